@@ -1,0 +1,112 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/client/dataset.h>
+#include <ffrecord/export.h>
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+namespace ffrecord::client {
+
+// One tensor, or the box of it that this rank holds, in caller's memory: contiguous, row-major.
+struct TensorView {
+  std::string key;                    // Path in the state's tree; unique in a part.
+  std::string dtype;                  // "float32", "bfloat16", ...: the names of docs/format.md.
+  std::vector<std::uint64_t> shape;   // Of the whole tensor.
+  std::vector<std::uint64_t> offset;  // Of this box in it; zeros if whole.
+  std::vector<std::uint64_t> extent;  // Of this box; equal to shape if whole.
+  std::span<const std::byte> data;
+};
+
+// How the ranks of one save talk: gather the same number of bytes from each and give all to all.
+// Fails, on every rank alike, when a rank is gone. Not needed for a world of one.
+class FFR_EXPORT CheckpointGroup {
+ public:
+  virtual ~CheckpointGroup() = default;
+  virtual std::uint32_t rank() const = 0;
+  virtual std::uint32_t size() const = 0;
+  // `mine` from each rank, in rank order; sizes may differ.
+  virtual Result<std::vector<std::vector<std::byte>>> AllGather(
+      std::span<const std::byte> mine) = 0;
+};
+
+struct Commit {
+  std::uint64_t step = 0;
+  std::string attempt;           // 32 hex digits, unique to this save.
+  std::uint64_t size_bytes = 0;  // Of all ranks' tensors.
+};
+
+struct SaveOptions {
+  bool direct = true;      // Write past the page cache where the file system allows it.
+  SessionOptions session;  // For ffrecord:// targets.
+};
+
+// Writes one checkpoint: all ranks' parts durable and visible together, or none
+// (docs/format.md, "Checkpoint"). `target` is a folder, or ffrecord://host[:port]/run/name.
+// `tree` is the encoded tree of small values (docs/format.md, "Values"), taken from rank 0.
+//
+// Returns once the checkpoint is committed. Every rank gets the same outcome. Fails with kConflict
+// if `step` is already committed there, kIo (ENOSPC: nothing of it is left), kUnavailable,
+// kInvalidArgument if two boxes of a tensor overlap or leave a gap, or ranks disagree.
+FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
+                                         std::span<const TensorView> tensors,
+                                         std::span<const std::byte> tree, CheckpointGroup* group,
+                                         const SaveOptions& options);
+
+// Where one stored tensor lies; what a loader asks for.
+struct StoredTensor {
+  std::string key;
+  std::string dtype;
+  std::vector<std::uint64_t> shape;
+};
+
+// A committed checkpoint, opened and verified down to its manifests. Thread-safe.
+class FFR_EXPORT CheckpointReader {
+ public:
+  // `step` or, with kLatest, the highest step that is committed and whole. Fails with kNotFound if
+  // there is none (the message says what was found instead), kCorruption (names the file), kIo,
+  // kUnavailable.
+  static constexpr std::uint64_t kLatest = ~std::uint64_t{0};
+  static Result<CheckpointReader> Open(std::string_view target, std::uint64_t step,
+                                       const SessionOptions& options);
+  CheckpointReader(CheckpointReader&&) noexcept;
+  CheckpointReader& operator=(CheckpointReader&&) noexcept;
+  ~CheckpointReader();
+
+  const Commit& commit() const noexcept;
+  std::uint32_t world_size() const noexcept;  // Of the save.
+  std::span<const std::byte> tree() const noexcept;
+  const std::vector<StoredTensor>& tensors() const noexcept;
+
+  // Reads boxes into `destination`s, whatever the boxes of the save were. Every block read is
+  // verified. Fails with kNotFound for a key that is not there, kInvalidArgument if a box or a
+  // destination's size is wrong, kCorruption (names file, segment, offset): destinations may then
+  // be partly written.
+  struct Request {
+    std::string key;
+    std::vector<std::uint64_t> offset;
+    std::vector<std::uint64_t> extent;
+    std::span<std::byte> destination;  // Contiguous, row-major, of extent's size.
+  };
+  Result<void> Read(std::span<const Request> requests) const;
+
+ private:
+  struct Impl;
+  explicit CheckpointReader(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The committed steps at `target`, ascending. Empty if there are none.
+FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
+                                                       const SessionOptions& options);
+
+}  // namespace ffrecord::client

@@ -1,0 +1,69 @@
+#include "libffrecord/base/checksum.h"
+
+#include <isa-l/crc.h>
+#include <xxhash.h>
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "libffrecord/base/endian.h"
+#include "libffrecord/base/mix.h"
+
+namespace ffrecord {
+
+std::uint32_t Crc32(std::span<const std::byte> bytes, std::uint32_t seed) noexcept {
+  // An empty span may hold a null pointer, which ISA-L's signature does not promise to accept.
+  if (bytes.empty()) return seed;
+  return crc32_gzip_refl(seed, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+}
+
+std::uint64_t Xxh3(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+namespace {
+
+Digest128 Canonical(XXH128_hash_t hash) noexcept {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, hash);
+  Digest128 digest;
+  static_assert(sizeof(canonical.digest) == sizeof(digest));
+  std::memcpy(digest.data(), canonical.digest, digest.size());
+  return digest;
+}
+
+XXH3_state_t* State(void* state) noexcept { return static_cast<XXH3_state_t*>(state); }
+
+}  // namespace
+
+Digest128 Xxh3Digest(std::span<const std::byte> bytes) noexcept {
+  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
+  if (state_ == nullptr) throw std::bad_alloc();  // No room for a small object ends the process.
+  Reset();
+}
+Xxh3Stream::Xxh3Stream(Xxh3Stream&& other) noexcept
+    : state_(std::exchange(other.state_, nullptr)) {}
+Xxh3Stream& Xxh3Stream::operator=(Xxh3Stream&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+Xxh3Stream::~Xxh3Stream() { XXH3_freeState(State(state_)); }
+void Xxh3Stream::Reset() noexcept { XXH3_128bits_reset(State(state_)); }
+void Xxh3Stream::Update(std::span<const std::byte> bytes) noexcept {
+  XXH3_128bits_update(State(state_), bytes.data(), bytes.size());
+}
+Digest128 Xxh3Stream::Finish() const noexcept {
+  return Canonical(XXH3_128bits_digest(State(state_)));
+}
+
+std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept {
+  const auto low = LoadLittleEndian<std::uint64_t>(id, 0);
+  const auto high = LoadLittleEndian<std::uint64_t>(id, 8);
+  return Mix64(Mix64(low + kGoldenGamma) ^ high ^ Mix64(number + kGoldenGamma));
+}
+
+}  // namespace ffrecord

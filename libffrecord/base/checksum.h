@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ffrecord {
+
+// CRC-32 as zlib computes it (IEEE 802.3, reflected). `seed` is the CRC of what came before.
+std::uint32_t Crc32(std::span<const std::byte> bytes, std::uint32_t seed = 0) noexcept;
+
+// XXH3-64 with a seed.
+std::uint64_t Xxh3(std::span<const std::byte> bytes, std::uint64_t seed = 0) noexcept;
+
+// XXH3-128 in canonical (big-endian) byte order, as `xxhsum -H2` prints it.
+using Digest128 = std::array<std::byte, 16>;
+Digest128 Xxh3Digest(std::span<const std::byte> bytes) noexcept;
+
+// XXH3-128 of bytes that arrive in pieces. Thread-bound.
+class Xxh3Stream {
+ public:
+  Xxh3Stream();
+  Xxh3Stream(Xxh3Stream&& other) noexcept;
+  Xxh3Stream& operator=(Xxh3Stream&& other) noexcept;
+  ~Xxh3Stream();
+  void Reset() noexcept;
+  void Update(std::span<const std::byte> bytes) noexcept;
+  Digest128 Finish() const noexcept;
+
+ private:
+  void* state_;
+};
+
+// The seed of a checksum that belongs to one place: the owner's 128-bit id and a number there (a
+// record index, a page number, an offset). Bytes moved to another place or owner then fail.
+// Specified in docs/format.md, "Seeds".
+std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept;
+
+}  // namespace ffrecord

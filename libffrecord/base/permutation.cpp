@@ -1,0 +1,101 @@
+#include <ffrecord/permutation.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/mix.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::uint64_t kCountMax = std::uint64_t{1} << 48;
+
+// Lanes keep the permutations of one (seed, epoch) apart; docs/format.md, "Blocked order".
+constexpr std::uint64_t kBlockLane = 1;
+constexpr std::uint64_t kFirstWindowLane = 2;
+
+Error BadCount(std::uint64_t count) {
+  return {ErrorCode::kInvalidArgument,
+          "order of an epoch: count is " + std::to_string(count) + ", must be 1 to 2^48"};
+}
+
+}  // namespace
+
+Result<Permutation> Permutation::Make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t lane,
+                                      std::uint64_t count) {
+  if (count == 0 || count > kCountMax) return BadCount(count);
+  Permutation permutation;
+  const std::uint64_t key =
+      Mix64(Mix64(Mix64(seed + kGoldenGamma) ^ (epoch + kGoldenGamma)) ^ (lane + kGoldenGamma));
+  for (std::uint64_t round = 0; round < std::size(permutation.keys_); ++round)
+    permutation.keys_[round] = Mix64(key + (round + 1) * kGoldenGamma);
+  const std::uint32_t bits = std::max(8U, static_cast<std::uint32_t>(std::bit_width(count - 1)));
+  permutation.count_ = count;
+  permutation.low_bits_ = bits / 2;
+  permutation.high_bits_ = bits - bits / 2;
+  return permutation;
+}
+
+std::uint64_t Permutation::operator()(std::uint64_t position) const noexcept {
+  FFR_ASSERT(position < count_);
+  // Cycle walking: the rounds permute [0, 2^bits), and a value outside [0, count) goes round again.
+  do {
+    std::uint64_t left = position >> low_bits_;
+    std::uint64_t right = position & ((std::uint64_t{1} << low_bits_) - 1);
+    for (int round = 0; round < 12; round += 2) {
+      left ^= Mix64(right ^ keys_[round]) >> (64 - high_bits_);
+      right ^= Mix64(left ^ keys_[round + 1]) >> (64 - low_bits_);
+    }
+    position = left << low_bits_ | right;
+  } while (position >= count_);
+  return position;
+}
+
+std::uint64_t Permutation::PositionOf(std::uint64_t index) const noexcept {
+  FFR_ASSERT(index < count_);
+  do {
+    std::uint64_t left = index >> low_bits_;
+    std::uint64_t right = index & ((std::uint64_t{1} << low_bits_) - 1);
+    for (int round = 10; round >= 0; round -= 2) {
+      right ^= Mix64(left ^ keys_[round + 1]) >> (64 - low_bits_);
+      left ^= Mix64(right ^ keys_[round]) >> (64 - high_bits_);
+    }
+    index = left << low_bits_ | right;
+  } while (index >= count_);
+  return index;
+}
+
+Result<BlockedPermutation> BlockedPermutation::Make(std::uint64_t seed, std::uint64_t epoch,
+                                                    std::uint64_t count, std::uint64_t block,
+                                                    std::uint64_t window) {
+  if (count == 0 || count > kCountMax) return BadCount(count);
+  if (block == 0 || window == 0 || block > kCountMax / window)
+    return Error{ErrorCode::kInvalidArgument, "blocked order: block is " + std::to_string(block) +
+                                                  " and window is " + std::to_string(window) +
+                                                  "; both must be positive, their product <= 2^48"};
+  const std::uint64_t block_count = (count + block - 1) / block;
+  const auto blocks = FFR_TRY(Permutation::Make(seed, epoch, kBlockLane, block_count));
+  BlockedPermutation order(blocks, seed, epoch);
+  order.count_ = count;
+  order.block_ = block;
+  order.window_ = window;
+  order.tail_ = count - (block_count - 1) * block;
+  order.tail_position_ = blocks.PositionOf(block_count - 1);
+  return order;
+}
+
+std::uint64_t BlockedPermutation::operator()(std::uint64_t position) const noexcept {
+  FFR_ASSERT(position < count_);
+  const std::uint64_t span = block_ * window_;
+  const std::uint64_t number = position / span;
+  const std::uint64_t begin = number * span;
+  const auto inside =
+      Permutation::Make(seed_, epoch_, kFirstWindowLane + number, std::min(span, count_ - begin));
+  std::uint64_t t = begin + inside.value()(position - begin);
+  // The last block may be short: whatever lies behind it moves up to the next block's first place.
+  if (t >= tail_position_ * block_ + tail_) t += block_ - tail_;
+  return blocks_(t / block_) * block_ + t % block_;
+}
+
+}  // namespace ffrecord

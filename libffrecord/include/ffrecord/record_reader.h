@@ -1,0 +1,96 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/batch.h>
+#include <ffrecord/export.h>
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+namespace ffrecord {
+
+// How a local file is read.
+enum class IoPolicy : std::uint8_t {
+  kBuffered = 0,  // Through the page cache: best when the data fits in memory.
+  kDirect = 1,    // Past it, straight into the batch: best for data that is read once.
+                  // Falls back to buffered, file by file, where the file system refuses O_DIRECT.
+};
+
+// Reads batches of records of an ordered list of FFRecord files, version 1 or 2, by index.
+//
+// The list is one sequence: indices run from 0 to record_count() - 1 through the files in list
+// order. Sizes are in bytes. The files are sealed: if one is cut or changed while a reader is
+// open, reads of the records concerned fail, and behaviour stays defined.
+//
+// The same class reads local files (Open) and files that a daemon serves
+// (ffrecord/client/dataset.h); results are the same, byte for byte.
+//
+// Thread-safe: many threads may call const functions of one reader at the same time. After fork,
+// parent and child may both go on using it.
+class FFR_EXPORT RecordReader {
+ public:
+  struct Options {
+    bool verify_checksums = true;  // Each record's own checksum, on every read.
+    bool salvage = false;          // Open a damaged v1 file: bad records get a status each.
+    IoPolicy io = IoPolicy::kBuffered;
+    std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
+  };
+
+  // What is known of one file without reading its records.
+  struct FileInfo {
+    std::string name;              // The path, or the name under which the daemon serves it.
+    std::uint32_t format_version;  // 1 or 2.
+    std::uint64_t size_bytes;
+    std::uint64_t record_count;
+    std::uint64_t first_index;              // Of this file's first record in the whole list.
+    std::array<std::byte, 16> fingerprint;  // Of content and order; docs/format.md, "Fingerprint".
+    std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
+  };
+
+  // Opens `paths` and maps their indexes; no record is read.
+  //
+  // Fails with kNotFound if a file is missing, with kCorruption if a header or an index fails its
+  // check, is truncated, or points outside its file, or if a file is not an FFRecord file at all,
+  // with kInvalidArgument if `paths` is empty, an option is out of range or the files' schemas
+  // differ, and with kIo if the kernel refuses. The message names the file.
+  static Result<RecordReader> Open(std::span<const std::filesystem::path> paths,
+                                   const Options& options);
+
+  RecordReader(RecordReader&&) noexcept;
+  RecordReader& operator=(RecordReader&&) noexcept;
+  ~RecordReader();
+
+  std::uint64_t record_count() const noexcept;
+  const Schema& schema() const noexcept;
+  std::size_t file_count() const noexcept;
+  FileInfo file(std::size_t file_index) const;
+  // Of the whole list: changes if any record, or the order of records, changes.
+  std::array<std::byte, 16> fingerprint() const noexcept;
+
+  // Reads the records `indices`, which may repeat and need no order. A record that cannot be read
+  // spoils only its own status: kCorruption, kIo, or, from a daemon, kUnavailable or
+  // kDeadlineExceeded. One submission; the calling thread waits.
+  //
+  // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range, and with
+  // kIo (ENOMEM) if there is no memory for the batch.
+  Result<Batch> ReadBatch(std::span<const std::uint64_t> indices) const;
+
+  // Why the record has the status it has, for people: file, index in it, what was found.
+  std::string Describe(std::uint64_t index, ErrorCode status) const;
+
+  // For the library's own layers: a reader over files of any RangeReader.
+  struct Impl;
+  explicit RecordReader(std::unique_ptr<Impl> impl) noexcept;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/unique_fd.h"
+
+namespace ffrecord {
+
+// What statx says about direct I/O on a file; memory and offset apart. 0 is "not possible".
+struct DirectAlignment {
+  std::uint32_t memory_bytes = 0;
+  std::uint32_t offset_bytes = 0;
+};
+
+// An open regular file that is only read. Move-only.
+struct ReadOnlyFile {
+  UniqueFd fd;
+  UniqueFd direct_fd;  // The same file with O_DIRECT; none if it was not asked for or is refused.
+  DirectAlignment direct_alignment;
+  std::uint64_t size_bytes = 0;
+};
+
+// Opens `path` with O_CLOEXEC. Fails with kNotFound if there is none, with kInvalidArgument if it
+// is not a regular file (a folder, a FIFO: never blocks), with kDenied if it may not be read, with
+// kIo otherwise. Every message names the path. A file system without O_DIRECT (tmpfs, overlay) is
+// no failure.
+Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct);
+
+// An Error of kIo, or of the code that fits `system_errno`, that says what was tried on what.
+Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int system_errno);
+
+// fsync of the folder that holds `path`, so that a rename or link in it survives a crash.
+Result<void> SyncParentFolder(const std::filesystem::path& path);
+
+}  // namespace ffrecord

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord {
+
+// One operation. The caller owns it, and keeps it and its buffer in place until Wait() returns it.
+struct IoRequest {
+  enum class Kind : std::uint8_t { kRead, kWrite, kSync };  // kSync is fdatasync; no buffer.
+  Kind kind = Kind::kRead;
+  int fd = -1;
+  std::uint64_t offset_bytes = 0;  // With O_DIRECT a multiple of the file's direct alignment.
+  std::span<std::byte> buffer;     // Borrowed. The same rule for its address and size.
+  std::int64_t result = 0;         // Set by the engine: bytes moved, perhaps too few, or -errno.
+  void* user = nullptr;            // The caller's own.
+};
+
+// Moves bytes between files and memory, many requests at a time.
+//
+// Thread-bound, and bound to the process that made it: after fork the child makes its own.
+// Submit() never blocks and nothing is ever called back: results come out of Wait(), so a caller's
+// state changes only where it asks. Destroyed only when nothing is in flight (asserted).
+class IoEngine {
+ public:
+  virtual ~IoEngine() = default;
+
+  // "io_uring", "threads" or "faulty".
+  virtual std::string_view name() const noexcept = 0;
+
+  // Takes requests from the front while there is room and returns how many. Fewer than given is
+  // back-pressure, not failure: Wait(), then submit the rest. A transfer never exceeds 1 GiB: cut
+  // larger ones.
+  virtual Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) = 0;
+
+  // Blocks until `count_min` requests are done or `timeout` has passed; fills `done` from the
+  // front and returns how many. Requires count_min <= done.size().
+  virtual Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
+                                     std::chrono::milliseconds timeout) = 0;
+
+  // Requests taken and not yet returned by Wait().
+  virtual std::uint32_t in_flight() const noexcept = 0;
+};
+
+// An engine of its own kind, with room for `depth` requests in flight (1 to 4096). MakeUringEngine
+// fails with kIo if the kernel or the container refuses io_uring; the other always works.
+Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
+Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
+
+// io_uring where it is allowed, else threads. The answer of the first probe in a process holds for
+// the process. FFRECORD_IO_ENGINE=threads in the environment is not read here: only
+// server/config reads the environment; tests choose by calling the maker they want.
+Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
+
+// The calling thread's engine, made at first use and anew in a forked child. Never destroyed while
+// requests are in flight. Depth kThreadEngineDepth.
+inline constexpr std::uint32_t kThreadEngineDepth = 256;
+Result<IoEngine*> ThreadIoEngine();
+
+// Runs all `requests` to their end on `engine`: submits under back-pressure, continues short
+// transfers, retries EINTR and EAGAIN. At most `depth` in flight. On return each request's result
+// is its whole size, fewer bytes only where a read met the end of the file, or -errno. Fails as a
+// whole only if the engine itself fails.
+Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth);
+
+}  // namespace ffrecord

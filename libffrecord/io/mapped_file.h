@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord {
+
+// A read-only, shared mapping of a part of a file: no copy in any process.
+//
+// A file that is cut while mapped would end the process with SIGBUS. Here the pages that are gone
+// read as zeros instead, which every index refuses: a handler, installed at the first mapping and
+// chained to the one before it, replaces the page that faulted inside one of our mappings.
+// Immutable, thread-safe, inherited by forked children.
+class MappedFile {
+ public:
+  // Maps [offset_bytes, offset_bytes + size_bytes) of `fd`, which may be closed afterwards; any
+  // alignment. Size 0 gives an empty mapping. Fails with kIo.
+  static Result<MappedFile> Map(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  MappedFile() = default;
+  void* address_ = nullptr;
+  std::size_t mapped_size_bytes_ = 0;
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/net/protocol/frame.h"
+
+namespace ffrecord::net {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+// One connection to one peer: frames go both ways, and payloads land where the receiver says.
+//
+// Thread-bound and never blocking: Poll() does what can be done now, and WaitReady() is the one
+// place to wait. Nothing is called back. Any error closes the endpoint; later calls fail alike
+// with kUnavailable. Not inherited: a forked child drops its endpoints without touching the
+// connection.
+//
+// Receiving is a dialogue: Poll() returns kFrame; header() and body() are valid until the next
+// Poll(). If header().payload_size_bytes > 0, call ReceivePayload() with the places before the next
+// Poll(); kPayload then says that all bytes have landed. A frame that is malformed, too large, or
+// fails a check is kCorruption and closes the endpoint.
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  // "tcp" or "loopback".
+  virtual std::string_view transport() const noexcept = 0;
+  // For messages: "10.0.0.1:9400".
+  virtual const std::string& peer() const noexcept = 0;
+
+  // Limits for what the peer may send; starts at kLimitsBeforeHello.
+  virtual void SetLimits(const FrameLimits& limits) noexcept = 0;
+
+  // Queues a frame. `body` is copied. The pieces of `payload` are borrowed until
+  // payload_bytes_queued() has fallen to zero or the endpoint is closed. Sizes in `header` are set
+  // from the arguments.
+  virtual Result<void> Send(FrameHeader header, std::span<const std::byte> body,
+                            std::span<const std::span<const std::byte>> payload) = 0;
+  // Bytes of queued frames not yet given to the transport; the same of payload alone.
+  virtual std::uint64_t bytes_queued() const noexcept = 0;
+  virtual std::uint64_t payload_bytes_queued() const noexcept = 0;
+
+  enum class Event : std::uint8_t {
+    kNone,     // Nothing more can be done now.
+    kFrame,    // A frame: header() and body() hold it.
+    kPayload,  // The payload of that frame has landed.
+    kClosed,   // The peer has closed in good order, between frames.
+  };
+  // Sends and receives as far as possible without waiting; returns at the first event.
+  virtual Result<Event> Poll() = 0;
+  virtual const FrameHeader& header() const noexcept = 0;
+  virtual std::span<const std::byte> body() const noexcept = 0;
+
+  // Where the payload of the current frame goes: pieces that add up to its size exactly (else
+  // kInvalidArgument), borrowed until kPayload or until the endpoint is closed.
+  virtual Result<void> ReceivePayload(std::span<const std::span<std::byte>> places) = 0;
+
+  // For poll(2) or epoll: readable always matters, writable only while bytes_queued() > 0. -1
+  // after Close().
+  virtual int fd() const noexcept = 0;
+
+  // Ends the connection; queued frames are dropped. Idempotent.
+  virtual void Close() noexcept = 0;
+};
+
+// Waits until one of `endpoints` may be able to make progress, or until `deadline`. Returns false
+// at the deadline. Null entries are skipped. Fails with kIo.
+Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline);
+
+// Sends everything queued on `endpoint`. Fails with kDeadlineExceeded or kUnavailable, and with
+// kConflict if a frame arrives meanwhile: for dialogues of one request and one reply.
+Result<void> Flush(Endpoint& endpoint, Deadline deadline);
+
+// Waits for the next event other than kNone. Fails with kDeadlineExceeded, naming the peer and
+// what was waited for (`what`).
+Result<Endpoint::Event> NextEvent(Endpoint& endpoint, Deadline deadline, std::string_view what);
+
+// --- TCP ---------------------------------------------------------------------------------------
+
+// Where to connect or listen. IPv4, IPv6 or a name; port 0 lets the kernel choose.
+struct Address {
+  std::string host;
+  std::uint16_t port = 0;
+
+  // "host:port", "[v6]:port". Fails with kInvalidArgument. Port `port_default` if none is given.
+  static Result<Address> Parse(std::string_view text, std::uint16_t port_default);
+  std::string ToString() const;
+};
+
+// Fails with kUnavailable (refused, unreachable, no such host: the message names the address and
+// the remedy) or kDeadlineExceeded.
+Result<std::unique_ptr<Endpoint>> ConnectTcp(const Address& address, Deadline deadline);
+
+// Takes connections. Thread-bound, never blocks. fd() is readable when Accept() has something.
+class TcpListener {
+ public:
+  // Fails with kConflict if the port is in use, kDenied or kIo otherwise; names the address.
+  static Result<TcpListener> Listen(const Address& address, int backlog = 1024);
+
+  // A connection, or none if nobody waits. Fails with kIo, also when descriptors run out.
+  Result<std::unique_ptr<Endpoint>> Accept();
+  const Address& address() const noexcept { return address_; }  // With the port that was chosen.
+  int fd() const noexcept { return fd_.get(); }
+
+ private:
+  TcpListener(UniqueFd fd, Address address) noexcept
+      : fd_(std::move(fd)), address_(std::move(address)) {}
+  UniqueFd fd_;
+  Address address_;
+};
+
+// --- Loopback ----------------------------------------------------------------------------------
+
+// Two ends of a connection inside this process, for tests and for the simulator: no kernel buffer
+// is hidden in it, so back-pressure is exact. Each end belongs to one thread.
+struct LoopbackOptions {
+  std::uint64_t buffer_size_bytes = 64 << 10;  // Bytes in flight in each direction.
+  // Faults, counted in bytes moved in the direction near -> far; 0 is never.
+  std::uint64_t close_after_bytes = 0;  // The connection breaks.
+  std::uint64_t flip_after_bytes = 0;   // One bit of that byte is flipped.
+};
+struct EndpointPair {
+  std::unique_ptr<Endpoint> near;
+  std::unique_ptr<Endpoint> far;
+};
+Result<EndpointPair> MakeLoopbackPair(const LoopbackOptions& options);
+
+}  // namespace ffrecord::net

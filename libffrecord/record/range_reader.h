@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/record_reader.h>
+#include <ffrecord/result.h>
+
+namespace ffrecord {
+
+// Bytes [offset_bytes, offset_bytes + destination.size()) of one file, to be put at `destination`.
+struct RangeRead {
+  std::uint32_t file = 0;  // Index into the RangeReader's files.
+  std::uint64_t offset_bytes = 0;
+  std::span<std::byte> destination;   // Borrowed for the call.
+  ErrorCode status = ErrorCode::kOk;  // Set by Read: kOk only if every byte has arrived.
+};
+
+// A list of sealed files of which any ranges can be read: local files, or files that a daemon
+// serves. Everything above (indexes, planning, checksums, expansion) is the same for both.
+// Thread-safe.
+class RangeReader {
+ public:
+  virtual ~RangeReader() = default;
+
+  virtual std::size_t file_count() const noexcept = 0;
+  virtual const std::string& file_name(std::uint32_t file) const noexcept = 0;
+  virtual std::uint64_t file_size_bytes(std::uint32_t file) const noexcept = 0;
+
+  // Offsets, sizes and addresses given to Read must be multiples of this; 1 where any range
+  // may be read at no extra cost. ReadBatch widens what it reads to it. A power of two.
+  virtual std::uint32_t alignment_bytes(std::uint32_t file) const noexcept = 0;
+
+  // Reads all ranges in one submission. A range that fails spoils only its own status; one that
+  // passes the end of the file is kCorruption, except that an aligned read of a file's last block
+  // may end early if all bytes up to the file's size arrived. Fails as a whole only if nothing
+  // could be tried.
+  virtual Result<void> Read(std::span<RangeRead> ranges) const = 0;
+
+  // Bytes of an index, addressable without a copy where the reader can map them, else read into
+  // memory; they stay valid as long as the returned owner lives. Fails with kIo, kCorruption if
+  // the range passes the end of the file, kUnavailable.
+  struct IndexBytes {
+    std::shared_ptr<const void> owner;
+    std::span<const std::byte> bytes;
+  };
+  virtual Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                                      std::uint64_t size_bytes) const = 0;
+};
+
+// A RangeReader over local files. Fails as RecordReader::Open does for missing and refused files.
+Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
+                                                    const RecordReader::Options& options);
+
+// A RecordReader over the files of `source`.
+Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
+                                 const RecordReader::Options& options);
+
+}  // namespace ffrecord

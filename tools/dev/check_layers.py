@@ -1,0 +1,78 @@
+"""Fail if a file includes a header of a room that its own room may not use."""
+
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+LIB, NET = "libffrecord", "libffrecord/net"
+RECORD = {f"{LIB}/{room}" for room in ("base", "format", "io", "record")}
+RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
+SERVER = {f"server/{room}" for room in ("config", "storage", "metadata", "service")}
+MAY_INCLUDE: dict[str, set[str]] = {
+    f"{LIB}/include": set(),
+    f"{LIB}/base": set(),
+    f"{LIB}/format": {f"{LIB}/base"},
+    f"{LIB}/io": {f"{LIB}/base"},
+    f"{LIB}/record": RECORD,
+    f"{NET}/protocol": {f"{LIB}/base"},
+    f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},
+    f"{NET}/rpc": RPC,
+    "server/config": {f"{LIB}/base"},
+    "server/storage": RECORD,
+    "server/metadata": RECORD,
+    "server/service": RECORD | RPC | {"server/storage", "server/metadata"},
+    "server": RECORD | RPC | SERVER,
+    "client/include": set(),
+    "client/runtime": RECORD | RPC,
+    "client/session": RECORD | RPC | {"client/runtime"},
+    "client/dataset": RECORD | RPC | {"client/runtime", "client/session"},
+    "client/checkpoint": RECORD | RPC | {"client/runtime", "client/session", "client/dataset"},
+    "client/collective": RECORD | RPC | {"client/runtime", "client/session"},
+    "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
+    "tools": set(),
+}
+# A foreign header has one home.
+HOME = {
+    "liburing.h": f"{LIB}/io",
+    "isa-l/": f"{LIB}/base",
+    "xxhash.h": f"{LIB}/base",
+    "zstd.h": f"{LIB}/format",
+    "infiniband/": f"{NET}/transport/rdma",
+    "sqlite3.h": "server/metadata",
+    "spdlog/": "server",
+    "CLI/": "server",
+    "pybind11/": "python/src",
+}
+INCLUDE = re.compile(r'\s*#\s*include\s*["<]([\w./-]+)[">]')
+SKIP = ("build", ".venv", ".git", "tests", "benchmarks", "docs")
+
+
+def room_of(path: str) -> str:
+    return max((room for room in MAY_INCLUDE if path.startswith(room + "/")), key=len, default="")
+
+
+def sources(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    for top in sorted(root.iterdir()):
+        if top.is_dir() and not top.name.startswith(SKIP):
+            yield from sorted(p for p in top.rglob("*") if p.suffix in {".h", ".cpp"})
+
+
+def violations(root: pathlib.Path) -> Iterator[str]:
+    for path in sources(root):
+        name = path.relative_to(root).as_posix()
+        room = room_of(name)
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if not (match := INCLUDE.match(line)):
+                continue
+            target = match[1]
+            other = room_of(target)
+            if room and other and other not in MAY_INCLUDE[room] | {room}:
+                yield f"{name}:{number}: {room} may not include {other}"
+            for header, home in HOME.items():
+                if target.startswith(header) and not name.startswith(home + "/"):
+                    yield f"{name}:{number}: {header} belongs in {home}"
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(violations(pathlib.Path(sys.argv[1]))) or 0)
