@@ -1,0 +1,28 @@
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+
+namespace ffrecord::python {
+
+namespace py = pybind11;
+
+// One for each bind_<class>.cpp; called once, by module.cpp, bases before users.
+void BindPermutation(py::module_& module);
+
+// An array over memory that `owner` keeps alive: nothing is copied and nothing can dangle.
+template <class T>
+py::array View(const void* first, std::size_t count, const py::handle& owner) {
+  return py::array_t<T>(static_cast<py::ssize_t>(count), static_cast<const T*>(first), owner);
+}
+
+// What `wait` returns, called without the GIL. It must touch no Python object.
+template <class Wait>
+auto WithoutGil(const Wait& wait) {
+  const py::gil_scoped_release release;
+  return wait();
+}
+
+}  // namespace ffrecord::python

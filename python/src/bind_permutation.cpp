@@ -1,0 +1,80 @@
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include <ffrecord/permutation.h>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+
+namespace ffrecord::python {
+namespace {
+
+// Threads may share an order: permutations are immutable. Position and count travel in pairs, as
+// in Python's range.
+template <class Order>
+py::array_t<std::int64_t> Range(const Order& order, std::uint64_t count, std::uint64_t begin,
+                                std::uint64_t end) {
+  if (begin > end || end > count)
+    Raise({ErrorCode::kOutOfRange, "positions [" + std::to_string(begin) + ", " +
+                                       std::to_string(end) + ") of an order of " +
+                                       std::to_string(count) + " records"});
+  py::array_t<std::int64_t> indices(static_cast<py::ssize_t>(end - begin));
+  std::int64_t* out = indices.mutable_data();
+  WithoutGil([&] {
+    for (std::uint64_t position = begin; position < end; ++position)
+      *out++ = static_cast<std::int64_t>(order(position));
+  });
+  return indices;
+}
+
+// BlockedPermutation does not tell its count, and Range must check it.
+struct CountedBlockedPermutation {
+  BlockedPermutation order;
+  std::uint64_t count;
+};
+
+}  // namespace
+
+void BindPermutation(py::module_& module) {
+  py::class_<Permutation>(module, "Permutation", py::is_final())
+      .def(py::init([](std::uint64_t seed, std::uint64_t epoch, std::uint64_t lane,
+                       std::uint64_t count) {
+             return ValueOrRaise(Permutation::Make(seed, epoch, lane, count));
+           }),
+           py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("lane") = 0, py::arg("count"))
+      .def("__len__", &Permutation::count)
+      .def(
+          "range",
+          [](const Permutation& order, std::uint64_t begin, std::uint64_t end) {
+            return Range(order, order.count(), begin, end);
+          },
+          py::arg("begin"), py::arg("end"))
+      .def(
+          "position_of",
+          [](const Permutation& order, std::uint64_t index) {
+            if (index >= order.count())
+              Raise({ErrorCode::kOutOfRange, "index " + std::to_string(index) + " of an order of " +
+                                                 std::to_string(order.count()) + " records"});
+            return order.PositionOf(index);
+          },
+          py::arg("index"));
+
+  py::class_<CountedBlockedPermutation>(module, "BlockedPermutation", py::is_final())
+      .def(py::init([](std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
+                       std::uint64_t block, std::uint64_t window) {
+             return CountedBlockedPermutation{
+                 ValueOrRaise(BlockedPermutation::Make(seed, epoch, count, block, window)), count};
+           }),
+           py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("count"), py::arg("block"),
+           py::arg("window"))
+      .def("__len__", [](const CountedBlockedPermutation& order) { return order.count; })
+      .def(
+          "range",
+          [](const CountedBlockedPermutation& order, std::uint64_t begin, std::uint64_t end) {
+            return Range(order.order, order.count, begin, end);
+          },
+          py::arg("begin"), py::arg("end"));
+}
+
+}  // namespace ffrecord::python

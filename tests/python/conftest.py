@@ -1,0 +1,46 @@
+"""Puts the built package in front of the tests and of every process that they start.
+
+The extension comes from the Meson build folder (FFRECORD_BUILD_DIR, or `build` in the source
+tree), the Python files from the source tree; where there is no build, or FFRECORD_TEST_INSTALLED
+is set, the installed package is tested.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FFRECORD_BUILD_DIR", ROOT / "build"))
+
+
+def stage(build: Path) -> Path | None:
+    """Links sources and extension into one importable folder of the build."""
+    extensions = sorted((build / "python" / "src").glob("_ffrecord.*.so"))
+    if not extensions or os.environ.get("FFRECORD_TEST_INSTALLED"):
+        return None
+    package = build / "python" / "stage" / "ffrecord"
+    package.mkdir(parents=True, exist_ok=True)
+    sources = [p for p in (ROOT / "python" / "ffrecord").iterdir() if p.name != "__pycache__"]
+    wanted = {source.name: source for source in [*sources, *extensions]}
+    for link in package.iterdir():
+        if link.name != "__pycache__" and wanted.get(link.name) != link.resolve():
+            link.unlink()
+    for name, source in wanted.items():
+        if not (package / name).exists():
+            (package / name).symlink_to(source)
+    return package.parent
+
+
+if (staged := stage(BUILD)) is not None:
+    sys.path.insert(0, str(staged))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(staged), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Golden files and their manifests."""
+    return ROOT / "tests" / "data"
