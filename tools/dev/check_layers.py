@@ -5,6 +5,8 @@ import re
 import sys
 from collections.abc import Iterator
 
+import tree
+
 LIB, NET = "libffrecord", "libffrecord/net"
 RECORD = {f"{LIB}/{room}" for room in ("base", "format", "io", "record")}
 RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
@@ -45,22 +47,18 @@ HOME = {
     "pybind11/": "python/src",
 }
 INCLUDE = re.compile(r'\s*#\s*include\s*["<]([\w./-]+)[">]')
-SKIP = ("build", ".venv", ".git", "tests", "benchmarks", "docs")
+FREE = ("tests", "benchmarks", "docs")  # They may include anything.
 
 
 def room_of(path: str) -> str:
     return max((room for room in MAY_INCLUDE if path.startswith(room + "/")), key=len, default="")
 
 
-def sources(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    for top in sorted(root.iterdir()):
-        if top.is_dir() and not top.name.startswith(SKIP):
-            yield from sorted(p for p in top.rglob("*") if p.suffix in {".h", ".cpp"})
-
-
 def violations(root: pathlib.Path) -> Iterator[str]:
-    for path in sources(root):
+    for path in tree.files(root, ".h", ".cpp"):
         name = path.relative_to(root).as_posix()
+        if name.startswith(FREE):
+            continue
         room = room_of(name)
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             if not (match := INCLUDE.match(line)):

@@ -1,0 +1,110 @@
+"""The house rules catch what they forbid.
+
+Goal: a check that has gone blind fails here.
+Method: copy a small good tree, plant one violation, and expect the check to name it.
+"""
+
+# ruff: noqa: D102 - a test's name is its sentence.
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+DEV = pathlib.Path(__file__).resolve().parents[2] / "tools" / "dev"
+GOOD_HEADER = "#pragma once\n\n#include <cstdint>\n\nstd::uint32_t Answer();\n"
+GOOD_SOURCE = '#include "libffrecord/base/answer.h"\n\nstd::uint32_t Answer() { return 42; }\n'
+
+
+class HouseRules(unittest.TestCase):
+    """Each test starts from a tree with which every check is content."""
+
+    def setUp(self) -> None:
+        self.root = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        self.build = self.root / "build"
+        self.build.mkdir()
+        self.plant("libffrecord/base/answer.h", GOOD_HEADER)
+        self.plant("libffrecord/base/answer.cpp", GOOD_SOURCE)
+        source = str(self.root / "libffrecord/base/answer.cpp")
+        command = f"c++ -I{self.root} -std=c++20 -c {source}"
+        self.plant(
+            "build/compile_commands.json",
+            json.dumps([{"directory": str(self.build), "file": source, "command": command}]),
+        )
+
+    def plant(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run_check(self, name: str, *extra: str) -> tuple[int, str]:
+        run = subprocess.run(
+            [sys.executable, str(DEV / f"{name}.py"), str(self.root), *extra],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return run.returncode, run.stdout + run.stderr
+
+    def test_the_good_tree_passes_every_check(self) -> None:
+        for check, extra in (
+            ("check_layers", ()),
+            ("check_words", ()),
+            ("check_headers", (str(self.build),)),
+        ):
+            self.assertEqual(self.run_check(check, *extra)[0], 0, check)
+
+    def test_an_include_of_a_higher_room_is_named(self) -> None:
+        self.plant("libffrecord/format/v1.h", "#pragma once\n#include <libffrecord/io/file.h>\n")
+        code, output = self.run_check("check_layers")
+        self.assertEqual(code, 1)
+        self.assertIn("libffrecord/format/v1.h:2: libffrecord/format may not include", output)
+
+    def test_a_foreign_header_away_from_home_is_named(self) -> None:
+        self.plant("client/dataset/local.cpp", "#include <liburing.h>\n")
+        code, output = self.run_check("check_layers")
+        self.assertEqual(code, 1)
+        self.assertIn("client/dataset/local.cpp:1: liburing.h belongs in libffrecord/io", output)
+
+    def test_a_header_that_leans_on_its_includer_is_named(self) -> None:
+        self.plant("libffrecord/base/lean.h", "#pragma once\nstd::string Name();\n")
+        code, output = self.run_check("check_headers", str(self.build))
+        self.assertEqual(code, 1)
+        self.assertIn("libffrecord/base/lean.h: does not compile alone", output)
+
+    def test_a_header_is_judged_again_when_another_changes(self) -> None:
+        self.plant("libffrecord/base/upper.h", '#pragma once\n#include "answer.h"\n')
+        self.assertEqual(self.run_check("check_headers", str(self.build))[0], 0)
+        self.plant("libffrecord/base/answer.h", "#pragma once\nstd::uint32_t Answer();\n")
+        code, output = self.run_check("check_headers", str(self.build))
+        self.assertEqual(code, 1)
+        self.assertIn("libffrecord/base/upper.h", output)
+
+    def test_a_header_without_a_guard_is_named(self) -> None:
+        self.plant("libffrecord/base/twice.h", "struct Twice {};\n")
+        code, output = self.run_check("check_headers", str(self.build))
+        self.assertEqual(code, 1)
+        self.assertIn("libffrecord/base/twice.h: no #pragma once", output)
+
+    def test_unfinished_work_and_paths_of_one_machine_are_named(self) -> None:
+        self.plant("docs/notes.md", "TO" + "DO: more\nsee /ho" + "me/someone/tree\n")
+        code, output = self.run_check("check_words")
+        self.assertEqual(code, 1)
+        self.assertIn("docs/notes.md:1", output)
+        self.assertIn("docs/notes.md:2", output)
+
+    def test_a_badly_formatted_file_is_named(self) -> None:
+        if self.run_check("check_format")[0] == 77:
+            self.skipTest("clang-format 14 is not installed")
+        self.plant("libffrecord/base/ugly.cpp", "int   f( ){return 1 ;}\n")
+        code, output = self.run_check("check_format")
+        self.assertEqual(code, 1)
+        self.assertIn("ugly.cpp", output)
+
+
+if __name__ == "__main__":
+    unittest.main()

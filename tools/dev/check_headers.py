@@ -1,0 +1,103 @@
+"""Fail if a header does not compile on its own, or lacks `#pragma once`.
+
+Each header is given to the compiler alone, with the include paths that the sources nearest to it
+are built with. A header that passed is not compiled again until some header or flag changes: the
+digests of the good ones are kept in `<build>/headers.json`.
+
+Usage: check_headers.py SOURCE_ROOT BUILD_ROOT
+"""
+
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import tree
+
+DOORS = (".", "libffrecord/include", "client/include")  # Who may enter, check_layers.py says.
+KEEP = ("-I", "-D", "-std=", "-isystem")
+
+
+def commands_by_folder(root: pathlib.Path, build: pathlib.Path) -> dict[pathlib.Path, list[str]]:
+    """Compiler and the flags that matter for parsing, for each folder that has sources."""
+    commands: dict[pathlib.Path, list[str]] = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        source = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        if not source.is_relative_to(root) or source.suffix != ".cpp":
+            continue
+        words = shlex.split(entry["command"])
+        compiler = words[1] if pathlib.Path(words[0]).name == "ccache" else words[0]
+        flags = [word for word in words if word.startswith(KEEP)]
+        flags = [word for word in flags if "_FORTIFY_SOURCE" not in word]
+        for at, word in enumerate(words[:-1]):  # -isystem takes its folder as the next word.
+            if word == "-isystem":
+                flags.append(f"-isystem{words[at + 1]}")
+        flags = [word for word in flags if word != "-isystem"]
+        known = commands.setdefault(source.parent.relative_to(root), [compiler])
+        known += [flag for flag in flags if flag not in known]
+    return commands
+
+
+def command_for(header: pathlib.Path, commands: dict[pathlib.Path, list[str]]) -> list[str]:
+    """The command of the folder that shares the longest path with the header's."""
+
+    def shared(folder: pathlib.Path) -> int:
+        pairs = zip(folder.parts, header.parent.parts, strict=False)
+        return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+    return commands[max(sorted(commands), key=shared)]
+
+
+def check(root: pathlib.Path, build: pathlib.Path, header: pathlib.Path, command: list[str]) -> str:
+    """What is wrong with one header; nothing if nothing is."""
+    name = header.relative_to(root).as_posix()
+    if "#pragma once" not in header.read_text():
+        return f"{name}: no #pragma once"
+    doors = [f"-I{root / door}" for door in DOORS]
+    run = subprocess.run(
+        [*command, *doors, "-w", "-fsyntax-only", "-x", "c++", "-"],
+        input=f'#include "{header}"\n',
+        capture_output=True,
+        text=True,
+        cwd=build,
+        check=False,
+    )
+    return f"{name}: does not compile alone\n{run.stderr}" if run.returncode else ""
+
+
+def main(root: pathlib.Path, build: pathlib.Path) -> int:
+    """Check every header; print what is wrong; return the exit code."""
+    headers = list(tree.files(root, ".h"))
+    commands = commands_by_folder(root, build)
+    if not headers or not commands:
+        print("no headers or no compile commands: is this the build folder?", file=sys.stderr)
+        return 2
+    everything = hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()
+    memory = build / "headers.json"
+    good = set(json.loads(memory.read_text())) if memory.exists() else set()
+    digests = {
+        header: hashlib.sha256(
+            f"{everything} {header} {command_for(header.relative_to(root), commands)}".encode()
+        ).hexdigest()
+        for header in headers
+    }
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        todo = [header for header in headers if digests[header] not in good]
+        faults = list(
+            pool.map(
+                lambda h: check(root, build, h, command_for(h.relative_to(root), commands)), todo
+            )
+        )
+    bad = {header for header, fault in zip(todo, faults, strict=True) if fault}
+    memory.write_text(json.dumps(sorted(digests[h] for h in headers if h not in bad)))
+    print("\n".join(fault for fault in faults if fault) or f"{len(headers)} headers stand alone")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()))
