@@ -61,8 +61,8 @@ TEST(BlockedPermutationTest, GivesTheGoldenVector) {
 
 TEST(BlockedPermutationTest, IsABijectionForEveryTail) {
   for (std::uint64_t count = 1; count <= 200; ++count) {
-    for (const std::uint64_t block : {1, 3, 8, 300}) {
-      for (const std::uint64_t window : {1, 2, 7}) {
+    for (const std::uint64_t block : {1U, 3U, 8U, 300U}) {
+      for (const std::uint64_t window : {1U, 2U, 7U}) {
         const auto order = BlockedPermutation::Make(5, 6, count, block, window).value();
         std::vector<bool> seen(count, false);
         for (std::uint64_t p = 0; p < count; ++p) {

@@ -1,0 +1,217 @@
+"""Build and run the test suites; count all tests of all suites in one last line.
+
+    tools/test                  everything: what has to pass before a change lands
+    tools/test --quick          style, unit, conformance and python only
+    tools/test unit python      the suites named
+
+A suite is a build folder and what is run in it. Folders are kept, so a second run builds only what
+has changed. Exits 0 if nothing failed, 1 if something did, 2 for a name that is no suite.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv" / "bin"
+FUZZ_SECONDS = 10
+# Suites whose tests run threads of their own: they are run under ThreadSanitizer.
+THREADED = ("io", "record", "net", "client", "server", "conformance")
+
+
+@dataclasses.dataclass
+class Counts:
+    """How many tests ended in which way."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: "Counts") -> None:
+        """Add the counts of another suite."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self) -> str:
+        """Say it the way the last line says it."""
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def junit_counts(report: pathlib.Path) -> Counts:
+    """Count the cases of a JUnit file, whoever wrote it."""
+    counts = Counts()
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            counts.failed += 1
+        elif case.find("skipped") is not None:
+            counts.skipped += 1
+        else:
+            counts.passed += 1
+    return counts
+
+
+def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
+    """Run a command in the root of the tree and return its exit code."""
+    words = [str(word) for word in command]
+    return subprocess.run(
+        words, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, check=False
+    ).returncode
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A build folder: a compiler and its options."""
+
+    folder: str
+    options: tuple[str, ...] = ()
+    compiler: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    # Sanitised programs want their memory at fixed places.
+    wrapper: str = ""
+
+    def make(self, *targets: str) -> bool:
+        """Configure if it was not, then build."""
+        if not (ROOT / self.folder / "build.ninja").exists():
+            compiler = {"CXX": f"ccache {self.compiler}"} if self.compiler else {}
+            setup = [BIN / "meson", "setup", self.folder, *self.options]
+            if run(*setup, environment=compiler):
+                return False
+        return run(BIN / "ninja", "-C", self.folder, "--quiet", *targets) == 0
+
+    def meson_test(self, *suites: str) -> Counts:
+        """Build, run the tests of `suites`, count them. The style suite needs no build."""
+        targets = ("build.ninja",) if suites == ("style",) else ()
+        if not self.make(*targets):
+            return Counts(failed=1)
+        logs = ROOT / self.folder / "meson-logs"  # Meson adds the wrapper to the report's name.
+        for old in logs.glob("testlog*.junit.xml"):
+            old.unlink()
+        command = [BIN / "meson", "test", "-C", self.folder, "--no-rebuild", "--print-errorlogs"]
+        command += ["--timeout-multiplier", "4" if self.wrapper or self.environment else "1"]
+        command += [word for suite in suites for word in ("--suite", suite)]
+        if self.wrapper:
+            command += ["--wrapper", self.wrapper]
+        code = run(*command, "--quiet", environment=dict(self.environment))
+        counts = Counts()
+        for report in logs.glob("testlog*.junit.xml"):
+            counts.add(junit_counts(report))
+        if code and not counts.failed:  # A program that died before it could report.
+            counts.failed += 1
+        return counts
+
+
+SANITIZED = ("--buildtype=debug", "-Doptimization=1", "-Dpython=disabled")
+PLAIN = Build("build")
+CLANG = Build("build-clang", ("--buildtype=debug",), "clang++-14")
+FUZZ = Build(
+    "build-fuzz",
+    ("--buildtype=debug", "-Doptimization=1", "-Dfuzz=enabled", "-Db_lundef=false"),
+    "clang++-14",
+)
+ASAN = Build(
+    "build-asan",
+    (
+        "--buildtype=debug",
+        "-Doptimization=1",
+        "-Db_sanitize=address,undefined",
+        "-Dpython=disabled",
+    ),
+    environment=(("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"),),
+)
+TSAN = Build(
+    "build-tsan",
+    (*SANITIZED, "-Db_sanitize=thread"),
+    environment=(("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),),
+    wrapper="setarch --addr-no-randomize",
+)
+
+
+def python_suite() -> Counts:
+    """Run pytest over the package as tools/setup installed it."""
+    if not (ROOT / "tests" / "python").is_dir():
+        return Counts()
+    report = ROOT / "build" / "pytest.junit.xml"
+    report.unlink(missing_ok=True)
+    code = run(BIN / "python", "-m", "pytest", "-q", "--junitxml", report, "tests/python")
+    counts = junit_counts(report) if report.exists() else Counts()
+    if code and not counts.failed:
+        counts.failed += 1
+    return counts
+
+
+def fuzz_suite() -> Counts:
+    """Run each fuzz target for a short time, from its corpus if it has one."""
+    if not FUZZ.make("fuzz-targets"):
+        return Counts(failed=1)
+    counts = Counts()
+    folder = ROOT / FUZZ.folder / "tests" / "fuzz"
+    for target in sorted(path for path in folder.glob("*_fuzz") if path.is_file()):
+        corpus = ROOT / FUZZ.folder / "corpus" / target.name
+        corpus.mkdir(parents=True, exist_ok=True)
+        seeds = [path for path in [ROOT / "tests" / "data" / "ffrecord-v1"] if path.is_dir()]
+        limits = [f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048", "-timeout=10"]
+        artifacts = f"-artifact_prefix={folder}/{target.name}-"
+        code = run(target, *limits, "-verbosity=0", artifacts, corpus, *seeds)
+        counts.add(Counts(failed=1) if code else Counts(passed=1))
+        print(f"fuzz {target.name}: {'FAILED' if code else 'ok'}", flush=True)
+    return counts
+
+
+SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
+    "style": ("layers, headers, formatting, words", lambda: PLAIN.meson_test("style")),
+    "unit": ("C++ unit tests", lambda: PLAIN.meson_test("unit")),
+    "conformance": ("every form of each seam", lambda: PLAIN.meson_test("conformance")),
+    "crash": ("kills at every step", lambda: PLAIN.meson_test("crash")),
+    "python": ("pytest over the installed package", python_suite),
+    "clang": ("all of it with clang 14, unit tests", lambda: CLANG.meson_test("unit")),
+    "asan": (
+        "unit, conformance under Address- and UndefinedBehaviorSanitizer",
+        lambda: ASAN.meson_test("unit", "conformance"),
+    ),
+    "tsan": ("the threaded ones under ThreadSanitizer", lambda: TSAN.meson_test(*THREADED)),
+    "fuzz": (f"each fuzz target for {FUZZ_SECONDS} s", fuzz_suite),
+}
+QUICK = ("style", "unit", "conformance", "python")
+
+
+def main() -> int:
+    """Run the suites asked for; print the counts; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tools/test",
+        description="Build and run the test suites.",
+        epilog="\n".join(f"  {name:12} {what}" for name, (what, _) in SUITES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="all of them if none is named")
+    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.suites if name not in SUITES]
+    if unknown:
+        parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    names = arguments.suites or (QUICK if arguments.quick else tuple(SUITES))
+
+    # The project's programs and Python first, for tests that start them.
+    os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
+    total = Counts()
+    lines = []
+    for name in names:
+        print(f"== {name}: {SUITES[name][0]}", flush=True)
+        start = time.monotonic()
+        counts = SUITES[name][1]()
+        total.add(counts)
+        lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
+        print(lines[-1], flush=True)
+    print("\n== summary\n" + "\n".join(lines))
+    print(total)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
