@@ -23,14 +23,17 @@ using Deadline = Clock::time_point;
 // One connection to one peer: frames go both ways, and payloads land where the receiver says.
 //
 // Thread-bound and never blocking: Poll() does what can be done now, and WaitReady() is the one
-// place to wait. Nothing is called back. Any error closes the endpoint; later calls fail alike
-// with kUnavailable. Not inherited: a forked child drops its endpoints without touching the
-// connection.
+// place to wait. Nothing is called back. Not inherited: a forked child drops its endpoints without
+// touching the connection.
 //
 // Receiving is a dialogue: Poll() returns kFrame; header() and body() are valid until the next
 // Poll(). If header().payload_size_bytes > 0, call ReceivePayload() with the places before the next
-// Poll(); kPayload then says that all bytes have landed. A frame that is malformed, too large, or
-// fails a check is kCorruption and closes the endpoint.
+// Poll(); kPayload then says that all bytes have landed. Frames may have been read ahead, so Poll()
+// until kNone before waiting for fd().
+//
+// Any error but kInvalidArgument, which changes nothing, closes the endpoint; later calls fail with
+// kUnavailable and repeat the reason. A frame that is malformed, too large, or fails a check is
+// kCorruption; a connection that breaks is kUnavailable, also in the middle of a frame.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
@@ -45,7 +48,7 @@ class Endpoint {
 
   // Queues a frame. `body` is copied. The pieces of `payload` are borrowed until
   // payload_bytes_queued() has fallen to zero or the endpoint is closed. Sizes in `header` are set
-  // from the arguments.
+  // from the arguments. Fails with kInvalidArgument past the sizes of FrameLimits{}.
   virtual Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                             std::span<const std::span<const std::byte>> payload) = 0;
   // Bytes of queued frames not yet given to the transport; the same of payload alone.
@@ -56,9 +59,10 @@ class Endpoint {
     kNone,     // Nothing more can be done now.
     kFrame,    // A frame: header() and body() hold it.
     kPayload,  // The payload of that frame has landed.
-    kClosed,   // The peer has closed in good order, between frames.
+    kClosed,   // The peer has closed in good order, between frames; so this end is closed too.
   };
-  // Sends and receives as far as possible without waiting; returns at the first event.
+  // Sends and receives as far as possible without waiting; returns at the first event. Fails with
+  // kInvalidArgument while a payload has no places.
   virtual Result<Event> Poll() = 0;
   virtual const FrameHeader& header() const noexcept = 0;
   virtual std::span<const std::byte> body() const noexcept = 0;
@@ -67,8 +71,8 @@ class Endpoint {
   // kInvalidArgument), borrowed until kPayload or until the endpoint is closed.
   virtual Result<void> ReceivePayload(std::span<const std::span<std::byte>> places) = 0;
 
-  // For poll(2) or epoll: readable always matters, writable only while bytes_queued() > 0. -1
-  // after Close().
+  // For poll(2) or level-triggered epoll: readable always matters, writable only while
+  // bytes_queued() > 0. -1 after Close().
   virtual int fd() const noexcept = 0;
 
   // Ends the connection; queued frames are dropped. Idempotent.
@@ -76,11 +80,13 @@ class Endpoint {
 };
 
 // Waits until one of `endpoints` may be able to make progress, or until `deadline`. Returns false
-// at the deadline. Null entries are skipped. Fails with kIo.
+// at the deadline. Null entries are skipped. Requires that each one's last Poll() said kNone, or
+// that it is closed. Fails with kIo.
 Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline);
 
 // Sends everything queued on `endpoint`. Fails with kDeadlineExceeded or kUnavailable, and with
-// kConflict if a frame arrives meanwhile: for dialogues of one request and one reply.
+// kConflict if a frame arrives meanwhile (header() and body() hold it): for dialogues of one
+// request and one reply.
 Result<void> Flush(Endpoint& endpoint, Deadline deadline);
 
 // Waits for the next event other than kNone. Fails with kDeadlineExceeded, naming the peer and
@@ -99,17 +105,18 @@ struct Address {
   std::string ToString() const;
 };
 
-// Fails with kUnavailable (refused, unreachable, no such host: the message names the address and
-// the remedy) or kDeadlineExceeded.
+// Fails with kUnavailable (refused, unreachable, no such host), kDeadlineExceeded, or kIo if
+// descriptors run out; the message names the address and the remedy.
 Result<std::unique_ptr<Endpoint>> ConnectTcp(const Address& address, Deadline deadline);
 
 // Takes connections. Thread-bound, never blocks. fd() is readable when Accept() has something.
 class TcpListener {
  public:
-  // Fails with kConflict if the port is in use, kDenied or kIo otherwise; names the address.
+  // Fails with kConflict if the port is in use, kDenied if this user may not take it,
+  // kInvalidArgument if there is no such host, kIo otherwise; names the address and the remedy.
   static Result<TcpListener> Listen(const Address& address, int backlog = 1024);
 
-  // A connection, or none if nobody waits. Fails with kIo, also when descriptors run out.
+  // A connection, or null if nobody waits. Fails with kIo, also when descriptors run out.
   Result<std::unique_ptr<Endpoint>> Accept();
   const Address& address() const noexcept { return address_; }  // With the port that was chosen.
   int fd() const noexcept { return fd_.get(); }
@@ -128,7 +135,7 @@ class TcpListener {
 struct LoopbackOptions {
   std::uint64_t buffer_size_bytes = 64 << 10;  // Bytes in flight in each direction.
   // Faults, counted in bytes moved in the direction near -> far; 0 is never.
-  std::uint64_t close_after_bytes = 0;  // The connection breaks.
+  std::uint64_t close_after_bytes = 0;  // The connection breaks; what was moved still arrives.
   std::uint64_t flip_after_bytes = 0;   // One bit of that byte is flipped.
 };
 struct EndpointPair {

@@ -1,0 +1,68 @@
+#include "libffrecord/net/transport/endpoint.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace ffrecord::net {
+
+Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline) {
+  std::vector<pollfd> waited;
+  waited.reserve(endpoints.size());
+  for (const Endpoint* endpoint : endpoints) {
+    if (endpoint == nullptr) continue;
+    if (endpoint->fd() < 0) return true;  // Poll() has its error at once.
+    const int events = endpoint->bytes_queued() > 0 ? POLLIN | POLLOUT : POLLIN;
+    waited.push_back({endpoint->fd(), static_cast<short>(events), 0});
+  }
+  for (;;) {
+    const auto left = std::max(Deadline::duration::zero(), deadline - Clock::now());
+    // A deadline that is "never" must not overflow: an hour, then once more.
+    const auto wait = std::min<std::chrono::nanoseconds>(left, std::chrono::hours(1));
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait);
+    const timespec timeout{seconds.count(), (wait - seconds).count()};
+    const int ready = ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR)
+      return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
+    if (ready == 0 && wait == left) return false;
+  }
+}
+
+Result<void> Flush(Endpoint& endpoint, Deadline deadline) {
+  for (;;) {
+    switch (FFR_TRY(endpoint.Poll())) {
+      case Endpoint::Event::kNone:
+        break;
+      case Endpoint::Event::kClosed:
+        return Error{ErrorCode::kUnavailable, "closed by " + endpoint.peer() + " while sending"};
+      case Endpoint::Event::kFrame:
+      case Endpoint::Event::kPayload:
+        return Error{ErrorCode::kConflict,
+                     endpoint.peer() + " sent a frame before ours was complete"};
+    }
+    if (endpoint.bytes_queued() == 0) return {};
+    Endpoint* const one[] = {&endpoint};
+    if (!FFR_TRY(WaitReady(one, deadline))) {
+      return Error{ErrorCode::kDeadlineExceeded,
+                   "time is up with " + std::to_string(endpoint.bytes_queued()) +
+                       " bytes still to be sent to " + endpoint.peer()};
+    }
+  }
+}
+
+Result<Endpoint::Event> NextEvent(Endpoint& endpoint, Deadline deadline, std::string_view what) {
+  for (;;) {
+    const auto event = FFR_TRY(endpoint.Poll());
+    if (event != Endpoint::Event::kNone) return event;
+    Endpoint* const one[] = {&endpoint};
+    if (!FFR_TRY(WaitReady(one, deadline))) {
+      return Error{ErrorCode::kDeadlineExceeded,
+                   "time is up waiting for " + std::string(what) + " from " + endpoint.peer()};
+    }
+  }
+}
+
+}  // namespace ffrecord::net

@@ -1,0 +1,292 @@
+#include "libffrecord/net/transport/stream_endpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord::net {
+namespace {
+
+// Some dozens of small frames, or a batch request of a thousand records. An idle connection costs
+// little more than this.
+constexpr std::size_t kBufferSizeBytes = 16 << 10;
+// Pieces moved by one call of the stream; the kernel takes 1,024.
+constexpr std::size_t kPiecesMax = 128;
+// What any peer may be asked to take: sending more would only close the connection there.
+constexpr FrameLimits kSendLimits{};
+
+iovec Piece(std::span<const std::byte> bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+StreamEndpoint::StreamEndpoint(std::unique_ptr<ByteStream> stream, std::string peer)
+    : stream_(std::move(stream)),
+      transport_(stream_->transport()),
+      peer_(std::move(peer)),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferSizeBytes)) {}
+
+void StreamEndpoint::Close() noexcept {
+  if (!stream_) return;
+  stream_.reset();
+  if (why_closed_.empty()) why_closed_ = "was closed on this side";
+  DropQueue();
+}
+
+Error StreamEndpoint::Fail(Error error) {
+  error.message = std::string(transport_) + " connection to " + peer_ + ": " + error.message;
+  why_closed_ = "was closed after: " + error.message;
+  Close();
+  return error;
+}
+
+// --- Sending -------------------------------------------------------------------------------------
+
+Result<void> StreamEndpoint::Send(FrameHeader header, std::span<const std::byte> body,
+                                  std::span<const std::span<const std::byte>> payload) {
+  if (!stream_)
+    return Error{ErrorCode::kUnavailable,
+                 "cannot send: connection to " + peer_ + " " + why_closed_};
+  std::uint64_t payload_size_bytes = 0;
+  for (const auto& piece : payload) {
+    if (piece.size() > kSendLimits.payload_size_bytes_max) payload_size_bytes = UINT32_MAX;
+    payload_size_bytes += piece.size();
+    if (payload_size_bytes > kSendLimits.payload_size_bytes_max) break;
+  }
+  if (body.size() > kSendLimits.body_size_bytes_max ||
+      payload_size_bytes > kSendLimits.payload_size_bytes_max) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "cannot send a frame to " + peer_ + ": body of " + std::to_string(body.size()) +
+                     " or payload passes the limits of 2 MiB and 8 MiB"};
+  }
+  if (send_error_) return {};  // Poll() reports it, after what the peer may have said last.
+
+  header.payload_size_bytes = static_cast<std::uint32_t>(payload_size_bytes);
+  const std::size_t head_size_bytes = FrameHeader::kEncodedSizeBytes + body.size();
+  auto head = std::make_unique_for_overwrite<std::byte[]>(head_size_bytes);
+  const std::span<std::byte> bytes(head.get(), head_size_bytes);
+  EncodeFrameHeader(header, body, bytes.first<FrameHeader::kEncodedSizeBytes>());
+  std::ranges::copy(body, bytes.begin() + FrameHeader::kEncodedSizeBytes);
+
+  queue_.push_back({bytes, std::move(head)});
+  for (const auto& piece : payload)
+    if (!piece.empty()) queue_.push_back({piece, nullptr});
+  bytes_queued_ += head_size_bytes + payload_size_bytes;
+  payload_bytes_queued_ += payload_size_bytes;
+  return {};
+}
+
+Result<void> StreamEndpoint::SendQueued() {
+  while (!queue_.empty()) {
+    std::array<iovec, kPiecesMax> pieces;
+    std::size_t count = 0;
+    std::size_t offered_bytes = 0;
+    for (auto part = queue_.begin(); part != queue_.end() && count < kPiecesMax; ++part) {
+      pieces[count++] = Piece(part->rest);
+      offered_bytes += part->rest.size();
+    }
+    const std::size_t sent_bytes = FFR_TRY(stream_->Write(std::span(pieces).first(count)));
+    Sent(sent_bytes);
+    if (sent_bytes < offered_bytes) break;  // The transport is full.
+  }
+  return {};
+}
+
+void StreamEndpoint::Sent(std::size_t size_bytes) {
+  FFR_ASSERT(size_bytes <= bytes_queued_);
+  bytes_queued_ -= size_bytes;
+  while (size_bytes > 0) {
+    Outgoing& part = queue_.front();
+    const std::size_t moved_bytes = std::min(size_bytes, part.rest.size());
+    if (!part.owned) payload_bytes_queued_ -= moved_bytes;
+    part.rest = part.rest.subspan(moved_bytes);
+    size_bytes -= moved_bytes;
+    if (part.rest.empty()) queue_.pop_front();
+  }
+}
+
+void StreamEndpoint::DropQueue() {
+  queue_.clear();
+  bytes_queued_ = 0;
+  payload_bytes_queued_ = 0;
+}
+
+// --- Receiving -----------------------------------------------------------------------------------
+
+Result<Endpoint::Event> StreamEndpoint::Poll() {
+  if (!stream_) return Error{ErrorCode::kUnavailable, "connection to " + peer_ + " " + why_closed_};
+  if (stage_ == Stage::kPlaces) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the frame from " + peer_ + " has a payload: call ReceivePayload() before Poll()"};
+  }
+  if (auto sent = SendQueued(); !sent) {
+    // The peer may have said why before it went: read that first.
+    send_error_ = std::move(sent).error();
+    DropQueue();
+  }
+  auto event = Receive();
+  if (!event) return Fail(std::move(event).error());
+  if (event.value() == Event::kNone && send_error_) return Fail(*send_error_);
+  return event;
+}
+
+Result<Endpoint::Event> StreamEndpoint::Receive() {
+  for (;;) {
+    const bool by_buffer =
+        stage_ == Stage::kHeader || (stage_ == Stage::kBody && body_fits_buffer());
+    Result<Progress> progress =
+        by_buffer ? FillBuffer(stage_ == Stage::kHeader ? FrameHeader::kEncodedSizeBytes
+                                                        : header_.body_size_bytes)
+                  : FillPlaces();
+    if (!progress) return std::move(progress).error();
+    if (progress.value() == Progress::kWaiting) return Event::kNone;
+    if (progress.value() == Progress::kEnded) return Ended();
+
+    if (stage_ == Stage::kHeader) {
+      FFR_TRY(ReceiveHeader());
+    } else if (stage_ == Stage::kBody) {
+      return FrameReceived();
+    } else {
+      stage_ = Stage::kHeader;
+      return Event::kPayload;
+    }
+  }
+}
+
+bool StreamEndpoint::body_fits_buffer() const {
+  return header_.body_size_bytes <= kBufferSizeBytes;
+}
+
+Result<void> StreamEndpoint::ReceiveHeader() {
+  header_ =
+      FFR_TRY(DecodeFrameHeader(std::span<const std::byte, FrameHeader::kEncodedSizeBytes>(
+                                    buffer_.get() + buffer_begin_, FrameHeader::kEncodedSizeBytes),
+                                limits_));
+  buffer_begin_ += FrameHeader::kEncodedSizeBytes;
+  stage_ = Stage::kBody;
+  body_ = {};
+  large_body_ = {};
+  if (!body_fits_buffer()) {
+    large_body_.resize(header_.body_size_bytes);
+    places_.assign(1, large_body_);
+    places_begin_ = 0;
+  }
+  return {};
+}
+
+Result<Endpoint::Event> StreamEndpoint::FrameReceived() {
+  if (body_fits_buffer()) {
+    body_ = {buffer_.get() + buffer_begin_, header_.body_size_bytes};
+    buffer_begin_ += header_.body_size_bytes;
+  } else {
+    body_ = large_body_;
+  }
+  FFR_TRY(CheckFrameBody(header_, body_));
+  stage_ = header_.payload_size_bytes > 0 ? Stage::kPlaces : Stage::kHeader;
+  return Event::kFrame;
+}
+
+Result<void> StreamEndpoint::ReceivePayload(std::span<const std::span<std::byte>> places) {
+  if (!stream_) return Error{ErrorCode::kUnavailable, "connection to " + peer_ + " " + why_closed_};
+  std::uint64_t size_bytes = 0;
+  for (const auto& place : places) {
+    size_bytes += place.size();
+    if (place.size() > header_.payload_size_bytes) size_bytes = UINT64_MAX;
+    if (size_bytes > header_.payload_size_bytes) break;
+  }
+  if (stage_ != Stage::kPlaces || size_bytes != header_.payload_size_bytes) {
+    return Error{ErrorCode::kInvalidArgument,
+                 stage_ != Stage::kPlaces
+                     ? "no payload from " + peer_ + " waits for a place"
+                     : "the places do not add up to the payload of " +
+                           std::to_string(header_.payload_size_bytes) + " bytes from " + peer_};
+  }
+  places_.clear();
+  for (const auto& place : places)
+    if (!place.empty()) places_.push_back(place);
+  places_begin_ = 0;
+  stage_ = Stage::kPayload;
+  return {};
+}
+
+// Makes the next `size_bytes` bytes lie together in the buffer.
+Result<StreamEndpoint::Progress> StreamEndpoint::FillBuffer(std::size_t size_bytes) {
+  while (buffered_bytes() < size_bytes) {
+    if (buffer_begin_ == buffer_end_ || kBufferSizeBytes - buffer_begin_ < size_bytes) {
+      std::memmove(buffer_.get(), buffer_.get() + buffer_begin_, buffered_bytes());
+      buffer_end_ -= buffer_begin_;
+      buffer_begin_ = 0;
+    }
+    const iovec room = Piece({buffer_.get() + buffer_end_, kBufferSizeBytes - buffer_end_});
+    std::size_t read_bytes = 0;
+    const Progress progress = FFR_TRY(Read({&room, 1}, read_bytes));
+    if (progress != Progress::kDone) return progress;
+    buffer_end_ += read_bytes;
+  }
+  return Progress::kDone;
+}
+
+// Fills places_: from the buffer, then straight from the stream.
+Result<StreamEndpoint::Progress> StreamEndpoint::FillPlaces() {
+  const auto place = [this](std::size_t size_bytes) {
+    auto& first = places_[places_begin_];
+    first = first.subspan(size_bytes);
+    if (first.empty()) ++places_begin_;
+  };
+  while (places_begin_ < places_.size()) {
+    if (buffered_bytes() > 0) {
+      const std::size_t size_bytes = std::min(buffered_bytes(), places_[places_begin_].size());
+      std::memcpy(places_[places_begin_].data(), buffer_.get() + buffer_begin_, size_bytes);
+      buffer_begin_ += size_bytes;
+      place(size_bytes);
+      continue;
+    }
+    std::array<iovec, kPiecesMax> pieces;
+    std::size_t count = 0;
+    for (std::size_t i = places_begin_; i < places_.size() && count < kPiecesMax - 1; ++i)
+      pieces[count++] = Piece(places_[i]);
+    // What follows the last place is read ahead by the same call. The body lies in the buffer, and
+    // stays valid until the next Poll() only, which is now.
+    buffer_begin_ = buffer_end_ = 0;
+    if (places_.size() - places_begin_ == count)
+      pieces[count++] = Piece({buffer_.get(), kBufferSizeBytes});
+    std::size_t read_bytes = 0;
+    const Progress progress = FFR_TRY(Read(std::span(pieces).first(count), read_bytes));
+    if (progress != Progress::kDone) return progress;
+    while (read_bytes > 0 && places_begin_ < places_.size()) {
+      const std::size_t size_bytes = std::min(read_bytes, places_[places_begin_].size());
+      read_bytes -= size_bytes;
+      place(size_bytes);
+    }
+    buffer_end_ = read_bytes;
+  }
+  return Progress::kDone;
+}
+
+Result<StreamEndpoint::Progress> StreamEndpoint::Read(std::span<const iovec> pieces,
+                                                      std::size_t& size_bytes) {
+  if (std::exchange(drained_, false)) return Progress::kWaiting;
+  const auto read = FFR_TRY(stream_->Read(pieces));
+  if (!read) return Progress::kWaiting;
+  if (*read == 0) return Progress::kEnded;
+  std::size_t asked_bytes = 0;
+  for (const iovec& piece : pieces) asked_bytes += piece.iov_len;
+  drained_ = *read < asked_bytes;
+  size_bytes = *read;
+  return Progress::kDone;
+}
+
+Result<Endpoint::Event> StreamEndpoint::Ended() {
+  if (stage_ != Stage::kHeader || buffered_bytes() > 0)
+    return Error{ErrorCode::kUnavailable, "closed by the peer in the middle of a frame"};
+  if (send_error_) return *send_error_;
+  why_closed_ = "was closed by the peer";
+  Close();
+  return Event::kClosed;
+}
+
+}  // namespace ffrecord::net

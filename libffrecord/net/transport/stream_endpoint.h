@@ -1,0 +1,105 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::net {
+
+// A two-way stream of bytes that an endpoint speaks frames over: a socket, or memory.
+//
+// Thread-bound, never blocks.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+
+  virtual std::string_view transport() const noexcept = 0;
+  virtual int fd() const noexcept = 0;  // As Endpoint::fd().
+
+  // Moves what it can, from the front of the first piece on, and returns how many bytes; 0 if it
+  // would have to wait. Fails with kUnavailable if the connection is gone, with kIo otherwise.
+  virtual Result<std::size_t> Write(std::span<const iovec> pieces) = 0;
+
+  // The same for reading; nullopt if it would have to wait, 0 at the end of the stream. Requires
+  // room for at least one byte.
+  virtual Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) = 0;
+};
+
+// Frames over a stream of bytes: what all transports without remote memory access share.
+//
+// Small frames are read many at a time through a buffer; payloads and large bodies go straight to
+// their place, and the same call reads ahead into the buffer what follows them.
+class StreamEndpoint final : public Endpoint {
+ public:
+  // `peer` is for messages only.
+  StreamEndpoint(std::unique_ptr<ByteStream> stream, std::string peer);
+
+  std::string_view transport() const noexcept override { return transport_; }
+  const std::string& peer() const noexcept override { return peer_; }
+  void SetLimits(const FrameLimits& limits) noexcept override { limits_ = limits; }
+  Result<void> Send(FrameHeader header, std::span<const std::byte> body,
+                    std::span<const std::span<const std::byte>> payload) override;
+  std::uint64_t bytes_queued() const noexcept override { return bytes_queued_; }
+  std::uint64_t payload_bytes_queued() const noexcept override { return payload_bytes_queued_; }
+  Result<Event> Poll() override;
+  const FrameHeader& header() const noexcept override { return header_; }
+  std::span<const std::byte> body() const noexcept override { return body_; }
+  Result<void> ReceivePayload(std::span<const std::span<std::byte>> places) override;
+  int fd() const noexcept override { return stream_ ? stream_->fd() : -1; }
+  void Close() noexcept override;
+
+ private:
+  // What is being received. kPlaces: a frame was returned and its payload has no place yet.
+  enum class Stage : std::uint8_t { kHeader, kBody, kPlaces, kPayload };
+  enum class Progress : std::uint8_t { kDone, kWaiting, kEnded };
+
+  // A part of a queued frame: its header and body, or a borrowed piece of its payload.
+  struct Outgoing {
+    std::span<const std::byte> rest;
+    std::unique_ptr<std::byte[]> owned;
+  };
+
+  Result<void> SendQueued();
+  void Sent(std::size_t size_bytes);
+  void DropQueue();
+  Result<Event> Receive();
+  Result<void> ReceiveHeader();
+  Result<Progress> FillBuffer(std::size_t size_bytes);
+  Result<Progress> FillPlaces();
+  Result<Progress> Read(std::span<const iovec> pieces, std::size_t& size_bytes);
+  Result<Event> Ended();
+  Result<Event> FrameReceived();
+  std::size_t buffered_bytes() const { return buffer_end_ - buffer_begin_; }
+  bool body_fits_buffer() const;
+  Error Fail(Error error);
+
+  std::unique_ptr<ByteStream> stream_;  // Null once closed.
+  const std::string_view transport_;
+  const std::string peer_;
+  std::string why_closed_;
+  FrameLimits limits_ = kLimitsBeforeHello;
+
+  std::deque<Outgoing> queue_;
+  std::uint64_t bytes_queued_ = 0;
+  std::uint64_t payload_bytes_queued_ = 0;
+  std::optional<Error> send_error_;  // Reported after what the peer said before it went.
+
+  Stage stage_ = Stage::kHeader;
+  FrameHeader header_;
+  std::span<const std::byte> body_;           // In buffer_ or in large_body_.
+  std::vector<std::byte> large_body_;         // Only for a body that does not fit buffer_.
+  std::vector<std::span<std::byte>> places_;  // Still to be filled; the first may have begun.
+  std::size_t places_begin_ = 0;
+  const std::unique_ptr<std::byte[]> buffer_;
+  std::size_t buffer_begin_ = 0;  // Bytes received but not yet used: [begin, end).
+  std::size_t buffer_end_ = 0;
+  bool drained_ = false;  // The last read got less than it asked for: the next would get nothing.
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,561 @@
+// Goal: every transport moves frames and payloads unchanged and in order, refuses what is
+// malformed, and never holds more than it must. Method: two ends in this process; scripted and
+// random traffic, slow readers, broken frames. What a hostile peer sends is fed as raw bytes, in
+// pieces of any size.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/endian.h"
+#include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/stream_endpoint.h"
+#include "seed.h"
+
+namespace ffrecord::net {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using Bytes = std::vector<std::byte>;
+
+Deadline Soon() { return Clock::now() + 20s; }
+
+Bytes RandomBytes(std::mt19937& random, std::size_t size) {
+  Bytes bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+Bytes EncodeFrame(FrameHeader header, const Bytes& body, const Bytes& payload) {
+  header.payload_size_bytes = static_cast<std::uint32_t>(payload.size());
+  Bytes bytes(FrameHeader::kEncodedSizeBytes);
+  EncodeFrameHeader(header, body, std::span(bytes).first<FrameHeader::kEncodedSizeBytes>());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+std::span<const std::span<const std::byte>> None() { return {}; }
+
+// Sends one frame with its payload in one piece.
+void SendFrame(Endpoint& endpoint, const FrameHeader& header, const Bytes& body,
+               std::span<const std::byte> payload) {
+  const std::span<const std::byte> pieces[] = {payload};
+  const auto sent = endpoint.Send(header, body, pieces);
+  ASSERT_TRUE(sent) << sent.error().message;
+}
+
+// Polls `other` while waiting for the next event of `endpoint`: both ends are in this thread.
+Result<Endpoint::Event> NextEventOf(Endpoint& endpoint, Endpoint& other) {
+  const Deadline deadline = Soon();
+  for (;;) {
+    if (other.fd() >= 0 && other.bytes_queued() > 0) (void)other.Poll();
+    const auto event = FFR_TRY(endpoint.Poll());
+    if (event != Endpoint::Event::kNone) return event;
+    if (Clock::now() > deadline) return Error{ErrorCode::kDeadlineExceeded, "no event came"};
+    Endpoint* const one[] = {&endpoint};
+    FFR_TRY(WaitReady(one, Clock::now() + 1ms));
+  }
+}
+
+// --- Pairs -------------------------------------------------------------------------------------
+
+EndpointPair MakeTcpPair() {
+  auto listener = TcpListener::Listen({"127.0.0.1", 0}).value();
+  EndpointPair pair;
+  pair.near = ConnectTcp(listener.address(), Soon()).value();
+  while (!pair.far) pair.far = listener.Accept().value();
+  return pair;
+}
+
+struct EndpointUnderTest {
+  std::string name;
+  std::function<EndpointPair()> make_pair;
+};
+
+class EndpointConformance : public testing::TestWithParam<EndpointUnderTest> {
+ protected:
+  void SetUp() override {
+    auto pair = GetParam().make_pair();
+    near_ = std::move(pair.near);
+    far_ = std::move(pair.far);
+    near_->SetLimits({});
+    far_->SetLimits({});
+  }
+  std::unique_ptr<Endpoint> near_;
+  std::unique_ptr<Endpoint> far_;
+};
+
+TEST_P(EndpointConformance, AFrameArrivesAsItWasSentInEitherDirection) {
+  EXPECT_EQ(near_->transport(), GetParam().name);
+  EXPECT_FALSE(near_->peer().empty());
+  std::mt19937 random(1);
+  for (const std::size_t body_size : {0U, 1U, 100U, 16'384U, 16'385U, 2U << 20}) {
+    const Bytes body = RandomBytes(random, body_size);
+    for (const auto& [from, to] : {std::pair(near_.get(), far_.get()), {far_.get(), near_.get()}}) {
+      ASSERT_TRUE(
+          from->Send({.type = FrameType::kStat, .request_id = 42, .map_version = 9}, body, None()));
+
+      const auto event = NextEventOf(*to, *from);
+
+      ASSERT_TRUE(event) << event.error().message;
+      ASSERT_EQ(event.value(), Endpoint::Event::kFrame);
+      EXPECT_EQ(to->header().type, FrameType::kStat);
+      EXPECT_EQ(to->header().request_id, 42U);
+      EXPECT_EQ(to->header().map_version, 9U);
+      EXPECT_EQ(to->header().payload_size_bytes, 0U);
+      EXPECT_TRUE(std::ranges::equal(to->body(), body));
+      EXPECT_EQ(from->bytes_queued(), 0U);
+    }
+  }
+}
+
+TEST_P(EndpointConformance, APayloadIsGatheredFromPiecesAndScatteredIntoPlaces) {
+  std::mt19937 random(2);
+  const Bytes payload = RandomBytes(random, 100'000);
+  const std::span<const std::byte> all(payload);
+  std::vector<std::span<const std::byte>> pieces = {all.first(1), {}, all.subspan(1, 70'000)};
+  for (std::size_t at = 70'001; at < payload.size(); at += 100)
+    pieces.push_back(all.subspan(at, std::min<std::size_t>(100, payload.size() - at)));
+  ASSERT_TRUE(near_->Send({}, {}, pieces));
+  EXPECT_EQ(near_->payload_bytes_queued(), payload.size());
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+  ASSERT_EQ(far_->header().payload_size_bytes, payload.size());
+
+  Bytes landed(payload.size());
+  std::vector<std::span<std::byte>> places = {std::span(landed).first(3), {}};
+  for (std::size_t at = 3; at < landed.size(); at += 333)
+    places.push_back(std::span(landed).subspan(at, std::min<std::size_t>(333, landed.size() - at)));
+  ASSERT_TRUE(far_->ReceivePayload(places));
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+
+  EXPECT_EQ(landed, payload);
+  EXPECT_EQ(near_->payload_bytes_queued(), 0U);
+}
+
+TEST_P(EndpointConformance, PlacesOfTheWrongSizeAreRefusedAndTheRightOnesStillWork) {
+  const Bytes payload(1000, std::byte{7});
+  SendFrame(*near_, {}, {}, payload);
+  Bytes landed(2000);
+  const auto give = [&](std::size_t size) {
+    const std::span<std::byte> places[] = {std::span(landed).first(size)};
+    return far_->ReceivePayload(places);
+  };
+  EXPECT_EQ(give(1000).error().code, ErrorCode::kInvalidArgument);  // No frame yet.
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+
+  for (const std::size_t wrong : {0U, 999U, 1001U, 2000U})
+    EXPECT_EQ(give(wrong).error().code, ErrorCode::kInvalidArgument) << wrong;
+  EXPECT_EQ(far_->Poll().error().code, ErrorCode::kInvalidArgument);  // Without any place.
+
+  ASSERT_TRUE(give(1000));
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+  EXPECT_TRUE(std::ranges::equal(std::span(landed).first(1000), payload));
+  EXPECT_EQ(landed[1000], std::byte{0});
+}
+
+TEST_P(EndpointConformance, ASlowReaderHoldsTheSenderBackAndLosesNothing) {
+  const Bytes payload(1 << 20, std::byte{3});
+  constexpr std::size_t kFrames = 16;
+  for (std::size_t i = 0; i < kFrames; ++i)
+    SendFrame(*near_, {.request_id = i}, Bytes(100), payload);
+
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(near_->Poll().value(), Endpoint::Event::kNone);
+  EXPECT_GT(near_->payload_bytes_queued(), 0U);
+  EXPECT_GE(near_->bytes_queued(), near_->payload_bytes_queued());
+  Endpoint* const sender[] = {near_.get()};
+  EXPECT_FALSE(WaitReady(sender, Clock::now() + 10ms).value());  // Full: nothing can be done.
+
+  for (std::size_t i = 0; i < kFrames; ++i) {
+    ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+    EXPECT_EQ(far_->header().request_id, i);
+    Bytes landed(payload.size());
+    const std::span<std::byte> places[] = {landed};
+    ASSERT_TRUE(far_->ReceivePayload(places));
+    ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+    EXPECT_EQ(landed, payload);
+  }
+  EXPECT_EQ(near_->bytes_queued(), 0U);
+}
+
+TEST_P(EndpointConformance, AFullSenderIsWokenWhenTheReaderMakesRoom) {
+  const Bytes payload(8 << 20);
+  SendFrame(*near_, {}, {}, payload);
+  std::thread reader([this] {
+    ASSERT_EQ(NextEvent(*far_, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+    Bytes landed(8 << 20);
+    const std::span<std::byte> places[] = {landed};
+    ASSERT_TRUE(far_->ReceivePayload(places));
+    ASSERT_EQ(NextEvent(*far_, Soon(), "its payload").value(), Endpoint::Event::kPayload);
+  });
+  const auto flushed = Flush(*near_, Soon());
+  reader.join();
+  EXPECT_TRUE(flushed) << flushed.error().message;
+}
+
+TEST_P(EndpointConformance, BeforeHelloOnlySmallFramesWithoutPayloadAreTaken) {
+  for (const bool too_large : {false, true}) {
+    for (const bool with_payload : {false, true}) {
+      auto pair = GetParam().make_pair();  // Limits as they are at first.
+      const Bytes body(too_large ? 4097 : 4096);
+      SendFrame(*pair.near, {}, body, Bytes(with_payload ? 1 : 0));
+      ASSERT_EQ(pair.near->Poll().value(), Endpoint::Event::kNone);
+
+      const auto event = NextEventOf(*pair.far, *pair.near);
+
+      if (!too_large && !with_payload) {
+        ASSERT_TRUE(event) << event.error().message;
+        continue;
+      }
+      ASSERT_FALSE(event);
+      EXPECT_EQ(event.error().code, ErrorCode::kCorruption);
+      EXPECT_THAT(event.error().message, HasSubstr("limit"));
+      EXPECT_EQ(pair.far->fd(), -1);
+    }
+  }
+}
+
+TEST_P(EndpointConformance, WhatPassesTheProtocolsLimitsIsNotSent) {
+  const Bytes large((2 << 20) + 1);
+  EXPECT_EQ(near_->Send({}, large, None()).error().code, ErrorCode::kInvalidArgument);
+  const std::vector<std::span<const std::byte>> pieces(5, std::span<const std::byte>(large));
+  EXPECT_EQ(near_->Send({}, {}, pieces).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(near_->bytes_queued(), 0U);
+}
+
+TEST_P(EndpointConformance, ACloseBetweenFramesIsInGoodOrder) {
+  ASSERT_TRUE(near_->Send({.request_id = 5}, {}, None()));
+  ASSERT_TRUE(Flush(*near_, Soon()));
+  near_->Close();
+  near_->Close();
+  EXPECT_EQ(near_->fd(), -1);
+
+  ASSERT_EQ(NextEvent(*far_, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+  EXPECT_EQ(far_->header().request_id, 5U);
+  EXPECT_EQ(NextEvent(*far_, Soon(), "the end").value(), Endpoint::Event::kClosed);
+
+  for (Endpoint* endpoint : {near_.get(), far_.get()}) {
+    const auto polled = endpoint->Poll();
+    ASSERT_FALSE(polled);
+    EXPECT_EQ(polled.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(polled.error().message, HasSubstr(endpoint->peer()));
+    EXPECT_EQ(endpoint->Send({}, {}, None()).error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(endpoint->bytes_queued(), 0U);
+  }
+}
+
+TEST_P(EndpointConformance, ACloseInTheMiddleOfAPayloadIsUnavailable) {
+  SendFrame(*near_, {}, {}, Bytes(8 << 20));
+  ASSERT_EQ(near_->Poll().value(), Endpoint::Event::kNone);
+  ASSERT_GT(near_->bytes_queued(), 0U);
+  ASSERT_EQ(NextEvent(*far_, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+  Bytes landed(8 << 20);
+  const std::span<std::byte> places[] = {landed};
+  ASSERT_TRUE(far_->ReceivePayload(places));
+  near_->Close();
+
+  const auto event = NextEvent(*far_, Soon(), "the payload");
+
+  ASSERT_FALSE(event);
+  EXPECT_EQ(event.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(event.error().message, HasSubstr(far_->peer()));
+  EXPECT_EQ(far_->fd(), -1);
+}
+
+TEST_P(EndpointConformance, TheLastWordOfAPeerIsHeardThoughSendingToItFails) {
+  ASSERT_TRUE(far_->Send({.type = FrameType::kError}, {}, None()));
+  ASSERT_TRUE(Flush(*far_, Soon()));
+  far_->Close();
+  Endpoint* const one[] = {near_.get()};
+  ASSERT_TRUE(WaitReady(one, Soon()).value());
+  SendFrame(*near_, {}, {}, Bytes(1 << 20));
+
+  const auto word = NextEvent(*near_, Soon(), "the last word");
+  ASSERT_TRUE(word) << word.error().message;
+  EXPECT_EQ(word.value(), Endpoint::Event::kFrame);
+  EXPECT_EQ(near_->header().type, FrameType::kError);
+
+  Result<Endpoint::Event> event = Endpoint::Event::kNone;
+  for (int i = 0; i < 2 && event; ++i) event = NextEvent(*near_, Soon(), "the failure");
+  if (event) {  // A kernel that took all of it cannot know that it was lost.
+    EXPECT_EQ(event.value(), Endpoint::Event::kClosed);
+  } else {
+    EXPECT_EQ(event.error().code, ErrorCode::kUnavailable);
+  }
+}
+
+TEST_P(EndpointConformance, TimeIsUpNamesThePeerAndWhatWasWaitedFor) {
+  const auto before = Clock::now();
+  const auto event = NextEvent(*far_, before + 20ms, "the answer to everything");
+
+  ASSERT_FALSE(event);
+  EXPECT_GE(Clock::now(), before + 20ms);
+  EXPECT_EQ(event.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(event.error().message, HasSubstr("the answer to everything"));
+  EXPECT_THAT(event.error().message, HasSubstr(far_->peer()));
+
+  SendFrame(*near_, {}, {}, Bytes(8 << 20));
+  const auto flushed = Flush(*near_, Clock::now() + 20ms);
+  ASSERT_FALSE(flushed);
+  EXPECT_EQ(flushed.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(flushed.error().message, HasSubstr(near_->peer()));
+  ASSERT_TRUE(far_->Send({}, {}, None()));
+  ASSERT_TRUE(Flush(*far_, Soon()).error().code == ErrorCode::kConflict);
+}
+
+TEST_P(EndpointConformance, WaitReadySkipsNullAndReturnsAtOnceForAClosedEnd) {
+  Endpoint* const null[] = {nullptr};
+  EXPECT_FALSE(WaitReady(null, Clock::now()).value());
+  near_->Close();
+  Endpoint* const closed[] = {nullptr, near_.get()};
+  EXPECT_TRUE(WaitReady(closed, Soon()).value());
+}
+
+// One side of the random traffic: sends frames made from its seed, and expects those of the other.
+class Talker {
+ public:
+  Talker(Endpoint& endpoint, std::uint32_t seed_out, std::uint32_t seed_in)
+      : endpoint_(endpoint), out_(seed_out), in_(seed_in), places_(seed_out ^ seed_in) {}
+
+  // Runs until all frames are sent and all are received.
+  void Run() {
+    while (!IsDone()) {
+      if (endpoint_.payload_bytes_queued() == 0) payloads_.clear();
+      while (sent_ < kFrames && endpoint_.bytes_queued() < 100'000) SendOne();
+      const auto event = endpoint_.Poll();
+      ASSERT_TRUE(event) << event.error().message;
+      if (event.value() == Endpoint::Event::kNone) {
+        Endpoint* const one[] = {&endpoint_};
+        ASSERT_TRUE(IsDone() || WaitReady(one, Soon()).value());
+      } else if (event.value() == Endpoint::Event::kFrame) {
+        CheckFrame();
+      } else {
+        ASSERT_EQ(event.value(), Endpoint::Event::kPayload);
+        ASSERT_EQ(landed_, expected_.payload);
+        ++received_;
+      }
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kFrames = 400;
+  struct Frame {
+    Bytes body;
+    Bytes payload;
+  };
+
+  bool IsDone() const {
+    return sent_ == kFrames && received_ == kFrames && endpoint_.bytes_queued() == 0;
+  }
+
+  static std::size_t RandomSize(std::mt19937& random) {
+    constexpr std::size_t kSizes[] = {0, 1, 40, 300, 5'000, 16'344, 16'385, 70'000};
+    return random() % 2 == 0 ? kSizes[random() % std::size(kSizes)] : random() % 3'000;
+  }
+  static Frame MakeFrame(std::mt19937& random) {
+    Bytes body = RandomBytes(random, RandomSize(random));
+    return {std::move(body), RandomBytes(random, RandomSize(random))};
+  }
+
+  void SendOne() {
+    Frame frame = MakeFrame(out_);
+    payloads_.push_back(std::move(frame.payload));
+    SendFrame(endpoint_, {.request_id = sent_++}, frame.body, payloads_.back());
+  }
+
+  void CheckFrame() {
+    expected_ = MakeFrame(in_);
+    ASSERT_EQ(endpoint_.header().request_id, received_);
+    ASSERT_TRUE(std::ranges::equal(endpoint_.body(), expected_.body));
+    ASSERT_EQ(endpoint_.header().payload_size_bytes, expected_.payload.size());
+    if (expected_.payload.empty()) {
+      ++received_;
+      return;
+    }
+    landed_.assign(expected_.payload.size(), std::byte{});
+    std::vector<std::span<std::byte>> places;
+    for (std::span<std::byte> rest(landed_); !rest.empty();) {
+      const std::size_t size = std::min<std::size_t>(rest.size(), places_() % 20'000);
+      places.push_back(rest.first(size));
+      rest = rest.subspan(size);
+    }
+    ASSERT_TRUE(endpoint_.ReceivePayload(places));
+  }
+
+  Endpoint& endpoint_;
+  std::mt19937 out_, in_, places_;
+  std::deque<Bytes> payloads_;  // Borrowed by the endpoint.
+  Frame expected_;
+  Bytes landed_;
+  std::uint64_t sent_ = 0;
+  std::uint64_t received_ = 0;
+};
+
+TEST_P(EndpointConformance, RandomFramesInBothDirectionsAtOnceArriveUnchangedAndInOrder) {
+  const std::uint32_t seed = test::Seed();
+  Talker near(*near_, seed, seed + 1);
+  Talker far(*far_, seed + 1, seed);
+
+  std::thread other([&] { far.Run(); });
+  near.Run();
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllTransports, EndpointConformance,
+    testing::Values(EndpointUnderTest{"tcp", MakeTcpPair},
+                    EndpointUnderTest{"loopback", [] { return MakeLoopbackPair({}).value(); }}),
+    [](const auto& instance) { return instance.param.name; });
+
+// --- Raw bytes from a hostile peer -------------------------------------------------------------
+
+// Gives bytes in pieces of random size, with waits between, and then ends.
+class ScriptedStream final : public ByteStream {
+ public:
+  explicit ScriptedStream(Bytes bytes) : bytes_(std::move(bytes)), random_(test::Seed()) {}
+  std::string_view transport() const noexcept override { return "scripted"; }
+  int fd() const noexcept override { return -1; }
+  Result<std::size_t> Write(std::span<const iovec>) override { return std::size_t{0}; }
+  Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override {
+    if (random_() % 4 == 0) return std::optional<std::size_t>();
+    std::size_t left = std::min<std::size_t>(bytes_.size() - at_, 1 + random_() % 50);
+    const std::size_t begin = at_;
+    for (const iovec& piece : pieces) {
+      const std::size_t size = std::min(left, piece.iov_len);
+      std::memcpy(piece.iov_base, bytes_.data() + at_, size);
+      at_ += size;
+      left -= size;
+    }
+    return std::optional(at_ - begin);
+  }
+
+ private:
+  const Bytes bytes_;
+  std::mt19937 random_;
+  std::size_t at_ = 0;
+};
+
+std::unique_ptr<Endpoint> MakeScripted(const Bytes& bytes) {
+  return std::make_unique<StreamEndpoint>(std::make_unique<ScriptedStream>(bytes), "script");
+}
+
+// Requires that the bytes fit the kernel's buffers.
+std::unique_ptr<Endpoint> MakeTcpFed(const Bytes& bytes) {
+  auto listener = TcpListener::Listen({"127.0.0.1", 0}).value();
+  UniqueFd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  name.sin_port = htons(listener.address().port);
+  EXPECT_EQ(::connect(raw.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  std::unique_ptr<Endpoint> endpoint;
+  while (!endpoint) endpoint = listener.Accept().value();
+  return endpoint;
+}
+
+struct FedEndpoint {
+  std::string name;
+  std::function<std::unique_ptr<Endpoint>(const Bytes&)> make;
+};
+
+class RawBytesConformance : public testing::TestWithParam<FedEndpoint> {
+ protected:
+  // Receives all that can be received, payloads included; returns how it ended: kOk for a close in
+  // good order. Counts whole frames.
+  ErrorCode Drain(const Bytes& bytes) {
+    const auto endpoint = GetParam().make(bytes);
+    endpoint->SetLimits({.body_size_bytes_max = 64 << 10, .payload_size_bytes_max = 64 << 10});
+    frames_ = 0;
+    Bytes landed;
+    for (;;) {
+      const auto event = NextEvent(*endpoint, Soon(), "an end");
+      if (!event) {
+        EXPECT_EQ(endpoint->fd(), -1);
+        return event.error().code;
+      }
+      if (event.value() == Endpoint::Event::kClosed) return ErrorCode::kOk;
+      if (event.value() == Endpoint::Event::kFrame && endpoint->header().payload_size_bytes > 0) {
+        landed.resize(endpoint->header().payload_size_bytes);
+        const std::span<std::byte> places[] = {landed};
+        EXPECT_TRUE(endpoint->ReceivePayload(places));
+      } else {
+        ++frames_;
+      }
+    }
+  }
+  int frames_ = 0;
+};
+
+TEST_P(RawBytesConformance, WholeFramesAreTaken) {
+  Bytes bytes;
+  for (std::size_t i = 0; i < 5; ++i) {
+    const Bytes frame = EncodeFrame({}, Bytes(i * 10'000), Bytes(i * 7'000));
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+  }
+  EXPECT_EQ(Drain(bytes), ErrorCode::kOk);
+  EXPECT_EQ(frames_, 5);
+}
+
+TEST_P(RawBytesConformance, AFlippedBitInHeaderOrBodyIsCorruption) {
+  const Bytes good = EncodeFrame({.request_id = 3}, Bytes(24, std::byte{9}), {});
+  for (std::size_t bit = 0; bit < good.size() * 8; bit += 3) {
+    Bytes bytes = good;
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_EQ(Drain(bytes), ErrorCode::kCorruption) << "bit " << bit;
+    EXPECT_EQ(frames_, 0);
+  }
+}
+
+TEST_P(RawBytesConformance, ACutAtAnyByteInsideAFrameIsUnavailable) {
+  const Bytes whole = EncodeFrame({}, Bytes(30), Bytes(20));
+  for (std::size_t size = 0; size <= whole.size(); ++size) {
+    const bool is_between = size == 0 || size == whole.size();
+    EXPECT_EQ(Drain(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size))),
+              is_between ? ErrorCode::kOk : ErrorCode::kUnavailable)
+        << size;
+  }
+}
+
+TEST_P(RawBytesConformance, RandomBytesEndInAnErrorAndNeverInACrash) {
+  std::mt19937 random(test::Seed());
+  for (int i = 0; i < 200; ++i)
+    EXPECT_NE(Drain(RandomBytes(random, 1 + random() % 200)), ErrorCode::kOk);
+}
+
+TEST_P(RawBytesConformance, SpoiltTrafficNeverGivesMoreFramesThanWereSent) {
+  std::mt19937 random(test::Seed());
+  for (int i = 0; i < 200; ++i) {
+    Bytes bytes;
+    const int sent = 1 + static_cast<int>(random() % 5);
+    for (int frame = 0; frame < sent; ++frame) {
+      const Bytes one = EncodeFrame({.request_id = random()}, RandomBytes(random, random() % 100),
+                                    RandomBytes(random, random() % 100));
+      bytes.insert(bytes.end(), one.begin(), one.end());
+    }
+    for (std::size_t spoilt = random() % 4; spoilt > 0; --spoilt)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    if (random() % 2 == 0) bytes.resize(random() % bytes.size());
+    (void)Drain(bytes);
+    EXPECT_LE(frames_, sent);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllStreams, RawBytesConformance,
+                         testing::Values(FedEndpoint{"tcp", MakeTcpFed},
+                                         FedEndpoint{"scripted", MakeScripted}),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace ffrecord::net
