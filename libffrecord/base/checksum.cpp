@@ -59,6 +59,8 @@ void Xxh3Stream::Update(std::span<const std::byte> bytes) noexcept {
 Digest128 Xxh3Stream::Finish() const noexcept {
   return Canonical(XXH3_128bits_digest(State(state_)));
 }
+// One state serves both sizes: xxHash updates them alike and they differ in the digest alone.
+std::uint64_t Xxh3Stream::Finish64() const noexcept { return XXH3_64bits_digest(State(state_)); }
 
 std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept {
   const auto low = LoadLittleEndian<std::uint64_t>(id, 0);

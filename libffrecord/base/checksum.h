@@ -17,7 +17,7 @@ std::uint64_t Xxh3(std::span<const std::byte> bytes, std::uint64_t seed = 0) noe
 using Digest128 = std::array<std::byte, 16>;
 Digest128 Xxh3Digest(std::span<const std::byte> bytes) noexcept;
 
-// XXH3-128 of bytes that arrive in pieces. Thread-bound.
+// XXH3-128 and XXH3-64 of bytes that arrive in pieces. Thread-bound.
 class Xxh3Stream {
  public:
   Xxh3Stream();
@@ -27,6 +27,7 @@ class Xxh3Stream {
   void Reset() noexcept;
   void Update(std::span<const std::byte> bytes) noexcept;
   Digest128 Finish() const noexcept;
+  std::uint64_t Finish64() const noexcept;  // What Xxh3 gives for the whole.
 
  private:
   void* state_;

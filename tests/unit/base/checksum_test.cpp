@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string_view>
+#include <vector>
 
 namespace ffrecord {
 namespace {
@@ -28,6 +29,19 @@ TEST(ChecksumTest, StreamedDigestEqualsTheDigestOfTheWhole) {
   stream.Update(Bytes("some "));
   stream.Update(Bytes("bytes"));
   EXPECT_EQ(stream.Finish(), Xxh3Digest(Bytes("some bytes")));
+}
+
+TEST(ChecksumTest, StreamedXxh3EqualsTheOneOfTheWholeAtEverySize) {
+  std::vector<std::byte> bytes(2000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 256);
+  for (std::size_t size = 0; size <= bytes.size(); ++size) {
+    const std::span<const std::byte> whole(bytes.data(), size);
+    Xxh3Stream stream;
+    stream.Update(whole.first(size / 3));
+    stream.Update(whole.subspan(size / 3));
+    ASSERT_EQ(stream.Finish64(), Xxh3(whole)) << size;
+    ASSERT_EQ(stream.Finish(), Xxh3Digest(whole)) << size;
+  }
 }
 
 TEST(ChecksumTest, PlaceSeedDependsOnIdAndNumber) {

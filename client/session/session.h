@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "client/session/per_process.h"
+#include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::client {
+
+// What an ffrecord://host[:port]/name address says. The name may be empty and is not checked.
+struct Location {
+  static constexpr std::string_view kScheme = "ffrecord://";
+
+  net::Address address;
+  std::string name;
+
+  // Fails with kInvalidArgument, naming what a right address looks like.
+  static Result<Location> Parse(std::string_view text);
+  std::string ToString() const;
+};
+
+// One daemon as this process sees it: connections to it, and calls with a deadline that are tried
+// again while it cannot be reached.
+//
+// One for each address and process, shared by all who talk to that daemon. Thread-safe: each call
+// takes a connection for itself. A forked child starts with connections of its own.
+//
+// Every call ends by its deadline. A daemon that was never reached is given up at once with
+// kUnavailable, which says how to start one; after a first success a call tries again, with
+// back-off, until its deadline. A call that was repeated has one effect.
+class Session {
+ public:
+  static std::shared_ptr<Session> Get(const net::Address& address);
+
+  explicit Session(net::Address address);  // For Get.
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  // For messages: "ffrecord://host:port".
+  const std::string& peer() const noexcept { return peer_; }
+
+  // What `name` stands for. Fails with kNotFound, kInvalidArgument for a bad name.
+  struct Resolved {
+    DatasetManifest manifest;
+    std::uint64_t revision = 0;
+  };
+  Result<Resolved> Resolve(std::string_view name, net::Deadline deadline);
+
+  // Makes `name` stand for `manifest`, whose extents an Upload has brought; returns the revision.
+  // Nothing is visible before, all of it after. With Mode::kSwap the name must be at
+  // `expected_revision`. Fails with kConflict if the name is not as `mode` wants it, or if extents
+  // of the manifest are gone because the upload was abandoned too long; kIo (ENOSPC).
+  Result<std::uint64_t> Publish(std::string_view name, const DatasetManifest& manifest,
+                                net::Publish::Mode mode, std::uint64_t expected_revision,
+                                net::Deadline deadline);
+
+  // The names that begin with `prefix`, sorted.
+  Result<std::vector<net::ListReply::Entry>> List(std::string_view prefix, net::Deadline deadline);
+
+  // Fails with kNotFound.
+  Result<void> Remove(std::string_view name, net::Deadline deadline);
+
+  // Runs `attempt` on a connection until it succeeds, fails with another code than kUnavailable,
+  // or the deadline passes; kDeadlineExceeded is final too. `patient`: also a daemon that was never
+  // reached is tried again.
+  using Attempt = std::function<Result<void>(net::Channel&)>;
+  Result<void> Run(const Attempt& attempt, net::Deadline deadline, bool patient = false);
+
+  // Closes the idle connections for which `wanted` says no. For those who keep state in them.
+  void CloseIdle(const std::function<bool(net::Channel&)>& unwanted);
+
+ private:
+  struct Pool;
+  Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline);
+  void GiveBack(std::unique_ptr<net::Channel> channel);
+
+  net::Address address_;
+  std::string peer_;
+  PerProcess<Pool> pool_;
+};
+
+}  // namespace ffrecord::client

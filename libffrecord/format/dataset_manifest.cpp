@@ -1,0 +1,163 @@
+#include "libffrecord/format/dataset_manifest.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'M'},
+                                          std::byte{'A'},  std::byte{'N'}, std::byte{'I'},
+                                          std::byte{'0'},  std::byte{'1'}};
+constexpr std::size_t kHeaderSizeBytes = 24;
+constexpr std::size_t kCheckSizeBytes = 8;
+constexpr std::size_t kFileSizeBytesMin = 2 + 4 + 8;  // Without name and extents.
+constexpr std::size_t kExtentEncodedSizeBytes = 32;
+
+void StoreBigEndian(std::span<std::byte, 4> bytes, std::uint32_t value) noexcept {
+  for (std::size_t i = 0; i < 4; ++i) bytes[i] = static_cast<std::byte>(value >> (24 - 8 * i));
+}
+
+// Empty if `file` keeps the rules; else what is wrong with it.
+std::string_view FaultOf(const ManifestFile& file) {
+  if (file.name.empty() || file.name.size() > DatasetManifest::kNameSizeMax)
+    return "a name is not 1 to 1,024 bytes";
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  if (std::ranges::any_of(file.name, is_control)) return "a name holds a control character";
+  std::uint64_t rest = file.size_bytes;
+  for (const ManifestExtent& extent : file.extents) {
+    if (extent.id == ExtentId{}) return "an extent has no id";
+    if (extent.size_bytes != std::min(rest, kExtentSizeMax) || rest == 0)
+      return "the sizes of the extents are not those of the file cut at 64 MiB";
+    rest -= extent.size_bytes;
+  }
+  return rest == 0 ? "" : "the extents do not add up to the file";
+}
+
+std::string_view FaultOf(const DatasetManifest& manifest) {
+  std::unordered_set<std::string_view> names;
+  std::uint64_t total = 0;
+  for (const ManifestFile& file : manifest.files) {
+    if (const auto fault = FaultOf(file); !fault.empty()) return fault;
+    if (!names.insert(file.name).second) return "two files have the same name";
+    if (file.size_bytes > ~std::uint64_t{0} - total) return "the sizes of the files overflow";
+    total += file.size_bytes;
+  }
+  return "";
+}
+
+Error Corrupt(std::string_view what) {
+  return Error{ErrorCode::kCorruption, "dataset manifest: " + std::string(what)};
+}
+
+}  // namespace
+
+ExtentId MakeExtentId(std::uint64_t upload, std::uint32_t file, std::uint32_t extent) noexcept {
+  ExtentId id;
+  StoreLittleEndian(std::span<std::byte>(id), 0, upload);
+  StoreBigEndian(std::span(id).subspan<8, 4>(), file);
+  StoreBigEndian(std::span(id).subspan<12, 4>(), extent);
+  return id;
+}
+
+std::uint64_t UploadOf(const ExtentId& id) noexcept {
+  return LoadLittleEndian<std::uint64_t>(id, 0);
+}
+
+std::string ToHex(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+std::uint64_t DatasetManifest::size_bytes() const noexcept {
+  std::uint64_t total = 0;
+  for (const ManifestFile& file : files) total += file.size_bytes;
+  return total;
+}
+
+const ManifestFile* DatasetManifest::Find(std::string_view name) const noexcept {
+  const auto found = std::ranges::find(files, name, &ManifestFile::name);
+  return found == files.end() ? nullptr : &*found;
+}
+
+Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& manifest) {
+  if (const auto fault = FaultOf(manifest); !fault.empty())
+    return Error{ErrorCode::kInvalidArgument, "dataset manifest: " + std::string(fault)};
+  std::size_t size = kHeaderSizeBytes + kCheckSizeBytes;
+  for (const ManifestFile& file : manifest.files) {
+    size += kFileSizeBytesMin + file.name.size() + file.extents.size() * kExtentEncodedSizeBytes;
+    if (size > DatasetManifest::kEncodedSizeMax)
+      return Error{ErrorCode::kInvalidArgument,
+                   "dataset manifest: larger than 8 MiB, about 16 TiB of data; publish the files "
+                   "under several names"};
+  }
+  ByteWriter writer;
+  writer.Reserve(size);
+  writer.PutBytes(kMagic);
+  writer.Put(static_cast<std::uint32_t>(manifest.files.size()));
+  writer.Put(std::uint32_t{0});
+  writer.Put(static_cast<std::uint64_t>(size));
+  for (const ManifestFile& file : manifest.files) {
+    writer.Put(static_cast<std::uint16_t>(file.name.size()));
+    writer.Put(static_cast<std::uint32_t>(file.extents.size()));
+    writer.Put(file.size_bytes);
+    writer.PutText(file.name);
+    for (const ManifestExtent& extent : file.extents) {
+      writer.PutBytes(extent.id);
+      writer.Put(extent.size_bytes);
+      writer.Put(extent.xxh3);
+    }
+  }
+  writer.Put(Xxh3(writer.bytes()));
+  FFR_ASSERT(writer.bytes().size() == size);
+  return std::move(writer).Take();
+}
+
+Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes) {
+  if (bytes.size() < kHeaderSizeBytes + kCheckSizeBytes) return Corrupt("shorter than 32 bytes");
+  if (bytes.size() > DatasetManifest::kEncodedSizeMax) return Corrupt("larger than 8 MiB");
+  const auto checked = bytes.first(bytes.size() - kCheckSizeBytes);
+  if (!std::ranges::equal(bytes.first(kMagic.size()), kMagic))
+    return Corrupt("no magic of version 1");
+  if (LoadLittleEndian<std::uint64_t>(bytes, checked.size()) != Xxh3(checked))
+    return Corrupt("the check does not fit the bytes");
+
+  ByteReader reader(checked.subspan(kMagic.size()));
+  const auto file_count = reader.Take<std::uint32_t>();
+  if (reader.Take<std::uint32_t>() != 0) return Corrupt("reserved bytes are not zero");
+  if (reader.Take<std::uint64_t>() != bytes.size()) return Corrupt("the size is not as stated");
+  if (file_count > reader.remaining() / kFileSizeBytesMin)
+    return Corrupt("the count of files does not fit");
+  DatasetManifest manifest;
+  manifest.files.reserve(file_count);
+  for (std::uint32_t i = 0; i < file_count; ++i) {
+    ManifestFile& file = manifest.files.emplace_back();
+    const auto name_size = reader.Take<std::uint16_t>();
+    const auto extent_count = reader.Take<std::uint32_t>();
+    file.size_bytes = reader.Take<std::uint64_t>();
+    file.name = reader.TakeText(name_size);
+    if (!reader.ok() || extent_count > reader.remaining() / kExtentEncodedSizeBytes)
+      return Corrupt("a file does not fit");
+    file.extents.resize(extent_count);
+    for (ManifestExtent& extent : file.extents) {
+      std::ranges::copy(reader.TakeBytes(extent.id.size()), extent.id.begin());
+      extent.size_bytes = reader.Take<std::uint64_t>();
+      extent.xxh3 = reader.Take<std::uint64_t>();
+    }
+  }
+  if (!reader.AtEnd()) return Corrupt("bytes behind the last file");
+  if (const auto fault = FaultOf(manifest); !fault.empty()) return Corrupt(fault);
+  return manifest;
+}
+
+}  // namespace ffrecord

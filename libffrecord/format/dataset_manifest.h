@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord {
+
+// The name of one extent, a piece of a file that lies whole on a node.
+//
+// Bytes 0-7: the upload that brought it, random. Bytes 8-11: the file in that upload, big-endian.
+// Bytes 12-15: the extent in that file, big-endian; so names sort. No extent is called all zeros.
+using ExtentId = std::array<std::byte, 16>;
+
+ExtentId MakeExtentId(std::uint64_t upload, std::uint32_t file, std::uint32_t extent) noexcept;
+std::uint64_t UploadOf(const ExtentId& id) noexcept;
+std::string ToHex(std::span<const std::byte> bytes);
+
+// Files are cut into extents of this size; a file's last one holds the rest.
+inline constexpr std::uint64_t kExtentSizeMax = std::uint64_t{64} << 20;
+
+struct ManifestExtent {
+  ExtentId id{};
+  std::uint64_t size_bytes = 0;  // 1 to kExtentSizeMax.
+  std::uint64_t xxh3 = 0;        // XXH3-64 of its bytes, seed 0.
+
+  bool operator==(const ManifestExtent&) const = default;
+};
+
+// One named file: its bytes are those of its extents, in order. All extents but the last hold
+// kExtentSizeMax bytes, so that an offset finds its extent by division. An empty file has none.
+struct ManifestFile {
+  std::string name;  // 1 to 1,024 bytes, no control characters; unique in its manifest.
+  std::uint64_t size_bytes = 0;
+  std::vector<ManifestExtent> extents;
+
+  bool operator==(const ManifestFile&) const = default;
+};
+
+// What is published under one name: an ordered list of files. docs/format.md, "Dataset manifest".
+// A dataset lists its FFRecord files; a checkpoint its manifests and segments. A value: copies are
+// independent.
+struct DatasetManifest {
+  // What a frame can carry: room for 16 TiB in extents of full size.
+  static constexpr std::size_t kEncodedSizeMax = std::size_t{8} << 20;
+  static constexpr std::size_t kNameSizeMax = 1024;
+
+  std::vector<ManifestFile> files;
+
+  std::uint64_t size_bytes() const noexcept;  // Of all files.
+  // The file called `name`, or null.
+  const ManifestFile* Find(std::string_view name) const noexcept;
+
+  bool operator==(const DatasetManifest&) const = default;
+};
+
+// Fails with kInvalidArgument if a file breaks a rule above, or if the result passes
+// kEncodedSizeMax.
+Result<std::vector<std::byte>> EncodeDatasetManifest(const DatasetManifest& manifest);
+
+// Fails with kCorruption if anything in `bytes` is not as EncodeDatasetManifest makes it. Allocates
+// no more than a few times the size of `bytes`.
+Result<DatasetManifest> DecodeDatasetManifest(std::span<const std::byte> bytes);
+
+}  // namespace ffrecord

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord::net {
+
+// Bodies of the frames of batch reads; docs/protocol.md, "Batches". Encode and Decode as in
+// messages.h.
+
+using ExtentId = std::array<std::byte, 16>;
+
+inline constexpr std::uint32_t kBatchEntryCountMax = 65'536;
+inline constexpr std::uint32_t kBoundExtentCountMax = 65'536;
+
+// How one entry of a batch, or one bound extent, fared.
+enum class EntryStatus : std::uint8_t {
+  kOk = 0,
+  kNotHere = 1,     // No such extent on this node, or nothing is bound to that index.
+  kCorrupt = 2,     // The extent is shorter than it says.
+  kBusy = 3,        // No room; ask again.
+  kDenied = 4,      //
+  kCancelled = 5,   // By CANCEL, or because the daemon stops.
+  kIoError = 6,     // The disk refused.
+  kOutOfRange = 7,  // offset + size passes the extent.
+  kDeadline = 8,    // The batch's deadline passed before it was read.
+};
+inline constexpr std::uint8_t kEntryStatusMax = 8;
+
+// What a caller is told of an entry that ended so.
+ErrorCode ToErrorCode(EntryStatus status) noexcept;
+
+// Fills places [first_index, first_index + ids.size()) of the connection's table of extents. An id
+// of zeros empties its place.
+struct ExtentBind {
+  std::uint32_t first_index = 0;
+  std::vector<ExtentId> ids;
+
+  bool operator==(const ExtentBind&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<ExtentBind> Decode(std::span<const std::byte> body);
+};
+
+struct ExtentBindReply {
+  std::uint32_t bound_count = 0;      // Ids that are here, and places that were emptied.
+  std::uint32_t missing_count = 0;    // Ids that are not here.
+  std::vector<EntryStatus> statuses;  // One for each id; empty if none is missing.
+
+  bool operator==(const ExtentBindReply&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<ExtentBindReply> Decode(std::span<const std::byte> body);
+};
+
+// Bytes [offset, offset + size) of one bound extent, wanted at slab_offset of the client's slab.
+struct BatchEntry {
+  std::uint32_t extent_index = 0;
+  std::uint32_t offset_bytes = 0;
+  std::uint32_t size_bytes = 0;
+  std::uint32_t slab_offset_bytes = 0;
+
+  bool operator==(const BatchEntry&) const = default;
+};
+
+struct BatchRead {
+  static constexpr std::uint32_t kNoGrantLimit = 0xFFFFFFFF;
+  // Classes of traffic, the most urgent first.
+  enum class Class : std::uint8_t { kCollective, kDemand, kPrefetch, kCheckpoint, kRepair };
+
+  std::uint32_t slab_id = 0;  // 0: none, bytes come as BATCH_DATA.
+  std::uint32_t initial_grant_bytes = kNoGrantLimit;
+  std::uint32_t deadline_ms = 0;  // From the arrival of the request.
+  std::uint32_t plan_id = 0;
+  Class traffic_class = Class::kDemand;
+  std::uint8_t options = 0;
+  std::vector<BatchEntry> entries;  // 1 to kBatchEntryCountMax.
+
+  bool operator==(const BatchRead&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<BatchRead> Decode(std::span<const std::byte> body);
+};
+
+// A piece of an entry; its bytes are in the payload, in the order of the pieces. The pieces of one
+// entry come in the order of their offsets, without gaps.
+struct BatchPiece {
+  std::uint32_t entry = 0;
+  std::uint32_t offset_bytes = 0;  // In the entry.
+  std::uint32_t size_bytes = 0;    // At least 1.
+
+  bool operator==(const BatchPiece&) const = default;
+};
+
+struct BatchData {
+  std::vector<BatchPiece> pieces;  // At least one.
+
+  bool operator==(const BatchData&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<BatchData> Decode(std::span<const std::byte> body);
+};
+
+// Ends a batch: nothing of it follows.
+struct BatchDone {
+  std::uint32_t ok_count = 0;
+  std::uint32_t failed_count = 0;
+  std::uint64_t size_bytes = 0;  // Of the entries that are kOk.
+  std::uint32_t queue_us = 0;    // Where the time went.
+  std::uint32_t disk_us = 0;
+  std::uint32_t grant_us = 0;
+  std::uint32_t send_us = 0;
+  std::vector<EntryStatus> statuses;  // One for each entry; empty if none failed.
+
+  bool operator==(const BatchDone&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<BatchDone> Decode(std::span<const std::byte> body);
+};
+
+}  // namespace ffrecord::net

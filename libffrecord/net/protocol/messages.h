@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord::net {
+
+// Bodies of the frames that open, keep and end a conversation; docs/protocol.md gives their bytes.
+// batch_messages.h and storage_messages.h hold the others.
+//
+// Each message is a value with Encode() and Decode(). Decode takes a whole body, whose frame check
+// has been tested; it fails with kCorruption, naming the message, if a field does not fit, is out
+// of its range, or bytes are left over, and it allocates no more than the body holds.
+
+// What a peer can do. Unknown bits are ignored; both sides use what both have.
+enum Capability : std::uint64_t {
+  kCapabilityNone = 0,
+};
+
+// First on every connection, from the client. The only request that is answered before another.
+struct Hello {
+  static constexpr std::uint8_t kVersion = 1;  // What this library speaks.
+
+  std::uint8_t version_min = kVersion;
+  std::uint8_t version_max = kVersion;
+  std::uint32_t body_size_bytes_max = 0;     // The largest frame that the client takes.
+  std::uint32_t payload_size_bytes_max = 0;  //
+  std::uint64_t capabilities = kCapabilityNone;
+  std::vector<std::byte> credential = {};  // Up to 3 KiB; empty without authentication.
+
+  bool operator==(const Hello&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<Hello> Decode(std::span<const std::byte> body);
+};
+
+struct HelloReply {
+  std::uint8_t version = Hello::kVersion;  // The highest that both speak.
+  std::uint32_t body_size_bytes_max = 0;   // The largest frame that the daemon takes.
+  std::uint32_t payload_size_bytes_max = 0;
+  std::uint64_t capabilities = kCapabilityNone;  // Those that both have.
+  std::uint64_t epoch = 0;  // Random at each start: a new one means that tables are gone.
+  std::uint32_t batch_entry_count_max = 0;
+  std::uint32_t bound_extent_count_max = 0;
+
+  bool operator==(const HelloReply&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<HelloReply> Decode(std::span<const std::byte> body);
+};
+
+// The highest version within both ranges; kInvalidArgument, naming both ranges, if there is none.
+Result<std::uint8_t> CommonVersion(const Hello& theirs);
+
+// The daemon stops: it finishes what it has taken and takes nothing more. No reply.
+struct GoAway {
+  std::string reason;  // For people, at most 1,024 bytes.
+
+  bool operator==(const GoAway&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<GoAway> Decode(std::span<const std::byte> body);
+};
+
+// Answers a request that was not taken for want of room; ask again later.
+struct Busy {
+  std::uint32_t retry_after_ms = 0;
+
+  bool operator==(const Busy&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<Busy> Decode(std::span<const std::byte> body);
+};
+
+// Answers a request that failed as a whole. The message is cut at 1,024 bytes.
+struct ErrorReply {
+  ErrorCode code = ErrorCode::kIo;  // Never kOk.
+  std::uint32_t system_errno = 0;   // The daemon's, with kIo.
+  std::string message;
+
+  bool operator==(const ErrorReply&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<ErrorReply> Decode(std::span<const std::byte> body);
+};
+
+ErrorReply FromError(const Error& error);
+// The peer's error as our own, its message introduced by `peer`.
+Error ToError(const ErrorReply& reply, std::string_view peer);
+
+// Names under which things are published: 1 to 255 characters of [A-Za-z0-9._-] in segments parted
+// by '/'; no segment is empty, "." or "..". Names are keys, never paths. Fails with
+// kInvalidArgument, which quotes the name.
+inline constexpr std::size_t kNameSizeMax = 255;
+Result<void> CheckName(std::string_view name);
+
+}  // namespace ffrecord::net

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::net {
+
+// How long to wait before the next try: doubling from 10 ms to 1 s, of which a random half to
+// whole, so that many clients of a daemon that comes back do not arrive together.
+class Backoff {
+ public:
+  explicit Backoff(std::uint64_t seed) : random_(seed) {}
+  std::chrono::milliseconds Next();
+
+ private:
+  std::minstd_rand random_;
+  std::chrono::milliseconds step_{10};
+};
+
+// A client's end of a connection to a daemon, after HELLO: one dialogue at a time.
+//
+// Thread-bound. Fails with kUnavailable if the connection breaks, the daemon says BUSY or GOAWAY,
+// or a frame is damaged or out of place; with kDeadlineExceeded; with the daemon's own error if it
+// answers ERROR. After any failure but the last, broken() is true and the channel is of no more
+// use: a reply may still be on its way.
+class Channel {
+ public:
+  // Connects and says HELLO.
+  static Result<std::unique_ptr<Channel>> Connect(const Address& address, Deadline deadline);
+  // Says HELLO on a fresh `endpoint`.
+  static Result<std::unique_ptr<Channel>> Open(std::unique_ptr<Endpoint> endpoint,
+                                               Deadline deadline);
+
+  const HelloReply& hello() const noexcept { return hello_; }
+  const std::string& peer() const noexcept { return endpoint_->peer(); }
+  bool broken() const noexcept { return broken_; }
+
+  // Whether the daemon still holds this connection: looks without waiting. Between dialogues only.
+  bool Alive();
+
+  // Queues a request and sends what the socket takes; `payload` is borrowed until the reply to this
+  // or a later request has been received, or until Flush(). Returns the id of the request.
+  Result<std::uint64_t> Send(FrameType type, std::span<const std::byte> body,
+                             std::span<const std::span<const std::byte>> payload = {});
+  // Sends all that is queued. Fails with the daemon's error if an ERROR arrives meanwhile.
+  Result<void> Flush(Deadline deadline);
+
+  // The next frame of the dialogue that `request` opened; `what` is for messages. body() is valid
+  // until the next call. A frame with a payload must be followed by ReceivePayload.
+  Result<FrameHeader> Receive(std::uint64_t request, Deadline deadline, std::string_view what);
+  std::span<const std::byte> body() const noexcept { return endpoint_->body(); }
+  Result<void> ReceivePayload(std::span<const std::span<std::byte>> places, Deadline deadline);
+
+  // A request and its one reply, whose type must be ReplyTo(type).
+  struct Reply {
+    std::vector<std::byte> body;
+    std::vector<std::byte> payload;
+  };
+  Result<Reply> Call(FrameType type, std::span<const std::byte> body,
+                     std::span<const std::span<const std::byte>> payload, Deadline deadline,
+                     std::string_view what);
+
+  // What users of the channel keep with it: where the daemon's table for this connection holds the
+  // extents of one set of files, by the set's number; and the next free place in that table.
+  std::unordered_map<std::uint64_t, std::uint32_t> bound;
+  std::uint32_t bound_end = 0;
+
+ private:
+  explicit Channel(std::unique_ptr<Endpoint> endpoint) noexcept : endpoint_(std::move(endpoint)) {}
+  Error Break(Error error);
+
+  std::unique_ptr<Endpoint> endpoint_;
+  HelloReply hello_;
+  std::uint64_t next_request_ = 1;
+  bool broken_ = false;
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,116 @@
+// Goal: a manifest survives the trip through bytes, and no other bytes are taken for one.
+// Method: golden bytes, then every truncation and every flipped bit, then each rule broken.
+
+#include "libffrecord/format/dataset_manifest.h"
+
+#include <gtest/gtest.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/endian.h"
+
+namespace ffrecord {
+namespace {
+
+DatasetManifest Example() {
+  return {{{"a.ffr",
+            kExtentSizeMax + 1,
+            {{MakeExtentId(7, 0, 0), kExtentSizeMax, 1}, {MakeExtentId(7, 0, 1), 1, 2}}},
+           {"part-00000/seg-0000", 0, {}}}};
+}
+
+// Makes the check fit again, so that the checks behind it are what refuses.
+std::vector<std::byte> Sealed(std::vector<std::byte> bytes) {
+  const std::size_t size = bytes.size() - 8;
+  StoreLittleEndian(std::span(bytes), size, Xxh3(std::span(bytes).first(size)));
+  return bytes;
+}
+
+TEST(DatasetManifestTest, BytesAreThoseOfTheSpecification) {
+  const DatasetManifest one{{{"x", 3, {{MakeExtentId(0x0102030405060708, 9, 10), 3, 11}}}}};
+
+  const auto bytes = EncodeDatasetManifest(one);
+
+  ASSERT_TRUE(bytes) << bytes.error().message;
+  EXPECT_EQ(ToHex(bytes.value()),
+            "e5464d414e4930310100000000000000"
+            "4f000000000000000100010000000300"
+            "000000000000780807060504030201"
+            "000000090000000a0300000000000000"
+            "0b00000000000000"
+            "182b2c2dcd7f0b81");
+}
+
+TEST(DatasetManifestTest, DecodesWhatWasEncoded) {
+  for (const DatasetManifest& manifest : {Example(), DatasetManifest{}}) {
+    const auto bytes = EncodeDatasetManifest(manifest).value();
+
+    const auto decoded = DecodeDatasetManifest(bytes);
+
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    EXPECT_EQ(decoded.value(), manifest);
+  }
+}
+
+TEST(DatasetManifestTest, RefusesEveryTruncationAndEveryFlippedBit) {
+  const auto bytes = EncodeDatasetManifest(Example()).value();
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    const auto decoded = DecodeDatasetManifest(std::span(bytes).first(size));
+    ASSERT_FALSE(decoded) << size;
+    ASSERT_EQ(decoded.error().code, ErrorCode::kCorruption);
+  }
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    auto flipped = bytes;
+    flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    ASSERT_FALSE(DecodeDatasetManifest(flipped)) << bit;
+  }
+}
+
+TEST(DatasetManifestTest, AFlippedBitWithACheckThatFitsNeverGivesABrokenManifest) {
+  const auto bytes = EncodeDatasetManifest(Example()).value();
+  for (std::size_t bit = 0; bit < (bytes.size() - 8) * 8; ++bit) {
+    auto flipped = bytes;
+    flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+
+    const auto decoded = DecodeDatasetManifest(Sealed(flipped));
+
+    // What is accepted keeps the rules: it can be encoded again, to the same bytes.
+    if (decoded) {
+      ASSERT_EQ(EncodeDatasetManifest(decoded.value()).value(), Sealed(flipped)) << bit;
+    } else {
+      ASSERT_EQ(decoded.error().code, ErrorCode::kCorruption);
+    }
+  }
+}
+
+TEST(DatasetManifestTest, AHugeCountIsRefusedBeforeAllocation) {
+  auto bytes = EncodeDatasetManifest(Example()).value();
+  StoreLittleEndian(std::span(bytes), 8, std::uint32_t{0xFFFFFFFF});
+  EXPECT_FALSE(DecodeDatasetManifest(Sealed(bytes)));
+}
+
+TEST(DatasetManifestTest, RefusesToEncodeWhatBreaksARule) {
+  const auto broken = [](auto change) {
+    DatasetManifest manifest = Example();
+    change(manifest);
+    const auto bytes = EncodeDatasetManifest(manifest);
+    return !bytes && bytes.error().code == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].name.clear(); }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].name = "a\nb"; }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].name.assign(1025, 'x'); }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[1].name = m.files[0].name; }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].size_bytes += 1; }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].size_bytes -= 1; }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].extents[0].size_bytes -= 1; }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[0].extents[0].id = {}; }));
+  EXPECT_TRUE(broken([](auto& m) { m.files[1].extents.emplace_back(); }));
+}
+
+TEST(DatasetManifestTest, ExtentsOfOneFileSortByTheirPlace) {
+  EXPECT_LT(MakeExtentId(1, 2, 255), MakeExtentId(1, 2, 256));
+  EXPECT_LT(MakeExtentId(1, 2, 0xFFFFFFFF), MakeExtentId(1, 3, 0));
+  EXPECT_EQ(UploadOf(MakeExtentId(0xABCDEF, 1, 2)), 0xABCDEFU);
+}
+
+}  // namespace
+}  // namespace ffrecord

@@ -1,0 +1,198 @@
+// Goal: every message has the bytes that docs/protocol.md gives it, and no other bytes are taken
+// for it.
+// Method: golden bytes, made by another program, encoded and decoded; then every truncation, a byte
+// too many, every flipped bit and random bytes of every length. What is accepted after damage must
+// encode to the very bytes that were decoded: so nothing in a body goes unread.
+
+#include "libffrecord/net/protocol/messages.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/frame.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "seed.h"
+
+namespace ffrecord::net {
+namespace {
+
+std::vector<std::byte> FromHex(std::string_view text) {
+  std::vector<std::byte> bytes;
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(digit(text[i]) * 16 + digit(text[i + 1])));
+  return bytes;
+}
+
+template <class Message>
+void ExpectRefusedOrSame(std::span<const std::byte> body) {
+  const auto decoded = Message::Decode(body);
+  if (!decoded) return;
+  const auto again = decoded.value().Encode();
+  ASSERT_TRUE(std::ranges::equal(again, body)) << "accepted bytes that mean something else";
+}
+
+// `open_ended`: a shorter body may be a whole message too, of fewer items.
+template <class Message>
+void Check(const Message& message, std::string_view golden, bool open_ended = false) {
+  SCOPED_TRACE(golden);
+  const auto bytes = FromHex(golden);
+  EXPECT_EQ(message.Encode(), bytes);
+  const auto decoded = Message::Decode(bytes);
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded.value(), message);
+
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    const auto truncated = std::span(bytes).first(size);
+    if (open_ended)
+      ExpectRefusedOrSame<Message>(truncated);
+    else
+      ASSERT_FALSE(Message::Decode(truncated)) << size;
+  }
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(Message::Decode(longer));
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    auto flipped = bytes;
+    flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    ExpectRefusedOrSame<Message>(flipped);
+  }
+  std::mt19937 random(test::Seed());
+  for (std::size_t size = 0; size < 300; ++size) {
+    std::vector<std::byte> garbage(size);
+    for (auto& byte : garbage) byte = static_cast<std::byte>(random());
+    ExpectRefusedOrSame<Message>(garbage);
+    // Zeros and ones reach deeper than noise.
+    ExpectRefusedOrSame<Message>(std::vector<std::byte>(size, std::byte{0}));
+    ExpectRefusedOrSame<Message>(std::vector<std::byte>(size, std::byte{0xFF}));
+  }
+}
+
+ExtentId Counting(int first) {
+  ExtentId id;
+  for (auto& byte : id) byte = static_cast<std::byte>(first++);
+  return id;
+}
+
+TEST(MessagesTest, Hello) {
+  Check(Hello{1, 3, 2U << 20, 8U << 20, 5, FromHex("aabbcc")},
+        "010300000000200000008000030000000500000000000000aabbcc");
+  Check(HelloReply{1, 2U << 20, 8U << 20, 4, 0x1122334455667788, 65536, 65536},
+        "01000000000020000000800000000100000001000000000004000000000000008877665544332211");
+}
+
+TEST(MessagesTest, GoAwayBusyAndError) {
+  Check(GoAway{"stop"}, "040073746f70");
+  Check(Busy{250}, "fa000000");
+  Check(ErrorReply{ErrorCode::kIo, 28, "disk full"}, "040000001c00000009006469736b2066756c6c");
+}
+
+TEST(MessagesTest, ExtentBind) {
+  Check(ExtentBind{2, {Counting(0), ExtentId{}}},
+        "0200000002000000000102030405060708090a0b0c0d0e0f00000000000000000000000000000000");
+  Check(ExtentBindReply{1, 1, {EntryStatus::kOk, EntryStatus::kNotHere}}, "01000000010000000001");
+  Check(ExtentBindReply{5, 0, {}}, "0500000000000000");
+}
+
+TEST(MessagesTest, BatchReadIsTheGoldenVectorOfTheDesign) {
+  BatchRead batch;
+  batch.slab_id = 3;
+  batch.initial_grant_bytes = 65536;
+  batch.deadline_ms = 2000;
+  batch.entries = {{0, 4096, 1000, 0}, {1, 0, 24, 1024}};
+  Check(batch,
+        "030000000200000000000100d007000000000000010000000000000000100000e80300000000000001000000"
+        "000000001800000000040000");
+}
+
+TEST(MessagesTest, BatchReadInItsFrameIsTheGoldenVectorOfTheDesign) {
+  BatchRead batch;
+  batch.slab_id = 3;
+  batch.initial_grant_bytes = 65536;
+  batch.deadline_ms = 2000;
+  batch.entries = {{0, 4096, 1000, 0}, {1, 0, 24, 1024}};
+  const auto body = batch.Encode();
+  FrameHeader header;
+  header.type = FrameType::kBatchRead;
+  header.request_id = 2;
+  header.map_version = 7;
+  std::array<std::byte, FrameHeader::kEncodedSizeBytes> encoded;
+
+  EncodeFrameHeader(header, body, encoded);
+
+  const auto golden =
+      FromHex("465201200000000002000000000000003800000000000000070000006915ecbc6c655dfa6c142671");
+  EXPECT_TRUE(std::ranges::equal(encoded, golden));
+}
+
+TEST(MessagesTest, BatchDataAndDone) {
+  Check(BatchData{{{0, 0, 1000}, {1, 16, 8}}}, "0000000000000000e8030000010000001000000008000000",
+        /*open_ended=*/true);
+  Check(BatchDone{2, 1, 1024, 10, 20, 0, 30, {EntryStatus::kOk, EntryStatus::kIoError, {}}},
+        "020000000100000000040000000000000a00000014000000000000001e000000000600");
+  Check(BatchDone{3, 0, 1024, 10, 20, 0, 30, {}},
+        "030000000000000000040000000000000a00000014000000000000001e000000");
+}
+
+TEST(MessagesTest, Put) {
+  Check(PutBegin{Counting(1), 64U << 20}, "0102030405060708090a0b0c0d0e0f100000000400000000");
+  Check(PutBeginReply{true}, "01");
+  Check(PutData{Counting(1), 4U << 20}, "0102030405060708090a0b0c0d0e0f100000400000000000");
+  Check(PutSeal{Counting(1), 0x78af5f94892f3950},
+        "0102030405060708090a0b0c0d0e0f1050392f89945faf78");
+}
+
+TEST(MessagesTest, Names) {
+  Check(Publish{Publish::Mode::kSwap, 0x1122334455667788, 9, "ckpt/a-1"},
+        "0200000000000000887766554433221109000000000000000800636b70742f612d31");
+  Check(RevisionReply{9}, "0900000000000000");
+  Check(Resolve{"train"}, "0500747261696e");
+  Check(Delete{9, "train"}, "09000000000000000500747261696e");
+  Check(List{100, "ckpt/", "ckpt/a-1"}, "640000000500636b70742f0800636b70742f612d31");
+  Check(ListReply{true, {{"train", 9, 4096, 2}}},
+        "01000000010000000500747261696e090000000000000000100000000000000200000000000000");
+}
+
+TEST(MessagesTest, CountsAreRefusedBeforeAllocation) {
+  // A body of a few bytes that claims billions of entries.
+  EXPECT_FALSE(BatchRead::Decode(FromHex("03000000ffffffff00000100d00700000000000001000000")));
+  EXPECT_FALSE(ExtentBind::Decode(FromHex("00000000ffffffff")));
+  EXPECT_FALSE(ExtentBind::Decode(FromHex("ffffffff01000000000102030405060708090a0b0c0d0e0f")));
+  EXPECT_FALSE(ListReply::Decode(FromHex("00000000ffffffff")));
+  EXPECT_FALSE(BatchDone::Decode(
+      FromHex("ffffffff0100000000040000000000000a00000014000000000000001e00000006")));
+}
+
+TEST(MessagesTest, AVersionThatIsNotSharedNamesBothRanges) {
+  EXPECT_TRUE(CommonVersion({.version_min = 0, .version_max = 9}));
+  const auto version = CommonVersion({.version_min = 2, .version_max = 3});
+  ASSERT_FALSE(version);
+  EXPECT_NE(version.error().message.find("2 to 3"), std::string::npos) << version.error().message;
+  EXPECT_NE(version.error().message.find("1 to 1"), std::string::npos) << version.error().message;
+}
+
+TEST(MessagesTest, ALongErrorIsCutAndStillFitsItsFrame) {
+  const ErrorReply reply{ErrorCode::kIo, 5, std::string(5000, 'x')};
+  const auto decoded = ErrorReply::Decode(reply.Encode());
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded.value().message.size(), 1024U);
+}
+
+TEST(MessagesTest, NamesAreKeysAndNeverPaths) {
+  for (const char* good : {"a", "train", "ckpt/run-1/step_000001.x", "A.b-c_d/0", "...", "a..b"})
+    EXPECT_TRUE(CheckName(good)) << good;
+  EXPECT_TRUE(CheckName(std::string(255, 'x')));
+  for (const char* bad : {"", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a b", "a\\b",
+                          "\xC3\xA4", "a\n", "a:b", "*"}) {
+    const auto checked = CheckName(bad);
+    ASSERT_FALSE(checked) << bad;
+    EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(CheckName(std::string(256, 'x')));
+  EXPECT_FALSE(CheckName(std::string("a\0b", 3)));
+}
+
+}  // namespace
+}  // namespace ffrecord::net
