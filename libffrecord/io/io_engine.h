@@ -11,6 +11,12 @@
 
 namespace ffrecord {
 
+// The most that one request moves; RunAll cuts what is larger.
+inline constexpr std::uint64_t kIoTransferMaxBytes = std::uint64_t{1} << 30;
+
+// A timeout for Wait() that never passes.
+inline constexpr std::chrono::milliseconds kIoForever = std::chrono::milliseconds::max();
+
 // One operation. The caller owns it, and keeps it and its buffer in place until Wait() returns it.
 struct IoRequest {
   enum class Kind : std::uint8_t { kRead, kWrite, kSync };  // kSync is fdatasync; no buffer.
@@ -24,7 +30,8 @@ struct IoRequest {
 
 // Moves bytes between files and memory, many requests at a time.
 //
-// Thread-bound, and bound to the process that made it: after fork the child makes its own.
+// Thread-bound from its first Submit() on, and bound to the process that made it: after fork the
+// child makes its own, and may only destroy what it inherited, which the parent does not notice.
 // Submit() never blocks and nothing is ever called back: results come out of Wait(), so a caller's
 // state changes only where it asks. Destroyed only when nothing is in flight (asserted).
 class IoEngine {
@@ -35,12 +42,13 @@ class IoEngine {
   virtual std::string_view name() const noexcept = 0;
 
   // Takes requests from the front while there is room and returns how many. Fewer than given is
-  // back-pressure, not failure: Wait(), then submit the rest. A transfer never exceeds 1 GiB: cut
-  // larger ones.
+  // back-pressure, not failure: Wait(), then submit the rest. Moves at most kIoTransferMaxBytes of
+  // a request. If it fails, it has taken none.
   virtual Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) = 0;
 
-  // Blocks until `count_min` requests are done or `timeout` has passed; fills `done` from the
-  // front and returns how many. Requires count_min <= done.size().
+  // Blocks until `count_min` requests are done, all that are in flight if those are fewer, or
+  // `timeout` has passed; fills `done` from the front with all that fit and returns how many.
+  // Requires count_min <= done.size(). Fails only if the kernel no longer lets us ask.
   virtual Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
                                      std::chrono::milliseconds timeout) = 0;
 
@@ -53,9 +61,10 @@ class IoEngine {
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
 Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
 
-// io_uring where it is allowed, else threads. The answer of the first probe in a process holds for
-// the process. FFRECORD_IO_ENGINE=threads in the environment is not read here: only
-// server/config reads the environment; tests choose by calling the maker they want.
+// io_uring where it is allowed, else threads. A refusal holds for the process; without descriptors
+// or memory for one more ring, only this engine has threads. FFRECORD_IO_ENGINE=threads in the
+// environment is not read here: only server/config reads the environment; tests choose by calling
+// the maker they want.
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
 
 // The calling thread's engine, made at first use and anew in a forked child. Never destroyed while
@@ -63,10 +72,11 @@ Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
 inline constexpr std::uint32_t kThreadEngineDepth = 256;
 Result<IoEngine*> ThreadIoEngine();
 
-// Runs all `requests` to their end on `engine`: submits under back-pressure, continues short
-// transfers, retries EINTR and EAGAIN. At most `depth` in flight. On return each request's result
-// is its whole size, fewer bytes only where a read met the end of the file, or -errno. Fails as a
-// whole only if the engine itself fails.
+// Runs all `requests` to their end on `engine`, which has nothing in flight: submits under
+// back-pressure, continues short transfers, retries EINTR and EAGAIN. At most `depth` in flight. On
+// return each request's result is its whole size, fewer bytes only where a read met the end of the
+// file, or -errno; nothing else in it has changed. Fails as a whole, with nothing in flight, only
+// if the engine itself fails.
 Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth);
 
 }  // namespace ffrecord

@@ -1,0 +1,101 @@
+#include "libffrecord/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace ffrecord {
+namespace {
+
+ErrorCode CodeOf(int system_errno) {
+  switch (system_errno) {
+    case ENOENT:
+    case ENOTDIR:
+      return ErrorCode::kNotFound;
+    case EACCES:
+    case EPERM:
+      return ErrorCode::kDenied;
+    case EEXIST:
+      return ErrorCode::kConflict;
+    case EISDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
+      return ErrorCode::kInvalidArgument;
+    default:
+      return ErrorCode::kIo;
+  }
+}
+
+std::string_view RemedyFor(int system_errno) {
+  switch (system_errno) {
+    case ENOSPC:
+      return "; free some space or choose another file system";
+    case EDQUOT:
+      return "; free some space or raise the quota";
+    case EFBIG:
+      return "; raise the file size limit (ulimit -f) or split the file";
+    case EMFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case EROFS:
+      return "; choose a file system that can be written to";
+    case EIO:
+      return "; the device may be failing, see the kernel log";
+    default:
+      return "";
+  }
+}
+
+// The file of `fd` opened anew with O_DIRECT: by its descriptor, for the name may have moved on.
+UniqueFd ReopenDirect(int fd) {
+  const std::string self = "/proc/self/fd/" + std::to_string(fd);
+  return UniqueFd(::open(self.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+}
+
+}  // namespace
+
+Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int system_errno) {
+  const ErrorCode code = CodeOf(system_errno);
+  std::string message(tried);
+  message.append(" ").append(path).append(": ").append(::strerrordesc_np(system_errno));
+  message.append(RemedyFor(system_errno));
+  return Error{code, std::move(message), code == ErrorCode::kIo ? system_errno : 0};
+}
+
+Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct) {
+  ReadOnlyFile file;
+  // O_NONBLOCK: a FIFO without a writer must not hold us.
+  file.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  // ENXIO: a socket, or a device without a driver.
+  if (!file.fd && errno != ENXIO) return ErrnoError("open", path, errno);
+  struct statx status {};
+  if (file.fd && ::statx(file.fd.get(), "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_DIOALIGN,
+                         &status) != 0)
+    return ErrnoError("stat", path, errno);
+  if (!S_ISREG(status.stx_mode))
+    return Error{ErrorCode::kInvalidArgument, "open " + path.string() + ": not a regular file"};
+  // Through io_uring a non-blocking file answers EAGAIN for what is not in memory.
+  if (::fcntl(file.fd.get(), F_SETFL, 0) != 0) return ErrnoError("open", path, errno);
+  file.size_bytes = status.stx_size;
+
+  const bool direct = want_direct && (status.stx_mask & STATX_DIOALIGN) != 0 &&
+                      status.stx_dio_mem_align != 0 && status.stx_dio_offset_align != 0;
+  if (direct) file.direct_fd = ReopenDirect(file.fd.get());
+  if (file.direct_fd)
+    file.direct_alignment = {status.stx_dio_mem_align, status.stx_dio_offset_align};
+  return file;
+}
+
+Result<void> SyncParentFolder(const std::filesystem::path& path) {
+  const std::filesystem::path parent = path.parent_path();
+  const std::filesystem::path folder = parent.empty() ? "." : parent;
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return ErrnoError("open folder", folder, errno);
+  // EINVAL: this file system has nothing to sync in a folder.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoError("sync folder", folder, errno);
+  return {};
+}
+
+}  // namespace ffrecord

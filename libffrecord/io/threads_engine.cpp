@@ -1,0 +1,229 @@
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/io/engine_support.h"
+#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/io/io_engine.h"
+
+namespace ffrecord {
+namespace {
+
+// Enough blocking reads at a time to fill the queue of a fast disk; started only as work piles up.
+constexpr std::size_t kThreadsMax = 32;
+
+std::int64_t RunOnce(const IoRequest& request) {
+  const auto size = std::min<std::uint64_t>(request.buffer.size(), kIoTransferMaxBytes);
+  const auto offset = static_cast<off_t>(request.offset_bytes);
+  switch (request.kind) {
+    case IoRequest::Kind::kRead:
+      return ::pread(request.fd, request.buffer.data(), size, offset);
+    case IoRequest::Kind::kWrite:
+      return ::pwrite(request.fd, request.buffer.data(), size, offset);
+    case IoRequest::Kind::kSync:
+      return ::fdatasync(request.fd);
+  }
+  return -1;
+}
+
+void Run(IoRequest& request) {
+  const std::int64_t moved = RunOnce(request);
+  request.result = moved < 0 ? -errno : moved;
+}
+
+// What an engine shares with the pool; guarded by the pool's mutex.
+struct Front {
+  std::vector<IoRequest*> done;
+  std::size_t wanted = 0;  // Completions that the engine sleeps for.
+  std::condition_variable wake;
+};
+
+// The process's threads for blocking I/O. Never destroyed; at exit its threads end and are joined,
+// and what comes later is run by those who wait for it. So it is too if no thread can be started.
+class Pool {
+ public:
+  static Pool& Process();
+
+  void Submit(Front& front, std::span<IoRequest* const> requests);
+  std::uint32_t Wait(Front& front, std::span<IoRequest*> done, std::size_t wanted,
+                     const Deadline& deadline);
+
+ private:
+  struct Job {
+    IoRequest* request;
+    Front* front;
+  };
+
+  explicit Pool(std::uint32_t generation) : generation_(generation) {}
+  static void* Work(void* pool);
+  void JoinAtExit();
+  void StartThreads();
+  void RunFront(std::unique_lock<std::mutex>& lock);
+
+  const std::uint32_t generation_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::deque<Job> jobs_;
+  std::vector<pthread_t> threads_;
+  std::size_t idle_ = 0;
+  bool stopping_ = false;
+};
+
+Pool& Pool::Process() {
+  static std::atomic<Pool*> current{nullptr};
+  // No lock: a child may be born while another thread of the parent holds it.
+  const std::uint32_t generation = ForkGeneration();
+  Pool* pool = current.load();
+  while (pool == nullptr || pool->generation_ != generation) {
+    auto* fresh = new Pool(generation);  // The parent's stays: its locks are in an unknown state.
+    if (current.compare_exchange_strong(pool, fresh)) {
+      static const int registered = std::atexit([] {
+        Pool* last = current.load();
+        if (last->generation_ == ForkGeneration()) last->JoinAtExit();
+      });
+      FFR_ASSERT(registered == 0);
+      return *fresh;
+    }
+    delete fresh;
+  }
+  return *pool;
+}
+
+// Requires the lock. Failure is no error: then those who wait do the work.
+void Pool::StartThreads() {
+  // Signals belong to the program's own threads; faults belong to whoever causes them.
+  sigset_t blocked;
+  sigset_t before;
+  ::sigfillset(&blocked);
+  for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+    ::sigdelset(&blocked, fault);
+  ::pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  while (idle_ < jobs_.size() && threads_.size() < kThreadsMax && !stopping_) {
+    pthread_t thread{};
+    if (::pthread_create(&thread, nullptr, &Pool::Work, this) != 0) break;
+    threads_.push_back(thread);
+    ++idle_;  // It will take a job as soon as it gets the lock.
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Pool::Submit(Front& front, std::span<IoRequest* const> requests) {
+  const std::lock_guard lock(mutex_);
+  for (IoRequest* request : requests) jobs_.push_back({request, &front});
+  if (idle_ < jobs_.size() && threads_.size() < kThreadsMax && !stopping_) StartThreads();
+  for (std::size_t i = 0; i < std::min(idle_, requests.size()); ++i) work_.notify_one();
+}
+
+// Runs the oldest job without the lock and hands it to its engine with it.
+void Pool::RunFront(std::unique_lock<std::mutex>& lock) {
+  const Job job = jobs_.front();
+  jobs_.pop_front();
+  lock.unlock();
+  Run(*job.request);
+  lock.lock();
+  job.front->done.push_back(job.request);
+  if (job.front->done.size() >= job.front->wanted) job.front->wake.notify_one();
+}
+
+void* Pool::Work(void* pool) {
+  auto& self = *static_cast<Pool*>(pool);
+  std::unique_lock lock(self.mutex_);
+  for (;;) {
+    self.work_.wait(lock, [&] { return !self.jobs_.empty() || self.stopping_; });
+    if (self.jobs_.empty()) return nullptr;
+    --self.idle_;
+    self.RunFront(lock);
+    ++self.idle_;
+  }
+}
+
+void Pool::JoinAtExit() {
+  std::vector<pthread_t> threads;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    threads.swap(threads_);
+    work_.notify_all();
+  }
+  for (const pthread_t thread : threads) ::pthread_join(thread, nullptr);
+}
+
+std::uint32_t Pool::Wait(Front& front, std::span<IoRequest*> done, std::size_t wanted,
+                         const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  while (front.done.size() < wanted && threads_.empty() && !jobs_.empty()) RunFront(lock);
+  front.wanted = wanted;
+  const auto enough = [&] { return front.done.size() >= wanted; };
+  if (deadline.forever())
+    front.wake.wait(lock, enough);
+  else
+    front.wake.wait_until(lock, deadline.end(), enough);
+  front.wanted = 0;
+  const std::size_t count = std::min(done.size(), front.done.size());
+  const auto end = front.done.begin() + static_cast<std::ptrdiff_t>(count);
+  std::copy(front.done.begin(), end, done.begin());
+  front.done.erase(front.done.begin(), end);
+  return static_cast<std::uint32_t>(count);
+}
+
+class ThreadsEngine final : public IoEngine {
+ public:
+  explicit ThreadsEngine(std::uint32_t depth) : depth_(depth) {}
+
+  ~ThreadsEngine() override {
+    // In a child the front stays: its condition variable may show waiters that are not here.
+    if (generation_ != ForkGeneration())
+      static_cast<void>(front_.release());
+    else
+      FFR_ASSERT(in_flight_ == 0);
+  }
+
+  std::string_view name() const noexcept override { return "threads"; }
+
+  Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
+    FFR_ASSERT(generation_ == ForkGeneration());
+    const auto count =
+        static_cast<std::uint32_t>(std::min<std::size_t>(requests.size(), depth_ - in_flight_));
+    pool_.Submit(*front_, requests.first(count));
+    in_flight_ += count;
+    return count;
+  }
+
+  Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
+                             std::chrono::milliseconds timeout) override {
+    FFR_ASSERT(generation_ == ForkGeneration());
+    FFR_ASSERT(count_min <= done.size());
+    const std::uint32_t count =
+        pool_.Wait(*front_, done, std::min(count_min, in_flight_), Deadline(timeout));
+    in_flight_ -= count;
+    return count;
+  }
+
+  std::uint32_t in_flight() const noexcept override { return in_flight_; }
+
+ private:
+  Pool& pool_ = Pool::Process();
+  const std::uint32_t generation_ = ForkGeneration();
+  const std::uint32_t depth_;
+  std::unique_ptr<Front> front_ = std::make_unique<Front>();
+  std::uint32_t in_flight_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth) {
+  if (auto checked = CheckDepth(depth); !checked) return checked.error();
+  return std::unique_ptr<IoEngine>(std::make_unique<ThreadsEngine>(depth));
+}
+
+}  // namespace ffrecord

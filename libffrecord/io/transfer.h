@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "libffrecord/io/io_engine.h"
+
+namespace ffrecord {
+
+// Carries one request to its end over cut, short and interrupted transfers: submit request(), and
+// ask Finish() when the engine has returned it. Stays in place meanwhile.
+class Transfer {
+ public:
+  explicit Transfer(const IoRequest& whole);
+
+  // What to submit next. Its `user` is this Transfer.
+  IoRequest& request() noexcept { return request_; }
+
+  // Takes the engine's result. False: submit request() again.
+  bool Finish();
+
+  // Once finished: the whole size, fewer bytes only where a read met the end of the file, or
+  // -errno.
+  std::int64_t result() const noexcept { return result_; }
+
+ private:
+  void Cut();
+
+  std::span<std::byte> whole_;
+  std::uint64_t offset_bytes_ = 0;
+  std::uint64_t moved_bytes_ = 0;
+  std::uint32_t fruitless_count_ = 0;
+  std::int64_t result_ = 0;
+  IoRequest request_;
+};
+
+// Waits until nothing is in flight. The buffers belong to someone who frees them next: an engine
+// that does not give them back would have the kernel write into foreign memory, so that ends the
+// process.
+void DrainOrDie(IoEngine& engine);
+
+}  // namespace ffrecord

@@ -1,0 +1,203 @@
+#include <liburing.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/io/engine_support.h"
+#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/io/io_engine.h"
+
+namespace ffrecord {
+namespace {
+
+// From the newest kernels' set to none. DEFER_TASKRUN (6.1) runs completions only inside Wait(),
+// SINGLE_ISSUER drops a lock, COOP_TASKRUN (5.19) saves interrupts. A ring that starts disabled is
+// bound to the thread that enables it, the first that submits, not to the one that made it.
+constexpr std::array<unsigned, 3> kSetupFlags{
+    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN |
+        IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
+    IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
+    IORING_SETUP_R_DISABLED,
+};
+
+Error UringError(std::string_view tried, int system_errno) {
+  return Error{ErrorCode::kIo,
+               "io_uring: " + std::string(tried) + ": " + strerrordesc_np(system_errno),
+               system_errno};
+}
+
+void Prepare(io_uring_sqe* sqe, IoRequest& request) {
+  const auto size =
+      static_cast<unsigned>(std::min<std::uint64_t>(request.buffer.size(), kIoTransferMaxBytes));
+  // To the kernel -1 is the file's position; every other negative offset is refused, as here.
+  const std::uint64_t offset = std::min(request.offset_bytes, ~std::uint64_t{1});
+  switch (request.kind) {
+    case IoRequest::Kind::kRead:
+      io_uring_prep_read(sqe, request.fd, request.buffer.data(), size, offset);
+      break;
+    case IoRequest::Kind::kWrite:
+      io_uring_prep_write(sqe, request.fd, request.buffer.data(), size, offset);
+      break;
+    case IoRequest::Kind::kSync:
+      io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC);
+      break;
+  }
+  io_uring_sqe_set_data(sqe, &request);
+}
+
+// One ring. Submit() is one system call, Wait() is one unless what it wants has arrived already.
+class UringEngine final : public IoEngine {
+ public:
+  static Result<std::unique_ptr<IoEngine>> Make(std::uint32_t depth);
+  ~UringEngine() override;
+
+  std::string_view name() const noexcept override { return "io_uring"; }
+  Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override;
+  Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
+                             std::chrono::milliseconds timeout) override;
+  std::uint32_t in_flight() const noexcept override { return in_flight_; }
+
+ private:
+  UringEngine(const io_uring& ring, std::uint32_t depth) : ring_(ring), depth_(depth) {}
+  std::uint32_t Reap(std::span<IoRequest*> done);
+  int Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout);
+
+  io_uring ring_;
+  const std::uint32_t depth_;
+  const std::uint32_t generation_ = ForkGeneration();
+  std::uint32_t in_flight_ = 0;
+  bool enabled_ = false;
+  int broken_ = 0;           // The errno with which the kernel refused a Submit() for good.
+  std::uint32_t stuck_ = 0;  // In flight, but refused with it: never to be completed.
+};
+
+Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth) {
+  io_uring ring{};
+  int status = -EINVAL;
+  for (std::size_t i = 0; i < kSetupFlags.size() && status == -EINVAL; ++i) {
+    ring = {};
+    status = io_uring_queue_init(depth, &ring, kSetupFlags[i]);
+  }
+  if (status < 0) return UringError("set up a ring of " + std::to_string(depth), -status);
+  std::unique_ptr<IoEngine> engine(new UringEngine(ring, depth));
+  // Waiting with a timeout in the same call, kernel 5.11. All operations used here are older.
+  if ((ring.features & IORING_FEAT_EXT_ARG) == 0)
+    return UringError("wait with a timeout (needs Linux 5.11)", ENOSYS);
+  // A child's memory never shows the ring; the descriptor it inherits is closed unused.
+  status = io_uring_ring_dontfork(&ring);
+  if (status < 0) return UringError("keep the ring from children", -status);
+  return engine;
+}
+
+UringEngine::~UringEngine() {
+  if (generation_ != ForkGeneration()) {
+    // A child: the mapping is the parent's, and other memory may have taken its addresses here.
+    ::close(ring_.ring_fd);
+    return;
+  }
+  FFR_ASSERT(in_flight_ == 0);
+  io_uring_queue_exit(&ring_);
+}
+
+Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) {
+  FFR_ASSERT(generation_ == ForkGeneration());
+  if (!enabled_) {
+    // liburing 2.3 declares io_uring_enable_rings() but does not export it.
+    const int status = io_uring_register(static_cast<unsigned>(ring_.ring_fd),
+                                         IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+    if (status < 0) return UringError("enable the ring", -status);
+    enabled_ = true;
+  }
+  if (broken_ != 0) return UringError("submit to a ring that has failed", broken_);
+  const auto count =
+      static_cast<std::uint32_t>(std::min<std::size_t>(requests.size(), depth_ - in_flight_));
+  // The queue has room for `depth_`, and never holds more than is in flight.
+  for (IoRequest* request : requests.first(count)) Prepare(io_uring_get_sqe(&ring_), *request);
+
+  for (;;) {
+    const int status = io_uring_submit(&ring_);
+    const std::uint32_t left = io_uring_sq_ready(&ring_);
+    // For lack of memory, what is left goes out in Wait().
+    if (left == 0 || status == -EAGAIN || status == -EBUSY || status == -ENOMEM) break;
+    if (status >= 0 || status == -EINTR) continue;
+    // What is left must never go out, for its owner gets it back now.
+    broken_ = -status;
+    stuck_ = left - std::min(left, count);
+    if (left >= count) return UringError("submit", -status);
+    in_flight_ += count - left;
+    return count - left;
+  }
+  in_flight_ += count;
+  return count;
+}
+
+// Takes what has completed, without a system call.
+std::uint32_t UringEngine::Reap(std::span<IoRequest*> done) {
+  std::uint32_t count = 0;
+  unsigned head = 0;
+  io_uring_cqe* cqe = nullptr;
+  io_uring_for_each_cqe(&ring_, head, cqe) {
+    if (count == done.size()) break;
+    auto* request = static_cast<IoRequest*>(io_uring_cqe_get_data(cqe));
+    request->result = cqe->res;
+    done[count++] = request;
+  }
+  io_uring_cq_advance(&ring_, count);
+  in_flight_ -= count;
+  return count;
+}
+
+// Submits what Submit() could not, runs completions, and waits for `count_min` of them.
+int UringEngine::Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout) {
+  using std::chrono::seconds;
+  __kernel_timespec time{};
+  io_uring_getevents_arg argument{};
+  if (timeout != Deadline::kForever) {
+    time.tv_sec = std::chrono::duration_cast<seconds>(timeout).count();
+    time.tv_nsec = (timeout % seconds(1)).count();
+    argument.ts = reinterpret_cast<std::uintptr_t>(&time);
+  }
+  const unsigned waiting = broken_ == 0 ? io_uring_sq_ready(&ring_) : 0;
+  return io_uring_enter2(static_cast<unsigned>(ring_.enter_ring_fd), waiting, count_min,
+                         IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
+                         reinterpret_cast<sigset_t*>(&argument), sizeof(argument));
+}
+
+Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_t count_min,
+                                        std::chrono::milliseconds timeout) {
+  FFR_ASSERT(generation_ == ForkGeneration());
+  FFR_ASSERT(count_min <= done.size());
+  if (in_flight_ == 0) return 0U;
+  if (in_flight_ == stuck_) return UringError("wait on a ring that has failed", broken_);
+  const std::uint32_t wanted = std::min(count_min, in_flight_ - stuck_);
+  const Deadline deadline(timeout);
+  std::uint32_t count = Reap(done);
+  bool entered = false;
+  while (count < wanted || (count == 0 && !entered)) {
+    const auto left = deadline.left();
+    if (left.count() == 0 && entered) break;
+    const int status = Enter(left.count() == 0 ? 0 : wanted - count, left);
+    entered = true;
+    count += Reap(done.subspan(count));
+    const bool passing = status >= 0 || status == -EINTR || status == -ETIME || status == -EAGAIN ||
+                         status == -EBUSY || status == -ENOMEM;
+    if (passing) continue;
+    if (count == 0) return UringError("wait", -status);
+    break;
+  }
+  return count;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth) {
+  if (auto checked = CheckDepth(depth); !checked) return checked.error();
+  return UringEngine::Make(depth);
+}
+
+}  // namespace ffrecord
