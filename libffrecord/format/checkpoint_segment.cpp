@@ -1,0 +1,103 @@
+#include "libffrecord/format/checkpoint_segment.h"
+
+#include <algorithm>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::array<std::byte, 8> kTrailerMagic{std::byte{0xE5}, std::byte{0x46}, std::byte{0x46},
+                                                 std::byte{0x53}, std::byte{0x45}, std::byte{0x47},
+                                                 std::byte{0x4D}, std::byte{0x54}};
+constexpr std::uint64_t kTagBlock = 8;
+constexpr std::uint64_t kTagTrailer = 9;
+
+std::uint64_t Tagged(std::uint64_t tag, std::uint64_t number) noexcept {
+  return tag << 56 | number;
+}
+
+std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) noexcept {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+std::array<std::byte, 16> TakeId(ByteReader& reader) noexcept {
+  std::array<std::byte, 16> id{};
+  const auto bytes = reader.TakeBytes(id.size());
+  std::copy(bytes.begin(), bytes.end(), id.begin());
+  return id;
+}
+
+SegmentLayout LayoutOfSegment(std::uint64_t payload_size_bytes) noexcept {
+  FFR_ASSERT(payload_size_bytes <= kSegmentPayloadMax);
+  FFR_ASSERT(payload_size_bytes % kSegmentAlignment == 0);
+  SegmentLayout layout{};
+  layout.payload_size_bytes = payload_size_bytes;
+  layout.block_count = (payload_size_bytes + kSegmentBlockSize - 1) / kSegmentBlockSize;
+  layout.table_offset_bytes = payload_size_bytes;
+  layout.table_size_bytes = layout.block_count * 8;
+  layout.file_size_bytes = RoundUp(
+      layout.table_offset_bytes + layout.table_size_bytes + kSegmentTrailerSize, kSegmentAlignment);
+  layout.trailer_offset_bytes = layout.file_size_bytes - kSegmentTrailerSize;
+  return layout;
+}
+
+std::uint64_t SegmentBlockCheck(const SegmentId& id, std::uint64_t offset_bytes,
+                                std::span<const std::byte> block) noexcept {
+  return Xxh3(block, PlaceSeed(id, Tagged(kTagBlock, offset_bytes)));
+}
+
+std::vector<std::byte> EncodeSegmentEnd(const SegmentId& id, const SegmentLayout& layout,
+                                        std::span<const std::uint64_t> block_checks) {
+  FFR_ASSERT(block_checks.size() == layout.block_count);
+  ByteWriter writer;
+  for (const std::uint64_t check : block_checks) writer.Put(check);
+  const Digest128 digest = SegmentTableDigest(writer.bytes());
+  const std::vector<std::byte> padding(layout.trailer_offset_bytes - layout.table_offset_bytes -
+                                       layout.table_size_bytes);
+  writer.PutBytes(padding);
+  writer.PutBytes(kTrailerMagic);
+  writer.PutBytes(id);
+  writer.Put(layout.payload_size_bytes);
+  writer.PutBytes(digest);
+  writer.Put(layout.file_size_bytes);
+  writer.Put(Xxh3(writer.bytes().last(kSegmentTrailerSize - 8),
+                  PlaceSeed(id, Tagged(kTagTrailer, layout.trailer_offset_bytes))));
+  return std::move(writer).Take();
+}
+
+Digest128 SegmentTableDigest(std::span<const std::byte> table) noexcept {
+  return Xxh3Digest(table);
+}
+
+Result<SegmentTrailer> DecodeSegmentTrailer(std::span<const std::byte> trailer,
+                                            std::uint64_t file_size_bytes) {
+  const auto bad = [](const char* what) {
+    return Error{ErrorCode::kCorruption, std::string("segment trailer: ") + what};
+  };
+  if (trailer.size() != kSegmentTrailerSize || file_size_bytes < kSegmentTrailerSize)
+    return bad("the file is too short to hold one");
+  ByteReader cursor(trailer);
+  const auto magic = cursor.TakeBytes(kTrailerMagic.size());
+  if (!std::equal(magic.begin(), magic.end(), kTrailerMagic.begin())) return bad("wrong magic");
+  SegmentTrailer decoded{};
+  decoded.id = TakeId(cursor);
+  decoded.payload_size_bytes = cursor.Take<std::uint64_t>();
+  decoded.table_digest = TakeId(cursor);
+  const auto stated_size = cursor.Take<std::uint64_t>();
+  const auto check = cursor.Take<std::uint64_t>();
+  const std::uint64_t offset = file_size_bytes - kSegmentTrailerSize;
+  if (check != Xxh3(trailer.first(kSegmentTrailerSize - 8),
+                    PlaceSeed(decoded.id, Tagged(kTagTrailer, offset))))
+    return bad("checksum mismatch");
+  if (decoded.payload_size_bytes > kSegmentPayloadMax ||
+      decoded.payload_size_bytes % kSegmentAlignment != 0 || stated_size != file_size_bytes ||
+      LayoutOfSegment(decoded.payload_size_bytes).file_size_bytes != file_size_bytes)
+    return bad("its sizes are not those of the file");
+  return decoded;
+}
+
+}  // namespace ffrecord

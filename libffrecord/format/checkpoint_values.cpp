@@ -1,0 +1,206 @@
+#include "libffrecord/format/checkpoint_values.h"
+
+#include <bit>
+#include <string>
+#include <unordered_set>
+
+namespace ffrecord {
+namespace {
+
+// The continuation bytes that follow `lead`, and the range of the first of them; 0 for a byte that
+// cannot lead. Table 3-7 of the Unicode standard.
+struct Utf8Lead {
+  unsigned continuation_count;
+  unsigned char second_min = 0x80;
+  unsigned char second_max = 0xBF;
+};
+
+Utf8Lead LeadOf(unsigned char lead) noexcept {
+  if (lead >= 0xC2 && lead <= 0xDF) return {1};
+  if (lead == 0xE0) return {2, 0xA0};
+  if (lead == 0xED) return {2, 0x80, 0x9F};
+  if (lead >= 0xE1 && lead <= 0xEF) return {2};
+  if (lead == 0xF0) return {3, 0x90};
+  if (lead >= 0xF1 && lead <= 0xF3) return {3};
+  if (lead == 0xF4) return {3, 0x80, 0x8F};
+  return {0};
+}
+
+Error Bad(const std::string& what) {
+  return Error{ErrorCode::kCorruption, "checkpoint values: " + what};
+}
+
+// Walks one tree. Recursion is bounded by kValueDepthMax.
+class Checker {
+ public:
+  explicit Checker(std::span<const std::byte> bytes) noexcept : whole_(bytes), cursor_(bytes) {}
+
+  Result<std::vector<std::string_view>> Run() {
+    if (whole_.size() > kValueTreeSizeMax) return Bad("larger than 64 MiB");
+    FFR_TRY(Value(0));
+    if (cursor_.remaining() != 0) return Bad("bytes follow the tree");
+    return std::move(keys_);
+  }
+
+ private:
+  Result<void> Value(std::uint32_t depth) {
+    if (depth > kValueDepthMax) return Bad("nested deeper than 64");
+    const auto tag = static_cast<ValueTag>(cursor_.Take<std::uint8_t>());
+    if (!cursor_.ok()) return Bad("the tree ends early");
+    switch (tag) {
+      case ValueTag::kNone:
+      case ValueTag::kFalse:
+      case ValueTag::kTrue:
+        return {};
+      case ValueTag::kInt:
+        return Int();
+      case ValueTag::kFloat:
+        return Take(8);
+      case ValueTag::kStr:
+        return Text();
+      case ValueTag::kBytes:
+        return Take(cursor_.Take<std::uint32_t>());
+      case ValueTag::kList:
+      case ValueTag::kTuple:
+      case ValueTag::kRanks:
+        return Elements(depth);
+      case ValueTag::kDict:
+        return Dict(depth);
+      case ValueTag::kTensor:
+        return Tensor();
+    }
+    return Bad("unknown tag " + std::to_string(static_cast<unsigned>(tag)));
+  }
+
+  Result<void> Take(std::uint64_t size_bytes) {
+    cursor_.TakeBytes(size_bytes);
+    return Good();
+  }
+
+  Result<void> Good() const {
+    if (!cursor_.ok()) return Bad("the tree ends early");
+    return {};
+  }
+
+  // Minimal two's complement, so that one number has one form.
+  Result<void> Int() {
+    const auto size = cursor_.Take<std::uint16_t>();
+    const auto bytes = cursor_.TakeBytes(size);
+    FFR_TRY(Good());
+    if (size == 0 || size > kValueIntSizeMax) return Bad("an integer has no bytes or over 1,024");
+    if (size == 1) return {};
+    const bool top_is_sign = (bytes[size - 2u] & std::byte{0x80}) == std::byte{0}
+                                 ? bytes[size - 1u] == std::byte{0}
+                                 : bytes[size - 1u] == std::byte{0xFF};
+    if (top_is_sign) return Bad("an integer has a superfluous byte");
+    return {};
+  }
+
+  Result<void> Text() {
+    const auto text = cursor_.TakeText(cursor_.Take<std::uint32_t>());
+    FFR_TRY(Good());
+    if (!IsWellFormedUtf8(text)) return Bad("a string is not UTF-8");
+    return {};
+  }
+
+  Result<void> Tensor() {
+    const auto kind = cursor_.Take<std::uint8_t>();
+    const auto key = cursor_.TakeText(cursor_.Take<std::uint16_t>());
+    FFR_TRY(Good());
+    if (kind > static_cast<std::uint8_t>(TensorKind::kTorch)) return Bad("unknown kind of tensor");
+    if (key.empty() || key.size() > kCheckpointKeySizeMax || !IsWellFormedUtf8(key))
+      return Bad("a tensor's key is empty, over 4,096 bytes, or not UTF-8");
+    keys_.push_back(key);
+    return {};
+  }
+
+  Result<void> Elements(std::uint32_t depth) {
+    const auto count = cursor_.Take<std::uint32_t>();
+    if (count > cursor_.remaining()) return Bad("a count passes the end");
+    for (std::uint32_t i = 0; i < count; ++i) FFR_TRY(Value(depth + 1));
+    return Good();
+  }
+
+  Result<void> Dict(std::uint32_t depth) {
+    const auto count = cursor_.Take<std::uint32_t>();
+    if (count > cursor_.remaining() / 2) return Bad("a count passes the end");
+    std::unordered_set<std::string_view> seen;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::size_t key_start = position();
+      FFR_TRY(Key());
+      if (!seen.insert(Between(key_start, position())).second) return Bad("a key appears twice");
+      FFR_TRY(Value(depth + 1));
+    }
+    return Good();
+  }
+
+  Result<void> Key() {
+    if (cursor_.remaining() == 0) return Bad("the tree ends early");
+    if (static_cast<ValueTag>(whole_[position()]) > ValueTag::kBytes)
+      return Bad("a key of a dictionary is a container or a tensor");
+    return Value(kValueDepthMax);  // A leaf, so that the depth does not matter.
+  }
+
+  std::size_t position() const noexcept { return whole_.size() - cursor_.remaining(); }
+  std::string_view Between(std::size_t from, std::size_t to) const noexcept {
+    return {reinterpret_cast<const char*>(whole_.data()) + from, to - from};
+  }
+
+  std::span<const std::byte> whole_;
+  ByteReader cursor_;
+  std::vector<std::string_view> keys_;
+};
+
+}  // namespace
+
+bool IsWellFormedUtf8(std::string_view text) noexcept {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (at(i) < 0x80) continue;
+    const Utf8Lead lead = LeadOf(at(i));
+    if (lead.continuation_count == 0 || lead.continuation_count >= text.size() - i) return false;
+    if (at(i + 1) < lead.second_min || at(i + 1) > lead.second_max) return false;
+    for (unsigned c = 2; c <= lead.continuation_count; ++c)
+      if ((at(i + c) & 0xC0) != 0x80) return false;
+    i += lead.continuation_count;
+  }
+  return true;
+}
+
+void ValueWriter::Int(std::int64_t value) {
+  const auto magnitude = static_cast<std::uint64_t>(value < 0 ? ~value : value);
+  const auto size = static_cast<std::uint16_t>(std::bit_width(magnitude) / 8 + 1);
+  Tag(ValueTag::kInt);
+  writer_.Put(size);
+  // 64 bits of magnitude need no ninth byte: bit_width is at most 63.
+  writer_.Put(value, size);
+}
+
+void ValueWriter::Float(double value) {
+  Tag(ValueTag::kFloat);
+  writer_.Put(std::bit_cast<std::uint64_t>(value));
+}
+
+void ValueWriter::Tensor(TensorKind kind, std::string_view key) {
+  Tag(ValueTag::kTensor);
+  writer_.Put(static_cast<std::uint8_t>(kind));
+  writer_.Put(static_cast<std::uint16_t>(key.size()));
+  writer_.PutText(key);
+}
+
+void ValueWriter::Sized(ValueTag tag, std::string_view value) {
+  Tag(tag);
+  writer_.Put(static_cast<std::uint32_t>(value.size()));
+  writer_.PutText(value);
+}
+
+void ValueWriter::Counted(ValueTag tag, std::uint32_t count) {
+  Tag(tag);
+  writer_.Put(count);
+}
+
+Result<std::vector<std::string_view>> CheckValues(std::span<const std::byte> bytes) {
+  return Checker(bytes).Run();
+}
+
+}  // namespace ffrecord
