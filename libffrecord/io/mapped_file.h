@@ -7,6 +7,8 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/io/lost_pages.h"
+
 namespace ffrecord {
 
 // A read-only, shared mapping of a part of a file: no copy in any process.
@@ -31,6 +33,7 @@ class MappedFile {
   MappedFile() = default;
   void* address_ = nullptr;
   std::size_t mapped_size_bytes_ = 0;
+  LostPageGuard guard_;
   std::span<const std::byte> bytes_;
 };
 

@@ -1,0 +1,146 @@
+#include "libffrecord/io/lost_pages.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord {
+
+// Free if `end` is 0. Taken by making `end` 1, then filled: `begin` before `end`.
+struct LostPageGuard::Range {
+  std::atomic<std::uintptr_t> begin{0};
+  std::atomic<std::uintptr_t> end{0};
+};
+
+namespace {
+
+using Range = LostPageGuard::Range;
+
+// The table: blocks that are only ever added, for the handler walks them at any moment, in a child
+// too that was forked while another thread changed them. Nothing here takes a lock.
+struct Block {
+  static constexpr std::size_t kRangeCount = 512;
+  std::array<Range, kRangeCount> ranges;
+  std::atomic<std::size_t> used{0};  // About; says which blocks are not worth searching.
+  Block* next = nullptr;
+};
+
+std::atomic<Block*> blocks{nullptr};
+struct sigaction previous {};
+std::uintptr_t page_size = 0;  // Set before the handler is installed.
+
+Block* BlockOf(const Range* range) {
+  for (Block* block = blocks.load(); block != nullptr; block = block->next)
+    if (range >= block->ranges.data() && range < block->ranges.data() + block->ranges.size())
+      return block;
+  return nullptr;
+}
+
+Range* TakeFrom(Block& block) {
+  if (block.used.load() >= Block::kRangeCount) return nullptr;
+  for (Range& range : block.ranges) {
+    std::uintptr_t free = 0;
+    if (range.end.load() == 0 && range.end.compare_exchange_strong(free, 1)) {
+      block.used.fetch_add(1);
+      return &range;
+    }
+  }
+  return nullptr;
+}
+
+Range* TakeRange() {
+  for (Block* block = blocks.load(); block != nullptr; block = block->next)
+    if (Range* range = TakeFrom(*block)) return range;
+  auto* block = new Block;
+  Range* range = TakeFrom(*block);
+  block->next = blocks.load();
+  while (!blocks.compare_exchange_weak(block->next, block)) {
+  }
+  return range;
+}
+
+bool IsGuarded(std::uintptr_t address) {
+  for (const Block* block = blocks.load(); block != nullptr; block = block->next) {
+    for (const Range& range : block->ranges) {
+      const std::uintptr_t end = range.end.load();
+      const std::uintptr_t begin = range.begin.load();
+      // Unchanged, so both are of one mapping.
+      if (begin <= address && address < end && range.end.load() == end) return true;
+    }
+  }
+  return false;
+}
+
+// Whether the page of `address` was lost from one of our ranges and is zeros now.
+bool ReplaceLostPage(const siginfo_t& info) {
+  if (info.si_code != BUS_ADRERR) return false;
+  const auto address = reinterpret_cast<std::uintptr_t>(info.si_addr);
+  if (!IsGuarded(address)) return false;
+  void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
+  return ::mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+}
+
+void CallPrevious(int signal, siginfo_t* info, void* context) {
+  if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, info, context);
+  const bool fault = info->si_code > 0;  // Not sent by a process.
+  if (previous.sa_handler == SIG_IGN && !fault) return;
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+    return previous.sa_handler(signal);
+  // Ends the process: a fault repeats itself as soon as we return, a sent signal must be repeated.
+  ::signal(signal, SIG_DFL);
+  if (!fault) static_cast<void>(::raise(signal));
+}
+
+// Uses only what may be used in a signal handler: atomics, mmap and signal calls.
+void OnBusError(int signal, siginfo_t* info, void* context) {
+  const int saved_errno = errno;
+  if (!ReplaceLostPage(*info)) CallPrevious(signal, info, context);
+  errno = saved_errno;
+}
+
+bool Install() {
+  page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  // Read before it is replaced: the handler may run at once.
+  if (::sigaction(SIGBUS, nullptr, &previous) != 0) return false;
+  struct sigaction action {};
+  action.sa_sigaction = &OnBusError;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  ::sigemptyset(&action.sa_mask);
+  return ::sigaction(SIGBUS, &action, nullptr) == 0;
+}
+
+}  // namespace
+
+LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
+  static const bool installed = Install();
+  FFR_ASSERT(installed);
+  range_ = TakeRange();
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  range_->begin.store(address);
+  range_->end.store(address + size_bytes);
+}
+
+LostPageGuard::LostPageGuard(LostPageGuard&& other) noexcept
+    : range_(std::exchange(other.range_, nullptr)) {}
+
+LostPageGuard& LostPageGuard::operator=(LostPageGuard&& other) noexcept {
+  std::swap(range_, other.range_);
+  return *this;
+}
+
+LostPageGuard::~LostPageGuard() {
+  if (range_ == nullptr) return;
+  Block* block = BlockOf(range_);
+  range_->end.store(0);
+  block->used.fetch_sub(1);
+}
+
+}  // namespace ffrecord

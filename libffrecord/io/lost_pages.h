@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace ffrecord {
+
+// A range of memory whose pages read as zeros where the file below them is gone, instead of ending
+// the process with SIGBUS. Made after the mapping, destroyed before it.
+//
+// The first one installs a handler, chained to the one before it: a fault elsewhere, and a signal
+// that someone sent, still reach that. A program that installs a handler of its own later, and
+// does not chain it, takes this protection away. Thread-safe; inherited by forked children.
+class LostPageGuard {
+ public:
+  LostPageGuard() noexcept = default;
+  LostPageGuard(const void* begin, std::size_t size_bytes);
+  LostPageGuard(LostPageGuard&& other) noexcept;
+  LostPageGuard& operator=(LostPageGuard&& other) noexcept;
+  ~LostPageGuard();
+
+  struct Range;  // An entry of the table that the handler reads.
+
+ private:
+  Range* range_ = nullptr;
+};
+
+}  // namespace ffrecord
