@@ -1,0 +1,269 @@
+#include <ffrecord/schema.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <unordered_set>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/endian.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::size_t kColumnCountMax = 1024;
+constexpr std::size_t kNameSizeBytesMax = 255;
+constexpr std::size_t kDimensionCountMax = 32;
+constexpr std::uint64_t kWidthBytesMax = std::uint64_t{1} << 20;
+constexpr std::size_t kColumnHeaderSizeBytes = 4;
+constexpr std::size_t kSizePrefixBytes = 4;  // Of each variable column but the last.
+
+// Size of one number, 0 for a variable type, -1 if there is no such type.
+int ElementSizeBytes(ColumnType type) {
+  switch (type) {
+    case ColumnType::kBool:
+    case ColumnType::kU8:
+    case ColumnType::kI8:
+      return 1;
+    case ColumnType::kU16:
+    case ColumnType::kI16:
+    case ColumnType::kF16:
+    case ColumnType::kBf16:
+      return 2;
+    case ColumnType::kU32:
+    case ColumnType::kI32:
+    case ColumnType::kF32:
+      return 4;
+    case ColumnType::kU64:
+    case ColumnType::kI64:
+    case ColumnType::kF64:
+      return 8;
+    case ColumnType::kBytes:
+    case ColumnType::kUtf8:
+      return 0;
+  }
+  return -1;
+}
+
+// Size of the UTF-8 sequence at the front of `text`, 0 if there is none (RFC 3629: shortest form,
+// no surrogates, at most U+10FFFF).
+std::size_t SequenceSize(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    if (lead == 0xE0 && byte(1) < 0xA0) return 0;
+    if (lead == 0xED && byte(1) > 0x9F) return 0;
+    return continues(1) && continues(2) ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    if (lead == 0xF0 && byte(1) < 0x90) return 0;
+    if (lead == 0xF4 && byte(1) > 0x8F) return 0;
+    return continues(1) && continues(2) && continues(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+bool IsUtf8WithoutNul(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t size = SequenceSize(text);
+    if (size == 0 || text.front() == '\0') return false;
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
+Error Invalid(const std::string& found) {
+  return {ErrorCode::kInvalidArgument, "schema: " + found};
+}
+Error Corrupt(const std::string& found) { return {ErrorCode::kCorruption, found}; }
+
+// Size of one value of `column`; 0 for a variable one.
+Result<std::uint64_t> WidthBytes(const Column& column) {
+  const int element_size = ElementSizeBytes(column.type);
+  if (element_size < 0)
+    return Invalid("column '" + column.name + "' has the unknown type " +
+                   std::to_string(static_cast<int>(column.type)));
+  if (element_size == 0) {
+    if (!column.shape.empty())
+      return Invalid("column '" + column.name + "' is of variable size and has a shape");
+    return std::uint64_t{0};
+  }
+  if (column.shape.size() > kDimensionCountMax)
+    return Invalid("column '" + column.name + "' has more than 32 dimensions");
+  auto width = static_cast<std::uint64_t>(element_size);
+  for (const std::uint64_t extent : column.shape) {
+    if (extent == 0) return Invalid("column '" + column.name + "' has a dimension of 0");
+    if (extent > kWidthBytesMax / width)
+      return Invalid("a value of column '" + column.name +
+                     "' is larger than 1 MiB; make it a bytes column");
+    width *= extent;
+  }
+  return width;
+}
+
+}  // namespace
+
+Result<Schema> Schema::Make(std::vector<Column> columns) {
+  if (columns.size() > kColumnCountMax)
+    return Invalid(std::to_string(columns.size()) + " columns; at most 1024 are possible");
+  Schema schema;
+  std::unordered_set<std::string_view> names;
+  for (const Column& column : columns) {
+    if (column.name.empty() || column.name.size() > kNameSizeBytesMax)
+      return Invalid("a column name has " + std::to_string(column.name.size()) +
+                     " bytes; 1 to 255 are possible");
+    if (!IsUtf8WithoutNul(column.name)) return Invalid("a column name is not UTF-8 without NUL");
+    if (!names.insert(column.name).second)
+      return Invalid("two columns are called '" + column.name + "'");
+    const std::uint64_t width = FFR_TRY(WidthBytes(column));
+    schema.widths_.push_back(width);
+    schema.fixed_size_bytes_ += width;
+    if (width == 0) ++schema.variable_count_;
+  }
+  if (schema.variable_count_ > 1)
+    schema.fixed_size_bytes_ += kSizePrefixBytes * (schema.variable_count_ - 1);
+  schema.columns_ = std::move(columns);
+  return schema;
+}
+
+Result<Schema> Schema::Decode(std::span<const std::byte> bytes) {
+  const auto cut = [] { return Corrupt("schema: section ends inside a column"); };
+  if (bytes.size() < 2) return cut();
+  const auto column_count = LoadLittleEndian<std::uint16_t>(bytes, 0);
+  if (column_count == 0 || column_count > kColumnCountMax)
+    return Corrupt("schema: " + std::to_string(column_count) + " columns");
+  bytes = bytes.subspan(2);
+  std::vector<Column> columns;
+  for (std::size_t i = 0; i < column_count; ++i) {
+    if (bytes.size() < kColumnHeaderSizeBytes) return cut();
+    Column column;
+    column.type = static_cast<ColumnType>(LoadLittleEndian<std::uint8_t>(bytes, 0));
+    const std::size_t dimension_count = LoadLittleEndian<std::uint8_t>(bytes, 1);
+    const std::size_t name_size = LoadLittleEndian<std::uint16_t>(bytes, 2);
+    bytes = bytes.subspan(kColumnHeaderSizeBytes);
+    if (dimension_count > kDimensionCountMax || bytes.size() < name_size ||
+        bytes.size() - name_size < 8 * dimension_count)
+      return cut();
+    column.name.assign(reinterpret_cast<const char*>(bytes.data()), name_size);
+    for (std::size_t d = 0; d < dimension_count; ++d)
+      column.shape.push_back(LoadLittleEndian<std::uint64_t>(bytes, name_size + 8 * d));
+    bytes = bytes.subspan(name_size + 8 * dimension_count);
+    columns.push_back(std::move(column));
+  }
+  if (!bytes.empty()) return Corrupt("schema: bytes after the last column");
+  auto schema = Make(std::move(columns));
+  if (!schema) return Corrupt(schema.error().message);
+  return schema;
+}
+
+std::vector<std::byte> Schema::Encode() const {
+  if (empty()) return {};
+  std::size_t size = 2;
+  for (const Column& column : columns_)
+    size += kColumnHeaderSizeBytes + column.name.size() + 8 * column.shape.size();
+  std::vector<std::byte> encoded(size);
+  const std::span<std::byte> bytes = encoded;
+  StoreLittleEndian(bytes, 0, static_cast<std::uint16_t>(columns_.size()));
+  std::size_t begin = 2;
+  for (const Column& column : columns_) {
+    StoreLittleEndian(bytes, begin, static_cast<std::uint8_t>(column.type));
+    StoreLittleEndian(bytes, begin + 1, static_cast<std::uint8_t>(column.shape.size()));
+    StoreLittleEndian(bytes, begin + 2, static_cast<std::uint16_t>(column.name.size()));
+    begin += kColumnHeaderSizeBytes;
+    std::memcpy(bytes.data() + begin, column.name.data(), column.name.size());
+    begin += column.name.size();
+    for (const std::uint64_t extent : column.shape) {
+      StoreLittleEndian(bytes, begin, extent);
+      begin += 8;
+    }
+  }
+  return encoded;
+}
+
+int Schema::Find(std::string_view name) const noexcept {
+  const auto found = std::find_if(columns_.begin(), columns_.end(),
+                                  [&](const Column& column) { return column.name == name; });
+  return found == columns_.end() ? -1 : static_cast<int>(found - columns_.begin());
+}
+
+Result<void> Schema::Split(std::span<const std::byte> record,
+                           std::span<std::span<const std::byte>> fields) const {
+  FFR_ASSERT(fields.size() == columns_.size());
+  const auto corrupt = [&] {
+    return Corrupt("a record of " + std::to_string(record.size()) +
+                   " bytes does not fit the schema: the sizes of its columns do not add up");
+  };
+  if (record.size() < fixed_size_bytes_ ||
+      (variable_count_ == 0 && record.size() != fixed_size_bytes_ && !empty()))
+    return corrupt();
+  const std::size_t prefixes_size =
+      variable_count_ > 1 ? kSizePrefixBytes * (variable_count_ - 1) : 0;
+  std::size_t fixed_begin = 0;
+  std::size_t prefix_begin = fixed_size_bytes_ - prefixes_size;
+  std::size_t variable_begin = fixed_size_bytes_;
+  std::size_t variable_left = variable_count_;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (widths_[i] != 0) {
+      fields[i] = record.subspan(fixed_begin, widths_[i]);
+      fixed_begin += widths_[i];
+      continue;
+    }
+    std::size_t size = record.size() - variable_begin;
+    if (--variable_left > 0) {
+      const std::size_t stated = LoadLittleEndian<std::uint32_t>(record, prefix_begin);
+      if (stated > size) return corrupt();
+      size = stated;
+      prefix_begin += kSizePrefixBytes;
+    }
+    fields[i] = record.subspan(variable_begin, size);
+    variable_begin += size;
+  }
+  return {};
+}
+
+Result<void> Schema::Join(std::span<const std::span<const std::byte>> fields,
+                          std::vector<std::byte>& record) const {
+  if (fields.size() != columns_.size())
+    return Invalid(std::to_string(fields.size()) + " values for " +
+                   std::to_string(columns_.size()) + " columns");
+  std::size_t size = fixed_size_bytes_;
+  std::size_t variable_left = variable_count_;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (widths_[i] != 0) {
+      if (fields[i].size() != widths_[i])
+        return Invalid("column '" + columns_[i].name + "' takes " + std::to_string(widths_[i]) +
+                       " bytes, not " + std::to_string(fields[i].size()));
+      continue;
+    }
+    if (--variable_left > 0 && fields[i].size() > std::numeric_limits<std::uint32_t>::max())
+      return Invalid("a value of column '" + columns_[i].name +
+                     "' has 4 GiB or more; only the last variable column may");
+    size += fields[i].size();
+  }
+
+  record.reserve(record.size() + size);
+  const auto append = [&](std::span<const std::byte> bytes) {
+    record.insert(record.end(), bytes.begin(), bytes.end());
+  };
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    if (widths_[i] != 0) append(fields[i]);
+  variable_left = variable_count_;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (widths_[i] != 0 || --variable_left == 0) continue;
+    std::byte prefix[kSizePrefixBytes];
+    StoreLittleEndian(std::span<std::byte>(prefix), 0,
+                      static_cast<std::uint32_t>(fields[i].size()));
+    append(prefix);
+  }
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    if (widths_[i] == 0) append(fields[i]);
+  return {};
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/format/place.h"
+
+namespace ffrecord {
+
+// One entry of the footer's table of sections. docs/format.md, "Sections".
+struct V2Section {
+  static constexpr std::uint32_t kSegmentDirectory = 1;
+  static constexpr std::uint32_t kSchema = 2;
+
+  std::uint32_t type = 0;
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t check = 0;
+
+  bool operator==(const V2Section&) const = default;
+};
+
+std::uint64_t SectionCheck(std::span<const std::byte> bytes, const FileId& id,
+                           std::uint64_t offset_bytes);
+
+// What ends a version 2 file, but for the tail. docs/format.md, "Footer and tail".
+struct V2Footer {
+  static constexpr std::uint64_t kFixedSizeBytes = 64;
+  static constexpr std::uint64_t kSectionSizeBytes = 32;
+  static constexpr std::uint64_t kSectionCountMax = 4096;
+  static constexpr std::uint64_t kEncodedSizeBytesMax =
+      kFixedSizeBytes + kSectionCountMax * kSectionSizeBytes;
+  static constexpr std::uint64_t kAlignmentBytes = 4096;
+
+  std::uint64_t record_count = 0;
+  std::uint64_t raw_size_bytes = 0;
+  std::uint64_t stored_size_bytes = 0;
+  Digest128 fingerprint{};
+  std::vector<V2Section> sections;
+
+  // The section of that type, or null.
+  const V2Section* Find(std::uint32_t type) const noexcept;
+};
+
+// `bytes` is exactly the footer, at `offset_bytes`; its check, kept in the tail, holds already.
+// Fails with kCorruption; afterwards every section lies between header and footer, and no type
+// known here occurs twice.
+Result<V2Footer> DecodeV2Footer(std::span<const std::byte> bytes, std::uint64_t offset_bytes);
+std::vector<std::byte> EncodeV2Footer(const V2Footer& footer);
+
+std::uint64_t FooterCheck(std::span<const std::byte> bytes, const FileId& id,
+                          std::uint64_t offset_bytes);
+
+// The last 64 bytes of the file.
+struct V2Tail {
+  static constexpr std::uint64_t kEncodedSizeBytes = 64;
+
+  std::uint64_t footer_offset_bytes = 0;
+  std::uint64_t footer_size_bytes = 0;
+  std::uint64_t footer_check = 0;
+
+  bool operator==(const V2Tail&) const = default;
+};
+
+// `bytes` are the last of a file of `file_size_bytes` whose header says `id`. Fails with
+// kCorruption; afterwards the footer lies between header and tail.
+Result<V2Tail> DecodeV2Tail(std::span<const std::byte, V2Tail::kEncodedSizeBytes> bytes,
+                            const FileId& id, std::uint64_t file_size_bytes);
+void EncodeV2Tail(const V2Tail& tail, const FileId& id, std::uint64_t file_size_bytes,
+                  std::span<std::byte, V2Tail::kEncodedSizeBytes> encoded);
+
+}  // namespace ffrecord
