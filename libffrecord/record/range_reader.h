@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,7 +34,8 @@ class RangeReader {
   virtual std::uint64_t file_size_bytes(std::uint32_t file) const noexcept = 0;
 
   // Offsets, sizes and addresses given to Read must be multiples of this; 1 where any range
-  // may be read at no extra cost. ReadBatch widens what it reads to it. A power of two.
+  // may be read at no extra cost. ReadBatch widens what it reads to it. A power of two, at most
+  // BufferPool::kAlignment.
   virtual std::uint32_t alignment_bytes(std::uint32_t file) const noexcept = 0;
 
   // Reads all ranges in one submission. A range that fails spoils only its own status; one that
@@ -40,6 +43,16 @@ class RangeReader {
   // may end early if all bytes up to the file's size arrived. Fails as a whole only if nothing
   // could be tried.
   virtual Result<void> Read(std::span<RangeRead> ranges) const = 0;
+
+  // Read, and calls `arrived` on the calling thread for each range as soon as its status is set, in
+  // any order: the caller checks one range while others are on their way. `arrived` must not read.
+  using Arrived = std::function<void(RangeRead&)>;
+  virtual Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const {
+    auto read = Read(ranges);
+    if (read)
+      for (RangeRead& range : ranges) arrived(range);
+    return read;
+  }
 
   // Bytes of an index, addressable without a copy where the reader can map them, else read into
   // memory; they stay valid as long as the returned owner lives. Fails with kIo, kCorruption if

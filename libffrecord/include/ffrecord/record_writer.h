@@ -57,9 +57,11 @@ class FFR_EXPORT RecordWriter {
   // has come into being meanwhile; the file that was there before is then untouched.
   Result<WriteSummary> Close();
 
- private:
+  // For the library's own layers.
   struct Impl;
   explicit RecordWriter(std::unique_ptr<Impl> impl) noexcept;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 
@@ -80,9 +82,11 @@ class FFR_EXPORT V1Writer {
   // Fails with kInvalidArgument if records are missing; nothing is then published.
   Result<WriteSummary> Close();
 
- private:
+  // For the library's own layers.
   struct Impl;
   explicit V1Writer(std::unique_ptr<Impl> impl) noexcept;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,78 @@
+#include <ffrecord/batch.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord {
+namespace {
+
+Error At(std::size_t position, Error error) {
+  error.message = "position " + std::to_string(position) + " of the batch: " + error.message;
+  return error;
+}
+
+}  // namespace
+
+Batch::Batch(Owner owner, std::span<const std::byte> data, std::vector<std::int64_t> starts_bytes,
+             std::vector<std::int64_t> sizes_bytes, std::vector<ErrorCode> statuses,
+             std::shared_ptr<const Schema> schema) noexcept
+    : owner_(std::move(owner)),
+      data_(data),
+      starts_bytes_(std::move(starts_bytes)),
+      sizes_bytes_(std::move(sizes_bytes)),
+      statuses_(std::move(statuses)),
+      schema_(std::move(schema)) {
+  FFR_ASSERT(starts_bytes_.size() == sizes_bytes_.size());
+  FFR_ASSERT(starts_bytes_.size() == statuses_.size());
+  FFR_ASSERT(schema_ != nullptr);
+}
+
+std::span<const std::byte> Batch::record(std::size_t position) const noexcept {
+  FFR_ASSERT(position < size());
+  if (statuses_[position] != ErrorCode::kOk) return {};
+  return data_.subspan(static_cast<std::size_t>(starts_bytes_[position]),
+                       static_cast<std::size_t>(sizes_bytes_[position]));
+}
+
+Result<Batch::Field> Batch::field(std::size_t column) const {
+  FFR_ASSERT(column < schema_->columns().size());
+  std::vector<std::span<const std::byte>> fields(schema_->columns().size());
+  Field result{std::vector<std::int64_t>(size()), std::vector<std::int64_t>(size())};
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (statuses_[i] != ErrorCode::kOk) continue;
+    auto split = schema_->Split(record(i), fields);
+    if (!split) return At(i, std::move(split).error());
+    result.sizes_bytes[i] = static_cast<std::int64_t>(fields[column].size());
+    // An empty batch of empty records has no block to point into.
+    if (!fields[column].empty()) result.starts_bytes[i] = fields[column].data() - data_.data();
+  }
+  return result;
+}
+
+Result<void> Batch::GatherFixed(std::size_t column, std::span<std::byte> destination) const {
+  FFR_ASSERT(column < schema_->columns().size());
+  const std::uint64_t width = schema_->width_bytes(column);
+  if (width == 0 || destination.size() != size() * width)
+    return Error{ErrorCode::kInvalidArgument,
+                 "gather column '" + schema_->columns()[column].name + "': " +
+                     (width == 0 ? "its values have no fixed width"
+                                 : "destination has " + std::to_string(destination.size()) +
+                                       " bytes, not " + std::to_string(size() * width))};
+  std::vector<std::span<const std::byte>> fields(schema_->columns().size());
+  for (std::size_t i = 0; i < size(); ++i) {
+    const auto value = destination.subspan(i * width, width);
+    if (statuses_[i] != ErrorCode::kOk) {
+      std::memset(value.data(), 0, width);
+      continue;
+    }
+    auto split = schema_->Split(record(i), fields);
+    if (!split) return At(i, std::move(split).error());
+    std::memcpy(value.data(), fields[column].data(), width);
+  }
+  return {};
+}
+
+}  // namespace ffrecord

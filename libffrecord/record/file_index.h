@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/record_reader.h>
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/format/v1_tables.h"
+#include "libffrecord/format/v2_footer.h"
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/v2_record.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+// Says where each record of one open file lies. Thread-safe; borrows the RangeReader.
+class FileIndex {
+ public:
+  virtual ~FileIndex() = default;
+
+  virtual std::uint32_t format_version() const noexcept = 0;
+  virtual std::uint64_t record_count() const noexcept = 0;
+  virtual const Schema& schema() const noexcept = 0;
+  virtual const Digest128& fingerprint() const noexcept = 0;
+  // For people, found while opening.
+  virtual std::span<const std::string> warnings() const noexcept = 0;
+
+  // Fills `location`, whose bytes then lie inside the file, or says why that is not possible:
+  // kCorruption, or what the RangeReader said. Requires index < record_count().
+  virtual ErrorCode Locate(std::uint64_t index, RecordLocation& location) const = 0;
+
+  // Whether `stored`, read from `location`, are the bytes that were written there.
+  virtual bool Matches(std::uint64_t index, const RecordLocation& location,
+                       std::span<const std::byte> stored) const noexcept = 0;
+
+  // What is wrong with the index entry that Locate refuses; empty if it does not.
+  virtual std::string Explain(std::uint64_t index) const = 0;
+};
+
+// Opens all files of `source` with as few rounds of reads as possible. Messages name the file.
+Result<std::vector<std::unique_ptr<FileIndex>>> OpenIndexes(const RangeReader& source,
+                                                            const RecordReader::Options& options);
+
+// The parts of it, one for each version. `header` is decoded and its checks hold.
+Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::uint32_t file,
+                                               const V1Header& header,
+                                               const RecordReader::Options& options);
+
+// `tail_bytes` are the last bytes of the file, at least V2Tail::kEncodedSizeBytes of them.
+Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::uint32_t file,
+                                               const V2Header& header,
+                                               std::span<const std::byte> tail_bytes);
+
+}  // namespace ffrecord

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ffrecord/batch.h>
+#include <ffrecord/result.h>
+
+#include "libffrecord/record/record_reader_impl.h"
+
+namespace ffrecord {
+
+// RecordReader::ReadBatch.
+Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices);
+
+}  // namespace ffrecord

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ffrecord/record_reader.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/record/file_index.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+// All of it is fixed once the reader is open; the indexes borrow the source.
+struct RecordReader::Impl {
+  std::shared_ptr<const RangeReader> source;
+  RecordReader::Options options;
+  std::vector<std::unique_ptr<FileIndex>> indexes;
+  std::vector<std::uint64_t> first_indexes;  // Of each file, and behind the last.
+  std::shared_ptr<const Schema> schema;
+  Digest128 fingerprint{};
+
+  std::uint64_t record_count() const noexcept { return first_indexes.back(); }
+  // The file that holds record `index`: O(log files). Requires index < record_count().
+  std::uint32_t FileOf(std::uint64_t index) const noexcept;
+};
+
+}  // namespace ffrecord

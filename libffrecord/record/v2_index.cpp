@@ -1,0 +1,248 @@
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <type_traits>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/endian.h"
+#include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/file_index.h"
+
+namespace ffrecord {
+namespace {
+
+// An array of atomics, all zero, whose pages take memory only once they are written to: the index
+// of an enormous file costs what is touched of it.
+template <class T>
+class ZeroedAtomics {
+ public:
+  explicit ZeroedAtomics(std::size_t count)
+      : first_(static_cast<std::atomic<T>*>(std::calloc(count + 1, sizeof(std::atomic<T>)))) {
+    static_assert(std::is_trivially_destructible_v<std::atomic<T>> &&
+                  sizeof(std::atomic<T>) == sizeof(T));
+  }
+  explicit operator bool() const noexcept { return first_ != nullptr; }
+  std::atomic<T>& operator[](std::size_t i) const noexcept { return first_.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const noexcept { std::free(memory); }
+  };
+  std::unique_ptr<std::atomic<T>, Free> first_;
+};
+
+class V2Index final : public FileIndex {
+ public:
+  struct Parts {
+    V2Header header;
+    V2Footer footer;
+    std::uint64_t footer_offset_bytes = 0;
+    RangeReader::IndexBytes directory;
+    Schema schema;
+  };
+
+  V2Index(const RangeReader& source, std::uint32_t file, Parts parts)
+      : source_(source),
+        file_(file),
+        parts_(std::move(parts)),
+        geometry_{parts_.footer.record_count, parts_.header.pages_per_segment},
+        segments_(geometry_.segment_count()),
+        checked_pages_(geometry_.page_count() / 64 + 1) {}
+
+  ~V2Index() override {
+    for (Owner* owner = owners_.load(); owner != nullptr;) delete std::exchange(owner, owner->next);
+  }
+
+  // Whether there was memory for what keeps track of the pages. Else good for nothing.
+  explicit operator bool() const noexcept { return segments_ && checked_pages_; }
+
+  std::uint32_t format_version() const noexcept override { return 2; }
+  std::uint64_t record_count() const noexcept override { return parts_.footer.record_count; }
+  const Schema& schema() const noexcept override { return parts_.schema; }
+  const Digest128& fingerprint() const noexcept override { return parts_.footer.fingerprint; }
+  std::span<const std::string> warnings() const noexcept override { return {}; }
+
+  ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
+    const std::uint64_t page_number = index / kIndexEntriesPerPage;
+    const std::byte* page = CheckedPage(page_number);
+    if (page == nullptr) {
+      auto found = Page(page_number);
+      if (!found) return found.error().code;
+      page = found.value();
+    }
+    const auto bytes = std::span(page, kIndexPageSizeBytes);
+    location = LoadIndexEntry(bytes, index % kIndexEntriesPerPage);
+    return IsSane(location) ? ErrorCode::kOk : ErrorCode::kCorruption;
+  }
+
+  bool Matches(std::uint64_t index, const RecordLocation& location,
+               std::span<const std::byte> stored) const noexcept override {
+    return Xxh3(stored, SeedOf(parts_.header.file_id, PlaceTag::kRecord, index)) == location.check;
+  }
+
+  std::string Explain(std::uint64_t index) const override {
+    const auto page = Page(index / kIndexEntriesPerPage);
+    if (!page) return page.error().message;
+    RecordLocation location;
+    if (Locate(index, location) == ErrorCode::kOk) return {};
+    return "its index entry, " + std::to_string(location.stored_size_bytes) + " bytes at " +
+           std::to_string(location.offset_bytes) + " for " +
+           std::to_string(location.raw_size_bytes) + ", is impossible";
+  }
+
+ private:
+  struct Owner {
+    std::shared_ptr<const void> owner;
+    Owner* next;
+  };
+
+  bool IsSane(const RecordLocation& location) const noexcept {
+    constexpr std::uint64_t kPayloadOffsetMin =
+        V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
+    return location.offset_bytes >= kPayloadOffsetMin &&
+           location.offset_bytes <= parts_.footer_offset_bytes &&
+           location.stored_size_bytes <= parts_.footer_offset_bytes - location.offset_bytes &&
+           SizesAreSane(location.stored_size_bytes, location.raw_size_bytes,
+                        (parts_.header.required_features & V2Header::kZstd) != 0);
+  }
+
+  // The page if it was checked before, else null: the way that nearly every look-up takes.
+  const std::byte* CheckedPage(std::uint64_t page_number) const noexcept {
+    const std::uint64_t word = checked_pages_[page_number / 64].load(std::memory_order_acquire);
+    if ((word >> (page_number % 64) & 1) == 0) return nullptr;
+    const std::uint64_t segment = page_number / geometry_.pages_per_segment;
+    return segments_[segment].load(std::memory_order_acquire) +
+           page_number % geometry_.pages_per_segment * kIndexPageSizeBytes;
+  }
+
+  // The page, fetched and checked now.
+  Result<const std::byte*> Page(std::uint64_t page_number) const {
+    const std::uint64_t segment_number = page_number / geometry_.pages_per_segment;
+    const std::byte* segment = segments_[segment_number].load(std::memory_order_acquire);
+    if (segment == nullptr) segment = FFR_TRY(FetchSegment(segment_number));
+    const std::byte* page =
+        segment + page_number % geometry_.pages_per_segment * kIndexPageSizeBytes;
+    auto checked = CheckIndexPage(std::span(page, kIndexPageSizeBytes), parts_.header.file_id,
+                                  page_number, geometry_.entries_in_page(page_number));
+    if (!checked) return std::move(checked).error();
+    checked_pages_[page_number / 64].fetch_or(std::uint64_t{1} << (page_number % 64),
+                                              std::memory_order_release);
+    return page;
+  }
+
+  Result<const std::byte*> FetchSegment(std::uint64_t segment_number) const {
+    const auto offset_bytes =
+        LoadLittleEndian<std::uint64_t>(parts_.directory.bytes, 8 * segment_number);
+    const std::uint64_t size_bytes = geometry_.segment_size_bytes(segment_number);
+    if (offset_bytes % kIndexPageSizeBytes != 0 || offset_bytes < V2Header::kEncodedSizeBytes ||
+        offset_bytes > parts_.footer_offset_bytes ||
+        size_bytes > parts_.footer_offset_bytes - offset_bytes)
+      return Error{ErrorCode::kCorruption, "index segment " + std::to_string(segment_number) +
+                                               " does not lie between header and footer"};
+    auto mapped = FFR_TRY(source_.MapIndex(file_, offset_bytes, size_bytes));
+    FFR_ASSERT(mapped.bytes.size() == size_bytes);
+    Keep(std::move(mapped.owner));
+    segments_[segment_number].store(mapped.bytes.data(), std::memory_order_release);
+    return mapped.bytes.data();
+  }
+
+  // No mutex: one that a thread holds while another forks stays locked in the child for ever. If
+  // two threads fetch one segment, both copies are kept, and either will do.
+  void Keep(std::shared_ptr<const void> owner) const {
+    Owner* newest = owners_.load(std::memory_order_acquire);
+    // Most readers map a file once and hand out parts of it: one owner is enough then.
+    if (newest != nullptr && newest->owner == owner) return;
+    auto* node = new Owner{std::move(owner), newest};
+    while (!owners_.compare_exchange_weak(node->next, node, std::memory_order_acq_rel)) {
+    }
+  }
+
+  const RangeReader& source_;
+  const std::uint32_t file_;
+  const Parts parts_;
+  const IndexGeometry geometry_;
+  ZeroedAtomics<const std::byte*> segments_;     // Null until fetched.
+  ZeroedAtomics<std::uint64_t> checked_pages_;   // One bit for each page.
+  mutable std::atomic<Owner*> owners_{nullptr};  // A list that only grows.
+};
+
+// Bytes of the file, from `tail_bytes` where they are in it.
+Result<RangeReader::IndexBytes> Fetch(const RangeReader& source, std::uint32_t file,
+                                      std::span<const std::byte> tail_bytes,
+                                      std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  const std::uint64_t tail_begin = source.file_size_bytes(file) - tail_bytes.size();
+  if (offset_bytes < tail_begin) return source.MapIndex(file, offset_bytes, size_bytes);
+  return RangeReader::IndexBytes{nullptr,
+                                 tail_bytes.subspan(offset_bytes - tail_begin, size_bytes)};
+}
+
+Result<V2Footer> FetchFooter(const RangeReader& source, std::uint32_t file, const FileId& id,
+                             const V2Tail& tail, std::span<const std::byte> tail_bytes) {
+  const auto footer =
+      FFR_TRY(Fetch(source, file, tail_bytes, tail.footer_offset_bytes, tail.footer_size_bytes));
+  if (FooterCheck(footer.bytes, id, tail.footer_offset_bytes) != tail.footer_check)
+    return Error{ErrorCode::kCorruption, "footer: checksum does not match"};
+  return DecodeV2Footer(footer.bytes, tail.footer_offset_bytes);
+}
+
+Result<RangeReader::IndexBytes> FetchSection(const RangeReader& source, std::uint32_t file,
+                                             const FileId& id, const V2Section& section,
+                                             std::span<const std::byte> tail_bytes) {
+  auto fetched = FFR_TRY(Fetch(source, file, tail_bytes, section.offset_bytes, section.size_bytes));
+  if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
+    return Error{ErrorCode::kCorruption,
+                 "section of type " + std::to_string(section.type) + ": checksum does not match"};
+  return fetched;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::uint32_t file,
+                                               const V2Header& header,
+                                               std::span<const std::byte> tail_bytes) {
+  const FileId& id = header.file_id;
+  const auto tail = FFR_TRY(
+      DecodeV2Tail(tail_bytes.last<V2Tail::kEncodedSizeBytes>(), id, source.file_size_bytes(file)));
+  V2Index::Parts parts;
+  parts.header = header;
+  parts.footer_offset_bytes = tail.footer_offset_bytes;
+  parts.footer = FFR_TRY(FetchFooter(source, file, id, tail, tail_bytes));
+
+  // Divided, and compared with what the file has room for, before anything is allocated by it.
+  const IndexGeometry geometry{parts.footer.record_count, header.pages_per_segment};
+  const V2Section* directory = parts.footer.Find(V2Section::kSegmentDirectory);
+  if (directory == nullptr || directory->size_bytes / 8 != geometry.segment_count() ||
+      directory->size_bytes % 8 != 0 ||
+      geometry.page_count() > tail.footer_offset_bytes / kIndexPageSizeBytes)
+    return Error{
+        ErrorCode::kCorruption,
+        "footer: the index does not fit " + std::to_string(parts.footer.record_count) + " records"};
+  parts.directory = FFR_TRY(FetchSection(source, file, id, *directory, tail_bytes));
+  if (parts.directory.owner == nullptr) {  // A part of `tail_bytes`, which do not stay.
+    auto copy = std::make_shared<std::vector<std::byte>>(parts.directory.bytes.begin(),
+                                                         parts.directory.bytes.end());
+    parts.directory.bytes = *copy;
+    parts.directory.owner = std::move(copy);
+  }
+
+  const V2Section* schema = parts.footer.Find(V2Section::kSchema);
+  if ((schema != nullptr) != ((header.required_features & V2Header::kSchema) != 0))
+    return Error{ErrorCode::kCorruption, "footer: schema section and feature bit do not agree"};
+  if (schema != nullptr) {
+    constexpr std::uint64_t kSchemaSizeBytesMax = std::uint64_t{1} << 20;
+    if (schema->size_bytes > kSchemaSizeBytesMax)
+      return Error{ErrorCode::kCorruption, "schema: section is larger than 1 MiB"};
+    const auto section = FFR_TRY(FetchSection(source, file, id, *schema, tail_bytes));
+    parts.schema = FFR_TRY(Schema::Decode(section.bytes));
+  }
+  auto index = std::make_unique<V2Index>(source, file, std::move(parts));
+  if (!*index)
+    return Error{
+        ErrorCode::kIo,
+        "no memory to keep track of " + std::to_string(geometry.page_count()) + " index pages",
+        ENOMEM};
+  return std::unique_ptr<FileIndex>(std::move(index));
+}
+
+}  // namespace ffrecord

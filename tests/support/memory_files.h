@@ -1,0 +1,95 @@
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord::test {
+
+// A RangeReader over files in memory: no file system between a test and what it tests, and faults
+// on order.
+class MemoryFiles final : public RangeReader {
+ public:
+  explicit MemoryFiles(std::vector<std::string> contents, std::uint32_t alignment_bytes = 1)
+      : contents_(std::move(contents)), alignment_bytes_(alignment_bytes) {
+    for (std::size_t i = 0; i < contents_.size(); ++i)
+      names_.push_back("memory-" + std::to_string(i) + ".ffr");
+  }
+
+  // What a read of these bytes gives; kOk where nothing is to go wrong.
+  std::function<ErrorCode(const RangeRead&)> fault = [](const RangeRead&) {
+    return ErrorCode::kOk;
+  };
+
+  std::string& content(std::size_t file) { return contents_[file]; }
+  std::uint64_t read_call_count() const { return read_calls_; }
+  std::uint64_t range_count() const { return ranges_; }
+  std::uint64_t range_bytes() const { return range_bytes_; }
+  std::uint64_t map_call_count() const { return map_calls_; }
+  void ResetCounts() { read_calls_ = ranges_ = range_bytes_ = map_calls_ = 0; }
+
+  std::size_t file_count() const noexcept override { return contents_.size(); }
+  const std::string& file_name(std::uint32_t file) const noexcept override { return names_[file]; }
+  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
+    return contents_[file].size();
+  }
+  std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return alignment_bytes_; }
+
+  Result<void> Read(std::span<RangeRead> ranges) const override {
+    ++read_calls_;
+    for (RangeRead& range : ranges) {
+      ++ranges_;
+      range_bytes_ += range.destination.size();
+      range.status = fault(range);
+      if (range.status == ErrorCode::kOk) range.status = ReadOne(range);
+    }
+    return {};
+  }
+
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const override {
+    ++map_calls_;
+    const std::string& content = contents_[file];
+    if (offset_bytes > content.size() || size_bytes > content.size() - offset_bytes)
+      return Error{ErrorCode::kCorruption, "index passes the end of the file"};
+    return IndexBytes{nullptr, std::as_bytes(std::span(content)).subspan(offset_bytes, size_bytes)};
+  }
+
+ private:
+  ErrorCode ReadOne(const RangeRead& range) const {
+    const std::string& content = contents_[range.file];
+    const auto address = reinterpret_cast<std::uintptr_t>(range.destination.data());
+    if ((range.offset_bytes | range.destination.size() | address) % alignment_bytes_ != 0)
+      return ErrorCode::kInvalidArgument;
+    if (range.offset_bytes > content.size()) return ErrorCode::kCorruption;
+    const std::size_t there =
+        std::min<std::size_t>(range.destination.size(), content.size() - range.offset_bytes);
+    if (there < range.destination.size() && alignment_bytes_ == 1) return ErrorCode::kCorruption;
+    std::memcpy(range.destination.data(), content.data() + range.offset_bytes, there);
+    return ErrorCode::kOk;
+  }
+
+  std::vector<std::string> contents_;
+  std::vector<std::string> names_;
+  std::uint32_t alignment_bytes_;
+  mutable std::atomic<std::uint64_t> read_calls_{0};
+  mutable std::atomic<std::uint64_t> ranges_{0};
+  mutable std::atomic<std::uint64_t> range_bytes_{0};
+  mutable std::atomic<std::uint64_t> map_calls_{0};
+};
+
+// The content in an allocation of just its size, so that a sanitizer sees reads past its end.
+inline std::shared_ptr<MemoryFiles> InMemory(std::string content,
+                                             std::uint32_t alignment_bytes = 1) {
+  content.shrink_to_fit();
+  return std::make_shared<MemoryFiles>(std::vector<std::string>{std::move(content)},
+                                       alignment_bytes);
+}
+
+}  // namespace ffrecord::test
