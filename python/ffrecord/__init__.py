@@ -1,10 +1,24 @@
 """Training data at the speed of the device: record files, read in batches, local or served."""
 
+from ffrecord.batch import Batch
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
+from ffrecord.reader import FileInfo, Reader, open
+from ffrecord.served import Published, list_published, publish, remove_published
+from ffrecord.writer import Writer, WriteSummary
 
 __all__ = [
+    "Batch",
     "ConflictError",
     "CorruptionError",
     "DeadlineExceeded",
+    "FileInfo",
+    "Published",
+    "Reader",
     "UnavailableError",
+    "WriteSummary",
+    "Writer",
+    "list_published",
+    "open",
+    "publish",
+    "remove_published",
 ]

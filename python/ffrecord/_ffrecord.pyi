@@ -1,9 +1,105 @@
 """The face of the extension, by hand; stubtest compares the two."""
 
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
+
+_BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
+
+@final
+class Schema:
+    """How the bytes of a record are cut into columns."""
+
+    def __init__(self, columns: Sequence[tuple[str, str, Sequence[int]]]) -> None: ...
+    @property
+    def columns(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, type and shape of each."""
+
+@final
+class Batch:
+    """Records in one block; arrays keep it alive."""
+
+    @staticmethod
+    def from_packed(
+        data: npt.NDArray[np.uint8],
+        offsets: npt.NDArray[np.int64],
+        status: npt.NDArray[np.uint8],
+        schema: Schema,
+    ) -> Batch: ...
+    def __len__(self) -> int: ...
+    @property
+    def slab(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def starts(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def status(self) -> npt.NDArray[np.uint8]: ...
+    def packed(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """The records back to back, and where each ends: n + 1 offsets."""
+    def records(self) -> list[npt.NDArray[np.uint8]]: ...
+    def column_views(self, column: int) -> list[npt.NDArray[np.uint8]]: ...
+    def column_text(self, column: int) -> list[str]: ...
+    def gather_fixed(self, column: int, destination: npt.NDArray[np.uint8]) -> None: ...
+    def select(self, positions: npt.NDArray[np.int64]) -> Batch: ...
+
+@final
+class RecordReader:
+    """An ordered list of files, or what a daemon serves."""
+
+    @staticmethod
+    def open(
+        locations: Sequence[bytes],
+        *,
+        check_data: bool = True,
+        salvage: bool = False,
+        direct: bool = False,
+    ) -> RecordReader: ...
+    def __len__(self) -> int: ...
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def file_count(self) -> int: ...
+    @property
+    def fingerprint(self) -> bytes: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    def file(self, file_index: int) -> dict[str, Any]: ...
+    def read_batch(self, indices: npt.NDArray[np.int64]) -> Batch: ...
+    def stats(self) -> dict[str, Any]: ...
+    def describe(self, index: int, status: int) -> str: ...
+    def raise_for(self, index: int, status: int) -> NoReturn: ...
+
+@final
+class RecordWriter:
+    """One version 2 file."""
+
+    @staticmethod
+    def create(
+        path: bytes,
+        schema: Schema,
+        *,
+        compress: bool = False,
+        level: int = 3,
+        align: int = 1,
+        replace: bool = False,
+    ) -> RecordWriter: ...
+    def write(self, record: _BytesLike) -> None: ...
+    def write_fields(self, fields: Sequence[_BytesLike]) -> None: ...
+    def close(self) -> dict[str, Any]: ...
+    def discard(self) -> None: ...
+
+@final
+class V1Writer:
+    """One version 1 file."""
+
+    @staticmethod
+    def create(path: bytes, record_count: int, *, replace: bool = False) -> V1Writer: ...
+    def write(self, record: _BytesLike) -> None: ...
+    def close(self) -> dict[str, Any]: ...
+    def discard(self) -> None: ...
 
 @final
 class Permutation:
@@ -24,3 +120,18 @@ class BlockedPermutation:
     def __len__(self) -> int: ...
     def range(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """The indices at positions [begin, end)."""
+
+def publish(
+    files: Sequence[bytes],
+    address: str,
+    *,
+    replace: bool = False,
+    timeout_s: float = 30.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> None: ...
+def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, int, int]]:
+    """Name, size in bytes and count of files of each."""
+
+def remove_published(address: str, *, timeout_s: float = 30.0) -> None: ...
+def probe_io_engine() -> tuple[str, str]:
+    """Name of the engine that reads files here, and why."""

@@ -4,5 +4,10 @@
 PYBIND11_MODULE(_ffrecord, module) {
   using namespace ffrecord::python;
   module.doc() = "Private: use the package ffrecord.";
+  BindSchema(module);
+  BindBatch(module);
+  BindRecordReader(module);
+  BindRecordWriter(module);
   BindPermutation(module);
+  BindIoProbe(module);
 }

@@ -1,0 +1,1 @@
+"""The commands `ffrecord` and `ffrecord-pack`: they parse, call the library, and print."""

@@ -1,0 +1,67 @@
+"""What this machine gives to the library, and what holds it back."""
+
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import resource
+import shutil
+from typing import Any
+
+from ffrecord import _ffrecord
+from ffrecord.cli.units import show_size
+
+# Below this many descriptors, many files and workers at once run out of them.
+_DESCRIPTORS_ENOUGH = 4096
+
+
+def examine() -> dict[str, Any]:
+    """The facts, and what to do about those that are not as they should be."""
+    engine, reason = _ffrecord.probe_io_engine()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    memory = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
+    facts: dict[str, Any] = {
+        "ffrecord": _version("ffrecord"),
+        "python": platform.python_version(),
+        "numpy": _version("numpy"),
+        "torch": _version("torch"),
+        "kernel": platform.release(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
+        "io_engine": engine,
+        "io_engine_reason": reason,
+        "open_files_limit": soft,
+        "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
+        "shared_memory_free_bytes": memory.free if memory else 0,
+    }
+    advice = []
+    if engine != "io_uring":
+        advice.append(
+            "reads go through a pool of threads, for io_uring is refused; in a container, allow "
+            "the calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
+        )
+    if soft < _DESCRIPTORS_ENOUGH:
+        advice.append(f"only {soft} files may be open at once: ulimit -n {max(soft, hard)}")
+    if facts["torch"] is None:
+        advice.append("torch is not installed, so there is no ffrecord.torch: pip install torch")
+    return {**facts, "advice": advice}
+
+
+def show_findings(findings: dict[str, Any]) -> str:
+    """For people: one fact a line, then the advice."""
+    lines = []
+    for name, value in findings.items():
+        if name.endswith("_bytes"):
+            value = "unlimited" if value is None else show_size(value)
+        if name != "advice":
+            lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<22}{value}")
+    lines += [f"advice: {line}" for line in findings["advice"]] or ["all is as it should be"]
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,90 @@
+"""ffrecord-pack: a folder of classes, a tar or JSON lines into record files."""
+
+import dataclasses
+import json
+import sys
+import time
+
+import click
+
+from ffrecord.cli.console import progress_bar, run
+from ffrecord.cli.units import Size, show_size
+from ffrecord.pack import PackSummary, open_source, pack
+
+_CLASSES_SHOWN_MAX = 30
+
+
+@click.command()
+@click.version_option(package_name="ffrecord")
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option("--compress", is_flag=True, help="Compress each record with zstd.")
+@click.option(
+    "--part-size", type=Size(), default="1GiB", show_default=True, help="Of each part of a folder."
+)
+@click.option("--replace", is_flag=True, help="Replace DESTINATION if it exists.")
+@click.option("--follow-links", is_flag=True, help="Pack what symbolic links point at.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Only files such as '*.png'.")
+@click.option("--label-field", metavar="NAME", help="The field of a JSON line that is its label.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    source: str,
+    destination: str,
+    compress: bool,
+    part_size: int,
+    replace: bool,
+    follow_links: bool,
+    include: tuple[str, ...],
+    label_field: str | None,
+    as_json: bool,
+) -> None:
+    """Pack SOURCE into DESTINATION.
+
+    SOURCE is a folder with a subfolder for each class, a tar (plain or compressed), or *.jsonl.
+    DESTINATION is one file if it ends in .ffr, else a folder of parts. Nothing is visible under
+    its name before all of it is there.
+    """
+    begin = time.monotonic()
+    with progress_bar("packing") as show:
+        samples = open_source(
+            source, follow_links=follow_links, include=include, label_field=label_field
+        )
+        summary = pack(
+            samples,
+            destination,
+            compress=compress,
+            part_size_bytes=part_size,
+            replace=replace,
+            progress=None if show is None else lambda done: show(done, samples.size_bytes),
+        )
+    seconds = time.monotonic() - begin
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(summary), "seconds": round(seconds, 3)}))
+    else:
+        click.echo(_line(destination, summary, seconds))
+
+
+def _line(destination: str, summary: PackSummary, seconds: float) -> str:
+    rate = summary.raw_size_bytes / max(seconds, 1e-9)
+    parts = f" in {summary.file_count} files" if summary.file_count > 1 else ""
+    line = (
+        f"packed {summary.record_count} records, {show_size(summary.raw_size_bytes)}, into "
+        f"{destination}{parts}, {show_size(summary.file_size_bytes)}; "
+        f"{seconds:.1f} s, {show_size(rate)}/s"
+    )
+    for what, count in summary.skipped.items():
+        line += f"; skipped {count} {what}"
+    if summary.classes:
+        shown = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
+        more = ", ..." if len(summary.classes) > _CLASSES_SHOWN_MAX else ""
+        line += f"; {len(summary.classes)} classes: {', '.join(shown)}{more}"
+    return line
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    return run(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Writing samples to one file, or to a folder of parts, all or nothing."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffrecord.errors import ConflictError
+from ffrecord.pack.source import Progressed, Source
+from ffrecord.writer import Writer, WriteSummary
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class PackSummary:
+    """What was packed; sizes in bytes, `raw` before compression."""
+
+    record_count: int = 0
+    raw_size_bytes: int = 0
+    file_size_bytes: int = 0
+    file_count: int = 0
+    classes: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def add(self, file: WriteSummary) -> None:
+        """Count a finished file."""
+        self.record_count += file.record_count
+        self.raw_size_bytes += file.raw_size_bytes
+        self.file_size_bytes += file.file_size_bytes
+        self.file_count += 1
+
+
+def pack(
+    source: Source,
+    destination: str | os.PathLike[str],
+    *,
+    compress: bool = False,
+    part_size_bytes: int = 1 << 30,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> PackSummary:
+    """Write all samples of `source`; nothing is visible before all of it is.
+
+    Args:
+        source: see `open_source`.
+        destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on.
+        compress: each record with zstd.
+        part_size_bytes: in a folder, a part ends with the record that reaches this raw size.
+        replace: replace what is there: a file, or a folder with nothing but `*.ffr` in it.
+        progress: called with the bytes of the source that are behind.
+
+    Raises:
+        ConflictError: the destination exists and may not be replaced.
+        ValueError: there is nothing to pack, or the source is not what it should be.
+        CorruptionError: the source is damaged.
+        OSError: the source cannot be read, or the destination cannot be written.
+    """
+    path = Path(destination)
+    _check_vacant(path, replace)
+    summary = PackSummary(classes=source.classes)
+    samples = _observed(source, progress)
+    if path.suffix == ".ffr":
+        _write_file(samples, source, path, compress, replace, summary)
+    else:
+        with _new_folder(path, replace) as folder:
+            _write_parts(samples, source, folder, compress, part_size_bytes, summary)
+    summary.skipped = {what: count for what, count in source.skipped.items() if count}
+    return summary
+
+
+def _observed(source: Source, progress: Progress | None) -> Iterator[Progressed]:
+    empty = True
+    for sample, done_bytes in source.samples():
+        empty = False
+        yield sample, done_bytes
+        if progress is not None:
+            progress(done_bytes)
+    if empty:
+        raise ValueError("the source has no samples: there is nothing to pack")
+
+
+def _write_file(
+    samples: Iterator[Progressed],
+    source: Source,
+    path: Path,
+    compress: bool,
+    replace: bool,
+    summary: PackSummary,
+) -> None:
+    with _writer(path, source, compress, replace) as writer:
+        for sample, _ in samples:
+            writer.write(sample)
+        summary.add(writer.close())
+
+
+def _write_parts(
+    samples: Iterator[Progressed],
+    source: Source,
+    folder: Path,
+    compress: bool,
+    part_size_bytes: int,
+    summary: PackSummary,
+) -> None:
+    item = next(samples, None)
+    while item is not None:
+        path = folder / f"PART_{summary.file_count:05}.ffr"
+        size_bytes = 0
+        with _writer(path, source, compress, False) as writer:
+            while item is not None and size_bytes < part_size_bytes:
+                writer.write(item[0])
+                size_bytes += len(item[0]["payload"])
+                item = next(samples, None)
+            summary.add(writer.close())
+
+
+def _writer(path: Path, source: Source, compress: bool, replace: bool) -> Writer:
+    return Writer(path, source.schema, compress="zstd" if compress else None, replace=replace)
+
+
+def _check_vacant(path: Path, replace: bool) -> None:
+    """Before any work: packing may take hours."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to pack into")
+    if not os.path.lexists(path):
+        return
+    if not replace:
+        raise ConflictError(errno.EEXIST, f"{path} exists; --replace replaces it")
+    if path.suffix == ".ffr":
+        if path.is_dir():
+            raise ConflictError(errno.EISDIR, f"{path} is a folder; take another name")
+        return
+    if not path.is_dir():
+        raise ConflictError(errno.ENOTDIR, f"{path} is no folder; remove it, or name a *.ffr file")
+    if others := [entry.name for entry in path.iterdir() if entry.suffix != ".ffr"]:
+        raise ConflictError(
+            errno.EEXIST, f"{path} holds other things than *.ffr, such as {others[0]}: not replaced"
+        )
+
+
+@contextmanager
+def _new_folder(path: Path, replace: bool) -> Iterator[Path]:
+    """A folder that gets its name when the block is left, and vanishes if by an exception.
+
+    Until then it is called `.NAME.partial-*`, and locked: what a killed run left is known by its
+    lock being free, and is removed by the next run.
+    """
+    prefix = f".{path.name}.partial-"
+    for left_over in path.parent.glob(prefix + "*"):
+        with _locked(left_over) as ours:
+            if ours:
+                shutil.rmtree(left_over)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+    try:
+        with _locked(partial):
+            partial.chmod(0o777 & ~_umask())
+            yield partial
+            _sync(partial)
+            _publish(partial, path, replace)
+            _sync(path.parent)
+    finally:
+        # What is left under this name now is unfinished, or what was replaced.
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Holds the folder's lock if it is free; says whether."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _publish(partial: Path, path: Path, replace: bool) -> None:
+    if replace and path.exists():
+        _exchange(partial, path)
+        return
+    try:
+        os.rename(partial, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        message = f"{path} has come into being meanwhile; it was left as it is"
+        raise ConflictError(errno.EEXIST, message) from None
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swaps two names at once: at no moment is either missing."""
+    at_fdcwd, rename_exchange = -100, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot swap {one} and {other}: {os.strerror(number)}")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,115 @@
+"""Schemas as Python sees them: `{"image": "bytes", "label": "i64", "box": "f32[4]"}`.
+
+A type is one of bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, with a shape in
+brackets if it is not a scalar, or bytes, or utf8. NumPy has no bf16: such a column is uint16, the
+bits as they are; `ffrecord.torch` makes it `torch.bfloat16`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+
+_TYPE = re.compile(r"(\w+)(?:\[(\d+(?:,\d+)*)\])?")
+_DTYPES = {
+    "bool": "?",
+    "u8": "u1",
+    "i8": "i1",
+    "u16": "<u2",
+    "i16": "<i2",
+    "u32": "<u4",
+    "i32": "<i4",
+    "u64": "<u8",
+    "i64": "<i8",
+    "f16": "<f2",
+    "bf16": "<u2",
+    "f32": "<f4",
+    "f64": "<f8",
+}
+
+
+class Column(NamedTuple):
+    """One column: its name, the name of its type, and its shape, () for scalars and bytes."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """What NumPy calls the type; None for bytes and utf8."""
+        code = _DTYPES.get(self.type)
+        return None if code is None else np.dtype(code)
+
+    @property
+    def spelling(self) -> str:
+        """The type as a schema spells it: `f32[3,224,224]`."""
+        return self.type + (f"[{','.join(map(str, self.shape))}]" if self.shape else "")
+
+
+def parse(schema: Mapping[str, str] | None) -> _ffrecord.Schema:
+    """Check a schema and make the library's own.
+
+    Raises:
+        ValueError: a name or a type is wrong.
+    """
+    columns = []
+    for name, spelling in (schema or {}).items():
+        match = _TYPE.fullmatch(spelling.replace(" ", ""))
+        if match is None:
+            raise ValueError(f"column '{name}': '{spelling}' is no type; write i64 or f32[3,224]")
+        shape = [int(size) for size in match[2].split(",")] if match[2] else []
+        columns.append((name, match[1], shape))
+    return _ffrecord.Schema(columns)
+
+
+def columns_of(schema: _ffrecord.Schema) -> tuple[Column, ...]:
+    """The columns of the library's schema."""
+    return tuple(Column(*column) for column in schema.columns)
+
+
+def encode(column: Column, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The value of a fixed-width column as the file holds it.
+
+    Raises:
+        ValueError: the shape is another, or a number does not fit the type.
+        TypeError: it is no number of that kind, such as a fraction for an integer.
+    """
+    dtype = column.dtype
+    assert dtype is not None
+    array = np.asarray(value)
+    if array.shape != column.shape:
+        raise ValueError(
+            f"column '{column.name}' has shape {column.shape}, the value has {array.shape}"
+        )
+    if column.type == "bf16":
+        array = _bf16_bits(array)
+    if array.dtype != dtype:
+        if not np.can_cast(array.dtype, dtype, "same_kind") and not _integers(array.dtype, dtype):
+            raise TypeError(f"column '{column.name}' is {column.type}, the value is {array.dtype}")
+        if dtype.kind in "iu" and array.size:
+            limits = np.iinfo(dtype)
+            if int(array.min()) < limits.min or int(array.max()) > limits.max:
+                raise ValueError(f"column '{column.name}': {value!r} does not fit {column.type}")
+        array = array.astype(dtype)
+    return np.ascontiguousarray(array)
+
+
+def _integers(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    return source.kind in "iu" and target.kind in "iu"
+
+
+def _bf16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """Bits stay as they are (uint16, or a bfloat16 of ml_dtypes); floats are rounded to even."""
+    if array.dtype.name == "bfloat16":
+        return array.view(np.uint16)
+    if array.dtype.kind != "f":
+        return array
+    bits = np.asarray(array, np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    # Rounding could carry a NaN over to infinity: it is cut instead, and kept a quiet NaN.
+    return np.where(np.isnan(array), (bits >> 16 | 0x40).astype(np.uint16), rounded)

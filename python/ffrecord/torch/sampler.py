@@ -1,0 +1,286 @@
+"""The order of an epoch, cut into batches for ranks."""
+
+import copy
+import os
+from collections.abc import Iterator, Sized
+from typing import Any, Literal, NamedTuple
+
+import torch.distributed
+from torch.utils import data
+
+from ffrecord._ffrecord import BlockedPermutation, Permutation
+
+# Which specified order; docs/format.md, "Order 1".
+_ORDER = 1
+
+
+class IndexBatch(list[int]):
+    """Indices of one batch, and where in the stream they stand: seed, epoch, first position.
+
+    They travel with the indices, so that a worker that outlives its epoch sees the new one.
+    """
+
+    __slots__ = ("epoch", "position", "seed")
+
+    seed: int
+    epoch: int
+    position: int
+
+
+class Cursor(NamedTuple):
+    """The place in the stream that comes next."""
+
+    epoch: int
+    position: int
+
+
+class Sampler(data.Sampler[list[int]]):
+    """Yields this rank's share of each global batch, of one global order.
+
+    The order of an epoch is a function of seed, epoch and position alone: exact, without a list in
+    memory, and the same at every world size, for each step of `global_batch` records is cut among
+    the ranks. Every rank takes the same number of steps. For `batch_sampler=` of a loader.
+
+    An epoch that was yielded whole is followed by the next; `set_epoch` is only needed to jump.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        global_batch: int,
+        seed: int = 0,
+        *,
+        block: int | None = None,
+        window: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        last: Literal["drop", "pad", "short"] = "drop",
+        uneven: bool = False,
+    ) -> None:
+        """Define the stream and this rank's share of it.
+
+        Args:
+            dataset: what is sampled, or its length. If it has a `fingerprint`, a state says which
+                data it belongs to.
+            global_batch: records of one step over all ranks.
+            seed: 0 to 2**64 - 1.
+            block: records of one block, for slow disks: blocks are permuted, then records inside
+                windows of `window` blocks. None, the default, permutes all records.
+            window: blocks of one window; given with `block`.
+            rank: of this process; by default that of torch.distributed, or of torchrun.
+            world_size: likewise.
+            last: what becomes of a last step with too few records: "drop"; "pad" from the epoch's
+                start; "short". So that no rank waits for one that has nothing, a short step with
+                fewer records than ranks is padded to one record for each.
+            uneven: allow a global batch that does not divide among the ranks; their shares then
+                differ by one record.
+
+        Raises:
+            ValueError: an argument is wrong, or the epoch would be empty.
+        """
+        self.count = dataset if isinstance(dataset, int) else len(dataset)
+        self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
+        self.global_batch = global_batch
+        self.seed = seed
+        self.block = block
+        self.window = window
+        self.last = last
+        self.uneven = uneven
+        self._rank = rank
+        self._world_size = world_size
+        self._next = Cursor(0, 0)  # Where the next iteration begins.
+        self._cursor = self._next  # What the state says: all before it was handed out.
+        self._check()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._next.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`; stays where it is if it is in that epoch already."""
+        if epoch != self._next.epoch:
+            self._move(Cursor(epoch, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the stream, as a few scalars (JSON, at most 256 bytes).
+
+        It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
+        """
+        return {
+            "order": _ORDER,
+            "seed": self.seed,
+            "epoch": self._cursor.epoch,
+            "position": self._cursor.position,
+            "block": self.block,
+            "window": self.window,
+            "count": self.count,
+            "fingerprint": self.fingerprint,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the stream of `state`, at any world size and with any global batch.
+
+        The seed and the kind of order come from the state.
+
+        Raises:
+            ValueError: the state is of other data, or of an order that this version does not know.
+        """
+        missing = [name for name in self.state_dict() if name not in state]
+        if missing:
+            raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
+        if state["order"] != _ORDER:
+            raise ValueError(f"the state is of order {state['order']}; known here is {_ORDER}")
+        self._check_same_data(state)
+        if not 0 <= state["position"] <= self.count or state["epoch"] < 0:
+            raise ValueError(
+                f"the state points at epoch {state['epoch']}, position {state['position']} of "
+                f"{self.count} records: it is damaged"
+            )
+        resumed = copy.copy(self)
+        resumed.seed, resumed.block, resumed.window = state["seed"], state["block"], state["window"]
+        resumed._check()
+        cursor = Cursor(state["epoch"], state["position"])
+        resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
+        vars(self).update(vars(resumed))  # All of it at once: a refused state changes nothing.
+
+    @property
+    def start(self) -> Cursor:
+        """The place where the next iteration begins."""
+        return self._next
+
+    def rewind_to(self, cursor: Cursor) -> None:
+        """Let the state say `cursor`: a loader reads ahead, but has delivered only that much."""
+        self._cursor = cursor
+
+    def after(self, cursor: Cursor) -> Cursor:
+        """The place one step behind `cursor`."""
+        position = cursor.position + self.global_batch
+        if position < self.count and self._steps(position):
+            return Cursor(cursor.epoch, position)
+        return Cursor(cursor.epoch + 1, 0)
+
+    def __len__(self) -> int:
+        return self._steps(0)
+
+    def __iter__(self) -> Iterator[IndexBatch]:
+        rank, world_size = self._place()
+        start = self._next
+        self._next = Cursor(start.epoch, 0)
+        self._cursor = start
+        return self._stream(start, rank, world_size)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ffrecord.torch.Sampler: {self.count} records, {self.global_batch} a step, seed "
+            f"{self.seed}, at epoch {self._cursor.epoch}, position {self._cursor.position}>"
+        )
+
+    def _stream(self, start: Cursor, rank: int, world_size: int) -> Iterator[IndexBatch]:
+        order = self._order(start.epoch)
+        cursor = start
+        for _ in range(self._steps(start.position)):
+            size = self._step_size(cursor.position, world_size)
+            first = cursor.position + rank * size // world_size
+            end = cursor.position + (rank + 1) * size // world_size
+            batch = IndexBatch(self._indices(order, first, end))
+            batch.seed, batch.epoch, batch.position = self.seed, cursor.epoch, first
+            cursor = self._cursor = self.after(cursor)
+            if cursor.epoch != start.epoch and self._next.epoch == start.epoch:
+                self._next = cursor
+            yield batch
+
+    def _order(self, epoch: int) -> Permutation | BlockedPermutation:
+        if self.block is None or self.window is None:
+            return Permutation(seed=self.seed, epoch=epoch, count=self.count)
+        return BlockedPermutation(
+            seed=self.seed, epoch=epoch, count=self.count, block=self.block, window=self.window
+        )
+
+    def _indices(
+        self, order: Permutation | BlockedPermutation, first: int, end: int
+    ) -> Iterator[int]:
+        """The indices at positions [first, end); behind the end the epoch begins again."""
+        while first < end:
+            begin = first % self.count
+            size = min(end - first, self.count - begin)
+            yield from order.range(begin, begin + size).tolist()
+            first += size
+
+    def _step_size(self, position: int, world_size: int) -> int:
+        """Records of the step at `position`, over all ranks."""
+        left = self.count - position
+        if left >= self.global_batch or self.last == "pad":
+            return self.global_batch
+        return max(left, world_size)
+
+    def _steps(self, position: int) -> int:
+        """Steps from `position` to the end of its epoch."""
+        left = self.count - position
+        if self.last == "drop":
+            return left // self.global_batch
+        return -(-left // self.global_batch)
+
+    def _move(self, cursor: Cursor) -> None:
+        self._next = self._cursor = cursor
+
+    def _check(self) -> None:
+        if self.count < 1:
+            raise ValueError("the dataset is empty: there is nothing to sample")
+        if self.global_batch < 1:
+            raise ValueError(f"global_batch is {self.global_batch}; it must be positive")
+        if (self.block is None) != (self.window is None):
+            raise ValueError("block and window belong together: give both or neither")
+        if self.last not in ("drop", "pad", "short"):
+            raise ValueError(f"last is {self.last!r}; it can be drop, pad, short")
+        if self.last == "drop" and self.count < self.global_batch:
+            raise ValueError(
+                f"an epoch would be empty: {self.count} records are fewer than global_batch "
+                f"{self.global_batch}; take last='pad', last='short' or a smaller global_batch"
+            )
+        self._order(0)  # Refuses what it cannot do: seed, block, window.
+        if self._world_size is not None:
+            self._place()
+
+    def _check_same_data(self, state: dict[str, Any]) -> None:
+        if state["count"] != self.count:
+            raise ValueError(
+                f"the state is of {state['count']} records, the dataset has {self.count}: resuming "
+                "would not continue the same stream; open the same files in the same order"
+            )
+        theirs, ours = state["fingerprint"], self.fingerprint
+        if theirs is not None and ours is not None and theirs != ours:
+            raise ValueError(
+                f"the state is of data with the fingerprint {theirs}, the dataset has {ours}: "
+                "records or their order differ; open the same files in the same order"
+            )
+
+    def _place(self) -> tuple[int, int]:
+        """Rank and world size; the step must divide among that many."""
+        rank, world_size = self._rank, self._world_size
+        if world_size is None:
+            world_size = _from_environment("WORLD_SIZE", 1)
+        if rank is None:
+            rank = _from_environment("RANK", 0)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not below the world size {world_size}")
+        if self.global_batch < world_size:
+            raise ValueError(
+                f"global_batch {self.global_batch} leaves some of {world_size} ranks without a "
+                f"record; take {world_size} or more"
+            )
+        if self.global_batch % world_size and not self.uneven:
+            below = self.global_batch // world_size * world_size
+            raise ValueError(
+                f"global_batch {self.global_batch} does not divide among {world_size} ranks; take "
+                f"{below} or {below + world_size}, another world size, or uneven=True"
+            )
+        return rank, world_size
+
+
+def _from_environment(name: str, default: int) -> int:
+    """Of torch.distributed if it runs, else of torchrun, else `default`."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        world = torch.distributed
+        return world.get_world_size() if name == "WORLD_SIZE" else world.get_rank()
+    return int(os.environ.get(name, default))

@@ -1,0 +1,174 @@
+"""Writing record files."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+from ffrecord.schema import columns_of, encode, parse
+
+# What shows its bytes as they are; arrays of any type, contiguous or not.
+BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class WriteSummary:
+    """What a finished file holds; sizes in bytes, `raw` before compression."""
+
+    record_count: int
+    raw_size_bytes: int
+    file_size_bytes: int
+    fingerprint: str
+
+
+class Writer:
+    """Writes one file; nothing is visible under its name before it is whole and on the disk.
+
+    >>> with ffrecord.Writer("a.ffr", schema={"image": "bytes", "label": "i64"}) as writer:
+    ...     writer.write({"image": png, "label": 3})
+
+    Leaving the block publishes the file; leaving it by an exception leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Mapping[str, str] | None = None,
+        *,
+        compress: Literal["zstd"] | None = None,
+        level: int = 3,
+        align: int = 1,
+        replace: bool = False,
+    ) -> None:
+        """Start a file.
+
+        Args:
+            path: where the file will be; its folder must be there.
+            schema: type by column name (ffrecord.schema); None if records are just bytes.
+            compress: each record by itself; kept raw where that gains less than 5 %.
+            level: of the compression, 1 to 19.
+            align: of each record in the file, in bytes: 1, or 512 or 4096 for direct reads.
+            replace: replace a file of that name.
+
+        Raises:
+            ValueError: an option or the schema is wrong.
+            ConflictError: the file exists and `replace` is False.
+            OSError: the folder is missing or cannot be written.
+        """
+        if compress not in (None, "zstd"):
+            raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
+        own_schema = parse(schema)
+        self.path = os.fspath(path)
+        self._summary: WriteSummary | None = None
+        self._columns = columns_of(own_schema)
+        self._inner = _ffrecord.RecordWriter.create(
+            os.fsencode(path),
+            own_schema,
+            compress=compress is not None,
+            level=level,
+            align=align,
+            replace=replace,
+        )
+
+    def write(self, sample: BytesLike | Mapping[str, Any]) -> None:
+        """Add one record: a dict with a value for each column, or bytes if there is no schema.
+
+        Bytes are whatever has a buffer, arrays of any type included: all their `nbytes`, in C
+        order, strided ones copied.
+
+        Raises:
+            ValueError: a column is missing, unknown, of another shape or out of its type's range.
+            TypeError: a value is of another kind than its column.
+            OSError: the disk refuses; the writer is spoilt, only `discard` is left.
+        """
+        if not self._columns:
+            if isinstance(sample, Mapping):
+                raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
+            self._inner.write(_buffer(sample))
+            return
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
+        if len(sample) != len(self._columns):
+            self._refuse_columns(sample)
+        fields: list[BytesLike] = []
+        for column in self._columns:
+            try:
+                value = sample[column.name]
+            except KeyError:
+                self._refuse_columns(sample)
+            if column.type == "utf8":
+                if not isinstance(value, str):
+                    raise TypeError(f"column '{column.name}' is utf8, not {type(value).__name__}")
+                fields.append(value.encode())
+            elif column.type == "bytes":
+                fields.append(_buffer(value))
+            else:
+                fields.append(encode(column, value))
+        self._inner.write_fields(fields)
+
+    def close(self) -> WriteSummary:
+        """Write the index, put all on the disk, publish. Once is enough; twice does no harm.
+
+        Raises:
+            OSError: the disk refuses; what was there before is untouched.
+            ConflictError: a file of that name has come into being meanwhile.
+        """
+        if self._summary is None:
+            summary = self._inner.close()
+            fingerprint = summary["fingerprint"].hex()
+            self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
+        return self._summary
+
+    def discard(self) -> None:
+        """Leave nothing behind. Does nothing after `close`."""
+        self._inner.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        return f"ffrecord.Writer({self.path!r})"
+
+    def _refuse_columns(self, sample: Mapping[str, Any]) -> None:
+        names = [column.name for column in self._columns]
+        raise ValueError(
+            f"a record has the columns {', '.join(names)}; "
+            f"missing: {', '.join(n for n in names if n not in sample) or 'none'}; "
+            f"unknown: {', '.join(str(n) for n in sample if n not in names) or 'none'}"
+        )
+
+
+def _buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
+    """The bytes of `value`, contiguous, without a copy if they are so already."""
+    if isinstance(value, bytes | bytearray):
+        return value
+    if not isinstance(value, np.ndarray):
+        try:
+            view = memoryview(value)
+        except TypeError:
+            if not hasattr(value, "__array__"):
+                raise TypeError(
+                    f"bytes or an array is needed, not {type(value).__name__}"
+                ) from None
+            value = np.asarray(value)
+        else:
+            return view if view.c_contiguous else view.tobytes()
+    if value.dtype.hasobject:
+        raise TypeError("an array of Python objects has no bytes to store")
+    return np.ascontiguousarray(value)

@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/batch.h>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+
+namespace ffrecord::python {
+namespace {
+
+// Batches are immutable here, so threads may share them. Arrays keep their Batch alive.
+using Handle = std::shared_ptr<Batch>;
+
+py::array Slab(const py::object& self) {
+  const auto data = self.cast<const Batch&>().data();
+  return View<std::uint8_t>(data.data(), data.size(), self);
+}
+
+py::list Views(const py::object& self, std::span<const std::int64_t> starts,
+               std::span<const std::int64_t> sizes) {
+  const std::byte* slab = self.cast<const Batch&>().data().data();
+  py::list views(starts.size());
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    views[i] = View<std::uint8_t>(slab + starts[i], static_cast<std::size_t>(sizes[i]), self);
+  return views;
+}
+
+py::list Records(const py::object& self) {
+  const auto& batch = self.cast<const Batch&>();
+  return Views(self, batch.starts_bytes(), batch.sizes_bytes());
+}
+
+Batch::Field FieldOf(const Batch& batch, std::size_t column) {
+  if (column >= batch.schema().columns().size())
+    Raise({ErrorCode::kOutOfRange, "column " + std::to_string(column) + " of " +
+                                       std::to_string(batch.schema().columns().size())});
+  return ValueOrRaise(WithoutGil([&] { return batch.field(column); }));
+}
+
+py::list ColumnViews(const py::object& self, std::size_t column) {
+  const auto field = FieldOf(self.cast<const Batch&>(), column);
+  return Views(self, field.starts_bytes, field.sizes_bytes);
+}
+
+py::list ColumnText(const Batch& batch, std::size_t column) {
+  const auto field = FieldOf(batch, column);
+  const auto* slab = reinterpret_cast<const char*>(batch.data().data());
+  py::list texts(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    PyObject* text =
+        PyUnicode_DecodeUTF8(slab + field.starts_bytes[i], field.sizes_bytes[i], "strict");
+    if (text == nullptr) {
+      PyErr_Clear();
+      Raise({ErrorCode::kCorruption, "column '" + batch.schema().columns()[column].name +
+                                         "' of the record in place " + std::to_string(i) +
+                                         " of the batch is not UTF-8"});
+    }
+    texts[i] = py::reinterpret_steal<py::str>(text);
+  }
+  return texts;
+}
+
+void GatherFixed(const Batch& batch, std::size_t column,
+                 py::array_t<std::uint8_t, py::array::c_style>& destination) {
+  const std::span bytes(destination.mutable_data(), static_cast<std::size_t>(destination.size()));
+  OkOrRaise(WithoutGil([&] { return batch.GatherFixed(column, std::as_writable_bytes(bytes)); }));
+}
+
+// The records back to back in request order: the block itself if they lie so already, else a copy.
+py::tuple Packed(const py::object& self) {
+  const auto& batch = self.cast<const Batch&>();
+  const auto starts = batch.starts_bytes();
+  const auto sizes = batch.sizes_bytes();
+  py::array_t<std::int64_t> offsets(static_cast<py::ssize_t>(batch.size() + 1));
+  std::int64_t* offset = offsets.mutable_data();
+  offset[0] = 0;
+  std::int64_t origin = 0;  // Where the first byte of the first record lies in the block.
+  bool in_place = true;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (sizes[i] > 0 && offset[i] == 0) origin = starts[i];
+    in_place = in_place && (sizes[i] == 0 || starts[i] == origin + offset[i]);
+    offset[i + 1] = offset[i] + sizes[i];
+  }
+  const auto total = static_cast<std::size_t>(offset[batch.size()]);
+  if (in_place)
+    return py::make_tuple(View<std::uint8_t>(batch.data().data() + origin, total, self), offsets);
+
+  py::array_t<std::uint8_t> packed(static_cast<py::ssize_t>(total));
+  std::uint8_t* out = packed.mutable_data();
+  WithoutGil([&] {
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      if (sizes[i] > 0)
+        std::memcpy(out + offset[i], batch.data().data() + starts[i],
+                    static_cast<std::size_t>(sizes[i]));
+  });
+  return py::make_tuple(std::move(packed), std::move(offsets));
+}
+
+// The rows `positions` as a batch of its own, over the same block.
+Handle Select(const Handle& batch, const py::array_t<std::int64_t, py::array::c_style>& positions) {
+  std::vector<std::int64_t> starts, sizes;
+  std::vector<ErrorCode> statuses;
+  for (const std::int64_t position :
+       std::span(positions.data(), static_cast<std::size_t>(positions.size()))) {
+    const auto row = static_cast<std::size_t>(position);
+    if (row >= batch->size())
+      Raise({ErrorCode::kOutOfRange, "row " + std::to_string(position) + " of a batch of " +
+                                         std::to_string(batch->size())});
+    starts.push_back(batch->starts_bytes()[row]);
+    sizes.push_back(batch->sizes_bytes()[row]);
+    statuses.push_back(batch->statuses()[row]);
+  }
+  return std::make_shared<Batch>(batch, batch->data(), std::move(starts), std::move(sizes),
+                                 std::move(statuses),
+                                 std::shared_ptr<const Schema>(batch, &batch->schema()));
+}
+
+// For pickles: a batch of records that lie in `data` back to back.
+Handle FromPacked(const py::array_t<std::uint8_t, py::array::c_style>& data,
+                  const py::array_t<std::int64_t, py::array::c_style>& offsets,
+                  const py::array_t<std::uint8_t, py::array::c_style>& statuses,
+                  const Schema& schema) {
+  const std::span ends(offsets.data(), static_cast<std::size_t>(offsets.size()));
+  const std::span codes(statuses.data(), static_cast<std::size_t>(statuses.size()));
+  const bool fits = ends.size() == codes.size() + 1 && ends.front() == 0 &&
+                    ends.back() == data.size() && std::is_sorted(ends.begin(), ends.end());
+  if (!fits)
+    Raise({ErrorCode::kInvalidArgument, "offsets do not cut " + std::to_string(data.size()) +
+                                            " bytes into " + std::to_string(codes.size()) +
+                                            " records"});
+  auto block = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(data.size()));
+  std::memcpy(block->data(), data.data(), block->size());
+  std::vector<std::int64_t> starts(ends.begin(), ends.end() - 1);
+  std::vector<std::int64_t> sizes(codes.size());
+  std::vector<ErrorCode> errors(codes.size());
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    sizes[i] = ends[i + 1] - ends[i];
+    errors[i] = static_cast<ErrorCode>(codes[i]);
+  }
+  const std::span<const std::byte> bytes(*block);
+  return std::make_shared<Batch>(std::move(block), bytes, std::move(starts), std::move(sizes),
+                                 std::move(errors), std::make_shared<const Schema>(schema));
+}
+
+}  // namespace
+
+void BindBatch(py::module_& module) {
+  py::class_<Batch, Handle>(module, "Batch", py::is_final())
+      .def_static("from_packed", &FromPacked, py::arg("data"), py::arg("offsets"),
+                  py::arg("status"), py::arg("schema"))
+      .def("__len__", &Batch::size)
+      .def_property_readonly("slab", &Slab)
+      .def_property_readonly("starts",
+                             [](const py::object& self) {
+                               const auto starts = self.cast<const Batch&>().starts_bytes();
+                               return View<std::int64_t>(starts.data(), starts.size(), self);
+                             })
+      .def_property_readonly("sizes",
+                             [](const py::object& self) {
+                               const auto sizes = self.cast<const Batch&>().sizes_bytes();
+                               return View<std::int64_t>(sizes.data(), sizes.size(), self);
+                             })
+      .def_property_readonly("status",
+                             [](const py::object& self) {
+                               const auto statuses = self.cast<const Batch&>().statuses();
+                               return View<std::uint8_t>(statuses.data(), statuses.size(), self);
+                             })
+      .def("packed", &Packed)
+      .def("records", &Records)
+      .def("column_views", &ColumnViews, py::arg("column"))
+      .def("column_text", &ColumnText, py::arg("column"))
+      .def("gather_fixed", &GatherFixed, py::arg("column"), py::arg("destination").noconvert())
+      .def("select", &Select, py::arg("positions"));
+}
+
+}  // namespace ffrecord::python

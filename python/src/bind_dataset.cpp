@@ -1,0 +1,69 @@
+#include <pybind11/functional.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ffrecord/client/dataset.h>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+#include "python/src/session_options.h"
+
+namespace ffrecord::python {
+namespace {
+
+void Publish(const std::vector<std::string>& files, const std::string& address, bool replace,
+             double timeout_s, const py::object& progress) {
+  const std::vector<std::filesystem::path> paths(files.begin(), files.end());
+  // An exception of the callback waits until the upload has ended: none may cross the library.
+  std::optional<py::error_already_set> raised;
+  std::function<void(std::uint64_t, std::uint64_t)> observe;
+  if (!progress.is_none())
+    observe = [&](std::uint64_t done_bytes, std::uint64_t total_bytes) {
+      const py::gil_scoped_acquire acquire;
+      if (raised) return;
+      try {
+        progress(done_bytes, total_bytes);
+      } catch (py::error_already_set& error) {
+        raised.emplace(error);
+      }
+    };
+  const auto result = WithoutGil([&] {
+    return client::PublishDataset(paths, address, replace, SessionOptionsOf(timeout_s), observe);
+  });
+  if (raised) throw std::move(*raised);
+  OkOrRaise(result);
+}
+
+std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> List(const std::string& address,
+                                                                        double timeout_s) {
+  std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> rows;
+  for (auto& published : ValueOrRaise(
+           WithoutGil([&] { return client::ListPublished(address, SessionOptionsOf(timeout_s)); })))
+    rows.emplace_back(std::move(published.name), published.size_bytes, published.file_count);
+  return rows;
+}
+
+void Remove(const std::string& address, double timeout_s) {
+  OkOrRaise(
+      WithoutGil([&] { return client::RemovePublished(address, SessionOptionsOf(timeout_s)); }));
+}
+
+}  // namespace
+
+void BindDataset(py::module_& module) {
+  module.def("publish", &Publish, py::arg("files"), py::arg("address"), py::kw_only(),
+             py::arg("replace") = false, py::arg("timeout_s") = 30.0,
+             py::arg("progress") = py::none());
+  module.def("list_published", &List, py::arg("address"), py::kw_only(),
+             py::arg("timeout_s") = 30.0);
+  module.def("remove_published", &Remove, py::arg("address"), py::kw_only(),
+             py::arg("timeout_s") = 30.0);
+}
+
+}  // namespace ffrecord::python

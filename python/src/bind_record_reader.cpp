@@ -1,0 +1,144 @@
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/record_reader.h>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+
+namespace ffrecord::python {
+namespace {
+
+// A reader and what it has done. Thread-safe, like the reader itself.
+struct CountingReader {
+  explicit CountingReader(RecordReader opened) : reader(std::move(opened)) {}
+
+  RecordReader reader;
+  std::atomic<std::uint64_t> batch_count{0};
+  std::atomic<std::uint64_t> record_count{0};
+  std::atomic<std::uint64_t> size_bytes{0};  // Of the blocks that were read into.
+  std::atomic<std::int64_t> wait_ns{0};      // Inside ReadBatch, over all threads.
+};
+
+std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
+                                     bool salvage, bool direct) {
+  const RecordReader::Options options{.verify_checksums = check_data,
+                                      .salvage = salvage,
+                                      .io = direct ? IoPolicy::kDirect : IoPolicy::kBuffered};
+  const std::vector<std::filesystem::path> paths(locations.begin(), locations.end());
+  return std::make_unique<CountingReader>(
+      ValueOrRaise(WithoutGil([&] { return RecordReader::Open(paths, options); })));
+}
+
+// Copied, for another thread may change the array while the GIL is away. Negative indices count
+// from the end.
+std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::c_style>& array,
+                                     std::uint64_t count) {
+  const auto signed_count = static_cast<std::int64_t>(count);
+  std::vector<std::uint64_t> indices;
+  indices.reserve(static_cast<std::size_t>(array.size()));
+  for (const std::int64_t index : std::span(array.data(), static_cast<std::size_t>(array.size()))) {
+    if (index < -signed_count || index >= signed_count)
+      Raise({ErrorCode::kOutOfRange, "record index " + std::to_string(index) +
+                                         " is out of range: there are " + std::to_string(count) +
+                                         " records"});
+    indices.push_back(static_cast<std::uint64_t>(index < 0 ? index + signed_count : index));
+  }
+  return indices;
+}
+
+std::shared_ptr<Batch> ReadBatch(CountingReader& self,
+                                 const py::array_t<std::int64_t, py::array::c_style>& array) {
+  const auto indices = IndicesOf(array, self.reader.record_count());
+  auto batch = std::make_shared<Batch>(ValueOrRaise(WithoutGil([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    auto result = self.reader.ReadBatch(indices);
+    self.wait_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+    return result;
+  })));
+  ++self.batch_count;
+  self.record_count += indices.size();
+  self.size_bytes += batch->data().size();
+  return batch;
+}
+
+py::dict StatsOf(const CountingReader& self) {
+  py::dict stats;
+  stats["batches"] = self.batch_count.load();
+  stats["records"] = self.record_count.load();
+  stats["size_bytes"] = self.size_bytes.load();
+  stats["wait_s"] = static_cast<double>(self.wait_ns.load()) / 1e9;
+  return stats;
+}
+
+std::string Describe(const CountingReader& self, std::uint64_t index, std::uint8_t status) {
+  if (index >= self.reader.record_count())
+    Raise({ErrorCode::kOutOfRange, "record index " + std::to_string(index) + " of " +
+                                       std::to_string(self.reader.record_count())});
+  return WithoutGil([&] { return self.reader.Describe(index, static_cast<ErrorCode>(status)); });
+}
+
+// What the files' headers made the reader suspicious of; one line each.
+std::vector<std::string> WarningsOf(const CountingReader& self) {
+  return WithoutGil([&] {
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < self.reader.file_count(); ++i) {
+      const auto file = self.reader.file(i);
+      all.insert(all.end(), file.warnings.begin(), file.warnings.end());
+    }
+    return all;
+  });
+}
+
+py::dict FileOf(const CountingReader& self, std::size_t file_index) {
+  const RecordReader& reader = self.reader;
+  if (file_index >= reader.file_count())
+    Raise({ErrorCode::kOutOfRange,
+           "file " + std::to_string(file_index) + " of " + std::to_string(reader.file_count())});
+  const RecordReader::FileInfo file = reader.file(file_index);
+  py::dict info;
+  // Names may hold any bytes: decoded as Python decodes paths.
+  info["name"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefaultAndSize(
+      file.name.data(), static_cast<py::ssize_t>(file.name.size())));
+  info["format_version"] = file.format_version;
+  info["size_bytes"] = file.size_bytes;
+  info["record_count"] = file.record_count;
+  info["first_index"] = file.first_index;
+  info["fingerprint"] = Bytes(file.fingerprint);
+  info["warnings"] = file.warnings;
+  return info;
+}
+
+}  // namespace
+
+void BindRecordReader(py::module_& module) {
+  using Self = const CountingReader&;
+  py::class_<CountingReader>(module, "RecordReader", py::is_final())
+      .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
+                  py::arg("salvage") = false, py::arg("direct") = false)
+      .def("__len__", [](Self self) { return self.reader.record_count(); })
+      .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
+      .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })
+      .def_property_readonly("fingerprint",
+                             [](Self self) { return Bytes(self.reader.fingerprint()); })
+      .def_property_readonly("warnings", &WarningsOf)
+      .def("file", &FileOf, py::arg("file_index"))
+      .def("read_batch", &ReadBatch, py::arg("indices"))
+      .def("stats", &StatsOf)
+      .def("describe", &Describe, py::arg("index"), py::arg("status"))
+      .def(
+          "raise_for",
+          [](Self self, std::uint64_t index, std::uint8_t status) {
+            Raise({static_cast<ErrorCode>(status), Describe(self, index, status)});
+          },
+          py::arg("index"), py::arg("status"));
+}
+
+}  // namespace ffrecord::python

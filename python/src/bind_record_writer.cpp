@@ -1,0 +1,144 @@
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/record_writer.h>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+
+namespace ffrecord::python {
+namespace {
+
+// The bytes of a C-contiguous object with a buffer, held in place while this lives. Made and
+// destroyed with the GIL.
+class Buffer {
+ public:
+  explicit Buffer(const py::handle& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { PyBuffer_Release(&view_); }
+
+  std::span<const std::byte> bytes() const noexcept {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+// A writer that Python threads may share: calls take turns, for the library's is thread-bound.
+// Gone after Close() or Discard().
+template <class Writer>
+class SharedWriter {
+ public:
+  explicit SharedWriter(Writer writer) : writer_(std::move(writer)) {}
+
+  // Calls `write` on the writer. Requires the GIL, lets go of it meanwhile.
+  template <class Write>
+  void Do(const Write& write) {
+    OkOrRaise(WithoutGil([&]() -> Result<void> {
+      const std::lock_guard lock(mutex_);
+      if (!writer_) return Closed();
+      return write(*writer_);
+    }));
+  }
+
+  WriteSummary Close() {
+    return ValueOrRaise(WithoutGil([&]() -> Result<WriteSummary> {
+      const std::lock_guard lock(mutex_);
+      if (!writer_) return Closed();
+      auto summary = writer_->Close();
+      writer_.reset();
+      return summary;
+    }));
+  }
+
+  void Discard() {
+    WithoutGil([&] {
+      const std::lock_guard lock(mutex_);
+      writer_.reset();
+    });
+  }
+
+ private:
+  static Error Closed() { return {ErrorCode::kInvalidArgument, "the writer is closed"}; }
+
+  std::mutex mutex_;
+  std::optional<Writer> writer_;
+};
+
+using Writer = SharedWriter<RecordWriter>;
+using Writer1 = SharedWriter<V1Writer>;
+
+std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bool compress,
+                               int level, std::uint32_t align, bool replace) {
+  const RecordWriter::Options options{.compress = compress,
+                                      .compression_level = level,
+                                      .alignment_bytes = align,
+                                      .replace = replace};
+  return std::make_unique<Writer>(
+      ValueOrRaise(WithoutGil([&] { return RecordWriter::Create(path, schema, options); })));
+}
+
+std::unique_ptr<Writer1> CreateV1(const std::string& path, std::uint64_t record_count,
+                                  bool replace) {
+  return std::make_unique<Writer1>(
+      ValueOrRaise(WithoutGil([&] { return V1Writer::Create(path, record_count, replace); })));
+}
+
+template <class W>
+void Write(W& writer, const py::object& record) {
+  const Buffer buffer(record);
+  writer.Do([&](auto& inner) { return inner.Write(buffer.bytes()); });
+}
+
+void WriteFields(Writer& writer, const py::sequence& fields) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::vector<std::span<const std::byte>> spans;
+  buffers.reserve(fields.size());
+  spans.reserve(fields.size());
+  for (const py::handle field : fields)
+    spans.push_back(buffers.emplace_back(std::make_unique<Buffer>(field))->bytes());
+  writer.Do([&](RecordWriter& inner) { return inner.WriteFields(spans); });
+}
+
+py::dict SummaryOf(const WriteSummary& summary) {
+  py::dict result;
+  result["record_count"] = summary.record_count;
+  result["raw_size_bytes"] = summary.raw_size_bytes;
+  result["file_size_bytes"] = summary.file_size_bytes;
+  result["fingerprint"] = Bytes(summary.fingerprint);
+  return result;
+}
+
+}  // namespace
+
+void BindRecordWriter(py::module_& module) {
+  py::class_<Writer>(module, "RecordWriter", py::is_final())
+      .def_static("create", &Create, py::arg("path"), py::arg("schema"), py::kw_only(),
+                  py::arg("compress") = false, py::arg("level") = 3, py::arg("align") = 1,
+                  py::arg("replace") = false)
+      .def("write", &Write<Writer>, py::arg("record"))
+      .def("write_fields", &WriteFields, py::arg("fields"))
+      .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })
+      .def("discard", &Writer::Discard);
+
+  py::class_<Writer1>(module, "V1Writer", py::is_final())
+      .def_static("create", &CreateV1, py::arg("path"), py::arg("record_count"), py::kw_only(),
+                  py::arg("replace") = false)
+      .def("write", &Write<Writer1>, py::arg("record"))
+      .def("close", [](Writer1& writer) { return SummaryOf(writer.Close()); })
+      .def("discard", &Writer1::Discard);
+}
+
+}  // namespace ffrecord::python
