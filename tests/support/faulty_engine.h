@@ -48,6 +48,7 @@ struct Faults {
 struct FaultCounts {
   std::array<std::uint64_t, 3> of_kind{};  // By IoRequest::Kind.
   std::uint64_t requests = 0;
+  IoRequest::Kind last = IoRequest::Kind::kRead;
   std::uint64_t injected = 0;  // Failures, short transfers and flips.
 
   std::uint64_t of(IoRequest::Kind kind) const { return of_kind[static_cast<std::size_t>(kind)]; }
@@ -120,7 +121,7 @@ class FaultyEngine final : public IoEngine {
       if (failure.kind && *failure.kind != request.kind) continue;
       const std::uint64_t number = failure.kind ? of_kind : of_any;
       if (number != failure.nth && !(failure.sticky && number > failure.nth)) continue;
-      Count(kind);
+      Count(request.kind);
       ++counts_->injected;
       request.result = failure.result;
       ready_.push_back(&request);
@@ -137,14 +138,15 @@ class FaultyEngine final : public IoEngine {
     IoRequest* const passed = &shadow->request;
     const auto taken = real_->Submit({&passed, 1});
     if (!taken || taken.value() == 0) return false;
-    Count(kind);
+    Count(request.kind);
     if (cut) ++counts_->injected;
     shadows_.emplace(passed, std::move(shadow));
     return true;
   }
 
-  void Count(std::size_t kind) {
-    ++counts_->of_kind[kind];
+  void Count(IoRequest::Kind kind) {
+    ++counts_->of_kind[static_cast<std::size_t>(kind)];
+    counts_->last = kind;
     ++counts_->requests;
   }
 

@@ -85,7 +85,9 @@ class FFR_EXPORT CheckpointReader {
   const Commit& commit() const noexcept;
   std::uint32_t world_size() const noexcept;  // Of the save.
   std::span<const std::byte> tree() const noexcept;
-  const std::vector<StoredTensor>& tensors() const noexcept;
+  const std::vector<StoredTensor>& tensors() const noexcept;  // Ascending by key.
+  // With kLatest: why newer steps were passed over, one message for each.
+  const std::vector<std::string>& skipped() const noexcept;
 
   // Reads boxes into `destination`s, whatever the boxes of the save were. Every block read is
   // verified. Fails with kNotFound for a key that is not there, kInvalidArgument if a box or a
@@ -105,8 +107,13 @@ class FFR_EXPORT CheckpointReader {
   std::unique_ptr<Impl> impl_;
 };
 
-// The committed steps at `target`, ascending. Empty if there are none.
+// The committed steps at `target` whose root manifest verifies, ascending. Empty if there are none.
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options);
+
+// Makes a committed step disappear, at once and for good, then frees its bytes. Readers that have
+// it open may fail. Fails with kNotFound, kIo, kUnavailable.
+FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
+                                         const SessionOptions& options);
 
 }  // namespace ffrecord::client

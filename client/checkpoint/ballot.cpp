@@ -1,0 +1,148 @@
+#include "client/checkpoint/ballot.h"
+
+#include <utility>
+
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord::client {
+namespace {
+
+void PutText(ByteWriter& writer, std::string_view text) {
+  writer.Put(static_cast<std::uint32_t>(text.size()));
+  writer.PutText(text);
+}
+
+std::string GetText(ByteReader& cursor) {
+  return std::string(cursor.TakeText(cursor.Take<std::uint32_t>()));
+}
+
+void PutIntegers(ByteWriter& writer, std::span<const std::uint64_t> values) {
+  writer.Put(static_cast<std::uint32_t>(values.size()));
+  for (const std::uint64_t value : values) writer.Put(value);
+}
+
+std::vector<std::uint64_t> GetIntegers(ByteReader& cursor) {
+  const auto count = cursor.Take<std::uint32_t>();
+  if (count > kCheckpointDimensionsMax) cursor.TakeBytes(cursor.remaining() + 1);  // Bad.
+  std::vector<std::uint64_t> values(cursor.ok() ? count : 0);
+  for (auto& value : values) value = cursor.Take<std::uint64_t>();
+  return values;
+}
+
+Error Garbled() {
+  return Error{ErrorCode::kUnavailable,
+               "checkpoint: a rank's message is garbled; do all ranks run the same ffrecord?"};
+}
+
+Result<void> CheckWhole(const ByteReader& cursor) {
+  if (!cursor.ok() || cursor.remaining() != 0) return Garbled();
+  return {};
+}
+
+std::vector<std::byte> EncodeError(const Error& error) {
+  ByteWriter writer;
+  writer.Put(static_cast<std::uint8_t>(error.code));
+  writer.Put(static_cast<std::int32_t>(error.system_errno));
+  PutText(writer, error.message);
+  return std::move(writer).Take();
+}
+
+Error DecodeError(std::span<const std::byte> bytes, std::size_t rank) {
+  ByteReader cursor(bytes);
+  Error error{static_cast<ErrorCode>(cursor.Take<std::uint8_t>()), {}, 0};
+  error.system_errno = cursor.Take<std::int32_t>();
+  error.message = "rank " + std::to_string(rank) + ": " + GetText(cursor);
+  if (!CheckWhole(cursor) || error.code == ErrorCode::kOk) return Garbled();
+  return error;
+}
+
+}  // namespace
+
+std::vector<std::byte> EncodeIntent(const Intent& intent) {
+  ByteWriter writer;
+  writer.Put(intent.step);
+  writer.PutBytes(intent.attempt);
+  writer.Put(static_cast<std::uint32_t>(intent.boxes.size()));
+  for (const PlannedBox& box : intent.boxes) {
+    PutText(writer, box.key);
+    PutText(writer, box.dtype);
+    PutIntegers(writer, box.shape);
+    PutIntegers(writer, box.offset);
+    PutIntegers(writer, box.extent);
+  }
+  return std::move(writer).Take();
+}
+
+Result<Intent> DecodeIntent(std::span<const std::byte> bytes) {
+  ByteReader cursor(bytes);
+  Intent intent;
+  intent.step = cursor.Take<std::uint64_t>();
+  intent.attempt = TakeId(cursor);
+  const auto count = cursor.Take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count && cursor.ok(); ++i) {
+    PlannedBox box;
+    box.key = GetText(cursor);
+    box.dtype = GetText(cursor);
+    box.shape = GetIntegers(cursor);
+    box.offset = GetIntegers(cursor);
+    box.extent = GetIntegers(cursor);
+    if (cursor.ok() && !SizeOfBox(box.dtype, box.shape, box.offset, box.extent)) return Garbled();
+    intent.boxes.push_back(std::move(box));
+  }
+  FFR_TRY(CheckWhole(cursor));
+  return intent;
+}
+
+std::vector<std::byte> EncodePartReport(const PartReport& report) {
+  ByteWriter writer;
+  writer.Put(report.part.manifest_size_bytes);
+  writer.PutBytes(report.part.manifest_digest);
+  writer.Put(report.part.tensor_bytes);
+  writer.Put(static_cast<std::uint32_t>(report.files.size()));
+  for (const WrittenFile& file : report.files) {
+    PutText(writer, file.name);
+    writer.Put(static_cast<std::uint32_t>(file.entry.size()));
+    writer.PutBytes(file.entry);
+  }
+  return std::move(writer).Take();
+}
+
+Result<PartReport> DecodePartReport(std::span<const std::byte> bytes) {
+  ByteReader cursor(bytes);
+  PartReport report;
+  report.part.manifest_size_bytes = cursor.Take<std::uint64_t>();
+  report.part.manifest_digest = TakeId(cursor);
+  report.part.tensor_bytes = cursor.Take<std::uint64_t>();
+  const auto count = cursor.Take<std::uint32_t>();
+  for (std::uint32_t i = 0; i < count && cursor.ok(); ++i) {
+    WrittenFile file;
+    file.name = GetText(cursor);
+    const auto entry = cursor.TakeBytes(cursor.Take<std::uint32_t>());
+    file.entry.assign(entry.begin(), entry.end());
+    report.files.push_back(std::move(file));
+  }
+  FFR_TRY(CheckWhole(cursor));
+  return report;
+}
+
+Result<std::vector<std::vector<std::byte>>> Vote(CheckpointGroup* group,
+                                                 Result<std::vector<std::byte>> mine) {
+  if (group == nullptr) {
+    if (!mine) return std::move(mine).error();
+    return std::vector<std::vector<std::byte>>(1, std::move(mine).value());
+  }
+  ByteWriter ballot;
+  ballot.Put(static_cast<std::uint8_t>(mine ? 1 : 0));
+  ballot.PutBytes(mine ? mine.value() : EncodeError(mine.error()));
+  auto ballots = FFR_TRY(group->AllGather(ballot.bytes()));
+  if (ballots.size() != group->size()) return Garbled();
+  for (std::size_t rank = 0; rank < ballots.size(); ++rank) {
+    auto& bytes = ballots[rank];
+    if (bytes.empty()) return Garbled();
+    if (bytes.front() != std::byte{1}) return DecodeError(std::span(bytes).subspan(1), rank);
+    bytes.erase(bytes.begin());
+  }
+  return ballots;
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,333 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "client/checkpoint/random_id.h"
+#include "client/checkpoint/target.h"
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/io/atomic_file.h"
+#include "libffrecord/io/file.h"
+
+namespace ffrecord::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kAttemptPrefix = ".attempt-";
+constexpr std::string_view kLatestName = "LATEST";
+constexpr std::uint32_t kWritesInFlight = 8;
+constexpr std::uint64_t kWriteSize = 1 << 20;
+
+std::string AttemptName(std::uint64_t step, const AttemptId& attempt) {
+  return std::string(kAttemptPrefix) + std::to_string(step) + "-" + Hex(attempt);
+}
+
+// The step of an attempt's folder; nothing if `name` is none.
+std::optional<std::uint64_t> AttemptStepOf(std::string_view name) {
+  if (!name.starts_with(kAttemptPrefix)) return std::nullopt;
+  name.remove_prefix(kAttemptPrefix.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '-') return std::nullopt;
+  return step;
+}
+
+Result<void> MakeFolder(const fs::path& path) {
+  if (::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return {};
+  return ErrnoError("create folder", path, errno);
+}
+
+// Creates `path` and the folders above it, each durable in the one that holds it.
+Result<void> MakeFolders(const fs::path& path) {
+  std::error_code error;
+  if (path.empty() || fs::is_directory(path, error)) return {};
+  if (path.has_parent_path() && path.parent_path() != path)
+    FFR_TRY(MakeFolders(path.parent_path()));
+  FFR_TRY(MakeFolder(path));
+  return SyncParentFolder(path);
+}
+
+// --- The lock of a living attempt ----------------------------------------------------------------
+
+// The coordinator holds a lock on its attempt's folder for as long as it lives, so that a later
+// save can tell an attempt in progress from what a killed run left behind. The kernel drops the
+// lock with the process.
+Result<UniqueFd> LockFolder(const fs::path& path, bool wait) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return ErrnoError("open folder", path, errno);
+  if (::flock(fd.get(), wait ? LOCK_EX : LOCK_EX | LOCK_NB) != 0)
+    return ErrnoError("lock folder", path, errno);
+  return fd;
+}
+
+// Whether `fd` is still what `path` names: a collector may have removed it before it was locked.
+bool IsStillThere(const UniqueFd& fd, const fs::path& path) {
+  struct stat mine {};
+  struct stat named {};
+  return ::fstat(fd.get(), &mine) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+}
+
+// Makes and locks an attempt's folder. Should a collector find it between the two, it is made anew.
+Result<UniqueFd> MakeAttemptFolder(const fs::path& path) {
+  for (;;) {
+    FFR_TRY(MakeFolder(path));
+    auto lock = LockFolder(path, true);
+    // Where folders cannot be locked (some network file systems) nobody collects garbage either.
+    if (!lock && lock.error().code != ErrorCode::kNotFound) return UniqueFd();
+    if (lock && IsStillThere(lock.value(), path)) return std::move(lock).value();
+  }
+}
+
+void RemoveTree(const fs::path& path) noexcept {
+  std::error_code ignored;  // What cannot be removed now is collected by a later save.
+  fs::remove_all(path, ignored);
+}
+
+// Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is
+// committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
+// and where folders cannot be locked nothing is known about owners: both are left alone.
+void CollectGarbage(const fs::path& run, std::uint64_t newest_step) noexcept {
+  std::error_code error;
+  for (fs::directory_iterator entry(run, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto step = AttemptStepOf(entry->path().filename().string());
+    if (!step || *step > newest_step) continue;
+    if (const auto lock = LockFolder(entry->path(), false)) RemoveTree(entry->path());
+  }
+}
+
+// --- Writing -------------------------------------------------------------------------------------
+
+// renameat2 with RENAME_NOREPLACE; where the file system does not know the flag, a plain rename
+// does as well: it fails on a folder that is not empty, and a committed step never is.
+int RenameNoReplace(const fs::path& from, const fs::path& to) {
+  if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0)
+    return 0;
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+}
+
+Error StepExists(const fs::path& path) {
+  return Error{ErrorCode::kConflict, "checkpoint: " + path.string() +
+                                         " is committed already; save another step, or remove it "
+                                         "first"};
+}
+
+class FolderAttempt final : public CheckpointAttempt {
+ public:
+  FolderAttempt(fs::path run, std::uint64_t step, fs::path folder, UniqueFd lock, bool direct)
+      : run_(std::move(run)),
+        step_(step),
+        folder_(std::move(folder)),
+        lock_(std::move(lock)),
+        direct_(direct) {}
+
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes, bool bulk,
+                          const FileSource& source) override {
+    const fs::path path = folder_ / name;
+    if (path.parent_path() != folder_) FFR_TRY(MakeFolder(path.parent_path()));
+    AtomicFile::Options options;
+    options.direct = bulk && direct_;
+    options.expected_size_bytes = size_bytes;
+    if (bulk) {
+      options.buffer_size_bytes = kWriteSize;
+      options.buffers_in_flight = kWritesInFlight;
+    }
+    auto file = FFR_TRY(AtomicFile::Create(path, options));
+    while (file.size_bytes() < size_bytes) {
+      const auto bytes = FFR_TRY(source(file.size_bytes(), size_bytes - file.size_bytes()));
+      FFR_TRY(file.Append(bytes));
+    }
+    FFR_TRY(file.Publish());
+    return WrittenFile{std::string(name), {}};
+  }
+
+  Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
+    const fs::path final_path = run_ / StepName(step_);
+    if (const int error = RenameNoReplace(folder_, final_path); error != 0) {
+      if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
+      return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
+    }
+    folder_ = final_path;
+    visible_ = true;
+    if (const auto synced = SyncParentFolder(final_path); !synced) {
+      Error error = synced.error();
+      error.message += "; the step is visible, but may not outlive a power cut";
+      return error;
+    }
+    // Committed. What follows may fail without harm.
+    WriteHint();
+    CollectGarbage(run_, NewestStep());
+    return {};
+  }
+
+  void Abandon() noexcept override {
+    if (!visible_) RemoveTree(folder_);
+  }
+
+ private:
+  void WriteHint() const {
+    AtomicFile::Options options;
+    options.replace = true;
+    auto file = AtomicFile::Create(run_ / kLatestName, options);
+    const std::string text = StepName(step_) + "\n";
+    if (file && file.value().Append(std::as_bytes(std::span(text))))
+      static_cast<void>(file.value().Publish());
+  }
+
+  std::uint64_t NewestStep() const;
+
+  fs::path run_;
+  std::uint64_t step_;
+  fs::path folder_;
+  UniqueFd lock_;
+  bool direct_;
+  bool visible_ = false;
+};
+
+// --- Reading -------------------------------------------------------------------------------------
+
+Result<std::vector<std::byte>> ReadAll(const ReadOnlyFile& file, const fs::path& path) {
+  std::vector<std::byte> bytes(file.size_bytes);
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const auto got =
+        ::pread(file.fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoError("read", path, errno);
+    if (got == 0)
+      return Error{ErrorCode::kCorruption, "read " + path.string() + ": it became shorter"};
+    done += static_cast<std::size_t>(got);
+  }
+  return bytes;
+}
+
+class FolderStep final : public CommittedStep {
+ public:
+  explicit FolderStep(fs::path folder) : folder_(std::move(folder)) {}
+
+  std::string Describe(std::string_view name) const override { return (folder_ / name).string(); }
+
+  Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                          std::uint64_t size_bytes_max) const override {
+    const fs::path path = folder_ / name;
+    const auto file = FFR_TRY(OpenReadOnly(path, false));
+    if (file.size_bytes > size_bytes_max)
+      return Error{ErrorCode::kCorruption,
+                   path.string() + ": has " + std::to_string(file.size_bytes) +
+                       " bytes, more than the " + std::to_string(size_bytes_max) + " expected"};
+    return ReadAll(file, path);
+  }
+
+  Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const override {
+    std::vector<fs::path> paths;
+    for (const std::string& name : names) paths.push_back(folder_ / name);
+    RecordReader::Options options;
+    options.io = IoPolicy::kDirect;
+    return OpenLocalFiles(paths, options);
+  }
+
+ private:
+  fs::path folder_;
+};
+
+class FolderTarget final : public CheckpointTarget {
+ public:
+  FolderTarget(std::string_view folder, bool direct)
+      : run_(folder), name_(folder), direct_(direct) {}
+
+  const std::string& name() const noexcept override { return name_; }
+
+  Result<std::vector<std::uint64_t>> Steps() const override {
+    std::vector<std::uint64_t> steps;
+    std::error_code error;
+    fs::directory_iterator entry(run_, error);
+    if (error == std::errc::no_such_file_or_directory) return steps;
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+      if (const auto step = StepOf(entry->path().filename().string())) steps.push_back(*step);
+    if (error) return ErrnoError("list folder", run_, error.value());
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+
+  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
+    const fs::path folder = run_ / StepName(step);
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) return ErrnoError("open folder", folder, errno);
+    return std::unique_ptr<CommittedStep>(new FolderStep(folder));
+  }
+
+  // Under an attempt's name it is invisible; should we be killed now, a later save collects it.
+  Result<void> Remove(std::uint64_t step) override {
+    const fs::path from = run_ / StepName(step);
+    const fs::path to = run_ / AttemptName(step, RandomId());
+    if (const int error = RenameNoReplace(from, to); error != 0)
+      return ErrnoError("remove", from, error);
+    FFR_TRY(SyncParentFolder(to));
+    RemoveTree(to);
+    return {};
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                   const AttemptId& attempt) override {
+    FFR_TRY(MakeFolders(run_));
+    const fs::path committed = run_ / StepName(step);
+    std::error_code ignored;
+    if (fs::exists(committed, ignored)) return StepExists(committed);
+    const fs::path folder = run_ / AttemptName(step, attempt);
+    UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder));
+    if (const auto synced = SyncParentFolder(folder); !synced) {
+      RemoveTree(folder);
+      return synced.error();
+    }
+    return Made(step, folder, std::move(lock));
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& attempt) override {
+    const fs::path folder = run_ / AttemptName(step, attempt);
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored))
+      return Error{ErrorCode::kInvalidArgument,
+                   "checkpoint: rank 0 made " + folder.string() +
+                       ", but this rank does not see it; the target must be a folder that all "
+                       "ranks share"};
+    return Made(step, folder, UniqueFd());
+  }
+
+ private:
+  std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const fs::path& folder,
+                                          UniqueFd lock) const {
+    return std::make_unique<FolderAttempt>(run_, step, folder, std::move(lock), direct_);
+  }
+
+  fs::path run_;
+  std::string name_;
+  bool direct_;
+};
+
+std::uint64_t FolderAttempt::NewestStep() const {
+  const auto steps = FolderTarget(run_.string(), false).Steps();
+  return steps && !steps.value().empty() ? steps.value().back() : step_;
+}
+
+}  // namespace
+
+std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct) {
+  return std::make_unique<FolderTarget>(folder, direct);
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,189 @@
+#include "client/checkpoint/plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "client/checkpoint/random_id.h"
+#include "libffrecord/base/cursor.h"
+#include "libffrecord/format/checkpoint_values.h"
+
+namespace ffrecord::client {
+namespace {
+
+std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+std::string Text(std::span<const std::uint64_t> values) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < values.size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
+  return text + ")";
+}
+
+Error Invalid(const std::string& key, const std::string& what) {
+  return Error{ErrorCode::kInvalidArgument, "checkpoint: tensor " + key + ": " + what};
+}
+
+Result<StoredBox> BoxOf(const TensorView& tensor) {
+  if (tensor.key.empty() || tensor.key.size() > kCheckpointKeySizeMax ||
+      !IsWellFormedUtf8(tensor.key))
+    return Invalid(tensor.key.substr(0, 100), "a key is 1 to 4,096 bytes of UTF-8");
+  const auto size = SizeOfBox(tensor.dtype, tensor.shape, tensor.offset, tensor.extent);
+  if (!size) return Invalid(tensor.key, size.error().message);
+  if (size.value() != tensor.data.size())
+    return Invalid(tensor.key, "extent " + Text(tensor.extent) + " of " + tensor.dtype + " takes " +
+                                   std::to_string(size.value()) + " bytes, but " +
+                                   std::to_string(tensor.data.size()) + " were given");
+  StoredBox box;
+  box.key = tensor.key;
+  box.dtype = tensor.dtype;
+  box.shape = tensor.shape;
+  box.offset = tensor.offset;
+  box.extent = tensor.extent;
+  box.size_bytes = size.value();
+  return box;
+}
+
+// Appends tensors to the last segment, or to a new one.
+class Placer {
+ public:
+  Placer(PartPlan& plan, std::uint64_t target) : plan_(plan), target_(target) {}
+
+  void Place(std::size_t tensor, StoredBox& box) {
+    if (box.size_bytes == 0) return;  // Nothing to store; segment and offset stay 0.
+    const std::uint64_t alignment =
+        box.size_bytes < kSegmentAlignment ? kSegmentSmallAlignment : kSegmentAlignment;
+    std::uint64_t offset = RoundUp(end_, alignment);
+    const bool full = end_ > 0 && offset + box.size_bytes > target_;
+    if (plan_.segments.empty() || full) {
+      StartSegment();
+      offset = 0;
+    }
+    box.segment = static_cast<std::uint32_t>(plan_.segments.size() - 1);
+    box.offset_bytes = offset;
+    plan_.segments.back().push_back({offset, tensor});
+    plan_.tensor_bytes += box.size_bytes;
+    end_ = offset + box.size_bytes;
+    plan_.part.segments.back().payload_size_bytes = RoundUp(end_, kSegmentAlignment);
+  }
+
+ private:
+  void StartSegment() {
+    plan_.segments.emplace_back();
+    plan_.part.segments.emplace_back();
+    plan_.part.segments.back().id = RandomId();
+    end_ = 0;
+  }
+
+  PartPlan& plan_;
+  std::uint64_t target_;
+  std::uint64_t end_ = 0;
+};
+
+// --- Boxes -------------------------------------------------------------------------------------
+
+std::uint64_t Volume(std::span<const std::uint64_t> extent) {
+  return std::accumulate(extent.begin(), extent.end(), std::uint64_t{1}, std::multiplies<>());
+}
+
+bool Overlap(const PlannedBox& a, const PlannedBox& b) {
+  for (std::size_t d = 0; d < a.shape.size(); ++d)
+    if (a.offset[d] + a.extent[d] <= b.offset[d] || b.offset[d] + b.extent[d] <= a.offset[d])
+      return false;
+  return true;  // In every dimension; of 0-d boxes always.
+}
+
+std::string Describe(const PlannedBox& box) {
+  return "the box of rank " + std::to_string(box.rank) + " at " + Text(box.offset) + " of extent " +
+         Text(box.extent);
+}
+
+// A sweep along the first dimension: only boxes that are still open there are compared.
+Result<void> CheckOverlap(std::span<const PlannedBox> boxes) {
+  const auto end_of = [](const PlannedBox& box) {
+    return box.shape.empty() ? 1 : box.offset[0] + box.extent[0];
+  };
+  std::multiset<std::pair<std::uint64_t, const PlannedBox*>> open;
+  for (const PlannedBox& box : boxes) {
+    const std::uint64_t start = box.shape.empty() ? 0 : box.offset[0];
+    while (!open.empty() && open.begin()->first <= start) open.erase(open.begin());
+    for (const auto& [end, other] : open)
+      if (Overlap(*other, box))
+        return Invalid(box.key, Describe(*other) + " overlaps " + Describe(box) +
+                                    "; each element is to be saved by one rank");
+    open.emplace(end_of(box), &box);
+  }
+  return {};
+}
+
+// The boxes of one tensor, sorted by offset.
+Result<void> CheckTensor(std::span<const PlannedBox> boxes) {
+  const PlannedBox& first = boxes.front();
+  std::uint64_t covered = 0;
+  std::vector<PlannedBox> filled;
+  for (const PlannedBox& box : boxes) {
+    if (box.dtype != first.dtype || box.shape != first.shape)
+      return Invalid(box.key, "rank " + std::to_string(first.rank) + " has " + first.dtype + " " +
+                                  Text(first.shape) + ", rank " + std::to_string(box.rank) +
+                                  " has " + box.dtype + " " + Text(box.shape));
+    const std::uint64_t volume = Volume(box.extent);
+    covered += volume;
+    if (volume > 0) filled.push_back(box);
+  }
+  FFR_TRY(CheckOverlap(filled));
+  // Boxes inside the tensor that do not overlap leave no gap if their volumes add up to its own.
+  const std::uint64_t whole = Volume(first.shape);
+  if (covered != whole)
+    return Invalid(first.key, "the ranks' boxes cover " + std::to_string(covered) + " of " +
+                                  std::to_string(whole) + " elements of shape " +
+                                  Text(first.shape) + "; each element is to be saved by one rank");
+  return {};
+}
+
+}  // namespace
+
+Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
+                          std::span<const TensorView> tensors,
+                          std::uint64_t segment_payload_target) {
+  PartPlan plan;
+  plan.part.step = step;
+  plan.part.attempt = attempt;
+  plan.part.rank = rank;
+  std::vector<StoredBox> boxes;
+  for (const TensorView& tensor : tensors) boxes.push_back(FFR_TRY(BoxOf(tensor)));
+
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto is_large = [&](std::size_t i) { return boxes[i].size_bytes >= kSegmentAlignment; };
+  std::stable_partition(order.begin(), order.end(), is_large);
+  Placer placer(plan, segment_payload_target);
+  for (const std::size_t i : order) placer.Place(i, boxes[i]);
+
+  std::sort(boxes.begin(), boxes.end(), [](const StoredBox& a, const StoredBox& b) {
+    return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);
+  });
+  for (std::size_t i = 1; i < boxes.size(); ++i)
+    if (boxes[i - 1].key == boxes[i].key && boxes[i - 1].offset == boxes[i].offset)
+      return Invalid(boxes[i].key, "given twice at " + Text(boxes[i].offset));
+  plan.part.boxes = std::move(boxes);
+  return plan;
+}
+
+Result<void> CheckBoxes(std::vector<PlannedBox> boxes) {
+  std::sort(boxes.begin(), boxes.end(), [](const PlannedBox& a, const PlannedBox& b) {
+    return std::tie(a.key, a.offset, a.rank) < std::tie(b.key, b.offset, b.rank);
+  });
+  for (std::size_t begin = 0; begin < boxes.size();) {
+    std::size_t end = begin + 1;
+    while (end < boxes.size() && boxes[end].key == boxes[begin].key) ++end;
+    FFR_TRY(CheckTensor(std::span(boxes).subspan(begin, end - begin)));
+    begin = end;
+  }
+  return {};
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ffrecord/client/checkpoint.h>
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/checkpoint_manifest.h"
+
+namespace ffrecord::client {
+
+// One run of a segment's payload: zeros up to offset_bytes, then the bytes of one tensor.
+struct Placement {
+  std::uint64_t offset_bytes;
+  std::size_t tensor;  // Index into the caller's tensors.
+};
+
+// What one rank will write: its manifest but for the digests of the segments' tables, and for each
+// segment which tensor lies where, ascending. Pure: no I/O, the same input gives the same plan but
+// for the segments' random ids.
+struct PartPlan {
+  PartManifest part;
+  std::vector<std::vector<Placement>> segments;
+  std::uint64_t tensor_bytes = 0;
+};
+
+// A new segment begins when the current one would pass this. A larger tensor has one of its own.
+inline constexpr std::uint64_t kSegmentPayloadTarget = std::uint64_t{16} << 30;
+
+// Places tensors of 4 KiB and more at multiples of 4 KiB, then packs the small ones at multiples
+// of 64 bytes. Fails with kInvalidArgument if a tensor's key, type, box or size of data is wrong,
+// or if a box is given twice.
+Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
+                          std::span<const TensorView> tensors,
+                          std::uint64_t segment_payload_target = kSegmentPayloadTarget);
+
+// A box of one rank, as all ranks come to know it.
+struct PlannedBox {
+  std::string key;
+  std::string dtype;
+  std::vector<std::uint64_t> shape;
+  std::vector<std::uint64_t> offset;
+  std::vector<std::uint64_t> extent;
+  std::uint32_t rank = 0;
+};
+
+// Checks that the boxes of each tensor agree in type and shape and cover it once: no overlap, no
+// gap. Sorts; O(n log n) for boxes that do not overlap in their first dimension, which is how
+// tensors are divided in practice. Fails with kInvalidArgument and names key, boxes and ranks.
+Result<void> CheckBoxes(std::vector<PlannedBox> boxes);
+
+}  // namespace ffrecord::client

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include <ffrecord/client/checkpoint.h>
+
+#include "client/checkpoint/box_runs.h"
+#include "client/checkpoint/random_id.h"
+#include "client/checkpoint/segment_reader.h"
+#include "client/checkpoint/step_manifests.h"
+#include "client/checkpoint/target.h"
+#include "libffrecord/format/checkpoint_dtype.h"
+
+namespace ffrecord::client {
+namespace {
+
+Commit CommitOf(const RootManifest& root) {
+  Commit commit{root.step, Hex(root.attempt), 0};
+  for (const RootManifest::Part& part : root.parts) commit.size_bytes += part.tensor_bytes;
+  return commit;
+}
+
+// Damage to one step: an earlier one may still be whole. Anything else would hit that one as well.
+bool IsDamage(const Error& error) {
+  return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kNotFound;
+}
+
+}  // namespace
+
+struct CheckpointReader::Impl {
+  // A stored box, and which of all segments holds it.
+  struct Source {
+    const StoredBox* box;
+    std::uint32_t segment;
+  };
+
+  StepManifests manifests;
+  Commit commit;
+  std::vector<StoredTensor> tensors;
+  std::unordered_map<std::string_view, std::vector<Source>> sources;
+  std::unique_ptr<CommittedStep> files;
+  std::unique_ptr<SegmentReader> segments;
+  std::vector<std::string> skipped;
+
+  static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
+    auto impl = std::make_unique<Impl>();
+    impl->files = FFR_TRY(target.Open(step));
+    impl->manifests = FFR_TRY(ReadStepManifests(*impl->files, step));
+    impl->commit = CommitOf(impl->manifests.root);
+    FFR_TRY(impl->Index());
+    return impl;
+  }
+
+  Result<void> Index() {
+    std::vector<SegmentReader::Segment> all;
+    for (const PartManifest& part : manifests.parts) {
+      const auto first = static_cast<std::uint32_t>(all.size());
+      for (std::uint32_t i = 0; i < part.segments.size(); ++i)
+        all.push_back({SegmentName(part.rank, i), part.segments[i]});
+      for (const StoredBox& box : part.boxes) {
+        auto& boxes = sources[box.key];
+        if (boxes.empty()) tensors.push_back({box.key, box.dtype, box.shape});
+        boxes.push_back({&box, first + box.segment});
+      }
+    }
+    std::sort(tensors.begin(), tensors.end(),
+              [](const StoredTensor& a, const StoredTensor& b) { return a.key < b.key; });
+    segments = FFR_TRY(SegmentReader::Open(*files, std::move(all)));
+    return {};
+  }
+
+  Result<void> AddCopies(const Request& request, std::vector<SegmentCopy>& copies) const {
+    const auto found = sources.find(request.key);
+    if (found == sources.end())
+      return Error{ErrorCode::kNotFound, files->Describe(kRootManifestName) +
+                                             ": the checkpoint has no tensor " + request.key};
+    const StoredBox& any = *found->second.front().box;
+    const auto size = SizeOfBox(any.dtype, any.shape, request.offset, request.extent);
+    if (!size)
+      return Error{ErrorCode::kInvalidArgument,
+                   "checkpoint: tensor " + request.key + ": " + size.error().message};
+    if (size.value() != request.destination.size())
+      return Error{ErrorCode::kInvalidArgument,
+                   "checkpoint: tensor " + request.key + ": the box has " +
+                       std::to_string(size.value()) + " bytes, the destination " +
+                       std::to_string(request.destination.size())};
+    const std::uint64_t element_size = CheckpointDtypeOf(any.dtype)->size_bytes;
+    for (const Source& source : found->second) {
+      const StoredBox& box = *source.box;
+      ForEachRun(
+          {box.offset, box.extent}, {request.offset, request.extent}, element_size,
+          [&](const ByteRun& run) {
+            copies.push_back({source.segment, box.offset_bytes + run.from_bytes, run.size_bytes,
+                              request.destination.data() + run.to_bytes, request.key});
+          });
+    }
+    return {};
+  }
+};
+
+CheckpointReader::CheckpointReader(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+CheckpointReader::~CheckpointReader() = default;
+
+Result<CheckpointReader> CheckpointReader::Open(std::string_view target, std::uint64_t step,
+                                                const SessionOptions& options) {
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  if (step != kLatest) return CheckpointReader(FFR_TRY(Impl::Open(*opened, step)));
+
+  auto steps = FFR_TRY(opened->Steps());
+  std::reverse(steps.begin(), steps.end());
+  std::vector<std::string> skipped;
+  for (const std::uint64_t candidate : steps) {
+    auto impl = Impl::Open(*opened, candidate);
+    if (impl) {
+      impl.value()->skipped = std::move(skipped);
+      return CheckpointReader(std::move(impl).value());
+    }
+    if (!IsDamage(impl.error())) return std::move(impl).error();
+    skipped.push_back(impl.error().message);
+  }
+  if (steps.empty())
+    return Error{ErrorCode::kNotFound,
+                 "checkpoint: " + opened->name() + " holds no committed step"};
+  return Error{ErrorCode::kCorruption,
+               "checkpoint: " + opened->name() + " holds " + std::to_string(steps.size()) +
+                   " committed steps, none of them whole; of the newest: " + skipped.front()};
+}
+
+const Commit& CheckpointReader::commit() const noexcept { return impl_->commit; }
+std::uint32_t CheckpointReader::world_size() const noexcept {
+  return static_cast<std::uint32_t>(impl_->manifests.parts.size());
+}
+std::span<const std::byte> CheckpointReader::tree() const noexcept {
+  return impl_->manifests.root.tree;
+}
+const std::vector<StoredTensor>& CheckpointReader::tensors() const noexcept {
+  return impl_->tensors;
+}
+const std::vector<std::string>& CheckpointReader::skipped() const noexcept {
+  return impl_->skipped;
+}
+
+Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
+  std::vector<SegmentCopy> copies;
+  for (const Request& request : requests) FFR_TRY(impl_->AddCopies(request, copies));
+  return impl_->segments->Read(std::move(copies));
+}
+
+Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
+                                            const SessionOptions& options) {
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  std::vector<Commit> commits;
+  for (const std::uint64_t step : FFR_TRY(opened->Steps())) {
+    auto files = opened->Open(step);
+    auto root = files ? ReadRootManifest(*files.value(), step)
+                      : Result<RootManifest>(std::move(files).error());
+    if (root)
+      commits.push_back(CommitOf(root.value()));
+    else if (!IsDamage(root.error()))
+      return std::move(root).error();
+  }
+  return commits;
+}
+
+Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
+                              const SessionOptions& options) {
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  return opened->Remove(step);
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,149 @@
+#include <iterator>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <ffrecord/client/checkpoint.h>
+
+#include "client/checkpoint/ballot.h"
+#include "client/checkpoint/plan.h"
+#include "client/checkpoint/random_id.h"
+#include "client/checkpoint/target.h"
+#include "client/checkpoint/write_part.h"
+#include "libffrecord/format/checkpoint_values.h"
+
+namespace ffrecord::client {
+namespace {
+
+// One rank's side of one save: three rounds with the others, and between them its own work. Every
+// local failure is carried into the next round instead of being returned at once, so that no rank
+// is left waiting and all learn the same outcome.
+class Save {
+ public:
+  Save(CheckpointTarget& target, std::uint64_t step, std::span<const TensorView> tensors,
+       std::span<const std::byte> tree, CheckpointGroup* group)
+      : target_(target), step_(step), tensors_(tensors), tree_(tree), group_(group) {}
+
+  Result<Commit> Run() {
+    auto outcome = Rounds();
+    if (!outcome && is_coordinator() && attempt_) attempt_->Abandon();
+    return outcome;
+  }
+
+ private:
+  bool is_coordinator() const { return group_ == nullptr || group_->rank() == 0; }
+  std::uint32_t rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+
+  Result<Commit> Rounds() {
+    const auto intents = FFR_TRY(Vote(group_, Intend()));
+    FFR_TRY(Agree(intents));
+    const auto reports = FFR_TRY(Vote(group_, Write()));
+    auto published = Vote(group_, Publish(reports));
+    if (published) return commit_;
+    Error error = std::move(published).error();
+    if (error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded)
+      error.message += "; step " + std::to_string(step_) + " may or may not be committed: list " +
+                       target_.name() + " before saving it again";
+    return error;
+  }
+
+  // Round 1. The coordinator makes the attempt before it speaks: whoever hears it can join.
+  Result<std::vector<std::byte>> Intend() {
+    if (rank() == 0) {
+      attempt_id_ = RandomId();
+      attempt_ = FFR_TRY(target_.Begin(step_, attempt_id_));
+      tree_keys_ = FFR_TRY(CheckTree());
+    }
+    plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));
+    Intent intent{step_, attempt_id_, {}};
+    for (const StoredBox& box : plan_.part.boxes)
+      intent.boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, rank()});
+    return EncodeIntent(intent);
+  }
+
+  Result<std::vector<std::string_view>> CheckTree() const {
+    auto keys = CheckValues(tree_);
+    if (!keys)
+      return Error{ErrorCode::kInvalidArgument,
+                   "checkpoint: the tree to save is malformed: " + keys.error().message};
+    return keys;
+  }
+
+  // All ranks have the same intents, and so come to the same verdict.
+  Result<void> Agree(std::span<const std::vector<std::byte>> intents) {
+    std::vector<PlannedBox> boxes;
+    for (std::uint32_t from = 0; from < intents.size(); ++from) {
+      Intent intent = FFR_TRY(DecodeIntent(intents[from]));
+      if (from == 0) {
+        attempt_id_ = intent.attempt;
+        agreed_step_ = intent.step;
+      }
+      if (intent.step != agreed_step_)
+        return Error{ErrorCode::kInvalidArgument,
+                     "checkpoint: rank 0 saves step " + std::to_string(agreed_step_) + ", rank " +
+                         std::to_string(from) + " saves step " + std::to_string(intent.step)};
+      for (PlannedBox& box : intent.boxes) {
+        box.rank = from;
+        saved_keys_.insert(box.key);
+        boxes.push_back(std::move(box));
+      }
+    }
+    return CheckBoxes(std::move(boxes));
+  }
+
+  // Round 2: everything of this rank is durable when it says yes.
+  Result<std::vector<std::byte>> Write() {
+    for (const std::string_view key : tree_keys_)
+      if (!saved_keys_.contains(std::string(key)))
+        return Error{ErrorCode::kInvalidArgument, "checkpoint: the tree refers to tensor " +
+                                                      std::string(key) + ", which no rank saves"};
+    if (!attempt_) attempt_ = FFR_TRY(target_.Join(step_, attempt_id_));
+    plan_.part.attempt = attempt_id_;
+    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_)));
+  }
+
+  // Round 3: the coordinator has all votes, and commits.
+  Result<std::vector<std::byte>> Publish(std::span<const std::vector<std::byte>> reports) {
+    RootManifest root{step_, attempt_id_, {}, {tree_.begin(), tree_.end()}};
+    std::vector<WrittenFile> files;
+    commit_ = {step_, Hex(attempt_id_), 0};
+    for (const auto& bytes : reports) {
+      PartReport report = FFR_TRY(DecodePartReport(bytes));
+      root.parts.push_back(report.part);
+      commit_.size_bytes += report.part.tensor_bytes;
+      std::move(report.files.begin(), report.files.end(), std::back_inserter(files));
+    }
+    if (!is_coordinator()) return std::vector<std::byte>{};
+    const auto manifest = EncodeRootManifest(root);
+    files.push_back(FFR_TRY(WriteSmallFile(*attempt_, kRootManifestName, manifest)));
+    FFR_TRY(attempt_->Commit(files));
+    return std::vector<std::byte>{};
+  }
+
+  CheckpointTarget& target_;
+  std::uint64_t step_;
+  std::span<const TensorView> tensors_;
+  std::span<const std::byte> tree_;
+  CheckpointGroup* group_;
+
+  AttemptId attempt_id_{};
+  std::uint64_t agreed_step_ = 0;
+  PartPlan plan_;
+  std::vector<std::string_view> tree_keys_;  // The coordinator's.
+  std::unordered_set<std::string> saved_keys_;
+  std::unique_ptr<CheckpointAttempt> attempt_;
+  client::Commit commit_;
+};
+
+}  // namespace
+
+Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
+                              std::span<const TensorView> tensors, std::span<const std::byte> tree,
+                              CheckpointGroup* group, const SaveOptions& options) {
+  auto opened = OpenTarget(target, {options.direct, options.session});
+  // The others are told, for they wait; a vote with a no in it always fails.
+  if (!opened) return Vote(group, std::move(opened).error()).error();
+  return Save(*opened.value(), step, tensors, tree, group).Run();
+}
+
+}  // namespace ffrecord::client

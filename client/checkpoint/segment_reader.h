@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "client/checkpoint/target.h"
+#include "libffrecord/format/checkpoint_manifest.h"
+
+namespace ffrecord::client {
+
+// Bytes of a segment's payload that go to one place.
+struct SegmentCopy {
+  std::uint32_t segment;  // Index into the reader's segments.
+  std::uint64_t offset_bytes;
+  std::uint64_t size_bytes;
+  std::byte* destination;
+  std::string_view key;  // Whose bytes they are, for messages. Borrowed for the call.
+};
+
+// Reads payload bytes of a step's segments, in large pieces by several threads, and verifies every
+// block that it touches before anything of it is used. Thread-safe.
+class SegmentReader {
+ public:
+  struct Segment {
+    std::string name;
+    StoredSegment stored;
+  };
+
+  // Fails with kNotFound if a file is missing, with kCorruption if one has not the size that its
+  // manifest gives it.
+  static Result<std::unique_ptr<SegmentReader>> Open(const CommittedStep& files,
+                                                     std::vector<Segment> segments);
+
+  // Fails with kCorruption (names file, offset and key), kIo or kUnavailable; destinations may then
+  // be partly written.
+  Result<void> Read(std::vector<SegmentCopy> copies) const;
+
+ private:
+  struct OpenSegment {
+    Segment segment;
+    std::string description;
+    std::mutex mutex;  // Guards `table` until it is there; afterwards it never changes.
+    std::shared_ptr<const std::vector<std::uint64_t>> table;
+  };
+  struct Piece;
+
+  Result<std::shared_ptr<const std::vector<std::uint64_t>>> TableOf(std::uint32_t segment) const;
+  Result<void> ReadPieces(std::span<const Piece> pieces, std::span<const SegmentCopy> copies,
+                          std::span<std::byte> buffer) const;
+  Result<void> Use(const Piece& piece, std::span<const SegmentCopy> copies,
+                   std::span<const std::byte> bytes) const;
+  Result<void> ReadRanges(std::span<RangeRead> ranges) const;
+  std::vector<Piece> Cut(std::span<const SegmentCopy> copies) const;
+  std::uint64_t RoomFor(const Piece& piece) const;
+
+  std::vector<std::unique_ptr<OpenSegment>> segments_;
+  std::unique_ptr<RangeReader> files_;
+};
+
+}  // namespace ffrecord::client

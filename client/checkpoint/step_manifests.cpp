@@ -1,0 +1,81 @@
+#include "client/checkpoint/step_manifests.h"
+
+#include <string>
+#include <unordered_set>
+
+#include "client/checkpoint/plan.h"
+#include "libffrecord/format/checkpoint_values.h"
+
+namespace ffrecord::client {
+namespace {
+
+Error Bad(const CommittedStep& files, std::string_view name, const std::string& what) {
+  return Error{ErrorCode::kCorruption, files.Describe(name) + ": " + what};
+}
+
+// The same error, told of which file.
+Error InFile(const CommittedStep& files, std::string_view name, Error error) {
+  error.message = files.Describe(name) + ": " + error.message;
+  return error;
+}
+
+Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
+                                      std::uint32_t rank) {
+  const std::string name = PartManifestName(rank);
+  const RootManifest::Part& listed = root.parts[rank];
+  const auto bytes = FFR_TRY(files.ReadFile(name, listed.manifest_size_bytes));
+  if (bytes.size() != listed.manifest_size_bytes || Xxh3Digest(bytes) != listed.manifest_digest)
+    return Bad(files, name, "not the part that the root manifest lists");
+  auto decoded = DecodePartManifest(bytes);
+  if (!decoded) return InFile(files, name, std::move(decoded).error());
+  PartManifest part = std::move(decoded).value();
+  if (part.step != root.step || part.attempt != root.attempt || part.rank != rank)
+    return Bad(files, name, "belongs to another step, save or rank");
+  std::uint64_t rest = listed.tensor_bytes;
+  for (const StoredBox& box : part.boxes) {
+    if (box.size_bytes > rest) return Bad(files, name, "has more bytes than the root lists");
+    rest -= box.size_bytes;
+  }
+  if (rest != 0) return Bad(files, name, "has fewer bytes than the root lists");
+  return part;
+}
+
+Result<void> CheckTogether(const CommittedStep& files, const StepManifests& step) {
+  std::vector<PlannedBox> boxes;
+  std::unordered_set<std::string_view> keys;
+  for (const PartManifest& part : step.parts) {
+    for (const StoredBox& box : part.boxes) {
+      boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
+      keys.insert(box.key);
+    }
+  }
+  if (const auto checked = CheckBoxes(std::move(boxes)); !checked)
+    return Bad(files, kRootManifestName, checked.error().message);
+  for (const std::string_view key : FFR_TRY(CheckValues(step.root.tree)))
+    if (!keys.contains(key))
+      return Bad(files, kRootManifestName,
+                 "its tree refers to tensor " + std::string(key) + ", which no part holds");
+  return {};
+}
+
+}  // namespace
+
+Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step) {
+  const auto bytes = FFR_TRY(files.ReadFile(kRootManifestName, kManifestSizeMax));
+  auto root = DecodeRootManifest(bytes);
+  if (!root) return InFile(files, kRootManifestName, std::move(root).error());
+  if (root.value().step != step)
+    return Bad(files, kRootManifestName, "belongs to step " + std::to_string(root.value().step));
+  return root;
+}
+
+Result<StepManifests> ReadStepManifests(const CommittedStep& files, std::uint64_t step) {
+  StepManifests manifests;
+  manifests.root = FFR_TRY(ReadRootManifest(files, step));
+  for (std::uint32_t rank = 0; rank < manifests.root.parts.size(); ++rank)
+    manifests.parts.push_back(FFR_TRY(ReadPartManifest(files, manifests.root, rank)));
+  FFR_TRY(CheckTogether(files, manifests));
+  return manifests;
+}
+
+}  // namespace ffrecord::client

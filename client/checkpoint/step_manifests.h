@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "client/checkpoint/target.h"
+#include "libffrecord/format/checkpoint_manifest.h"
+
+namespace ffrecord::client {
+
+// All manifests of one committed step, each verified, and against each other: same step and
+// attempt, the sizes and digests of the root, boxes that cover every tensor once, a tree that
+// refers only to tensors that are there.
+struct StepManifests {
+  RootManifest root;
+  std::vector<PartManifest> parts;  // In rank order.
+};
+
+// Fails with kCorruption (names the file), kNotFound if a file is missing, kInvalidArgument if a
+// newer version wrote it.
+Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step);
+Result<StepManifests> ReadStepManifests(const CommittedStep& files, std::uint64_t step);
+
+}  // namespace ffrecord::client

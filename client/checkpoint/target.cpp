@@ -1,0 +1,45 @@
+#include "client/checkpoint/target.h"
+
+#include <charconv>
+#include <cstdio>
+
+namespace ffrecord::client {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+
+std::string Padded(std::uint64_t number, std::size_t width) {
+  std::string digits = std::to_string(number);
+  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
+  return digits;
+}
+
+}  // namespace
+
+std::string StepName(std::uint64_t step) { return std::string(kStepPrefix) + Padded(step, 9); }
+
+std::string PartManifestName(std::uint32_t rank) { return "part-" + Padded(rank, 5) + ".manifest"; }
+
+std::string SegmentName(std::uint32_t rank, std::uint32_t segment) {
+  return "part-" + Padded(rank, 5) + "/seg-" + Padded(segment, 4);
+}
+
+std::optional<std::uint64_t> StepOf(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kStepPrefix.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  // One step has one name: no other padding, nothing behind it.
+  if (error != std::errc() || StepName(step) != name) return std::nullopt;
+  return step;
+}
+
+Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
+                                                     const TargetOptions& options) {
+  if (target.starts_with("ffrecord://")) return OpenDaemonTarget(target, options.session);
+  if (target.empty() || target.find('\0') != std::string_view::npos)
+    return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};
+  return OpenFolderTarget(target, options.direct);
+}
+
+}  // namespace ffrecord::client

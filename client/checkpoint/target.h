@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/client/dataset.h>
+#include <ffrecord/result.h>
+
+#include "client/checkpoint/ballot.h"
+#include "libffrecord/format/checkpoint_manifest.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord::client {
+
+// Bytes [offset, offset + at most size) of a file that is being written: at least one, valid until
+// the next call. Offsets rise, but for a transfer that has to begin again.
+using FileSource = std::function<Result<std::span<const std::byte>>(std::uint64_t, std::uint64_t)>;
+
+// A checkpoint on its way: files that no reader sees until Commit(). Thread-bound. Each rank has
+// its own object; only the coordinator calls Commit() and Abandon().
+class CheckpointAttempt {
+ public:
+  virtual ~CheckpointAttempt() = default;
+
+  // Writes one file of `size_bytes` and makes it durable; `bulk` says that it is tensor data.
+  // Returns what the coordinator needs to publish it. Fails early with kIo (ENOSPC) if there is no
+  // room.
+  virtual Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes, bool bulk,
+                                  const FileSource& source) = 0;
+
+  // Makes `files`, which are all of the attempt's, visible as its step: at once, durably, and only
+  // if no other save of that step has been faster (kConflict).
+  virtual Result<void> Commit(std::span<const WrittenFile> files) = 0;
+
+  // Removes what it can of the attempt.
+  virtual void Abandon() noexcept = 0;
+};
+
+// The files of one committed step. Thread-safe.
+class CommittedStep {
+ public:
+  virtual ~CommittedStep() = default;
+  // What messages call file `name`.
+  virtual std::string Describe(std::string_view name) const = 0;
+  // Fails with kNotFound, with kCorruption if the file is larger than `size_bytes_max`.
+  virtual Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                                  std::uint64_t size_bytes_max) const = 0;
+  virtual Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const = 0;
+};
+
+// Where a run keeps its checkpoints: a folder, or a name at a daemon. Thread-bound.
+class CheckpointTarget {
+ public:
+  virtual ~CheckpointTarget() = default;
+
+  virtual const std::string& name() const noexcept = 0;
+  // Ascending.
+  virtual Result<std::vector<std::uint64_t>> Steps() const = 0;
+  virtual Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const = 0;
+  // Makes a step disappear at once, then frees its bytes. Fails with kNotFound.
+  virtual Result<void> Remove(std::uint64_t step) = 0;
+
+  // The coordinator begins an attempt, before the others join it. Fails with kConflict if the step
+  // is committed already.
+  virtual Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                           const AttemptId& attempt) = 0;
+  virtual Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                          const AttemptId& attempt) = 0;
+};
+
+struct TargetOptions {
+  bool direct = true;
+  SessionOptions session;
+};
+
+// `target` is a folder, or ffrecord://host[:port]/name. No I/O for a folder.
+Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
+                                                     const TargetOptions& options);
+std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct);
+Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
+                                                           const SessionOptions& options);
+
+// Names of docs/format.md, "Checkpoint": step-000001200, part-00003.manifest, part-00003/seg-0000.
+inline constexpr std::string_view kRootManifestName = "root.manifest";
+std::string StepName(std::uint64_t step);
+std::string PartManifestName(std::uint32_t rank);
+std::string SegmentName(std::uint32_t rank, std::uint32_t segment);
+// The step of a StepName; nothing if `name` is none.
+std::optional<std::uint64_t> StepOf(std::string_view name);
+
+}  // namespace ffrecord::client

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include <ffrecord/client/checkpoint.h>
+#include <ffrecord/result.h>
+
+#include "client/checkpoint/plan.h"
+#include "client/checkpoint/target.h"
+
+namespace ffrecord::client {
+
+// Writes all segments of `plan` to `attempt`, then the part's manifest; fills in the digests of
+// plan.part. Returns what the coordinator needs.
+Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
+                             std::span<const TensorView> tensors);
+
+// Writes a whole small file.
+Result<WrittenFile> WriteSmallFile(CheckpointAttempt& attempt, std::string_view name,
+                                   std::span<const std::byte> bytes);
+
+}  // namespace ffrecord::client

@@ -1,0 +1,258 @@
+// Goal: what is written where, and which bytes of one box belong to another, is right for any
+// tensors; ranks that do not cover a tensor exactly once are refused.
+// Method: chosen cases by hand; random boxes against a model that moves single elements.
+
+#include "client/checkpoint/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "client/checkpoint/ballot.h"
+#include "client/checkpoint/box_runs.h"
+#include "client/checkpoint/segment_image.h"
+#include "seed.h"
+
+namespace ffrecord::client {
+namespace {
+
+using Shape = std::vector<std::uint64_t>;
+
+TensorView Whole(const std::string& key, std::span<const std::byte> data) {
+  return {key, "uint8", {data.size()}, {0}, {data.size()}, data};
+}
+
+PlannedBox Box2(std::uint32_t rank, Shape offset, Shape extent) {
+  return {"w", "float32", {4, 6}, std::move(offset), std::move(extent), rank};
+}
+
+std::string ErrorOf(std::vector<PlannedBox> boxes) {
+  const auto checked = CheckBoxes(std::move(boxes));
+  if (checked) return "";
+  EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
+  return checked.error().message;
+}
+
+TEST(CheckpointPlanTest, LargeTensorsAreAlignedAndSmallOnesPacked) {
+  const std::vector<std::byte> bytes(10'000);
+  const std::vector<TensorView> tensors{
+      Whole("a", std::span(bytes).first(10)), Whole("b", std::span(bytes).first(5000)),
+      Whole("c", std::span(bytes).first(70)), Whole("d", std::span(bytes).first(4096))};
+  const PartPlan plan = PlanPart(7, {}, 0, tensors).value();
+
+  ASSERT_EQ(plan.part.boxes.size(), 4U);
+  const auto offset = [&](std::size_t i) { return plan.part.boxes[i].offset_bytes; };
+  EXPECT_EQ(offset(1), 0U);
+  EXPECT_EQ(offset(3), 8192U);
+  EXPECT_EQ(offset(0), 12288U);
+  EXPECT_EQ(offset(2), 12288U + 64);
+  ASSERT_EQ(plan.part.segments.size(), 1U);
+  EXPECT_EQ(plan.part.segments[0].payload_size_bytes, 16384U);
+  EXPECT_EQ(plan.tensor_bytes, 10U + 5000 + 70 + 4096);
+}
+
+TEST(CheckpointPlanTest, ASegmentThatIsFullIsFollowedByAnother) {
+  const std::vector<std::byte> bytes(9000);
+  const std::vector<TensorView> tensors{Whole("a", bytes), Whole("b", bytes), Whole("c", bytes)};
+  const PartPlan plan = PlanPart(7, {}, 0, tensors, 22'000).value();
+
+  ASSERT_EQ(plan.segments.size(), 2U);
+  EXPECT_EQ(plan.part.boxes[1].segment, 0U);
+  EXPECT_EQ(plan.part.boxes[2].segment, 1U);
+  EXPECT_EQ(plan.part.boxes[2].offset_bytes, 0U);
+  EXPECT_NE(plan.part.segments[0].id, plan.part.segments[1].id);
+}
+
+TEST(CheckpointPlanTest, AWrongTensorIsRefusedAndNamed) {
+  const std::vector<std::byte> bytes(24);
+  const auto error = [&](TensorView tensor) {
+    const auto plan = PlanPart(7, {}, 0, {{tensor}});
+    EXPECT_FALSE(plan);
+    return plan ? "" : plan.error().message;
+  };
+  TensorView good{"k", "float32", {4, 3}, {1, 0}, {2, 3}, bytes};
+  TensorView tensor = good;
+  tensor.data = std::span(bytes).first(20);
+  EXPECT_NE(error(tensor).find("tensor k: extent (2, 3) of float32 takes 24 bytes, but 20"),
+            std::string::npos);
+  tensor = good;
+  tensor.dtype = "object";
+  EXPECT_NE(error(tensor).find("object"), std::string::npos);
+  tensor = good;
+  tensor.offset = {3, 0};
+  EXPECT_NE(error(tensor).find("leaves the tensor"), std::string::npos);
+  tensor = good;
+  tensor.key = "";
+  EXPECT_NE(error(tensor).find("key"), std::string::npos);
+  const auto twice = PlanPart(7, {}, 0, {{good, good}});
+  ASSERT_FALSE(twice);
+  EXPECT_NE(twice.error().message.find("given twice at (1, 0)"), std::string::npos);
+}
+
+TEST(CheckpointPlanTest, BoxesThatCoverATensorOncePass) {
+  EXPECT_EQ(ErrorOf({Box2(0, {0, 0}, {4, 6})}), "");
+  EXPECT_EQ(ErrorOf({Box2(1, {2, 0}, {2, 6}), Box2(0, {0, 0}, {2, 6})}), "");
+  EXPECT_EQ(ErrorOf({Box2(0, {0, 0}, {4, 3}), Box2(1, {0, 3}, {4, 3})}), "");
+  EXPECT_EQ(ErrorOf({Box2(0, {0, 0}, {4, 6}), Box2(1, {4, 0}, {0, 6})}), "");
+  EXPECT_EQ(ErrorOf({{"s", "int64", {}, {}, {}, 0}}), "");
+  EXPECT_EQ(ErrorOf({{"e", "int64", {0}, {0}, {0}, 0}, {"e", "int64", {0}, {0}, {0}, 1}}), "");
+}
+
+TEST(CheckpointPlanTest, OverlapsGapsAndDisagreementsAreNamed) {
+  EXPECT_NE(ErrorOf({Box2(0, {0, 0}, {3, 6}), Box2(1, {2, 0}, {2, 6})}).find("overlaps"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf({Box2(0, {0, 0}, {1, 6}), Box2(1, {2, 0}, {2, 6})}).find("cover 18 of 24"),
+            std::string::npos);
+  // As many elements as the tensor has, yet one twice and one never.
+  EXPECT_NE(ErrorOf({Box2(0, {0, 0}, {4, 4}), Box2(1, {0, 3}, {4, 2})}).find("overlaps"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf({{"s", "int64", {}, {}, {}, 0}, {"s", "int64", {}, {}, {}, 1}})
+                .find("rank 0 at () of extent () overlaps the box of rank 1"),
+            std::string::npos);
+  auto other = Box2(1, {2, 0}, {2, 6});
+  other.dtype = "float16";
+  EXPECT_NE(ErrorOf({Box2(0, {0, 0}, {2, 6}), other}).find("rank 1 has float16"),
+            std::string::npos);
+}
+
+TEST(CheckpointPlanTest, ManyRowShardsAreCheckedInSortedTime) {
+  // A quadratic check would compare 5 * 10^9 pairs and meet the test's time limit.
+  constexpr std::uint64_t kCount = 100'000;
+  std::vector<PlannedBox> boxes;
+  for (std::uint32_t i = 0; i < kCount; ++i)
+    boxes.push_back({"w", "uint8", {kCount, 8}, {i, 0}, {1, 8}, i});
+  EXPECT_EQ(ErrorOf(boxes), "");
+  boxes.pop_back();
+  EXPECT_NE(ErrorOf(boxes), "");
+}
+
+// A random box within `shape`.
+std::pair<Shape, Shape> RandomBox(const Shape& shape, std::mt19937& random) {
+  Shape offset;
+  Shape extent;
+  for (const std::uint64_t size : shape) {
+    offset.push_back(random() % (size + 1));
+    extent.push_back(random() % (size - offset.back() + 1));
+  }
+  return {offset, extent};
+}
+
+std::uint64_t Volume(const Shape& extent) {
+  return std::accumulate(extent.begin(), extent.end(), std::uint64_t{1}, std::multiplies<>());
+}
+
+// Row-major position of element `at` of the array in a box; -1 if it is not in it.
+std::int64_t PositionIn(const Shape& at, const Shape& offset, const Shape& extent) {
+  std::uint64_t position = 0;
+  for (std::size_t d = 0; d < at.size(); ++d) {
+    if (at[d] < offset[d] || at[d] >= offset[d] + extent[d]) return -1;
+    position = position * extent[d] + (at[d] - offset[d]);
+  }
+  return static_cast<std::int64_t>(position);
+}
+
+TEST(BoxRunsTest, RandomBoxesMoveExactlyTheElementsTheyShare) {
+  std::mt19937 random(test::Seed());
+  for (int round = 0; round < 3000; ++round) {
+    Shape shape(random() % 5);
+    for (auto& size : shape) size = 1 + random() % 5;
+    const auto [from_offset, from_extent] = RandomBox(shape, random);
+    const auto [to_offset, to_extent] = RandomBox(shape, random);
+    constexpr std::uint64_t kSize = 3;
+    std::vector<int> moved(Volume(to_extent) * kSize, -1);
+
+    ForEachRun({from_offset, from_extent}, {to_offset, to_extent}, kSize, [&](const ByteRun& run) {
+      ASSERT_GT(run.size_bytes, 0U);
+      for (std::uint64_t i = 0; i < run.size_bytes; ++i) {
+        ASSERT_EQ(moved.at(run.to_bytes + i), -1);
+        moved[run.to_bytes + i] = static_cast<int>(run.from_bytes + i);
+      }
+    });
+
+    Shape at(shape.size(), 0);
+    for (std::uint64_t n = 0; n < Volume(shape); ++n) {
+      std::uint64_t rest = n;
+      for (std::size_t d = shape.size(); d-- > 0; rest /= shape[d]) at[d] = rest % shape[d];
+      const std::int64_t to = PositionIn(at, to_offset, to_extent);
+      if (to < 0) continue;
+      const std::int64_t from = PositionIn(at, from_offset, from_extent);
+      for (std::int64_t byte = 0; byte < 3; ++byte)
+        ASSERT_EQ(moved[static_cast<std::size_t>(to * 3 + byte)], from < 0 ? -1 : from * 3 + byte);
+    }
+  }
+}
+
+TEST(BoxRunsTest, RowsOfAWholeTensorAreOneRun) {
+  const Shape zero{0, 0};
+  const Shape shape{100, 8};
+  const Shape offset{10, 0};
+  const Shape extent{20, 8};
+  int count = 0;
+  ForEachRun({zero, shape}, {offset, extent}, 4, [&](const ByteRun& run) {
+    ++count;
+    EXPECT_EQ(run.from_bytes, 320U);
+    EXPECT_EQ(run.to_bytes, 0U);
+    EXPECT_EQ(run.size_bytes, 640U);
+  });
+  EXPECT_EQ(count, 1);
+}
+
+TEST(SegmentImageTest, ItsBytesAreTheSameHoweverTheyAreAskedFor) {
+  std::mt19937 random(test::Seed());
+  std::vector<std::vector<std::byte>> data;
+  for (const std::size_t size : {300'000U, 3U, 70'000U, 4096U, 1U, 65536U, 200U, 1'000'000U}) {
+    data.emplace_back(size);
+    for (auto& byte : data.back()) byte = static_cast<std::byte>(random());
+  }
+  std::vector<TensorView> tensors;
+  for (std::size_t i = 0; i < data.size(); ++i)
+    tensors.push_back(Whole(std::to_string(i), data[i]));
+  const PartPlan plan = PlanPart(1, {}, 0, tensors).value();
+
+  const auto read = [&](std::uint64_t piece_max) {
+    SegmentImage image(plan.part.segments[0], plan.segments[0], tensors);
+    std::vector<std::byte> bytes;
+    while (bytes.size() < image.layout().file_size_bytes) {
+      if (random() % 8 == 0 && bytes.size() > 70'000) {  // A transfer that begins again.
+        bytes.resize(bytes.size() - 1 - random() % 70'000);
+      }
+      const auto piece = image.At(bytes.size(), 1 + random() % piece_max);
+      EXPECT_FALSE(piece.empty());
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    }
+    EXPECT_EQ(image.table_digest(),
+              DecodeSegmentTrailer(std::span(bytes).last(64), bytes.size()).value().table_digest);
+    return bytes;
+  };
+  const auto bytes = read(1 << 20);
+
+  EXPECT_EQ(read(100'000), bytes);
+  for (const StoredBox& box : plan.part.boxes) {
+    const auto& expected = data[static_cast<std::size_t>(std::stoi(box.key))];
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
+                           bytes.begin() + static_cast<std::ptrdiff_t>(box.offset_bytes)));
+  }
+}
+
+TEST(BallotTest, GarbledMessagesOfRanksAreRefused) {
+  std::mt19937 random(test::Seed());
+  const auto intent = EncodeIntent({12, {}, {{"w", "float32", {4, 3}, {0, 0}, {4, 3}, 0}}});
+  const auto report = EncodePartReport({{10, {}, 20}, {{"name", {std::byte{1}}}}});
+  EXPECT_EQ(DecodeIntent(intent).value().boxes.at(0).shape, (Shape{4, 3}));
+  EXPECT_EQ(DecodePartReport(report).value().files.at(0).name, "name");
+  for (std::size_t size = 0; size < intent.size(); ++size)
+    EXPECT_FALSE(DecodeIntent(std::span(intent).first(size)));
+  for (std::size_t size = 0; size < report.size(); ++size)
+    EXPECT_FALSE(DecodePartReport(std::span(report).first(size)));
+  for (int round = 0; round < 20'000; ++round) {
+    auto bytes = round % 2 == 0 ? intent : report;
+    bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    static_cast<void>(DecodeIntent(bytes));
+    static_cast<void>(DecodePartReport(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace ffrecord::client

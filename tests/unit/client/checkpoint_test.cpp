@@ -1,0 +1,579 @@
+// Goal: a checkpoint is saved by all ranks or by none, and what is loaded is what was saved, or an
+// error that names the damage.
+// Method: saves of one to three ranks, which are threads, into a folder; loads of other boxes; each
+// file damaged; ranks that fail, disagree, leave, or race; a full disk.
+
+#include <ffrecord/client/checkpoint.h>
+
+#include <gtest/gtest.h>
+
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <fstream>
+#include <numeric>
+#include <random>
+
+#include "libffrecord/format/checkpoint_manifest.h"
+#include "libffrecord/format/checkpoint_values.h"
+#include "seed.h"
+#include "temp_folder.h"
+#include "thread_group.h"
+
+namespace ffrecord::client {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+using test::ThreadGroup;
+using Bytes = std::vector<std::byte>;
+using Shape = std::vector<std::uint64_t>;
+
+Bytes RandomBytes(std::size_t size, std::mt19937& random) {
+  Bytes bytes(size);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+TensorView Whole(std::string key, std::string dtype, Shape shape, const Bytes& data) {
+  return {std::move(key), std::move(dtype), shape, Shape(shape.size(), 0), shape, data};
+}
+
+Bytes TreeOf(std::initializer_list<std::string_view> keys) {
+  ValueWriter writer;
+  writer.List(static_cast<std::uint32_t>(keys.size()));
+  for (const std::string_view key : keys) writer.Tensor(TensorKind::kArray, key);
+  return {writer.bytes().begin(), writer.bytes().end()};
+}
+
+// A matrix of `rows` x 8 float32, whose rows ranks share out, and a small vector of rank 0.
+struct State {
+  std::uint64_t rows;
+  Bytes matrix;
+  Bytes vector;
+
+  State(std::uint64_t row_count, std::uint32_t seed) : rows(row_count) {
+    std::mt19937 random(seed);
+    matrix = RandomBytes(rows * 32, random);
+    vector = RandomBytes(24, random);
+  }
+
+  // What rank r of w holds: rows [rows r / w, rows (r + 1) / w).
+  std::vector<TensorView> PartOf(std::uint32_t rank, std::uint32_t world) const {
+    const std::uint64_t begin = rows * rank / world;
+    const std::uint64_t end = rows * (rank + 1) / world;
+    std::vector<TensorView> tensors{{"matrix",
+                                     "float32",
+                                     {rows, 8},
+                                     {begin, 0},
+                                     {end - begin, 8},
+                                     std::span(matrix).subspan(begin * 32, (end - begin) * 32)}};
+    if (rank == 0) tensors.push_back(Whole("vector", "int64", {3}, vector));
+    return tensors;
+  }
+};
+
+Result<Commit> SaveAlone(const fs::path& run, std::uint64_t step, const State& state) {
+  return SaveCheckpoint(run.string(), step, state.PartOf(0, 1), TreeOf({"matrix", "vector"}),
+                        nullptr, {});
+}
+
+// Empty if the newest checkpoint, or `step`, is `state`; else what is wrong.
+std::string Compare(const fs::path& run, const State& state,
+                    std::uint64_t step = CheckpointReader::kLatest) {
+  const auto reader = CheckpointReader::Open(run.string(), step, {});
+  if (!reader) return reader.error().message;
+  Bytes matrix(state.matrix.size());
+  Bytes vector(state.vector.size());
+  const std::vector<CheckpointReader::Request> requests{{"matrix", {0, 0}, {state.rows, 8}, matrix},
+                                                        {"vector", {0}, {3}, vector}};
+  if (const auto read = reader.value().Read(requests); !read) return read.error().message;
+  return matrix == state.matrix && vector == state.vector ? "" : "other bytes";
+}
+
+void FlipBit(const fs::path& path, std::uint64_t bit) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(bit / 8));
+  const char byte = static_cast<char>(file.get() ^ (1 << bit % 8));
+  file.seekp(static_cast<std::streamoff>(bit / 8));
+  file.put(byte);
+}
+
+std::size_t CountEntries(const fs::path& run) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(run), {}));
+}
+
+TEST(CheckpointTest, WhatWasSavedIsLoaded) {
+  const TempFolder folder;
+  const State state(10'000, test::Seed());
+
+  const auto commit = SaveAlone(folder / "run", 1200, state);
+
+  ASSERT_TRUE(commit) << commit.error().message;
+  EXPECT_EQ(commit.value().step, 1200U);
+  EXPECT_EQ(commit.value().size_bytes, 320'024U);
+  EXPECT_EQ(commit.value().attempt.size(), 32U);
+  EXPECT_EQ(Compare(folder / "run", state), "");
+  const auto reader = CheckpointReader::Open((folder / "run").string(), 1200, {});
+  EXPECT_EQ(reader.value().commit().attempt, commit.value().attempt);
+  EXPECT_EQ(reader.value().world_size(), 1U);
+  EXPECT_EQ(reader.value().tensors().at(0).shape, (Shape{10'000, 8}));
+  EXPECT_EQ(test::ReadFile(folder / "run/LATEST"), "step-000001200\n");
+  EXPECT_EQ(CountEntries(folder / "run"), 2U);
+}
+
+TEST(CheckpointTest, TensorsOfEveryShapeComeBack) {
+  const TempFolder folder;
+  std::mt19937 random(test::Seed());
+  const std::vector<std::pair<std::string, Shape>> kinds{
+      {"bool", {}},           {"int8", {0}},          {"bfloat16", {3, 0, 5}},
+      {"float8_e4m3fn", {7}}, {"complex128", {2, 2}}, {"float64", {1, 1, 1, 1, 1}},
+      {"uint16", {70'001}},   {"float32", {512, 130}}};
+  std::vector<Bytes> data;
+  std::vector<TensorView> tensors;
+  data.reserve(kinds.size());
+  for (const auto& [dtype, shape] : kinds) {
+    const std::uint64_t size = SizeOfBox(dtype, shape, Shape(shape.size(), 0), shape).value();
+    data.push_back(RandomBytes(size, random));
+    tensors.push_back(Whole("t/" + dtype, dtype, shape, data.back()));
+  }
+
+  ASSERT_TRUE(SaveCheckpoint((folder / "run").string(), 0, tensors, TreeOf({}), nullptr, {}));
+
+  const auto reader =
+      CheckpointReader::Open((folder / "run").string(), CheckpointReader::kLatest, {});
+  ASSERT_TRUE(reader) << reader.error().message;
+  std::vector<Bytes> loaded(data.size());
+  std::vector<CheckpointReader::Request> requests;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    loaded[i].resize(data[i].size());
+    requests.push_back({tensors[i].key, tensors[i].offset, tensors[i].extent, loaded[i]});
+  }
+  const auto read = reader.value().Read(requests);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(loaded, data);
+}
+
+TEST(CheckpointTest, RanksSaveTogetherAndAnyBoxIsLoaded) {
+  const TempFolder folder;
+  std::mt19937 random(test::Seed());
+  for (const std::uint32_t world : {2U, 3U}) {
+    const State state(1'001, static_cast<std::uint32_t>(random()));
+    ThreadGroup group(world);
+    const auto outcomes = group.Run([&](CheckpointGroup& rank) {
+      return SaveCheckpoint((folder / "run").string(), world, state.PartOf(rank.rank(), world),
+                            TreeOf({"matrix", "vector"}), &rank, {});
+    });
+    for (const auto& outcome : outcomes) {
+      ASSERT_TRUE(*outcome) << outcome->error().message;
+      EXPECT_EQ(outcome->value().attempt, outcomes[0]->value().attempt);
+      EXPECT_EQ(outcome->value().size_bytes, state.matrix.size() + state.vector.size());
+    }
+    EXPECT_EQ(Compare(folder / "run", state), "");
+
+    const auto reader = CheckpointReader::Open((folder / "run").string(), world, {});
+    EXPECT_EQ(reader.value().world_size(), world);
+    for (int round = 0; round < 50; ++round) {
+      const std::uint64_t row = random() % 1001;
+      const std::uint64_t column = random() % 8;
+      const Shape extent{random() % (1001 - row) + 1, random() % (8 - column) + 1};
+      Bytes box(extent[0] * extent[1] * 4);
+      const std::vector<CheckpointReader::Request> request{{"matrix", {row, column}, extent, box}};
+      ASSERT_TRUE(reader.value().Read(request));
+      for (std::uint64_t r = 0; r < extent[0]; ++r)
+        ASSERT_TRUE(std::equal(
+            box.begin() + static_cast<std::ptrdiff_t>(r * extent[1] * 4),
+            box.begin() + static_cast<std::ptrdiff_t>((r + 1) * extent[1] * 4),
+            state.matrix.begin() + static_cast<std::ptrdiff_t>((row + r) * 32 + column * 4)));
+    }
+  }
+}
+
+TEST(CheckpointTest, RequestsThatDoNotFitAreRefused) {
+  const TempFolder folder;
+  const State state(100, 1);
+  ASSERT_TRUE(SaveAlone(folder.path(), 1, state));
+  const auto reader = CheckpointReader::Open(folder.path().string(), 1, {});
+  Bytes bytes(32);
+  const auto code = [&](CheckpointReader::Request request) {
+    return reader.value().Read({{request}}).error().code;
+  };
+  EXPECT_EQ(code({"other", {0}, {1}, bytes}), ErrorCode::kNotFound);
+  EXPECT_EQ(code({"matrix", {100, 0}, {1, 8}, bytes}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({"matrix", {0, 0}, {2, 8}, bytes}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({"matrix", {0}, {8}, bytes}), ErrorCode::kInvalidArgument);
+}
+
+TEST(CheckpointTest, OverlappingRequestsAreAllFilled) {
+  const TempFolder folder;
+  const State state(200'000, test::Seed());
+  ASSERT_TRUE(SaveAlone(folder.path(), 1, state));
+  const auto reader = CheckpointReader::Open(folder.path().string(), 1, {});
+  Bytes whole(state.matrix.size());
+  Bytes again(state.matrix.size());
+  Bytes row(32);
+  const std::vector<CheckpointReader::Request> requests{{"matrix", {0, 0}, {200'000, 8}, whole},
+                                                        {"matrix", {3, 0}, {1, 8}, row},
+                                                        {"matrix", {0, 0}, {200'000, 8}, again}};
+  ASSERT_TRUE(reader.value().Read(requests));
+  EXPECT_EQ(whole, state.matrix);
+  EXPECT_EQ(again, state.matrix);
+  EXPECT_TRUE(std::equal(row.begin(), row.end(), state.matrix.begin() + 96));
+}
+
+TEST(CheckpointTest, NothingThereIsNotFound) {
+  const TempFolder folder;
+  const auto open = [&](std::uint64_t step) {
+    return CheckpointReader::Open((folder / "run").string(), step, {});
+  };
+  EXPECT_EQ(open(CheckpointReader::kLatest).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(open(3).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(ListCheckpoints((folder / "run").string(), {}).value().empty());
+  EXPECT_EQ(CheckpointReader::Open("", 1, {}).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(CheckpointTest, ACommittedStepIsNeverReplaced) {
+  const TempFolder folder;
+  const State first(100, 1);
+  const State second(100, 2);
+  ASSERT_TRUE(SaveAlone(folder.path(), 5, first));
+
+  const auto again = SaveAlone(folder.path(), 5, second);
+
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kConflict);
+  EXPECT_NE(again.error().message.find("step-000000005"), std::string::npos);
+  EXPECT_EQ(Compare(folder.path(), first), "");
+  EXPECT_EQ(CountEntries(folder.path()), 2U);
+}
+
+TEST(CheckpointTest, OfTwoSaversOfOneStepOneWins) {
+  const TempFolder folder;
+  for (std::uint64_t step = 0; step < 40; ++step) {
+    const std::vector<State> states{State(2'000, 1), State(2'000, 2)};
+    std::vector<ErrorCode> codes(2, ErrorCode::kOk);
+    std::vector<std::thread> savers;
+    for (std::size_t i = 0; i < 2; ++i)
+      savers.emplace_back([&, i] {
+        const auto saved = SaveAlone(folder.path(), step, states[i]);
+        if (!saved) codes[i] = saved.error().code;
+      });
+    for (auto& saver : savers) saver.join();
+
+    ASSERT_NE(codes[0] == ErrorCode::kOk, codes[1] == ErrorCode::kOk);
+    const std::size_t winner = codes[0] == ErrorCode::kOk ? 0 : 1;
+    EXPECT_EQ(codes[1 - winner], ErrorCode::kConflict);
+    EXPECT_EQ(Compare(folder.path(), states[winner], step), "");
+  }
+  EXPECT_EQ(CountEntries(folder.path()), 41U);  // The steps and LATEST, no attempts.
+}
+
+TEST(CheckpointTest, StepsAreListedAndRemoved) {
+  const TempFolder folder;
+  const State state(10, 1);
+  for (const std::uint64_t step : {3U, 1U, 2'000'000'000U})
+    ASSERT_TRUE(SaveAlone(folder.path(), step, state));
+  fs::create_directory(folder / "step-1");  // Not how a step is written.
+  fs::create_directory(folder / "step-0000000x");
+
+  ASSERT_TRUE(RemoveCheckpoint(folder.path().string(), 3, {}));
+
+  EXPECT_EQ(RemoveCheckpoint(folder.path().string(), 3, {}).error().code, ErrorCode::kNotFound);
+  const auto listed = ListCheckpoints(folder.path().string(), {}).value();
+  ASSERT_EQ(listed.size(), 2U);
+  EXPECT_EQ(listed[0].step, 1U);
+  EXPECT_EQ(listed[1].step, 2'000'000'000U);
+  EXPECT_EQ(listed[0].size_bytes, 344U);
+  EXPECT_EQ(CountEntries(folder.path()), 5U);
+}
+
+// --- Damage --------------------------------------------------------------------------------------
+
+class DamagedCheckpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(SaveAlone(run(), 1, before_));
+    ASSERT_TRUE(SaveAlone(run(), 2, state_));
+  }
+  fs::path run() const { return folder_.path(); }
+  fs::path newest() const { return run() / "step-000000002"; }
+
+  // The newest step is refused by its number, and the message names `file`; as the latest, the
+  // step before it loads and says why; or, if only tensor bytes are hurt, reading says so.
+  void ExpectNamed(const std::string& file, const std::string& what) const {
+    const std::string error = Compare(run(), state_, 2);
+    EXPECT_NE(error.find(file), std::string::npos) << what << ": " << error;
+    const auto latest = CheckpointReader::Open(run().string(), CheckpointReader::kLatest, {});
+    ASSERT_TRUE(latest) << what << ": " << latest.error().message;
+    if (latest.value().commit().step == 1) {
+      ASSERT_EQ(latest.value().skipped().size(), 1U);
+      EXPECT_NE(latest.value().skipped()[0].find(file), std::string::npos);
+    }
+    EXPECT_EQ(Compare(run(), before_, 1), "") << what;
+  }
+
+  const TempFolder folder_;
+  const State before_{300, 1};
+  const State state_{300, 2};
+};
+
+TEST_F(DamagedCheckpointTest, EveryFlippedBitOfAManifestIsNamed) {
+  for (const std::string file : {"root.manifest", "part-00000.manifest"}) {
+    const std::uint64_t bit_count = fs::file_size(newest() / file) * 8;
+    for (std::uint64_t bit = 0; bit < bit_count; ++bit) {
+      FlipBit(newest() / file, bit);
+      ExpectNamed(file, file + " bit " + std::to_string(bit));
+      FlipBit(newest() / file, bit);
+    }
+  }
+  EXPECT_EQ(Compare(run(), state_), "");
+}
+
+TEST_F(DamagedCheckpointTest, FlippedBitsOfASegmentAreNamedOrHarmless) {
+  const fs::path segment = newest() / "part-00000/seg-0000";
+  const std::uint64_t payload = (300 * 32 + 24 + 4095) / 4096 * 4096;
+  std::mt19937 random(test::Seed());
+  for (int round = 0; round < 300; ++round) {
+    // Any bit that is checked: payload with its padding, and the table of one block.
+    const std::uint64_t bit = random() % ((payload + 8) * 8);
+    FlipBit(segment, bit);
+    ExpectNamed("part-00000/seg-0000", "bit " + std::to_string(bit));
+    FlipBit(segment, bit);
+  }
+  FlipBit(segment, fs::file_size(segment) * 8 - 1);  // The trailer: only for salvage.
+  EXPECT_EQ(Compare(run(), state_), "");
+}
+
+TEST_F(DamagedCheckpointTest, EveryTruncationOfAManifestIsNamed) {
+  for (const std::string file : {"root.manifest", "part-00000.manifest"}) {
+    const std::string whole = test::ReadFile(newest() / file);
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      test::WriteFile(newest() / file, std::string_view(whole).substr(0, size));
+      ExpectNamed(file, file + " cut to " + std::to_string(size));
+    }
+    test::WriteFile(newest() / file, whole + "x");
+    ExpectNamed(file, file + " longer");
+    test::WriteFile(newest() / file, whole);
+  }
+}
+
+TEST_F(DamagedCheckpointTest, MissingAndTruncatedFilesAreNamed) {
+  for (const std::string file : {"root.manifest", "part-00000.manifest", "part-00000/seg-0000"}) {
+    const std::string whole = test::ReadFile(newest() / file);
+    fs::remove(newest() / file);
+    ExpectNamed(file, file + " removed");
+    fs::create_directory(newest() / file);
+    const auto as_folder = CheckpointReader::Open(run().string(), 2, {});
+    EXPECT_FALSE(as_folder);
+    fs::remove(newest() / file);
+    test::WriteFile(newest() / file, std::string_view(whole).substr(0, whole.size() / 2));
+    ExpectNamed(file, file + " halved");
+    test::WriteFile(newest() / file, "");
+    ExpectNamed(file, file + " empty");
+    test::WriteFile(newest() / file, whole);
+  }
+  EXPECT_EQ(Compare(run(), state_), "");
+}
+
+TEST_F(DamagedCheckpointTest, FilesOfAnotherStepAreRefused) {
+  for (const std::string file : {"root.manifest", "part-00000.manifest", "part-00000/seg-0000"}) {
+    const std::string whole = test::ReadFile(newest() / file);
+    fs::copy_file(run() / "step-000000001" / file, newest() / file,
+                  fs::copy_options::overwrite_existing);
+    ExpectNamed(file, file + " of the step before");
+    test::WriteFile(newest() / file, whole);
+  }
+}
+
+TEST_F(DamagedCheckpointTest, WhenNoStepIsWholeTheNewestIsNamed) {
+  FlipBit(newest() / "root.manifest", 200);
+  FlipBit(run() / "step-000000001/root.manifest", 200);
+  const auto latest = CheckpointReader::Open(run().string(), CheckpointReader::kLatest, {});
+  ASSERT_FALSE(latest);
+  EXPECT_EQ(latest.error().code, ErrorCode::kCorruption);
+  EXPECT_NE(latest.error().message.find("step-000000002/root.manifest"), std::string::npos);
+}
+
+// --- Ranks that fail -----------------------------------------------------------------------------
+
+class FailingRanksTest : public testing::Test {
+ protected:
+  using Change =
+      std::function<void(std::uint32_t rank, std::uint64_t& step, std::vector<TensorView>& tensors,
+                         Bytes& tree, std::string& target)>;
+
+  // Saves with three ranks after `change`; checks that all fail alike and nothing is left.
+  Error SaveAndFail(const Change& change) {
+    const auto outcomes = group_.Run([&](CheckpointGroup& rank) {
+      std::uint64_t step = 7;
+      auto tensors = state_.PartOf(rank.rank(), 3);
+      Bytes tree = TreeOf({"matrix"});
+      std::string target = (folder_ / "run").string();
+      change(rank.rank(), step, tensors, tree, target);
+      return SaveCheckpoint(target, step, tensors, tree, &rank, {});
+    });
+    for (const auto& outcome : outcomes) {
+      EXPECT_FALSE(*outcome);
+      EXPECT_EQ(outcome->error().code, outcomes[0]->error().code);
+      EXPECT_EQ(outcome->error().message, outcomes[0]->error().message);
+    }
+    EXPECT_EQ(CountEntries(folder_ / "run"), 0U);
+    return outcomes[0]->error();
+  }
+
+  const TempFolder folder_;
+  const State state_{300, 1};
+  ThreadGroup group_{3};
+};
+
+TEST_F(FailingRanksTest, ABadTensorOfOneRankFailsAll) {
+  const Error error = SaveAndFail([](auto rank, auto&, auto& tensors, auto&, auto&) {
+    if (rank == 2) tensors[0].dtype = "object";
+  });
+  EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(error.message.find("rank 2: checkpoint: tensor matrix"), std::string::npos);
+}
+
+TEST_F(FailingRanksTest, AGapOrAnOverlapFailsAll) {
+  EXPECT_NE(SaveAndFail([](auto rank, auto&, auto& tensors, auto&, auto&) {
+              if (rank == 1) tensors.clear();
+            }).message.find("cover"),
+            std::string::npos);
+  EXPECT_NE(SaveAndFail([&](auto rank, auto&, auto& tensors, auto&, auto&) {
+              if (rank == 1) tensors = state_.PartOf(0, 1);
+            }).message.find("overlaps"),
+            std::string::npos);
+}
+
+TEST_F(FailingRanksTest, DifferentStepsFailAll) {
+  const Error error = SaveAndFail([](auto rank, auto& step, auto&, auto&, auto&) {
+    if (rank == 1) step = 8;
+  });
+  EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(error.message.find("rank 1 saves step 8"), std::string::npos);
+}
+
+TEST_F(FailingRanksTest, AFolderThatOneRankDoesNotSeeFailsAll) {
+  const Error error = SaveAndFail([&](auto rank, auto&, auto&, auto&, auto& target) {
+    if (rank == 1) target = (folder_ / "elsewhere").string();
+  });
+  EXPECT_NE(error.message.find("share"), std::string::npos);
+}
+
+TEST_F(FailingRanksTest, ATreeThatIsMalformedOrRefersToNothingFailsAll) {
+  EXPECT_NE(SaveAndFail([](auto rank, auto&, auto&, auto& tree, auto&) {
+              if (rank == 0) tree.pop_back();
+            }).message.find("malformed"),
+            std::string::npos);
+  EXPECT_NE(SaveAndFail([](auto rank, auto&, auto&, auto& tree, auto&) {
+              if (rank == 0) tree = TreeOf({"ghost"});
+            }).message.find("ghost"),
+            std::string::npos);
+}
+
+TEST_F(FailingRanksTest, ARankThatLeavesFailsAllAndNothingIsVisible) {
+  for (const std::uint32_t leave_round : {0U, 1U}) {
+    ThreadGroup group(3);
+    const auto outcomes = group.Run(
+        [&](CheckpointGroup& rank) {
+          return SaveCheckpoint((folder_ / "run").string(), 7, state_.PartOf(rank.rank(), 3),
+                                TreeOf({"matrix"}), &rank, {});
+        },
+        [&](std::uint32_t round, Bytes&) {
+          if (round == leave_round) group.Leave();
+        });
+    for (const auto& outcome : outcomes) {
+      ASSERT_FALSE(*outcome);
+      EXPECT_EQ(outcome->error().code, ErrorCode::kUnavailable);
+    }
+    EXPECT_TRUE(ListCheckpoints((folder_ / "run").string(), {}).value().empty());
+    fs::remove_all(folder_ / "run");
+  }
+}
+
+// The harness must catch a planted bug, or it proves nothing: with a group that turns a rank's no
+// into yes, which is what skipping the vote would do, the same check finds a broken step.
+TEST_F(FailingRanksTest, SkippingTheVoteWouldBeCaught) {
+  Bytes good_report;
+  const auto save = [&](CheckpointGroup& rank) {
+    std::string target = (folder_ / "run").string();
+    return SaveCheckpoint(target, 7, state_.PartOf(rank.rank(), 3), TreeOf({"matrix"}), &rank, {});
+  };
+  std::mutex mutex;
+  group_.Run(save, [&](std::uint32_t round, Bytes& mine) {
+    const std::lock_guard lock(mutex);
+    if (round == 1 && mine.size() > good_report.size()) good_report = mine;
+  });
+  fs::remove_all(folder_ / "run");
+
+  // Rank 2 loses its target after round 1, and its no of round 2 is replaced by a yes.
+  const auto outcomes = group_.Run(
+      [&](CheckpointGroup& rank) {
+        std::string target = (folder_ / "run").string();
+        if (rank.rank() == 2) target = (folder_ / "elsewhere").string();
+        return SaveCheckpoint(target, 7, state_.PartOf(rank.rank(), 3), TreeOf({"matrix"}), &rank,
+                              {});
+      },
+      [&](std::uint32_t round, Bytes& mine) {
+        if (round == 1 && mine.at(0) == std::byte{0}) mine = good_report;
+      });
+
+  ASSERT_TRUE(*outcomes[0]);  // The bug: a commit without rank 2.
+  EXPECT_NE(Compare(folder_ / "run", state_, 7), "");
+  EXPECT_NE(CountEntries(folder_ / "run"), 0U);
+}
+
+// --- Garbage and full disks ----------------------------------------------------------------------
+
+TEST(CheckpointGarbageTest, AttemptsOfDeadRunsGoAndThoseOfLivingOnesStay) {
+  const TempFolder folder;
+  const State state(10, 1);
+  for (const char* name : {".attempt-1-dead", ".attempt-3-dead", ".attempt-9-newer", ".attempt-x"})
+    fs::create_directories(folder / name / "part-00000");
+
+  ThreadGroup group(2);
+  std::mutex mutex;
+  const auto outcomes = group.Run(
+      [&](CheckpointGroup& rank) {
+        return SaveCheckpoint(folder.path().string(), 2, state.PartOf(rank.rank(), 2),
+                              TreeOf({"matrix"}), &rank, {});
+      },
+      // In the middle of this save of step 2 another run commits step 3, and collects.
+      [&](std::uint32_t round, Bytes&) {
+        const std::lock_guard lock(mutex);
+        if (round != 1 || fs::exists(folder / "step-000000003")) return;
+        EXPECT_TRUE(SaveAlone(folder.path(), 3, state));
+      });
+
+  ASSERT_TRUE(*outcomes[0]) << outcomes[0]->error().message;
+  EXPECT_EQ(Compare(folder.path(), state, 2), "");
+  EXPECT_FALSE(fs::exists(folder / ".attempt-1-dead"));
+  EXPECT_FALSE(fs::exists(folder / ".attempt-3-dead"));
+  EXPECT_TRUE(fs::exists(folder / ".attempt-9-newer"));
+  EXPECT_TRUE(fs::exists(folder / ".attempt-x"));
+}
+
+TEST(CheckpointFullDiskTest, AFullDiskIsNoSpaceAndLeavesNothing) {
+  const TempFolder folder;
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "mounting a tmpfs needs root: errno " << errno;
+  const State small(1'000, 1);
+  const State large(100'000, 2);
+  ASSERT_TRUE(SaveAlone(folder.path(), 1, small));
+
+  const auto saved = SaveAlone(folder.path(), 2, large);
+  const std::size_t entries = CountEntries(folder.path());
+  const std::string first = Compare(folder.path(), small);
+  const auto fitting = SaveAlone(folder.path(), 3, small);
+  ::umount(folder.path().c_str());
+
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code, ErrorCode::kIo);
+  EXPECT_EQ(saved.error().system_errno, ENOSPC);
+  EXPECT_EQ(entries, 2U);
+  EXPECT_EQ(first, "");
+  EXPECT_TRUE(fitting);
+}
+
+}  // namespace
+}  // namespace ffrecord::client
