@@ -1,0 +1,206 @@
+"""What benchmarks share: arms interleaved in rounds, medians and spread, the state of the cache.
+
+An arm is one way to do the work. Every round runs every arm once, in an order that shifts from
+round to round, so that a machine that drifts drifts under all of them. A ratio is the median over
+rounds of ours over the reference of the same round, higher is better.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+ROUNDS_MIN = 5
+COLD_SHARE_MAX = 0.01
+WARM_SHARE_MIN = 0.99
+
+
+class Unable(Exception):
+    """The machine lacks what a benchmark needs; the message says what and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a benchmark is told."""
+
+    quick: bool
+    rounds: int
+    scratch: pathlib.Path  # A folder for files that are kept between runs.
+    programs: pathlib.Path  # Where benchmark programs of ours were built.
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One way to do the work: `run(round)` returns what it reached, higher is better."""
+
+    name: str
+    what: str
+    run: Callable[[int], float]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a benchmark found: values of each arm by round, and which pairs to compare."""
+
+    unit: str
+    arms: list[Arm]
+    values: dict[str, list[float]]
+    ratios: dict[str, tuple[str, str]]  # key -> (arm of ours, arm of reference)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def interleave(arms: Sequence[Arm], rounds: int) -> dict[str, list[float]]:
+    """Run every arm once a round; the arm that begins is another one each round."""
+    values: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    for number in range(rounds):
+        shift = number % len(arms)
+        for arm in [*arms[shift:], *arms[:shift]]:
+            value = arm.run(number)
+            values[arm.name].append(value)
+            print(f"round {number + 1}/{rounds} {arm.name}: {value:,.0f}", file=sys.stderr)
+    return values
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """First quartile, median, third quartile."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, and the distance between the quartiles around it."""
+    low, middle, high = quartiles(values)
+    return {"median": middle, "iqr": high - low}
+
+
+def report(name: str, settings: Settings, outcome: Outcome) -> dict[str, Any]:
+    """Put together what --json writes."""
+    by_round = {
+        key: [a / b for a, b in zip(outcome.values[ours], outcome.values[other], strict=True)]
+        for key, (ours, other) in outcome.ratios.items()
+    }
+    return {
+        "bench": name,
+        "quick": settings.quick,
+        "unit": outcome.unit,
+        "ratios": {key: spread(values)["median"] for key, values in by_round.items()},
+        "ratios_iqr": {key: spread(values)["iqr"] for key, values in by_round.items()},
+        "arms": [
+            {
+                "name": arm.name,
+                "what": arm.what,
+                **spread(outcome.values[arm.name]),
+                "rounds": outcome.values[arm.name],
+            }
+            for arm in outcome.arms
+        ],
+        "notes": outcome.notes,
+        "machine": machine(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Tell what a reader needs to judge the figures."""
+    model = ""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "kernel": platform.release(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """Format a report for people."""
+    rows = [("arm", found["unit"], "IQR", "")]
+    for arm in found["arms"]:
+        rows.append((arm["name"], f"{arm['median']:,.0f}", f"{arm['iqr']:,.0f}", arm["what"]))
+    rows.append(("", "", "", ""))
+    rows.append(("ratio", "median", "IQR", ""))
+    for key, value in found["ratios"].items():
+        rows.append((key, f"{value:.2f}", f"{found['ratios_iqr'][key]:.2f}", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip()
+        for row in rows
+    ]
+    about = found["machine"]
+    lines += ["", *found["notes"]]
+    lines.append(
+        f"{about['cores']} cores of {about['cpu']}, {about['memory_bytes'] / 2**30:.0f} GiB, "
+        f"Linux {about['kernel']}, load {about['load']:.1f}"
+    )
+    return "\n".join(lines)
+
+
+def program(settings: Settings, name: str) -> pathlib.Path:
+    """Where a benchmark program of ours is."""
+    path = settings.programs / name
+    if not path.exists():
+        raise Unable(f"{path} is not built: start this through benchmarks/run")
+    return path
+
+
+def foreign(name: str, package: str) -> str:
+    """Where a program of others is."""
+    if path := shutil.which(name):
+        return path
+    raise Unable(f"{name} is not installed: apt-get install {package}")
+
+
+def run_json(*command: object) -> dict[str, Any]:
+    """Run a program that prints one JSON object; return it."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    if done.returncode:
+        raise Unable(f"{' '.join(words[:3])} ... failed: {done.stderr.strip()}")
+    value = json.loads(done.stdout)
+    if not isinstance(value, dict):
+        raise Unable(f"{' '.join(words[:3])} ... printed no JSON object")
+    return value
+
+
+def cached_share(path: pathlib.Path) -> float:
+    """Which share of a file's bytes is in the page cache, 0 to 1."""
+    done = subprocess.run(
+        [foreign("fincore", "util-linux"), "--bytes", "--noheadings", "--output", "RES", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout) / path.stat().st_size
+
+
+def make_cold(path: pathlib.Path) -> None:
+    """Put a file out of the page cache, and check that it is out."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if (share := cached_share(path)) > COLD_SHARE_MAX:
+        raise Unable(f"{path}: {share:.1%} stays in the page cache; is it open elsewhere?")
+
+
+def make_warm(path: pathlib.Path) -> None:
+    """Put a file into the page cache, and check that it is in."""
+    buffer = bytearray(1 << 20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    if (share := cached_share(path)) < WARM_SHARE_MIN:
+        raise Unable(f"{path}: only {share:.1%} stays in the page cache; memory is too small")

@@ -1,0 +1,69 @@
+"""The one runner of all benchmarks: benchmarks/run NAME [--quick] [--json FILE].
+
+A benchmark is a module `benchmarks/<room>/<name>.py` with a docstring, whose first line describes
+it, and a function `bench(settings) -> Outcome`. harness.py has what they share.
+"""
+
+import argparse
+import importlib.util
+import json
+import pathlib
+import sys
+import types
+
+import harness
+
+HERE = pathlib.Path(__file__).resolve().parent
+EXIT_USAGE, EXIT_ENVIRONMENT = 2, 4
+
+
+def available() -> dict[str, pathlib.Path]:
+    """Every benchmark by name."""
+    return {path.stem: path for path in sorted(HERE.glob("*/*.py"))}
+
+
+def load(path: pathlib.Path) -> types.ModuleType:
+    """Import a benchmark from its file."""
+    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    """Run one benchmark, print its table, write its JSON; return the exit code."""
+    names = available()
+    parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="?", choices=sorted(names), help="which benchmark")
+    parser.add_argument("--quick", action="store_true", help="within about two minutes")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the result there")
+    parser.add_argument("--rounds", type=int, default=0, help="of each arm; at least 5")
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        for name, path in names.items():
+            print(f"{name:12} {(load(path).__doc__ or '').splitlines()[0]}")
+        return EXIT_USAGE
+    rounds = arguments.rounds or (5 if arguments.quick else 11)
+    if rounds < harness.ROUNDS_MIN:
+        parser.error(f"--rounds {rounds}: medians need {harness.ROUNDS_MIN} or more")
+    scratch = HERE.parent / "build" / "bench"
+    scratch.mkdir(parents=True, exist_ok=True)
+    programs = HERE.parent / "build-bench" / "benchmarks"
+    settings = harness.Settings(arguments.quick, rounds, scratch, programs)
+    try:
+        outcome = load(names[arguments.name]).bench(settings)
+    except harness.Unable as error:
+        print(f"benchmarks/run {arguments.name}: {error}", file=sys.stderr)
+        return EXIT_ENVIRONMENT
+    report = harness.report(arguments.name, settings, outcome)
+    print(harness.table(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
