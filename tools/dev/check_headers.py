@@ -1,8 +1,8 @@
 """Fail if a header does not compile on its own, or lacks `#pragma once`.
 
 Each header is given to the compiler alone, with the include paths that the sources nearest to it
-are built with. A header that passed is not compiled again until some header or flag changes: the
-digests of the good ones are kept in `<build>/headers.json`.
+are built with. A header that passed is not compiled again until it, a header of ours that it leads
+to, or a flag changes: the digests of the good ones are kept in `<build>/headers.json`.
 
 Usage: check_headers.py SOURCE_ROOT BUILD_ROOT
 """
@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import sys
 import tree
 
 DOORS = (".", "libffrecord/include", "client/include")  # Who may enter, check_layers.py says.
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)', re.MULTILINE)
 KEEP = ("-I", "-D", "-std=", "-isystem")
 
 
@@ -53,6 +55,29 @@ def command_for(header: pathlib.Path, commands: dict[pathlib.Path, list[str]]) -
     return commands[max(sorted(commands), key=shared)]
 
 
+def reached(root: pathlib.Path, header: pathlib.Path) -> dict[str, bytes]:
+    """The header and all headers of ours that it leads to, with their contents."""
+    found: dict[str, bytes] = {}
+    todo = [header]
+    while todo:
+        path = todo.pop()
+        if str(path) in found:
+            continue
+        found[str(path)] = path.read_bytes()
+        for name in INCLUDE.findall(found[str(path)].decode()):
+            folders = [path.parent, *(root / door for door in DOORS)]
+            todo += [folder / name for folder in folders if (folder / name).is_file()]
+    return found
+
+
+def digest(root: pathlib.Path, header: pathlib.Path, command: list[str]) -> str:
+    """What the verdict on a header depends on."""
+    whole = hashlib.sha256(repr([str(header), command]).encode())
+    for name, content in sorted(reached(root, header).items()):
+        whole.update(name.encode() + b"\0" + content + b"\0")
+    return whole.hexdigest()
+
+
 def check(root: pathlib.Path, build: pathlib.Path, header: pathlib.Path, command: list[str]) -> str:
     """What is wrong with one header; nothing if nothing is."""
     name = header.relative_to(root).as_posix()
@@ -77,22 +102,13 @@ def main(root: pathlib.Path, build: pathlib.Path) -> int:
     if not headers or not commands:
         print("no headers or no compile commands: is this the build folder?", file=sys.stderr)
         return 2
-    everything = hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()
     memory = build / "headers.json"
     good = set(json.loads(memory.read_text())) if memory.exists() else set()
-    digests = {
-        header: hashlib.sha256(
-            f"{everything} {header} {command_for(header.relative_to(root), commands)}".encode()
-        ).hexdigest()
-        for header in headers
-    }
+    command = {header: command_for(header.relative_to(root), commands) for header in headers}
+    digests = {header: digest(root, header, command[header]) for header in headers}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         todo = [header for header in headers if digests[header] not in good]
-        faults = list(
-            pool.map(
-                lambda h: check(root, build, h, command_for(h.relative_to(root), commands)), todo
-            )
-        )
+        faults = list(pool.map(lambda h: check(root, build, h, command[h]), todo))
     bad = {header for header, fault in zip(todo, faults, strict=True) if fault}
     memory.write_text(json.dumps(sorted(digests[h] for h in headers if h not in bad)))
     print("\n".join(fault for fault in faults if fault) or f"{len(headers)} headers stand alone")
