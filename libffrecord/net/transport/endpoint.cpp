@@ -8,9 +8,10 @@
 
 namespace ffrecord::net {
 
-Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline) {
+Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, int wake_fd) {
   std::vector<pollfd> waited;
-  waited.reserve(endpoints.size());
+  waited.reserve(endpoints.size() + 1);
+  waited.push_back({wake_fd, POLLIN, 0});  // poll(2) skips -1.
   for (const Endpoint* endpoint : endpoints) {
     if (endpoint == nullptr) continue;
     if (endpoint->fd() < 0) return true;  // Poll() has its error at once.

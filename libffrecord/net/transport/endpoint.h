@@ -51,7 +51,8 @@ class Endpoint {
   // from the arguments. Fails with kInvalidArgument past the sizes of FrameLimits{}.
   virtual Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                             std::span<const std::span<const std::byte>> payload) = 0;
-  // Bytes of queued frames not yet given to the transport; the same of payload alone.
+  // Bytes of queued frames not yet given to the transport; the same of payload alone. Once the
+  // endpoint is closed: how many were dropped.
   virtual std::uint64_t bytes_queued() const noexcept = 0;
   virtual std::uint64_t payload_bytes_queued() const noexcept = 0;
 
@@ -62,7 +63,7 @@ class Endpoint {
     kClosed,   // The peer has closed in good order, between frames; so this end is closed too.
   };
   // Sends and receives as far as possible without waiting; returns at the first event. Fails with
-  // kInvalidArgument while a payload has no places.
+  // kInvalidArgument while a payload has no places; it sends even then.
   virtual Result<Event> Poll() = 0;
   virtual const FrameHeader& header() const noexcept = 0;
   virtual std::span<const std::byte> body() const noexcept = 0;
@@ -80,9 +81,9 @@ class Endpoint {
 };
 
 // Waits until one of `endpoints` may be able to make progress, or until `deadline`. Returns false
-// at the deadline. Null entries are skipped. Requires that each one's last Poll() said kNone, or
-// that it is closed. Fails with kIo.
-Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline);
+// at the deadline. Null entries are skipped. `wake_fd`, if not -1, also ends the wait when it is
+// readable. Requires that each one's last Poll() said kNone, or that it is closed. Fails with kIo.
+Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, int wake_fd = -1);
 
 // Sends everything queued on `endpoint`. Fails with kDeadlineExceeded or kUnavailable, and with
 // kConflict if a frame arrives meanwhile (header() and body() hold it): for dialogues of one

@@ -34,7 +34,7 @@ void StreamEndpoint::Close() noexcept {
   if (!stream_) return;
   stream_.reset();
   if (why_closed_.empty()) why_closed_ = "was closed on this side";
-  DropQueue();
+  queue_.clear();
 }
 
 Error StreamEndpoint::Fail(Error error) {
@@ -109,24 +109,18 @@ void StreamEndpoint::Sent(std::size_t size_bytes) {
   }
 }
 
-void StreamEndpoint::DropQueue() {
-  queue_.clear();
-  bytes_queued_ = 0;
-  payload_bytes_queued_ = 0;
-}
-
 // --- Receiving -----------------------------------------------------------------------------------
 
 Result<Endpoint::Event> StreamEndpoint::Poll() {
   if (!stream_) return Error{ErrorCode::kUnavailable, "connection to " + peer_ + " " + why_closed_};
-  if (stage_ == Stage::kPlaces) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "the frame from " + peer_ + " has a payload: call ReceivePayload() before Poll()"};
-  }
   if (auto sent = SendQueued(); !sent) {
     // The peer may have said why before it went: read that first.
     send_error_ = std::move(sent).error();
-    DropQueue();
+    queue_.clear();
+  }
+  if (stage_ == Stage::kPlaces) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the frame from " + peer_ + " has a payload: call ReceivePayload() before Poll()"};
   }
   auto event = Receive();
   if (!event) return Fail(std::move(event).error());

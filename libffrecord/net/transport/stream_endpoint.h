@@ -67,7 +67,6 @@ class StreamEndpoint final : public Endpoint {
 
   Result<void> SendQueued();
   void Sent(std::size_t size_bytes);
-  void DropQueue();
   Result<Event> Receive();
   Result<void> ReceiveHeader();
   Result<Progress> FillBuffer(std::size_t size_bytes);

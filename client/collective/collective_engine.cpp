@@ -1,0 +1,325 @@
+#include <ffrecord/client/collective.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "client/collective/handshake.h"
+#include "client/collective/reduce.h"
+#include "client/collective/ring_progress.h"
+#include "client/runtime/wakeup.h"
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord::client {
+namespace {
+
+constexpr std::uint32_t kWorldSizeMax = 65'536;
+// Arrays of up to 2^44 elements: sizes in bytes and all sums of them stay far from overflow.
+constexpr std::uint64_t kCountMax = std::uint64_t{1} << 44;
+constexpr std::uint64_t kChunkSizeMin = 64;
+constexpr std::uint64_t kChunkSizeMax = net::FrameLimits{}.payload_size_bytes_max;
+// Submitted and not yet ended; a training step has some hundreds at most.
+constexpr std::size_t kOperationsMax = 65'536;
+
+Error Refused(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
+
+std::int64_t Nanoseconds(net::Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
+// Starts a thread that no signal is delivered to: they belong to the program's threads.
+template <class Body>
+std::thread StartQuietThread(Body body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+struct CollectiveEngine::Impl {
+  Impl(Ring ring_in_group, const Options& chosen, net::TcpListener opened, Wakeup made)
+      : ring(ring_in_group),
+        options(chosen),
+        listener(std::move(opened)),
+        address(listener->address().ToString()),
+        wakeup(std::move(made)) {}
+
+  void AssertNotForked() const { FFR_ASSERT(::getpid() == owner); }
+
+  // --- Any thread ---
+  Result<Token> Submit(const RingOperation& operation);
+  Completion TakeLocked(std::map<Token, Completion>::iterator done);
+  void Shutdown();
+
+  // --- The progress thread ---
+  void Run(RingProgress progress);
+  bool TakeSubmitted(RingProgress& progress);
+  void Publish(const std::vector<RingProgress::Ended>& finished);
+  void Break(const Error& why);
+
+  const Ring ring;
+  const Options options;
+  std::optional<net::TcpListener> listener;  // Until Connect().
+  const std::string address;
+  const pid_t owner = ::getpid();
+  Wakeup wakeup;
+  RingCounters counters;
+  std::thread thread;
+
+  std::mutex mutex;
+  std::condition_variable ended;  // Something was added to `done`, or the group was closed.
+  bool is_connected = false;      // Connect() was called.
+  bool is_shut_down = false;
+  std::optional<Error> closed;  // Why no operation can succeed any more.
+  std::vector<RingOperation> submitted;
+  Token next_token = 0;
+  std::set<Token> pending;           // Submitted, not ended.
+  std::map<Token, Completion> done;  // Ended, not yet returned by Wait or WaitAny.
+};
+
+// --- Setting up ----------------------------------------------------------------------------------
+
+Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint32_t world_size,
+                                                  const Options& options) {
+  if (world_size == 0 || world_size > kWorldSizeMax || rank >= world_size)
+    return Refused("a group cannot have rank " + std::to_string(rank) + " of " +
+                   std::to_string(world_size) + " ranks; the limit is " +
+                   std::to_string(kWorldSizeMax));
+  if (options.timeout.count() <= 0) return Refused("a collective's timeout must be above zero");
+  if (options.chunk_size_bytes < kChunkSizeMin || options.chunk_size_bytes > kChunkSizeMax)
+    return Refused("a chunk of " + std::to_string(options.chunk_size_bytes) +
+                   " bytes is not from 64 bytes to 8 MiB");
+  auto listener = FFR_TRY(net::TcpListener::Listen({options.listen_host, 0}));
+  auto wakeup = FFR_TRY(Wakeup::Make());
+  return CollectiveEngine(std::make_unique<Impl>(Ring{rank, world_size}, options,
+                                                 std::move(listener), std::move(wakeup)));
+}
+
+CollectiveEngine::CollectiveEngine(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+CollectiveEngine::CollectiveEngine(CollectiveEngine&&) noexcept = default;
+CollectiveEngine& CollectiveEngine::operator=(CollectiveEngine&& other) noexcept {
+  std::swap(impl_, other.impl_);
+  return *this;
+}
+
+CollectiveEngine::~CollectiveEngine() {
+  if (!impl_) return;
+  if (::getpid() != impl_->owner) {
+    // A forked child has the memory but not the thread: what that thread held cannot be released.
+    static_cast<void>(impl_.release());
+    return;
+  }
+  Shutdown();
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+std::string CollectiveEngine::address() const { return impl_->address; }
+
+Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
+                                       std::span<const std::byte, 16> secret) {
+  Impl& impl = *impl_;
+  impl.AssertNotForked();
+  if (addresses.size() != impl.ring.world_size)
+    return Refused(std::to_string(addresses.size()) + " addresses for a group of " +
+                   std::to_string(impl.ring.world_size) + " ranks");
+  {
+    const std::lock_guard lock(impl.mutex);
+    if (impl.closed) return *impl.closed;
+    if (impl.is_connected) return Refused("this rank has joined its group already");
+    impl.is_connected = true;
+  }
+  if (impl.ring.world_size == 1) {
+    impl.listener.reset();
+    return {};
+  }
+
+  RingHello hello{.rank = impl.ring.rank,
+                  .world_size = impl.ring.world_size,
+                  .chunk_size_bytes = impl.options.chunk_size_bytes};
+  std::ranges::copy(secret, hello.secret.begin());
+  auto neighbours = JoinRing(impl.ring, hello, addresses[impl.ring.next()], *impl.listener,
+                             net::Clock::now() + impl.options.timeout);
+  impl.listener.reset();  // Nobody else is to come.
+  const auto joined = [&]() -> Result<void> {
+    auto both = FFR_TRY(std::move(neighbours));
+    auto progress =
+        FFR_TRY(RingProgress::Make(impl.ring, std::move(both), impl.options.chunk_size_bytes,
+                                   impl.options.timeout, impl.counters));
+    impl.thread = StartQuietThread(
+        [&impl, moved = std::move(progress)]() mutable { impl.Run(std::move(moved)); });
+    // The ring is whole when a first operation, over nothing, has gone around it.
+    const Token first = FFR_TRY(impl.Submit({0, nullptr, 0, ReduceType::kI64, ReduceOp::kSum}));
+    return Wait(first);
+  }();
+  if (!joined) {
+    Error error{joined.error()};
+    error.message = "rank " + std::to_string(impl.ring.rank) + " cannot join its group of " +
+                    std::to_string(impl.ring.world_size) + ": " + error.message;
+    impl.Break(error);
+    return error;
+  }
+  return {};
+}
+
+// --- Operations ----------------------------------------------------------------------------------
+
+Result<CollectiveEngine::Token> CollectiveEngine::AllReduce(void* data, std::uint64_t count,
+                                                            ReduceType type, ReduceOp op) {
+  impl_->AssertNotForked();
+  if (type > ReduceType::kI64 || op > ReduceOp::kMax) return Refused("no such type or operation");
+  if (data == nullptr && count > 0) return Refused("an all-reduce over no array");
+  if (count > kCountMax)
+    return Refused("an all-reduce of " + std::to_string(count) + " elements; the limit is 2^44");
+  if (op == ReduceOp::kAverage && (type == ReduceType::kI32 || type == ReduceType::kI64))
+    return Refused("integers have no average here: sum them and divide");
+  return impl_->Submit({0, static_cast<std::byte*>(data), count, type, op});
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const RingOperation& operation) {
+  const std::lock_guard lock(mutex);
+  if (closed) return *closed;
+  if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");
+  if (pending.size() >= kOperationsMax)
+    return Error{ErrorCode::kUnavailable,
+                 std::to_string(kOperationsMax) + " operations are pending; wait for some of them"};
+  const Token token = next_token++;
+  if (ring.world_size == 1) {
+    const std::int64_t now = Nanoseconds(net::Clock::now());
+    counters.operations.fetch_add(1, std::memory_order_relaxed);
+    done.emplace(token, Completion{token, {}, now, now});
+    ended.notify_all();
+    return token;
+  }
+  pending.insert(token);
+  submitted.push_back(operation);
+  submitted.back().sequence = token;
+  wakeup.Ring();
+  return token;
+}
+
+CollectiveEngine::Completion CollectiveEngine::Impl::TakeLocked(
+    std::map<Token, Completion>::iterator found) {
+  Completion completion = std::move(found->second);
+  done.erase(found);
+  return completion;
+}
+
+Result<void> CollectiveEngine::Wait(Token token) {
+  impl_->AssertNotForked();
+  std::unique_lock lock(impl_->mutex);
+  for (;;) {
+    if (const auto found = impl_->done.find(token); found != impl_->done.end())
+      return impl_->TakeLocked(found).outcome;
+    if (!impl_->pending.contains(token))
+      return Refused("operation " + std::to_string(token) +
+                     " was never submitted, or its end was returned already");
+    impl_->ended.wait(lock);
+  }
+}
+
+Result<CollectiveEngine::Completion> CollectiveEngine::WaitAny(std::chrono::milliseconds timeout) {
+  impl_->AssertNotForked();
+  const auto deadline = net::Clock::now() + timeout;
+  std::unique_lock lock(impl_->mutex);
+  for (;;) {
+    if (!impl_->done.empty()) return impl_->TakeLocked(impl_->done.begin());
+    if (impl_->is_shut_down && impl_->pending.empty()) return *impl_->closed;
+    if (impl_->ended.wait_until(lock, deadline) == std::cv_status::timeout && impl_->done.empty() &&
+        !(impl_->is_shut_down && impl_->pending.empty())) {
+      return Error{ErrorCode::kDeadlineExceeded, "no collective operation ended within " +
+                                                     std::to_string(timeout.count()) + " ms"};
+    }
+  }
+}
+
+void CollectiveEngine::Shutdown() noexcept { impl_->Shutdown(); }
+
+void CollectiveEngine::Impl::Shutdown() {
+  const std::lock_guard lock(mutex);
+  if (is_shut_down) return;
+  is_shut_down = true;
+  if (!closed) closed = Error{ErrorCode::kUnavailable, "this rank's engine was shut down"};
+  ended.notify_all();
+  wakeup.Ring();
+}
+
+CollectiveEngine::Stats CollectiveEngine::stats() const noexcept {
+  const RingCounters& counters = impl_->counters;
+  return {counters.bytes_sent.load(std::memory_order_relaxed),
+          counters.bytes_received.load(std::memory_order_relaxed),
+          counters.operations.load(std::memory_order_relaxed),
+          counters.reduce_ns.load(std::memory_order_relaxed)};
+}
+
+// --- The progress thread -------------------------------------------------------------------------
+
+void CollectiveEngine::Impl::Run(RingProgress progress) {
+  // Whoever made this thread may round otherwise or flush subnormals; equal bits need one way.
+  std::fesetenv(FE_DFL_ENV);
+  std::vector<RingProgress::Ended> finished;
+  while (TakeSubmitted(progress)) {
+    finished.clear();
+    const auto advanced = progress.Advance(finished);
+    Publish(finished);
+    Result<bool> waited = true;
+    if (advanced && finished.empty()) {
+      const auto endpoints = progress.waits_for();
+      waited = net::WaitReady(endpoints, progress.wake_at(), wakeup.fd());
+      wakeup.Clear();
+    }
+    if (!advanced || !waited) {
+      const Error& why = advanced ? waited.error() : advanced.error();
+      progress.Close(why);
+      Break(why);
+      return;
+    }
+  }
+  progress.Close();
+  Break({ErrorCode::kUnavailable, "this rank's engine was shut down"});
+}
+
+// False after Shutdown().
+bool CollectiveEngine::Impl::TakeSubmitted(RingProgress& progress) {
+  const std::lock_guard lock(mutex);
+  for (const RingOperation& operation : submitted) progress.Submit(operation);
+  submitted.clear();
+  return !is_shut_down;
+}
+
+void CollectiveEngine::Impl::Publish(const std::vector<RingProgress::Ended>& finished) {
+  if (finished.empty()) return;
+  const std::int64_t now = Nanoseconds(net::Clock::now());
+  const std::lock_guard lock(mutex);
+  for (const auto& [sequence, began] : finished) {
+    pending.erase(sequence);
+    done.emplace(sequence, Completion{sequence, {}, Nanoseconds(began), now});
+  }
+  ended.notify_all();
+}
+
+// Ends all that is pending with `why`. Requires that nothing moves bytes any more.
+void CollectiveEngine::Impl::Break(const Error& why) {
+  const std::int64_t now = Nanoseconds(net::Clock::now());
+  const std::lock_guard lock(mutex);
+  if (!closed)
+    closed = Error{why.code, "the collective group is closed: " + why.message, why.system_errno};
+  for (const Token token : pending) done.emplace(token, Completion{token, why, now, now});
+  pending.clear();
+  submitted.clear();
+  ended.notify_all();
+}
+
+}  // namespace ffrecord::client

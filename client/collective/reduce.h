@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include <ffrecord/client/collective.h>
+
+namespace ffrecord::client {
+
+std::size_t SizeOf(ReduceType type);
+std::string_view NameOf(ReduceType type);
+std::string_view NameOf(ReduceOp op);
+
+// local[i] = op(incoming[i], local[i]) for `count` elements, at any alignment; `divisor` other than
+// 1 then divides. Requires that the ranges do not overlap, and divisor 1 for integers.
+//
+// Half types are added (and divided) in fp32 and rounded to the nearest, ties to even, once. NaNs
+// become the one quiet NaN; minimum and maximum of a NaN are NaN. Integers wrap. The bits depend on
+// the operands alone: no fused or reordered arithmetic.
+void Reduce(ReduceType type, ReduceOp op, std::uint32_t divisor, std::uint64_t count,
+            const std::byte* incoming, std::byte* local);
+
+}  // namespace ffrecord::client

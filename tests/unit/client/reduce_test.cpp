@@ -1,0 +1,252 @@
+// Goal: one step of a reduction is exact to the bit for every type, and the halves round as IEEE
+// 754 says; the ring's schedule sums everything once; messages cross byte for byte.
+// Method: all 65,536 values of both half types, and the points between neighbours; a simulated ring
+// of up to 33 ranks; golden vectors.
+
+#include "client/collective/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "client/collective/messages.h"
+#include "client/collective/ring.h"
+#include "seed.h"
+
+namespace ffrecord::client {
+namespace {
+
+template <class T>
+T ReduceOne(ReduceType type, ReduceOp op, T incoming, T local, std::uint32_t divisor = 1) {
+  Reduce(type, op, divisor, 1, reinterpret_cast<const std::byte*>(&incoming),
+         reinterpret_cast<std::byte*>(&local));
+  return local;
+}
+
+struct HalfFormat {
+  ReduceType type;
+  int exponent_bits;
+  int mantissa_bits;
+  std::uint16_t quiet_nan;
+
+  // The value by definition.
+  double Value(std::uint16_t bits) const {
+    const int exponent_max = (1 << exponent_bits) - 1;
+    const int exponent = (bits >> mantissa_bits) & exponent_max;
+    const int mantissa = bits & ((1 << mantissa_bits) - 1);
+    const int bias = exponent_max / 2;
+    const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+    if (exponent == exponent_max)
+      return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+    if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+    return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+  }
+};
+
+constexpr HalfFormat kFormats[] = {{ReduceType::kF16, 5, 10, 0x7E00},
+                                   {ReduceType::kBf16, 8, 7, 0x7FC0}};
+
+TEST(ReduceTest, EveryHalfPlusNothingIsItself) {
+  for (const HalfFormat& format : kFormats) {
+    const std::uint16_t negative_zero = 0x8000;  // x + -0 is x, for both zeros too.
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const auto half = static_cast<std::uint16_t>(bits);
+      const auto sum = ReduceOne(format.type, ReduceOp::kSum, half, negative_zero);
+      ASSERT_EQ(sum, std::isnan(format.Value(half)) ? format.quiet_nan : half) << bits;
+    }
+  }
+}
+
+// A double that lies between two halves goes to the nearer one, or to the even one: checked through
+// sums and quotients that are exact in fp32, so that only the last rounding is at work.
+TEST(ReduceTest, HalvesRoundToNearestEven) {
+  std::mt19937 random(test::Seed());
+  for (const HalfFormat& format : kFormats) {
+    int inexact = 0;
+    for (int i = 0; i < 400'000; ++i) {
+      const auto a = static_cast<std::uint16_t>(random());
+      // Mostly of like exponent, where the sum is exact in fp32.
+      const auto b = static_cast<std::uint16_t>(
+          i % 4 == 0 ? random() : a ^ (random() & 0x8000) ^ (random() & 0x0FFF));
+      const double exact = format.Value(a) + format.Value(b);
+      const float in_float =
+          static_cast<float>(format.Value(a)) + static_cast<float>(format.Value(b));
+      if (std::isnan(exact) || static_cast<double>(in_float) != exact) continue;
+
+      const auto rounded = ReduceOne(format.type, ReduceOp::kSum, a, b);
+
+      const double error = std::abs(format.Value(rounded) - exact);
+      if (std::isinf(format.Value(rounded))) {
+        const auto largest =
+            static_cast<std::uint16_t>(format.quiet_nan == 0x7E00 ? 0x7BFF : 0x7F7F);
+        const double half_step =
+            (format.Value(largest) - format.Value(static_cast<std::uint16_t>(largest - 1))) / 2;
+        ASSERT_GE(std::abs(exact), format.Value(largest) + half_step);
+        continue;
+      }
+      if (error == 0) continue;
+      ++inexact;
+      for (const int step : {-1, 1}) {
+        const auto neighbour = static_cast<std::uint16_t>(rounded + step);
+        if (((neighbour ^ rounded) & 0x8000) != 0) continue;  // Past zero.
+        const double other = std::abs(format.Value(neighbour) - exact);
+        ASSERT_LE(error, other) << a << " + " << b;
+        if (error == other) {
+          ASSERT_EQ(rounded & 1, 0) << a << " + " << b;
+        }
+      }
+    }
+    EXPECT_GT(inexact, 10'000);
+  }
+}
+
+TEST(ReduceTest, AveragesDivideOnceAndNansAreCanonical) {
+  EXPECT_EQ(ReduceOne(ReduceType::kF32, ReduceOp::kAverage, 1.0F, 1.0F, 3), 2.0F / 3.0F);
+  EXPECT_EQ(ReduceOne(ReduceType::kF64, ReduceOp::kAverage, 1.0, 1.0, 3), 2.0 / 3.0);
+  EXPECT_EQ(ReduceOne<std::uint16_t>(ReduceType::kF16, ReduceOp::kAverage, 0x3C00, 0x3C00, 3),
+            0x3955);  // 2/3.
+  const float nan = std::bit_cast<float>(0xFFA00001U);
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+    for (const bool first : {false, true}) {
+      const float result = ReduceOne(ReduceType::kF32, op, first ? nan : 1.0F, first ? 1.0F : nan);
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(result), 0x7FC00000U);
+    }
+  }
+  EXPECT_EQ(ReduceOne<std::int32_t>(ReduceType::kI32, ReduceOp::kSum, INT32_MAX, 1), INT32_MIN);
+  EXPECT_EQ(ReduceOne<std::int64_t>(ReduceType::kI64, ReduceOp::kMin, -5, 7), -5);
+  EXPECT_EQ(ReduceOne<std::int64_t>(ReduceType::kI64, ReduceOp::kMax, -5, 7), 7);
+}
+
+TEST(ReduceTest, ALongArrayGivesTheBitsOfItsSingleElements) {
+  std::mt19937 random(test::Seed());
+  for (const ReduceType type : {ReduceType::kF32, ReduceType::kF64, ReduceType::kF16,
+                                ReduceType::kBf16, ReduceType::kI32, ReduceType::kI64}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+      constexpr std::size_t kCount = 1'037;
+      const std::size_t size = SizeOf(type);
+      std::vector<std::byte> incoming(kCount * size);
+      std::vector<std::byte> local(kCount * size);
+      for (std::byte& byte : incoming) byte = static_cast<std::byte>(random());
+      for (std::byte& byte : local) byte = static_cast<std::byte>(random());
+      auto one_by_one = local;
+
+      Reduce(type, op, 1, kCount, incoming.data(), local.data());
+      for (std::size_t i = 0; i < kCount; ++i)
+        Reduce(type, op, 1, 1, incoming.data() + i * size, one_by_one.data() + i * size);
+
+      ASSERT_EQ(local, one_by_one) << NameOf(type) << " " << NameOf(op);
+    }
+  }
+}
+
+TEST(RingTest, EveryPartIsAddedOnceAndEveryRankEndsWithAll) {
+  for (std::uint32_t n = 2; n <= 33; ++n) {
+    // sums[rank][segment]: which ranks' parts are in it.
+    std::vector<std::vector<std::uint64_t>> sums(n, std::vector<std::uint64_t>(n));
+    for (std::uint32_t rank = 0; rank < n; ++rank)
+      for (std::uint32_t segment = 0; segment < n; ++segment)
+        sums[rank][segment] = std::uint64_t{1} << rank;
+    const std::uint64_t all = (std::uint64_t{1} << n) - 1;
+
+    for (std::uint32_t step = 0; step < Ring{0, n}.step_count(); ++step) {
+      const auto before = sums;
+      for (std::uint32_t rank = 0; rank < n; ++rank) {
+        const Ring ring{rank, n};
+        const Ring from{ring.previous(), n};
+        const std::uint32_t segment = ring.SegmentReceived(step);
+        ASSERT_EQ(segment, from.SegmentSent(step));
+        const std::uint64_t arrived = before[from.rank][segment];
+        if (ring.Reduces(step)) {
+          ASSERT_EQ(sums[rank][segment] & arrived, 0U) << "added twice";
+          sums[rank][segment] |= arrived;
+          ASSERT_EQ(ring.Completes(step), sums[rank][segment] == all);
+        } else {
+          ASSERT_EQ(arrived, all);
+          sums[rank][segment] = arrived;
+        }
+      }
+    }
+    for (const auto& rank : sums)
+      for (const std::uint64_t segment : rank) ASSERT_EQ(segment, all);
+
+    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{n - 1},
+                                      std::uint64_t{1'000}, std::uint64_t{1} << 44}) {
+      std::uint64_t end = 0;
+      for (std::uint32_t segment = 0; segment < n; ++segment) {
+        const auto [begin, its_end] = Ring{0, n}.SegmentOf(count, segment);
+        ASSERT_EQ(begin, end);
+        ASSERT_LE(its_end - begin, count / n + 1);
+        end = its_end;
+      }
+      ASSERT_EQ(end, count);
+    }
+  }
+}
+
+std::string Hex(const std::vector<std::byte>& bytes) {
+  std::string hex;
+  for (const std::byte byte : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    hex += kDigits[static_cast<unsigned>(byte) >> 4];
+    hex += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return hex;
+}
+
+template <class Message>
+void ExpectGolden(const Message& message, const std::string& golden) {
+  const auto bytes = message.Encode();
+  EXPECT_EQ(Hex(bytes), golden);
+  const auto decoded = Message::Decode(bytes);
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded.value(), message);
+
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_EQ(Message::Decode(longer).error().code, ErrorCode::kCorruption);
+  EXPECT_FALSE(Message::Decode(std::span(bytes).first(bytes.size() - 1)));
+  EXPECT_FALSE(Message::Decode({}));
+}
+
+TEST(RingMessagesTest, GoldenVectors) {
+  RingHello hello{.rank = 3, .world_size = 4, .chunk_size_bytes = 512 << 10};
+  for (std::size_t i = 0; i < hello.secret.size(); ++i) hello.secret[i] = static_cast<std::byte>(i);
+  ExpectGolden(hello,
+               "000102030405060708090a0b0c0d0e0f"
+               "03000000"
+               "04000000"
+               "0000080000000000");
+  ExpectGolden(RingData{.sequence = 5,
+                        .count = 1'000,
+                        .first = 250,
+                        .payload_check = 0x0123456789ABCDEF,
+                        .step = 2,
+                        .type = ReduceType::kBf16,
+                        .op = ReduceOp::kAverage},
+               "0500000000000000"
+               "e803000000000000"
+               "fa00000000000000"
+               "efcdab8967452301"
+               "02000000"
+               "03"
+               "01"
+               "0000");
+  ExpectGolden(RingWaiting{.rank = 7}, "07000000");
+}
+
+TEST(RingMessagesTest, UnknownTypesAndReservedBytesAreRefused) {
+  const auto good = RingData{}.Encode();
+  for (const std::size_t at : {36U, 37U, 38U, 39U}) {
+    auto bytes = good;
+    bytes[at] = std::byte{0x10};
+    EXPECT_EQ(RingData::Decode(bytes).error().code, ErrorCode::kCorruption) << at;
+  }
+}
+
+}  // namespace
+}  // namespace ffrecord::client
