@@ -18,6 +18,88 @@ bool IsExhaustion(int system_errno) {
          system_errno == EAGAIN;
 }
 
+// What a caller that looks at each request as it ends is given at a time while it asks for more: if
+// it is in the page cache it arrives with the submission, and should still be in the processor's
+// cache when it is looked at.
+constexpr std::uint64_t kSipBytes = std::uint64_t{256} << 10;
+
+// One RunAll.
+class Run {
+ public:
+  Run(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
+      const std::function<void(IoRequest&)>& ended)
+      : engine_(engine), requests_(requests), depth_(depth), ended_(ended) {
+    transfers_.reserve(requests.size());
+    queue_.reserve(requests.size());
+    for (const IoRequest& request : requests)
+      queue_.push_back(&transfers_.emplace_back(request).request());
+    done_.resize(std::min<std::size_t>(depth, requests.size()));
+  }
+
+  Result<void> ToTheEnd() {
+    while (next_ < queue_.size() || engine_.in_flight() > 0) {
+      FFR_TRY(Submit());
+      const std::uint32_t in_flight = engine_.in_flight();
+      if (ended_ && next_ < queue_.size() && in_flight < depth_) {
+        const std::uint32_t count = FFR_TRY(Wait(0, std::chrono::milliseconds(0)));
+        // What comes from a device comes later: ask for more of it at a time.
+        sip_bytes_ = count > 0 ? kSipBytes : sip_bytes_ * 2;
+        continue;
+      }
+      // At the end wait once for all; before it, refill when a quarter of the depth is free.
+      const bool all = next_ == queue_.size() && !ended_;
+      FFR_TRY(Wait(all ? in_flight : std::max(in_flight / 4, 1U), kIoForever));
+    }
+    return {};
+  }
+
+ private:
+  Result<void> Submit() {
+    std::size_t offered =
+        std::min<std::size_t>(queue_.size() - next_, depth_ - engine_.in_flight());
+    if (ended_) offered = Sip(offered);
+    if (offered == 0) return {};
+    const std::uint32_t taken = FFR_TRY(engine_.Submit(std::span(queue_).subspan(next_, offered)));
+    if (taken == 0 && engine_.in_flight() == 0)
+      return Error{ErrorCode::kIo, "run: the idle engine takes no request", EAGAIN};
+    next_ += taken;
+    return {};
+  }
+
+  // How many of the next `count` requests make a sip: at least one.
+  std::size_t Sip(std::size_t count) const {
+    std::uint64_t bytes = 0;
+    std::size_t taken = 0;
+    while (taken < count && bytes < sip_bytes_) bytes += queue_[next_ + taken++]->buffer.size();
+    return taken;
+  }
+
+  Result<std::uint32_t> Wait(std::uint32_t count_min, std::chrono::milliseconds timeout) {
+    const std::uint32_t count = FFR_TRY(engine_.Wait(done_, count_min, timeout));
+    for (IoRequest* request : std::span(done_).first(count)) {
+      auto* transfer = static_cast<Transfer*>(request->user);
+      if (!transfer->Finish()) {
+        queue_.push_back(request);
+        continue;
+      }
+      IoRequest& whole = requests_[static_cast<std::size_t>(transfer - transfers_.data())];
+      whole.result = transfer->result();
+      if (ended_) ended_(whole);
+    }
+    return count;
+  }
+
+  IoEngine& engine_;
+  const std::span<IoRequest> requests_;
+  const std::uint32_t depth_;
+  const std::function<void(IoRequest&)>& ended_;
+  std::vector<Transfer> transfers_;  // Of each request, in the same order.
+  std::vector<IoRequest*> queue_;    // Grows behind `next_` by what must be submitted again.
+  std::vector<IoRequest*> done_;
+  std::size_t next_ = 0;
+  std::uint64_t sip_bytes_ = kSipBytes;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
@@ -44,43 +126,13 @@ Result<IoEngine*> ThreadIoEngine() {
   return slot.engine.get();
 }
 
-Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth) {
+Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
+                    const std::function<void(IoRequest&)>& ended) {
   FFR_ASSERT(depth > 0);
   FFR_ASSERT(engine.in_flight() == 0);
-  std::vector<Transfer> transfers;
-  std::vector<IoRequest*> queue;  // Grows behind `next` by what must be submitted again.
-  transfers.reserve(requests.size());
-  queue.reserve(requests.size());
-  for (const IoRequest& request : requests)
-    queue.push_back(&transfers.emplace_back(request).request());
-
-  std::vector<IoRequest*> done(std::min<std::size_t>(depth, requests.size()));
-  std::size_t next = 0;
-  while (next < queue.size() || engine.in_flight() > 0) {
-    const std::size_t room = depth - engine.in_flight();
-    const std::size_t offered = std::min(queue.size() - next, room);
-    if (offered > 0) {
-      const auto taken = engine.Submit(std::span(queue).subspan(next, offered));
-      if (!taken || (taken.value() == 0 && engine.in_flight() == 0)) {
-        DrainOrDie(engine);
-        if (!taken) return taken.error();
-        return Error{ErrorCode::kIo, "run: the idle engine takes no request", EAGAIN};
-      }
-      next += taken.value();
-    }
-    // At the end wait once for all; before it, refill when a quarter of the depth is free.
-    const std::uint32_t in_flight = engine.in_flight();
-    const std::uint32_t count_min = next == queue.size() ? in_flight : std::max(in_flight / 4, 1U);
-    const auto count = engine.Wait(done, count_min, kIoForever);
-    if (!count) {
-      DrainOrDie(engine);
-      return count.error();
-    }
-    for (IoRequest* request : std::span(done).first(count.value()))
-      if (!static_cast<Transfer*>(request->user)->Finish()) queue.push_back(request);
-  }
-  for (std::size_t i = 0; i < requests.size(); ++i) requests[i].result = transfers[i].result();
-  return {};
+  auto run = Run(engine, requests, depth, ended).ToTheEnd();
+  if (!run) DrainOrDie(engine);
+  return run;
 }
 
 }  // namespace ffrecord

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -77,6 +78,11 @@ Result<IoEngine*> ThreadIoEngine();
 // return each request's result is its whole size, fewer bytes only where a read met the end of the
 // file, or -errno; nothing else in it has changed. Fails as a whole, with nothing in flight, only
 // if the engine itself fails.
-Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth);
+//
+// `ended`, if given, is called on this thread for each request as soon as its result is set, in any
+// order, while others are in flight: what came from the page cache is then still in the processor's
+// cache. It must not use the engine.
+Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
+                    const std::function<void(IoRequest&)>& ended = {});
 
 }  // namespace ffrecord

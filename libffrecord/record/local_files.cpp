@@ -57,13 +57,12 @@ class LocalFiles final : public RangeReader {
       requests[i].buffer = ranges[i].destination;
     }
     IoEngine* engine = FFR_TRY(ThreadIoEngine());
-    auto run = RunAll(*engine, requests, std::min(queue_depth_, kThreadEngineDepth));
-    if (!run) return run;
-    for (std::size_t i = 0; i < ranges.size(); ++i) {
-      ranges[i].status = StatusOf(ranges[i], requests[i].result);
-      arrived(ranges[i]);
-    }
-    return {};
+    return RunAll(*engine, requests, std::min(queue_depth_, kThreadEngineDepth),
+                  [&](const IoRequest& request) {
+                    RangeRead& range = ranges[static_cast<std::size_t>(&request - requests.data())];
+                    range.status = StatusOf(range, request.result);
+                    arrived(range);
+                  });
   }
 
   // The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
