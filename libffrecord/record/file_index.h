@@ -20,6 +20,14 @@
 
 namespace ffrecord {
 
+// The structures of an open version 2 file.
+struct V2Layout {
+  V2Header header;
+  V2Footer footer;
+  std::uint64_t footer_offset_bytes = 0;
+  RangeReader::IndexBytes directory;  // The offset of each index segment, u64 each.
+};
+
 // Says where each record of one open file lies. Thread-safe; borrows the RangeReader.
 class FileIndex {
  public:
@@ -39,6 +47,9 @@ class FileIndex {
   // Whether `stored`, read from `location`, are the bytes that were written there.
   virtual bool Matches(std::uint64_t index, const RecordLocation& location,
                        std::span<const std::byte> stored) const noexcept = 0;
+
+  // For those who look at more than records; null in version 1.
+  virtual const V2Layout* v2_layout() const noexcept { return nullptr; }
 
   // What is wrong with the index entry that Locate refuses; empty if it does not.
   virtual std::string Explain(std::uint64_t index) const = 0;

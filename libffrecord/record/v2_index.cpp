@@ -34,19 +34,12 @@ class ZeroedAtomics {
 
 class V2Index final : public FileIndex {
  public:
-  struct Parts {
-    V2Header header;
-    V2Footer footer;
-    std::uint64_t footer_offset_bytes = 0;
-    RangeReader::IndexBytes directory;
-    Schema schema;
-  };
-
-  V2Index(const RangeReader& source, std::uint32_t file, Parts parts)
+  V2Index(const RangeReader& source, std::uint32_t file, V2Layout layout, Schema schema)
       : source_(source),
         file_(file),
-        parts_(std::move(parts)),
-        geometry_{parts_.footer.record_count, parts_.header.pages_per_segment},
+        layout_(std::move(layout)),
+        schema_(std::move(schema)),
+        geometry_{layout_.footer.record_count, layout_.header.pages_per_segment},
         segments_(geometry_.segment_count()),
         checked_pages_(geometry_.page_count() / 64 + 1) {}
 
@@ -58,9 +51,9 @@ class V2Index final : public FileIndex {
   explicit operator bool() const noexcept { return segments_ && checked_pages_; }
 
   std::uint32_t format_version() const noexcept override { return 2; }
-  std::uint64_t record_count() const noexcept override { return parts_.footer.record_count; }
-  const Schema& schema() const noexcept override { return parts_.schema; }
-  const Digest128& fingerprint() const noexcept override { return parts_.footer.fingerprint; }
+  std::uint64_t record_count() const noexcept override { return layout_.footer.record_count; }
+  const Schema& schema() const noexcept override { return schema_; }
+  const Digest128& fingerprint() const noexcept override { return layout_.footer.fingerprint; }
   std::span<const std::string> warnings() const noexcept override { return {}; }
 
   ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
@@ -78,8 +71,10 @@ class V2Index final : public FileIndex {
 
   bool Matches(std::uint64_t index, const RecordLocation& location,
                std::span<const std::byte> stored) const noexcept override {
-    return Xxh3(stored, SeedOf(parts_.header.file_id, PlaceTag::kRecord, index)) == location.check;
+    return Xxh3(stored, SeedOf(layout_.header.file_id, PlaceTag::kRecord, index)) == location.check;
   }
+
+  const V2Layout* v2_layout() const noexcept override { return &layout_; }
 
   std::string Explain(std::uint64_t index) const override {
     const auto page = Page(index / kIndexEntriesPerPage);
@@ -101,10 +96,10 @@ class V2Index final : public FileIndex {
     constexpr std::uint64_t kPayloadOffsetMin =
         V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
     return location.offset_bytes >= kPayloadOffsetMin &&
-           location.offset_bytes <= parts_.footer_offset_bytes &&
-           location.stored_size_bytes <= parts_.footer_offset_bytes - location.offset_bytes &&
+           location.offset_bytes <= layout_.footer_offset_bytes &&
+           location.stored_size_bytes <= layout_.footer_offset_bytes - location.offset_bytes &&
            SizesAreSane(location.stored_size_bytes, location.raw_size_bytes,
-                        (parts_.header.required_features & V2Header::kZstd) != 0);
+                        (layout_.header.required_features & V2Header::kZstd) != 0);
   }
 
   // The page if it was checked before, else null: the way that nearly every look-up takes.
@@ -123,7 +118,7 @@ class V2Index final : public FileIndex {
     if (segment == nullptr) segment = FFR_TRY(FetchSegment(segment_number));
     const std::byte* page =
         segment + page_number % geometry_.pages_per_segment * kIndexPageSizeBytes;
-    auto checked = CheckIndexPage(std::span(page, kIndexPageSizeBytes), parts_.header.file_id,
+    auto checked = CheckIndexPage(std::span(page, kIndexPageSizeBytes), layout_.header.file_id,
                                   page_number, geometry_.entries_in_page(page_number));
     if (!checked) return std::move(checked).error();
     checked_pages_[page_number / 64].fetch_or(std::uint64_t{1} << (page_number % 64),
@@ -133,11 +128,11 @@ class V2Index final : public FileIndex {
 
   Result<const std::byte*> FetchSegment(std::uint64_t segment_number) const {
     const auto offset_bytes =
-        LoadLittleEndian<std::uint64_t>(parts_.directory.bytes, 8 * segment_number);
+        LoadLittleEndian<std::uint64_t>(layout_.directory.bytes, 8 * segment_number);
     const std::uint64_t size_bytes = geometry_.segment_size_bytes(segment_number);
     if (offset_bytes % kIndexPageSizeBytes != 0 || offset_bytes < V2Header::kEncodedSizeBytes ||
-        offset_bytes > parts_.footer_offset_bytes ||
-        size_bytes > parts_.footer_offset_bytes - offset_bytes)
+        offset_bytes > layout_.footer_offset_bytes ||
+        size_bytes > layout_.footer_offset_bytes - offset_bytes)
       return Error{ErrorCode::kCorruption, "index segment " + std::to_string(segment_number) +
                                                " does not lie between header and footer"};
     auto mapped = FFR_TRY(source_.MapIndex(file_, offset_bytes, size_bytes));
@@ -160,7 +155,8 @@ class V2Index final : public FileIndex {
 
   const RangeReader& source_;
   const std::uint32_t file_;
-  const Parts parts_;
+  const V2Layout layout_;
+  const Schema schema_;
   const IndexGeometry geometry_;
   ZeroedAtomics<const std::byte*> segments_;     // Null until fetched.
   ZeroedAtomics<std::uint64_t> checked_pages_;   // One bit for each page.
@@ -204,39 +200,40 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::u
   const FileId& id = header.file_id;
   const auto tail = FFR_TRY(
       DecodeV2Tail(tail_bytes.last<V2Tail::kEncodedSizeBytes>(), id, source.file_size_bytes(file)));
-  V2Index::Parts parts;
-  parts.header = header;
-  parts.footer_offset_bytes = tail.footer_offset_bytes;
-  parts.footer = FFR_TRY(FetchFooter(source, file, id, tail, tail_bytes));
+  V2Layout layout;
+  layout.header = header;
+  layout.footer_offset_bytes = tail.footer_offset_bytes;
+  layout.footer = FFR_TRY(FetchFooter(source, file, id, tail, tail_bytes));
 
   // Divided, and compared with what the file has room for, before anything is allocated by it.
-  const IndexGeometry geometry{parts.footer.record_count, header.pages_per_segment};
-  const V2Section* directory = parts.footer.Find(V2Section::kSegmentDirectory);
+  const IndexGeometry geometry{layout.footer.record_count, header.pages_per_segment};
+  const V2Section* directory = layout.footer.Find(V2Section::kSegmentDirectory);
   if (directory == nullptr || directory->size_bytes / 8 != geometry.segment_count() ||
       directory->size_bytes % 8 != 0 ||
       geometry.page_count() > tail.footer_offset_bytes / kIndexPageSizeBytes)
-    return Error{
-        ErrorCode::kCorruption,
-        "footer: the index does not fit " + std::to_string(parts.footer.record_count) + " records"};
-  parts.directory = FFR_TRY(FetchSection(source, file, id, *directory, tail_bytes));
-  if (parts.directory.owner == nullptr) {  // A part of `tail_bytes`, which do not stay.
-    auto copy = std::make_shared<std::vector<std::byte>>(parts.directory.bytes.begin(),
-                                                         parts.directory.bytes.end());
-    parts.directory.bytes = *copy;
-    parts.directory.owner = std::move(copy);
+    return Error{ErrorCode::kCorruption, "footer: the index does not fit " +
+                                             std::to_string(layout.footer.record_count) +
+                                             " records"};
+  layout.directory = FFR_TRY(FetchSection(source, file, id, *directory, tail_bytes));
+  if (layout.directory.owner == nullptr) {  // A part of `tail_bytes`, which do not stay.
+    auto copy = std::make_shared<std::vector<std::byte>>(layout.directory.bytes.begin(),
+                                                         layout.directory.bytes.end());
+    layout.directory.bytes = *copy;
+    layout.directory.owner = std::move(copy);
   }
 
-  const V2Section* schema = parts.footer.Find(V2Section::kSchema);
+  const V2Section* schema = layout.footer.Find(V2Section::kSchema);
   if ((schema != nullptr) != ((header.required_features & V2Header::kSchema) != 0))
     return Error{ErrorCode::kCorruption, "footer: schema section and feature bit do not agree"};
+  Schema columns;
   if (schema != nullptr) {
     constexpr std::uint64_t kSchemaSizeBytesMax = std::uint64_t{1} << 20;
     if (schema->size_bytes > kSchemaSizeBytesMax)
       return Error{ErrorCode::kCorruption, "schema: section is larger than 1 MiB"};
     const auto section = FFR_TRY(FetchSection(source, file, id, *schema, tail_bytes));
-    parts.schema = FFR_TRY(Schema::Decode(section.bytes));
+    columns = FFR_TRY(Schema::Decode(section.bytes));
   }
-  auto index = std::make_unique<V2Index>(source, file, std::move(parts));
+  auto index = std::make_unique<V2Index>(source, file, std::move(layout), std::move(columns));
   if (!*index)
     return Error{
         ErrorCode::kIo,

@@ -1,0 +1,362 @@
+// Goal: no damage to a file, however small, is returned as good, and none ends the process.
+// Method: small files in memory, with every bit flipped in turn, cut at every length, with parts
+// swapped or taken from other files; files cut or overwritten on disk while they are open.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "libffrecord/base/endian.h"
+#include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/verify_source.h"
+#include "memory_files.h"
+#include "test_file.h"
+
+namespace ffrecord {
+namespace {
+
+using test::AsString;
+using test::FileOf;
+using test::InMemory;
+using test::UpTo;
+
+// What became of a damaged file: refused, or opened with so many records that are not returned.
+struct Outcome {
+  bool opened = false;
+  std::size_t bad_count = 0;
+};
+
+// Opens and reads everything; what is returned as good must be what was written.
+Outcome ReadDamaged(const std::shared_ptr<test::MemoryFiles>& file,
+                    const std::vector<std::string>& records,
+                    const RecordReader::Options& options = {}) {
+  const auto reader = OpenRecords(file, options);
+  if (!reader) {
+    EXPECT_TRUE(reader.error().code == ErrorCode::kCorruption ||
+                reader.error().code == ErrorCode::kInvalidArgument)
+        << reader.error().message;
+    return {};
+  }
+  EXPECT_EQ(reader.value().record_count(), records.size());
+  if (reader.value().record_count() != records.size()) return {true, records.size()};
+  const Batch batch = reader.value().ReadBatch(UpTo(records.size())).value();
+  Outcome outcome{true, 0};
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (batch.statuses()[i] != ErrorCode::kOk) {
+      ++outcome.bad_count;
+      continue;
+    }
+    const auto got = batch.record(i);
+    const bool same = got.size() == records[i].size() &&
+                      std::equal(got.begin(), got.end(), test::AsBytes(records[i]).begin());
+    EXPECT_TRUE(same) << "record " << i << " is wrong and has status ok";
+  }
+  return outcome;
+}
+
+// Flips each bit. Returns how many flips no reader notices; the full check must notice those.
+std::size_t UnnoticedFlips(const std::string& content, const std::vector<std::string>& records) {
+  const auto file = InMemory(content);
+  std::size_t unnoticed = 0;
+  for (std::size_t bit = 0; bit < content.size() * 8; ++bit) {
+    char& byte = file->content(0)[bit / 8];
+    byte = static_cast<char>(byte ^ (1 << bit % 8));
+    const Outcome outcome = ReadDamaged(file, records);
+    if (outcome.opened && outcome.bad_count == 0) {
+      ++unnoticed;
+      const auto report = VerifySource(*file);
+      EXPECT_TRUE(report && !report.value().whole())
+          << "bit " << bit % 8 << " of byte " << bit / 8 << " is found by nothing";
+    }
+    byte = static_cast<char>(byte ^ (1 << bit % 8));
+    if (testing::Test::HasFailure()) break;
+  }
+  return unnoticed;
+}
+
+std::vector<std::string> SmallRecords(std::size_t count) {
+  std::vector<std::string> records;
+  for (std::size_t i = 0; i < count; ++i) records.push_back(std::to_string(i * i * 7919));
+  return records;
+}
+
+TEST(FlippedBitTest, InVersion1IsNoticedByEveryReader) {
+  auto records = SmallRecords(60);
+  records[0].clear();
+  records[59] = std::string(700, 'x');
+  const std::string content = FileOf(records, {.version = 1});
+  EXPECT_EQ(UnnoticedFlips(content, records), 0U);
+}
+
+TEST(FlippedBitTest, InVersion2IsNoticedByReadersOrTheFullCheck) {
+  // Two index segments, a schema, records raw and compressed.
+  auto records = SmallRecords(172);
+  records[5] = std::string(1000, 'z');
+  for (std::string& record : records) record.insert(0, "key-");
+  const Schema schema =
+      Schema::Make({{"key", ColumnType::kU32}, {"text", ColumnType::kBytes}}).value();
+  RecordWriter::Options options;
+  options.compress = true;
+  const std::string content =
+      FileOf(records, {.schema = schema, .writer = options, .pages_per_segment = 1});
+  ASSERT_LT(content.size(), 40'000U);
+  const std::size_t unnoticed = UnnoticedFlips(content, records);
+  // Record headers, for readers use the index, and padding.
+  EXPECT_GT(unnoticed, records.size() * V2RecordHeader::kEncodedSizeBytes * 8);
+}
+
+TEST(FlippedBitTest, InPaddingOfAlignedRecordsIsNoticedByTheFullCheck) {
+  const std::vector<std::string> records{"one", "", "three"};
+  RecordWriter::Options options;
+  options.alignment_bytes = 512;
+  UnnoticedFlips(FileOf(records, {.writer = options}), records);
+}
+
+TEST(TruncatedFileTest, Version1IsRefusedOrLosesRecordsAtItsEnd) {
+  const auto records = SmallRecords(50);
+  const std::string content = FileOf(records, {.version = 1});
+  RecordReader::Options salvage;
+  salvage.salvage = true;
+  for (std::size_t size = 0; size < content.size(); ++size) {
+    const auto file = InMemory(content.substr(0, size));
+    const Outcome outcome = ReadDamaged(file, records);
+    if (outcome.opened) {
+      EXPECT_EQ(outcome.bad_count, 1U) << size;
+    }
+    const Outcome salvaged = ReadDamaged(file, records, salvage);
+    EXPECT_EQ(salvaged.opened, size >= 12 + 12 * records.size()) << size;
+    if (salvaged.opened) {
+      EXPECT_GT(salvaged.bad_count, 0U) << size;
+    }
+  }
+}
+
+TEST(TruncatedFileTest, Version1SaysHowManyRecordsAreWhole) {
+  const std::string content = FileOf({"aaaa", "bbbb", "cccc"}, {.version = 1});
+  const auto reader = OpenRecords(InMemory(content.substr(0, content.size() - 6)), {});
+  ASSERT_FALSE(reader);
+  EXPECT_NE(reader.error().message.find("1 of 3 records are whole"), std::string::npos)
+      << reader.error().message;
+}
+
+TEST(TruncatedFileTest, Version2IsRefused) {
+  const auto records = SmallRecords(10);
+  const std::string content = FileOf(records);
+  for (std::size_t size = 0; size < content.size(); ++size)
+    EXPECT_FALSE(ReadDamaged(InMemory(content.substr(0, size)), records).opened) << size;
+}
+
+TEST(LongerFileTest, BytesBehindTheEndAreNoticed) {
+  const auto records = SmallRecords(10);
+  EXPECT_EQ(ReadDamaged(InMemory(FileOf(records, {.version = 1}) + "x"), records).bad_count, 1U);
+  const std::string content = FileOf(records);
+  for (const std::size_t size : {1, 64, 4096, 8192})
+    EXPECT_FALSE(ReadDamaged(InMemory(content + std::string(size, '\0')), records).opened);
+  EXPECT_FALSE(ReadDamaged(InMemory(content + content), records).opened);
+}
+
+RecordLocation LocationOf(const std::string& content, std::uint64_t index) {
+  const auto file = InMemory(content);
+  const auto indexes = OpenIndexes(*file, {}).value();
+  RecordLocation location;
+  EXPECT_EQ(indexes[0]->Locate(index, location), ErrorCode::kOk);
+  return location;
+}
+
+TEST(MovedBytesTest, SwappedRecordsOfOneSizeAreBothBad) {
+  const std::vector<std::string> records{"first!", "second", "thirds"};
+  const std::string content = FileOf(records);
+  std::string swapped = content;
+  const auto a = LocationOf(content, 0).offset_bytes;
+  const auto b = LocationOf(content, 2).offset_bytes;
+  std::swap_ranges(&swapped[a], &swapped[a] + 6, &swapped[b]);
+
+  EXPECT_EQ(ReadDamaged(InMemory(swapped), records).bad_count, 2U);
+}
+
+TEST(MovedBytesTest, IndexEntriesInWrongPlacesAreBad) {
+  const std::vector<std::string> records{"first!", "second", "thirds"};
+  std::string content = FileOf(records);
+  const auto file = InMemory(content);
+  const auto indexes = OpenIndexes(*file, {}).value();
+  const V2Layout& layout = *indexes[0]->v2_layout();
+  const auto page_offset = LoadLittleEndian<std::uint64_t>(layout.directory.bytes, 0);
+  const auto page =
+      std::as_writable_bytes(std::span(content)).subspan(page_offset, kIndexPageSizeBytes);
+  const RecordLocation first = LoadIndexEntry(page, 0);
+  StoreIndexEntry(LoadIndexEntry(page, 2), 0, page);
+  StoreIndexEntry(first, 2, page);
+  EXPECT_EQ(ReadDamaged(InMemory(content), records).bad_count, 3U);  // The page fails.
+  SealIndexPage(layout.header.file_id, 0, 3, page);
+  EXPECT_EQ(ReadDamaged(InMemory(content), records).bad_count, 2U);  // Seeds tell.
+}
+
+TEST(MovedBytesTest, PartsOfAnotherFileAreNoticed) {
+  const std::vector<std::string> records{"first!", "second", "thirds"};
+  const std::string mine = FileOf(records);
+  // The same bytes under another id: as another run of the same program writes.
+  const test::TempFolder folder;
+  WriterInternals internals;
+  internals.file_id = FileId{std::byte{1}};
+  auto writer = CreateRecordWriter(folder / "o.ffr", {}, {}, std::move(internals)).value();
+  for (const std::string& record : records) ASSERT_TRUE(writer.Write(test::AsBytes(record)));
+  ASSERT_TRUE(writer.Close());
+  const std::string other = test::ReadFile(folder / "o.ffr");
+  ASSERT_EQ(mine.size(), other.size());
+
+  for (std::size_t begin = 0; begin < mine.size(); begin += 4096) {
+    std::string spliced = mine;
+    spliced.replace(begin, 4096, other, begin, 4096);
+    if (spliced == mine) continue;  // The directory of both is the same bytes.
+    const Outcome outcome = ReadDamaged(InMemory(spliced), records);
+    EXPECT_TRUE(!outcome.opened || outcome.bad_count > 0) << begin;
+  }
+  // The payloads alone are the same bytes, and are at home in both.
+  std::string stored = mine;
+  const auto location = LocationOf(mine, 1);
+  stored.replace(location.offset_bytes, 6, other, location.offset_bytes, 6);
+  EXPECT_EQ(stored, mine);
+}
+
+// A file whose footer states what it likes, with every check in order.
+std::string Forged(std::uint64_t record_count, std::uint64_t directory_size) {
+  std::string content = FileOf({"record"});
+  const auto file = InMemory(content);
+  const auto indexes = OpenIndexes(*file, {}).value();
+  const V2Layout& layout = *indexes[0]->v2_layout();
+  V2Footer footer = layout.footer;
+  footer.record_count = record_count;
+  const std::uint64_t directory_offset = footer.sections[0].offset_bytes;
+  auto bytes = std::as_writable_bytes(std::span(content));
+  footer.sections[0].size_bytes = directory_size;
+  if (directory_size <= layout.footer_offset_bytes - directory_offset)
+    footer.sections[0].check = SectionCheck(bytes.subspan(directory_offset, directory_size),
+                                            layout.header.file_id, directory_offset);
+  const auto encoded = EncodeV2Footer(footer);
+  std::memcpy(bytes.data() + layout.footer_offset_bytes, encoded.data(), encoded.size());
+  const V2Tail tail{layout.footer_offset_bytes, encoded.size(),
+                    FooterCheck(encoded, layout.header.file_id, layout.footer_offset_bytes)};
+  EncodeV2Tail(tail, layout.header.file_id, content.size(), bytes.last<64>());
+  return content;
+}
+
+TEST(HostileFileTest, CountsThatCannotBeAllocateNothing) {
+  ASSERT_TRUE(OpenRecords(InMemory(Forged(1, 8)), {}));
+  rusage before{};
+  ASSERT_EQ(getrusage(RUSAGE_SELF, &before), 0);
+  for (const std::uint64_t count :
+       {std::uint64_t{171}, std::uint64_t{43'520}, std::uint64_t{43'521}, std::uint64_t{1} << 32,
+        std::uint64_t{1} << 48, std::uint64_t{1} << 63, ~std::uint64_t{0}})
+    for (const std::uint64_t size :
+         {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{8}, std::uint64_t{16},
+          std::uint64_t{1} << 50, ~std::uint64_t{0}}) {
+      const auto reader = OpenRecords(InMemory(Forged(count, size)), {});
+      if (reader) {  // One segment of one page for up to 43,520 records is possible so far.
+        EXPECT_LE(count, 43'520U);
+        EXPECT_EQ(reader.value().ReadBatch(UpTo(1)).value().statuses()[0], ErrorCode::kCorruption);
+      }
+    }
+  std::string v1(12, '\0');
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
+    std::memcpy(v1.data() + 4, &count, 8);
+    EXPECT_FALSE(OpenRecords(InMemory(v1), {}));
+  }
+  rusage after{};
+  ASSERT_EQ(getrusage(RUSAGE_SELF, &after), 0);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10);  // KiB
+}
+
+TEST(HostileFileTest, EntriesThatCannotBeCostTheirOwnRecordOnly) {
+  const std::vector<std::string> records{"first!", "second", "thirds"};
+  const RecordLocation good = LocationOf(FileOf(records), 1);
+  RecordLocation outside = good, header = good, bomb = good, larger = good, past = good;
+  outside.offset_bytes = kPayloadOffsetBytesEnd - 1;
+  header.offset_bytes = 0;
+  bomb.raw_size_bytes = kRecordSizeBytesEnd - 1;
+  larger.raw_size_bytes = 5;
+  past.stored_size_bytes = past.raw_size_bytes = kRecordSizeBytesEnd - 1;
+  for (const bool compressed : {false, true}) {
+    RecordWriter::Options options;
+    options.compress = compressed;
+    for (const RecordLocation& bad : {outside, header, bomb, larger, past}) {
+      std::string content = FileOf(records, {.writer = options});
+      const auto indexes_of = InMemory(content);
+      const auto indexes = OpenIndexes(*indexes_of, {}).value();
+      const V2Layout& layout = *indexes[0]->v2_layout();
+      const auto page =
+          std::as_writable_bytes(std::span(content))
+              .subspan(LoadLittleEndian<std::uint64_t>(layout.directory.bytes, 0), 4096);
+      StoreIndexEntry(bad, 1, page);
+      SealIndexPage(layout.header.file_id, 0, 3, page);
+      const auto reader = OpenRecords(InMemory(content), {});
+      const Batch batch = reader.value().ReadBatch(UpTo(3)).value();
+      EXPECT_EQ(batch.statuses()[0], ErrorCode::kOk);
+      EXPECT_EQ(batch.statuses()[1], ErrorCode::kCorruption);
+      EXPECT_EQ(batch.statuses()[2], ErrorCode::kOk);
+      EXPECT_FALSE(reader.value().Describe(1, ErrorCode::kCorruption).empty());
+      EXPECT_FALSE(VerifySource(*InMemory(content)).value().whole());
+    }
+  }
+}
+
+// Statuses of all records of a reader that was opened before `harm` was done to its file.
+std::vector<ErrorCode> AfterHarm(int version, IoPolicy io,
+                                 const std::function<void(const std::filesystem::path&)>& harm) {
+  std::vector<std::string> records;
+  for (int i = 0; i < 600; ++i)
+    records.push_back(std::string(300, static_cast<char>('a' + i % 26)));
+  const test::TestFile file(records, {.version = version, .pages_per_segment = 1});
+  RecordReader::Options options;
+  options.io = io;
+  const auto reader = test::OpenOne(file.path(), options).value();
+  EXPECT_EQ(reader.ReadBatch(std::array<std::uint64_t, 1>{0}).value().statuses()[0],
+            ErrorCode::kOk);
+  harm(file.path());
+  const Batch batch = reader.ReadBatch(UpTo(records.size())).value();
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (batch.statuses()[i] == ErrorCode::kOk) {
+      EXPECT_EQ(AsString(batch.record(i)), records[i]);
+    }
+  }
+  return {batch.statuses().begin(), batch.statuses().end()};
+}
+
+TEST(ChangedWhileOpenTest, CutFileLosesRecordsAndNothingElse) {
+  for (const int version : {1, 2})
+    for (const IoPolicy io : {IoPolicy::kBuffered, IoPolicy::kDirect})
+      for (const int size : {0, 100, 5000, 100'000}) {
+        const auto statuses = AfterHarm(
+            version, io, [&](const auto& path) { ASSERT_EQ(::truncate(path.c_str(), size), 0); });
+        EXPECT_EQ(statuses.back(), ErrorCode::kCorruption);
+        if (size < 100'000) {
+          EXPECT_EQ(statuses[300], ErrorCode::kCorruption);
+        }
+      }
+}
+
+TEST(ChangedWhileOpenTest, OverwrittenFileIsNoticed) {
+  for (const int version : {1, 2}) {
+    const auto statuses = AfterHarm(version, IoPolicy::kBuffered, [](const auto& path) {
+      std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekp(20'000);
+      stream << std::string(50'000, '!');
+    });
+    EXPECT_EQ(statuses[120], ErrorCode::kCorruption);
+    EXPECT_EQ(statuses[590], ErrorCode::kOk);
+  }
+}
+
+TEST(ChangedWhileOpenTest, ReplacedFileIsStillTheOneThatWasOpened) {
+  const auto statuses = AfterHarm(2, IoPolicy::kBuffered, [](const auto& path) {
+    test::WriteFile(path.string() + ".new", "something else");
+    std::filesystem::rename(path.string() + ".new", path);
+  });
+  EXPECT_EQ(std::count(statuses.begin(), statuses.end(), ErrorCode::kOk), 600);
+}
+
+}  // namespace
+}  // namespace ffrecord
