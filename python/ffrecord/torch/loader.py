@@ -50,7 +50,7 @@ class DataLoader(data.DataLoader[Any]):
             collate_fn: what makes a batch of samples.
             pin_memory: as in torch.
             drop_last: as in torch.
-            timeout: seconds to wait for one batch; 0 is without end.
+            timeout: seconds to wait for one batch of a worker or thread; 0 is without end.
             mode: "workers" are torch's processes; "threads" share memory with the caller: nothing
                 is copied between processes, and reads and torch's operators run side by side.
             prefetch_factor: batches read ahead by each worker or thread.
@@ -76,7 +76,7 @@ class DataLoader(data.DataLoader[Any]):
             collate_fn=collate if collate_fn is None else collate_fn,
             pin_memory=pin_memory,
             drop_last=drop_last,
-            timeout=0 if threads else timeout,
+            timeout=timeout if processes else 0,
             **options,
         )
         self.mode = mode

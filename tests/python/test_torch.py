@@ -1,0 +1,272 @@
+"""Goal: torch's loaders and ours give the same batches, under every start method, and resume.
+
+Method: one small dataset is loaded in every way and the sequences of labels are compared.
+"""
+
+import itertools
+import json
+import pickle
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+import ffrecord
+from ffrecord.torch import DataLoader, Dataset, Sampler, collate
+
+COUNT = 200
+START_METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("torch") / "data.ffr"
+    schema = {"label": "i64", "image": "bytes", "name": "utf8", "x": "f32[3]", "half": "bf16"}
+    with ffrecord.Writer(path, schema) as writer:
+        for i in range(COUNT):
+            x = np.arange(3) + i
+            image = bytes([i]) * (i + 1)
+            writer.write({"label": i, "image": image, "name": f"n{i}", "x": x, "half": i / 2})
+    return path
+
+
+def labels(batches: Iterable[dict[str, Any]]) -> list[list[int]]:
+    return [batch["label"].tolist() for batch in batches]
+
+
+def expected(seed: int = 0, epoch: int = 0, batch: int = 20) -> list[list[int]]:
+    sampler = Sampler(COUNT, batch, seed)
+    sampler.set_epoch(epoch)
+    return [list(indices) for indices in sampler]
+
+
+def test_a_batch_becomes_tensors_by_column(path: Path) -> None:
+    batch = collate(Dataset(path).__getitems__([7, 0]))
+
+    assert batch["label"].dtype == torch.int64
+    assert batch["label"].tolist() == [7, 0]
+    assert torch.equal(batch["x"], torch.tensor([[7.0, 8, 9], [0, 1, 2]]))
+    assert batch["half"].dtype == torch.bfloat16
+    assert batch["half"].tolist() == [3.5, 0.0]
+    assert batch["name"] == ["n7", "n0"]
+    assert [image.tolist() for image in batch["image"]] == [[7] * 8, [0]]
+
+
+def test_records_without_columns_become_a_list_of_tensors(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "a.ffr") as writer:
+        for i in range(4):
+            writer.write(bytes([i]) * i)
+
+    loader = DataLoader(Dataset(tmp_path / "a.ffr"), batch_size=2)
+
+    assert [[t.tolist() for t in batch] for batch in loader] == [[[], [1]], [[2, 2], [3, 3, 3]]]
+
+
+def test_what_a_transform_makes_is_collated_like_torch_does() -> None:
+    rows = [{"a": 1, "b": (np.ones(2), "x")}, {"a": 2, "b": (np.zeros(2), "y")}]
+
+    ours, theirs = collate(rows), data.default_collate(rows)
+
+    assert torch.equal(ours["a"], theirs["a"])
+    assert torch.equal(ours["b"][0], theirs["b"][0])
+    assert list(ours["b"][1]) == list(theirs["b"][1])
+    ragged = collate([np.ones(2), np.ones(3)])
+    assert [len(t) for t in ragged] == [2, 3]
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_torchs_own_loader_gives_the_order_under_any_start_method(path: Path, method: str) -> None:
+    dataset = Dataset(path)
+    assert dataset[3]["label"] == 3  # Opened in the parent, before any child.
+
+    loader: data.DataLoader[Any] = data.DataLoader(
+        dataset,
+        batch_sampler=Sampler(dataset, 20),
+        num_workers=2,
+        collate_fn=collate,
+        multiprocessing_context=method,
+        timeout=60,
+    )
+
+    assert labels(loader) == expected()
+
+
+def test_torchs_own_collate_takes_batches_of_numbers(path: Path) -> None:
+    dataset = Dataset(path, columns=["label", "x"])
+
+    loader: data.DataLoader[Any] = data.DataLoader(dataset, batch_sampler=Sampler(dataset, 20))
+
+    batches = list(loader)
+    assert labels(batches) == expected()
+    assert batches[0]["x"].shape == (20, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+        {"mode": "threads", "num_workers": 3},
+        {"mode": "threads"},
+    ],
+    ids=["inline", "workers", "persistent", "threads", "threads-inline"],
+)
+def test_every_mode_gives_the_same_epochs(path: Path, options: dict[str, Any]) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), timeout=60, **options)
+
+    assert labels(loader) == expected(epoch=0)
+    assert labels(loader) == expected(epoch=1)
+    assert len(loader) == 10
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"mode": "threads", "num_workers": 2}])
+def test_the_state_is_what_was_delivered_not_what_was_read_ahead(
+    path: Path, options: dict[str, Any]
+) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)
+    seen = []
+    for batch in itertools.islice(loader, 3):
+        seen.append(batch["label"].tolist())
+        assert loader.state_dict()["position"] == 20 * len(seen)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert len(json.dumps(state)) <= 256
+
+    for world_size in (1, 2, 4):
+        rest = [
+            DataLoader(
+                dataset,
+                batch_sampler=Sampler(dataset, 20, rank=rank, world_size=world_size),
+                mode="threads",
+                num_workers=2,
+            )
+            for rank in range(world_size)
+        ]
+        for loader in rest:
+            loader.load_state_dict(state)
+        steps = [labels(loader) for loader in rest]
+        stream = [list(itertools.chain(*step)) for step in zip(*steps, strict=True)]
+        assert seen + stream == expected()
+        assert rest[0].state_dict()["epoch"] == 1
+
+
+def test_a_state_needs_our_sampler(path: Path) -> None:
+    loader = DataLoader(Dataset(path), batch_size=4)
+
+    with pytest.raises(TypeError, match=r"ffrecord\.torch\.Sampler"):
+        loader.state_dict()
+
+
+def test_other_data_refuse_the_state(path: Path, tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "other.ffr") as writer:
+        for _ in range(COUNT):
+            writer.write(b"x")
+    state = Sampler(Dataset(path), 20).state_dict()
+
+    with pytest.raises(ValueError, match="fingerprint"):
+        Sampler(Dataset(tmp_path / "other.ffr"), 20).load_state_dict(state)
+
+
+def shift(sample: dict[str, Any]) -> tuple[int, torch.Tensor]:
+    return sample["label"] + 1, torch.from_numpy(sample["x"])
+
+
+def test_a_transform_runs_on_each_sample(path: Path) -> None:
+    loader = DataLoader(Dataset(path, transform=shift), batch_size=50, num_workers=2)
+
+    number, x = next(iter(loader))
+
+    assert number.tolist() == list(range(1, 51))
+    assert x.shape == (50, 3)
+    assert Dataset(path, transform=shift)[-1][0] == COUNT
+
+
+def test_subsets_and_concatenation_work(path: Path) -> None:
+    dataset = Dataset(path, columns=["label"])
+
+    both = dataset + data.Subset(dataset, [5, 3])
+
+    assert len(both) == COUNT + 2
+    assert both[COUNT] == {"label": 5}
+    loader: data.DataLoader[Any] = data.DataLoader(data.Subset(dataset, [9, 8, 9]), batch_size=3)
+    assert labels(loader) == [[9, 8, 9]]
+
+
+def test_the_pickle_is_small_whatever_was_read(path: Path) -> None:
+    dataset = Dataset(path, columns=["label"], on_corrupt="skip")
+    dataset.__getitems__(list(range(COUNT)))
+
+    copy = pickle.loads(pickled := pickle.dumps(dataset))
+
+    assert len(pickled) <= 1024
+    assert copy[4] == {"label": 4}
+
+
+def test_damage_is_skipped_replaced_or_raised(path: Path, tmp_path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"n17") + 1] ^= 1
+    bad = tmp_path / "bad.ffr"
+    bad.write_bytes(content)
+    indices = [16, 17, 18]
+
+    assert labels([collate(Dataset(bad, on_corrupt="skip").__getitems__(indices))]) == [[16, 18]]
+    replaced = collate(Dataset(bad, on_corrupt="replace").__getitems__(indices))
+    assert replaced["label"].tolist() == [16, 18, 18]
+    for options in ({"num_workers": 1}, {"mode": "threads", "num_workers": 1}, {}):
+        loader = DataLoader(Dataset(bad), batch_size=50, **options)  # type: ignore[arg-type]
+        with pytest.raises(ffrecord.CorruptionError, match=r"bad\.ffr.*17"):
+            list(loader)
+    with pytest.raises(ffrecord.CorruptionError):
+        Dataset(bad, on_corrupt="skip")[17]
+
+
+def test_a_missing_file_is_raised_where_it_is_first_used(tmp_path: Path) -> None:
+    dataset = Dataset(tmp_path / "no.ffr")
+
+    with pytest.raises(FileNotFoundError, match=r"no\.ffr"):
+        Sampler(dataset, 4)
+
+
+def sleep(sample: dict[str, Any]) -> int:
+    time.sleep(0.5)
+    return int(sample["label"])
+
+
+def test_a_slow_batch_is_a_deadline_and_the_threads_end(path: Path) -> None:
+    before = threading.active_count()
+    loader = DataLoader(
+        Dataset(path, transform=sleep), batch_size=1, mode="threads", num_workers=2, timeout=0.05
+    )
+
+    with pytest.raises(ffrecord.DeadlineExceeded, match=r"2 loader threads within 0\.05 s"):
+        next(iter(loader))
+    assert threading.active_count() == before
+
+
+def test_breaking_off_ends_the_threads(path: Path) -> None:
+    before = threading.active_count()
+    for _ in DataLoader(Dataset(path), batch_size=1, mode="threads", num_workers=3):
+        break
+
+    assert threading.active_count() == before
+
+
+def test_wrong_options_are_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="workers or threads"):
+        DataLoader(Dataset(path), mode="fibres")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="persistent_workers"):
+        DataLoader(Dataset(path), mode="threads", num_workers=1, persistent_workers=True)
+    with pytest.raises(ValueError, match="map-style"):
+        DataLoader(Dataset(path), mode="threads", num_workers=1, batch_size=None)
+    with pytest.raises(ValueError, match="raise, skip, replace"):
+        Dataset(path, on_corrupt="keep")  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="no column 'y'"):
+        Dataset(path, columns=["y"])[0]
