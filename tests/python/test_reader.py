@@ -372,7 +372,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="empty"):
         ffrecord.open([])
     for wrong in (3, b"x.ffr", ""):
-        with pytest.raises(TypeError, match="(?i)path"):
+        with pytest.raises(TypeError, match=r"(?i)path"):
             ffrecord.open([wrong])  # type: ignore[list-item]
 
 

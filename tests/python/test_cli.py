@@ -1,0 +1,112 @@
+"""Goal: `ffrecord` tells what a file is, finds damage, and says what to do; exit codes hold.
+
+Method: the commands run as processes on files made here and on the damaged ones of tests/data.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ffrecord
+from cli import ok, run
+
+V1 = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.ffr"
+    with ffrecord.Writer(path, {"x": "f32[2,3]", "text": "utf8"}) as writer:
+        for i in range(50):
+            writer.write({"x": [[i] * 3] * 2, "text": f"number {i:02} " * 5})
+    return path
+
+
+def flip(path: Path, wanted: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(wanted)] ^= 1
+    path.write_bytes(content)
+
+
+def test_inspect_shows_records_size_schema_and_files(file: Path) -> None:
+    text = ok("ffrecord", "inspect", file)
+    facts = json.loads(ok("ffrecord", "inspect", "--json", file))
+
+    reader = ffrecord.open(file)
+    assert "records      50" in text
+    assert "x: f32[2,3]" in text
+    assert reader.fingerprint in text
+    assert str(file) in text
+    assert facts["schema"] == {"x": "f32[2,3]", "text": "utf8"}
+    assert facts["files"][0]["size_bytes"] == file.stat().st_size
+    assert facts["fingerprint"] == reader.fingerprint
+
+
+def test_inspect_passes_warnings_on(file: Path) -> None:
+    assert "warning: " in ok("ffrecord", "inspect", V1 / "old.ffr")
+
+
+def test_verify_is_quiet_about_good_files(file: Path) -> None:
+    assert ok("ffrecord", "verify", file).strip().endswith(": none damaged")
+    assert json.loads(ok("ffrecord", "verify", file, "--json"))["damaged"] == []
+
+
+def test_verify_lists_every_damaged_record_and_exits_with_3(file: Path) -> None:
+    flip(file, b"number 07")
+    flip(file, b"number 31")
+
+    text = run("ffrecord", "verify", file)
+    facts = run("ffrecord", "verify", "--json", file)
+
+    assert (text.returncode, facts.returncode) == (3, 3)
+    lines = text.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == ["7", "31"]
+    assert "a.ffr" in lines[0]
+    assert lines[2].startswith("50 records")
+    assert lines[2].endswith("2 damaged")
+    assert [record["index"] for record in json.loads(facts.stdout)["damaged"]] == [7, 31]
+
+
+@pytest.mark.parametrize(
+    "name", ["bad_sample", "cut_data", "trailing", "cut_table", "huge_n", "empty", "zeros"]
+)
+def test_verify_finds_the_damage_of_version_1_files(name: str) -> None:
+    done = run("ffrecord", "verify", V1 / f"{name}.ffr")
+
+    assert done.returncode == 3
+    assert name in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_what_is_not_there_is_named_and_exits_with_4(command: str, tmp_path: Path) -> None:
+    done = run("ffrecord", command, tmp_path / "no.ffr")
+
+    assert done.returncode == 4
+    assert "no.ffr" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["inspect"], ["frobnicate"], ["verify", "--colour"], ["publish", "x.ffr"]]
+)
+def test_a_wrong_command_line_exits_with_2(arguments: list[str]) -> None:
+    done = run("ffrecord", *arguments)
+
+    assert done.returncode == 2
+    assert "Usage" in done.stderr or "Error" in done.stderr
+
+
+def test_doctor_names_engine_reason_and_limits() -> None:
+    facts = json.loads(ok("ffrecord", "doctor", "--json"))
+
+    assert facts["io_engine"] in ("io_uring", "threads")
+    assert facts["io_engine_reason"]
+    assert facts["open_files_limit"] > 0
+    assert "io engine" in ok("ffrecord", "doctor")
+
+
+def test_help_lists_the_commands() -> None:
+    text = ok("ffrecord", "--help")
+
+    for command in ("inspect", "verify", "publish", "list", "remove", "doctor"):
+        assert command in text
