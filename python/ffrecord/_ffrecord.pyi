@@ -135,3 +135,37 @@ def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None: ...
 def probe_io_engine() -> tuple[str, str]:
     """Name of the engine that reads files here, and why."""
+
+@final
+class CheckpointReader:
+    """A committed checkpoint, verified down to its manifests."""
+
+    def __init__(self, target: str, step: int | None, timeout_s: float) -> None: ...
+    @property
+    def commit(self) -> tuple[int, str, int]:
+        """Step, attempt, size in bytes."""
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def tree(self) -> bytes: ...
+    @property
+    def tensors(self) -> list[tuple[str, str, list[int]]]:
+        """Key, dtype, shape."""
+    @property
+    def skipped(self) -> list[str]: ...
+    def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
+        """Boxes (key, offset, extent) into memory (address, size in bytes)."""
+
+def save_checkpoint(
+    target: str,
+    step: int,
+    boxes: list[tuple[str, str, list[int], list[int], list[int], int, int]],
+    tree: bytes,
+    group: object,
+    direct: bool,
+    timeout_s: float,
+) -> tuple[int, str, int]:
+    """Boxes are key, dtype, shape, offset, extent, address, size in bytes."""
+
+def list_checkpoints(target: str, timeout_s: float) -> list[tuple[int, str, int]]: ...
+def remove_checkpoint(target: str, step: int, timeout_s: float) -> None: ...

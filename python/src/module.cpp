@@ -10,4 +10,5 @@ PYBIND11_MODULE(_ffrecord, module) {
   BindRecordWriter(module);
   BindPermutation(module);
   BindIoProbe(module);
+  BindCheckpoint(module);
 }

@@ -1,0 +1,178 @@
+"""A training state as a tree of small values and a list of tensors, and back."""
+
+import collections
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from ffrecord.checkpoint.tensors import describe, kind_of
+from ffrecord.checkpoint.values import DEPTH_MAX, EachRank, TensorRef
+
+# What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
+DICT_TYPES = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+SCALAR_TYPES = (bool, int, float, str, bytes)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A model, an optimizer, a sampler: what gives and takes its state."""
+
+    def state_dict(self) -> Any: ...  # noqa: ANN401, D102 (theirs)
+    def load_state_dict(self, state_dict: Any) -> object: ...  # noqa: ANN401, D102 (theirs)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerRank:
+    """A value that differs from rank to rank, such as random states: each rank gets its own back.
+
+    Everything else in a state is the same on all ranks, or is that of rank 0.
+    """
+
+    value: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A box of a tensor that the ranks hold together; each element is saved by one rank.
+
+    Attributes:
+        data: this rank's box, an array or tensor.
+        shape: of the whole tensor.
+        offset: of the box in it.
+    """
+
+    data: object
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A tensor of a state, or a box of one."""
+
+    key: str
+    data: object
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    is_own: bool  # This rank's alone; otherwise all ranks have the same.
+
+
+def part_of_path(key: object) -> str:
+    """One step of a path: names as they are, everything else behind '#'; unique among siblings."""
+    if isinstance(key, str) and key:
+        key = key.replace("~", "~0").replace("/", "~1")
+        return "~2" + key[1:] if key.startswith("#") else key
+    return f"#{key!r}"
+
+
+def join(path: str, key: object) -> str:
+    """The path of a child."""
+    return f"{path}/{part_of_path(key)}" if path else part_of_path(key)
+
+
+class Flattener:
+    """Takes a state apart.
+
+    Raises:
+        TypeError: something in it would need pickling; names its path.
+        ValueError: it is nested deeper than 64, or contains itself.
+    """
+
+    def __init__(self, rank: int) -> None:  # noqa: D107 (told above)
+        self.rank = rank
+        self.leaves: list[Leaf] = []
+        self.own_trees: list[object] = []  # Of PerRank values, in order.
+
+    def value(self, value: object, path: str = "", depth: int = 0, is_own: bool = False) -> object:
+        """The tree of `value`, with TensorRef for tensors; PerRank values have their place kept."""
+        if depth > DEPTH_MAX:
+            raise ValueError(f"state: {path[:200]} is nested deeper than {DEPTH_MAX}")
+        if value is None or type(value) in SCALAR_TYPES:
+            return value
+        if isinstance(value, PerRank):
+            return self._per_rank(value, path, depth)
+        if isinstance(value, Shard):
+            return self._shard(value, path)
+        if (kind := kind_of(value)) is not None:
+            self._check(value, path)
+            shape = describe(value)[1]
+            self.leaves.append(Leaf(path or "#", value, shape, (0,) * len(shape), is_own))
+            return TensorRef(kind, path or "#")
+        if type(value) in DICT_TYPES:
+            return self._dict(value, path, depth, is_own)  # type: ignore[arg-type]
+        if type(value) is list:
+            return list(self._elements(value, path, depth, is_own))
+        if type(value) is tuple or _is_torch_size(value):
+            return tuple(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
+        if isinstance(value, Stateful) and not isinstance(value, type):
+            return self.value(value.state_dict(), path, depth, is_own)
+        raise TypeError(
+            f"state: {path or 'the state'} is of type {type(value).__qualname__}, which would need "
+            "pickling; save plain values, arrays and state_dicts"
+        )
+
+    def _per_rank(self, value: PerRank, path: str, depth: int) -> EachRank:
+        # Its elements are filled in when all ranks' trees are known.
+        place = EachRank([len(self.own_trees)])
+        self.own_trees.append(None)
+        index = len(self.own_trees) - 1
+        own = self.value(value.value, f"{path}/@rank{self.rank}", depth + 1, is_own=True)
+        self.own_trees[index] = own
+        return place
+
+    def _shard(self, shard: Shard, path: str) -> TensorRef:
+        if (kind := kind_of(shard.data)) is None:
+            raise TypeError(f"state: {path}: the data of a Shard is neither array nor tensor")
+        self._check(shard.data, path)
+        self.leaves.append(Leaf(path, shard.data, tuple(shard.shape), tuple(shard.offset), True))
+        return TensorRef(kind, path)
+
+    def _check(self, value: object, path: str) -> None:
+        try:
+            describe(value)
+        except TypeError as error:
+            raise TypeError(f"state: {path or 'the state'}: {error}") from None
+
+    def _dict(
+        self, value: dict[object, object], path: str, depth: int, is_own: bool
+    ) -> dict[object, object]:
+        tree = {}
+        for key, item in value.items():
+            if key is not None and type(key) not in SCALAR_TYPES:
+                raise TypeError(
+                    f"state: {path or 'the state'} has a key of type {type(key).__qualname__}; "
+                    "keys are None, bool, int, float, str or bytes"
+                )
+            tree[key] = self.value(item, join(path, key), depth + 1, is_own)
+        return tree
+
+    def _elements(
+        self, value: list[object] | tuple[object, ...], path: str, depth: int, is_own: bool
+    ) -> Iterator[object]:
+        for index, item in enumerate(value):
+            yield self.value(item, join(path, index), depth + 1, is_own)
+
+
+def _is_torch_size(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Size
+
+
+def fill_ranks(tree: object, trees_of_ranks: list[list[object]]) -> object:
+    """Puts the PerRank trees of all ranks into their places in rank 0's tree."""
+    if isinstance(tree, EachRank):
+        index: Any = tree.values[0]
+        return EachRank([fill_ranks(trees[index], trees_of_ranks) for trees in trees_of_ranks])
+    return map_children(tree, lambda child: fill_ranks(child, trees_of_ranks))
+
+
+def map_children(tree: object, change: Callable[[object], object]) -> object:
+    """A copy of a dict, list or tuple with `change` applied to its elements; leaves as they are."""
+    if isinstance(tree, dict):
+        return {key: change(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [change(item) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple(change(item) for item in tree)
+    return tree

@@ -1,0 +1,169 @@
+"""Arrays and tensors as memory: NumPy, torch and DLPack, without importing torch."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.checkpoint.values import Kind
+
+# Element types of docs/format.md and their sizes in bytes.
+ITEM_SIZES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Contiguous, row-major bytes on the CPU; `owner` keeps them alive."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    address: int
+    size_bytes: int
+    owner: object
+
+
+def torch_if_imported() -> Any:  # noqa: ANN401 (a module that may not be there)
+    """The module torch, or None: who has not imported it has no tensors."""
+    return sys.modules.get("torch")
+
+
+def kind_of(value: object) -> Kind | None:
+    """What kind of tensor `value` is; None if it is none."""
+    torch = torch_if_imported()
+    if torch is not None and isinstance(value, torch.Tensor):
+        return Kind.TORCH
+    if isinstance(value, np.generic):
+        return Kind.SCALAR
+    if isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
+        return Kind.ARRAY
+    return None
+
+
+def describe(value: object) -> tuple[str, tuple[int, ...]]:
+    """Name of the element type, and shape.
+
+    Raises:
+        TypeError: elements of that type, or a tensor of that form, cannot be saved as bytes.
+    """
+    if kind_of(value) is Kind.TORCH:
+        return _describe_torch(value)
+    array = as_array(value)
+    name = array.dtype.name
+    if ITEM_SIZES.get(name) != array.dtype.itemsize:
+        raise TypeError(f"elements of type {array.dtype} would need pickling")
+    return name, array.shape
+
+
+def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401 (torch.Tensor)
+    torch = torch_if_imported()
+    if hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards"):
+        raise TypeError(f"{type(tensor).__name__} is distributed: give this rank's Shard of it")
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        raise TypeError(f"a {tensor.layout} {tensor.device.type} tensor has no plain bytes")
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in ITEM_SIZES:
+        raise TypeError(f"elements of type {tensor.dtype} cannot be saved")
+    return name, tuple(tensor.shape)
+
+
+def as_array(value: object) -> npt.NDArray[Any]:
+    """A NumPy view of an array, a NumPy scalar or a DLPack object on the CPU."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    return np.from_dlpack(value)  # type: ignore[arg-type]
+
+
+def memory_of(value: object) -> Memory:
+    """The bytes of `value`; a copy if it is strided, foreign in byte order, or on a device."""
+    dtype, shape = describe(value)
+    if kind_of(value) is Kind.TORCH:
+        tensor: Any = value
+        tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        return Memory(dtype, shape, tensor.data_ptr(), tensor.nbytes, tensor)
+    array = as_array(value)
+    array = np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
+    return Memory(dtype, shape, array.ctypes.data, array.nbytes, array)
+
+
+class Destination:
+    """Where the bytes of one tensor go: into `value` itself, or by way of a buffer.
+
+    Raises:
+        TypeError: as `describe`, or `value` cannot be written.
+    """
+
+    def __init__(self, value: object) -> None:  # noqa: D107 (told above)
+        self.value: Any = value
+        self.memory = memory_of(value) if self._is_direct() else self._buffer()
+
+    def _is_direct(self) -> bool:
+        if kind_of(self.value) is Kind.TORCH:
+            tensor = self.value
+            plain = not tensor.is_conj() and not tensor.is_neg()
+            return bool(tensor.device.type == "cpu" and tensor.is_contiguous() and plain)
+        if not isinstance(self.value, np.ndarray) or not self.value.flags.writeable:
+            raise TypeError(f"{type(self.value).__name__} cannot be written in place")
+        return bool(self.value.flags.c_contiguous and self.value.dtype.isnative)
+
+    def _buffer(self) -> Memory:
+        if kind_of(self.value) is Kind.TORCH:
+            torch = torch_if_imported()
+            return memory_of(torch.empty(self.value.shape, dtype=self.value.dtype))
+        return memory_of(np.empty(self.value.shape, self.value.dtype.newbyteorder("=")))
+
+    def finish(self) -> None:
+        """Moves what was read into `value`."""
+        if self._is_direct():
+            return
+        if kind_of(self.value) is Kind.TORCH:
+            self.value.detach().copy_(self.memory.owner)
+        else:
+            self.value[...] = self.memory.owner
+
+
+def empty(kind: Kind, dtype: str, shape: tuple[int, ...], as_torch: bool) -> object:
+    """A fresh array, or a torch tensor if it was one and `as_torch`.
+
+    Raises:
+        TypeError: NumPy has no such elements and torch is not imported.
+    """
+    torch = torch_if_imported()
+    if as_torch and kind is Kind.TORCH and torch is not None:
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    numpy_dtype = _numpy_dtype(dtype)
+    if numpy_dtype is not None:
+        return np.empty(shape, numpy_dtype)
+    if torch is None:
+        raise TypeError(f"NumPy has no {dtype}: import ml_dtypes or torch first, or give a state")
+    return torch.empty(shape, dtype=getattr(torch, dtype))
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any] | None:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        found = getattr(sys.modules.get("ml_dtypes"), name, None)
+        return None if found is None else np.dtype(found)

@@ -1,0 +1,52 @@
+"""Checkpoints of `torch.distributed` programs: the ranks' side of `ffrecord.checkpoint`."""
+
+import torch
+import torch.distributed as dist
+
+
+class Group:
+    """The ranks of a process group, as `ffrecord.checkpoint` wants them.
+
+    Gathers small messages as byte tensors: on the CPU if the group has a backend for it, such as
+    Gloo, else on the current accelerator. All ranks of the group make it and use it alike.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
+        """Wrap `process_group`, by default all ranks. Requires an initialised process group."""
+        self._group = process_group
+        self._device = self._device_of(process_group)
+
+    @property
+    def rank(self) -> int:
+        """From 0, within the group."""
+        return dist.get_rank(self._group)
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return dist.get_world_size(self._group)
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of every rank, in rank order."""
+        size = torch.tensor([len(mine)], dtype=torch.int64, device=self._device)
+        sizes = [torch.zeros_like(size) for _ in range(self.size)]
+        dist.all_gather(sizes, size, group=self._group)
+        counts = [int(each.item()) for each in sizes]
+        # Gathered tensors are equal in size; what is behind a rank's bytes is cut off again.
+        padded = torch.zeros(max(1, *counts), dtype=torch.uint8)
+        if mine:
+            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        padded = padded.to(self._device)
+        gathered = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(gathered, padded, group=self._group)
+        return [
+            each[:count].cpu().numpy().tobytes()
+            for each, count in zip(gathered, counts, strict=True)
+        ]
+
+    @staticmethod
+    def _device_of(process_group: dist.ProcessGroup | None) -> torch.device:
+        backends = dist.get_backend_config(process_group or dist.group.WORLD)
+        if "cpu:" in str(backends) or dist.get_backend(process_group) in ("gloo", "mpi"):
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())

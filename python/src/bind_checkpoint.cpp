@@ -1,0 +1,165 @@
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/client/checkpoint.h>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+
+namespace ffrecord::python {
+namespace {
+
+using client::CheckpointReader;
+using Shape = std::vector<std::uint64_t>;
+
+// Addresses come from NumPy and torch; the Python side keeps their owners alive during the call.
+std::span<std::byte> MemoryAt(std::uintptr_t address, std::uint64_t size_bytes) {
+  return {reinterpret_cast<std::byte*>(address), static_cast<std::size_t>(size_bytes)};
+}
+
+client::SessionOptions SessionOf(double timeout_s) {
+  client::SessionOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+  return options;
+}
+
+py::tuple AsTuple(const client::Commit& commit) {
+  return py::make_tuple(commit.step, commit.attempt, commit.size_bytes);
+}
+
+// A Python object with rank, size and all_gather(bytes) -> list[bytes]. Called without the GIL.
+class PyGroup final : public client::CheckpointGroup {
+ public:
+  explicit PyGroup(const py::object& group)
+      : group_(group),
+        rank_(group.attr("rank").cast<std::uint32_t>()),
+        size_(group.attr("size").cast<std::uint32_t>()) {}
+
+  std::uint32_t rank() const override { return rank_; }
+  std::uint32_t size() const override { return size_; }
+
+  Result<std::vector<std::vector<std::byte>>> AllGather(std::span<const std::byte> mine) override {
+    const py::gil_scoped_acquire acquire;
+    try {
+      const py::bytes bytes(reinterpret_cast<const char*>(mine.data()), mine.size());
+      std::vector<std::vector<std::byte>> all;
+      for (const py::handle item : group_.attr("all_gather")(bytes)) {
+        const auto text = item.cast<std::string>();
+        const auto view = std::as_bytes(std::span(text));
+        all.emplace_back(view.begin(), view.end());
+      }
+      return all;
+    } catch (py::error_already_set& error) {
+      failure_ = error;
+      return Error{ErrorCode::kUnavailable, "checkpoint: the ranks could not talk"};
+    } catch (const py::cast_error& error) {
+      return Error{
+          ErrorCode::kInvalidArgument,
+          std::string("checkpoint: all_gather must return a list of bytes: ") + error.what()};
+    }
+  }
+
+  // What all_gather raised says more than our error about it.
+  void RethrowFailure() {
+    if (failure_) throw py::error_already_set(*std::move(failure_));
+  }
+
+ private:
+  py::object group_;
+  std::uint32_t rank_;
+  std::uint32_t size_;
+  std::optional<py::error_already_set> failure_;
+};
+
+using Box =
+    std::tuple<std::string, std::string, Shape, Shape, Shape, std::uintptr_t, std::uint64_t>;
+
+py::tuple Save(const std::string& target, std::uint64_t step, const std::vector<Box>& boxes,
+               const py::bytes& tree, const py::object& group, bool direct, double timeout_s) {
+  std::vector<client::TensorView> tensors;
+  tensors.reserve(boxes.size());
+  for (const auto& [key, dtype, shape, offset, extent, address, size] : boxes)
+    tensors.push_back({key, dtype, shape, offset, extent, MemoryAt(address, size)});
+  const std::string_view tree_view = tree;
+  std::optional<PyGroup> ranks;
+  if (!group.is_none()) ranks.emplace(group);
+  const client::SaveOptions options{direct, SessionOf(timeout_s)};
+  auto saved = WithoutGil([&] {
+    return client::SaveCheckpoint(target, step, tensors, std::as_bytes(std::span(tree_view)),
+                                  ranks ? &*ranks : nullptr, options);
+  });
+  if (!saved && ranks) ranks->RethrowFailure();
+  return AsTuple(ValueOrRaise(std::move(saved)));
+}
+
+CheckpointReader OpenReader(const std::string& target, std::optional<std::uint64_t> step,
+                            double timeout_s) {
+  return ValueOrRaise(WithoutGil([&] {
+    return CheckpointReader::Open(target, step.value_or(CheckpointReader::kLatest),
+                                  SessionOf(timeout_s));
+  }));
+}
+
+py::list TensorsOf(const CheckpointReader& reader) {
+  py::list tensors;
+  for (const client::StoredTensor& tensor : reader.tensors())
+    tensors.append(py::make_tuple(tensor.key, tensor.dtype, tensor.shape));
+  return tensors;
+}
+
+using Wanted = std::tuple<std::string, Shape, Shape, std::uintptr_t, std::uint64_t>;
+
+void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
+  std::vector<CheckpointReader::Request> requests;
+  requests.reserve(wanted.size());
+  for (const auto& [key, offset, extent, address, size] : wanted)
+    requests.push_back({key, offset, extent, MemoryAt(address, size)});
+  OkOrRaise(WithoutGil([&] { return reader.Read(requests); }));
+}
+
+py::list List(const std::string& target, double timeout_s) {
+  const auto commits = ValueOrRaise(
+      WithoutGil([&] { return client::ListCheckpoints(target, SessionOf(timeout_s)); }));
+  py::list list;
+  for (const client::Commit& commit : commits) list.append(AsTuple(commit));
+  return list;
+}
+
+void Remove(const std::string& target, std::uint64_t step, double timeout_s) {
+  OkOrRaise(
+      WithoutGil([&] { return client::RemoveCheckpoint(target, step, SessionOf(timeout_s)); }));
+}
+
+}  // namespace
+
+void BindCheckpoint(py::module_& module) {
+  py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
+      .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"))
+      .def_property_readonly(
+          "commit", [](const CheckpointReader& reader) { return AsTuple(reader.commit()); })
+      .def_property_readonly("world_size", &CheckpointReader::world_size)
+      .def_property_readonly("tree",
+                             [](const CheckpointReader& reader) {
+                               const auto tree = reader.tree();
+                               return py::bytes(reinterpret_cast<const char*>(tree.data()),
+                                                tree.size());
+                             })
+      .def_property_readonly("tensors", &TensorsOf)
+      .def_property_readonly("skipped", &CheckpointReader::skipped)
+      .def("read", &Read, py::arg("wanted"));
+  module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
+             py::arg("tree"), py::arg("group"), py::arg("direct"), py::arg("timeout_s"));
+  module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
+  module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
+             py::arg("timeout_s"));
+}
+
+}  // namespace ffrecord::python

@@ -1,0 +1,236 @@
+"""Goal: training with torch goes on exactly where its checkpoint was taken, on any ranks.
+
+Method: tensors of every type; a model, optimizer and scheduler trained on after a load against one
+never interrupted; torch.distributed ranks that are processes.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ffrecord.checkpoint as ckpt  # noqa: E402 (after the skip)
+
+DTYPES = [
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
+    "bfloat16", "float32", "float64", "complex32", "complex64", "complex128", "float8_e4m3fn",
+    "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+]  # fmt: skip
+
+
+def tensor_of(dtype: str, *shape: int) -> Any:  # noqa: ANN401 (torch may be missing)
+    """Random bytes as elements, but for bool."""
+    if dtype == "bool":
+        return torch.rand(shape) < 0.5
+    size = getattr(torch, dtype).itemsize
+    return torch.randint(0, 256, (*shape[:-1], shape[-1] * size), dtype=torch.uint8).view(
+        getattr(torch, dtype)
+    )
+
+
+def bits(tensor: Any) -> bytes:  # noqa: ANN401 (torch may be missing)
+    """For comparing NaNs and types without ==."""
+    return bytes(tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+def test_every_dtype_is_filled_in_place(tmp_path: Path) -> None:
+    state = {dtype: tensor_of(dtype, 3, 5) for dtype in DTYPES}
+    ckpt.save(tmp_path, 1, state)
+    into = {dtype: torch.zeros_like(tensor) for dtype, tensor in state.items()}
+    addresses = {dtype: tensor.data_ptr() for dtype, tensor in into.items()}
+    ckpt.load(tmp_path, into)
+    for dtype, tensor in state.items():
+        assert into[dtype].dtype == tensor.dtype
+        assert bits(into[dtype]) == bits(tensor), dtype
+        assert into[dtype].data_ptr() == addresses[dtype]
+
+
+def test_without_a_state_arrays_are_numpy_where_numpy_has_the_type(tmp_path: Path) -> None:
+    state = {"f": torch.ones(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    ckpt.save(tmp_path, 1, state)
+    loaded: Any = ckpt.load(tmp_path)
+    assert isinstance(loaded["f"], np.ndarray)
+    assert loaded["f"].dtype == np.float32
+    assert bits(torch.as_tensor(loaded["b"])) == bits(state["b"])
+
+
+def test_views_parameters_and_shared_tensors_come_back(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 6))
+    state = {
+        "transposed": weight.t(), "row": weight[1], "tied": weight, "also": weight,
+        "conjugate": torch.randn(3, dtype=torch.complex64).conj(), "zero": torch.tensor(2.5),
+        "empty": torch.empty(0, 3), "size": weight.shape,
+    }  # fmt: skip
+    ckpt.save(tmp_path, 1, state)
+    base = torch.zeros(6, 8)
+    into = {
+        "transposed": base[:, ::2], "row": torch.zeros(6), "tied": torch.zeros(4, 6),
+        "also": torch.zeros(4, 6, requires_grad=True), "conjugate": torch.zeros(3).cfloat().conj(),
+        "zero": torch.tensor(0.0), "empty": torch.empty(0, 3), "size": None,
+    }  # fmt: skip
+    loaded: Any = ckpt.load(tmp_path, into)
+    for key in ["transposed", "row", "tied", "also", "conjugate", "zero", "empty"]:
+        assert torch.equal(loaded[key], state[key]), key
+    assert torch.equal(base[:, ::2], weight.t())
+    assert loaded["size"] == (4, 6)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    ],
+)
+def test_tensors_without_plain_bytes_are_refused_by_path(tmp_path: Path, tensor: Any) -> None:  # noqa: ANN401 (a maker)
+    with pytest.raises(TypeError, match="state: a/b"):
+        ckpt.save(tmp_path / "run", 1, {"a": {"b": tensor()}})
+
+
+class Training:
+    """A model with dropout, so that random states matter too."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3),
+            torch.nn.Linear(16, 1),
+        )  # fmt: skip
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint of it holds."""
+        return {"model": self.model, "optim": self.optimizer, "sched": self.scheduler}
+
+    def step(self) -> float:
+        """Its loss."""
+        loss = self.model(torch.randn(32, 8)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        return float(loss.item())
+
+
+@pytest.mark.parametrize("steps_before_load", [0, 2])
+def test_training_goes_on_bit_for_bit(tmp_path: Path, steps_before_load: int) -> None:
+    torch.manual_seed(1)
+    training = Training()
+    for _ in range(5):
+        training.step()
+    ckpt.save(tmp_path, 5, {**training.state, "rng": ckpt.rng_state()})
+    expected = [training.step() for _ in range(5)]
+
+    torch.manual_seed(99)
+    resumed = Training()
+    for _ in range(steps_before_load):
+        resumed.step()
+    parameter = next(resumed.model.parameters())
+    address = parameter.data_ptr()
+    loaded: Any = ckpt.load(tmp_path, {**resumed.state, "rng": None})
+    ckpt.set_rng_state(loaded["rng"])
+
+    assert parameter.data_ptr() == address
+    assert [resumed.step() for _ in range(5)] == expected
+    for mine, other in zip(
+        resumed.model.state_dict().values(), training.model.state_dict().values(), strict=True
+    ):
+        assert bits(mine) == bits(other)
+
+
+def test_plain_state_dicts_work_as_well(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    training = Training()
+    training.step()
+    state = {"model": training.model.state_dict(), "optim": training.optimizer.state_dict()}
+    ckpt.save(tmp_path, 1, state)
+    fresh = Training()
+    loaded: Any = ckpt.load(tmp_path, {"model": fresh.model.state_dict(), "optim": None})
+    fresh.model.load_state_dict(loaded["model"])
+    assert bits(fresh.model[0].weight) == bits(training.model[0].weight)
+
+
+def test_a_model_that_does_not_fit_is_told_by_path(tmp_path: Path) -> None:
+    ckpt.save(tmp_path, 1, {"model": torch.nn.Linear(3, 2)})
+    other = torch.nn.Linear(3, 4, bias=False)
+    before = bits(other.weight)
+    with pytest.raises(
+        ckpt.MismatchError,
+        match=r"not in the state: model/bias; different: "
+        r"model/weight \(float32 \(2, 3\) is stored",
+    ):
+        ckpt.load(tmp_path, {"model": other})
+    assert bits(other.weight) == before
+
+
+RANKS = """
+import sys
+import torch, torch.distributed as dist
+import ffrecord.checkpoint as ckpt
+from ffrecord.torch.checkpoint import Group
+
+mode, target, store, rank, size = sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=size)
+group = Group()
+torch.manual_seed(7)
+model = torch.nn.Linear(300, 2000)
+whole = torch.arange(60.0).reshape(20, 3)
+if mode == "save":
+    torch.manual_seed(rank)
+    shard = whole[20 * rank // size : 20 * (rank + 1) // size]
+    commit = ckpt.save(target, 3, {
+        "model": model, "shard": ckpt.Shard(shard, (20, 3), (20 * rank // size, 0)),
+        "rng": ckpt.PerRank(ckpt.rng_state()),
+    }, group=group, replicated="split")
+    print(commit.attempt, torch.rand(1).item())
+elif mode == "fail":
+    try:
+        ckpt.save(target, 4, {"model": object() if rank == size - 1 else model}, group=group)
+    except Exception as error:
+        print(type(error).__name__)
+else:
+    other = torch.nn.Linear(300, 2000)
+    mine = ckpt.Shard(torch.zeros(20, 1), (20, 3), (0, rank))
+    loaded = ckpt.load(target, {"model": other, "shard": mine, "rng": ckpt.PerRank(None)},
+                       group=group, elastic=True)
+    assert torch.equal(other.weight, model.weight) and torch.equal(other.bias, model.bias)
+    assert torch.equal(mine.data, whole[:, rank : rank + 1])
+    if loaded["rng"].value is not None:
+        ckpt.set_rng_state(loaded["rng"].value)
+    print(ckpt.latest(target).attempt, torch.rand(1).item())
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(mode: str, target: Path, size: int) -> list[str]:
+    """Output of each rank, a process."""
+    store = target.parent / f"store-{mode}-{size}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS, mode, target, store, str(rank), str(size)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [process.communicate(timeout=120)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0] * size
+    return outputs
+
+
+def test_processes_save_together_and_resume_at_other_sizes(tmp_path: Path) -> None:
+    saved = run_ranks("save", tmp_path / "run", 2)
+    assert len({line.split()[0] for line in saved}) == 1
+    assert run_ranks("load", tmp_path / "run", 2) == saved  # The same random numbers go on.
+    run_ranks("load", tmp_path / "run", 3)
+    failed = run_ranks("fail", tmp_path / "run", 2)
+    assert failed == ["PeerError", "TypeError"]
+    assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [3]
+    assert not list((tmp_path / "run").glob(".attempt*"))
