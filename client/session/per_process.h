@@ -12,30 +12,39 @@ namespace ffrecord::client {
 template <class T>
 class PerProcess {
  public:
-  PerProcess() : current_(new Owned{getpid(), {}}) {}
+  // Makes a T with `new`; a plain function, for it is kept for children.
+  using Make = T* (*)();
+
+  explicit PerProcess(Make make) : make_(make), current_(new Owned{getpid(), make()}) {}
   PerProcess(const PerProcess&) = delete;
   PerProcess& operator=(const PerProcess&) = delete;
   ~PerProcess() {
     Owned* const owned = current_.load(std::memory_order_acquire);
-    if (owned->pid == getpid()) delete owned;
+    if (owned->pid == getpid()) Destroy(owned);
   }
 
   T& Get() {
     Owned* owned = current_.load(std::memory_order_acquire);
     if (const pid_t pid = getpid(); owned->pid != pid) {
-      auto* const fresh = new Owned{pid, {}};
+      auto* const fresh = new Owned{pid, make_()};
       if (current_.compare_exchange_strong(owned, fresh, std::memory_order_acq_rel))
-        return fresh->value;
-      delete fresh;  // Another thread of the child was faster: `owned` is now its value.
+        return *fresh->value;
+      Destroy(fresh);  // Another thread of the child was faster: `owned` is now its value.
     }
-    return owned->value;
+    return *owned->value;
   }
 
  private:
   struct Owned {
     pid_t pid;
-    T value;
+    T* value;
   };
+  static void Destroy(Owned* owned) {
+    delete owned->value;
+    delete owned;
+  }
+
+  const Make make_;
   std::atomic<Owned*> current_;
 };
 

@@ -50,11 +50,14 @@ class Upload {
   Result<ManifestFile> PutFile(std::string name, const std::filesystem::path& path,
                                const Progress& progress = {});
 
- private:
   // Bytes [offset, offset + at most size) of a file, at least one; valid until the next call.
+  // Offsets rise, but for an extent that has to begin again.
   using Source = std::function<Result<std::span<const std::byte>>(std::uint64_t, std::uint64_t)>;
-  Result<ManifestFile> Put(std::string name, std::uint64_t size_bytes, const Source& source,
-                           const Progress& progress);
+  // One file of `size_bytes` from anywhere; fails also as `source` does.
+  Result<ManifestFile> PutFrom(std::string name, std::uint64_t size_bytes, const Source& source,
+                               const Progress& progress = {});
+
+ private:
   Result<ManifestExtent> PutExtent(const ExtentId& id, std::uint64_t offset_bytes,
                                    std::uint64_t size_bytes, const Source& source,
                                    const Progress& progress);

@@ -78,7 +78,7 @@ Result<ExtentBind> ExtentBind::Decode(std::span<const std::byte> body) {
   ExtentBind bind;
   bind.first_index = reader.Take<std::uint32_t>();
   const auto count = reader.Take<std::uint32_t>();
-  if (!reader.ok() || count == 0 || count > kBoundExtentCountMax ||
+  if (!reader.ok() || count == 0 || count > kBindCountMax ||
       bind.first_index > kBoundExtentCountMax - count ||
       reader.remaining() != std::size_t{count} * sizeof(ExtentId))
     return Malformed("EXTENT_BIND");

@@ -16,7 +16,9 @@ namespace ffrecord::net {
 using ExtentId = std::array<std::byte, 16>;
 
 inline constexpr std::uint32_t kBatchEntryCountMax = 65'536;
-inline constexpr std::uint32_t kBoundExtentCountMax = 65'536;
+// As many as a manifest can name; one EXTENT_BIND fills at most kBindCountMax of them.
+inline constexpr std::uint32_t kBoundExtentCountMax = 262'144;
+inline constexpr std::uint32_t kBindCountMax = 65'536;
 
 // How one entry of a batch, or one bound extent, fared.
 enum class EntryStatus : std::uint8_t {
@@ -39,7 +41,7 @@ ErrorCode ToErrorCode(EntryStatus status) noexcept;
 // of zeros empties its place.
 struct ExtentBind {
   std::uint32_t first_index = 0;
-  std::vector<ExtentId> ids;
+  std::vector<ExtentId> ids;  // 1 to kBindCountMax.
 
   bool operator==(const ExtentBind&) const = default;
   std::vector<std::byte> Encode() const;

@@ -32,10 +32,10 @@ class Backoff {
 
 // A client's end of a connection to a daemon, after HELLO: one dialogue at a time.
 //
-// Thread-bound. Fails with kUnavailable if the connection breaks, the daemon says BUSY or GOAWAY,
-// or a frame is damaged or out of place; with kDeadlineExceeded; with the daemon's own error if it
-// answers ERROR. After any failure but the last, broken() is true and the channel is of no more
-// use: a reply may still be on its way.
+// Thread-bound. Fails with kUnavailable if the connection breaks, a frame is damaged or out of
+// place, or the daemon is busy; with kDeadlineExceeded; with the daemon's own error if it answers
+// ERROR. After a failure reusable() tells whether the dialogue is over in good order; if not, a
+// reply may still be on its way, and the connection is closed.
 class Channel {
  public:
   // Connects and says HELLO.
@@ -46,20 +46,25 @@ class Channel {
 
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
-  bool broken() const noexcept { return broken_; }
+  // Another dialogue may begin: not broken, and the daemon did not say that it stops.
+  bool reusable() const noexcept { return !broken_ && !going_away_; }
 
   // Whether the daemon still holds this connection: looks without waiting. Between dialogues only.
   bool Alive();
+  // Ends a dialogue of which replies may still come. Returns `error`, or kUnavailable for a damaged
+  // frame: to callers that is a broken connection, and another one may do better.
+  Error Break(Error error);
 
   // Queues a request and sends what the socket takes; `payload` is borrowed until the reply to this
   // or a later request has been received, or until Flush(). Returns the id of the request.
   Result<std::uint64_t> Send(FrameType type, std::span<const std::byte> body,
                              std::span<const std::span<const std::byte>> payload = {});
-  // Sends all that is queued. Fails with the daemon's error if an ERROR arrives meanwhile.
+  // Sends all that is queued. Fails, and breaks, with the daemon's error if one arrives meanwhile.
   Result<void> Flush(Deadline deadline);
 
-  // The next frame of the dialogue that `request` opened; `what` is for messages. body() is valid
-  // until the next call. A frame with a payload must be followed by ReceivePayload.
+  // The next frame for `request`; `what` is for messages. body() is valid until the next call. A
+  // frame with a payload must be followed by ReceivePayload. An ERROR for an earlier request, which
+  // was to have no reply, ends the dialogue too.
   Result<FrameHeader> Receive(std::uint64_t request, Deadline deadline, std::string_view what);
   std::span<const std::byte> body() const noexcept { return endpoint_->body(); }
   Result<void> ReceivePayload(std::span<const std::span<std::byte>> places, Deadline deadline);
@@ -80,12 +85,14 @@ class Channel {
 
  private:
   explicit Channel(std::unique_ptr<Endpoint> endpoint) noexcept : endpoint_(std::move(endpoint)) {}
-  Error Break(Error error);
+  // The error in the ERROR that has just arrived.
+  Error TakeError();
 
   std::unique_ptr<Endpoint> endpoint_;
   HelloReply hello_;
   std::uint64_t next_request_ = 1;
   bool broken_ = false;
+  bool going_away_ = false;
 };
 
 }  // namespace ffrecord::net

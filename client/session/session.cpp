@@ -1,0 +1,243 @@
+#include "client/session/session.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include <ffrecord/client/dataset.h>
+
+namespace ffrecord::client {
+namespace {
+
+using net::Channel;
+using net::Deadline;
+using net::FrameType;
+
+// More callers than this at one time wait for each other: a daemon has many clients to serve.
+constexpr std::size_t kConnectionsMax = 16;
+
+std::uint64_t RandomNumber() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+// For the deadline of a call that failed for another reason first: that one says more.
+Error AtDeadline(Error last, const std::string& peer) {
+  if (last.code == ErrorCode::kUnavailable)
+    last.message += " (" + peer + " was tried until the timeout)";
+  return last;
+}
+
+}  // namespace
+
+Result<Location> Location::Parse(std::string_view text) {
+  const auto bad = [&](std::string_view why) {
+    return Error{ErrorCode::kInvalidArgument, "'" + std::string(text) + "': " + std::string(why) +
+                                                  "; an address looks like "
+                                                  "ffrecord://host[:port]/name"};
+  };
+  if (!text.starts_with(kScheme)) return bad("does not begin with ffrecord://");
+  const std::string_view rest = text.substr(kScheme.size());
+  const std::size_t slash = rest.find('/');
+  auto address = net::Address::Parse(rest.substr(0, slash), kDefaultPort);
+  if (!address) return bad(address.error().message);
+  if (address.value().port == 0) return bad("port 0 cannot be connected to");
+  return Location{std::move(address).value(),
+                  slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
+}
+
+std::string Location::ToString() const {
+  return std::string(kScheme) + address.ToString() + "/" + name;
+}
+
+// --- Connections ---------------------------------------------------------------------------------
+
+struct Session::Pool {
+  std::mutex mutex;
+  std::condition_variable returned;
+  std::vector<std::unique_ptr<Channel>> idle;  // The one used last is at the end.
+  std::size_t used_count = 0;
+  bool reached = false;  // A greeting was answered once.
+};
+
+Session::Session(net::Address address)
+    : address_(std::move(address)),
+      peer_(std::string(Location::kScheme) + address_.ToString()),
+      pool_([] { return new Pool; }) {}
+
+Session::~Session() = default;
+
+std::shared_ptr<Session> Session::Get(const net::Address& address) {
+  struct Registry {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<Session>> sessions;
+  };
+  // Leaked: calls may still run in other threads when the process ends.
+  static auto* const registries = new PerProcess<Registry>([] { return new Registry; });
+  Registry& registry = registries->Get();
+  const std::lock_guard lock(registry.mutex);
+  auto& session = registry.sessions[address.ToString()];
+  if (!session) session = std::make_shared<Session>(address);
+  return session;
+}
+
+Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline) {
+  Pool& pool = pool_.Get();
+  {
+    std::unique_lock lock(pool.mutex);
+    while (pool.used_count == kConnectionsMax) {
+      if (pool.returned.wait_until(lock, deadline) == std::cv_status::timeout &&
+          pool.used_count == kConnectionsMax)
+        return Error{ErrorCode::kDeadlineExceeded,
+                     "time is up waiting for one of " + std::to_string(kConnectionsMax) +
+                         " connections to " + peer_ + ", all of which are in use"};
+    }
+    ++pool.used_count;
+    while (!pool.idle.empty()) {
+      auto channel = std::move(pool.idle.back());
+      pool.idle.pop_back();
+      if (channel->Alive()) return channel;
+    }
+  }
+  auto channel = Channel::Connect(address_, deadline);
+  const std::lock_guard lock(pool.mutex);
+  if (channel) {
+    pool.reached = true;
+    return channel;
+  }
+  --pool.used_count;
+  pool.returned.notify_one();
+  return channel;
+}
+
+void Session::GiveBack(std::unique_ptr<Channel> channel) {
+  Pool& pool = pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  --pool.used_count;
+  if (channel->reusable()) pool.idle.push_back(std::move(channel));
+  pool.returned.notify_one();
+}
+
+void Session::CloseIdle(const std::function<bool(Channel&)>& unwanted) {
+  Pool& pool = pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  std::erase_if(pool.idle, [&](const auto& channel) { return unwanted(*channel); });
+}
+
+Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient) {
+  net::Backoff backoff(RandomNumber());
+  for (;;) {
+    Error error{ErrorCode::kUnavailable, ""};
+    bool connected = false;
+    if (auto channel = Take(deadline)) {
+      connected = true;
+      auto done = attempt(*channel.value());
+      GiveBack(std::move(channel).value());
+      if (done) return {};
+      error = std::move(done).error();
+    } else {
+      error = std::move(channel).error();
+    }
+    if (error.code != ErrorCode::kUnavailable) return error;
+    Pool& pool = pool_.Get();
+    const bool reached = [&] {
+      const std::lock_guard lock(pool.mutex);
+      return pool.reached;
+    }();
+    if (!connected && !reached && !patient) {
+      error.message = "no daemon answers at " + peer_ + ": " + error.message +
+                      "; start one there with: ffrecordd --data DIR";
+      return error;
+    }
+    const Deadline next = net::Clock::now() + backoff.Next();
+    if (next >= deadline) return AtDeadline(std::move(error), peer_);
+    std::this_thread::sleep_until(next);
+  }
+}
+
+// --- Calls ---------------------------------------------------------------------------------------
+
+Result<Session::Resolved> Session::Resolve(std::string_view name, Deadline deadline) {
+  FFR_TRY(net::CheckName(name));
+  const auto body = net::Resolve{std::string(name)}.Encode();
+  Resolved resolved;
+  const Attempt attempt = [&](Channel& channel) -> Result<void> {
+    const auto reply = FFR_TRY(channel.Call(FrameType::kResolve, body, {}, deadline, "a manifest"));
+    resolved.revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
+    auto manifest = DecodeDatasetManifest(reply.payload);
+    if (!manifest)
+      return Error{ErrorCode::kCorruption,
+                   peer_ + "/" + std::string(name) + ": " + manifest.error().message};
+    resolved.manifest = std::move(manifest).value();
+    return {};
+  };
+  FFR_TRY(Run(attempt, deadline));
+  return resolved;
+}
+
+Result<std::uint64_t> Session::Publish(std::string_view name, const DatasetManifest& manifest,
+                                       net::Publish::Mode mode, std::uint64_t expected_revision,
+                                       Deadline deadline) {
+  FFR_TRY(net::CheckName(name));
+  const auto payload = FFR_TRY(EncodeDatasetManifest(manifest));
+  net::Publish publish;
+  publish.mode = mode;
+  publish.attempt = std::max<std::uint64_t>(RandomNumber(), 1);
+  publish.expected_revision = expected_revision;
+  publish.name = name;
+  const auto body = publish.Encode();
+  const std::span<const std::byte> piece(payload);
+  std::uint64_t revision = 0;
+  const Attempt attempt = [&](Channel& channel) -> Result<void> {
+    const auto reply =
+        FFR_TRY(channel.Call(FrameType::kPublish, body, {&piece, 1}, deadline, "a publication"));
+    revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
+    return {};
+  };
+  FFR_TRY(Run(attempt, deadline));
+  return revision;
+}
+
+Result<std::vector<net::ListReply::Entry>> Session::List(std::string_view prefix,
+                                                         Deadline deadline) {
+  if (prefix.size() > net::kNameSizeMax)
+    return Error{ErrorCode::kInvalidArgument, "a prefix has at most 255 characters"};
+  std::vector<net::ListReply::Entry> entries;
+  net::List list;
+  list.prefix = prefix;
+  net::ListReply page;
+  const Attempt attempt = [&](Channel& channel) -> Result<void> {
+    const auto reply =
+        FFR_TRY(channel.Call(FrameType::kList, list.Encode(), {}, deadline, "a list of names"));
+    page = FFR_TRY(net::ListReply::Decode(reply.body));
+    return {};
+  };
+  do {
+    FFR_TRY(Run(attempt, deadline));
+    std::ranges::move(page.entries, std::back_inserter(entries));
+    if (!entries.empty()) list.after = entries.back().name;
+  } while (page.more && !page.entries.empty());
+  return entries;
+}
+
+Result<void> Session::Remove(std::string_view name, Deadline deadline) {
+  FFR_TRY(net::CheckName(name));
+  const auto body = net::Delete{0, std::string(name)}.Encode();
+  int tries = 0;
+  return Run(
+      [&](Channel& channel) -> Result<void> {
+        ++tries;
+        auto reply = channel.Call(FrameType::kDelete, body, {}, deadline, "a removal");
+        if (reply) return {};
+        // A repeated request that finds nothing: the first one did it, and its reply was lost.
+        if (tries > 1 && reply.error().code == ErrorCode::kNotFound) return {};
+        return std::move(reply).error();
+      },
+      deadline);
+}
+
+}  // namespace ffrecord::client

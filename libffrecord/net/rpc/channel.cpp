@@ -1,0 +1,141 @@
+#include "libffrecord/net/rpc/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ffrecord::net {
+namespace {
+
+std::string TypeName(FrameType type) {
+  return "a frame of type " + std::to_string(static_cast<unsigned>(type));
+}
+
+}  // namespace
+
+std::chrono::milliseconds Backoff::Next() {
+  const auto step = step_.count();
+  step_ = std::min(step_ * 2, std::chrono::milliseconds(1000));
+  return std::chrono::milliseconds(std::uniform_int_distribution(step / 2, step)(random_));
+}
+
+Result<std::unique_ptr<Channel>> Channel::Connect(const Address& address, Deadline deadline) {
+  return Open(FFR_TRY(ConnectTcp(address, deadline)), deadline);
+}
+
+Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoint,
+                                               Deadline deadline) {
+  std::unique_ptr<Channel> channel(new Channel(std::move(endpoint)));
+  channel->endpoint_->SetLimits(FrameLimits{});
+  Hello hello;
+  hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
+  hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
+  const Reply reply =
+      FFR_TRY(channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
+  auto decoded = HelloReply::Decode(reply.body);
+  if (!decoded) return channel->Break(std::move(decoded).error());
+  channel->hello_ = std::move(decoded).value();
+  if (channel->hello_.version != Hello::kVersion)
+    return channel->Break(
+        {ErrorCode::kInvalidArgument, channel->peer() + " chose protocol version " +
+                                          std::to_string(channel->hello_.version) +
+                                          ", which was not offered"});
+  return channel;
+}
+
+Error Channel::Break(Error error) {
+  broken_ = true;
+  endpoint_->Close();
+  if (error.code == ErrorCode::kCorruption) error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
+bool Channel::Alive() {
+  if (!reusable()) return false;
+  // Nothing is due between dialogues: whatever comes is GOAWAY, an end or an error.
+  const auto event = endpoint_->Poll();
+  broken_ = !event || event.value() != Endpoint::Event::kNone;
+  return !broken_;
+}
+
+Error Channel::TakeError() {
+  auto reply = ErrorReply::Decode(body());
+  return reply ? ToError(reply.value(), peer()) : Break(std::move(reply).error());
+}
+
+Result<std::uint64_t> Channel::Send(FrameType type, std::span<const std::byte> body,
+                                    std::span<const std::span<const std::byte>> payload) {
+  FrameHeader header;
+  header.type = type;
+  header.request_id = next_request_++;
+  if (auto sent = endpoint_->Send(header, body, payload); !sent)
+    return Break(std::move(sent).error());
+  return header.request_id;
+}
+
+Result<void> Channel::Flush(Deadline deadline) {
+  auto flushed = net::Flush(*endpoint_, deadline);
+  if (flushed) return {};
+  if (flushed.error().code != ErrorCode::kConflict) return Break(std::move(flushed).error());
+  // The daemon speaks before it was asked: it has failed, or it stops.
+  if (endpoint_->header().type == FrameType::kError) return Break(TakeError());
+  return Break({ErrorCode::kUnavailable, peer() + " stops, or sent " +
+                                             TypeName(endpoint_->header().type) +
+                                             " that was not asked for"});
+}
+
+Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
+                                     std::string_view what) {
+  for (;;) {
+    auto event = NextEvent(*endpoint_, deadline, what);
+    if (!event) return Break(std::move(event).error());
+    if (event.value() != Endpoint::Event::kFrame)
+      return Break({ErrorCode::kUnavailable,
+                    peer() + " closed the connection while " + std::string(what) + " was awaited"});
+    const FrameHeader header = endpoint_->header();
+    // What the daemon has taken it still answers after GOAWAY.
+    if (header.type == FrameType::kGoAway) {
+      going_away_ = true;
+      continue;
+    }
+    if (header.type == FrameType::kError && header.request_id < request) return Break(TakeError());
+    if (header.request_id != request)
+      return Break({ErrorCode::kUnavailable, peer() + " sent " + TypeName(header.type) +
+                                                 " for another request than " + std::string(what)});
+    if (header.type == FrameType::kError) return TakeError();
+    if (header.type == FrameType::kBusy)
+      return Error{ErrorCode::kUnavailable,
+                   peer() + " is busy and did not take the request for " + std::string(what)};
+    return header;
+  }
+}
+
+Result<void> Channel::ReceivePayload(std::span<const std::span<std::byte>> places,
+                                     Deadline deadline) {
+  if (auto taken = endpoint_->ReceivePayload(places); !taken)
+    return Break(std::move(taken).error());
+  auto event = NextEvent(*endpoint_, deadline, "the rest of a payload");
+  if (!event) return Break(std::move(event).error());
+  if (event.value() != Endpoint::Event::kPayload)
+    return Break({ErrorCode::kUnavailable, peer() + " closed the connection in a payload"});
+  return {};
+}
+
+Result<Channel::Reply> Channel::Call(FrameType type, std::span<const std::byte> body,
+                                     std::span<const std::span<const std::byte>> payload,
+                                     Deadline deadline, std::string_view what) {
+  const std::uint64_t request = FFR_TRY(Send(type, body, payload));
+  const FrameHeader header = FFR_TRY(Receive(request, deadline, what));
+  if (header.type != ReplyTo(type))
+    return Break({ErrorCode::kUnavailable, peer() + " sent " + TypeName(header.type) + " where " +
+                                               std::string(what) + " was awaited"});
+  Reply reply;
+  reply.body.assign(this->body().begin(), this->body().end());
+  if (header.payload_size_bytes > 0) {
+    reply.payload.resize(header.payload_size_bytes);
+    const std::span<std::byte> place(reply.payload);
+    FFR_TRY(ReceivePayload({&place, 1}, deadline));
+  }
+  return reply;
+}
+
+}  // namespace ffrecord::net
