@@ -1,0 +1,47 @@
+#include "server/config/settings.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+namespace ffrecord::server {
+
+bool ParseCommandLine(int argc, char** argv, Settings& settings, int& exit_code) {
+  CLI::App app(
+      "The storage daemon of FFRecord: keeps published datasets and checkpoints in one "
+      "folder and serves them.");
+  app.name("ffrecordd");
+  app.add_option("--data", settings.data, "Folder that holds all data; made if it is missing")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--listen", settings.listen, "Address to serve on")
+      ->capture_default_str()
+      ->type_name("HOST:PORT");
+  app.add_option("--cores", settings.cores, "Event loops; 0 is one for each core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  const std::map<std::string, Settings::Engine> engines{{"auto", Settings::Engine::kAuto},
+                                                        {"io_uring", Settings::Engine::kUring},
+                                                        {"threads", Settings::Engine::kThreads}};
+  app.add_option("--io-engine", settings.io_engine, "How the disk is read (auto)")
+      ->transform(CLI::CheckedTransformer(engines))
+      ->type_name("auto|io_uring|threads");
+  app.add_option("--log-level", settings.log_level, "What is logged to stderr")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app.add_flag("--insecure", settings.insecure,
+               "Serve without authentication on an address that other machines reach");
+  app.set_version_flag("--version", std::string("ffrecordd ") + FFRECORD_VERSION);
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::ParseError& error) {
+    exit_code = app.exit(error) == 0 ? 0 : 2;
+    return false;
+  }
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "server/storage/extent_store.h"
+
+namespace ffrecord::server {
+
+// A piece of a run that belongs to an entry.
+struct RunPiece {
+  std::uint32_t entry = 0;
+  std::uint32_t entry_offset_bytes = 0;
+  std::uint32_t run_offset_bytes = 0;
+  std::uint32_t size_bytes = 0;
+};
+
+// Bytes of one extent that are read together.
+struct ReadRun {
+  ExtentPtr extent;
+  std::uint64_t offset_bytes = 0;
+  std::uint32_t size_bytes = 0;
+  std::uint32_t first_piece = 0;
+  std::uint32_t piece_count = 0;
+  bool continues = false;  // Its piece follows the one of the run before, in the same entry.
+};
+
+// How a batch is read: runs in the order of the disk, neighbours merged, large entries cut.
+struct BatchPlan {
+  std::vector<ReadRun> runs;
+  std::vector<RunPiece> pieces;            // Of all runs, in their order.
+  std::vector<net::EntryStatus> statuses;  // One for each entry: kOk if it is in `runs`.
+};
+
+// `table` is the connection's. Entries that are bound to nothing, or pass their extent, get their
+// status here and are in no run.
+BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table);
+
+}  // namespace ffrecord::server

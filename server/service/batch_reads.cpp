@@ -1,0 +1,223 @@
+#include "server/service/batch_reads.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "server/service/frames.h"
+
+namespace ffrecord::server {
+namespace {
+
+using net::EntryStatus;
+
+// One BATCH_DATA carries about this much: small records share a frame, large ones do not wait.
+constexpr std::uint64_t kFramePayloadBytes = std::uint64_t{1} << 20;
+
+std::uint32_t Microseconds(BatchReads::Clock::time_point from, BatchReads::Clock::time_point to) {
+  const auto span = std::chrono::duration_cast<std::chrono::microseconds>(to - from).count();
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(span, 0, UINT32_MAX));
+}
+
+}  // namespace
+
+// Collects pieces of one batch and sends them, about kFramePayloadBytes at a time.
+class BatchReads::Frame {
+ public:
+  Frame(std::uint64_t request_id, net::Endpoint& endpoint, OutgoingPayload& payload)
+      : request_id_(request_id), endpoint_(endpoint), payload_(payload) {}
+
+  Result<void> Add(const RunPiece& piece, const PooledBuffer& buffer) {
+    data_.pieces.push_back({piece.entry, piece.entry_offset_bytes, piece.size_bytes});
+    places_.push_back(buffer->subspan(piece.run_offset_bytes, piece.size_bytes));
+    size_bytes_ += piece.size_bytes;
+    return size_bytes_ < kFramePayloadBytes ? Result<void>() : Send();
+  }
+  // All pieces of a run are in: `owner` must live until they are sent.
+  void AddOwner(OutgoingPayload::Owner owner) { owners_.push_back(std::move(owner)); }
+
+  Result<void> Send() {
+    if (!data_.pieces.empty()) {
+      FFR_TRY(endpoint_.Send(MakeHeader(net::FrameType::kBatchData, request_id_), data_.Encode(),
+                             places_));
+    }
+    // Owners without pieces here: theirs are in frames before this one.
+    if (size_bytes_ > 0 || !owners_.empty())
+      payload_.Add(std::make_shared<std::vector<OutgoingPayload::Owner>>(std::move(owners_)),
+                   size_bytes_);
+    data_.pieces.clear();
+    places_.clear();
+    owners_.clear();
+    size_bytes_ = 0;
+    return {};
+  }
+
+ private:
+  const std::uint64_t request_id_;
+  net::Endpoint& endpoint_;
+  OutgoingPayload& payload_;
+  net::BatchData data_;
+  std::vector<std::span<const std::byte>> places_;
+  std::vector<OutgoingPayload::Owner> owners_;
+  std::uint64_t size_bytes_ = 0;
+};
+
+BatchReads::~BatchReads() {
+  // What landed and was never sent. What is still being read the worker releases when it lands.
+  for (auto& [number, batch] : batches_)
+    for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
+      if (batch.runs[i].state == RunState::kLanded) Release(batch.plan.runs[i].size_bytes);
+}
+
+void BatchReads::Release(std::uint32_t size_bytes) {
+  *held_bytes_ -= size_bytes;
+  disk_.Release(size_bytes);
+}
+
+void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
+                       std::span<const ExtentPtr> table) {
+  Batch batch;
+  batch.request_id = request_id;
+  batch.plan = PlanBatch(request.entries, table);
+  batch.entry_sizes.reserve(request.entries.size());
+  for (const auto& entry : request.entries) batch.entry_sizes.push_back(entry.size_bytes);
+  batch.runs.resize(batch.plan.runs.size());
+  batch.arrived = batch.started = batch.ended = Clock::now();
+  batch.deadline = request.deadline_ms == 0
+                       ? Clock::time_point::max()
+                       : batch.arrived + std::chrono::milliseconds(request.deadline_ms);
+  batches_.emplace(next_batch_++, std::move(batch));
+}
+
+bool BatchReads::Start() {
+  for (auto& [number, batch] : batches_) {
+    if (batch.next_run == batch.runs.size()) continue;
+    const auto now = Clock::now();
+    if (batch.next_run == 0) batch.started = now;
+    for (; batch.next_run < batch.runs.size(); ++batch.next_run) {
+      const ReadRun& run = batch.plan.runs[batch.next_run];
+      if (now >= batch.deadline) {
+        Fail(batch, batch.next_run, EntryStatus::kDeadline);
+        continue;
+      }
+      if (*held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes) return false;
+      if (*held_bytes_ > 0 && !disk_.has_room()) return true;
+      batch.runs[batch.next_run].state = RunState::kReading;
+      *held_bytes_ += run.size_bytes;
+      disk_.Start({connection_, number, batch.next_run}, run);
+    }
+  }
+  return false;
+}
+
+void BatchReads::Fail(Batch& batch, std::uint32_t run, EntryStatus status) {
+  const ReadRun& planned = batch.plan.runs[run];
+  for (const RunPiece& piece :
+       std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count)) {
+    EntryStatus& entry = batch.plan.statuses[piece.entry];
+    if (entry == EntryStatus::kOk) entry = status;
+  }
+  batch.runs[run].state = RunState::kDone;
+  ++batch.done_count;
+  // The run behind it may have landed, and waited for this one.
+  if (run + 1 < batch.runs.size() && batch.runs[run + 1].state == RunState::kLanded)
+    batch.landed.push_back(run + 1);
+}
+
+// Neighbours that were read together could not be: each for itself, so that the bad ones spoil no
+// other. The new runs come last, as if they had been planned.
+void BatchReads::Split(Batch& batch, std::uint32_t run) {
+  const ReadRun whole = batch.plan.runs[run];
+  for (std::uint32_t i = whole.first_piece; i < whole.first_piece + whole.piece_count; ++i) {
+    RunPiece piece = batch.plan.pieces[i];
+    batch.plan.runs.push_back({whole.extent, whole.offset_bytes + piece.run_offset_bytes,
+                               piece.size_bytes,
+                               static_cast<std::uint32_t>(batch.plan.pieces.size()), 1, false});
+    piece.run_offset_bytes = 0;
+    batch.plan.pieces.push_back(piece);
+    batch.runs.emplace_back();
+  }
+  batch.runs[run].state = RunState::kDone;
+  ++batch.done_count;
+}
+
+void BatchReads::Take(DiskReader::Landed landed) {
+  const auto found = batches_.find(landed.ticket.batch);
+  FFR_ASSERT(found != batches_.end());  // A batch does not end before all its runs have landed.
+  Batch& batch = found->second;
+  const std::uint32_t run = landed.ticket.run;
+  batch.ended = Clock::now();
+  if (landed.status != EntryStatus::kOk) {
+    Release(landed.size_bytes);
+    if (batch.plan.runs[run].piece_count > 1)
+      Split(batch, run);
+    else
+      Fail(batch, run, landed.status);
+    return;
+  }
+  batch.runs[run].state = RunState::kLanded;
+  batch.runs[run].buffer = std::move(landed.buffer);
+  batch.landed.push_back(run);
+}
+
+Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) {
+  // Pieces of one entry are sent in order, so a run whose piece continues waits for the one before.
+  for (; run < batch.runs.size() && batch.runs[run].state == RunState::kLanded; ++run) {
+    const ReadRun& planned = batch.plan.runs[run];
+    if (planned.continues && batch.runs[run - 1].state != RunState::kDone) return {};
+    PooledBuffer buffer = std::move(batch.runs[run].buffer);
+    for (const RunPiece& piece :
+         std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count))
+      if (batch.plan.statuses[piece.entry] == EntryStatus::kOk) FFR_TRY(frame.Add(piece, buffer));
+    // Released when the last piece is sent, or the connection is gone.
+    frame.AddOwner(
+        OutgoingPayload::Owner(buffer.get(), [buffer, held = held_bytes_, disk = &disk_,
+                                              size = planned.size_bytes](const void*) mutable {
+          buffer.reset();
+          *held -= size;
+          disk->Release(size);
+        }));
+    batch.runs[run].state = RunState::kDone;
+    ++batch.done_count;
+    const bool next_waited = run + 1 < batch.runs.size() && batch.plan.runs[run + 1].continues;
+    if (!next_waited) return {};
+  }
+  return {};
+}
+
+Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload) {
+  for (auto entry = batches_.begin(); entry != batches_.end();) {
+    Batch& batch = entry->second;
+    Frame frame(batch.request_id, endpoint, payload);
+    for (const std::uint32_t run : std::exchange(batch.landed, {}))
+      FFR_TRY(SendRun(batch, run, frame));
+    FFR_TRY(frame.Send());
+    if (batch.done_count < batch.runs.size()) {
+      ++entry;
+      continue;
+    }
+    FFR_TRY(SendDone(batch, endpoint));
+    entry = batches_.erase(entry);
+  }
+  return {};
+}
+
+Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint) {
+  net::BatchDone done;
+  for (std::size_t i = 0; i < batch.plan.statuses.size(); ++i) {
+    if (batch.plan.statuses[i] == EntryStatus::kOk) {
+      ++done.ok_count;
+      done.size_bytes += batch.entry_sizes[i];
+    } else {
+      ++done.failed_count;
+    }
+  }
+  if (done.failed_count > 0) done.statuses = batch.plan.statuses;
+  done.queue_us = Microseconds(batch.arrived, batch.started);
+  done.disk_us = Microseconds(batch.started, batch.ended);
+  done.send_us = Microseconds(batch.ended, Clock::now());
+  return endpoint.Send(MakeHeader(net::ReplyTo(net::FrameType::kBatchRead), batch.request_id),
+                       done.Encode(), {});
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/transport/endpoint.h"
+#include "server/service/batch_plan.h"
+#include "server/service/disk_reader.h"
+#include "server/service/outgoing_payload.h"
+
+namespace ffrecord::server {
+
+// The batch reads of one connection: plans them, keeps the disk busy within the connection's
+// window, sends each run as it lands, and ends each batch with BATCH_DONE. Thread-bound.
+class BatchReads {
+ public:
+  // Bytes read for a connection and not yet sent: enough to keep disk and network busy at once.
+  static constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
+  using Clock = std::chrono::steady_clock;
+
+  BatchReads(DiskReader& disk, std::uint64_t connection) : disk_(disk), connection_(connection) {}
+  ~BatchReads();
+  BatchReads(const BatchReads&) = delete;
+  BatchReads& operator=(const BatchReads&) = delete;
+
+  std::size_t count() const noexcept { return batches_.size(); }
+
+  void Begin(std::uint64_t request_id, const net::BatchRead& batch,
+             std::span<const ExtentPtr> table);
+
+  // Starts what the window allows. True if it was stopped by the disk's own bound: call again
+  // when others have released.
+  bool Start();
+  void Take(DiskReader::Landed landed);
+  // Queues what has landed, and BATCH_DONE of what is complete. Fails as Endpoint::Send.
+  Result<void> Send(net::Endpoint& endpoint, OutgoingPayload& payload);
+
+ private:
+  enum class RunState : std::uint8_t { kWaiting, kReading, kLanded, kDone };
+  struct Run {
+    RunState state = RunState::kWaiting;
+    PooledBuffer buffer;
+  };
+  struct Batch {
+    std::uint64_t request_id = 0;
+    BatchPlan plan;
+    std::vector<std::uint32_t> entry_sizes;
+    std::vector<Run> runs;
+    std::uint32_t next_run = 0;
+    std::uint32_t done_count = 0;
+    std::vector<std::uint32_t> landed;  // Not yet looked at by Send().
+    Clock::time_point arrived;
+    Clock::time_point started;
+    Clock::time_point ended;  // The last run landed.
+    Clock::time_point deadline;
+  };
+  class Frame;
+
+  void Split(Batch& batch, std::uint32_t run);
+  void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
+  Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
+  Result<void> SendDone(const Batch& batch, net::Endpoint& endpoint);
+  void Release(std::uint32_t size_bytes);
+
+  DiskReader& disk_;
+  const std::uint64_t connection_;
+  std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
+  std::uint64_t next_batch_ = 0;
+  // Of this connection; shared with the buffers on their way out, which may outlive it here.
+  std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);
+};
+
+}  // namespace ffrecord::server

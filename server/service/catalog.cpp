@@ -1,0 +1,441 @@
+#include "server/service/catalog.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "libffrecord/base/cursor.h"
+#include "libffrecord/net/protocol/messages.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::string_view kDatasets = "datasets/";
+constexpr std::string_view kManifests = "manifests/";
+constexpr std::string_view kUploads = "uploads/";
+constexpr std::string_view kDeletes = "deletes/";
+constexpr std::string_view kGeneration = "generation";
+constexpr std::uint32_t kPageSize = 256;
+
+std::string NumberKey(std::string_view prefix, std::uint64_t number) {
+  std::string digits(16, '0');
+  char text[16];
+  const auto end = std::to_chars(text, text + sizeof(text), number, 16).ptr;
+  std::copy(text, end, digits.end() - (end - text));
+  return std::string(prefix) + digits;
+}
+
+bool ParseNumberKey(std::string_view prefix, std::string_view key, std::uint64_t& number) {
+  key.remove_prefix(prefix.size());
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number, 16);
+  return error == std::errc() && end == key.data() + key.size() && key.size() == 16;
+}
+
+std::string NameKey(std::string_view name) { return std::string(kDatasets) + std::string(name); }
+
+std::vector<std::byte> EncodeIds(std::span<const ExtentId> ids) {
+  ByteWriter writer;
+  for (const ExtentId& id : ids) writer.PutBytes(id);
+  return std::move(writer).Take();
+}
+
+std::vector<ExtentId> DecodeIds(std::span<const std::byte> bytes) {
+  std::vector<ExtentId> ids(bytes.size() / sizeof(ExtentId));
+  ByteReader reader(bytes);
+  for (ExtentId& id : ids) std::ranges::copy(reader.TakeBytes(id.size()), id.begin());
+  return ids;
+}
+
+// Calls `visit` with every entry below `prefix`.
+template <class Visit>
+Result<void> ForEach(MetaStore& meta, std::string_view prefix, Visit visit) {
+  std::string after;
+  for (;;) {
+    const auto page = FFR_TRY(meta.List(prefix, after, kPageSize));
+    for (const auto& entry : page.entries) visit(entry);
+    if (!page.more) return {};
+    after = page.entries.back().key;
+  }
+}
+
+Error NotFound(std::string_view name) {
+  return {ErrorCode::kNotFound, "nothing is published under the name " + std::string(name)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Catalog>> Catalog::Open(MetaStore& meta, ExtentStore& extents,
+                                               const Options& options) {
+  std::unique_ptr<Catalog> catalog(new Catalog(meta, extents, options));
+  const std::lock_guard lock(catalog->mutex_);
+  FFR_TRY(catalog->Load());
+  return catalog;
+}
+
+// --- Start ---------------------------------------------------------------------------------------
+
+Result<void> Catalog::Load() {
+  if (const auto generation = FFR_TRY(meta_.Get(kGeneration)))
+    generation_revision_ = generation->mod_revision;
+  FFR_TRY(LoadManifests());
+  FFR_TRY(LoadUploads());
+  FFR_TRY(LoadTombstones());
+  ExplainExtents();
+  return {};
+}
+
+Result<void> Catalog::LoadManifests() {
+  std::vector<std::string> names;
+  FFR_TRY(ForEach(meta_, kDatasets, [&](const MetaStore::KeyValue& entry) {
+    names.push_back(entry.key.substr(kDatasets.size()));
+  }));
+  report_.name_count = names.size();
+  for (const std::string& name : names) {
+    auto found = FindName(name);
+    auto bytes = found && found.value() ? ManifestOf(*found.value())
+                                        : Result<std::vector<std::byte>>(NotFound(name));
+    auto manifest = bytes ? DecodeDatasetManifest(bytes.value())
+                          : Result<DatasetManifest>(std::move(bytes).error());
+    if (!manifest) {
+      report_.damaged.push_back(name + ": " + manifest.error().message);
+      continue;
+    }
+    AddReferences(manifest.value());
+    for (const ManifestFile& file : manifest.value().files)
+      for (const ManifestExtent& extent : file.extents)
+        if (!extents_.Find(extent.id))
+          report_.missing.push_back(name + ", " + file.name + ": extent " + ToHex(extent.id));
+  }
+  return {};
+}
+
+Result<void> Catalog::LoadUploads() {
+  const auto now = Clock::now();
+  FFR_TRY(ForEach(meta_, kUploads, [&](const MetaStore::KeyValue& entry) {
+    std::uint64_t upload = 0;
+    if (ParseNumberKey(kUploads, entry.key, upload))
+      uploads_.emplace(upload, Upload{entry.mod_revision, now});
+  }));
+  report_.open_upload_count = uploads_.size();
+  return {};
+}
+
+Result<void> Catalog::LoadTombstones() {
+  return ForEach(meta_, kDeletes, [&](const MetaStore::KeyValue& entry) {
+    const auto ids = DecodeIds(entry.value);
+    if (report_.damaged.empty()) Bury(entry.key, ids);
+  });
+}
+
+void Catalog::ExplainExtents() {
+  for (const Tombstone& tombstone : tombstones_)
+    report_.condemned_count += tombstone.extents.size();
+  const auto unreferenced =
+      extents_.FindAll([this](const Extent& extent) { return !references_.contains(extent.id); });
+  for (const ExtentPtr& extent : unreferenced) {
+    if (uploads_.contains(UploadOf(extent->id)))
+      ++report_.unpublished_count;
+    else
+      report_.unexplained.push_back(extents_.PathOf(extent->id).string());
+  }
+}
+
+// --- Putting -------------------------------------------------------------------------------------
+
+Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin) {
+  {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t upload = UploadOf(begin.id);
+    if (const auto found = uploads_.find(upload); found != uploads_.end()) {
+      found->second.heard = Clock::now();
+    } else if (!references_.contains(begin.id)) {
+      MetaStore::Commit commit;
+      const std::string key = NumberKey(kUploads, upload);
+      commit.compares.push_back({key, 0});
+      commit.puts.push_back({key, {}});
+      const auto outcome = FFR_TRY(meta_.TryCommit(commit));
+      if (!outcome.committed)
+        return Error{ErrorCode::kUnavailable,
+                     "the upload was being recorded by another; try again"};
+      uploads_.emplace(upload, Upload{outcome.revision, Clock::now()});
+    }
+  }
+  if (const ExtentPtr extent = extents_.Find(begin.id)) {
+    if (extent->size_bytes == begin.size_bytes) return std::optional<ExtentWriter>();
+    return Error{ErrorCode::kConflict, "extent " + ToHex(begin.id) + " exists with another size"};
+  }
+  auto writer = extents_.Create(begin.id, begin.size_bytes);
+  if (!writer) return std::move(writer).error();
+  return std::optional(std::move(writer).value());
+}
+
+Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
+  const ExtentPtr extent = FFR_TRY(writer.Seal(seal.xxh3));
+  const std::lock_guard lock(mutex_);
+  const auto found = uploads_.find(UploadOf(seal.id));
+  if (found != uploads_.end()) {
+    found->second.heard = Clock::now();
+    return {};
+  }
+  // Given up between the bytes and the seal. What is on the disk now is put on record at the next
+  // BeginPut of this upload, and collected with it.
+  return Error{ErrorCode::kConflict,
+               "the upload was silent for too long and was given up; start anew"};
+}
+
+// --- Names ---------------------------------------------------------------------------------------
+
+Result<std::optional<Catalog::Name>> Catalog::FindName(std::string_view name) {
+  const auto entry = FFR_TRY(meta_.Get(NameKey(name)));
+  if (!entry) return std::optional<Name>();
+  ByteReader reader(entry->value);
+  Name found;
+  found.attempt = reader.Take<std::uint64_t>();
+  found.size_bytes = reader.Take<std::uint64_t>();
+  found.file_count = reader.Take<std::uint64_t>();
+  found.revision = entry->mod_revision;
+  if (!reader.AtEnd())
+    return Error{ErrorCode::kCorruption, "the record of the name " + std::string(name) +
+                                             " is damaged in the daemon's metadata"};
+  return std::optional(found);
+}
+
+Result<std::vector<std::byte>> Catalog::ManifestOf(const Name& name) {
+  auto entry = FFR_TRY(meta_.Get(NumberKey(kManifests, name.attempt)));
+  if (!entry)
+    return Error{ErrorCode::kCorruption, "the manifest is missing in the daemon's metadata"};
+  return std::move(entry->value);
+}
+
+Result<Catalog::Resolved> Catalog::Resolve(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = FFR_TRY(FindName(name));
+  if (!found) return NotFound(name);
+  Resolved resolved;
+  resolved.revision = found->revision;
+  resolved.manifest = FFR_TRY(ManifestOf(*found));
+  return resolved;
+}
+
+Result<void> Catalog::CheckMode(const net::Publish& publish,
+                                const std::optional<Name>& found) const {
+  switch (publish.mode) {
+    case net::Publish::Mode::kReplace:
+      return {};
+    case net::Publish::Mode::kCreate:
+      if (!found) return {};
+      return Error{ErrorCode::kConflict,
+                   publish.name + " exists already; choose another name, or replace it"};
+    case net::Publish::Mode::kSwap:
+      if (found && found->revision == publish.expected_revision) return {};
+      return Error{ErrorCode::kConflict, publish.name +
+                                             (found ? " was published anew" : " was removed") +
+                                             " since it was looked at; look again, then decide"};
+  }
+  return Error{ErrorCode::kInvalidArgument, "unknown mode"};
+}
+
+// Every extent must be here, and be explained until the commit by an upload or another manifest.
+Result<void> Catalog::CheckExtents(const DatasetManifest& manifest,
+                                   MetaStore::Commit& commit) const {
+  std::set<std::uint64_t> uploads;
+  for (const ManifestFile& file : manifest.files) {
+    for (const ManifestExtent& wanted : file.extents) {
+      const ExtentPtr extent = extents_.Find(wanted.id);
+      const bool is_explained =
+          references_.contains(wanted.id) || uploads_.contains(UploadOf(wanted.id));
+      if (!extent || !is_explained)
+        return Error{ErrorCode::kConflict,
+                     file.name + ": extent " + ToHex(wanted.id) +
+                         " is not here; its upload did not end or was given up: upload again"};
+      if (extent->size_bytes != wanted.size_bytes || extent->xxh3 != wanted.xxh3)
+        return Error{ErrorCode::kInvalidArgument,
+                     file.name + ": extent " + ToHex(wanted.id) +
+                         " has another size or checksum than the manifest says"};
+      if (!references_.contains(wanted.id)) uploads.insert(UploadOf(wanted.id));
+    }
+  }
+  for (const std::uint64_t upload : uploads)
+    commit.compares.push_back({NumberKey(kUploads, upload), uploads_.at(upload).revision});
+  return {};
+}
+
+Result<DatasetManifest> Catalog::Retire(const Name& name, const DatasetManifest& keep,
+                                        MetaStore::Commit& commit) {
+  const auto bytes = FFR_TRY(ManifestOf(name));
+  auto manifest = FFR_TRY(DecodeDatasetManifest(bytes));
+  std::set<ExtentId> kept;
+  for (const ManifestFile& file : keep.files)
+    for (const ManifestExtent& extent : file.extents) kept.insert(extent.id);
+  std::set<ExtentId> last;  // Those of which this manifest holds the last reference.
+  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> own;
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents) ++own[extent.id];
+  for (const auto& [id, count] : own)
+    if (references_.at(id) == count && !kept.contains(id)) last.insert(id);
+
+  commit.deletes.push_back(NumberKey(kManifests, name.attempt));
+  if (!last.empty())
+    commit.puts.push_back({NumberKey(kDeletes, name.attempt),
+                           EncodeIds(std::vector<ExtentId>(last.begin(), last.end()))});
+  return manifest;
+}
+
+Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit) {
+  commit.compares.push_back({std::string(kGeneration), generation_revision_});
+  commit.puts.push_back({std::string(kGeneration), {}});
+  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
+  if (outcome.committed) generation_revision_ = outcome.revision;
+  return outcome;
+}
+
+Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
+                                            std::span<const std::byte> bytes) {
+  auto manifest = DecodeDatasetManifest(bytes);
+  if (!manifest) return Error{ErrorCode::kInvalidArgument, manifest.error().message};
+
+  const std::lock_guard lock(mutex_);
+  const auto found = FFR_TRY(FindName(publish.name));
+  // Our own commit, whose reply was lost.
+  if (found && found->attempt == publish.attempt) return net::RevisionReply{found->revision};
+  FFR_TRY(CheckMode(publish, found));
+
+  MetaStore::Commit commit;
+  FFR_TRY(CheckExtents(manifest.value(), commit));
+  commit.compares.push_back({NameKey(publish.name), found ? found->revision : 0});
+  commit.compares.push_back({NumberKey(kManifests, publish.attempt), 0});
+  ByteWriter record;
+  record.Put(publish.attempt);
+  record.Put(manifest.value().size_bytes());
+  record.Put(std::uint64_t{manifest.value().files.size()});
+  commit.puts.push_back({NameKey(publish.name), std::move(record).Take()});
+  commit.puts.push_back({NumberKey(kManifests, publish.attempt), {bytes.begin(), bytes.end()}});
+  std::optional<DatasetManifest> retired;
+  if (found) retired = FFR_TRY(Retire(*found, manifest.value(), commit));
+
+  const auto outcome = FFR_TRY(CommitGeneration(commit));
+  if (!outcome.committed)
+    return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
+  AddReferences(manifest.value());
+  if (retired) {
+    DropReferences(*retired);
+    for (const auto& put : commit.puts)
+      if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
+  }
+  return net::RevisionReply{outcome.revision};
+}
+
+Result<net::ListReply> Catalog::List(const net::List& list) {
+  const std::string after = list.after.empty() ? "" : NameKey(list.after);
+  auto page = FFR_TRY(meta_.List(NameKey(list.prefix), after, list.limit));
+  net::ListReply reply;
+  reply.more = page.more;
+  for (const auto& entry : page.entries) {
+    ByteReader reader(entry.value);
+    (void)reader.Take<std::uint64_t>();
+    const auto size_bytes = reader.Take<std::uint64_t>();
+    const auto file_count = reader.Take<std::uint64_t>();
+    reply.entries.push_back(
+        {entry.key.substr(kDatasets.size()), entry.mod_revision, size_bytes, file_count});
+  }
+  return reply;
+}
+
+Result<void> Catalog::Remove(const net::Delete& request) {
+  const std::lock_guard lock(mutex_);
+  const auto found = FFR_TRY(FindName(request.name));
+  if (!found) return NotFound(request.name);
+  if (request.expected_revision != 0 && request.expected_revision != found->revision)
+    return Error{ErrorCode::kConflict, request.name + " was published anew since it was looked at"};
+  MetaStore::Commit commit;
+  commit.compares.push_back({NameKey(request.name), found->revision});
+  commit.deletes.push_back(NameKey(request.name));
+  const auto retired = FFR_TRY(Retire(*found, {}, commit));
+  const auto outcome = FFR_TRY(CommitGeneration(commit));
+  if (!outcome.committed)
+    return Error{ErrorCode::kConflict, "another writer was faster; look again"};
+  DropReferences(retired);
+  for (const auto& put : commit.puts)
+    if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
+  return {};
+}
+
+void Catalog::AddReferences(const DatasetManifest& manifest) {
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents) ++references_[extent.id];
+}
+
+void Catalog::DropReferences(const DatasetManifest& manifest) {
+  for (const ManifestFile& file : manifest.files) {
+    for (const ManifestExtent& extent : file.extents) {
+      const auto found = references_.find(extent.id);
+      FFR_ASSERT(found != references_.end());
+      if (--found->second == 0) references_.erase(found);
+    }
+  }
+}
+
+// --- Collecting ----------------------------------------------------------------------------------
+
+void Catalog::Bury(std::string key, std::span<const ExtentId> ids) {
+  Tombstone tombstone{std::move(key), {}};
+  for (const ExtentId& id : ids) {
+    // A tombstone never names what a manifest names: both are written by one commit. What a
+    // damaged one says is not believed.
+    if (references_.contains(id)) continue;
+    if (ExtentPtr extent = extents_.Condemn(id)) tombstone.extents.push_back(std::move(extent));
+  }
+  tombstones_.push_back(std::move(tombstone));
+}
+
+Result<void> Catalog::GiveUp(std::uint64_t upload, const Upload& state) {
+  const auto left = extents_.FindAll([&](const Extent& extent) {
+    return UploadOf(extent.id) == upload && !references_.contains(extent.id);
+  });
+  std::vector<ExtentId> ids;
+  for (const ExtentPtr& extent : left) ids.push_back(extent->id);
+  MetaStore::Commit commit;
+  const std::string key = NumberKey(std::string(kDeletes) + "upload-", upload);
+  commit.compares.push_back({NumberKey(kUploads, upload), state.revision});
+  commit.deletes.push_back(NumberKey(kUploads, upload));
+  if (!ids.empty()) commit.puts.push_back({key, EncodeIds(ids)});
+  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
+  if (outcome.committed && !ids.empty()) Bury(key, ids);
+  return {};
+}
+
+Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  if (!report_.damaged.empty()) return std::uint64_t{0};
+  for (auto upload = uploads_.begin(); upload != uploads_.end();) {
+    if (now - upload->second.heard < options_.upload_grace) {
+      ++upload;
+      continue;
+    }
+    FFR_TRY(GiveUp(upload->first, upload->second));
+    upload = uploads_.erase(upload);
+  }
+  std::uint64_t unlinked_count = 0;
+  for (auto tombstone = tombstones_.begin(); tombstone != tombstones_.end();) {
+    for (auto extent = tombstone->extents.begin(); extent != tombstone->extents.end();) {
+      // Ours is the last: nobody reads it, and it can no longer be found.
+      if (extent->use_count() > 1) {
+        ++extent;
+        continue;
+      }
+      FFR_TRY(extents_.Unlink(**extent));
+      ++unlinked_count;
+      extent = tombstone->extents.erase(extent);
+    }
+    if (!tombstone->extents.empty()) {
+      ++tombstone;
+      continue;
+    }
+    FFR_TRY(meta_.TryCommit({{}, {}, {tombstone->key}}));
+    tombstone = tombstones_.erase(tombstone);
+  }
+  return unlinked_count;
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "server/metadata/meta_store.h"
+#include "server/storage/extent_store.h"
+
+namespace ffrecord::server {
+
+// What is published and what may go: names, manifests, uploads and tombstones in a MetaStore, over
+// the extents of one ExtentStore.
+//
+// Nothing is visible before the one commit that publishes it, and no extent is unlinked but for a
+// tombstone or an upload record that names it: an extent that nothing explains is reported and
+// kept. Calls block on the disk. Thread-safe. Errors are those to be sent to clients.
+//
+// Keys: datasets/<name>: what LIST tells; manifests/<attempt>: its manifest; uploads/<upload>: it
+// has begun; deletes/<what>: a tombstone, the ids of extents to unlink; generation: bumped by every
+// publish and delete. Numbers in keys have 16 hex digits.
+class Catalog {
+ public:
+  struct Options {
+    // How long after its last word an upload is given up and its extents are collected.
+    std::chrono::milliseconds upload_grace{std::chrono::minutes(10)};
+  };
+  using Clock = std::chrono::steady_clock;
+
+  // What was found at start.
+  struct Report {
+    std::uint64_t name_count = 0;
+    std::uint64_t open_upload_count = 0;
+    std::uint64_t unpublished_count = 0;   // Extents of open uploads; collected after the grace.
+    std::uint64_t condemned_count = 0;     // Extents of tombstones; unlinked now.
+    std::vector<std::string> unexplained;  // Extents that no record names; kept.
+    std::vector<std::string> missing;      // Extents that manifests name and that are not there.
+    // Manifests that cannot be read. While there are any nothing is ever unlinked: what they name
+    // is not known.
+    std::vector<std::string> damaged;
+  };
+
+  // Both stores outlive the catalog. Fails as the MetaStore does.
+  static Result<std::unique_ptr<Catalog>> Open(MetaStore& meta, ExtentStore& extents,
+                                               const Options& options);
+
+  const Report& report() const noexcept { return report_; }
+
+  // A writer for the extent, its upload on record; none if it is sealed already. Fails with
+  // kConflict if an extent of that id has another size, with kIo.
+  Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin);
+  // Fails as ExtentWriter::Seal, and with kConflict if the upload was given up meanwhile.
+  Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal);
+
+  struct Resolved {
+    std::vector<std::byte> manifest;
+    std::uint64_t revision = 0;
+  };
+  Result<Resolved> Resolve(std::string_view name);
+  Result<net::RevisionReply> Publish(const net::Publish& publish,
+                                     std::span<const std::byte> manifest);
+  Result<net::ListReply> List(const net::List& list);
+  Result<void> Remove(const net::Delete& request);
+
+  // Unlinks what is condemned and used by nobody, and gives up uploads that have fallen silent.
+  // To be called now and then. Returns how many extents were unlinked. Fails with kIo; what was
+  // not done is done next time.
+  Result<std::uint64_t> Collect(Clock::time_point now);
+
+ private:
+  struct Name {
+    std::uint64_t attempt = 0;
+    std::uint64_t size_bytes = 0;
+    std::uint64_t file_count = 0;
+    std::uint64_t revision = 0;
+  };
+  struct Upload {
+    std::uint64_t revision = 0;
+    Clock::time_point heard;
+  };
+  struct Tombstone {
+    std::string key;
+    std::vector<ExtentPtr> extents;  // Not yet unlinked.
+  };
+
+  Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
+      : meta_(meta), extents_(extents), options_(options) {}
+
+  Result<void> Load();
+  Result<void> LoadManifests();
+  Result<void> LoadUploads();
+  Result<void> LoadTombstones();
+  void ExplainExtents();
+
+  Result<std::optional<Name>> FindName(std::string_view name);
+  Result<std::vector<std::byte>> ManifestOf(const Name& name);
+  Result<void> CheckMode(const net::Publish& publish, const std::optional<Name>& found) const;
+  Result<void> CheckExtents(const DatasetManifest& manifest, MetaStore::Commit& commit) const;
+  // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
+  // tombstone; returns that manifest.
+  Result<DatasetManifest> Retire(const Name& name, const DatasetManifest& keep,
+                                 MetaStore::Commit& commit);
+  Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit);
+  void AddReferences(const DatasetManifest& manifest);
+  void DropReferences(const DatasetManifest& manifest);
+  void Bury(std::string key, std::span<const ExtentId> ids);
+  Result<void> GiveUp(std::uint64_t upload, const Upload& state);
+
+  MetaStore& meta_;
+  ExtentStore& extents_;
+  const Options options_;
+  Report report_;
+
+  std::mutex mutex_;  // Of all below, and of each read-decide-commit.
+  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> references_;  // By live manifests.
+  std::map<std::uint64_t, Upload> uploads_;
+  std::vector<Tombstone> tombstones_;
+  std::uint64_t generation_revision_ = 0;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,401 @@
+#include "server/service/connection.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "server/service/frames.h"
+
+namespace ffrecord::server {
+namespace {
+
+using net::FrameHeader;
+using net::FrameType;
+
+// Events handled before the other connections of the worker get their turn.
+constexpr int kEventsPerTurn = 64;
+constexpr std::uint32_t kRetryAfterMs = 20;
+
+Error OutOfPlace(const char* what) {
+  return Error{ErrorCode::kCorruption, std::string("protocol fault: ") + what};
+}
+
+Reply ErrorReplyOf(const Error& error) {
+  return {FrameType::kError, net::FromError(error).Encode(), {}, false};
+}
+
+Reply EmptyReply(FrameType request) { return {net::ReplyTo(request), {}, {}, false}; }
+
+}  // namespace
+
+Connection::Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint)
+    : host_(host),
+      id_(id),
+      endpoint_(std::move(endpoint)),
+      reads_(host.disk, id),
+      progress_(Clock::now()) {}
+
+// --- Turns ---------------------------------------------------------------------------------------
+
+Connection::After Connection::Turn() {
+  auto after = DoTurn();
+  if (after) return after.value();
+  const Error& error = after.error();
+  // A client that goes away is nothing to tell.
+  if (error.code != ErrorCode::kUnavailable) fault_ = error.message;
+  return After::kClosed;
+}
+
+Result<Connection::After> Connection::DoTurn() {
+  for (int i = 0; i < kEventsPerTurn; ++i) {
+    FFR_TRY(reads_.Send(*endpoint_, payload_));
+    if (is_held_) {
+      if (MustHold()) return After::kWait;
+      is_held_ = false;
+      FFR_TRY(TakeFrame());
+      continue;
+    }
+    const auto event = FFR_TRY(endpoint_->Poll());
+    payload_.Release(*endpoint_);
+    if (event == net::Endpoint::Event::kNone) {
+      is_starved_ = reads_.Start();
+      const bool is_idle = reads_.count() == 0 && jobs_.empty() && endpoint_->bytes_queued() == 0;
+      if (is_idle && (is_closing_ || is_draining_)) return After::kClosed;
+      return After::kWait;
+    }
+    if (event == net::Endpoint::Event::kClosed) return After::kClosed;
+    progress_ = Clock::now();
+    if (event == net::Endpoint::Event::kPayload) {
+      FFR_ASSERT(incoming_);
+      Incoming incoming = *std::exchange(incoming_, std::nullopt);
+      FFR_TRY(incoming.then(incoming.header, std::move(incoming.buffer)));
+    } else if (MustHold()) {
+      is_held_ = true;
+    } else {
+      FFR_TRY(TakeFrame());
+    }
+  }
+  is_starved_ = reads_.Start();
+  return After::kAgain;
+}
+
+std::uint32_t Connection::events() const noexcept {
+  if (is_held_) return 0;
+  return endpoint_->bytes_queued() > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN;
+}
+
+// Only pieces of uploads wait: for jobs, which end by themselves.
+bool Connection::MustHold() const noexcept {
+  return endpoint_->header().type == FrameType::kPutData && put_data_count_ >= kPutDataCountMax;
+}
+
+bool Connection::CheckTimeouts(Clock::time_point now) {
+  if (!has_greeted_ && now - progress_ > kGreetingTimeout) {
+    fault_ = "no HELLO within 5 s";
+    return false;
+  }
+  const std::uint64_t unsent_bytes = endpoint_->bytes_queued();
+  const bool is_due = unsent_bytes > 0 || incoming_;
+  if (!is_due || unsent_bytes != unsent_bytes_seen_) {
+    unsent_bytes_seen_ = unsent_bytes;
+    if (has_greeted_) progress_ = now;
+  }
+  if (has_greeted_ && now - progress_ > kStallTimeout) {
+    fault_ = "nothing has moved for 30 s";
+    return false;
+  }
+  return true;
+}
+
+void Connection::Drain() {
+  if (std::exchange(is_draining_, true)) return;
+  (void)SendBody(FrameType::kGoAway, 0, net::GoAway{"the daemon stops"}.Encode());
+}
+
+// --- Frames --------------------------------------------------------------------------------------
+
+Result<void> Connection::TakeFrame() {
+  const FrameHeader& header = endpoint_->header();
+  if (is_closing_) return OutOfPlace("a frame after the end");
+  if (endpoint_->bytes_queued() - endpoint_->payload_bytes_queued() > kUnsentBytesMax)
+    return OutOfPlace("the client asks on and takes no answers");
+  if (!has_greeted_ && header.type != FrameType::kHello)
+    return OutOfPlace("the first frame is not HELLO");
+  const bool may_have_payload =
+      header.type == FrameType::kPutData || header.type == FrameType::kPublish;
+  if (header.payload_size_bytes > 0 && !may_have_payload)
+    return OutOfPlace("a payload where none belongs");
+  if (is_draining_) {
+    if (header.payload_size_bytes > 0) return Error{ErrorCode::kUnavailable, "the daemon stops"};
+    return SendError(header.request_id,
+                     {ErrorCode::kUnavailable, "the daemon stops; connect again later"});
+  }
+  switch (header.type) {
+    case FrameType::kHello:
+      return TakeHello(header);
+    case FrameType::kPing:
+      if (!endpoint_->body().empty()) return OutOfPlace("PING has a body");
+      return SendBody(net::ReplyTo(FrameType::kPing), header.request_id, {});
+    case FrameType::kExtentBind:
+      return TakeExtentBind(header);
+    case FrameType::kBatchRead:
+      return TakeBatchRead(header);
+    case FrameType::kPutBegin:
+      return TakePutBegin(header);
+    case FrameType::kPutData:
+      return TakePutData(header);
+    case FrameType::kPutSeal:
+      return TakePutSeal(header);
+    case FrameType::kPublish:
+      return TakePublish(header);
+    case FrameType::kResolve:
+      return TakeResolve(header);
+    case FrameType::kList:
+      return TakeList(header);
+    case FrameType::kDelete:
+      return TakeDelete(header);
+    default:
+      return SendError(header.request_id, {ErrorCode::kInvalidArgument,
+                                           "this daemon does not know requests of type " +
+                                               std::to_string(static_cast<unsigned>(header.type))});
+  }
+}
+
+Result<void> Connection::TakeHello(const FrameHeader& header) {
+  if (has_greeted_) return OutOfPlace("a second HELLO");
+  const auto hello = FFR_TRY(net::Hello::Decode(endpoint_->body()));
+  const net::FrameLimits limits;
+  auto version = net::CommonVersion(hello);
+  if (version && (hello.body_size_bytes_max < limits.body_size_bytes_max ||
+                  hello.payload_size_bytes_max < limits.payload_size_bytes_max))
+    version = Error{ErrorCode::kInvalidArgument,
+                    "a client of version 1 takes bodies of 2 MiB and payloads of 8 MiB"};
+  if (!version) {
+    is_closing_ = true;
+    return SendError(header.request_id, version.error());
+  }
+  has_greeted_ = true;
+  endpoint_->SetLimits(limits);
+  net::HelloReply reply;
+  reply.version = version.value();
+  reply.body_size_bytes_max = limits.body_size_bytes_max;
+  reply.payload_size_bytes_max = limits.payload_size_bytes_max;
+  reply.capabilities = hello.capabilities & net::kCapabilityNone;
+  reply.epoch = host_.epoch;
+  reply.batch_entry_count_max = net::kBatchEntryCountMax;
+  reply.bound_extent_count_max = net::kBoundExtentCountMax;
+  return SendBody(net::ReplyTo(FrameType::kHello), header.request_id, reply.Encode());
+}
+
+Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
+  const auto bind = FFR_TRY(net::ExtentBind::Decode(endpoint_->body()));
+  table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
+  net::ExtentBindReply reply;
+  reply.statuses.resize(bind.ids.size());
+  for (std::size_t i = 0; i < bind.ids.size(); ++i) {
+    ExtentPtr& place = table_[bind.first_index + i];
+    const bool is_empty = bind.ids[i] == ExtentId{};
+    place = is_empty ? nullptr : host_.extents.Find(bind.ids[i]);
+    if (is_empty || place) {
+      ++reply.bound_count;
+    } else {
+      ++reply.missing_count;
+      reply.statuses[i] = net::EntryStatus::kNotHere;
+    }
+  }
+  if (reply.missing_count == 0) reply.statuses.clear();
+  return SendBody(net::ReplyTo(FrameType::kExtentBind), header.request_id, reply.Encode());
+}
+
+Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
+  const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
+  if (reads_.count() >= kBatchCountMax) return SendBusy(header.request_id);
+  if (batch.slab_id != 0)
+    return SendError(header.request_id,
+                     {ErrorCode::kInvalidArgument, "this daemon registers no slabs: use slab 0"});
+  reads_.Begin(header.request_id, batch, table_);
+  return {};
+}
+
+Result<void> Connection::Receive(const FrameHeader& header, decltype(Incoming::then) then) {
+  // A frame may have no payload at all; an upload of nothing is refused by `then`.
+  if (header.payload_size_bytes == 0) return then(header, nullptr);
+  incoming_ = Incoming{header, FFR_TRY(BufferPool::Process().Take(header.payload_size_bytes)),
+                       std::move(then)};
+  const std::span<std::byte> place = *incoming_->buffer;
+  return endpoint_->ReceivePayload({&place, 1});
+}
+
+// --- Uploads -------------------------------------------------------------------------------------
+
+std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
+  auto put = std::make_unique<OpenPut>();
+  put->begin = begin;
+  const auto lane = static_cast<std::uint32_t>(id_ % host_.jobs.lane_count());
+  return {put.release(), [&jobs = host_.jobs, lane](OpenPut* ended) {
+            jobs.Post(lane, [ended] { delete ended; });
+          }};
+}
+
+Result<void> Connection::TakePutBegin(const FrameHeader& header) {
+  const auto begin = FFR_TRY(net::PutBegin::Decode(endpoint_->body()));
+  put_ = MakePut(begin);
+  return AddJob(header, [put = put_, &catalog = host_.catalog]() -> Reply {
+    auto writer = catalog.BeginPut(put->begin);
+    if (!writer) {
+      put->error = writer.error();
+      return ErrorReplyOf(writer.error());
+    }
+    put->writer = std::move(writer).value();
+    const net::PutBeginReply reply{!put->writer.has_value()};
+    return {net::ReplyTo(FrameType::kPutBegin), reply.Encode(), {}, false};
+  });
+}
+
+Result<void> Connection::TakePutData(const FrameHeader& header) {
+  const auto data = FFR_TRY(net::PutData::Decode(endpoint_->body()));
+  if (!put_ || data.id != put_->begin.id || data.offset_bytes != put_->next_offset_bytes ||
+      header.payload_size_bytes == 0)
+    return OutOfPlace("PUT_DATA that does not continue the open extent");
+  put_->next_offset_bytes += header.payload_size_bytes;
+  ++put_data_count_;
+  return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
+    jobs_.push_back({sent.request_id, true, [put, buffer]() -> Reply {
+                       Reply silent;
+                       silent.is_silent = true;
+                       if (put->error) return silent;  // Was told when it happened.
+                       if (!put->writer) {
+                         put->error = Error{ErrorCode::kInvalidArgument,
+                                            "data for an extent that is sealed already"};
+                         return ErrorReplyOf(*put->error);
+                       }
+                       auto appended = put->writer->Append(*buffer);
+                       if (appended) return silent;
+                       put->error = std::move(appended).error();
+                       put->writer.reset();
+                       return ErrorReplyOf(*put->error);
+                     }});
+    if (jobs_.size() == 1) StartJob();
+    return Result<void>();
+  });
+}
+
+Result<void> Connection::TakePutSeal(const FrameHeader& header) {
+  const auto seal = FFR_TRY(net::PutSeal::Decode(endpoint_->body()));
+  if (!put_ || seal.id != put_->begin.id)
+    return OutOfPlace("PUT_SEAL for an extent that is not open");
+  auto put = std::exchange(put_, nullptr);
+  return AddJob(header, [put = std::move(put), seal, &host = host_]() -> Reply {
+    if (put->error) return ErrorReplyOf(*put->error);
+    if (put->writer) {
+      auto sealed = host.catalog.Seal(*put->writer, seal);
+      put->writer.reset();
+      return sealed ? EmptyReply(FrameType::kPutSeal) : ErrorReplyOf(sealed.error());
+    }
+    const ExtentPtr extent = host.extents.Find(seal.id);
+    if (extent && extent->xxh3 == seal.xxh3) return EmptyReply(FrameType::kPutSeal);
+    return ErrorReplyOf({ErrorCode::kConflict, "the extent is sealed with other bytes"});
+  });
+}
+
+// --- Names ---------------------------------------------------------------------------------------
+
+Result<void> Connection::TakePublish(const FrameHeader& header) {
+  auto publish = net::Publish::Decode(endpoint_->body());
+  // A bad name is the caller's mistake, but the payload behind it must be taken off all the same.
+  if (!publish && publish.error().code == ErrorCode::kCorruption) return std::move(publish).error();
+  return Receive(header, [this, publish = std::move(publish)](const FrameHeader& sent,
+                                                              PooledBuffer buffer) {
+    if (!publish) return SendError(sent.request_id, publish.error());
+    return AddJob(sent, [&catalog = host_.catalog, request = publish.value(), buffer]() -> Reply {
+      const auto bytes =
+          buffer ? std::span<const std::byte>(*buffer) : std::span<const std::byte>();
+      const auto reply = catalog.Publish(request, bytes);
+      if (!reply) return ErrorReplyOf(reply.error());
+      return {net::ReplyTo(FrameType::kPublish), reply.value().Encode(), {}, false};
+    });
+  });
+}
+
+Result<void> Connection::TakeResolve(const FrameHeader& header) {
+  auto request = net::Resolve::Decode(endpoint_->body());
+  if (!request) return Refuse(header, std::move(request).error());
+  return AddJob(header, [&catalog = host_.catalog, name = request.value().name]() -> Reply {
+    auto resolved = catalog.Resolve(name);
+    if (!resolved) return ErrorReplyOf(resolved.error());
+    return {net::ReplyTo(FrameType::kResolve),
+            net::RevisionReply{resolved.value().revision}.Encode(),
+            std::move(resolved.value().manifest), false};
+  });
+}
+
+Result<void> Connection::TakeList(const FrameHeader& header) {
+  auto request = net::List::Decode(endpoint_->body());
+  if (!request) return Refuse(header, std::move(request).error());
+  return AddJob(header, [&catalog = host_.catalog, list = request.value()]() -> Reply {
+    const auto reply = catalog.List(list);
+    if (!reply) return ErrorReplyOf(reply.error());
+    return {net::ReplyTo(FrameType::kList), reply.value().Encode(), {}, false};
+  });
+}
+
+Result<void> Connection::TakeDelete(const FrameHeader& header) {
+  auto request = net::Delete::Decode(endpoint_->body());
+  if (!request) return Refuse(header, std::move(request).error());
+  return AddJob(header, [&catalog = host_.catalog, removal = request.value()]() -> Reply {
+    const auto removed = catalog.Remove(removal);
+    return removed ? EmptyReply(FrameType::kDelete) : ErrorReplyOf(removed.error());
+  });
+}
+
+// A malformed body ends the connection; a bad name is only the caller's mistake.
+Result<void> Connection::Refuse(const FrameHeader& header, Error error) {
+  if (error.code == ErrorCode::kCorruption) return error;
+  return SendError(header.request_id, error);
+}
+
+// --- Jobs and replies ----------------------------------------------------------------------------
+
+Result<void> Connection::AddJob(const FrameHeader& header, Work work) {
+  if (jobs_.size() - put_data_count_ >= kJobCountMax) return SendBusy(header.request_id);
+  jobs_.push_back({header.request_id, false, std::move(work)});
+  if (jobs_.size() == 1) StartJob();
+  return {};
+}
+
+void Connection::StartJob() { host_.start_job(id_, std::move(jobs_.front().work)); }
+
+void Connection::FinishJob(Reply reply) {
+  FFR_ASSERT(!jobs_.empty());
+  const Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  if (job.is_put_data) --put_data_count_;
+  // A failure to queue closes the endpoint, which the next turn notices.
+  if (!reply.is_silent) (void)SendReply(job.request_id, std::move(reply));
+  if (!jobs_.empty()) StartJob();
+}
+
+Result<void> Connection::SendReply(std::uint64_t request_id, Reply reply) {
+  const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(reply.payload));
+  const std::span<const std::byte> piece(*payload);
+  FFR_TRY(endpoint_->Send(MakeHeader(reply.type, request_id), reply.body, {&piece, 1}));
+  if (!piece.empty()) payload_.Add(payload, piece.size());
+  return {};
+}
+
+Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
+                                  std::span<const std::byte> body) {
+  return endpoint_->Send(MakeHeader(type, request_id), body, {});
+}
+
+Result<void> Connection::SendError(std::uint64_t request_id, const Error& error) {
+  return SendBody(FrameType::kError, request_id, net::FromError(error).Encode());
+}
+
+Result<void> Connection::SendBusy(std::uint64_t request_id) {
+  return SendBody(FrameType::kBusy, request_id, net::Busy{kRetryAfterMs}.Encode());
+}
+
+}  // namespace ffrecord::server

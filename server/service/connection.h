@@ -1,0 +1,156 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/transport/endpoint.h"
+#include "server/service/batch_reads.h"
+#include "server/service/catalog.h"
+#include "server/service/job_pool.h"
+#include "server/service/outgoing_payload.h"
+
+namespace ffrecord::server {
+
+// The answer to one request, made on any thread.
+struct Reply {
+  net::FrameType type = net::FrameType::kError;
+  std::vector<std::byte> body;
+  std::vector<std::byte> payload;
+  bool is_silent = false;  // Nothing is sent.
+};
+
+// One client: takes its frames, answers them, and keeps what it may use within bounds.
+//
+// Thread-bound to its worker. Never waits: what blocks is run as a job, one at a time and in order
+// for each connection. A frame that is malformed or out of place closes this connection and no
+// other.
+class Connection {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Work = std::function<Reply()>;
+
+  static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.
+  static constexpr std::size_t kJobCountMax = 8;    // Likewise.
+  // Pieces of an upload received and not yet written: the next one waits in the socket.
+  static constexpr std::size_t kPutDataCountMax = 2;
+  // Answers of which a client takes nothing off: beyond this it is cut off.
+  static constexpr std::uint64_t kUnsentBytesMax = std::uint64_t{4} << 20;
+  static constexpr std::chrono::seconds kGreetingTimeout{5};
+  static constexpr std::chrono::seconds kStallTimeout{30};
+
+  // What a connection uses of its surroundings; all of it outlives the connection.
+  struct Host {
+    Catalog& catalog;
+    ExtentStore& extents;
+    DiskReader& disk;
+    JobPool& jobs;
+    std::uint64_t epoch;
+    // Runs `work` in the connection's lane, then gives its reply to FinishJob of the connection.
+    std::function<void(std::uint64_t connection, Work work)> start_job;
+  };
+
+  Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint);
+
+  std::uint64_t id() const noexcept { return id_; }
+  int fd() const noexcept { return endpoint_->fd(); }
+  const std::string& peer() const noexcept { return endpoint_->peer(); }
+  // Why it ended; for the log. Empty if there is nothing to tell.
+  const std::string& fault() const noexcept { return fault_; }
+
+  // Does what can be done now. kAgain: more can be done at once.
+  enum class After : std::uint8_t { kWait, kAgain, kClosed };
+  After Turn();
+  // What Turn() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
+  std::uint32_t events() const noexcept;
+  // Stopped by the disk's bound: to be turned when others have released.
+  bool is_starved() const noexcept { return is_starved_; }
+
+  void TakeLanded(DiskReader::Landed landed) { reads_.Take(std::move(landed)); }
+  void FinishJob(Reply reply);
+
+  // Closes what has fallen silent in the middle of something. False: it is to be closed.
+  bool CheckTimeouts(Clock::time_point now);
+  // The daemon stops: says so, takes nothing more, and closes once all is answered.
+  void Drain();
+
+ private:
+  // An extent on its way; jobs and the loop share it. Made by MakePut: it ends in the lane of the
+  // connection, where its writer lives.
+  struct OpenPut {
+    net::PutBegin begin;
+    std::uint64_t next_offset_bytes = 0;  // The loop's.
+    std::optional<ExtentWriter> writer;   // The jobs'. None: sealed already, or failed.
+    std::optional<Error> error;           // The jobs'. The first failure, which stays.
+  };
+  struct Job {
+    std::uint64_t request_id;
+    bool is_put_data;
+    Work work;
+  };
+  // A payload that is being received: what to do with it then.
+  struct Incoming {
+    net::FrameHeader header;
+    PooledBuffer buffer;
+    std::function<Result<void>(const net::FrameHeader&, PooledBuffer)> then;
+  };
+
+  Result<After> DoTurn();
+  Result<After> DoEvent(net::Endpoint::Event event);
+  bool MustHold() const noexcept;
+  std::shared_ptr<OpenPut> MakePut(const net::PutBegin& begin) const;
+
+  Result<void> TakeFrame();
+  Result<void> TakeHello(const net::FrameHeader& header);
+  Result<void> TakeBatchRead(const net::FrameHeader& header);
+  Result<void> TakeExtentBind(const net::FrameHeader& header);
+  Result<void> TakePutBegin(const net::FrameHeader& header);
+  Result<void> TakePutData(const net::FrameHeader& header);
+  Result<void> TakePutSeal(const net::FrameHeader& header);
+  Result<void> TakePublish(const net::FrameHeader& header);
+  Result<void> TakeResolve(const net::FrameHeader& header);
+  Result<void> TakeList(const net::FrameHeader& header);
+  Result<void> TakeDelete(const net::FrameHeader& header);
+  Result<void> Refuse(const net::FrameHeader& header, Error error);
+  Result<void> Receive(const net::FrameHeader& header, decltype(Incoming::then) then);
+
+  Result<void> AddJob(const net::FrameHeader& header, Work work);
+  void StartJob();
+  Result<void> SendReply(std::uint64_t request_id, Reply reply);
+  Result<void> SendBody(net::FrameType type, std::uint64_t request_id,
+                        std::span<const std::byte> body);
+  Result<void> SendError(std::uint64_t request_id, const Error& error);
+  Result<void> SendBusy(std::uint64_t request_id);
+
+  const Host& host_;
+  const std::uint64_t id_;
+  OutgoingPayload payload_;  // Outlives the endpoint, which borrows from it.
+  std::unique_ptr<net::Endpoint> endpoint_;
+  BatchReads reads_;
+  std::vector<ExtentPtr> table_;
+  std::shared_ptr<OpenPut> put_;
+  std::optional<Incoming> incoming_;
+  std::deque<Job> jobs_;  // The first one runs.
+  std::size_t put_data_count_ = 0;
+
+  bool has_greeted_ = false;
+  bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
+  bool is_starved_ = false;
+  bool is_draining_ = false;
+  bool is_closing_ = false;  // Closes when all is sent.
+  std::string fault_;
+  Clock::time_point progress_;  // When something was last received or sent, or nothing was due.
+  std::uint64_t unsent_bytes_seen_ = 0;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "libffrecord/net/protocol/frame.h"
+
+namespace ffrecord::server {
+
+// Of a single daemon: its map never moves.
+inline constexpr std::uint32_t kMapVersion = 1;
+
+inline net::FrameHeader MakeHeader(net::FrameType type, std::uint64_t request_id) {
+  net::FrameHeader header;
+  header.type = type;
+  header.request_id = request_id;
+  header.map_version = kMapVersion;
+  return header;
+}
+
+}  // namespace ffrecord::server

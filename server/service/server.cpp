@@ -1,0 +1,235 @@
+#include "server/service/server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/io/file.h"
+#include "libffrecord/net/protocol/messages.h"
+#include "server/service/frames.h"
+#include "server/service/job_pool.h"
+#include "server/service/worker.h"
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// Enough that one upload's sync does not hold up the others.
+constexpr std::uint32_t kJobThreads = 4;
+constexpr auto kCollectInterval = std::chrono::milliseconds(500);
+// While descriptors are exhausted: a pause, not a spin.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr std::uint32_t kRetryAfterMs = 1000;
+// Lines of one kind in the log at start; the count is told as well.
+constexpr std::size_t kExamplesMax = 10;
+
+Result<UniqueFd> LockFolder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0750) == 0) {
+    FFR_TRY(SyncParentFolder(folder));
+  } else if (errno != EEXIST) {
+    return ErrnoError("make the data folder", folder, errno);
+  }
+  const fs::path path = folder / "lock";
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  if (!fd) return ErrnoError("open", path, errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno != EWOULDBLOCK) return ErrnoError("lock", path, errno);
+  return Error{ErrorCode::kConflict, "another ffrecordd uses " + folder.string() +
+                                         "; stop it, or give another --data folder"};
+}
+
+// The soft limit of descriptors is raised to the hard one; half of what there is may be extents.
+std::size_t OpenFilesMax(std::size_t worker_count) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = 1024;
+  const std::size_t half = std::min<std::size_t>(limit.rlim_cur / 2, 65'536);
+  return std::max<std::size_t>(half / worker_count, 16);
+}
+
+void LogExamples(const char* event, std::span<const std::string> what) {
+  for (const std::string& one : what.first(std::min(what.size(), kExamplesMax)))
+    spdlog::warn("event={} count={} example=\"{}\"", event, what.size(), one);
+}
+
+void LogFindings(const ExtentStore::ScanReport& scan, const Catalog::Report& catalog) {
+  LogExamples("extent_refused", scan.refused);
+  LogExamples("extent_unexplained", catalog.unexplained);
+  LogExamples("extent_missing", catalog.missing);
+  LogExamples("manifest_damaged", catalog.damaged);
+  spdlog::info(
+      "event=scanned extents={} bytes={} names={} open_uploads={} unpublished_extents={} "
+      "condemned_extents={}",
+      scan.extent_count, scan.size_bytes, catalog.name_count, catalog.open_upload_count,
+      catalog.unpublished_count, catalog.condemned_count);
+}
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(Options given, net::TcpListener at)
+      : options(std::move(given)), listener(std::move(at)) {}
+  ~Impl();
+
+  Result<void> Open();
+  Result<void> StartWorkers();
+  void Accept();
+  void TurnAway(net::Endpoint& endpoint);
+  void Collect();
+  bool Stop(Clock::time_point deadline);
+
+  const Options options;
+  net::TcpListener listener;
+  UniqueFd lock;
+  UniqueFd stop_accepting;  // An eventfd.
+  std::unique_ptr<MetaStore> meta;
+  std::unique_ptr<ExtentStore> extents;
+  std::unique_ptr<Catalog> catalog;
+  std::string engine_name;
+  std::atomic<std::uint32_t> connection_count{0};
+  std::atomic<bool> is_collecting{false};
+  std::unique_ptr<JobPool> jobs;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::thread acceptor;
+};
+
+Result<void> Server::Impl::Open() {
+  meta = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
+  extents = FFR_TRY(ExtentStore::Open(options.data / "extents"));
+  catalog = FFR_TRY(Catalog::Open(*meta, *extents, {options.upload_grace}));
+  LogFindings(extents->scan_report(), catalog->report());
+  stop_accepting.Reset(::eventfd(0, EFD_CLOEXEC));
+  if (!stop_accepting) return ErrnoError("make an eventfd for", options.data, errno);
+  return {};
+}
+
+Result<void> Server::Impl::StartWorkers() {
+  jobs = std::make_unique<JobPool>(kJobThreads);
+  const std::uint32_t count = options.core_count > 0
+                                  ? options.core_count
+                                  : std::max(std::thread::hardware_concurrency(), 1U);
+  std::random_device random;
+  const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
+  const Worker::Surroundings around{*catalog, *extents,         *jobs,
+                                    epoch,    connection_count, OpenFilesMax(count)};
+  for (std::uint32_t i = 0; i < count; ++i) {
+    auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
+    engine_name = engine->name();
+    workers.push_back(FFR_TRY(Worker::Start(around, std::move(engine))));
+  }
+  acceptor = std::thread([this] { Accept(); });
+  return {};
+}
+
+void Server::Impl::Accept() {
+  std::size_t next_worker = 0;
+  auto next_collect = Clock::now();
+  bool is_paused = false;
+  for (;;) {
+    std::array<pollfd, 2> waited{pollfd{stop_accepting.get(), POLLIN, 0},
+                                 pollfd{is_paused ? -1 : listener.fd(), POLLIN, 0}};
+    const auto wait = is_paused ? kAcceptPause : kCollectInterval;
+    (void)::poll(waited.data(), waited.size(), static_cast<int>(wait.count()));
+    if (waited[0].revents != 0) return;
+    if (Clock::now() >= next_collect) {
+      Collect();
+      next_collect = Clock::now() + kCollectInterval;
+    }
+    is_paused = false;
+    if (waited[1].revents == 0) continue;
+    auto accepted = listener.Accept();
+    if (!accepted) {
+      spdlog::warn("event=accept_failed error=\"{}\"", accepted.error().message);
+      is_paused = true;
+      continue;
+    }
+    if (!accepted.value()) continue;
+    if (connection_count.fetch_add(1, std::memory_order_relaxed) >= options.connection_count_max) {
+      TurnAway(*accepted.value());
+      continue;
+    }
+    workers[next_worker++ % workers.size()]->Adopt(std::move(accepted).value());
+  }
+}
+
+void Server::Impl::TurnAway(net::Endpoint& endpoint) {
+  connection_count.fetch_sub(1, std::memory_order_relaxed);
+  // One frame into an empty socket: sent at once, or not at all.
+  if (endpoint.Send(MakeHeader(net::FrameType::kBusy, 1), net::Busy{kRetryAfterMs}.Encode(), {}))
+    (void)endpoint.Poll();
+}
+
+void Server::Impl::Collect() {
+  // One at a time: the disk may be slower than the clock.
+  if (is_collecting.exchange(true)) return;
+  jobs->Post(0, [this] {
+    const auto unlinked = catalog->Collect(Catalog::Clock::now());
+    if (!unlinked)
+      spdlog::error("event=collect_failed error=\"{}\"", unlinked.error().message);
+    else if (unlinked.value() > 0)
+      spdlog::info("event=collected extents={}", unlinked.value());
+    is_collecting = false;
+  });
+}
+
+bool Server::Impl::Stop(Clock::time_point deadline) {
+  if (acceptor.joinable()) {
+    const std::uint64_t one = 1;
+    (void)!::write(stop_accepting.get(), &one, sizeof(one));
+    acceptor.join();
+  }
+  for (auto& worker : workers) worker->Drain();
+  while (connection_count.load(std::memory_order_relaxed) > 0 && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const bool all_closed = connection_count.load(std::memory_order_relaxed) == 0;
+  for (auto& worker : workers) worker->Stop();
+  return (!jobs || jobs->WaitIdle(deadline)) && all_closed;
+}
+
+Server::Impl::~Impl() {
+  (void)Stop(Clock::now());
+  jobs.reset();  // Waits; its jobs report to workers, which go after it.
+}
+
+Server::Server(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
+  auto lock = FFR_TRY(LockFolder(options.data));
+  // Before the scan, which may take long: a port in use is told at once, and early clients wait.
+  auto impl = std::make_unique<Impl>(options, FFR_TRY(net::TcpListener::Listen(options.listen)));
+  impl->lock = std::move(lock);
+  FFR_TRY(impl->Open());
+  FFR_TRY(impl->StartWorkers());
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+const net::Address& Server::address() const noexcept { return impl_->listener.address(); }
+std::string_view Server::engine_name() const noexcept { return impl_->engine_name; }
+const Catalog::Report& Server::catalog_report() const noexcept { return impl_->catalog->report(); }
+const ExtentStore::ScanReport& Server::scan_report() const noexcept {
+  return impl_->extents->scan_report();
+}
+bool Server::Stop(Clock::time_point deadline) { return impl_->Stop(deadline); }
+
+}  // namespace ffrecord::server

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/transport/endpoint.h"
+#include "server/service/catalog.h"
+#include "server/service/disk_reader.h"
+
+namespace ffrecord::server {
+
+// One storage daemon: the extents and names of one folder, served on one address.
+//
+// Owns its threads: one that accepts, one for each core, a few for what blocks. Start, Stop and the
+// destructor belong to one thread.
+class Server {
+ public:
+  struct Options {
+    std::filesystem::path data;           // Made if it is missing.
+    net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
+    std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
+    std::uint32_t connection_count_max = 10'000;  // BUSY beyond.
+    DiskReader::MakeEngine make_engine = MakeIoEngine;
+    std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
+  };
+
+  // Serves when it returns. Fails with kConflict if the port is in use or another daemon holds the
+  // folder, kNotFound, kDenied or kIo if the folder cannot be used, kCorruption if its metadata is
+  // damaged. The message names the remedy.
+  static Result<std::unique_ptr<Server>> Start(const Options& options);
+  ~Server();  // Stop() with no time to finish.
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  const net::Address& address() const noexcept;
+  std::string_view engine_name() const noexcept;
+  const Catalog::Report& catalog_report() const noexcept;
+  const ExtentStore::ScanReport& scan_report() const noexcept;
+
+  // Takes no more connections, says GOAWAY, finishes what has been taken, closes. True if all was
+  // done by the deadline. False if a job still hangs on the disk: to wait for it is the
+  // destructor's part, and to end the process instead is as safe. Idempotent.
+  bool Stop(std::chrono::steady_clock::time_point deadline);
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ffrecord::server

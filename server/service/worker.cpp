@@ -1,0 +1,250 @@
+#include "server/service/worker.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::uint64_t kWakeId = 0;  // Of the eventfd; connections count from 1.
+constexpr auto kTickInterval = std::chrono::milliseconds(200);
+// How long the thread waits for the disk before it looks at the network again: an engine has no
+// descriptor that epoll could watch.
+constexpr auto kDiskWait = std::chrono::milliseconds(1);
+
+Error SystemError(const char* tried) {
+  return Error{ErrorCode::kIo, std::string("cannot ") + tried + ": " + std::strerror(errno), errno};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::Start(const Surroundings& surroundings,
+                                              std::unique_ptr<IoEngine> engine) {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return SystemError("make an epoll descriptor");
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return SystemError("make an eventfd");
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeId;
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0)
+    return SystemError("watch an eventfd");
+  return std::unique_ptr<Worker>(
+      new Worker(surroundings, std::move(engine), std::move(epoll), std::move(wake)));
+}
+
+Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
+               UniqueFd wake)
+    : around_(surroundings),
+      epoll_(std::move(epoll)),
+      wake_(std::move(wake)),
+      disk_(std::move(engine), surroundings.extents, surroundings.open_files_max),
+      host_{surroundings.catalog,
+            surroundings.extents,
+            disk_,
+            surroundings.jobs,
+            surroundings.epoch,
+            [this](std::uint64_t id, Connection::Work work) {
+              around_.jobs.Post(LaneOf(id), [this, id, work = std::move(work)] {
+                auto reply = std::make_shared<Reply>(work());
+                Post([this, id, reply] {
+                  const auto found = connections_.find(id);
+                  if (found == connections_.end()) return;
+                  found->second.connection->FinishJob(std::move(*reply));
+                  Touch(id);
+                });
+              });
+            }},
+      next_tick_(std::chrono::steady_clock::now() + kTickInterval),
+      thread_([this] { Loop(); }) {}
+
+Worker::~Worker() { Stop(); }
+
+void Worker::Stop() {
+  if (!thread_.joinable()) return;
+  Post([this] { is_stopping_ = true; });
+  thread_.join();
+}
+
+void Worker::Adopt(std::unique_ptr<net::Endpoint> endpoint) {
+  {
+    const std::lock_guard lock(mutex_);
+    adopted_.push_back(std::move(endpoint));
+  }
+  Wake();
+}
+
+void Worker::Drain() {
+  Post([this] {
+    is_draining_ = true;
+    for (auto& [id, member] : connections_) {
+      member.connection->Drain();
+      Touch(id);
+    }
+  });
+}
+
+void Worker::Post(Message message) {
+  {
+    const std::lock_guard lock(mutex_);
+    mailbox_.push_back(std::move(message));
+  }
+  Wake();
+}
+
+void Worker::Wake() {
+  const std::uint64_t one = 1;
+  const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+  FFR_ASSERT(written == sizeof(one) || errno == EAGAIN);  // Full: it is awake anyway.
+}
+
+// --- The loop ------------------------------------------------------------------------------------
+
+void Worker::Loop() {
+  using std::chrono::milliseconds;
+  while (!is_stopping_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= next_tick_) {
+      Tick();
+      next_tick_ = now + kTickInterval;
+    }
+    const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
+    const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
+    WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
+    TurnAll();
+    if (disk_.reading_count() == 0 && !disk_.has_failed()) continue;
+    const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), landed_);
+    if (!polled) {
+      // Without its engine this thread can serve nobody; the others go on.
+      spdlog::critical("event=engine_failed error=\"{}\"", polled.error().message);
+      break;
+    }
+    TakeLanded();
+    TurnAll();
+  }
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, member] : connections_) ids.push_back(id);
+  for (const std::uint64_t id : ids) Close(id);
+}
+
+void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
+  std::array<epoll_event, 128> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(timeout.count()));
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
+    if (id == kWakeId)
+      ReadMailbox();
+    else
+      Touch(id);
+  }
+}
+
+void Worker::ReadMailbox() {
+  std::uint64_t count = 0;
+  (void)!::read(wake_.get(), &count, sizeof(count));
+  std::vector<Message> messages;
+  std::vector<std::unique_ptr<net::Endpoint>> adopted;
+  {
+    const std::lock_guard lock(mutex_);
+    messages.swap(mailbox_);
+    adopted.swap(adopted_);
+  }
+  for (auto& endpoint : adopted) Add(std::move(endpoint));
+  for (Message& message : messages) message();
+}
+
+void Worker::TurnAll() {
+  auto ready = std::exchange(ready_, {});
+  std::ranges::sort(ready);
+  const auto repeated = std::ranges::unique(ready);
+  ready.erase(repeated.begin(), repeated.end());
+  for (const std::uint64_t id : ready) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second.connection;
+    switch (connection.Turn()) {
+      case Connection::After::kClosed:
+        Close(id);
+        continue;
+      case Connection::After::kAgain:
+        Touch(id);
+        break;
+      case Connection::After::kWait:
+        break;
+    }
+    if (connection.events() != found->second.events) Watch(connection, EPOLL_CTL_MOD);
+  }
+}
+
+void Worker::TakeLanded() {
+  for (DiskReader::Landed& landed : landed_) {
+    const std::uint64_t id = landed.ticket.connection;
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) {
+      disk_.Release(landed.size_bytes);  // The one who asked is gone.
+      continue;
+    }
+    found->second.connection->TakeLanded(std::move(landed));
+    Touch(id);
+  }
+  landed_.clear();
+  if (!disk_.has_room()) return;
+  for (const auto& [id, member] : connections_)
+    if (member.connection->is_starved()) Touch(id);
+}
+
+void Worker::Tick() {
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::uint64_t> silent;
+  for (const auto& [id, member] : connections_) {
+    if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
+    if (member.connection->is_starved()) Touch(id);
+  }
+  for (const std::uint64_t id : silent) Close(id);
+  disk_.DropCondemned();
+}
+
+// --- Connections ---------------------------------------------------------------------------------
+
+void Worker::Add(std::unique_ptr<net::Endpoint> endpoint) {
+  const std::uint64_t id = next_id_++;
+  auto connection = std::make_unique<Connection>(host_, id, std::move(endpoint));
+  Connection& added = *connection;
+  connections_.emplace(id, Member{std::move(connection), 0});
+  Watch(added, EPOLL_CTL_ADD);
+  if (is_draining_) added.Drain();
+  Touch(id);
+}
+
+void Worker::Watch(Connection& connection, int operation) {
+  epoll_event event{};
+  event.events = connection.events();
+  event.data.u64 = connection.id();
+  if (::epoll_ctl(epoll_.get(), operation, connection.fd(), &event) != 0)
+    spdlog::error("event=epoll_failed peer={} error=\"{}\"", connection.peer(),
+                  std::strerror(errno));
+  connections_.at(connection.id()).events = event.events;
+}
+
+void Worker::Close(std::uint64_t id) {
+  const auto found = connections_.find(id);
+  const Connection& connection = *found->second.connection;
+  if (!connection.fault().empty())
+    spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
+                 connection.fault());
+  connections_.erase(found);
+  around_.connection_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/net/transport/endpoint.h"
+#include "server/service/connection.h"
+#include "server/service/disk_reader.h"
+#include "server/service/job_pool.h"
+
+namespace ffrecord::server {
+
+// One thread with its event loop, its engine, and the connections that were given to it, which
+// stay with it. No lock is taken on the way of a read.
+class Worker {
+ public:
+  struct Surroundings {  // Outlive the worker.
+    Catalog& catalog;
+    ExtentStore& extents;
+    JobPool& jobs;
+    std::uint64_t epoch;
+    std::atomic<std::uint32_t>& connection_count;  // Of the daemon; counted down here.
+    std::size_t open_files_max;
+  };
+
+  static Result<std::unique_ptr<Worker>> Start(const Surroundings& surroundings,
+                                               std::unique_ptr<IoEngine> engine);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker();
+
+  // These may be called from any thread.
+  void Adopt(std::unique_ptr<net::Endpoint> endpoint);
+  void Drain();  // Connections close once they have answered what they have taken.
+  // Closes what is open and joins the thread. Jobs that still run may report until the worker is
+  // destroyed, which must not be before they have ended.
+  void Stop();
+
+ private:
+  using Message = std::function<void()>;
+
+  Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
+         UniqueFd wake);
+  void Post(Message message);
+  void Loop();
+  void ReadMailbox();
+  void WaitForEvents(std::chrono::milliseconds timeout);
+  void TurnAll();
+  void TakeLanded();
+  void Tick();
+  void Add(std::unique_ptr<net::Endpoint> endpoint);
+  void Wake();
+  void Watch(Connection& connection, int operation);
+  void Close(std::uint64_t id);
+  std::uint32_t LaneOf(std::uint64_t id) const {
+    return static_cast<std::uint32_t>(id % around_.jobs.lane_count());
+  }
+  void Touch(std::uint64_t id) { ready_.push_back(id); }
+
+  const Surroundings around_;
+  UniqueFd epoll_;
+  UniqueFd wake_;
+  DiskReader disk_;
+  Connection::Host host_;
+
+  struct Member {
+    std::unique_ptr<Connection> connection;
+    std::uint32_t events = 0;  // As epoll knows them.
+  };
+  std::unordered_map<std::uint64_t, Member> connections_;
+  std::uint64_t next_id_ = 1;
+  std::vector<std::uint64_t> ready_;  // To be turned.
+  std::vector<DiskReader::Landed> landed_;
+  std::chrono::steady_clock::time_point next_tick_;
+  bool is_draining_ = false;
+  bool is_stopping_ = false;
+
+  std::mutex mutex_;
+  std::vector<Message> mailbox_;
+  std::vector<std::unique_ptr<net::Endpoint>> adopted_;
+
+  std::thread thread_;  // Last: it uses all the others.
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,172 @@
+#include "server/storage/extent_store.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "libffrecord/base/endian.h"
+#include "libffrecord/io/file.h"
+#include "server/storage/extent_trailer.h"
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Makes one folder durably. One that exists is fine.
+Result<void> MakeFolder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0750) == 0) return SyncParentFolder(folder);
+  if (errno == EEXIST) return {};
+  return ErrnoError("make the folder", folder, errno);
+}
+
+Result<ExtentTrailer> ReadTrailer(const fs::path& path) {
+  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
+  std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> bytes;
+  if (file.size_bytes < bytes.size())
+    return Error{ErrorCode::kCorruption, "shorter than its trailer"};
+  const auto offset = static_cast<off_t>(file.size_bytes - bytes.size());
+  const ssize_t read = ::pread(file.fd.get(), bytes.data(), bytes.size(), offset);
+  if (read < 0) return ErrnoError("read the trailer of", path, errno);
+  if (static_cast<std::size_t>(read) != bytes.size())
+    return Error{ErrorCode::kCorruption, "became shorter while it was read"};
+  return DecodeExtentTrailer(bytes, file.size_bytes);
+}
+
+}  // namespace
+
+std::size_t HashExtentId::operator()(const ExtentId& id) const noexcept {
+  return static_cast<std::size_t>(Xxh3(id));
+}
+
+// --- Writing -------------------------------------------------------------------------------------
+
+Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
+  if (bytes.size() > announced_size_bytes_ - file_.size_bytes())
+    return Error{ErrorCode::kInvalidArgument, "extent " + ToHex(id_) + ": more bytes than the " +
+                                                  std::to_string(announced_size_bytes_) +
+                                                  " that were announced"};
+  sum_.Update(bytes);
+  return file_.Append(bytes);
+}
+
+Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
+  if (file_.size_bytes() != announced_size_bytes_)
+    return Error{ErrorCode::kInvalidArgument,
+                 "extent " + ToHex(id_) + ": " + std::to_string(file_.size_bytes()) +
+                     " bytes have arrived of the " + std::to_string(announced_size_bytes_) +
+                     " that were announced"};
+  if (sum_.Finish64() != xxh3)
+    return Error{ErrorCode::kCorruption,
+                 "extent " + ToHex(id_) + ": the bytes that arrived are not those of its checksum"};
+  FFR_TRY(file_.Append(EncodeExtentTrailer({id_, announced_size_bytes_, xxh3})));
+  auto published = file_.Publish();
+  // Another connection has sealed the same extent meanwhile: Add compares.
+  if (!published && published.error().code != ErrorCode::kConflict)
+    return std::move(published).error();
+  return store_->Add(id_, announced_size_bytes_, xxh3);
+}
+
+// --- The store -----------------------------------------------------------------------------------
+
+Result<std::unique_ptr<ExtentStore>> ExtentStore::Open(const fs::path& folder) {
+  std::unique_ptr<ExtentStore> store(new ExtentStore(folder));
+  FFR_TRY(MakeFolder(folder));
+  FFR_TRY(store->Scan());
+  return store;
+}
+
+Result<void> ExtentStore::Scan() {
+  std::error_code error;
+  const auto refuse = [this](const fs::path& path, const std::string& why) {
+    scan_report_.refused.push_back(path.string() + ": " + why);
+  };
+  // One level by hand, for a folder that cannot be read costs its own extents only.
+  for (const auto& slot : fs::directory_iterator(folder_, error)) {
+    std::error_code slot_error;
+    for (const auto& entry : fs::directory_iterator(slot.path(), slot_error)) {
+      ExtentId id;
+      if (!ParseExtentPath(entry.path(), id)) {
+        refuse(entry.path(), "not the name of an extent");
+        continue;
+      }
+      const auto trailer = ReadTrailer(entry.path());
+      if (!trailer) {
+        refuse(entry.path(), trailer.error().message);
+      } else if (trailer.value().id != id) {
+        refuse(entry.path(), "the trailer is that of extent " + ToHex(trailer.value().id));
+      } else {
+        FFR_TRY(Add(id, trailer.value().size_bytes, trailer.value().xxh3));
+        ++scan_report_.extent_count;
+        scan_report_.size_bytes += trailer.value().size_bytes;
+      }
+    }
+    if (slot_error) refuse(slot.path(), "cannot be listed: " + slot_error.message());
+  }
+  if (error) return ErrnoError("list the folder", folder_, error.value());
+  return {};
+}
+
+ExtentPtr ExtentStore::Find(const ExtentId& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(id);
+  return found == index_.end() ? nullptr : found->second;
+}
+
+std::vector<ExtentPtr> ExtentStore::FindAll(
+    const std::function<bool(const Extent&)>& wanted) const {
+  std::vector<ExtentPtr> found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, extent] : index_)
+    if (wanted(*extent)) found.push_back(extent);
+  return found;
+}
+
+fs::path ExtentStore::PathOf(const ExtentId& id) const { return folder_ / ExtentPath(id); }
+
+Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_bytes) {
+  const fs::path path = PathOf(id);
+  FFR_TRY(MakeFolder(path.parent_path()));
+  AtomicFile::Options options;
+  options.expected_size_bytes = size_bytes + ExtentTrailer::kEncodedSizeBytes;
+  auto file = FFR_TRY(AtomicFile::Create(path, options));
+  return ExtentWriter(*this, std::move(file), id, size_bytes);
+}
+
+Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
+                                   std::uint64_t xxh3) {
+  const std::lock_guard lock(mutex_);
+  auto& place = index_[id];
+  if (!place) {
+    auto extent = std::make_shared<Extent>();
+    extent->id = id;
+    extent->size_bytes = size_bytes;
+    extent->xxh3 = xxh3;
+    place = std::move(extent);
+  } else if (place->size_bytes != size_bytes || place->xxh3 != xxh3) {
+    return Error{ErrorCode::kConflict, "extent " + ToHex(id) + " exists with other bytes"};
+  }
+  return place;
+}
+
+ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(id);
+  if (found == index_.end()) return nullptr;
+  ExtentPtr extent = std::move(found->second);
+  index_.erase(found);
+  extent->is_condemned.store(true, std::memory_order_release);
+  return extent;
+}
+
+Result<void> ExtentStore::Unlink(const Extent& extent) {
+  FFR_ASSERT(extent.is_condemned.load(std::memory_order_acquire));
+  const fs::path path = PathOf(extent.id);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoError("unlink", path, errno);
+  return {};
+}
+
+}  // namespace ffrecord::server

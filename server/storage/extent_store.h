@@ -1,0 +1,114 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/io/atomic_file.h"
+
+namespace ffrecord::server {
+
+struct HashExtentId {
+  std::size_t operator()(const ExtentId& id) const noexcept;
+};
+
+// One sealed extent. Whoever holds it may read its file: it is not unlinked before the last one
+// has let go.
+struct Extent {
+  ExtentId id{};
+  std::uint64_t size_bytes = 0;
+  std::uint64_t xxh3 = 0;
+  // Nothing that is published names it any more: caches of open files shall let go.
+  mutable std::atomic<bool> is_condemned = false;
+};
+using ExtentPtr = std::shared_ptr<const Extent>;
+
+class ExtentStore;
+
+// One extent on its way to the disk. Thread-bound. Destroyed before Seal(), it leaves nothing.
+class ExtentWriter {
+ public:
+  ExtentWriter(ExtentWriter&&) noexcept = default;
+  ExtentWriter& operator=(ExtentWriter&&) noexcept = default;
+
+  std::uint64_t size_bytes() const noexcept { return file_.size_bytes(); }
+
+  // Fails with kInvalidArgument past the size that was announced, with kIo as AtomicFile does.
+  Result<void> Append(std::span<const std::byte> bytes);
+
+  // Makes the extent durable and known under its id. Fails with kCorruption if the bytes are not
+  // those of `xxh3`, kInvalidArgument if some are missing, kConflict if there is an extent of that
+  // id with other bytes, kIo. With equal bytes there is nothing left to do.
+  Result<ExtentPtr> Seal(std::uint64_t xxh3);
+
+ private:
+  friend class ExtentStore;
+  ExtentWriter(ExtentStore& store, AtomicFile file, const ExtentId& id, std::uint64_t size_bytes)
+      : store_(&store), file_(std::move(file)), id_(id), announced_size_bytes_(size_bytes) {}
+
+  ExtentStore* store_;
+  AtomicFile file_;
+  ExtentId id_;
+  std::uint64_t announced_size_bytes_;
+  Xxh3Stream sum_;
+};
+
+// The sealed extents in one folder: FOLDER/<slot>/<id>, each with its trailer.
+//
+// The index is made by a scan at start and lives in memory. Files that the scan cannot make sense
+// of are reported and left alone. Thread-safe; outlives its writers.
+class ExtentStore {
+ public:
+  struct ScanReport {
+    std::uint64_t extent_count = 0;
+    std::uint64_t size_bytes = 0;
+    std::vector<std::string> refused;  // Path and reason of each file that is no sound extent.
+  };
+
+  // Opens `folder`, which is made if it is missing (its parent must exist). Fails with kIo,
+  // kDenied.
+  static Result<std::unique_ptr<ExtentStore>> Open(const std::filesystem::path& folder);
+
+  const ScanReport& scan_report() const noexcept { return scan_report_; }
+
+  // The extent called `id`, or null.
+  ExtentPtr Find(const ExtentId& id) const;
+  std::vector<ExtentPtr> FindAll(const std::function<bool(const Extent&)>& wanted) const;
+
+  std::filesystem::path PathOf(const ExtentId& id) const;
+
+  // A new extent of `size_bytes`, which are reserved on the disk: a full one fails here. Fails with
+  // kIo, kConflict if it exists.
+  Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
+
+  // Takes the extent out of the index and marks it: it can no longer be found. Null if it is not
+  // there. The file stays until Unlink.
+  ExtentPtr Condemn(const ExtentId& id);
+  // Removes the file of a condemned extent that nobody else holds. Fails with kIo.
+  Result<void> Unlink(const Extent& extent);
+
+ private:
+  friend class ExtentWriter;
+  explicit ExtentStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Result<void> Scan();
+  Result<ExtentPtr> Add(const ExtentId& id, std::uint64_t size_bytes, std::uint64_t xxh3);
+
+  const std::filesystem::path folder_;
+  ScanReport scan_report_;
+  mutable std::mutex mutex_;
+  std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,94 @@
+#include "server/storage/extent_trailer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'E'}, std::byte{'X'},
+                                          std::byte{'T'},  std::byte{'E'}, std::byte{'N'},
+                                          std::byte{'T'},  std::byte{'1'}};
+constexpr std::size_t kFileIdSizeBytes = 16;
+constexpr std::size_t kFilePrefixSizeBytes = 12;
+constexpr std::size_t kCheckedSizeBytes = ExtentTrailer::kEncodedSizeBytes - 8;
+
+// The id of the file that the extent is a piece of: its own without the extent's number.
+std::array<std::byte, kFileIdSizeBytes> FileIdOf(const ExtentId& id) {
+  std::array<std::byte, kFileIdSizeBytes> file_id{};
+  std::copy_n(id.begin(), kFilePrefixSizeBytes, file_id.begin());
+  return file_id;
+}
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+}  // namespace
+
+std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> EncodeExtentTrailer(
+    const ExtentTrailer& trailer) {
+  ByteWriter writer;
+  writer.PutBytes(kMagic);
+  writer.PutBytes(trailer.id);
+  writer.PutBytes(FileIdOf(trailer.id));
+  writer.Put(trailer.size_bytes);
+  writer.Put(trailer.xxh3);
+  writer.Put(Xxh3(writer.bytes()));
+  std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> bytes;
+  FFR_ASSERT(writer.bytes().size() == bytes.size());
+  std::ranges::copy(writer.bytes(), bytes.begin());
+  return bytes;
+}
+
+Result<ExtentTrailer> DecodeExtentTrailer(
+    std::span<const std::byte, ExtentTrailer::kEncodedSizeBytes> bytes,
+    std::uint64_t file_size_bytes) {
+  const auto corrupt = [](const char* what) {
+    return Error{ErrorCode::kCorruption, std::string("trailer of an extent: ") + what};
+  };
+  ByteReader reader(bytes);
+  if (!std::ranges::equal(reader.TakeBytes(kMagic.size()), kMagic)) return corrupt("no magic");
+  ExtentTrailer trailer;
+  std::ranges::copy(reader.TakeBytes(trailer.id.size()), trailer.id.begin());
+  const auto file_id = reader.TakeBytes(kFileIdSizeBytes);
+  trailer.size_bytes = reader.Take<std::uint64_t>();
+  trailer.xxh3 = reader.Take<std::uint64_t>();
+  if (reader.Take<std::uint64_t>() != Xxh3(bytes.first<kCheckedSizeBytes>()))
+    return corrupt("the check does not fit");
+  if (!std::ranges::equal(file_id, FileIdOf(trailer.id))) return corrupt("a foreign file id");
+  if (trailer.size_bytes == 0 || trailer.size_bytes > kExtentSizeMax ||
+      file_size_bytes != trailer.size_bytes + ExtentTrailer::kEncodedSizeBytes)
+    return corrupt("the size is not that of the file");
+  return trailer;
+}
+
+std::uint32_t SlotOf(const ExtentId& id) noexcept {
+  return static_cast<std::uint32_t>(Xxh3(id) % kSlotCount);
+}
+
+std::filesystem::path ExtentPath(const ExtentId& id) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  const std::uint32_t slot = SlotOf(id);
+  const std::string folder{kDigits[slot >> 8], kDigits[slot >> 4 & 15], kDigits[slot & 15]};
+  return std::filesystem::path(folder) / ToHex(id);
+}
+
+bool ParseExtentPath(const std::filesystem::path& path, ExtentId& id) {
+  const std::string name = path.filename().string();
+  if (name.size() != id.size() * 2) return false;
+  for (std::size_t i = 0; i < id.size(); ++i) {
+    const int high = HexDigit(name[2 * i]);
+    const int low = HexDigit(name[2 * i + 1]);
+    if (high < 0 || low < 0) return false;
+    id[i] = static_cast<std::byte>(high << 4 | low);
+  }
+  return path.parent_path().filename() == ExtentPath(id).parent_path();
+}
+
+}  // namespace ffrecord::server
