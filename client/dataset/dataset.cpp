@@ -1,0 +1,140 @@
+#include <ffrecord/client/dataset.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "client/dataset/remote_files.h"
+#include "client/session/session.h"
+#include "client/session/upload.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord::client {
+namespace {
+
+// What a check of a file reads at once.
+constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
+
+net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
+
+// An address with a name in it.
+Result<Location> ParseNamed(std::string_view text) {
+  auto location = FFR_TRY(Location::Parse(text));
+  FFR_TRY(net::CheckName(location.name));
+  return location;
+}
+
+// Reads every record: what is published is whole.
+Result<void> CheckFile(const std::filesystem::path& path) {
+  const RecordReader reader = FFR_TRY(RecordReader::Open({&path, 1}, {}));
+  const std::uint64_t count = reader.record_count();
+  const std::uint64_t size_mean = reader.file(0).size_bytes / std::max<std::uint64_t>(count, 1) + 1;
+  const std::uint64_t step = std::clamp<std::uint64_t>(kCheckBytes / size_mean, 1, 4096);
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t first = 0; first < count; first += step) {
+    indices.resize(std::min(step, count - first));
+    std::iota(indices.begin(), indices.end(), first);
+    const Batch batch = FFR_TRY(reader.ReadBatch(indices));
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      if (const ErrorCode status = batch.statuses()[i]; status != ErrorCode::kOk)
+        return Error{status, reader.Describe(indices[i], status) + "; nothing was published"};
+  }
+  return {};
+}
+
+// What the manifest calls each file: its own name, made unique where two folders share one.
+std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (const auto& path : files) {
+    std::string name = path.filename().string();
+    for (std::size_t i = 2; taken.contains(name); ++i)
+      name = std::to_string(i) + "-" + path.filename().string();
+    names.push_back(*taken.insert(std::move(name)).first);
+  }
+  return names;
+}
+
+Error Exists(const Location& location) {
+  return {ErrorCode::kConflict,
+          location.ToString() + " exists already; choose another name, or ask to replace it"};
+}
+
+}  // namespace
+
+Result<RecordReader> OpenDataset(std::span<const std::string> locations,
+                                 const RecordReader::Options& reader_options,
+                                 const SessionOptions& session_options) {
+  const auto is_remote = [](const std::string& text) {
+    return text.starts_with(Location::kScheme);
+  };
+  if (std::ranges::none_of(locations, is_remote)) {
+    const std::vector<std::filesystem::path> paths(locations.begin(), locations.end());
+    return RecordReader::Open(paths, reader_options);
+  }
+  if (locations.size() != 1)
+    return Error{ErrorCode::kInvalidArgument,
+                 "an ffrecord:// address stands alone: it cannot be joined with other locations"};
+  const Location location = FFR_TRY(ParseNamed(locations.front()));
+  const auto session = Session::Get(location.address);
+  auto resolved = FFR_TRY(session->Resolve(location.name, After(session_options)));
+  if (resolved.manifest.files.empty())
+    return Error{ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
+  auto files = std::make_shared<const RemoteFiles>(session, std::move(resolved.manifest),
+                                                   location.ToString(), session_options);
+  return OpenRecords(std::move(files), reader_options);
+}
+
+Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,
+                            bool replace, const SessionOptions& options,
+                            const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  const Location location = FFR_TRY(ParseNamed(address));
+  if (files.empty())
+    return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
+  // All are opened before the first byte travels: a damaged last file costs nothing then, and
+  // schemas that do not fit each other show.
+  const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < all.file_count(); ++i) total += all.file(i).size_bytes;
+
+  const auto session = Session::Get(location.address);
+  if (!replace) {
+    const auto found = session->Resolve(location.name, After(options));
+    if (found) return Exists(location);
+    if (found.error().code != ErrorCode::kNotFound) return found.error();
+  }
+  Upload upload(session, options);
+  DatasetManifest manifest;
+  const auto names = NamesOf(files);
+  std::uint64_t done = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    FFR_TRY(CheckFile(files[i]));
+    const auto tell = [&](std::uint64_t of_this) {
+      if (progress) progress(done + of_this, total);
+    };
+    manifest.files.push_back(FFR_TRY(upload.PutFile(names[i], files[i], tell)));
+    done += manifest.files.back().size_bytes;
+  }
+  const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
+  FFR_TRY(session->Publish(location.name, manifest, mode, 0, After(options)));
+  return {};
+}
+
+Result<std::vector<Published>> ListPublished(std::string_view address,
+                                             const SessionOptions& options) {
+  const Location location = FFR_TRY(Location::Parse(address));
+  const auto session = Session::Get(location.address);
+  const auto entries = FFR_TRY(session->List(location.name, After(options)));
+  std::vector<Published> published;
+  for (const auto& entry : entries)
+    published.push_back({entry.name, entry.size_bytes, entry.file_count});
+  return published;
+}
+
+Result<void> RemovePublished(std::string_view address, const SessionOptions& options) {
+  const Location location = FFR_TRY(ParseNamed(address));
+  return Session::Get(location.address)->Remove(location.name, After(options));
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,306 @@
+#include "client/dataset/remote_files.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/net/protocol/batch_messages.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::Channel;
+using net::Deadline;
+using net::EntryStatus;
+using net::FrameType;
+
+// Keeps places within the slab that an entry can address; a larger call takes several batches.
+constexpr std::uint64_t kBatchBytesMax = std::uint64_t{1} << 30;
+
+std::uint32_t MillisecondsUntil(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - net::Clock::now());
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
+}
+
+}  // namespace
+
+// The ranges of one call, cut where extents end, until each part has arrived or failed.
+class RemoteFiles::Batch {
+ public:
+  Batch(const RemoteFiles& files, std::span<RangeRead> ranges, const Arrived& arrived)
+      : files_(files), ranges_(ranges), arrived_(arrived), parts_left_(ranges.size()) {
+    for (std::uint32_t i = 0; i < ranges.size(); ++i) Cut(i);
+  }
+
+  bool is_done() const noexcept { return pending_.empty(); }
+
+  // One try for what is pending. kUnavailable: again.
+  Result<void> Attempt(Channel& channel, Deadline deadline);
+  // What is still pending ends so.
+  void FailAll(ErrorCode status) {
+    for (const Part& part : std::exchange(pending_, {})) End(part, status);
+  }
+
+ private:
+  struct Part {
+    std::uint32_t range = 0;
+    std::uint32_t extent = 0;  // Among those of the manifest.
+    std::uint32_t offset_bytes = 0;
+    std::span<std::byte> destination;
+  };
+
+  void Cut(std::uint32_t range);
+  void End(const Part& part, ErrorCode status);
+  std::size_t CountForOneBatch() const;
+  Result<void> ReceiveBatch(Channel& channel, std::uint64_t request, std::span<const Part> asked,
+                            Deadline deadline);
+  Result<void> ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes,
+                             std::span<const Part> asked,
+                             std::vector<std::uint32_t>& received_bytes, Deadline deadline);
+  Result<void> TakeDone(Channel& channel, std::span<const Part> asked,
+                        std::span<const std::uint32_t> received_bytes);
+  void DropEnded(std::size_t asked_count);
+
+  const RemoteFiles& files_;
+  const std::span<RangeRead> ranges_;
+  const Arrived& arrived_;
+  std::vector<std::uint32_t> parts_left_;  // Of each range.
+  std::vector<Part> pending_;
+  std::vector<bool> ended_;  // Of the parts that were asked for in this try.
+};
+
+void RemoteFiles::Batch::Cut(std::uint32_t index) {
+  RangeRead& range = ranges_[index];
+  range.status = ErrorCode::kOk;
+  const std::uint64_t file_size = files_.file_size_bytes(range.file);
+  if (range.destination.size() > file_size ||
+      range.offset_bytes > file_size - range.destination.size())
+    range.status = ErrorCode::kCorruption;
+  if (range.status != ErrorCode::kOk || range.destination.empty()) {
+    arrived_(range);
+    return;
+  }
+  std::uint64_t offset = range.offset_bytes;
+  for (std::span<std::byte> rest = range.destination; !rest.empty();) {
+    const auto extent = static_cast<std::uint32_t>(offset / kExtentSizeMax);
+    const std::uint64_t within = offset % kExtentSizeMax;
+    const auto piece = rest.first(std::min<std::uint64_t>(rest.size(), kExtentSizeMax - within));
+    pending_.push_back({index, files_.first_extent_[range.file] + extent,
+                        static_cast<std::uint32_t>(within), piece});
+    ++parts_left_[index];
+    rest = rest.subspan(piece.size());
+    offset += piece.size();
+  }
+}
+
+void RemoteFiles::Batch::End(const Part& part, ErrorCode status) {
+  RangeRead& range = ranges_[part.range];
+  if (range.status == ErrorCode::kOk) range.status = status;
+  if (--parts_left_[part.range] == 0) arrived_(range);
+}
+
+std::size_t RemoteFiles::Batch::CountForOneBatch() const {
+  std::uint64_t bytes = 0;
+  std::size_t count = 0;
+  while (count < pending_.size() && count < net::kBatchEntryCountMax) {
+    bytes += pending_[count].destination.size();
+    if (count > 0 && bytes > kBatchBytesMax) break;
+    ++count;
+  }
+  return count;
+}
+
+void RemoteFiles::Batch::DropEnded(std::size_t asked_count) {
+  std::vector<Part> left;
+  for (std::size_t i = 0; i < pending_.size(); ++i)
+    if (i >= asked_count || !ended_[i]) left.push_back(pending_[i]);
+  pending_ = std::move(left);
+}
+
+Result<void> RemoteFiles::Batch::Attempt(Channel& channel, Deadline deadline) {
+  while (!is_done()) {
+    const std::size_t count = CountForOneBatch();
+    ended_.assign(count, false);
+    auto attempted = [&]() -> Result<void> {
+      std::vector<std::uint64_t> bind_requests;
+      const std::uint32_t base = FFR_TRY(files_.Bind(channel, bind_requests));
+      net::BatchRead batch;
+      batch.deadline_ms = MillisecondsUntil(deadline);
+      batch.entries.reserve(count);
+      std::uint64_t slab_offset = 0;
+      for (const Part& part : std::span(pending_).first(count)) {
+        batch.entries.push_back({base + part.extent, part.offset_bytes,
+                                 static_cast<std::uint32_t>(part.destination.size()),
+                                 static_cast<std::uint32_t>(slab_offset)});
+        slab_offset += part.destination.size();
+      }
+      const std::uint64_t request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
+      for (const std::uint64_t bind : bind_requests) {
+        // Extents that are missing show in the entries that want them.
+        auto bound = channel.Receive(bind, deadline, "the binding of extents");
+        if (!bound) return channel.Break(std::move(bound).error());
+      }
+      return ReceiveBatch(channel, request, std::span(pending_).first(count), deadline);
+    }();
+    DropEnded(count);
+    if (!attempted) return attempted;
+  }
+  return {};
+}
+
+Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t request,
+                                              std::span<const Part> asked, Deadline deadline) {
+  std::vector<std::uint32_t> received_bytes(asked.size());
+  for (;;) {
+    const auto header = FFR_TRY(channel.Receive(request, deadline, "records"));
+    if (header.type == net::ReplyTo(FrameType::kBatchRead))
+      return TakeDone(channel, asked, received_bytes);
+    if (header.type != FrameType::kBatchData)
+      return channel.Break(
+          {ErrorCode::kUnavailable, channel.peer() + " sent something else than records"});
+    FFR_TRY(ReceivePieces(channel, header.payload_size_bytes, asked, received_bytes, deadline));
+  }
+}
+
+// Each piece is compared with what was asked before a byte of it is received in its place.
+Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes,
+                                               std::span<const Part> asked,
+                                               std::vector<std::uint32_t>& received_bytes,
+                                               Deadline deadline) {
+  auto data = net::BatchData::Decode(channel.body());
+  if (!data) return channel.Break(std::move(data).error());
+  const auto bad = [&] {
+    return channel.Break(
+        {ErrorCode::kUnavailable, channel.peer() + " sent bytes that were not asked for"});
+  };
+  std::vector<std::span<std::byte>> places;
+  places.reserve(data.value().pieces.size());
+  std::uint64_t total = 0;
+  for (const net::BatchPiece& piece : data.value().pieces) {
+    if (piece.entry >= asked.size() || piece.offset_bytes != received_bytes[piece.entry])
+      return bad();
+    const auto rest = asked[piece.entry].destination.subspan(piece.offset_bytes);
+    if (piece.size_bytes > rest.size()) return bad();
+    places.push_back(rest.first(piece.size_bytes));
+    received_bytes[piece.entry] += piece.size_bytes;
+    total += piece.size_bytes;
+  }
+  if (total != payload_size_bytes) return bad();
+  FFR_TRY(channel.ReceivePayload(places, deadline));
+  // An entry whose last byte was sent is good: docs/protocol.md, "Batches".
+  for (const net::BatchPiece& piece : data.value().pieces) {
+    if (received_bytes[piece.entry] < asked[piece.entry].destination.size()) continue;
+    ended_[piece.entry] = true;
+    End(asked[piece.entry], ErrorCode::kOk);
+  }
+  return {};
+}
+
+Result<void> RemoteFiles::Batch::TakeDone(Channel& channel, std::span<const Part> asked,
+                                          std::span<const std::uint32_t> received_bytes) {
+  auto done = net::BatchDone::Decode(channel.body());
+  if (!done) return channel.Break(std::move(done).error());
+  const auto& statuses = done.value().statuses;
+  if (std::uint64_t{done.value().ok_count} + done.value().failed_count != asked.size())
+    return channel.Break(
+        {ErrorCode::kUnavailable, channel.peer() + " ended another batch than was asked for"});
+  bool is_all_ended = true;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const EntryStatus status = statuses.empty() ? EntryStatus::kOk : statuses[i];
+    const bool is_whole = received_bytes[i] == asked[i].destination.size();
+    if (is_whole != (status == EntryStatus::kOk))
+      return channel.Break(
+          {ErrorCode::kUnavailable, channel.peer() + " lost some bytes of a batch"});
+    if (is_whole) continue;
+    if (status == EntryStatus::kBusy || status == EntryStatus::kCancelled) {
+      is_all_ended = false;
+      continue;
+    }
+    ended_[i] = true;
+    End(asked[i], net::ToErrorCode(status));
+  }
+  if (is_all_ended) return {};
+  return Error{ErrorCode::kUnavailable, channel.peer() + " was busy with some records"};
+}
+
+// --- The files -----------------------------------------------------------------------------------
+
+RemoteFiles::RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest,
+                         std::string location, const SessionOptions& options)
+    : session_(std::move(session)), manifest_(std::move(manifest)), options_(options), number_([] {
+        static std::atomic<std::uint64_t> next{1};
+        return next.fetch_add(1, std::memory_order_relaxed);
+      }()) {
+  for (const ManifestFile& file : manifest_.files) {
+    names_.push_back(location + "/" + file.name);
+    first_extent_.push_back(static_cast<std::uint32_t>(extents_.size()));
+    for (const ManifestExtent& extent : file.extents) extents_.push_back(extent.id);
+  }
+}
+
+RemoteFiles::~RemoteFiles() {
+  // The daemon keeps what a connection has bound, even if its name is gone by now.
+  session_->CloseIdle([this](Channel& channel) { return channel.bound.contains(number_); });
+}
+
+// Where the connection's table holds our extents. Sends what is needed for it, without waiting;
+// `requests` are then to be received.
+Result<std::uint32_t> RemoteFiles::Bind(Channel& channel,
+                                        std::vector<std::uint64_t>& requests) const {
+  if (const auto found = channel.bound.find(number_); found != channel.bound.end())
+    return found->second;
+  const auto count = static_cast<std::uint32_t>(extents_.size());
+  FFR_ASSERT(count <= net::kBoundExtentCountMax);
+  if (count > net::kBoundExtentCountMax - channel.bound_end) {
+    channel.bound.clear();  // Full: the others bind again when they come.
+    channel.bound_end = 0;
+  }
+  const std::uint32_t base = channel.bound_end;
+  for (std::uint32_t done = 0; done < count;) {
+    const std::uint32_t size = std::min(count - done, net::kBindCountMax);
+    const auto ids = std::span(extents_).subspan(done, size);
+    const net::ExtentBind bind{base + done, {ids.begin(), ids.end()}};
+    requests.push_back(FFR_TRY(channel.Send(FrameType::kExtentBind, bind.Encode())));
+    done += size;
+  }
+  channel.bound.emplace(number_, base);
+  channel.bound_end = base + count;
+  return base;
+}
+
+Result<void> RemoteFiles::Read(std::span<RangeRead> ranges) const {
+  return ReadEach(ranges, [](RangeRead&) {});
+}
+
+Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const {
+  Batch batch(*this, ranges, arrived);
+  if (batch.is_done()) return {};
+  const Deadline deadline = net::Clock::now() + options_.timeout;
+  const auto attempt = [&](Channel& channel) { return batch.Attempt(channel, deadline); };
+  const auto read = session_->Run(attempt, deadline, /*patient=*/true);
+  if (!read) batch.FailAll(read.error().code);
+  return {};
+}
+
+Result<RangeReader::IndexBytes> RemoteFiles::MapIndex(std::uint32_t file,
+                                                      std::uint64_t offset_bytes,
+                                                      std::uint64_t size_bytes) const {
+  const std::uint64_t file_size = file_size_bytes(file);
+  if (offset_bytes > file_size || size_bytes > file_size - offset_bytes)
+    return Error{ErrorCode::kCorruption,
+                 names_[file] + ": an index of " + std::to_string(size_bytes) + " bytes at " +
+                     std::to_string(offset_bytes) + " passes the end of the file"};
+  if (size_bytes == 0) return IndexBytes{};
+  auto buffer = FFR_TRY(BufferPool::Process().Take(size_bytes));
+  RangeRead range{file, offset_bytes, *buffer};
+  FFR_TRY(Read({&range, 1}));
+  if (range.status != ErrorCode::kOk)
+    return Error{range.status, names_[file] + ": the index could not be read from " +
+                                   session_->peer() + " within the timeout"};
+  const std::span<const std::byte> bytes = *buffer;
+  return IndexBytes{std::move(buffer), bytes};
+}
+
+}  // namespace ffrecord::client

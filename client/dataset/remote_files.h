@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/client/dataset.h>
+#include <ffrecord/result.h>
+
+#include "client/session/session.h"
+#include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord::client {
+
+// The files of one manifest, read from the daemon that serves them: one BATCH_READ for a call, its
+// bytes received where they are wanted.
+//
+// If the daemon goes away, a call connects again and asks for what has not arrived, until
+// `options.timeout` has passed; then each range that is missing gets kUnavailable or
+// kDeadlineExceeded. kNotFound: the extent is no longer there, since the name was removed and the
+// daemon has started anew since. Thread-safe; a forked child may go on using it.
+class RemoteFiles final : public RangeReader {
+ public:
+  // `location` is for the names of the files. Holds the session.
+  RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest, std::string location,
+              const SessionOptions& options);
+  ~RemoteFiles() override;
+
+  std::size_t file_count() const noexcept override { return manifest_.files.size(); }
+  const std::string& file_name(std::uint32_t file) const noexcept override { return names_[file]; }
+  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
+    return manifest_.files[file].size_bytes;
+  }
+  std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return 1; }
+  Result<void> Read(std::span<RangeRead> ranges) const override;
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override;
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const override;
+
+ private:
+  class Batch;
+  Result<std::uint32_t> Bind(net::Channel& channel, std::vector<std::uint64_t>& requests) const;
+
+  const std::shared_ptr<Session> session_;
+  const DatasetManifest manifest_;
+  const SessionOptions options_;
+  const std::uint64_t number_;               // Of this set of files, in Channel::bound.
+  std::vector<std::string> names_;           // Of the files, for messages.
+  std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.
+  std::vector<ExtentId> extents_;            // Of all files.
+};
+
+}  // namespace ffrecord::client

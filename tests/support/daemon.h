@@ -1,0 +1,71 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "server/service/server.h"
+#include "temp_folder.h"
+
+namespace ffrecord::test {
+
+// A daemon in this process, over TCP on a port of its own that stays the same when it starts again.
+class Daemon {
+ public:
+  explicit Daemon(server::Server::Options options = {}) : options_(std::move(options)) {
+    options_.data = folder_ / "data";
+    if (options_.core_count == 0) options_.core_count = 2;
+    Start();
+  }
+
+  void Start() {
+    auto server = server::Server::Start(options_);
+    ASSERT_TRUE(server) << server.error().message;
+    server_ = std::move(server).value();
+    options_.listen = server_->address();
+  }
+  // Like a kill: nothing is finished.
+  void Kill() { server_.reset(); }
+  bool Stop(std::chrono::milliseconds time = std::chrono::seconds(2)) {
+    return server_->Stop(std::chrono::steady_clock::now() + time);
+  }
+
+  server::Server& server() { return *server_; }
+  const net::Address& address() const { return options_.listen; }
+  std::string Uri(const std::string& name) const {
+    return "ffrecord://" + options_.listen.ToString() + "/" + name;
+  }
+  std::filesystem::path data() const { return options_.data; }
+
+  // The files of all extents.
+  std::vector<std::filesystem::path> Extents() const {
+    std::vector<std::filesystem::path> paths;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(options_.data / "extents"))
+      if (entry.is_regular_file()) paths.push_back(entry.path());
+    return paths;
+  }
+
+ private:
+  TempFolder folder_;
+  server::Server::Options options_;
+  std::unique_ptr<server::Server> server_;
+};
+
+// Waits until `condition` holds. False after ten seconds.
+template <class Condition>
+bool Eventually(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+}  // namespace ffrecord::test

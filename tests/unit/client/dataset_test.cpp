@@ -1,0 +1,445 @@
+// Goal: a published dataset gives what the files give, byte for byte, and every fault of daemon,
+// disk or peer is an error that names it, for the records concerned only.
+// Method: daemons in this process over TCP; files of all kinds published and compared with the
+// embedded reader; daemons killed and started again under readers; extents damaged on the disk.
+
+#include <ffrecord/client/dataset.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "child.h"
+#include "daemon.h"
+#include "seed.h"
+#include "test_file.h"
+
+namespace ffrecord::client {
+namespace {
+
+using test::Daemon;
+using test::TempFolder;
+using test::TestFileOptions;
+using namespace std::chrono_literals;
+
+constexpr SessionOptions kPatient{20s};
+constexpr SessionOptions kBrief{500ms};
+
+Result<RecordReader> OpenRemote(const std::string& uri, const SessionOptions& options = kPatient) {
+  return OpenDataset({{uri}}, {}, options);
+}
+
+Result<void> Publish(const std::vector<std::filesystem::path>& files, const std::string& uri,
+                     bool replace = false, const SessionOptions& options = kPatient) {
+  return PublishDataset(files, uri, replace, options, {});
+}
+
+std::vector<std::string> RandomRecords(std::size_t count, std::size_t size_max,
+                                       std::mt19937& random) {
+  std::vector<std::string> records(count);
+  for (auto& record : records) {
+    record.resize(random() % (size_max + 1));
+    for (auto& c : record) c = static_cast<char>(random());
+  }
+  return records;
+}
+
+// Compressible, so that zstd is really used.
+std::vector<std::string> WordyRecords(std::size_t count) {
+  std::vector<std::string> records;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string record;
+    for (std::size_t j = 0; j < 40 + i % 50; ++j) record += "word " + std::to_string(i % 7) + " ";
+    records.push_back(record);
+  }
+  return records;
+}
+
+// Both readers give the same bytes and statuses for the same indices.
+void ExpectSameBatch(const RecordReader& remote, const RecordReader& local,
+                     const std::vector<std::uint64_t>& indices) {
+  const auto theirs = remote.ReadBatch(indices);
+  const auto ours = local.ReadBatch(indices);
+  ASSERT_TRUE(theirs) << theirs.error().message;
+  ASSERT_TRUE(ours) << ours.error().message;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    ASSERT_EQ(theirs.value().statuses()[i], ours.value().statuses()[i]) << i;
+    ASSERT_TRUE(std::ranges::equal(theirs.value().record(i), ours.value().record(i))) << i;
+  }
+}
+
+void ExpectSame(const RecordReader& remote, const RecordReader& local) {
+  ASSERT_EQ(remote.record_count(), local.record_count());
+  EXPECT_EQ(remote.fingerprint(), local.fingerprint());
+  EXPECT_EQ(remote.schema(), local.schema());
+  std::mt19937 random(test::Seed());
+  for (std::size_t count : {1U, 7U, 100U, 1000U}) {
+    std::vector<std::uint64_t> indices(count);
+    for (auto& index : indices) index = random() % local.record_count();
+    ExpectSameBatch(remote, local, indices);
+  }
+}
+
+class DatasetTest : public testing::Test {
+ protected:
+  std::filesystem::path Write(const std::string& name, const std::vector<std::string>& records,
+                              const TestFileOptions& options = {}) {
+    test::WriteRecords(folder_ / name, records, options);
+    return folder_ / name;
+  }
+
+  std::mt19937 random_{test::Seed()};
+  TempFolder folder_;
+  Daemon daemon_;
+};
+
+TEST_F(DatasetTest, EveryKindOfFileReadsTheSameAsEmbedded) {
+  TestFileOptions v1;
+  v1.version = 1;
+  TestFileOptions compressed;
+  compressed.writer.compress = true;
+  TestFileOptions aligned;
+  aligned.writer.alignment_bytes = 4096;
+  const std::vector<std::pair<std::string, std::filesystem::path>> files{
+      {"v1", Write("v1.ffr", RandomRecords(500, 3000, random_), v1)},
+      {"v2", Write("v2.ffr", RandomRecords(500, 3000, random_))},
+      {"zstd", Write("zstd.ffr", WordyRecords(400), compressed)},
+      {"aligned", Write("aligned.ffr", RandomRecords(300, 9000, random_), aligned)},
+      {"tiny", Write("tiny.ffr", {"", "a", ""})},
+  };
+  for (const auto& [name, path] : files) {
+    SCOPED_TRACE(name);
+    const auto published = Publish({path}, daemon_.Uri(name));
+    ASSERT_TRUE(published) << published.error().message;
+
+    const auto remote = OpenRemote(daemon_.Uri(name));
+
+    ASSERT_TRUE(remote) << remote.error().message;
+    ExpectSame(remote.value(), test::OpenOne(path).value());
+  }
+}
+
+TEST_F(DatasetTest, ASchemaTravelsWithTheFile) {
+  TestFileOptions options;
+  options.schema =
+      Schema::Make({{"label", ColumnType::kI64}, {"data", ColumnType::kBytes}}).value();
+  std::vector<std::string> records;
+  for (int i = 0; i < 50; ++i) records.push_back(std::string(8, static_cast<char>(i)) + "payload");
+  const auto path = Write("schema.ffr", records, options);
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("schema")));
+
+  const auto remote = OpenRemote(daemon_.Uri("schema"));
+
+  ASSERT_TRUE(remote) << remote.error().message;
+  ExpectSame(remote.value(), test::OpenOne(path).value());
+}
+
+TEST_F(DatasetTest, ManyFilesAreOneSequence) {
+  std::vector<std::filesystem::path> paths;
+  for (int i = 0; i < 9; ++i)
+    paths.push_back(Write(std::to_string(i) + ".ffr", RandomRecords(40, 5000, random_)));
+  std::filesystem::create_directory(folder_ / "other");
+  paths.push_back(Write("other/3.ffr", RandomRecords(5, 100, random_)));  // A name used twice.
+  ASSERT_TRUE(Publish(paths, daemon_.Uri("run/many")));
+
+  const auto remote = OpenRemote(daemon_.Uri("run/many"));
+
+  ASSERT_TRUE(remote) << remote.error().message;
+  ExpectSame(remote.value(), RecordReader::Open(paths, {}).value());
+  EXPECT_EQ(remote.value().file(0).name, daemon_.Uri("run/many") + "/0.ffr");
+}
+
+TEST_F(DatasetTest, RecordsThatCrossExtentsAreWhole) {
+  // 150 MB in records of up to 23 MB: two ends of extents lie within records.
+  std::vector<std::string> records;
+  for (std::size_t i = 0; i < 13; ++i) {
+    std::string record((i % 4 + 1) * 5'500'000 + i, '\0');
+    for (std::size_t j = 0; j < record.size(); j += 97) record[j] = static_cast<char>(random_());
+    records.push_back(std::move(record));
+  }
+  const auto path = Write("large.ffr", records);
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("large")));
+  ASSERT_EQ(daemon_.Extents().size(), 3U);
+
+  const auto remote = OpenRemote(daemon_.Uri("large"));
+
+  ASSERT_TRUE(remote) << remote.error().message;
+  EXPECT_EQ(test::ReadAll(remote.value()), records);
+}
+
+TEST_F(DatasetTest, ThreadsReadRandomBatchesTogether) {
+  const auto path = Write("file.ffr", RandomRecords(3000, 4000, random_));
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("threads")));
+  const auto remote = OpenRemote(daemon_.Uri("threads")).value();
+  const auto local = test::OpenOne(path).value();
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < 6; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937 random(test::Seed() + thread);
+      for (int round = 0; round < 20; ++round) {
+        std::vector<std::uint64_t> indices(random() % 300 + 1);
+        for (auto& index : indices) index = random() % local.record_count();
+        ExpectSameBatch(remote, local, indices);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(DatasetTest, AForkedChildReadsOnConnectionsOfItsOwn) {
+  const auto path = Write("file.ffr", RandomRecords(100, 1000, random_));
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("fork")));
+  const auto remote = OpenRemote(daemon_.Uri("fork")).value();
+  const auto records = test::ReadAll(remote);
+
+  EXPECT_EQ(test::RunInChild([&] { return test::ReadAll(remote) == records ? 0 : 1; }), 0);
+
+  EXPECT_EQ(test::ReadAll(remote), records);
+}
+
+// --- Names ---------------------------------------------------------------------------------------
+
+TEST_F(DatasetTest, AnExistingNameIsAConflictUnlessReplaced) {
+  const auto first = Write("first.ffr", {"first"});
+  const auto second = Write("second.ffr", {"second"});
+  ASSERT_TRUE(Publish({first}, daemon_.Uri("name")));
+
+  const auto refused = Publish({second}, daemon_.Uri("name"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict) << refused.error().message;
+  EXPECT_EQ(test::ReadAll(OpenRemote(daemon_.Uri("name")).value()).at(0), "first");
+
+  const auto replaced = Publish({second}, daemon_.Uri("name"), /*replace=*/true);
+  ASSERT_TRUE(replaced) << replaced.error().message;
+  EXPECT_EQ(test::ReadAll(OpenRemote(daemon_.Uri("name")).value()).at(0), "second");
+  EXPECT_TRUE(test::Eventually([&] { return daemon_.Extents().size() == 1; }));
+}
+
+TEST_F(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
+  const auto records = RandomRecords(200, 1000, random_);
+  const auto path = Write("file.ffr", records);
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("name")));
+  {
+    const auto remote = OpenRemote(daemon_.Uri("name")).value();
+    ASSERT_EQ(test::ReadAll(remote), records);
+
+    ASSERT_TRUE(RemovePublished(daemon_.Uri("name"), kPatient));
+
+    std::this_thread::sleep_for(1500ms);  // Several rounds of collection.
+    EXPECT_EQ(test::ReadAll(remote), records);
+    EXPECT_EQ(daemon_.Extents().size(), 1U);
+  }
+  // The reader is gone, and with it the last use.
+  EXPECT_TRUE(test::Eventually([&] { return daemon_.Extents().empty(); }));
+}
+
+TEST_F(DatasetTest, NamesAreListedByPrefixAndRemoved) {
+  const auto path = Write("file.ffr", {"a", "b"});
+  for (const char* name : {"train", "run/a", "run/b", "running"})
+    ASSERT_TRUE(Publish({path}, daemon_.Uri(name)));
+  const auto names = [&](const std::string& prefix) {
+    std::vector<std::string> found;
+    const auto listed = ListPublished(daemon_.Uri(prefix), kPatient).value();
+    for (const auto& one : listed) found.push_back(one.name);
+    return found;
+  };
+
+  EXPECT_EQ(names(""), (std::vector<std::string>{"run/a", "run/b", "running", "train"}));
+  EXPECT_EQ(names("run/"), (std::vector<std::string>{"run/a", "run/b"}));
+  EXPECT_EQ(names("no"), std::vector<std::string>{});
+  const auto train = ListPublished(daemon_.Uri("train"), kPatient).value().at(0);
+  EXPECT_EQ(train.size_bytes, std::filesystem::file_size(path));
+  EXPECT_EQ(train.file_count, 1U);
+
+  ASSERT_TRUE(RemovePublished(daemon_.Uri("run/a"), kPatient));
+  EXPECT_EQ(names("run/"), std::vector<std::string>{"run/b"});
+  const auto again = RemovePublished(daemon_.Uri("run/a"), kPatient);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(DatasetTest, AddressesAreChecked) {
+  const auto path = Write("file.ffr", {"a"});
+  for (const char* bad :
+       {"ffrecord://", "ffrecord:///name", "ffrecord://host:99999/name", "ffrecord://localhost/",
+        "ffrecord://localhost/a//b", "ffrecord://localhost/../etc"}) {
+    const auto opened = OpenRemote(bad, kBrief);
+    ASSERT_FALSE(opened) << bad;
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument) << opened.error().message;
+    const auto published = Publish({path}, bad);
+    ASSERT_FALSE(published) << bad;
+    EXPECT_EQ(published.error().code, ErrorCode::kInvalidArgument) << published.error().message;
+  }
+  const auto mixed = OpenDataset({{daemon_.Uri("a"), path.string()}}, {}, kBrief);
+  ASSERT_FALSE(mixed);
+  EXPECT_EQ(mixed.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(DatasetTest, AMissingNameIsNotFound) {
+  const auto opened = OpenRemote(daemon_.Uri("nothing"));
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(opened.error().message.find("nothing"), std::string::npos) << opened.error().message;
+}
+
+// --- Damage --------------------------------------------------------------------------------------
+
+TEST_F(DatasetTest, DamagedFilesAreNotPublished) {
+  test::TestFile flipped({"zero", "first", "second"});
+  flipped.FlipByteOfRecord(1);
+  const auto good = Write("good.ffr", {"a"});
+  test::WriteFile(folder_ / "short.ffr", test::ReadFile(good).substr(0, 200));
+  test::WriteFile(folder_ / "empty.ffr", "");
+  for (const auto& bad : {flipped.path(), folder_ / "short.ffr", folder_ / "empty.ffr"}) {
+    const auto published = Publish({good, bad}, daemon_.Uri("damaged"));
+    ASSERT_FALSE(published) << bad;
+    EXPECT_EQ(published.error().code, ErrorCode::kCorruption) << published.error().message;
+    EXPECT_NE(published.error().message.find(bad.filename().string()), std::string::npos)
+        << published.error().message;
+  }
+  const auto missing = Publish({folder_ / "none.ffr"}, daemon_.Uri("damaged"));
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(OpenRemote(daemon_.Uri("damaged")).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
+  const std::vector<std::string> records{"zero", std::string(5000, 'x'), "second"};
+  ASSERT_TRUE(Publish({Write("file.ffr", records)}, daemon_.Uri("name")));
+  const auto extent = daemon_.Extents().at(0);
+  std::string content = test::ReadFile(extent);
+  content[content.find("xxxxx") + 100] = 'y';
+  test::WriteFile(extent, content);
+
+  const auto remote = OpenRemote(daemon_.Uri("name")).value();
+  const auto batch = remote.ReadBatch(test::UpTo(3)).value();
+
+  EXPECT_EQ(batch.statuses()[0], ErrorCode::kOk);
+  EXPECT_EQ(batch.statuses()[1], ErrorCode::kCorruption);
+  EXPECT_EQ(batch.statuses()[2], ErrorCode::kOk);
+  EXPECT_EQ(test::AsString(batch.record(2)), "second");
+}
+
+TEST_F(DatasetTest, AnExtentCutShortSpoilsTheRecordsThatAreGone) {
+  std::vector<std::string> records(100, std::string(1000, 'r'));
+  ASSERT_TRUE(Publish({Write("file.ffr", records)}, daemon_.Uri("name")));
+  const auto remote = OpenRemote(daemon_.Uri("name")).value();
+  ASSERT_EQ(test::ReadAll(remote), records);  // So the index, at the file's end, is known.
+  std::filesystem::resize_file(daemon_.Extents().at(0), 50'000);
+
+  const auto first = remote.ReadBatch({{0, 1, 2}}).value();
+  const auto last = remote.ReadBatch({{3, 97, 98}}).value();
+
+  EXPECT_EQ(first.statuses()[2], ErrorCode::kOk);
+  EXPECT_EQ(last.statuses()[0], ErrorCode::kOk);
+  EXPECT_EQ(last.statuses()[1], ErrorCode::kCorruption);
+  EXPECT_EQ(last.statuses()[2], ErrorCode::kCorruption);
+}
+
+// --- Daemons that go away ------------------------------------------------------------------------
+
+TEST(DatasetWithoutDaemonTest, ARefusedConnectionSaysWhereAndHowToStartOne) {
+  const std::string uri = [] {
+    const Daemon gone;
+    return gone.Uri("name");
+  }();
+  const auto started = std::chrono::steady_clock::now();
+
+  const auto opened = OpenRemote(uri);
+
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kUnavailable);
+  const std::string& message = opened.error().message;
+  EXPECT_NE(message.find(uri.substr(0, uri.rfind('/'))), std::string::npos) << message;
+  EXPECT_NE(message.find("ffrecordd --data"), std::string::npos) << message;
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);  // Told at once.
+}
+
+TEST_F(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
+  const auto path = Write("file.ffr", RandomRecords(2000, 2000, random_));
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("name")));
+  const auto remote = OpenRemote(daemon_.Uri("name")).value();
+  const auto local = test::OpenOne(path).value();
+  std::atomic<bool> is_over{false};
+  std::atomic<int> batches{0};
+  std::thread reader([&] {
+    std::mt19937 random(test::Seed());
+    while (!is_over) {
+      std::vector<std::uint64_t> indices(200);
+      for (auto& index : indices) index = random() % local.record_count();
+      ExpectSameBatch(remote, local, indices);
+      ++batches;
+    }
+  });
+  for (int restart = 0; restart < 4; ++restart) {
+    const int before = batches;
+    EXPECT_TRUE(test::Eventually([&] { return batches > before + 3; }));
+    daemon_.Kill();
+    daemon_.Start();
+  }
+  const int before = batches;
+  EXPECT_TRUE(test::Eventually([&] { return batches > before + 3; }));
+  is_over = true;
+  reader.join();
+}
+
+TEST_F(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) {
+  const auto path = Write("file.ffr", {"a", "b", "c"});
+  ASSERT_TRUE(Publish({path}, daemon_.Uri("name")));
+  const auto remote = OpenRemote(daemon_.Uri("name"), kBrief).value();
+  daemon_.Kill();
+  const auto started = std::chrono::steady_clock::now();
+
+  const auto batch = remote.ReadBatch(test::UpTo(3));
+
+  ASSERT_TRUE(batch) << batch.error().message;
+  for (const ErrorCode status : batch.value().statuses())
+    EXPECT_EQ(status, ErrorCode::kUnavailable);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);
+  daemon_.Start();
+  EXPECT_EQ(test::ReadAll(remote), (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST_F(DatasetTest, AnUploadGoesOnWhenTheDaemonStartsAgain) {
+  std::vector<std::string> records;
+  for (int i = 0; i < 20; ++i) records.emplace_back(4'000'000, static_cast<char>('a' + i));
+  const auto path = Write("file.ffr", records);
+  std::thread restarter;
+  bool is_restarted = false;
+  const auto progress = [&](std::uint64_t done, std::uint64_t) {
+    if (done < 20'000'000 || std::exchange(is_restarted, true)) return;
+    restarter = std::thread([&] {
+      daemon_.Kill();
+      daemon_.Start();
+    });
+  };
+
+  const auto published =
+      PublishDataset({{path}}, daemon_.Uri("name"), /*replace=*/false, kPatient, progress);
+
+  restarter.join();
+  ASSERT_TRUE(published) << published.error().message;
+  EXPECT_EQ(test::ReadAll(OpenRemote(daemon_.Uri("name")).value()), records);
+}
+
+TEST_F(DatasetTest, ProgressRisesToTheWhole) {
+  const auto first = Write("a.ffr", RandomRecords(3000, 3000, random_));
+  const auto second = Write("b.ffr", RandomRecords(10, 10, random_));
+  std::uint64_t last = 0;
+  std::uint64_t total = 0;
+  const auto progress = [&](std::uint64_t done, std::uint64_t all) {
+    EXPECT_GE(done, last);
+    last = done;
+    total = all;
+  };
+
+  ASSERT_TRUE(PublishDataset({{first, second}}, daemon_.Uri("name"), false, kPatient, progress));
+
+  EXPECT_EQ(total, std::filesystem::file_size(first) + std::filesystem::file_size(second));
+  EXPECT_EQ(last, total);
+}
+
+}  // namespace
+}  // namespace ffrecord::client
