@@ -1,5 +1,6 @@
 #include "libffrecord/base/buffer_pool.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -80,7 +81,13 @@ BufferPool& BufferPool::Process() {
 }
 
 BufferPool::Shared& BufferPool::shared() const {
-  static auto* shared = new Shared;
+  static Shared* const shared = [] {
+    static auto* made = new Shared;
+    // A mutex that another thread holds while this one forks would stay locked in the child.
+    ::pthread_atfork([] { made->mutex.lock(); }, [] { made->mutex.unlock(); },
+                     [] { made->mutex.unlock(); });
+    return made;
+  }();
   return *shared;
 }
 

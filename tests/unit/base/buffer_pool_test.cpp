@@ -4,6 +4,11 @@
 #include "libffrecord/base/buffer_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 namespace ffrecord {
 namespace {
@@ -38,6 +43,25 @@ TEST(BufferPoolTest, AnImpossibleSizeIsAnError) {
   const auto block = BufferPool::Process().Take(std::size_t{1} << 60);
   ASSERT_FALSE(block);
   EXPECT_EQ(block.error().code, ErrorCode::kIo);
+}
+
+TEST(BufferPoolTest, ChildrenOfABusyProcessAreNotStuck) {
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) EXPECT_TRUE(BufferPool::Process().Take(100));
+  });
+  for (int round = 0; round < 200; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);  // A child that is stuck dies of it.
+      ::_exit(BufferPool::Process().Take(100) ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << round;
+  }
+  stop = true;
+  busy.join();
 }
 
 }  // namespace
