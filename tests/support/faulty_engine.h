@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -31,6 +33,10 @@ struct Faults {
 
   // Transfers longer than this move a random part of it, a multiple of this. 0: none.
   std::uint64_t short_transfer_unit_bytes = 0;
+
+  // A request on an O_DIRECT descriptor from any other offset is refused, as by a device with such
+  // blocks. 0: by this machine's own rule.
+  std::uint64_t direct_alignment_bytes = 0;
 
   // The `nth` read (from 1) has its bit `bit % bits` flipped. 0: none.
   std::uint64_t flipped_read = 0;
@@ -117,15 +123,12 @@ class FaultyEngine final : public IoEngine {
     const auto kind = static_cast<std::size_t>(request.kind);
     const std::uint64_t of_kind = counts_->of_kind[kind] + 1;
     const std::uint64_t of_any = counts_->requests + 1;
+    if (IsMisaligned(request)) return Refuse(request, -EINVAL);
     for (const Faults::Failure& failure : faults_.failures) {
       if (failure.kind && *failure.kind != request.kind) continue;
       const std::uint64_t number = failure.kind ? of_kind : of_any;
-      if (number != failure.nth && !(failure.sticky && number > failure.nth)) continue;
-      Count(request.kind);
-      ++counts_->injected;
-      request.result = failure.result;
-      ready_.push_back(&request);
-      return true;
+      if (number == failure.nth || (failure.sticky && number > failure.nth))
+        return Refuse(request, failure.result);
     }
     auto shadow = std::make_unique<Shadow>(Shadow{request, &request, false});
     shadow->request.user = shadow.get();
@@ -141,6 +144,20 @@ class FaultyEngine final : public IoEngine {
     Count(request.kind);
     if (cut) ++counts_->injected;
     shadows_.emplace(passed, std::move(shadow));
+    return true;
+  }
+
+  bool IsMisaligned(const IoRequest& request) const {
+    const std::uint64_t block = faults_.direct_alignment_bytes;
+    return block != 0 && request.offset_bytes % block != 0 &&
+           (::fcntl(request.fd, F_GETFL) & O_DIRECT) != 0;
+  }
+
+  bool Refuse(IoRequest& request, std::int64_t result) {
+    Count(request.kind);
+    ++counts_->injected;
+    request.result = result;
+    ready_.push_back(&request);
     return true;
   }
 

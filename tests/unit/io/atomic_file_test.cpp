@@ -94,6 +94,7 @@ TEST(AtomicFileTest, RandomAppendsAndOverwritesMatchAModelInEachMode) {
     test::Faults faults;
     faults.seed = static_cast<std::uint32_t>(random());
     faults.disorder = random() % 2 == 0;
+    faults.direct_alignment_bytes = 4096;
     // Direct I/O is short by whole blocks; other transfers by any number of bytes.
     if (random() % 2 == 0) faults.short_transfer_unit_bytes = options.direct ? 512 : 1;
     auto engine = std::make_unique<FaultyEngine>(MakeIoEngine(16).value(), faults);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -167,6 +168,19 @@ class BusErrorDeathTest : public testing::Test {
     ::_exit(0);
   }
 
+  // Sends a bus error that names an address of ours, where nothing is lost.
+  static void SendWithAddress() {
+    TempFolder folder;
+    const UniqueFd fd = MakeFile(folder / "file", kPage);
+    const auto mapped = MappedFile::Map(fd.get(), 0, kPage).value();
+    std::filesystem::remove_all(folder.path());
+    siginfo_t info{};
+    info.si_code = SI_QUEUE;
+    info.si_addr = const_cast<std::byte*>(mapped.bytes().data());
+    ::syscall(SYS_rt_tgsigqueueinfo, ::getpid(), ::gettid(), SIGBUS, &info);
+    ::_exit(CountOf(mapped.bytes(), std::byte{'x'}) == kPage ? 1 : 2);
+  }
+
   template <class Handler>
   static void InstallBefore(Handler handler, int flags) {
     struct sigaction action {};
@@ -180,7 +194,12 @@ class BusErrorDeathTest : public testing::Test {
 };
 
 TEST_F(BusErrorDeathTest, FaultElsewhereEndsTheProcessAsWithoutUs) {
-  EXPECT_EXIT(FaultElsewhere(), testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(
+      {
+        InstallBefore(SIG_DFL, 0);
+        FaultElsewhere();
+      },
+      testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST_F(BusErrorDeathTest, FaultElsewhereReachesThePlainHandlerBeforeOurs) {
@@ -214,7 +233,21 @@ TEST_F(BusErrorDeathTest, IgnoredFaultElsewhereStillEndsTheProcess) {
 }
 
 TEST_F(BusErrorDeathTest, SentSignalEndsTheProcessAsWithoutUs) {
-  EXPECT_EXIT(SendElsewhere(), testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(
+      {
+        InstallBefore(SIG_DFL, 0);
+        SendElsewhere();
+      },
+      testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST_F(BusErrorDeathTest, SentSignalIsNotTakenForALostPage) {
+  EXPECT_EXIT(
+      {
+        InstallBefore(SIG_DFL, 0);
+        SendWithAddress();
+      },
+      testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST_F(BusErrorDeathTest, SentSignalIsIgnoredIfItWasBefore) {
