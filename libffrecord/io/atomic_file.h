@@ -17,8 +17,9 @@ namespace ffrecord {
 //
 // Bytes are appended through a buffer to an unnamed file (O_TMPFILE; where the file system has
 // none, a temporary name that does not end in .ffr). Publish() writes the rest, syncs, gives it
-// its name, and syncs the folder. Destroyed before that, or killed, it leaves nothing (with a
-// temporary name, a kill leaves that name). A failed write or sync poisons the file: it is never
+// its name, and syncs the folder. Destroyed before that, or killed, it leaves nothing (a kill while
+// there is a temporary name, as for an instant in each replacement, leaves that name:
+// .ffrecord-*.tmp in the same folder). A failed write or sync poisons the file: it is never
 // retried, and every later call fails with the first error. Thread-bound; needs an engine of its
 // own, which it owns.
 class AtomicFile {
@@ -48,7 +49,8 @@ class AtomicFile {
   // in flight. The range must lie below size_bytes().
   Result<void> WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
 
-  // Fails with kConflict if the name has come into being meanwhile (and `replace` is false).
+  // Fails with kConflict if the name has come into being meanwhile (and `replace` is false). If
+  // only the folder's sync fails, kIo, the file has its name but may lose it in a crash.
   Result<void> Publish();
 
  private:
