@@ -4,6 +4,7 @@ from ffrecord.batch import Batch
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 from ffrecord.reader import FileInfo, Reader, open
 from ffrecord.served import Published, list_published, publish, remove_published
+from ffrecord.verification import FileReport, verify
 from ffrecord.writer import Writer, WriteSummary
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "CorruptionError",
     "DeadlineExceeded",
     "FileInfo",
+    "FileReport",
     "Published",
     "Reader",
     "UnavailableError",
@@ -21,4 +23,5 @@ __all__ = [
     "open",
     "publish",
     "remove_published",
+    "verify",
 ]

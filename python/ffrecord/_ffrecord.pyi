@@ -56,6 +56,7 @@ class RecordReader:
         check_data: bool = True,
         salvage: bool = False,
         direct: bool = False,
+        timeout_s: float = 30.0,
     ) -> RecordReader: ...
     def __len__(self) -> int: ...
     @property
@@ -133,6 +134,9 @@ def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, 
     """Name, size in bytes and count of files of each."""
 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None: ...
+def verify_file(
+    path: bytes, *, progress: Callable[[int, int], object] | None = None
+) -> dict[str, Any]: ...
 def probe_io_engine() -> tuple[str, str]:
     """Name of the engine that reads files here, and why."""
 

@@ -24,6 +24,7 @@ _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_RECORDS_MAX = 4096
 # So many damaged records are always put up with, lest one of a hundred be "too many".
 _DAMAGED_ALWAYS_ALLOWED = 10
+_TIMEOUT_MAX_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Reader:
             max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
                 before it raises after all; ten records are always allowed.
         """
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s}; it must be positive")
+        if not 0 < timeout_s <= _TIMEOUT_MAX_S:
+            raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
         if not 0 <= max_corrupt <= 1:
             raise ValueError(f"max_corrupt is {max_corrupt}; it is a share, 0 to 1")
         self.where = normalise(where)
@@ -239,6 +240,7 @@ class Reader:
             check_data=self._options["check_data"],
             salvage=self._options["salvage"],
             direct=self._options["direct"],
+            timeout_s=self._options["timeout_s"],
         )
         for warning in inner.warnings:
             warnings.warn(warning, stacklevel=3)

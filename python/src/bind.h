@@ -20,6 +20,7 @@ void BindPermutation(py::module_& module);
 void BindRecordReader(py::module_& module);
 void BindRecordWriter(py::module_& module);
 void BindSchema(py::module_& module);
+void BindVerify(py::module_& module);
 void BindCheckpoint(py::module_& module);
 
 // An array over memory that `owner` keeps alive: nothing is copied and nothing can dangle.

@@ -1,17 +1,18 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <ffrecord/client/dataset.h>
 #include <ffrecord/record_reader.h>
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/session_options.h"
 
 namespace ffrecord::python {
 namespace {
@@ -28,13 +29,13 @@ struct CountingReader {
 };
 
 std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
-                                     bool salvage, bool direct) {
+                                     bool salvage, bool direct, double timeout_s) {
   const RecordReader::Options options{.verify_checksums = check_data,
                                       .salvage = salvage,
                                       .io = direct ? IoPolicy::kDirect : IoPolicy::kBuffered};
-  const std::vector<std::filesystem::path> paths(locations.begin(), locations.end());
+  const client::SessionOptions session = SessionOptionsOf(timeout_s);
   return std::make_unique<CountingReader>(
-      ValueOrRaise(WithoutGil([&] { return RecordReader::Open(paths, options); })));
+      ValueOrRaise(WithoutGil([&] { return client::OpenDataset(locations, options, session); })));
 }
 
 // Copied, for another thread may change the array while the GIL is away. Negative indices count
@@ -122,7 +123,8 @@ void BindRecordReader(py::module_& module) {
   using Self = const CountingReader&;
   py::class_<CountingReader>(module, "RecordReader", py::is_final())
       .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
-                  py::arg("salvage") = false, py::arg("direct") = false)
+                  py::arg("salvage") = false, py::arg("direct") = false,
+                  py::arg("timeout_s") = 30.0)
       .def("__len__", [](Self self) { return self.reader.record_count(); })
       .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })

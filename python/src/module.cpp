@@ -8,6 +8,8 @@ PYBIND11_MODULE(_ffrecord, module) {
   BindBatch(module);
   BindRecordReader(module);
   BindRecordWriter(module);
+  BindDataset(module);
+  BindVerify(module);
   BindPermutation(module);
   BindIoProbe(module);
   BindCheckpoint(module);

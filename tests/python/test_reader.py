@@ -357,7 +357,8 @@ def test_no_flipped_bit_changes_a_record_unnoticed(typed: Path, bit: int) -> Non
 
     try:
         batch = ffrecord.open(path).read(range(100), on_corrupt="keep")
-    except ffrecord.CorruptionError as error:
+    except (ffrecord.CorruptionError, ValueError) as error:
+        # A flipped bit may also make the version one that this library does not know.
         assert "flipped.ffr" in str(error)
         return
     good = ffrecord.open(typed).read(range(100))

@@ -61,25 +61,28 @@ def _describe(facts: dict[str, Any]) -> list[str]:
 @click.argument("where", nargs=-1, required=True)
 @_as_json
 def verify(where: tuple[str, ...], as_json: bool) -> None:
-    """Read every record of WHERE and check it; exit 3 if one is damaged."""
-    with ffrecord.open(where, salvage=True) as reader, progress_bar("verifying") as show:
-        total = sum(file.size_bytes for file in reader.files)
-        done = 0
-        for batch in reader.batches(on_corrupt="keep"):
-            done += len(batch.slab)
-            if show is not None:
-                show(done, total)
-        count = len(reader)
-        damaged = reader.stats()["damaged"]
+    """Check every byte of WHERE; exit 3 if one is not as it was written."""
+    with progress_bar("verifying") as show:
+        reports = ffrecord.verify(where, progress=show)
     if as_json:
-        found = [{"index": index, "reason": reason} for index, reason in damaged.items()]
-        click.echo(json.dumps({"record_count": count, "size_bytes": total, "damaged": found}))
+        click.echo(json.dumps([dataclasses.asdict(report) for report in reports]))
     else:
-        for index, reason in damaged.items():
-            click.echo(f"{index}: {reason}")
-        click.echo(f"{count} records, {show_size(total)}: {len(damaged) or 'none'} damaged")
-    if damaged:
+        for report in reports:
+            click.echo("\n".join(_verdict(report)))
+    if any(report.problem_count for report in reports):
         raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _verdict(report: ffrecord.FileReport) -> list[str]:
+    """One line for a good file; for a bad one, one for each problem before it."""
+    lines = [f"{report.name}: {problem}" for problem in report.problems]
+    if report.problem_count > len(report.problems):
+        lines.append(f"{report.name}: and {report.problem_count - len(report.problems)} more")
+    verdict = "good"
+    if report.problem_count:
+        verdict = f"{report.problem_count} problems, {report.bad_record_count} damaged records"
+    size = show_size(report.size_bytes)
+    return [*lines, f"{report.name}: {report.record_count} records, {size}: {verdict}"]
 
 
 @cli.command()

@@ -1,0 +1,74 @@
+"""A daemon for a test: on loopback, at a port that the system chose, in a folder of its own."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from conftest import BUILD
+
+
+def program() -> str:
+    """The built daemon, or the installed one; skips the test if there is none."""
+    built = BUILD / "server" / "ffrecordd"
+    installed = not built.exists() or os.environ.get("FFRECORD_TEST_INSTALLED")
+    found = shutil.which("ffrecordd") if installed else str(built)
+    if found is None:
+        pytest.skip("no ffrecordd here: the server's dependencies are not installed")
+    return found
+
+
+class Daemon:
+    """Runs until the block is left. After `kill`, `start` begins again at the same port."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.listen = "127.0.0.1:0"
+        self.log: list[str] = []
+
+    def start(self) -> Self:
+        """Return when it answers."""
+        command = [program(), "--data", str(self.data), "--listen", self.listen]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if match := re.search(r"event=ready listen=(\S+)", line):
+                self.listen = match[1]
+                break
+        else:
+            raise AssertionError("the daemon did not start: " + "".join(self.log))
+        # Else it would stop at a full pipe.
+        self.drain = threading.Thread(target=self.log.extend, args=(self.process.stderr,))
+        self.drain.start()
+        return self
+
+    def address(self, name: str = "") -> str:
+        """ffrecord://host:port/name."""
+        return f"ffrecord://{self.listen}/{name}"
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, wait, return the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(10)
+        self.drain.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        self.stop(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()

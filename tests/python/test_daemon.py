@@ -1,0 +1,234 @@
+"""Goal: what a daemon serves is read as files are, byte for byte, and its absence is an error.
+
+Method: a real daemon on loopback serves files made here; it is stopped, killed and started again
+while readers, loaders and commands use it.
+"""
+
+import multiprocessing
+import pickle
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+from cli import ok, run
+from daemon import Daemon
+from ffrecord.torch import DataLoader, Dataset, Sampler
+
+COUNT = 500
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path / "served") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("files")
+    random = np.random.default_rng(7)
+    for part in range(2):
+        schema = {"label": "i64", "image": "bytes"}
+        options: dict[str, Any] = {"compress": "zstd"} if part else {}
+        with ffrecord.Writer(folder / f"{part}.ffr", schema, **options) as writer:
+            for i in range(COUNT // 2):
+                image = random.integers(0, 4, int(random.integers(0, 9000)), np.uint8)
+                writer.write({"label": part * COUNT // 2 + i, "image": image})
+    return [folder / "0.ffr", folder / "1.ffr"]
+
+
+def unused_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"ffrecord://127.0.0.1:{probe.getsockname()[1]}/x"
+
+
+def test_served_and_local_are_the_same_bytes(daemon: Daemon, files: list[Path]) -> None:
+    ffrecord.publish(files, daemon.address("set/train"))
+    local, served = ffrecord.open(files), ffrecord.open(daemon.address("set/train"))
+    order = np.random.default_rng(1)
+
+    assert len(served) == len(local) == COUNT
+    assert (served.fingerprint, served.schema) == (local.fingerprint, local.schema)
+    for _ in range(20):
+        indices = order.integers(-COUNT, COUNT, 64)
+        mine, theirs = local.read(indices), served.read(indices)
+        np.testing.assert_array_equal(theirs.data, mine.data)
+        np.testing.assert_array_equal(theirs.offsets, mine.offsets)
+    with pytest.raises(IndexError, match=f"{COUNT}"):
+        served[COUNT]
+    assert len(served.read([])) == 0
+
+
+def test_publish_list_and_remove_from_python(daemon: Daemon, files: list[Path]) -> None:
+    seen: list[tuple[int, int]] = []
+
+    ffrecord.publish(
+        files, daemon.address("a/b"), progress=lambda done, total: seen.append((done, total))
+    )
+
+    total = sum(file.stat().st_size for file in files)
+    assert ffrecord.list_published(daemon.address()) == [ffrecord.Published("a/b", total, 2)]
+    assert seen[-1][0] == seen[-1][1]
+    with pytest.raises(ffrecord.ConflictError, match="a/b"):
+        ffrecord.publish(files[:1], daemon.address("a/b"))
+    ffrecord.publish(files[:1], daemon.address("a/b"), replace=True)
+    assert len(ffrecord.open(daemon.address("a/b"))) == COUNT // 2
+    ffrecord.remove_published(daemon.address("a/b"))
+    assert ffrecord.list_published(daemon.address()) == []
+    with pytest.raises(FileNotFoundError, match="a/b"):
+        len(ffrecord.open(daemon.address("a/b")))
+    with pytest.raises(FileNotFoundError, match="a/b"):
+        ffrecord.remove_published(daemon.address("a/b"))
+
+
+def test_an_exception_of_the_progress_callback_comes_through(
+    daemon: Daemon, files: list[Path]
+) -> None:
+    def fail(done: int, total: int) -> None:
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        ffrecord.publish(files, daemon.address("x"), progress=fail)
+
+
+def test_a_damaged_file_is_not_published(daemon: Daemon, files: list[Path], tmp_path: Path) -> None:
+    content = bytearray(files[0].read_bytes())
+    content[len(content) // 2] ^= 1
+    bad = tmp_path / "bad.ffr"
+    bad.write_bytes(content)
+
+    with pytest.raises(ffrecord.CorruptionError, match=r"bad\.ffr"):
+        ffrecord.publish(bad, daemon.address("bad"))
+    assert ffrecord.list_published(daemon.address()) == []
+
+
+def test_a_daemon_that_is_not_there_is_named_with_the_remedy() -> None:
+    address = unused_address()
+    begin = time.monotonic()
+
+    for call in (
+        lambda: len(ffrecord.open(address, timeout_s=1)),
+        lambda: ffrecord.list_published(address, timeout_s=1),
+        lambda: ffrecord.remove_published(address, timeout_s=1),
+    ):
+        with pytest.raises(ConnectionError, match=r"127\.0\.0\.1.*ffrecordd"):
+            call()
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    "address", ["ffrecord://", "ffrecord://h:99999/x", "ffrecord://h/../x", "ffrecord://h/a b"]
+)
+def test_a_malformed_address_is_a_value_error(address: str) -> None:
+    with pytest.raises(ValueError, match=r"ffrecord://|bad name"):
+        len(ffrecord.open(address, timeout_s=1))
+
+
+def test_a_daemon_that_dies_in_mid_epoch_is_a_connection_error(
+    daemon: Daemon, files: list[Path]
+) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+    dataset = Dataset(ffrecord.open(daemon.address("x"), timeout_s=1), on_corrupt="skip")
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 10))
+    batches = iter(loader)
+    next(batches)
+
+    daemon.kill()
+    begin = time.monotonic()
+
+    with pytest.raises((ConnectionError, TimeoutError), match=r"127\.0\.0\.1"):
+        for _ in batches:
+            pass
+    assert time.monotonic() - begin < 20
+
+
+def test_an_epoch_goes_on_after_a_restart(daemon: Daemon, files: list[Path]) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+    dataset = Dataset(daemon.address("x"))
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 10))
+    seen = []
+    for number, batch in enumerate(loader):
+        seen += batch["label"].tolist()
+        if number == 10:
+            daemon.kill()
+            daemon.start()
+
+    local = Dataset(files)
+    whole = DataLoader(local, batch_sampler=Sampler(local, 10))
+    assert seen == [label for batch in whole for label in batch["label"].tolist()]
+
+
+def labels_of(reader: ffrecord.Reader, indices: list[int]) -> list[int]:
+    return [int(label) for label in reader.read(indices)["label"]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_served_reader_used_before_works_in_children(
+    daemon: Daemon, files: list[Path], method: str
+) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+    reader = ffrecord.open(daemon.address("x"))
+    assert labels_of(reader, [3]) == [3]
+
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        results = pool.starmap(labels_of, [(reader, [9, COUNT - 1, 9])] * 4)
+
+    assert results == [[9, COUNT - 1, 9]] * 4
+    assert labels_of(reader, [4]) == [4]
+
+
+def test_a_loader_gives_the_same_from_daemon_and_files(daemon: Daemon, files: list[Path]) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+
+    def epoch(where: Any, **options: Any) -> list[int]:  # noqa: ANN401
+        dataset = Dataset(where)
+        loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20, 5), **options)
+        return [label for batch in loader for label in batch["label"].tolist()]
+
+    local = epoch(files)
+    assert epoch(daemon.address("x")) == local
+    assert epoch(daemon.address("x"), num_workers=2) == local
+    assert epoch(daemon.address("x"), mode="threads", num_workers=2) == local
+
+
+def test_a_served_reader_pickles_small(daemon: Daemon, files: list[Path]) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+    reader = ffrecord.open(daemon.address("x"))
+    reader[0]
+
+    assert len(pickle.dumps(reader)) <= 1024
+
+
+def test_the_commands_publish_list_inspect_verify_and_remove(
+    daemon: Daemon, files: list[Path]
+) -> None:
+    address = daemon.address("demo/images")
+
+    assert ok("ffrecord", "publish", *files, address) == f"published {address}\n"
+    assert "demo/images" in ok("ffrecord", "list", daemon.address())
+    assert f"records      {COUNT}" in ok("ffrecord", "inspect", address)
+    assert ok("ffrecord", "verify", address).strip().endswith(": good")
+    conflict = run("ffrecord", "publish", *files, address)
+    assert conflict.returncode == 4
+    assert "demo/images" in conflict.stderr
+    asked = run("ffrecord", "remove", address)
+    assert asked.returncode == 130
+    assert "demo/images" in ok("ffrecord", "list", daemon.address())
+    assert ok("ffrecord", "remove", address, "--yes") == f"removed {address}\n"
+    assert ok("ffrecord", "list", daemon.address()) == ""
+
+
+def test_the_commands_say_that_no_daemon_answers() -> None:
+    address = unused_address()
+
+    for arguments in (["list", address], ["remove", "--yes", address]):
+        done = run("ffrecord", *arguments, "--timeout", "1")
+        assert done.returncode == 4
+        assert "127.0.0.1" in done.stderr
