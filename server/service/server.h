@@ -21,7 +21,7 @@ namespace ffrecord::server {
 class Server {
  public:
   struct Options {
-    std::filesystem::path data;           // Made if it is missing.
+    std::filesystem::path data = {};      // Made if it is missing.
     net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
     std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
     std::uint32_t connection_count_max = 10'000;  // BUSY beyond.

@@ -51,9 +51,12 @@ Error Channel::Break(Error error) {
 
 bool Channel::Alive() {
   if (!reusable()) return false;
-  // Nothing is due between dialogues: whatever comes is GOAWAY, an end or an error.
-  const auto event = endpoint_->Poll();
-  broken_ = !event || event.value() != Endpoint::Event::kNone;
+  // Nothing is due between dialogues: whatever comes is GOAWAY, an end or an error. Twice, for an
+  // endpoint that has read all there was does not look again at once.
+  for (int i = 0; i < 2 && !broken_; ++i) {
+    const auto event = endpoint_->Poll();
+    broken_ = !event || event.value() != Endpoint::Event::kNone;
+  }
   return !broken_;
 }
 

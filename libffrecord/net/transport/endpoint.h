@@ -46,9 +46,10 @@ class Endpoint {
   // Limits for what the peer may send; starts at kLimitsBeforeHello.
   virtual void SetLimits(const FrameLimits& limits) noexcept = 0;
 
-  // Queues a frame. `body` is copied. The pieces of `payload` are borrowed until
-  // payload_bytes_queued() has fallen to zero or the endpoint is closed. Sizes in `header` are set
-  // from the arguments. Fails with kInvalidArgument past the sizes of FrameLimits{}.
+  // Queues a frame. `body` is copied. The pieces of `payload` are borrowed until they have been
+  // sent or the endpoint is closed: frames leave in their order, so those are all but the last
+  // payload_bytes_queued() bytes of payload. Sizes in `header` are set from the arguments. Fails
+  // with kInvalidArgument past the sizes of FrameLimits{}.
   virtual Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                             std::span<const std::span<const std::byte>> payload) = 0;
   // Bytes of queued frames not yet given to the transport; the same of payload alone. Once the

@@ -1,0 +1,302 @@
+// Goal: publishing is one step that one writer wins, and nothing is unlinked without a record that
+// says so.
+// Method: a catalog over a memory MetaStore and a real folder, closed and opened again like after
+// a kill; metadata taken away or damaged; time given by hand.
+
+#include "server/service/catalog.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "bytes.h"
+#include "temp_folder.h"
+
+namespace ffrecord::server {
+namespace {
+
+using test::AsBytes;
+using test::TempFolder;
+using namespace std::chrono_literals;
+
+// A MetaStore whose next commits fail as a disk that is full does, or that is slow to answer.
+class FailingStore final : public MetaStore {
+ public:
+  explicit FailingStore(MetaStore& store) : store_(store) {}
+  Result<std::optional<KeyValue>> Get(std::string_view key) override { return store_.Get(key); }
+  Result<Page> List(std::string_view prefix, std::string_view after, std::uint32_t limit) override {
+    return store_.List(prefix, after, limit);
+  }
+  Result<Outcome> TryCommit(const Commit& commit) override {
+    if (fails) return Error{ErrorCode::kIo, "no space", ENOSPC};
+    auto outcome = store_.TryCommit(commit);
+    if (loses_reply) return Error{ErrorCode::kIo, "no answer", EIO};
+    return outcome;
+  }
+  bool fails = false;
+  bool loses_reply = false;
+
+ private:
+  MetaStore& store_;
+};
+
+class CatalogTest : public testing::Test {
+ protected:
+  void SetUp() override { Open(); }
+
+  void Open() {
+    catalog_.reset();
+    extents_ = ExtentStore::Open(folder_ / "extents").value();
+    auto catalog = Catalog::Open(store_, *extents_, {60s});
+    ASSERT_TRUE(catalog) << catalog.error().message;
+    catalog_ = std::move(catalog).value();
+  }
+
+  // An extent of upload `upload`, sealed; what a manifest says of it.
+  ManifestExtent Put(std::uint64_t upload, std::uint32_t number, std::string_view data) {
+    const ManifestExtent extent{MakeExtentId(upload, number, 0), data.size(), Xxh3(AsBytes(data))};
+    auto writer = catalog_->BeginPut({extent.id, extent.size_bytes});
+    EXPECT_TRUE(writer) << writer.error().message;
+    EXPECT_TRUE(writer.value());
+    EXPECT_TRUE(writer.value()->Append(AsBytes(data)));
+    const auto sealed = catalog_->Seal(*writer.value(), {extent.id, extent.xxh3});
+    EXPECT_TRUE(sealed) << sealed.error().message;
+    return extent;
+  }
+
+  static std::vector<std::byte> ManifestOf(const std::vector<ManifestExtent>& extents) {
+    DatasetManifest manifest;
+    for (const auto& extent : extents)
+      manifest.files.push_back(
+          {"file-" + std::to_string(manifest.files.size()), extent.size_bytes, {extent}});
+    return EncodeDatasetManifest(manifest).value();
+  }
+
+  Result<net::RevisionReply> Publish(const std::string& name,
+                                     const std::vector<ManifestExtent>& extents,
+                                     net::Publish::Mode mode = net::Publish::Mode::kCreate,
+                                     std::uint64_t expected = 0, std::uint64_t attempt = 0) {
+    return catalog_->Publish({mode, attempt == 0 ? next_attempt_++ : attempt, expected, name},
+                             ManifestOf(extents));
+  }
+
+  std::uint64_t Collect(std::chrono::seconds later = 0s) {
+    const auto collected = catalog_->Collect(Catalog::Clock::now() + later);
+    EXPECT_TRUE(collected) << collected.error().message;
+    return collected.value();
+  }
+
+  static constexpr auto kCreate = net::Publish::Mode::kCreate;
+  static constexpr auto kReplace = net::Publish::Mode::kReplace;
+  static constexpr auto kSwap = net::Publish::Mode::kSwap;
+
+  TempFolder folder_;
+  std::unique_ptr<MetaStore> memory_ = MakeMemoryStore();
+  FailingStore store_{*memory_};
+  std::unique_ptr<ExtentStore> extents_;
+  std::unique_ptr<Catalog> catalog_;
+  std::uint64_t next_attempt_ = 100;
+};
+
+TEST_F(CatalogTest, WhatIsPublishedIsResolvedAlsoAfterAStart) {
+  const auto extent = Put(1, 0, "data");
+  const auto revision = Publish("name", {extent}).value().revision;
+  for (int round = 0; round < 2; ++round) {
+    const auto resolved = catalog_->Resolve("name");
+    ASSERT_TRUE(resolved) << resolved.error().message;
+    EXPECT_EQ(resolved.value().manifest, ManifestOf({extent}));
+    EXPECT_EQ(resolved.value().revision, revision);
+    Open();
+    EXPECT_EQ(catalog_->report().name_count, 1U);
+    EXPECT_TRUE(catalog_->report().unexplained.empty());
+  }
+}
+
+TEST_F(CatalogTest, ModesDecideWhoMayPublish) {
+  const auto a = Put(1, 0, "a");
+  const auto first = Publish("name", {a});
+  ASSERT_TRUE(first) << first.error().message;
+  const auto code = [](const auto& result) {
+    return result ? ErrorCode::kOk : result.error().code;
+  };
+  EXPECT_EQ(code(Publish("name", {a})), ErrorCode::kConflict);
+  EXPECT_EQ(code(Publish("other", {a}, kSwap, 1)), ErrorCode::kConflict);
+  EXPECT_EQ(code(Publish("name", {a}, kSwap, first.value().revision + 1)), ErrorCode::kConflict);
+  const auto swapped = Publish("name", {a}, kSwap, first.value().revision);
+  ASSERT_EQ(code(swapped), ErrorCode::kOk);
+  EXPECT_EQ(code(Publish("name", {a}, kSwap, first.value().revision)), ErrorCode::kConflict);
+  EXPECT_EQ(code(Publish("name", {a}, kReplace)), ErrorCode::kOk);
+}
+
+TEST_F(CatalogTest, ARepeatedAttemptHasOneEffect) {
+  const auto a = Put(1, 0, "a");
+  const auto first = Publish("name", {a}, kCreate, 0, 7).value().revision;
+
+  EXPECT_EQ(Publish("name", {a}, kCreate, 0, 7).value().revision, first);
+
+  EXPECT_EQ(Publish("name", {a}, kCreate, 0, 8).error().code, ErrorCode::kConflict);
+}
+
+TEST_F(CatalogTest, ACommitWhoseReplyWasLostIsFoundByItsAttempt) {
+  const auto a = Put(1, 0, "a");
+  store_.loses_reply = true;
+  EXPECT_FALSE(Publish("name", {a}, kCreate, 0, 7));
+  store_.loses_reply = false;
+  Open();
+  EXPECT_TRUE(Publish("name", {a}, kCreate, 0, 7));
+}
+
+TEST_F(CatalogTest, AFullDiskLeavesTheOldManifest) {
+  const auto a = Put(1, 0, "a");
+  const auto b = Put(2, 0, "b");
+  ASSERT_TRUE(Publish("name", {a}));
+  store_.fails = true;
+  const auto failed = Publish("name", {b}, kReplace);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().system_errno, ENOSPC);
+  store_.fails = false;
+
+  EXPECT_EQ(catalog_->Resolve("name").value().manifest, ManifestOf({a}));
+  EXPECT_EQ(Collect(), 0U);
+  EXPECT_TRUE(Publish("name", {b}, kReplace));
+}
+
+TEST_F(CatalogTest, AManifestMustFitTheExtentsThatAreHere) {
+  auto extent = Put(1, 0, "data");
+  const ManifestExtent missing{MakeExtentId(2, 0, 0), 4, 5};
+  EXPECT_EQ(Publish("name", {missing}).error().code, ErrorCode::kConflict);
+  extent.xxh3 ^= 1;
+  EXPECT_EQ(Publish("name", {extent}).error().code, ErrorCode::kInvalidArgument);
+  const auto garbage = catalog_->Publish({kCreate, 5, 0, "name"}, AsBytes("garbage"));
+  EXPECT_EQ(garbage.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(catalog_->Resolve("name").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(CatalogTest, RemovedExtentsGoUnlessAnotherManifestNamesThem) {
+  const auto shared = Put(1, 0, "shared");
+  const auto own = Put(1, 1, "own");
+  ASSERT_TRUE(Publish("one", {shared, own}));
+  ASSERT_TRUE(Publish("two", {shared}));
+
+  ASSERT_TRUE(catalog_->Remove({0, "one"}));
+
+  EXPECT_EQ(Collect(), 1U);
+  EXPECT_TRUE(extents_->Find(shared.id));
+  EXPECT_FALSE(extents_->Find(own.id));
+  EXPECT_EQ(catalog_->Remove({0, "one"}).error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(catalog_->Remove({0, "two"}));
+  EXPECT_EQ(Collect(), 1U);
+}
+
+TEST_F(CatalogTest, AReplacedManifestKeepsWhatTheNewOneNames) {
+  const auto kept = Put(1, 0, "kept");
+  const auto gone = Put(1, 1, "gone");
+  ASSERT_TRUE(Publish("name", {kept, gone}));
+  const auto fresh = Put(2, 0, "fresh");
+
+  ASSERT_TRUE(Publish("name", {kept, fresh}, kReplace));
+
+  EXPECT_EQ(Collect(), 1U);
+  EXPECT_TRUE(extents_->Find(kept.id));
+  EXPECT_TRUE(extents_->Find(fresh.id));
+}
+
+TEST_F(CatalogTest, AnExtentInUseIsUnlinkedWhenItsLastUserIsGone) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  ExtentPtr user = extents_->Find(extent.id);
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+
+  EXPECT_EQ(Collect(), 0U);
+  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(extent.id)));
+  user.reset();
+  EXPECT_EQ(Collect(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(extent.id)));
+}
+
+TEST_F(CatalogTest, AKillBetweenRemovalAndUnlinkIsMadeGoodAtTheNextStart) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+
+  Open();
+
+  EXPECT_EQ(catalog_->report().condemned_count, 1U);
+  EXPECT_FALSE(extents_->Find(extent.id));
+  EXPECT_EQ(Collect(), 1U);
+  Open();
+  EXPECT_EQ(catalog_->report().condemned_count, 0U);
+}
+
+TEST_F(CatalogTest, ASilentUploadIsGivenUpAfterItsGraceAndNotBefore) {
+  const auto extent = Put(1, 0, "data");
+  EXPECT_EQ(Collect(59s), 0U);
+  Open();  // A start does not shorten the grace.
+  EXPECT_EQ(catalog_->report().unpublished_count, 1U);
+  EXPECT_EQ(Collect(59s), 0U);
+  EXPECT_TRUE(extents_->Find(extent.id));
+
+  EXPECT_EQ(Collect(61s), 1U);
+
+  EXPECT_EQ(Publish("name", {extent}).error().code, ErrorCode::kConflict);
+  Open();
+  EXPECT_EQ(catalog_->report().open_upload_count, 0U);
+}
+
+TEST_F(CatalogTest, GivingUpAnUploadKeepsWhatWasPublishedOfIt) {
+  const auto published = Put(1, 0, "published");
+  const auto forgotten = Put(1, 1, "forgotten");
+  ASSERT_TRUE(Publish("name", {published}));
+
+  EXPECT_EQ(Collect(61s), 1U);
+
+  EXPECT_TRUE(extents_->Find(published.id));
+  EXPECT_FALSE(extents_->Find(forgotten.id));
+  EXPECT_TRUE(catalog_->Resolve("name"));
+}
+
+TEST_F(CatalogTest, ExtentsThatNoRecordExplainsAreReportedAndKept) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  memory_ = MakeMemoryStore();  // All metadata is lost.
+  FailingStore empty(*memory_);
+  catalog_ = Catalog::Open(empty, *extents_, {60s}).value();
+
+  EXPECT_EQ(catalog_->report().unexplained.size(), 1U);
+  EXPECT_EQ(Collect(24h), 0U);
+  EXPECT_TRUE(extents_->Find(extent.id));
+  catalog_.reset();
+}
+
+TEST_F(CatalogTest, WhileAManifestIsDamagedNothingIsUnlinked) {
+  const auto a = Put(1, 0, "a");
+  const auto b = Put(2, 0, "b");
+  ASSERT_TRUE(Publish("damaged", {a}));
+  ASSERT_TRUE(Publish("other", {b}));
+  const auto page = memory_->List("manifests/", "", 10).value();
+  ASSERT_TRUE(memory_->TryCommit({{}, {{page.entries[0].key, {}}}, {}}));
+  Open();
+
+  EXPECT_EQ(catalog_->report().damaged.size(), 1U);
+  ASSERT_TRUE(catalog_->Remove({0, "other"}));
+  EXPECT_EQ(Collect(24h), 0U);
+  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(a.id)));
+  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(b.id)));
+}
+
+TEST_F(CatalogTest, AMissingExtentIsReported) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  std::filesystem::remove(extents_->PathOf(extent.id));
+  Open();
+  EXPECT_EQ(catalog_->report().missing.size(), 1U);
+}
+
+TEST_F(CatalogTest, AnExtentThatIsSealedAlreadyIsNotSentAgain) {
+  const auto extent = Put(1, 0, "data");
+  EXPECT_FALSE(catalog_->BeginPut({extent.id, 4}).value());
+  EXPECT_EQ(catalog_->BeginPut({extent.id, 5}).error().code, ErrorCode::kConflict);
+}
+
+}  // namespace
+}  // namespace ffrecord::server

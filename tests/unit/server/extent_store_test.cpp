@@ -1,0 +1,180 @@
+// Goal: an extent is on the disk whole and under its name, or it is not there; and a scan believes
+// nothing that it cannot check.
+// Method: golden slots; extents written, cut, flipped and moved, then scanned; a small disk.
+
+#include "server/storage/extent_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <cerrno>
+
+#include "bytes.h"
+#include "server/storage/extent_trailer.h"
+#include "temp_folder.h"
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+using test::AsBytes;
+using test::TempFolder;
+
+ExtentId FromHex(std::string_view text) {
+  ExtentId id;
+  for (std::size_t i = 0; i < id.size(); ++i)
+    id[i] = static_cast<std::byte>(std::stoi(std::string(text.substr(2 * i, 2)), nullptr, 16));
+  return id;
+}
+
+TEST(ExtentTrailerTest, SlotsAreThoseOfTheSpecification) {
+  EXPECT_EQ(SlotOf(FromHex("00000000000000000000000000000000")), 0x968U);
+  EXPECT_EQ(SlotOf(FromHex("000102030405060708090a0b0c0d0e0f")), 0x0dbU);
+  EXPECT_EQ(SlotOf(FromHex("11111111111111111111111100000000")), 0x1f8U);
+  EXPECT_EQ(SlotOf(FromHex("11111111111111111111111100000001")), 0x4e0U);
+  EXPECT_EQ(ExtentPath(FromHex("000102030405060708090a0b0c0d0e0f")),
+            fs::path("0db/000102030405060708090a0b0c0d0e0f"));
+}
+
+TEST(ExtentTrailerTest, EveryFlippedBitIsFound) {
+  const ExtentTrailer trailer{MakeExtentId(1, 2, 3), 1000, 77};
+  const auto bytes = EncodeExtentTrailer(trailer);
+  EXPECT_EQ(DecodeExtentTrailer(bytes, 1064).value(), trailer);
+  EXPECT_FALSE(DecodeExtentTrailer(bytes, 1065));
+  EXPECT_FALSE(DecodeExtentTrailer(bytes, 1063));
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    auto flipped = bytes;
+    flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    ASSERT_FALSE(DecodeExtentTrailer(flipped, 1064)) << bit;
+  }
+}
+
+class ExtentStoreTest : public testing::Test {
+ protected:
+  void Open() {
+    auto store = ExtentStore::Open(folder_ / "extents");
+    ASSERT_TRUE(store) << store.error().message;
+    store_ = std::move(store).value();
+  }
+  void SetUp() override { Open(); }
+
+  void Put(const ExtentId& id, std::string_view data) {
+    auto writer = store_->Create(id, data.size());
+    ASSERT_TRUE(writer) << writer.error().message;
+    ASSERT_TRUE(writer.value().Append(AsBytes(data)));
+    const auto sealed = writer.value().Seal(Xxh3(AsBytes(data)));
+    ASSERT_TRUE(sealed) << sealed.error().message;
+  }
+  std::size_t FileCount() const {
+    std::size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / "extents"))
+      count += entry.is_regular_file();
+    return count;
+  }
+
+  const ExtentId id_ = MakeExtentId(5, 0, 0);
+  TempFolder folder_;
+  std::unique_ptr<ExtentStore> store_;
+};
+
+TEST_F(ExtentStoreTest, WhatIsSealedIsFoundNowAndAfterAScan) {
+  Put(id_, "some data");
+  for (int round = 0; round < 2; ++round) {
+    const ExtentPtr extent = store_->Find(id_);
+    ASSERT_TRUE(extent);
+    EXPECT_EQ(extent->size_bytes, 9U);
+    EXPECT_EQ(extent->xxh3, Xxh3(AsBytes("some data")));
+    EXPECT_EQ(test::ReadFile(store_->PathOf(id_)).substr(0, 9), "some data");
+    Open();
+    EXPECT_EQ(store_->scan_report().extent_count, 1U);
+    EXPECT_EQ(store_->scan_report().size_bytes, 9U);
+    EXPECT_TRUE(store_->scan_report().refused.empty());
+  }
+}
+
+TEST_F(ExtentStoreTest, WhatIsNotSealedLeavesNothing) {
+  {
+    auto writer = store_->Create(id_, 100).value();
+    ASSERT_TRUE(writer.Append(AsBytes("half")));
+    EXPECT_EQ(writer.Append(std::vector<std::byte>(97)).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(writer.Seal(0).error().code, ErrorCode::kInvalidArgument);  // Bytes are missing.
+  }
+  {
+    auto writer = store_->Create(id_, 4).value();
+    ASSERT_TRUE(writer.Append(AsBytes("data")));
+    EXPECT_EQ(writer.Seal(1).error().code, ErrorCode::kCorruption);
+  }
+  EXPECT_FALSE(store_->Find(id_));
+  EXPECT_EQ(FileCount(), 0U);
+}
+
+TEST_F(ExtentStoreTest, OfTwoWritersOfOneExtentTheSecondAgreesOrConflicts) {
+  auto first = store_->Create(id_, 4).value();
+  auto same = store_->Create(id_, 4).value();
+  auto other = store_->Create(id_, 4).value();
+  ASSERT_TRUE(first.Append(AsBytes("data")));
+  ASSERT_TRUE(same.Append(AsBytes("data")));
+  ASSERT_TRUE(other.Append(AsBytes("DATA")));
+
+  EXPECT_TRUE(first.Seal(Xxh3(AsBytes("data"))));
+  EXPECT_TRUE(same.Seal(Xxh3(AsBytes("data"))));
+  const auto refused = other.Seal(Xxh3(AsBytes("DATA")));
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(test::ReadFile(store_->PathOf(id_)).substr(0, 4), "data");
+}
+
+TEST_F(ExtentStoreTest, DamagedAndForeignFilesAreReportedAndKept) {
+  for (std::uint32_t i = 0; i < 4; ++i) Put(MakeExtentId(5, 0, i), "some data");
+  const auto path = [&](std::uint32_t i) { return store_->PathOf(MakeExtentId(5, 0, i)); };
+  fs::resize_file(path(0), 40);
+  std::string flipped = test::ReadFile(path(1));
+  flipped[30] = static_cast<char>(flipped[30] ^ 1);
+  test::WriteFile(path(1), flipped);
+  const fs::path moved = folder_ / "extents" / ExtentPath(MakeExtentId(9, 9, 9));
+  fs::create_directories(moved.parent_path());
+  fs::rename(path(2), moved);
+  test::WriteFile(path(3).parent_path() / "README", "hello");
+  const std::size_t files = FileCount();
+
+  Open();
+
+  EXPECT_EQ(store_->scan_report().extent_count, 1U);
+  EXPECT_EQ(store_->scan_report().refused.size(), 4U);
+  EXPECT_TRUE(store_->Find(MakeExtentId(5, 0, 3)));
+  EXPECT_FALSE(store_->Find(MakeExtentId(9, 9, 9)));
+  EXPECT_EQ(FileCount(), files);
+}
+
+TEST_F(ExtentStoreTest, ACondemnedExtentIsNotFoundAndItsFileStaysUntilUnlinked) {
+  Put(id_, "some data");
+
+  const ExtentPtr extent = store_->Condemn(id_);
+
+  ASSERT_TRUE(extent);
+  EXPECT_TRUE(extent->is_condemned);
+  EXPECT_FALSE(store_->Find(id_));
+  EXPECT_FALSE(store_->Condemn(id_));
+  EXPECT_EQ(FileCount(), 1U);
+  EXPECT_TRUE(store_->Unlink(*extent));
+  EXPECT_EQ(FileCount(), 0U);
+}
+
+TEST(ExtentStoreOnAFullDiskTest, RefusesAtTheStartAndLeavesNothing) {
+  const TempFolder folder;
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "tmpfs cannot be mounted here";
+  {
+    auto store = ExtentStore::Open(folder / "extents").value();
+    const auto writer = store->Create(MakeExtentId(1, 0, 0), 4 << 20);
+    ASSERT_FALSE(writer);
+    EXPECT_EQ(writer.error().code, ErrorCode::kIo);
+    EXPECT_EQ(writer.error().system_errno, ENOSPC) << writer.error().message;
+    EXPECT_TRUE(store->Create(MakeExtentId(1, 0, 0), 1000));
+  }
+  ::umount(folder.path().c_str());
+}
+
+}  // namespace
+}  // namespace ffrecord::server
