@@ -156,6 +156,7 @@ class FolderAttempt final : public CheckpointAttempt {
 
   Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
     const fs::path final_path = run_ / StepName(step_);
+    PrepareHint();
     if (const int error = RenameNoReplace(folder_, final_path); error != 0) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
       return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
@@ -168,7 +169,7 @@ class FolderAttempt final : public CheckpointAttempt {
       return error;
     }
     // Committed. What follows may fail without harm.
-    WriteHint();
+    PublishHint();
     CollectGarbage(run_, NewestStep());
     return {};
   }
@@ -178,13 +179,18 @@ class FolderAttempt final : public CheckpointAttempt {
   }
 
  private:
-  void WriteHint() const {
-    AtomicFile::Options options;
-    options.replace = true;
-    auto file = AtomicFile::Create(run_ / kLatestName, options);
+  // The hint is made in the attempt's folder, so that a kill leaves no temporary file outside it.
+  void PrepareHint() {
     const std::string text = StepName(step_) + "\n";
-    if (file && file.value().Append(std::as_bytes(std::span(text))))
-      static_cast<void>(file.value().Publish());
+    const auto bytes = std::as_bytes(std::span(text));
+    static_cast<void>(
+        Put(kLatestName, bytes.size(), false,
+            [&](std::uint64_t offset, std::uint64_t) { return bytes.subspan(offset); }));
+  }
+  void PublishHint() const {
+    std::error_code ignored;
+    fs::rename(folder_ / kLatestName, run_ / kLatestName, ignored);
+    static_cast<void>(SyncParentFolder(run_ / kLatestName));
   }
 
   std::uint64_t NewestStep() const;

@@ -1,0 +1,112 @@
+"""Goal: a save that is killed at any moment leaves the step before or its own, whole.
+
+Method: strace kills the saver with SIGKILL on entry to its N-th call of every system call that it
+makes, for N = 1, 2, ... until it gets through; then at random times. After each kill the folder is
+read, and a later save must clear what was left.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from saved_state import SAVER, check, visible_steps
+
+import ffrecord.checkpoint as ckpt
+
+STRACE = shutil.which("strace")
+# What changes files, and what moves the program from one change to the next.
+CALLS = [
+    "openat", "mkdir", "mkdirat", "flock", "fallocate", "ftruncate", "pwrite64", "write",
+    "fdatasync", "fsync", "linkat", "renameat2", "rename", "renameat", "unlink", "unlinkat",
+    "io_uring_setup", "io_uring_enter", "close", "newfstatat", "getdents64", "statx",
+]  # fmt: skip
+
+
+def can_trace() -> bool:
+    """Whether strace is here and may trace."""
+    if STRACE is None:
+        return False
+    return subprocess.run([STRACE, "-o", os.devnull, "true"], check=False).returncode == 0
+
+
+def save(run: Path, step: int, ranks: int, *strace: str) -> int:
+    """Exit status of a save of one step; of strace, which dies as its child did."""
+    command = [*strace, str(SAVER), str(run), str(step), "1", str(ranks)]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode
+
+
+@pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
+@pytest.mark.parametrize("engine", ["io_uring", "threads"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_kill_at_any_system_call_leaves_whole_steps(
+    tmp_path: Path, ranks: int, engine: str
+) -> None:
+    assert STRACE is not None
+    run = tmp_path / "run"
+    assert save(run, 1, ranks) == 0
+    refuse_uring = ["-e", "inject=io_uring_setup:error=ENOSYS"] if engine == "threads" else []
+    step = 2
+    kills = 0
+    for call in CALLS:
+        if engine == "threads" and call.startswith("io_uring"):
+            continue
+        for nth in range(1, 400):
+            kill = f"inject={call}:signal=SIGKILL:when={nth}"
+            status = save(
+                run, step, ranks, STRACE, "-f", "-qq", "-o", os.devnull, *refuse_uring, "-e", kill
+            )
+            before, after = {step - 1}, {step - 1, step}
+            if status == 0:
+                assert check(run, [after]) == "", f"{call} {nth}"
+                shutil.rmtree(run / f"step-{step:09}")
+                break
+            kills += 1
+            assert status in (-signal.SIGKILL, 128 + signal.SIGKILL), f"{call} {nth}: {status}"
+            assert check(run, [before, after]) == "", f"{call} {nth}"
+            if step in visible_steps(run):
+                shutil.rmtree(run / f"step-{step:09}")
+        else:
+            pytest.fail(f"{call} never got through")
+    assert kills >= 60  # Else the saver made its calls in another way, and nothing was tried.
+    assert save(run, step, ranks) == 0
+    assert sorted(path.name for path in run.iterdir()) == [
+        "LATEST", "step-000000001", "step-000000002",
+    ]  # fmt: skip
+
+
+def test_kills_at_random_times_leave_whole_steps(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FFRECORD_TEST_SEED", random.randrange(2**32)))
+    print(f"FFRECORD_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    run = tmp_path / "run"
+    kept: set[int] = set()
+    next_step = 1
+    in_the_midst = 0
+    for _ in range(120):
+        ranks = str(chance.choice([1, 2, 3]))
+        process = subprocess.Popen(
+            [SAVER, run, str(next_step), "100000", ranks], stdout=subprocess.PIPE, text=True
+        )
+        time.sleep(chance.uniform(0, 0.08))
+        process.kill()
+        output, _ = process.communicate()
+        # Of the last line only a part may have come.
+        promised = {
+            int(line.split()[1]) for line in output.splitlines(keepends=True) if line[-1] == "\n"
+        }
+
+        # All that was promised is there, and at most one more, which was being committed.
+        allowed = kept | promised
+        in_the_midst += any(run.glob(".attempt-*"))
+        assert check(run, [allowed, allowed | {max(allowed, default=0) + 1}]) == ""
+        ckpt.prune(run, keep_last=2)
+        kept = set(visible_steps(run))
+        next_step = max(kept, default=0) + 1
+    assert in_the_midst >= 20  # Else the kills missed what they were to hit.
+    assert save(run, next_step, 1) == 0
+    assert not list(run.glob(".attempt-*"))
