@@ -1,11 +1,174 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
 #include "client/checkpoint/target.h"
+#include "client/dataset/remote_files.h"
+#include "client/session/session.h"
+#include "client/session/upload.h"
+#include "libffrecord/format/dataset_manifest.h"
 
 namespace ffrecord::client {
+namespace {
+
+// A run at a daemon: its steps are published names, the files of a step one manifest.
+struct RemoteRun {
+  Location location;
+  std::shared_ptr<Session> session;
+  SessionOptions options;
+
+  std::string NameOf(std::uint64_t step) const { return location.name + "/" + StepName(step); }
+  std::string Describe(std::uint64_t step) const {
+    return location.ToString() + "/" + StepName(step);
+  }
+  net::Deadline deadline() const { return net::Clock::now() + options.timeout; }
+};
+
+Error StepExists(const RemoteRun& run, std::uint64_t step) {
+  return Error{ErrorCode::kConflict, "checkpoint: " + run.Describe(step) +
+                                         " is committed already; save another step, or remove it "
+                                         "first"};
+}
+
+// A file's entry travels to the coordinator as a manifest of that one file.
+Result<WrittenFile> Written(ManifestFile file) {
+  std::string name = file.name;
+  auto entry = FFR_TRY(EncodeDatasetManifest({{std::move(file)}}));
+  return WrittenFile{std::move(name), std::move(entry)};
+}
+
+class DaemonAttempt final : public CheckpointAttempt {
+ public:
+  DaemonAttempt(const RemoteRun& run, std::uint64_t step)
+      : run_(run), step_(step), upload_(run.session, run.options) {}
+
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes, bool /*bulk*/,
+                          const FileSource& source) override {
+    return Written(FFR_TRY(upload_.PutFrom(std::string(name), size_bytes, source)));
+  }
+
+  Result<void> Commit(std::span<const WrittenFile> files) override {
+    DatasetManifest manifest;
+    for (const WrittenFile& file : files) {
+      DatasetManifest one = FFR_TRY(DecodeDatasetManifest(file.entry));
+      std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
+    }
+    FFR_TRY(run_.session->Publish(run_.NameOf(step_), manifest, net::Publish::Mode::kCreate, 0,
+                                  run_.deadline()));
+    return {};
+  }
+
+  // What is never published the daemon collects by itself.
+  void Abandon() noexcept override {}
+
+ private:
+  RemoteRun run_;
+  std::uint64_t step_;
+  Upload upload_;
+};
+
+class DaemonStep final : public CommittedStep {
+ public:
+  DaemonStep(RemoteRun run, std::uint64_t step, DatasetManifest manifest)
+      : run_(std::move(run)), step_(step), manifest_(std::move(manifest)) {}
+
+  std::string Describe(std::string_view name) const override {
+    return run_.Describe(step_) + "/" + std::string(name);
+  }
+
+  Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                          std::uint64_t size_bytes_max) const override {
+    const std::string only(name);
+    const auto files = FFR_TRY(OpenFiles({&only, 1}));
+    const std::uint64_t size = files->file_size_bytes(0);
+    if (size > size_bytes_max)
+      return Error{ErrorCode::kCorruption, Describe(name) + ": has " + std::to_string(size) +
+                                               " bytes, more than the " +
+                                               std::to_string(size_bytes_max) + " expected"};
+    std::vector<std::byte> bytes(size);
+    RangeRead range{0, 0, bytes, ErrorCode::kOk};
+    if (size > 0) FFR_TRY(files->Read({&range, 1}));
+    if (range.status != ErrorCode::kOk)
+      return Error{range.status, Describe(name) + ": reading it from the daemon failed"};
+    return bytes;
+  }
+
+  Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const override {
+    DatasetManifest wanted;
+    for (const std::string& name : names) {
+      const ManifestFile* file = manifest_.Find(name);
+      if (file == nullptr)
+        return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
+      wanted.files.push_back(*file);
+    }
+    return std::unique_ptr<RangeReader>(
+        new RemoteFiles(run_.session, std::move(wanted), run_.Describe(step_), run_.options));
+  }
+
+ private:
+  RemoteRun run_;
+  std::uint64_t step_;
+  DatasetManifest manifest_;
+};
+
+class DaemonTarget final : public CheckpointTarget {
+ public:
+  explicit DaemonTarget(RemoteRun run) : run_(std::move(run)), name_(run_.location.ToString()) {}
+
+  const std::string& name() const noexcept override { return name_; }
+
+  Result<std::vector<std::uint64_t>> Steps() const override {
+    const std::string prefix = run_.location.name + "/";
+    const auto entries = FFR_TRY(run_.session->List(prefix, run_.deadline()));
+    std::vector<std::uint64_t> steps;
+    for (const auto& entry : entries) {
+      if (!entry.name.starts_with(prefix)) continue;
+      const auto step = StepOf(std::string_view(entry.name).substr(prefix.size()));
+      if (step) steps.push_back(*step);
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+
+  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
+    auto resolved = FFR_TRY(run_.session->Resolve(run_.NameOf(step), run_.deadline()));
+    return std::unique_ptr<CommittedStep>(new DaemonStep(run_, step, std::move(resolved.manifest)));
+  }
+
+  Result<void> Remove(std::uint64_t step) override {
+    return run_.session->Remove(run_.NameOf(step), run_.deadline());
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                   const AttemptId& attempt) override {
+    const auto found = run_.session->Resolve(run_.NameOf(step), run_.deadline());
+    if (found) return StepExists(run_, step);
+    if (found.error().code != ErrorCode::kNotFound) return found.error();
+    return Join(step, attempt);
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& /*attempt*/) override {
+    return std::unique_ptr<CheckpointAttempt>(new DaemonAttempt(run_, step));
+  }
+
+ private:
+  RemoteRun run_;
+  std::string name_;
+};
+
+}  // namespace
 
 Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
-                                                           const SessionOptions& /*options*/) {
-  return Error{ErrorCode::kInvalidArgument,
-               "checkpoint: " + std::string(address) + ": give a folder instead"};
+                                                           const SessionOptions& options) {
+  auto location = FFR_TRY(Location::Parse(address));
+  if (auto named = net::CheckName(location.name); !named)
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: " + std::string(address) + ": " + named.error().message};
+  auto session = Session::Get(location.address);
+  return std::unique_ptr<CheckpointTarget>(
+      new DaemonTarget({std::move(location), std::move(session), options}));
 }
 
 }  // namespace ffrecord::client

@@ -153,7 +153,8 @@ Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                             const SessionOptions& options) {
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
   std::vector<Commit> commits;
-  for (const std::uint64_t step : FFR_TRY(opened->Steps())) {
+  const auto steps = FFR_TRY(opened->Steps());
+  for (const std::uint64_t step : steps) {
     auto files = opened->Open(step);
     auto root = files ? ReadRootManifest(*files.value(), step)
                       : Result<RootManifest>(std::move(files).error());

@@ -51,7 +51,8 @@ Result<void> CheckTogether(const CommittedStep& files, const StepManifests& step
   }
   if (const auto checked = CheckBoxes(std::move(boxes)); !checked)
     return Bad(files, kRootManifestName, checked.error().message);
-  for (const std::string_view key : FFR_TRY(CheckValues(step.root.tree)))
+  const auto references = FFR_TRY(CheckValues(step.root.tree));
+  for (const std::string_view key : references)
     if (!keys.contains(key))
       return Bad(files, kRootManifestName,
                  "its tree refers to tensor " + std::string(key) + ", which no part holds");
