@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import ffrecord
 import ffrecord.checkpoint as ckpt
+from daemon import Daemon
 from ffrecord.checkpoint.values import DEPTH_MAX, EachRank, Kind, TensorRef, decode, encode
 
 DTYPES = [
@@ -527,3 +528,33 @@ def test_a_group_that_breaks_is_told_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConnectionResetError, match="a rank is gone"):
         ckpt.save(tmp_path / "run", 1, {"w": np.ones(3)}, group=Broken())
     assert list((tmp_path / "run").iterdir()) == []
+
+
+# --- At a daemon ---------------------------------------------------------------------------------
+
+
+def test_a_daemon_is_a_target_like_a_folder(tmp_path: Path) -> None:
+    state = {"w": np.arange(100_000.0), "n": {"step": 7}}
+    with Daemon(tmp_path / "data") as daemon:
+        target = daemon.address("runs/x")
+        assert ckpt.latest(target) is None
+
+        def save(rank: ThreadRank) -> object:
+            mine = {**state, "rng": ckpt.PerRank(rank.rank)}
+            return ckpt.save(target, 1200, mine, group=rank, replicated="split")
+
+        commits = ThreadRanks(2).run(save)
+        assert commits[0] == commits[1] == ckpt.latest(target) == ckpt.list(target)[0]
+        loaded: Any = ckpt.load(target, elastic=True)
+        assert same({key: loaded[key] for key in state}, state)
+        into = {"w": np.zeros(100_000), "n": None, "rng": None}
+        ckpt.load(target, into, elastic=True)
+        assert np.array_equal(into["w"], state["w"])  # type: ignore[arg-type]
+        with pytest.raises(FileExistsError, match="step-000001200"):
+            ckpt.save(target, 1200, state)
+        with pytest.raises(FileNotFoundError):
+            ckpt.load(target, step=5)
+        ckpt.save(target, 1300, state)
+        assert [commit.step for commit in ckpt.prune(target, keep_last=1)] == [1200]
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1"):
+        ckpt.save(target, 1400, state, timeout_s=1)
