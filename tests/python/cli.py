@@ -9,7 +9,7 @@ MODULES = {"ffrecord": "ffrecord.cli.main", "ffrecord-pack": "ffrecord.cli.pack"
 
 
 def run(
-    command: str, *arguments: str | Path, env: dict[str, str] | None = None, timeout_s: float = 60
+    command: str, *arguments: str | Path, env: dict[str, str] | None = None, timeout_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Run one to its end. Text in both streams is kept; nothing in it may be a traceback."""
     done = subprocess.run(

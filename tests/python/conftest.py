@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure; a failing example is printed so that it can be run again.
+settings.register_profile("ffrecord", deadline=None, print_blob=True)
+settings.load_profile("ffrecord")
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FFRECORD_BUILD_DIR", ROOT / "build"))

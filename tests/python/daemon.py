@@ -56,7 +56,7 @@ class Daemon:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait, return the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait(10)
+        code = self.process.wait(30)
         self.drain.join()
         assert self.process.stderr is not None
         self.process.stderr.close()

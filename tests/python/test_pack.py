@@ -324,7 +324,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(images: Path, tmp_path: 
             [sys.executable, "-c", code, str(images), str(tmp_path / target)],
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 130, done.stderr
         assert os.listdir(tmp_path) == ["images"]

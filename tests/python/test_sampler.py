@@ -6,12 +6,15 @@ tests cut and resume the stream at random places with random world sizes.
 
 import copy
 import json
+import multiprocessing
 import pickle
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord.torch import IndexBatch, Sampler
@@ -89,7 +92,6 @@ def test_every_world_size_sees_one_stream(
 
 
 @given(data=st.data(), count=st.integers(60, 400), seed=st.integers(0, 2**64 - 1))
-@settings(deadline=None)
 def test_resizing_in_mid_epoch_continues_the_stream(
     data: st.DataObject, count: int, seed: int
 ) -> None:
@@ -278,3 +280,30 @@ def test_the_order_is_uniform() -> None:
     chi = ((table - expected) ** 2 / expected).sum(axis=1)
 
     assert chi.max() < 130.0
+
+
+def share_of_rank(rank: int, folder: str, shares: "multiprocessing.Queue[list[int]]") -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    shares.put(next(iter(Sampler(100, 10))))
+    torch.distributed.destroy_process_group()
+
+
+def test_rank_and_world_size_come_from_torch_distributed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    shares = context.Queue()
+    processes = [
+        context.Process(target=share_of_rank, args=(rank, str(tmp_path), shares))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+
+    found = [shares.get(timeout=120) for _ in range(2)]
+
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    order = [permute(0, 0, 0, 100, p) for p in range(10)]
+    assert sorted(found) == sorted([order[:5], order[5:]])

@@ -91,7 +91,7 @@ def test_torchs_own_loader_gives_the_order_under_any_start_method(path: Path, me
         num_workers=2,
         collate_fn=collate,
         multiprocessing_context=method,
-        timeout=60,
+        timeout=180,
     )
 
     assert labels(loader) == expected()
@@ -120,7 +120,7 @@ def test_torchs_own_collate_takes_batches_of_numbers(path: Path) -> None:
 )
 def test_every_mode_gives_the_same_epochs(path: Path, options: dict[str, Any]) -> None:
     dataset = Dataset(path)
-    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), timeout=60, **options)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), timeout=180, **options)
 
     assert labels(loader) == expected(epoch=0)
     assert labels(loader) == expected(epoch=1)

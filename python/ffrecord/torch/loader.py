@@ -112,7 +112,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _threaded(self) -> Iterator[Any]:
         depth = self._threads * self._thread_prefetch
-        pinned = self.pin_memory and torch.accelerator.is_available()
+        pinned = self.pin_memory and torch.cuda.is_available()
         assert self.batch_sampler is not None  # batch_size is not None.
         ahead: deque[Future[Any]] = deque()
         pool = ThreadPoolExecutor(self._threads, "ffrecord-loader")
