@@ -236,7 +236,9 @@ Result<CollectiveEngine::Completion> CollectiveEngine::WaitAny(std::chrono::mill
   std::unique_lock lock(impl_->mutex);
   for (;;) {
     if (!impl_->done.empty()) return impl_->TakeLocked(impl_->done.begin());
-    if (impl_->is_shut_down && impl_->pending.empty()) return *impl_->closed;
+    // Whatever ended the group before: nothing will end any more.
+    if (impl_->is_shut_down && impl_->pending.empty())
+      return Error{ErrorCode::kUnavailable, impl_->closed->message};
     if (impl_->ended.wait_until(lock, deadline) == std::cv_status::timeout && impl_->done.empty() &&
         !(impl_->is_shut_down && impl_->pending.empty())) {
       return Error{ErrorCode::kDeadlineExceeded, "no collective operation ended within " +

@@ -173,3 +173,27 @@ def save_checkpoint(
 
 def list_checkpoints(target: str, timeout_s: float) -> list[tuple[int, str, int]]: ...
 def remove_checkpoint(target: str, step: int, timeout_s: float) -> None: ...
+
+@final
+class CollectiveEngine:
+    """A rank of a group that reduces arrays together."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        listen_host: str,
+        timeout_s: float,
+        chunk_size_bytes: int,
+    ) -> None: ...
+    @property
+    def address(self) -> str: ...
+    def connect(self, addresses: Sequence[str], secret: bytes) -> None: ...
+    def all_reduce(self, address: int, count: int, dtype: str, op: str) -> int:
+        """Start on `count` elements in memory that the caller keeps; returns a token."""
+    def wait(self, token: int) -> None: ...
+    def wait_any(self, timeout_s: float) -> tuple[int, Exception | None, int, int] | None:
+        """Token, error, began and ended (time.monotonic_ns) of an operation that has ended."""
+    def shutdown(self) -> None: ...
+    def stats(self) -> dict[str, int]: ...

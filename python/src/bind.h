@@ -14,6 +14,7 @@ namespace py = pybind11;
 
 // One for each bind_<class>.cpp; called once, by module.cpp, bases before users.
 void BindBatch(py::module_& module);
+void BindCollective(py::module_& module);
 void BindDataset(py::module_& module);
 void BindIoProbe(py::module_& module);
 void BindPermutation(py::module_& module);

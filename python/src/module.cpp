@@ -13,4 +13,5 @@ PYBIND11_MODULE(_ffrecord, module) {
   BindPermutation(module);
   BindIoProbe(module);
   BindCheckpoint(module);
+  BindCollective(module);
 }

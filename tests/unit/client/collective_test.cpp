@@ -527,6 +527,18 @@ TEST(CollectiveTest, ShutdownWakesAllWhoWait) {
   pumps.join();
 }
 
+// A pump tells "nothing yet" from "never again" by these codes.
+TEST(CollectiveTest, AfterShutdownWaitAnyIsUnavailableThoughTheGroupHadRunOutOfTime) {
+  Group group(2, {.timeout = 300ms});
+  group.Connect();
+  CollectiveEngine& engine = group.engines[0];
+  std::vector<float> data(10);
+  EXPECT_EQ(AllReduce(engine, data).error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(engine.WaitAny(1ms).error().code, ErrorCode::kDeadlineExceeded);
+  engine.Shutdown();
+  EXPECT_EQ(engine.WaitAny(20s).error().code, ErrorCode::kUnavailable);
+}
+
 TEST(CollectiveTest, AnEndInGoodOrderDoesNotSpoilWhatOthersStillReceive) {
   for (int round = 0; round < 20; ++round) {
     Group group(3, {.timeout = 20s});

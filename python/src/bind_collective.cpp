@@ -1,0 +1,132 @@
+#include <ffrecord/client/collective.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "python/src/bind.h"
+#include "python/src/errors.h"
+
+namespace ffrecord::python {
+namespace {
+
+using client::CollectiveEngine;
+using client::ReduceOp;
+using client::ReduceType;
+
+constexpr std::array<std::pair<std::string_view, ReduceType>, 6> kTypes{
+    {{"float32", ReduceType::kF32},
+     {"float64", ReduceType::kF64},
+     {"float16", ReduceType::kF16},
+     {"bfloat16", ReduceType::kBf16},
+     {"int32", ReduceType::kI32},
+     {"int64", ReduceType::kI64}}};
+constexpr std::array<std::pair<std::string_view, ReduceOp>, 4> kOps{
+    {{"sum", ReduceOp::kSum},
+     {"average", ReduceOp::kAverage},
+     {"min", ReduceOp::kMin},
+     {"max", ReduceOp::kMax}}};
+
+template <class Table>
+auto Named(const Table& table, std::string_view name, const char* what) {
+  const auto* const found = std::find_if(table.begin(), table.end(),
+                                         [&](const auto& entry) { return entry.first == name; });
+  if (found == table.end())
+    Raise(
+        {ErrorCode::kInvalidArgument, "no " + std::string(what) + " '" + std::string(name) + "'"});
+  return found->second;
+}
+
+// A timeout that no clock can hold means a day, which is as good as for ever.
+std::chrono::milliseconds Milliseconds(double seconds) {
+  if (!(seconds >= 0))
+    Raise({ErrorCode::kInvalidArgument,
+           "a timeout is a number of seconds, not " + std::to_string(seconds)});
+  return std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::ceil(std::min(seconds, 86'400.0) * 1000)));
+}
+
+// The exception that Raise() would raise, as a value; None for success.
+py::object AsException(const Result<void>& outcome) {
+  if (outcome) return py::none();
+  try {
+    Raise(outcome.error());
+  } catch (const py::error_already_set& raised) {
+    return raised.value();
+  }
+}
+
+py::object WaitAny(CollectiveEngine& engine, double timeout_s) {
+  const auto timeout = Milliseconds(timeout_s);
+  auto completion = WithoutGil([&] { return engine.WaitAny(timeout); });
+  if (!completion && completion.error().code == ErrorCode::kDeadlineExceeded) return py::none();
+  const auto ended = ValueOrRaise(std::move(completion));
+  return py::make_tuple(ended.token, AsException(ended.outcome), ended.began_ns, ended.ended_ns);
+}
+
+void Connect(CollectiveEngine& engine, const std::vector<std::string>& addresses,
+             const std::string& secret) {
+  std::array<std::byte, 16> bytes{};
+  if (secret.size() != bytes.size())
+    Raise({ErrorCode::kInvalidArgument, "the secret of a group has 16 bytes"});
+  std::transform(secret.begin(), secret.end(), bytes.begin(),
+                 [](char byte) { return static_cast<std::byte>(byte); });
+  OkOrRaise(WithoutGil([&] { return engine.Connect(addresses, bytes); }));
+}
+
+py::dict Stats(const CollectiveEngine& engine) {
+  const auto stats = engine.stats();
+  py::dict dict;
+  dict["bytes_sent"] = stats.bytes_sent;
+  dict["bytes_received"] = stats.bytes_received;
+  dict["operations"] = stats.operations;
+  dict["reduce_ns"] = stats.reduce_ns;
+  return dict;
+}
+
+}  // namespace
+
+void BindCollective(py::module_& module) {
+  py::class_<CollectiveEngine>(module, "CollectiveEngine", py::is_final())
+      .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
+                       double timeout_s, std::uint64_t chunk_size_bytes) {
+             return ValueOrRaise(CollectiveEngine::Create(rank, world_size,
+                                                          {.listen_host = std::move(listen_host),
+                                                           .timeout = Milliseconds(timeout_s),
+                                                           .chunk_size_bytes = chunk_size_bytes}));
+           }),
+           py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
+           py::arg("timeout_s"), py::arg("chunk_size_bytes"))
+      .def_property_readonly("address", &CollectiveEngine::address)
+      .def(
+          "connect",
+          [](CollectiveEngine& engine, const std::vector<std::string>& addresses,
+             const py::bytes& secret) { Connect(engine, addresses, secret); },
+          py::arg("addresses"), py::arg("secret"))
+      .def(
+          "all_reduce",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
+             std::string_view dtype, std::string_view op) {
+            return ValueOrRaise(engine.AllReduce(reinterpret_cast<void*>(address), count,
+                                                 Named(kTypes, dtype, "element type"),
+                                                 Named(kOps, op, "operation")));
+          },
+          py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("op"))
+      .def(
+          "wait",
+          [](CollectiveEngine& engine, std::uint64_t token) {
+            OkOrRaise(WithoutGil([&] { return engine.Wait(token); }));
+          },
+          py::arg("token"))
+      .def("wait_any", &WaitAny, py::arg("timeout_s"))
+      .def("shutdown", &CollectiveEngine::Shutdown)
+      .def("stats", &Stats);
+}
+
+}  // namespace ffrecord::python

@@ -1,0 +1,261 @@
+"""Goal: gradients of DDP through the hook equal those of default DDP, bit for bit on all ranks.
+
+Method: spawned ranks train a small model with both and write what they saw to files; ranks that
+are killed, stopped or refuse, and what the others then raise, and when.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import ffrecord.torch
+from ffrecord import errors
+from ffrecord.torch import CommHook, comm_hook
+
+TIMEOUT_S = 8.0
+
+
+def start(rank: int, body: Callable[..., Any], world: int, folder: str, *rest: object) -> None:
+    """One rank: joins the process group through a file, runs `body`, writes what it returns."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
+    )
+    found = body(rank, world, Path(folder), *rest)
+    Path(folder, f"found{rank}.json").write_text(json.dumps(found))
+    # No destroy_process_group(): exit must be clean without it.
+
+
+def run(body: Callable[..., Any], world: int, folder: Path, *rest: object) -> list[Any]:
+    """Spawns ranks and waits for their orderly end; returns what they found."""
+    mp.start_processes(start, (body, world, str(folder), *rest), nprocs=world, start_method="spawn")
+    return [json.loads((folder / f"found{rank}.json").read_text()) for rank in range(world)]
+
+
+def make_model(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(5)
+    layers = [nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 10)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def gradients_of(
+    rank: int, dtype: torch.dtype, hook: CommHook | None, view: bool
+) -> list[torch.Tensor]:
+    """The gradients of three steps, one after another; buckets are small, so there are several."""
+    model = DistributedDataParallel(
+        make_model(dtype), bucket_cap_mb=0.1, gradient_as_bucket_view=view
+    )
+    if hook is not None:
+        model.register_comm_hook(hook, comm_hook)
+    gradients = []
+    for step in range(3):
+        torch.manual_seed(100 * step + rank)
+        model.zero_grad()
+        model(torch.randn(16, 64).to(dtype)).square().mean().backward()
+        gradients += [p.grad.detach().clone() for p in model.parameters() if p.grad is not None]
+    return gradients
+
+
+def compare(rank: int, world: int, folder: Path, cases: list[tuple[str, bool]]) -> object:
+    del world
+    found = []
+    for dtype_name, view in cases:
+        dtype = getattr(torch, dtype_name)
+        with CommHook(timeout_s=TIMEOUT_S, chunk_size_bytes=4096) as hook:
+            ours = gradients_of(rank, dtype, hook, view)
+            stats = hook.stats()
+        theirs = gradients_of(rank, dtype, None, view)
+        bits = torch.cat([g.flatten() for g in ours]).view(torch.uint8).numpy().tobytes()
+        (folder / f"{dtype_name}{rank}").write_bytes(bits)
+        scale = max(float(g.double().abs().max()) for g in theirs)
+        error = max(
+            float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True)
+        )
+        found.append(
+            {
+                "error": error / scale,
+                "buckets": max(t.bucket for t in stats.transfers) + 1,
+                "transfers": len(stats.transfers),
+                "ok": all(t.ok for t in stats.transfers),
+                "in_order": all(
+                    t.submitted_ns <= t.ended_ns and t.began_ns <= t.ended_ns
+                    for t in stats.transfers
+                ),
+                "size_bytes": sum(t.size_bytes for t in stats.transfers),
+                "gradient_bytes": sum(g.numel() * g.element_size() for g in ours),
+                "operations": stats.operations,
+                "bytes_sent": stats.bytes_sent,
+            }
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "cases", "tolerances"),
+    [
+        (2, [("float32", False), ("float64", True), ("float16", True)], [1e-6, 1e-14, 2e-3]),
+        (3, [("float32", True), ("bfloat16", False)], [1e-6, 2e-2]),
+    ],
+)
+def test_gradients_are_those_of_default_ddp_and_equal_in_bits_on_all_ranks(
+    tmp_path: Path, world: int, cases: list[tuple[str, bool]], tolerances: list[float]
+) -> None:
+    found = run(compare, world, tmp_path, cases)
+
+    for case, ((dtype_name, _), tolerance) in enumerate(zip(cases, tolerances, strict=True)):
+        bits = {(tmp_path / f"{dtype_name}{rank}").read_bytes() for rank in range(world)}
+        assert len(bits) == 1
+        for rank in (found[rank][case] for rank in range(world)):
+            assert rank["error"] <= tolerance
+            assert rank["ok"] and rank["in_order"]
+            assert rank["buckets"] > 1
+            assert rank["size_bytes"] == rank["gradient_bytes"]
+            assert rank["operations"] == rank["transfers"] + 1  # The first one joins the ring.
+            assert rank["bytes_sent"] >= rank["gradient_bytes"] * 2 * (world - 1) / world * 0.99
+
+
+def killed(rank: int, world: int, folder: Path, how: int) -> object:
+    hook = CommHook(timeout_s=TIMEOUT_S if how == signal.SIGKILL else 2.0)
+    ddp = DistributedDataParallel(make_model(torch.float32))
+    assert hook.register(ddp) is hook
+    for step in range(1000):
+        if rank == 1 and step == 3:
+            (folder / "gone").touch()
+            os.kill(os.getpid(), how)
+        began = time.monotonic()
+        try:
+            ddp(torch.randn(16, 64)).square().mean().backward()
+        except RuntimeError as error:
+            later = ""
+            try:
+                hook.all_reduce_average(torch.zeros(3))
+            except (errors.UnavailableError, errors.DeadlineExceeded) as closed:
+                later = str(closed)
+            return {"error": str(error), "took_s": time.monotonic() - began, "later": later}
+    return {"error": "none"}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_raises_on_the_others_and_nobody_hangs(
+    tmp_path: Path, how: int
+) -> None:
+    world = 3
+    context = mp.start_processes(
+        start,
+        (killed, world, str(tmp_path), how),
+        nprocs=world,
+        start_method="spawn",
+        join=False,
+    )
+    assert context is not None
+    try:
+        for rank in (0, 2):
+            context.processes[rank].join(100)
+            assert context.processes[rank].exitcode == 0
+    finally:
+        for process in context.processes:
+            process.kill()
+            process.join(10)
+
+    for rank in (0, 2):
+        found = json.loads((tmp_path / f"found{rank}.json").read_text())
+        assert "rank 1" in found["error"]
+        assert "rank 1" in found["later"]
+        assert found["took_s"] < TIMEOUT_S
+
+
+def alone(rank: int, world: int, folder: Path) -> object:
+    """World size one, tensors that are refused, a hook that is closed and one that is dropped."""
+    del rank, world, folder
+    refused = []
+    hook = CommHook(timeout_s=TIMEOUT_S)
+    tensor = torch.arange(5.0)
+    value = hook.all_reduce_average(tensor).wait()
+    for wrong in (torch.zeros(2, dtype=torch.int32), torch.zeros(2, device="meta")):
+        try:
+            hook.all_reduce_average(wrong)
+        except TypeError as error:
+            refused.append(str(error))
+    try:
+        hook.all_reduce_average(torch.zeros(4, 4).t()[:2])
+    except ValueError as error:
+        refused.append(str(error))
+    hook.close()
+    hook.close()
+    try:
+        hook.all_reduce_average(tensor)
+    except ConnectionError as error:
+        refused.append(str(error))
+    thread = CommHook()._pump.thread  # Dropped at once.
+    thread.join(10)
+    return {
+        "same": value is tensor or bool((value == tensor).all()),
+        "refused": refused,
+        "alive": thread.is_alive(),
+    }
+
+
+def test_misuse_is_refused_and_a_dropped_hook_ends_its_thread(tmp_path: Path) -> None:
+    (found,) = run(alone, 1, tmp_path)
+    assert found["same"]
+    assert not found["alive"]
+    integers, device, strides, closed = found["refused"]
+    assert "int32" in integers
+    assert "meta" in device and "CPU memory" in device
+    assert "contiguous" in strides
+    assert "shut down" in closed
+
+
+def different(rank: int, world: int, folder: Path) -> object:
+    del world, folder
+    with CommHook(timeout_s=TIMEOUT_S) as hook:
+        future = hook.all_reduce_average(torch.ones(10 + rank))
+        try:
+            future.wait()
+        except ValueError as error:
+            return str(error)
+    return "nothing"
+
+
+def test_buckets_that_differ_between_ranks_name_both(tmp_path: Path) -> None:
+    for found in run(different, 2, tmp_path):
+        assert "average of 10 f32" in found
+        assert "average of 11 f32" in found
+
+
+def refused_listener(rank: int, world: int, folder: Path) -> object:
+    del world, folder
+    try:
+        CommHook(timeout_s=TIMEOUT_S, listen_host="203.0.113.1" if rank == 1 else "127.0.0.1")
+    except OSError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_rank_that_cannot_listen_is_named_on_the_others(tmp_path: Path) -> None:
+    zero, one = run(refused_listener, 2, tmp_path)
+    assert "203.0.113.1" in one
+    assert "[1]" in zero
+
+
+def test_without_torch_distributed_the_error_says_what_to_call() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        CommHook()
+
+
+def test_the_hook_is_what_ddp_asks_for() -> None:
+    assert ffrecord.torch.comm_hook is comm_hook
+    annotations = comm_hook.__annotations__
+    assert annotations["bucket"] is dist.GradBucket
+    assert annotations["return"] == torch.futures.Future[torch.Tensor]
