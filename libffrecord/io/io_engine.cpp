@@ -130,9 +130,10 @@ Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32
                     const std::function<void(IoRequest&)>& ended) {
   FFR_ASSERT(depth > 0);
   FFR_ASSERT(engine.in_flight() == 0);
-  auto run = Run(engine, requests, depth, ended).ToTheEnd();
-  if (!run) DrainOrDie(engine);
-  return run;
+  Run run(engine, requests, depth, ended);  // Outlives what the engine holds of it.
+  auto result = run.ToTheEnd();
+  if (!result) DrainOrDie(engine);
+  return result;
 }
 
 }  // namespace ffrecord

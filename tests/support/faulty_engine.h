@@ -31,6 +31,10 @@ struct Faults {
   };
   std::vector<Failure> failures;
 
+  // The `failed_submit`-th call of Submit() (from 1) that finds requests in flight fails as a
+  // whole. 0: none.
+  std::uint64_t failed_submit = 0;
+
   // Transfers longer than this move a random part of it, a multiple of this. 0: none.
   std::uint64_t short_transfer_unit_bytes = 0;
 
@@ -79,6 +83,8 @@ class FaultyEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
   Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
+    if (in_flight_ > 0 && ++late_submits_ == faults_.failed_submit)
+      return Error{ErrorCode::kIo, "faulty: submit", EIO};
     std::size_t offered = std::min<std::size_t>(requests.size(), faults_.depth - in_flight_);
     if (faults_.disorder && offered > 1) offered = 1 + random_() % offered;
     std::uint32_t taken = 0;
@@ -187,6 +193,7 @@ class FaultyEngine final : public IoEngine {
   std::unordered_map<IoRequest*, std::unique_ptr<Shadow>> shadows_;  // In the real engine's hands.
   std::vector<IoRequest*> ready_;
   std::uint32_t in_flight_ = 0;
+  std::uint64_t late_submits_ = 0;
 };
 
 // Runs `operation(engine, nth)` with the first request of `kind` failing, then the second, and so

@@ -120,6 +120,35 @@ TEST_F(IoEngineTest, InterruptedTransfersAreRetriedOthersFailAlone) {
   EXPECT_TRUE(AllRead(requests));
 }
 
+TEST_F(IoEngineTest, EngineThatFailsInTheMiddleIsAnErrorAndNothingStaysInFlight) {
+  auto ring = MakeUringEngine(8);
+  if (!ring) GTEST_SKIP() << ring.error().message;
+  Faults faults;
+  faults.failed_submit = 1;
+  FaultyEngine engine(std::move(ring).value(), faults);
+  auto requests = Reads(4, 5000);
+  // The first is a read of an empty pipe, which only a ring takes: still in flight at the failure.
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  requests[0].fd = read_end.get();
+  requests[0].offset_bytes = 0;
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(::write(write_end.get(), "late", 4), 4);
+  });
+
+  const auto run = RunAll(engine, requests, 3);
+
+  EXPECT_EQ(engine.in_flight(), 0U);
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().system_errno, EIO);
+  EXPECT_EQ(std::memcmp(requests[0].buffer.data(), "late", 4), 0);
+  writer.join();
+  EXPECT_EQ(Use(engine), 0);
+}
+
 TEST_F(IoEngineTest, EndlessInterruptionEndsAsAnError) {
   Faults faults;
   faults.failures = {{Kind::kRead, 1, -EAGAIN, true}};
