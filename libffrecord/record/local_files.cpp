@@ -121,7 +121,9 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
   std::vector<LocalFile> files;
   files.reserve(paths.size());
   for (const std::filesystem::path& path : paths) {
-    LocalFile local{path.string(), FFR_TRY(OpenReadOnly(path, options.io == IoPolicy::kDirect))};
+    LocalFile local;
+    local.name = path.string();
+    local.file = FFR_TRY(OpenReadOnly(path, options.io == IoPolicy::kDirect));
     // Batches are aligned to this much and no more.
     if (local.alignment_bytes() > BufferPool::kAlignment) local.file.direct_fd.Reset();
     files.push_back(std::move(local));

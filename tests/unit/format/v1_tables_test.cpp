@@ -100,7 +100,7 @@ TEST(V1TablesTest, OldFileKeepsEveryOtherCheck) {
 
 TEST(V1TablesTest, CombinedCrcIsThatOfTheWhole) {
   const std::string text(1000, 'q');
-  for (const std::size_t cut : {0, 1, 7, 500, 999, 1000}) {
+  for (const std::size_t cut : {0U, 1U, 7U, 500U, 999U, 1000U}) {
     const auto whole = AsBytes(text);
     EXPECT_EQ(CombineCrc32(Crc32(whole.first(cut)), Crc32(whole.subspan(cut)), 1000 - cut),
               Crc32(whole));

@@ -50,7 +50,7 @@ TEST(ZstdCodecTest, WhatGainsTooLittleIsKept) {
 
 TEST(ZstdCodecTest, CompressorIsReusedForRecordsOfAnySize) {
   ZstdCompressor compressor(1);
-  for (const std::size_t size : {100'000, 100, 1'000'000, 50}) {
+  for (const std::size_t size : {100'000U, 100U, 1'000'000U, 50U}) {
     const std::string raw(size, 'r');
     std::string back;
     ASSERT_TRUE(Expands(test::AsString(compressor.Compress(AsBytes(raw))), size, &back));

@@ -29,9 +29,9 @@ constexpr std::array<std::uint64_t, 3> kAll{0, 1, 2};
 std::vector<std::string> RecordsOfAllSizes() {
   std::mt19937_64 random(test::Seed());
   std::vector<std::string> records;
-  for (const std::size_t size : {0, 1, 100, 4096, 0, 0, 16 << 10, (16 << 10) + 1, 110'000, 1 << 20,
-                                 (1 << 20) + 1, 3, (3 << 20) + 17, 0, 5})
-    records.push_back(test::RandomText(size, random));
+  for (const int size : {0, 1, 100, 4096, 0, 0, 16 << 10, (16 << 10) + 1, 110'000, 1 << 20,
+                         (1 << 20) + 1, 3, (3 << 20) + 17, 0, 5})
+    records.push_back(test::RandomText(static_cast<std::size_t>(size), random));
   records.push_back(std::string(200'000, 'c'));  // Compresses well.
   for (int i = 0; i < 400; ++i) records.push_back("small " + std::to_string(i));
   return records;

@@ -20,7 +20,8 @@ using test::AsString;
 
 std::vector<std::string> Records() {
   std::vector<std::string> records;
-  for (int i = 0; i < 2000; ++i) records.push_back(std::string(i % 700, static_cast<char>(i)));
+  for (std::size_t i = 0; i < 2000; ++i)
+    records.push_back(std::string(i % 700, static_cast<char>(i)));
   return records;
 }
 
