@@ -5,11 +5,15 @@
 #include <ffrecord/record_reader.h>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 
+#include "libffrecord/format/v2_index.h"
 #include "seed.h"
 #include "test_file.h"
 
@@ -267,6 +271,63 @@ TEST(RecordReaderTest, ColumnsOfABatchAreViews) {
   EXPECT_EQ(labels, std::string("\3\3\0\0\1\1", 6));
   EXPECT_EQ(batch.GatherFixed(0, {}).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(batch.GatherFixed(1, {}).error().code, ErrorCode::kInvalidArgument);
+}
+
+// A file of so many records of which nothing exists but what opening needs: 24 GB of holes.
+void MakeHuge(const std::filesystem::path& path, std::uint64_t record_count) {
+  V2Header header;
+  const IndexGeometry geometry{record_count, header.pages_per_segment};
+  std::vector<std::uint64_t> segments(geometry.segment_count());
+  for (std::size_t i = 0; i < segments.size(); ++i) segments[i] = 4096 + i * (256 * 4096 + 4096);
+  const auto directory = std::as_bytes(std::span(segments));
+  const std::uint64_t directory_offset = 4096 + segments.size() * (256 * 4096 + 4096);
+  V2Footer footer;
+  footer.record_count = record_count;
+  footer.sections = {{V2Section::kSegmentDirectory, directory_offset, directory.size(),
+                      SectionCheck(directory, header.file_id, directory_offset)}};
+  const auto encoded_footer = EncodeV2Footer(footer);
+  const std::uint64_t footer_offset = (directory_offset + directory.size() + 4095) / 4096 * 4096;
+  const std::uint64_t file_size = footer_offset + 4096;
+  std::array<std::byte, V2Header::kEncodedSizeBytes> encoded_header;
+  EncodeV2Header(header, encoded_header);
+  std::array<std::byte, V2Tail::kEncodedSizeBytes> tail;
+  EncodeV2Tail({footer_offset, encoded_footer.size(),
+                FooterCheck(encoded_footer, header.file_id, footer_offset)},
+               header.file_id, file_size, tail);
+  std::ofstream stream(path, std::ios::binary);
+  const auto put = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+  };
+  put(0, encoded_header);
+  put(directory_offset, directory);
+  put(footer_offset, encoded_footer);
+  put(file_size - tail.size(), tail);
+  ASSERT_TRUE(stream.flush());
+}
+
+TEST(RecordReaderTest, OpensABillionRecordsWithoutReadingTheirIndex) {
+  const test::TempFolder folder;
+  MakeHuge(folder / "huge.ffr", 1'000'000'000);
+  rusage before{};
+  ASSERT_EQ(getrusage(RUSAGE_SELF, &before), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto reader = OpenOne(folder / "huge.ffr");
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  rusage after{};
+  ASSERT_EQ(getrusage(RUSAGE_SELF, &after), 0);
+
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(reader.value().record_count(), 1'000'000'000U);
+  EXPECT_LT(took.count(), 500);  // A few; far more where the machine is busy.
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 8 << 10);  // KiB
+  std::cout << took.count() << " ms" << std::endl;
+  // Its index pages are holes, and a hole is no page.
+  const Batch batch =
+      reader.value().ReadBatch(std::array<std::uint64_t, 2>{0, 999'999'999}).value();
+  EXPECT_EQ(batch.statuses()[0], ErrorCode::kCorruption);
+  EXPECT_EQ(batch.statuses()[1], ErrorCode::kCorruption);
 }
 
 TEST(RecordReaderTest, FailedOpenLeaksNoDescriptor) {
