@@ -167,8 +167,7 @@ void Worker::ReadMailbox() {
 void Worker::TurnAll() {
   auto ready = std::exchange(ready_, {});
   std::ranges::sort(ready);
-  const auto repeated = std::ranges::unique(ready);
-  ready.erase(repeated.begin(), repeated.end());
+  ready.erase(std::unique(ready.begin(), ready.end()), ready.end());
   for (const std::uint64_t id : ready) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) continue;

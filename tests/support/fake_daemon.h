@@ -1,0 +1,119 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::test {
+
+// Takes connections on a port of its own, greets, and leaves the rest to a script: a daemon that
+// answers as a test wants it.
+class FakeDaemon {
+ public:
+  // One request of one connection, its body and payload; what to answer is the script's affair.
+  // False: the connection is closed without another word.
+  struct Request {
+    net::Endpoint& endpoint;
+    net::FrameHeader header;
+    std::vector<std::byte> body;
+    int connection;  // Counted from 0.
+    std::deque<std::vector<std::byte>>& payloads;
+  };
+  using Script = std::function<bool(Request&)>;
+
+  explicit FakeDaemon(Script script, bool greets = true)
+      : script_(std::move(script)),
+        greets_(greets),
+        listener_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
+        thread_([this] { Run(); }) {}
+  ~FakeDaemon() {
+    is_over_ = true;
+    thread_.join();
+  }
+  FakeDaemon(const FakeDaemon&) = delete;
+  FakeDaemon& operator=(const FakeDaemon&) = delete;
+
+  const net::Address& address() const { return listener_.address(); }
+  std::string Uri(const std::string& name) const {
+    return "ffrecord://" + address().ToString() + "/" + name;
+  }
+  int connection_count() const { return connection_count_; }
+
+  static void Send(Request& request, net::FrameType type, std::span<const std::byte> body,
+                   std::span<const std::byte> payload = {}) {
+    net::FrameHeader header;
+    header.type = type;
+    header.request_id = request.header.request_id;
+    // It goes out with the next round, and stays in place until the end. The client may have gone
+    // by now: that is for the test to notice.
+    request.payloads.emplace_back(payload.begin(), payload.end());
+    const std::span<const std::byte> kept = request.payloads.back();
+    (void)request.endpoint.Send(header, body, {&kept, 1});
+  }
+  static void SendError(Request& request, ErrorCode code, std::uint32_t system_errno = 0) {
+    Send(request, net::FrameType::kError,
+         net::ErrorReply{code, system_errno, "as the test wants it"}.Encode());
+  }
+
+ private:
+  void Run() {
+    std::vector<std::pair<std::unique_ptr<net::Endpoint>, int>> connections;
+    std::vector<std::byte> payload(8 << 20);
+    while (!is_over_) {
+      if (auto accepted = listener_.Accept(); accepted && accepted.value())
+        connections.emplace_back(std::move(accepted).value(), connection_count_++);
+      for (auto& [endpoint, number] : connections) {
+        endpoint->SetLimits({});
+        const auto event = endpoint->Poll();
+        if (!event || event.value() != net::Endpoint::Event::kFrame) continue;
+        const net::FrameHeader header = endpoint->header();
+        Request request{*endpoint,
+                        header,
+                        {endpoint->body().begin(), endpoint->body().end()},
+                        number,
+                        payloads_};
+        if (header.payload_size_bytes > 0) {
+          const auto place = std::span(payload).first(header.payload_size_bytes);
+          (void)endpoint->ReceivePayload({&place, 1});
+          while (!is_over_) {
+            const auto landed = endpoint->Poll();
+            if (!landed || landed.value() != net::Endpoint::Event::kNone) break;
+          }
+        }
+        if (!Answer(request)) endpoint->Close();
+      }
+      std::erase_if(connections, [](const auto& one) { return one.first->fd() < 0; });
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
+  bool Answer(Request& request) {
+    if (request.header.type != net::FrameType::kHello) return script_(request);
+    if (!greets_) return true;
+    net::HelloReply reply;
+    reply.body_size_bytes_max = 2U << 20;
+    reply.payload_size_bytes_max = 8U << 20;
+    Send(request, net::ReplyTo(net::FrameType::kHello), reply.Encode());
+    return true;
+  }
+
+  const Script script_;
+  const bool greets_;
+  net::TcpListener listener_;
+  std::deque<std::vector<std::byte>> payloads_;
+  std::atomic<int> connection_count_{0};
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+}  // namespace ffrecord::test
