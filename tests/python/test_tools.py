@@ -1,0 +1,151 @@
+"""The programs that judge others: the benchmark harness, the counter of tests, the demo's check.
+
+Method: feed each with figures whose outcome is known, wrong ones included.
+"""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def load(path: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Import a file by its path, its folder in sight."""
+    file = ROOT / path
+    monkeypatch.syspath_prepend(str(file.parent))
+    spec = importlib.util.spec_from_file_location(f"tool_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_arms_take_turns_and_another_one_begins_each_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = load("benchmarks/harness.py", monkeypatch)
+    order: list[str] = []
+
+    def arm(name: str) -> Any:  # noqa: ANN401 - of a module loaded by path
+        return harness.Arm(name, "", lambda number: order.append(name) or float(number))
+
+    values = harness.interleave([arm("a"), arm("b"), arm("c")], 3)
+
+    assert order == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+    assert values == {"a": [0, 1, 2], "b": [0, 1, 2], "c": [0, 1, 2]}
+
+
+def test_a_ratio_is_the_median_of_the_ratios_of_each_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    harness = load("benchmarks/harness.py", monkeypatch)
+    arms = [harness.Arm("ours", "", float), harness.Arm("fio", "", float)]
+    # The machine slows down by ten in the last round, for both alike.
+    values = {"ours": [100.0, 110.0, 12.0], "fio": [50.0, 100.0, 10.0]}
+    outcome = harness.Outcome("images/s", arms, values, {"images_vs_fio": ("ours", "fio")})
+
+    found = harness.report("read", harness.Settings(True, 3, tmp_path, tmp_path), outcome)
+
+    assert found["ratios"] == {"images_vs_fio": 1.2}
+    assert found["bench"] == "read"
+    assert [arm["median"] for arm in found["arms"]] == [100, 50]
+    assert "images_vs_fio" in harness.table(found)
+
+
+def test_a_file_is_known_to_be_cold_or_warm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    harness = load("benchmarks/harness.py", monkeypatch)
+    path = tmp_path / "data"
+    path.write_bytes(bytes(1 << 20))
+
+    harness.make_warm(path)
+
+    assert harness.cached_share(path) >= harness.WARM_SHARE_MIN
+
+
+def test_failed_and_skipped_tests_are_counted_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    run_tests = load("tools/dev/run_tests.py", monkeypatch)
+    report = tmp_path / "junit.xml"
+    report.write_text(
+        "<testsuites><testsuite><testcase name='a'/><testcase name='b'><failure/></testcase>"
+        "<testcase name='c'><skipped/></testcase><testcase name='d'><error/></testcase>"
+        "</testsuite></testsuites>"
+    )
+
+    assert str(run_tests.junit_counts(report)) == "1 passed, 2 failed, 1 skipped"
+
+
+def logged(steps: dict[int, list[int]], loss: float, digest: str) -> list[dict[str, Any]]:
+    """What one rank logs: which samples each step learned from."""
+    events: list[dict[str, Any]] = [{"event": "start"}, {"event": "epoch", "epoch": 0, "step": 0}]
+    events += [
+        {"event": "step", "step": step, "loss": loss / step, "ids": ids}
+        for step, ids in steps.items()
+    ]
+    return [*events, {"event": "end", "step": max(steps), "digest": digest}]
+
+
+def test_the_demo_sees_a_resumed_run_that_strays(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL")
+    demo = load("tools/demo_lib/demo.py", monkeypatch)
+    samples = {step: [2 * step, 2 * step + 1] for step in range(1, 9)}
+    whole = demo.Run("whole", [logged(samples, 1.0, "same")])
+    killed = demo.Run("killed", [logged({s: samples[s] for s in range(1, 6)}, 1.0, "")[:-1]])
+
+    def resumed(steps: dict[int, list[int]], loss: float, digest: str) -> Any:  # noqa: ANN401
+        events = [{"event": "resume", "step": 4}, *logged(steps, loss, digest)]
+        return demo.Run("resumed", [events])
+
+    rest = {s: samples[s] for s in range(5, 9)}
+    strayed = rest | {6: samples[7], 7: samples[6]}
+
+    assert demo.compare(whole, killed, resumed(rest, 1.0, "same"))["exact"]
+    assert not demo.compare(whole, killed, resumed(strayed, 1.0, "same"))["same_samples"]
+    assert not demo.compare(whole, killed, resumed(rest, 1.5, "same"))["same_losses"]
+    assert not demo.compare(whole, killed, resumed(rest, 1.0, "other"))["exact"]
+    assert not demo.compare(whole, killed, resumed({8: [16, 17]}, 1.0, "same"))["exact"]
+
+
+def setup_with(path: str) -> subprocess.CompletedProcess[str]:
+    """Run tools/setup with another PATH."""
+    return subprocess.run(
+        ["/bin/bash", str(ROOT / "tools" / "setup")],
+        env={"PATH": path, "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_setup_says_what_to_do_where_there_is_no_apt_get(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
+
+    done = setup_with(str(tmp_path))
+
+    assert done.returncode == 4
+    assert "no apt-get here" in done.stderr
+    assert "tools/packages.txt" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="no Debian")
+def test_setup_refuses_an_old_python(tmp_path: pathlib.Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 && exit\nexit 1\n')
+    python.chmod(0o755)
+
+    done = setup_with(f"{tmp_path}:{os.environ['PATH']}")
+
+    assert done.returncode == 4
+    assert "python3 is 3.9.2; Python 3.11 or newer is needed" in done.stderr
