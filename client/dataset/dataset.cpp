@@ -92,8 +92,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   const Location location = FFR_TRY(ParseNamed(address));
   if (files.empty())
     return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
-  // All are opened before the first byte travels: a damaged last file costs nothing then, and
-  // schemas that do not fit each other show.
+  // All at once, so that schemas that do not fit each other show.
   const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) total += all.file(i).size_bytes;
@@ -104,12 +103,13 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
     if (found) return Exists(location);
     if (found.error().code != ErrorCode::kNotFound) return found.error();
   }
+  // Before the first byte travels: an upload that falls silent for a long check is given up.
+  for (const auto& file : files) FFR_TRY(CheckFile(file));
   Upload upload(session, options);
   DatasetManifest manifest;
   const auto names = NamesOf(files);
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    FFR_TRY(CheckFile(files[i]));
     const auto tell = [&](std::uint64_t of_this) {
       if (progress) progress(done + of_this, total);
     };

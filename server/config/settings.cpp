@@ -1,5 +1,8 @@
 #include "server/config/settings.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <CLI/CLI.hpp>
 #include <map>
 
@@ -40,8 +43,13 @@ bool ParseCommandLine(int argc, char** argv, Settings& settings, int& exit_code)
   }
 }
 
+// Names other than localhost may lead anywhere, whatever they look like.
 bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return host == "localhost";
 }
 
 }  // namespace ffrecord::server

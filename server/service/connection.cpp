@@ -97,7 +97,8 @@ bool Connection::CheckTimeouts(Clock::time_point now) {
     return false;
   }
   const std::uint64_t unsent_bytes = endpoint_->bytes_queued();
-  const bool is_due = unsent_bytes > 0 || incoming_;
+  // While a frame is held it is our own jobs that are slow.
+  const bool is_due = !is_held_ && (unsent_bytes > 0 || incoming_);
   if (!is_due || unsent_bytes != unsent_bytes_seen_) {
     unsent_bytes_seen_ = unsent_bytes;
     if (has_greeted_) progress_ = now;

@@ -118,6 +118,7 @@ void Worker::Loop() {
       Tick();
       next_tick_ = now + kTickInterval;
     }
+    WakeStarved();
     const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
     const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
     WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
@@ -182,6 +183,7 @@ void Worker::TurnAll() {
       case Connection::After::kWait:
         break;
     }
+    if (connection.is_starved()) starved_.insert(id);
     if (connection.events() != found->second.events) Watch(connection, EPOLL_CTL_MOD);
   }
 }
@@ -198,9 +200,13 @@ void Worker::TakeLanded() {
     Touch(id);
   }
   landed_.clear();
-  if (!disk_.has_room()) return;
-  for (const auto& [id, member] : connections_)
-    if (member.connection->is_starved()) Touch(id);
+}
+
+// Those that the bound of the disk has stopped, once others have released.
+void Worker::WakeStarved() {
+  if (starved_.empty() || !disk_.has_room()) return;
+  ready_.insert(ready_.end(), starved_.begin(), starved_.end());
+  starved_.clear();
 }
 
 void Worker::Tick() {
@@ -208,7 +214,6 @@ void Worker::Tick() {
   std::vector<std::uint64_t> silent;
   for (const auto& [id, member] : connections_) {
     if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
-    if (member.connection->is_starved()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
   disk_.DropCondemned();

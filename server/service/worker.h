@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -58,6 +59,7 @@ class Worker {
   void WaitForEvents(std::chrono::milliseconds timeout);
   void TurnAll();
   void TakeLanded();
+  void WakeStarved();
   void Tick();
   void Add(std::unique_ptr<net::Endpoint> endpoint);
   void Wake();
@@ -81,6 +83,7 @@ class Worker {
   std::unordered_map<std::uint64_t, Member> connections_;
   std::uint64_t next_id_ = 1;
   std::vector<std::uint64_t> ready_;  // To be turned.
+  std::set<std::uint64_t> starved_;
   std::vector<DiskReader::Landed> landed_;
   std::chrono::steady_clock::time_point next_tick_;
   bool is_draining_ = false;

@@ -16,16 +16,15 @@
 
 namespace ffrecord::test {
 
-// A run of the real ffrecordd, whose path the build gives as FFRECORDD. Killed at the end if it
-// still runs.
+// A run of the real ffrecordd at the path `program`. Killed at the end if it still runs.
 class DaemonProcess {
  public:
   static constexpr int kStillRunning = -1000;
 
-  explicit DaemonProcess(std::vector<std::string> arguments) {
+  DaemonProcess(const std::string& program, std::vector<std::string> arguments) {
     int pipe[2];
     if (::pipe2(pipe, O_CLOEXEC) != 0) std::abort();
-    arguments.insert(arguments.begin(), FFRECORDD);
+    arguments.insert(arguments.begin(), program);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -33,7 +32,7 @@ class DaemonProcess {
     if (pid_ == 0) {
       ::dup2(pipe[1], STDERR_FILENO);
       ::dup2(pipe[1], STDOUT_FILENO);
-      ::execv(FFRECORDD, argv.data());
+      ::execv(program.c_str(), argv.data());
       ::_exit(127);
     }
     ::close(pipe[1]);

@@ -45,7 +45,7 @@ class FfrecorddTest : public testing::Test {
 
 TEST_F(FfrecorddTest, ServesAndEndsWithinTwoSecondsOfATermination) {
   for (const int signal : {SIGTERM, SIGINT}) {
-    DaemonProcess daemon(Arguments());
+    DaemonProcess daemon(FFRECORDD, Arguments());
     const std::string address = daemon.WaitReady();
     ASSERT_FALSE(address.empty()) << daemon.output();
     const std::string name = "name-" + std::to_string(signal);
@@ -67,7 +67,7 @@ TEST_F(FfrecorddTest, KeepsEverythingAcknowledgedThroughKills) {
   std::mt19937 random(test::Seed());
   std::vector<std::pair<std::string, std::vector<std::string>>> acknowledged;
   for (int round = 0; round < 6; ++round) {
-    DaemonProcess daemon(Arguments());
+    DaemonProcess daemon(FFRECORDD, Arguments());
     const std::string address = daemon.WaitReady();
     ASSERT_FALSE(address.empty()) << daemon.output();
     const auto uri = [&](const std::string& name) { return "ffrecord://" + address + "/" + name; };
@@ -96,7 +96,7 @@ TEST_F(FfrecorddTest, KeepsEverythingAcknowledgedThroughKills) {
 }
 
 TEST_F(FfrecorddTest, RefusesWhatItCannotDoWithWordsAndAStatus) {
-  DaemonProcess daemon(Arguments());
+  DaemonProcess daemon(FFRECORDD, Arguments());
   const std::string address = daemon.WaitReady();
   ASSERT_FALSE(address.empty()) << daemon.output();
   test::WriteFile(folder_ / "file", "");
@@ -118,6 +118,7 @@ TEST_F(FfrecorddTest, RefusesWhatItCannotDoWithWordsAndAStatus) {
       {{"--data", (folder_ / "no/parent").string(), "--listen", any}, kExitEnvironment, "parent"},
       {{"--data", (folder_ / "damaged").string(), "--listen", any}, kExitEnvironment, "metadata"},
       {{"--data", other, "--listen", "0.0.0.0:0"}, kExitUsage, "--insecure"},
+      {{"--data", other, "--listen", "127.example.org:0"}, kExitUsage, "--insecure"},
       {{"--data", other, "--listen", "nonsense:port"}, kExitUsage, "nonsense"},
       {{"--data", other, "--cores", "-1"}, kExitUsage, "cores"},
       {{"--data", other, "--io-engine", "magic"}, kExitUsage, "magic"},
@@ -125,7 +126,7 @@ TEST_F(FfrecorddTest, RefusesWhatItCannotDoWithWordsAndAStatus) {
       {{}, kExitUsage, "--data"},
   };
   for (const Refusal& refusal : refusals) {
-    DaemonProcess refused(refusal.arguments);
+    DaemonProcess refused(FFRECORDD, refusal.arguments);
     EXPECT_EQ(refused.Wait(10s), refusal.exit_code) << refusal.words << "\n" << refused.output();
     EXPECT_NE(refused.output().find(refusal.words), std::string::npos) << refusal.words << "\n"
                                                                        << refused.output();
@@ -137,7 +138,7 @@ TEST_F(FfrecorddTest, EachEngineServes) {
   for (const char* engine : {"threads", "io_uring"}) {
     auto arguments = Arguments();
     arguments.insert(arguments.end(), {"--io-engine", engine, "--cores", "1"});
-    DaemonProcess daemon(arguments);
+    DaemonProcess daemon(FFRECORDD, arguments);
     const std::string address = daemon.WaitReady();
     if (address.empty() && engine == std::string("io_uring")) GTEST_SKIP() << daemon.output();
     ASSERT_FALSE(address.empty()) << daemon.output();
@@ -155,7 +156,7 @@ TEST_F(FfrecorddTest, AFullDiskIsToldAndNothingHalfVisibleStays) {
   if (::mount("tmpfs", (folder_ / "data").c_str(), "tmpfs", 0, "size=6m") != 0)
     GTEST_SKIP() << "tmpfs cannot be mounted here";
   {
-    DaemonProcess daemon(Arguments());
+    DaemonProcess daemon(FFRECORDD, Arguments());
     const std::string address = daemon.WaitReady();
     ASSERT_FALSE(address.empty()) << daemon.output();
     const std::string base = "ffrecord://" + address + "/";
