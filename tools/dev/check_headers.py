@@ -34,7 +34,8 @@ def commands_by_folder(root: pathlib.Path, build: pathlib.Path) -> dict[pathlib.
             continue
         words = shlex.split(entry["command"])
         compiler = words[1] if pathlib.Path(words[0]).name == "ccache" else words[0]
-        flags = [word for word in words if word.startswith(KEEP)]
+        # Not the private folders of targets, *.p: no header of ours is in them.
+        flags = [word for word in words if word.startswith(KEEP) and not word.endswith(".p")]
         flags = [word for word in flags if "_FORTIFY_SOURCE" not in word]
         for at, word in enumerate(words[:-1]):  # -isystem takes its folder as the next word.
             if word == "-isystem":
@@ -46,13 +47,15 @@ def commands_by_folder(root: pathlib.Path, build: pathlib.Path) -> dict[pathlib.
 
 
 def command_for(header: pathlib.Path, commands: dict[pathlib.Path, list[str]]) -> list[str]:
-    """The command of the folder that shares the longest path with the header's."""
+    """The command of the folders that share the longest path with the header's; all their flags."""
 
     def shared(folder: pathlib.Path) -> int:
         pairs = zip(folder.parts, header.parent.parts, strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
-    return commands[max(sorted(commands), key=shared)]
+    nearest = max(map(shared, commands))
+    folders = [folder for folder in sorted(commands) if shared(folder) == nearest]
+    return list(dict.fromkeys(word for folder in folders for word in commands[folder]))
 
 
 def reached(root: pathlib.Path, header: pathlib.Path) -> dict[str, bytes]:
