@@ -179,7 +179,14 @@ def run_json(*command: object) -> dict[str, Any]:
 def cached_share(path: pathlib.Path) -> float:
     """Which share of a file's bytes is in the page cache, 0 to 1."""
     done = subprocess.run(
-        [foreign("fincore", "util-linux-extra"), "--bytes", "--noheadings", "--output", "RES", str(path)],
+        [
+            foreign("fincore", "util-linux-extra"),
+            "--bytes",
+            "--noheadings",
+            "--output",
+            "RES",
+            str(path),
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -1,7 +1,8 @@
 """Build and run the test suites; count all tests of all suites in one last line.
 
-    tools/test                  everything: what has to pass before a change lands
+    tools/test                  what has to pass before a change lands: every test once
     tools/test --quick          style, unit, conformance and python only
+    tools/test --all            also asan and tsan, which run the same tests again
     tools/test unit python      the suites named
 
 A suite is a build folder and what is run in it. Folders are kept, so a second run builds only what
@@ -145,7 +146,7 @@ ASAN = Build(
 TSAN = Build(
     "build-tsan",
     (*SANITIZED, "-Db_sanitize=thread"),
-    environment=(("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),),
+    environment=(("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0"),),
     wrapper="setarch --addr-no-randomize",
 )
 
@@ -206,6 +207,8 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     "fuzz": (f"each fuzz target for {FUZZ_SECONDS} s", fuzz_suite),
 }
 QUICK = ("style", "unit", "conformance", "python")
+# The same tests in sanitised builds: two more builds of everything.
+AGAIN = ("asan", "tsan")
 
 
 def main() -> int:
@@ -216,13 +219,15 @@ def main() -> int:
         epilog="\n".join(f"  {name:12} {what}" for name, (what, _) in SUITES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="all of them if none is named")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="which to run")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    parser.add_argument("--all", action="store_true", help=f"also {', '.join(AGAIN)}")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}")
-    names = arguments.suites or (QUICK if arguments.quick else tuple(SUITES))
+    every = tuple(name for name in SUITES if arguments.all or name not in AGAIN)
+    names = arguments.suites or (QUICK if arguments.quick else every)
 
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
