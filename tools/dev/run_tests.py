@@ -127,7 +127,7 @@ SANITIZED = (
     "-Dbenchmarks=disabled",
 )
 PLAIN = Build("build")
-CLANG = Build("build-clang", ("--buildtype=plain",), "clang++-14")
+CLANG = Build("build-clang", ("--buildtype=plain", "-Doptimization=1"), "clang++-14")
 FUZZ = Build(
     "build-fuzz",
     ("--buildtype=debug", "-Doptimization=1", "-Dfuzz=enabled", "-Db_lundef=false"),
