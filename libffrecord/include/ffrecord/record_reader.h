@@ -78,8 +78,8 @@ class FFR_EXPORT RecordReader {
   // spoils only its own status: kCorruption, kIo, or, from a daemon, kUnavailable or
   // kDeadlineExceeded. One submission; the calling thread waits.
   //
-  // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range, and with
-  // kIo (ENOMEM) if there is no memory for the batch.
+  // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range, with kIo
+  // (ENOMEM) if there is no memory for the batch, and if no read could be tried at all.
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices) const;
 
   // Why the record has the status it has, for people: file, index in it, what was found.

@@ -55,7 +55,8 @@ class [[nodiscard]] Result<void> : public Result<std::monostate> {
 };
 
 // The one macro: `auto header = FFR_TRY(Decode(bytes));` takes the value or returns the error.
-// Not for coroutines; does not nest in one expression.
+// Not for coroutines; does not nest in one expression; not beside other arguments, for what was
+// made of them before it returns would leak.
 #define FFR_TRY(expression)                                \
   __extension__({                                          \
     auto ffr_result = (expression);                        \
