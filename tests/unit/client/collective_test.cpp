@@ -16,6 +16,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "client/collective/handshake.h"
 #include "libffrecord/base/checksum.h"
@@ -308,7 +309,8 @@ class FakeRank {
   void Send(net::FrameType type, std::span<const std::byte> body,
             std::span<const std::byte> payload) {
     ASSERT_TRUE(neighbours_.next->Send({.type = type}, body, {&payload, 1}));
-    ASSERT_TRUE(net::Flush(*neighbours_.next, Clock::now() + 5s));
+    // Not asserted: the engine may refuse a frame by its head and hang up before the rest is sent.
+    std::ignore = net::Flush(*neighbours_.next, Clock::now() + 5s);
   }
   void Close() { neighbours_ = {}; }
 
