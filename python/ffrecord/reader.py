@@ -84,6 +84,7 @@ class Reader:
         self._max_corrupt = max_corrupt
         self._closed = False
         self._inner: _ffrecord.RecordReader | None = None
+        self._kept: dict[str, _ffrecord.RecordReader] = {}
         self._schema: _ffrecord.Schema | None = None
         self._columns: tuple[Column, ...] = ()
         self._damaged: dict[int, str] = {}
@@ -205,6 +206,7 @@ class Reader:
         """Let go of the files; batches that were read stay valid."""
         self._closed = True
         self._inner = None
+        self._kept = {}
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +232,6 @@ class Reader:
         return f"<ffrecord.Reader {first}{more}: {'closed' if self._closed else state}>"
 
     def _open(self) -> _ffrecord.RecordReader:
-        # Two threads may both open on first use; one result is kept, and both are right.
         if (inner := self._inner) is not None:
             return inner
         if self._closed:
@@ -242,6 +243,8 @@ class Reader:
             direct=self._options["direct"],
             timeout_s=self._options["timeout_s"],
         )
+        # Of threads that open at once all use what the first has kept, for it does the counting.
+        inner = self._kept.setdefault("reader", inner)
         for warning in inner.warnings:
             warnings.warn(warning, stacklevel=3)
         self._schema = inner.schema

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
+from ffrecord import _ffrecord
 
 SCHEMA = {"image": "bytes", "label": "i64", "name": "utf8", "box": "f32[2,2]", "flag": "bool"}
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -481,6 +483,28 @@ def test_threads_share_a_reader(plain: Path) -> None:
 
     assert failures == []
     assert reader.stats()["records"] == 8 * 100 * 16
+
+
+def test_threads_that_open_a_reader_at_once_use_the_same_one(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read first is counted too: both threads are in the middle of opening."""
+    reader = ffrecord.open(plain)
+    open_files = _ffrecord.RecordReader.open
+    both_are_here = threading.Barrier(2)
+
+    def open_together(*args: Any, **kwargs: Any) -> _ffrecord.RecordReader:
+        both_are_here.wait(60)
+        return open_files(*args, **kwargs)
+
+    monkeypatch.setattr(_ffrecord.RecordReader, "open", open_together)
+    threads = [threading.Thread(target=reader.read, args=([1, 2, 3],)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert reader.stats()["records"] == 6
 
 
 def read_in_child(reader: ffrecord.Reader, indices: list[int]) -> list[bytes]:
