@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -276,7 +275,7 @@ def test_a_damaged_record_is_skipped_replaced_or_kept(damaged: Path) -> None:
     assert list(found) == [7, 8]
     assert "damaged.ffr" in found[7]
     with pytest.raises(ValueError, match="raise, skip, replace, keep"):
-        reader.read([0], on_corrupt="ignore")  # type: ignore[arg-type]
+        reader.read([0], on_corrupt="ignore")
 
 
 def test_more_damage_than_max_corrupt_is_an_error(tmp_path: Path) -> None:
@@ -387,7 +386,7 @@ def test_folder_glob_and_list_are_one_sequence(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
 
     def names(where: object) -> list[str]:
-        return [bytes(r).decode() for r in ffrecord.open(where)]  # type: ignore[arg-type]
+        return [bytes(r).decode() for r in ffrecord.open(where)]
 
     assert names(tmp_path) == [".dot", "10", "9", "B", "a"]
     assert names(str(tmp_path / "*.ffr")) == [".dot", "10", "9", "B", "a"]
@@ -415,7 +414,7 @@ def test_names_of_any_bytes_open(tmp_path: Path) -> None:
 
 def test_the_fingerprint_is_of_content_not_of_storage(tmp_path: Path) -> None:
     def written(name: str, records: list[bytes], **options: object) -> ffrecord.Reader:
-        with ffrecord.Writer(tmp_path / name, **options) as writer:  # type: ignore[arg-type]
+        with ffrecord.Writer(tmp_path / name, **options) as writer:
             for record in records:
                 writer.write(record)
         return ffrecord.open(tmp_path / name)
@@ -493,7 +492,7 @@ def test_threads_that_open_a_reader_at_once_use_the_same_one(
     open_files = _ffrecord.RecordReader.open
     both_are_here = threading.Barrier(2)
 
-    def open_together(*args: Any, **kwargs: Any) -> _ffrecord.RecordReader:
+    def open_together(*args: object, **kwargs: object) -> _ffrecord.RecordReader:
         both_are_here.wait(60)
         return open_files(*args, **kwargs)
 
