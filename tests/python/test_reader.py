@@ -275,7 +275,7 @@ def test_a_damaged_record_is_skipped_replaced_or_kept(damaged: Path) -> None:
     assert list(found) == [7, 8]
     assert "damaged.ffr" in found[7]
     with pytest.raises(ValueError, match="raise, skip, replace, keep"):
-        reader.read([0], on_corrupt="ignore")
+        reader.read([0], on_corrupt="ignore")  # type: ignore[arg-type]
 
 
 def test_more_damage_than_max_corrupt_is_an_error(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_folder_glob_and_list_are_one_sequence(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
 
     def names(where: object) -> list[str]:
-        return [bytes(r).decode() for r in ffrecord.open(where)]
+        return [bytes(r).decode() for r in ffrecord.open(where)]  # type: ignore[arg-type]
 
     assert names(tmp_path) == [".dot", "10", "9", "B", "a"]
     assert names(str(tmp_path / "*.ffr")) == [".dot", "10", "9", "B", "a"]
