@@ -7,8 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "libffrecord/base/endian.h"
-#include "libffrecord/base/mix.h"
+#include "libffrecord/base/xxh3_variant.h"
 
 namespace ffrecord {
 
@@ -19,7 +18,8 @@ std::uint32_t Crc32(std::span<const std::byte> bytes, std::uint32_t seed) noexce
 }
 
 std::uint64_t Xxh3(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+  static const auto hash64 = BestXxh3().hash64;
+  return hash64(bytes.data(), bytes.size(), seed);
 }
 
 namespace {
@@ -37,8 +37,23 @@ XXH3_state_t* State(void* state) noexcept { return static_cast<XXH3_state_t*>(st
 
 }  // namespace
 
+const Xxh3Variant kXxh3Plain{
+    "plain",
+    [](const void* bytes, std::size_t size, std::uint64_t seed) noexcept -> std::uint64_t {
+      return XXH3_64bits_withSeed(bytes, size, seed);
+    },
+    [](const void* bytes, std::size_t size, unsigned char* digest) noexcept {
+      const Digest128 canonical = Canonical(XXH3_128bits(bytes, size));
+      std::memcpy(digest, canonical.data(), canonical.size());
+    },
+    [](void* state, const void* bytes, std::size_t size) noexcept {
+      XXH3_128bits_update(State(state), bytes, size);
+    }};
+
 Digest128 Xxh3Digest(std::span<const std::byte> bytes) noexcept {
-  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
+  Digest128 digest;
+  BestXxh3().hash128(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
 }
 
 Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
@@ -54,18 +69,12 @@ Xxh3Stream& Xxh3Stream::operator=(Xxh3Stream&& other) noexcept {
 Xxh3Stream::~Xxh3Stream() { XXH3_freeState(State(state_)); }
 void Xxh3Stream::Reset() noexcept { XXH3_128bits_reset(State(state_)); }
 void Xxh3Stream::Update(std::span<const std::byte> bytes) noexcept {
-  XXH3_128bits_update(State(state_), bytes.data(), bytes.size());
+  BestXxh3().update(state_, bytes.data(), bytes.size());
 }
 Digest128 Xxh3Stream::Finish() const noexcept {
   return Canonical(XXH3_128bits_digest(State(state_)));
 }
 // One state serves both sizes: xxHash updates them alike and they differ in the digest alone.
 std::uint64_t Xxh3Stream::Finish64() const noexcept { return XXH3_64bits_digest(State(state_)); }
-
-std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept {
-  const auto low = LoadLittleEndian<std::uint64_t>(id, 0);
-  const auto high = LoadLittleEndian<std::uint64_t>(id, 8);
-  return Mix64(Mix64(low + kGoldenGamma) ^ high ^ Mix64(number + kGoldenGamma));
-}
 
 }  // namespace ffrecord

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "libffrecord/base/endian.h"
+#include "libffrecord/base/mix.h"
+
 namespace ffrecord {
 
 // CRC-32 as zlib computes it (IEEE 802.3, reflected). `seed` is the CRC of what came before.
@@ -36,6 +39,10 @@ class Xxh3Stream {
 // The seed of a checksum that belongs to one place: the owner's 128-bit id and a number there (a
 // record index, a page number, an offset). Bytes moved to another place or owner then fail.
 // Specified in docs/format.md, "Seeds".
-std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept;
+inline std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept {
+  const auto low = LoadLittleEndian<std::uint64_t>(id, 0);
+  const auto high = LoadLittleEndian<std::uint64_t>(id, 8);
+  return Mix64(Mix64(low + kGoldenGamma) ^ high ^ Mix64(number + kGoldenGamma));
+}
 
 }  // namespace ffrecord

@@ -1,12 +1,21 @@
 // Goal: checksums are those that the formats name.
-// Method: vectors computed by other programs (zlib, xxhsum), and pieces against the whole.
+// Method: vectors computed by other programs (zlib, xxhsum), pieces against the whole, and what was
+// chosen for this processor against libxxhash itself.
 
 #include "libffrecord/base/checksum.h"
 
 #include <gtest/gtest.h>
 
+#include <xxhash.h>
+
+#include <array>
+#include <iostream>
+#include <random>
 #include <string_view>
 #include <vector>
+
+#include "libffrecord/base/xxh3_variant.h"
+#include "seed.h"
 
 namespace ffrecord {
 namespace {
@@ -41,6 +50,34 @@ TEST(ChecksumTest, StreamedXxh3EqualsTheOneOfTheWholeAtEverySize) {
     stream.Update(whole.subspan(size / 3));
     ASSERT_EQ(stream.Finish64(), Xxh3(whole)) << size;
     ASSERT_EQ(stream.Finish(), Xxh3Digest(whole)) << size;
+  }
+}
+
+TEST(ChecksumTest, TheVariantOfThisProcessorGivesTheValuesOfLibxxhash) {
+  std::mt19937_64 random(test::Seed());
+  const Xxh3Variant& best = BestXxh3();
+  std::cout << "variant " << best.name << "\n";
+  std::vector<std::byte> bytes(std::size_t{1} << 20);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  const auto check = [&](std::size_t begin, std::size_t size) {
+    const std::byte* first = bytes.data() + begin;
+    const std::uint64_t hash_seed = random() % 4 == 0 ? 0 : random();
+    ASSERT_EQ(best.hash64(first, size, hash_seed), XXH3_64bits_withSeed(first, size, hash_seed))
+        << size;
+    std::array<unsigned char, 16> ours{};
+    std::array<unsigned char, 16> plain{};
+    best.hash128(first, size, ours.data());
+    kXxh3Plain.hash128(first, size, plain.data());
+    ASSERT_EQ(ours, plain) << size;
+    Xxh3Stream stream;
+    stream.Update(std::span(first, size / 2));
+    stream.Update(std::span(first + size / 2, size - size / 2));
+    ASSERT_EQ(stream.Finish64(), XXH3_64bits(first, size)) << size;
+  };
+  for (std::size_t size = 0; size <= 5000; ++size) check(random() % 64, size);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t begin = random() % 4096;
+    check(begin, random() % (bytes.size() - begin));
   }
 }
 
