@@ -31,6 +31,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "client/dataset": RECORD | RPC | {"client/runtime", "client/session"},
     "client/checkpoint": RECORD | RPC | {"client/runtime", "client/session", "client/dataset"},
     "client/collective": RECORD | RPC | {"client/runtime", "client/session"},
+    f"{LIB}/capi": set(),  # Public headers only, of the client too.
     "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
     "tools": set(),
 }
