@@ -10,6 +10,7 @@ import click
 import ffrecord
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
 from ffrecord.cli.doctor import examine, show_findings
+from ffrecord.cli.topology import topology
 from ffrecord.cli.units import show_size
 
 
@@ -133,6 +134,9 @@ def doctor(as_json: bool) -> None:
         click.echo(json.dumps(findings))
     else:
         click.echo(show_findings(findings))
+
+
+cli.add_command(topology)
 
 
 def main() -> int:

@@ -1,0 +1,53 @@
+"""Where the ranks of a collective should sit in a network, and what it will cost.
+
+A `Network` is hosts, switches and cables; a `Placement` says which host each rank runs on.
+`certify` counts what every link carries in every step of a collective; `collective_seconds` and
+`training_step` say how long it takes. Needs no hardware, no root and no torch.
+"""
+
+from ffrecord.topology.certificate import Certificate, StepLoad, certify
+from ffrecord.topology.network import (
+    Cable,
+    Network,
+    bigraph,
+    bigraph_for,
+    fat_tree,
+    rails,
+    read_cabling,
+)
+from ffrecord.topology.patterns import ALGORITHMS, Step, collective
+from ffrecord.topology.picture import draw
+from ffrecord.topology.placement import PLACEMENTS, Placement, place, search
+from ffrecord.topology.simulation import (
+    Flow,
+    StepTime,
+    Training,
+    collective_seconds,
+    training_step,
+)
+
+__all__ = [
+    "ALGORITHMS",
+    "PLACEMENTS",
+    "Cable",
+    "Certificate",
+    "Flow",
+    "Network",
+    "Placement",
+    "Step",
+    "StepLoad",
+    "StepTime",
+    "Training",
+    "bigraph",
+    "bigraph_for",
+    "certify",
+    "collective",
+    "collective_seconds",
+    "draw",
+    "fat_tree",
+    "place",
+    "rails",
+    "read_cabling",
+    "search",
+    "training_step",
+]
