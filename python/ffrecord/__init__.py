@@ -3,8 +3,10 @@
 from ffrecord.batch import Batch
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 from ffrecord.reader import FileInfo, Reader, open
+from ffrecord.records import Records
 from ffrecord.served import Published, list_published, publish, remove_published
 from ffrecord.verification import FileReport, verify
+from ffrecord.views import concat, mix
 from ffrecord.writer import Writer, WriteSummary
 
 __all__ = [
@@ -16,10 +18,13 @@ __all__ = [
     "FileReport",
     "Published",
     "Reader",
+    "Records",
     "UnavailableError",
     "WriteSummary",
     "Writer",
+    "concat",
     "list_published",
+    "mix",
     "open",
     "publish",
     "remove_published",

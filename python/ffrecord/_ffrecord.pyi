@@ -22,12 +22,14 @@ class Batch:
     """Records in one block; arrays keep it alive."""
 
     @staticmethod
-    def from_packed(
-        data: npt.NDArray[np.uint8],
-        offsets: npt.NDArray[np.int64],
+    def over(
+        block: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
         status: npt.NDArray[np.uint8],
         schema: Schema,
-    ) -> Batch: ...
+    ) -> Batch:
+        """Records that lie in `block`, which is kept alive."""
     def __len__(self) -> int: ...
     @property
     def slab(self) -> npt.NDArray[np.uint8]: ...

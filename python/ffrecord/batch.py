@@ -112,6 +112,25 @@ class Batch(Sequence[Sample]):
         indices = self.indices[positions]
         return Batch(inner, indices, self._schema, self._columns, self.columns)
 
+    def relabelled(self, indices: npt.NDArray[np.int64]) -> "Batch":
+        """The same records under the indices of a view."""
+        return Batch(self._inner, indices, self._schema, self._columns, self.columns)
+
+    @staticmethod
+    def joined(batches: "Sequence[Batch]", rows: npt.NDArray[np.int64]) -> "Batch":
+        """Records of several batches, copied into one block; `rows[i]` is where the i-th goes.
+
+        Requires batches of the same columns, and rows that are a permutation.
+        """
+        first = batches[0]
+        block = np.concatenate([batch.data for batch in batches])
+        sizes = np.concatenate([batch.sizes for batch in batches])
+        order = np.argsort(rows)
+        starts = np.cumsum(sizes) - sizes
+        status = np.concatenate([batch.status for batch in batches])[order]
+        inner = _ffrecord.Batch.over(block, starts[order], sizes[order], status, first._schema)
+        return Batch(inner, np.arange(rows.size), first._schema, first._columns, first.columns)
+
     def only(self, names: Iterable[str]) -> "Batch":
         """The same records, of which only these columns are in sight."""
         wanted = tuple(names)
@@ -196,5 +215,5 @@ def _restore(
     names: tuple[str, ...],
 ) -> Batch:
     schema = _ffrecord.Schema(columns)
-    inner = _ffrecord.Batch.from_packed(data, offsets, status, schema)
+    inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
     return Batch(inner, indices, schema, tuple(Column(*column) for column in columns), names)

@@ -1,29 +1,20 @@
 """Reading record files, local or served."""
 
-import operator
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, NoReturn, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord.batch import Batch, Sample
-from ffrecord.errors import CorruptionError
-from ffrecord.locations import Where, expand, normalise
+from ffrecord.batch import Batch
+from ffrecord.locations import SCHEME, Where, expand, normalise
+from ffrecord.order import Indices
+from ffrecord.records import OnCorrupt as OnCorrupt
+from ffrecord.records import Records
 from ffrecord.schema import Column, columns_of
 
-OnCorrupt = Literal["raise", "skip", "replace", "keep"]
-
-# Iteration reads about so much at a time: large enough for the device, small beside the data.
-_READ_AHEAD_BYTES = 8 << 20
-_READ_AHEAD_RECORDS_MAX = 4096
-# So many damaged records are always put up with, lest one of a hundred be "too many".
-_DAMAGED_ALWAYS_ALLOWED = 10
 _TIMEOUT_MAX_S = 86_400.0
 
 
@@ -40,7 +31,7 @@ class FileInfo:
     warnings: tuple[str, ...]
 
 
-class Reader:
+class Reader(Records):
     """An ordered list of record files as one sequence of samples; made by `ffrecord.open`.
 
     Nothing is opened before the first use, and pickling keeps only the arguments: cheap to send to
@@ -71,8 +62,7 @@ class Reader:
         """
         if not 0 < timeout_s <= _TIMEOUT_MAX_S:
             raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
-        if not 0 <= max_corrupt <= 1:
-            raise ValueError(f"max_corrupt is {max_corrupt}; it is a share, 0 to 1")
+        super().__init__(max_corrupt)
         self.where = normalise(where)
         self._options: dict[str, Any] = {
             "check_data": check_data,
@@ -81,97 +71,24 @@ class Reader:
             "timeout_s": timeout_s,
             "max_corrupt": max_corrupt,
         }
-        self._max_corrupt = max_corrupt
         self._closed = False
         self._inner: _ffrecord.RecordReader | None = None
         self._kept: dict[str, _ffrecord.RecordReader] = {}
         self._schema: _ffrecord.Schema | None = None
         self._columns: tuple[Column, ...] = ()
-        self._damaged: dict[int, str] = {}
-
-    def read(self, indices: npt.ArrayLike, *, on_corrupt: OnCorrupt = "raise") -> Batch:
-        """Read records in one submission.
-
-        Args:
-            indices: integers, shape (n,), in [-len(self), len(self)); any order, may repeat.
-            on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" leaves it
-                out; "replace" takes the next good one by index; "keep" leaves it empty, with its
-                `status`. A daemon that is gone always raises.
-
-        Returns:
-            The records in that order; views of one block.
-
-        Raises:
-            IndexError: an index is out of range; nothing was read.
-            CorruptionError: a record fails its checksum; names file and index.
-            OSError: a file is missing or cannot be read.
-            UnavailableError: the daemon does not answer.
-            DeadlineExceeded: the daemon did not answer in time.
-        """
-        if on_corrupt not in ("raise", "skip", "replace", "keep"):
-            raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace, keep")
-        wanted = _as_indices(indices)
-        batch = self._read(wanted)
-        if not batch.status.any():
-            return batch
-        self._note_damage(batch, on_corrupt)
-        if on_corrupt == "keep":
-            return batch
-        if on_corrupt == "skip":
-            return batch.select(np.flatnonzero(batch.status == 0))
-        return self._replace_damaged(batch)
-
-    def batches(
-        self,
-        size: int | None = None,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        on_corrupt: OnCorrupt = "raise",
-    ) -> Iterator[Batch]:
-        """Yield the records [start, stop) in order, `size` at a time, reading one batch ahead."""
-        stop = len(self) if stop is None else min(stop, len(self))
-        step = self._read_ahead_records() if size is None else size
-        if step < 1:
-            raise ValueError(f"size is {step}; a batch has at least one record")
-        # The thread waits without the GIL: the caller works on one batch while the next is read.
-        with ThreadPoolExecutor(1, "ffrecord-read-ahead") as thread:
-            ahead: Future[Batch] | None = None
-            for first in range(start, stop, step):
-                indices = np.arange(first, min(first + step, stop), dtype=np.int64)
-                following = thread.submit(self.read, indices, on_corrupt=on_corrupt)
-                if ahead is not None:
-                    yield ahead.result()
-                ahead = following
-            if ahead is not None:
-                yield ahead.result()
 
     def __len__(self) -> int:
         return len(self._open())
 
-    @overload
-    def __getitem__(self, key: int) -> Sample: ...
-    @overload
-    def __getitem__(self, key: slice) -> Batch: ...
-    def __getitem__(self, key: int | slice) -> Sample | Batch:
-        if isinstance(key, slice):
-            return self.read(np.arange(*key.indices(len(self)), dtype=np.int64))
-        try:
-            index = operator.index(key)
-        except TypeError:
-            message = f"an index or a slice is needed, not {type(key).__name__}; for many: read()"
-            raise TypeError(message) from None
-        return self.read([index])[0]
-
-    def __iter__(self) -> Iterator[Sample]:
-        for batch in self.batches():
-            yield from batch
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it was made with, `where` apart."""
+        return dict(self._options)
 
     @property
-    def schema(self) -> dict[str, str]:
-        """Type by column, as `Writer` takes it; empty if records are just bytes."""
-        self._open()
-        return {column.name: column.spelling for column in self._columns}
+    def is_local(self) -> bool:
+        """Whether it reads files, not a daemon."""
+        return not self.where[0].startswith(SCHEME)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -189,6 +106,11 @@ class Reader:
         """The files in order."""
         inner = self._open()
         return tuple(_file_info(inner.file(number)) for number in range(inner.file_count))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
 
     def stats(self) -> dict[str, Any]:
         """What this reader did in this process.
@@ -252,50 +174,18 @@ class Reader:
         self._inner = inner
         return inner
 
-    def _read(self, wanted: npt.NDArray[np.int64]) -> Batch:
+    def _read(self, wanted: Indices) -> Batch:
         inner = self._open()
         assert self._schema is not None
         batch = inner.read_batch(wanted)
         positive = np.where(wanted < 0, wanted + len(inner), wanted)
         return Batch(batch, positive, self._schema, self._columns)
 
-    def _note_damage(self, batch: Batch, on_corrupt: OnCorrupt) -> None:
-        inner = self._open()
-        for row in np.flatnonzero(batch.status).tolist():
-            index, status = int(batch.indices[row]), int(batch.status[row])
-            if on_corrupt == "raise" or status not in _DAMAGED_STATUSES:
-                inner.raise_for(index, status)
-            self._damaged.setdefault(index, inner.describe(index, status))
-        allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(self._max_corrupt * len(inner)))
-        if on_corrupt != "keep" and len(self._damaged) > allowed:
-            last = next(reversed(self._damaged.values()))
-            raise CorruptionError(
-                f"{len(self._damaged)} damaged records, more than the {allowed} that max_corrupt="
-                f"{self._max_corrupt} allows; the last: {last}. Run `ffrecord verify` on the files"
-            )
+    def _describe(self, index: int, status: int) -> str:
+        return self._open().describe(index, status)
 
-    def _replace_damaged(self, batch: Batch) -> Batch:
-        """Every damaged record's place taken by the next good one by index."""
-        count = len(self)
-        indices = np.array(batch.indices)
-        damaged = np.flatnonzero(batch.status)
-        for _ in range(count):
-            indices[damaged] = (indices[damaged] + 1) % count
-            candidates = self._read(indices[damaged])
-            self._note_damage(candidates, "replace")
-            damaged = damaged[candidates.status != 0]
-            if damaged.size == 0:
-                return self.read(indices, on_corrupt="raise")
-        raise CorruptionError(f"none of the {count} records of {self!r} is good")
-
-    def _read_ahead_records(self) -> int:
-        total = sum(file.size_bytes for file in self.files)
-        mean = max(1, total // max(1, len(self)))
-        return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
-
-
-# Codes of result.h that speak of the record, not of the way to it: kCorruption and kIo.
-_DAMAGED_STATUSES = (3, 4)
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        self._open().raise_for(index, status)
 
 
 def open(
@@ -319,19 +209,6 @@ def open(
         timeout_s=timeout_s,
         max_corrupt=max_corrupt,
     )
-
-
-def _as_indices(indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    array = np.asarray(indices)
-    if array.ndim != 1:
-        raise ValueError(f"indices have the shape {array.shape}; (n,) is needed")
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.dtype.kind == "u" and int(array.max()) >= 2**63:
-        raise IndexError(f"record index {array.max()} is out of range")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"indices are {array.dtype}; integers are needed")
-    return np.ascontiguousarray(array, np.int64)
 
 
 def _file_info(info: dict[str, Any]) -> FileInfo:

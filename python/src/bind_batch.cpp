@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -122,38 +121,40 @@ Handle Select(const Handle& batch, const py::array_t<std::int64_t, py::array::c_
                                  std::shared_ptr<const Schema>(batch, &batch->schema()));
 }
 
-// For pickles: a batch of records that lie in `data` back to back.
-Handle FromPacked(const py::array_t<std::uint8_t, py::array::c_style>& data,
-                  const py::array_t<std::int64_t, py::array::c_style>& offsets,
-                  const py::array_t<std::uint8_t, py::array::c_style>& statuses,
-                  const Schema& schema) {
-  const std::span ends(offsets.data(), static_cast<std::size_t>(offsets.size()));
+// A batch of records that lie in `block`, an array that it keeps alive.
+Handle Over(const py::array_t<std::uint8_t, py::array::c_style>& block,
+            const py::array_t<std::int64_t, py::array::c_style>& starts,
+            const py::array_t<std::int64_t, py::array::c_style>& sizes,
+            const py::array_t<std::uint8_t, py::array::c_style>& statuses, const Schema& schema) {
+  const std::vector<std::int64_t> begins(starts.data(), starts.data() + starts.size());
+  const std::vector<std::int64_t> lengths(sizes.data(), sizes.data() + sizes.size());
   const std::span codes(statuses.data(), static_cast<std::size_t>(statuses.size()));
-  const bool fits = ends.size() == codes.size() + 1 && ends.front() == 0 &&
-                    ends.back() == data.size() && std::is_sorted(ends.begin(), ends.end());
-  if (!fits)
-    Raise({ErrorCode::kInvalidArgument, "offsets do not cut " + std::to_string(data.size()) +
-                                            " bytes into " + std::to_string(codes.size()) +
-                                            " records"});
-  auto block = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(data.size()));
-  std::memcpy(block->data(), data.data(), block->size());
-  std::vector<std::int64_t> starts(ends.begin(), ends.end() - 1);
-  std::vector<std::int64_t> sizes(codes.size());
+  if (begins.size() != lengths.size() || begins.size() != codes.size())
+    Raise({ErrorCode::kInvalidArgument, "starts, sizes and status differ in length"});
+  const std::int64_t limit = block.size();
   std::vector<ErrorCode> errors(codes.size());
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    sizes[i] = ends[i + 1] - ends[i];
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    if (begins[i] < 0 || lengths[i] < 0 || begins[i] > limit || lengths[i] > limit - begins[i])
+      Raise({ErrorCode::kInvalidArgument, "record " + std::to_string(i) + " lies outside the " +
+                                              std::to_string(limit) + " bytes of the block"});
     errors[i] = static_cast<ErrorCode>(codes[i]);
   }
-  const std::span<const std::byte> bytes(*block);
-  return std::make_shared<Batch>(std::move(block), bytes, std::move(starts), std::move(sizes),
-                                 std::move(errors), std::make_shared<const Schema>(schema));
+  const std::span bytes(reinterpret_cast<const std::byte*>(block.data()),
+                        static_cast<std::size_t>(limit));
+  // The last to let go may be a thread without the GIL.
+  std::shared_ptr<const void> owner(new py::object(block), [](const void* held) {
+    const py::gil_scoped_acquire acquire;
+    delete static_cast<const py::object*>(held);
+  });
+  return std::make_shared<Batch>(std::move(owner), bytes, begins, lengths, std::move(errors),
+                                 std::make_shared<const Schema>(schema));
 }
 
 }  // namespace
 
 void BindBatch(py::module_& module) {
   py::class_<Batch, Handle>(module, "Batch", py::is_final())
-      .def_static("from_packed", &FromPacked, py::arg("data"), py::arg("offsets"),
+      .def_static("over", &Over, py::arg("block"), py::arg("starts"), py::arg("sizes"),
                   py::arg("status"), py::arg("schema"))
       .def("__len__", &Batch::size)
       .def_property_readonly("slab", &Slab)

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffrecord.order import Mixture
 from ffrecord.torch import IndexBatch, Sampler
 from order import permute, permute_blocked
 
@@ -238,6 +239,8 @@ def test_a_refused_state_changes_nothing() -> None:
         ((10, 4), {"block": 3}, "give both or neither"),
         ((10, 4), {"block": 0, "window": 1}, "block is 0"),
         ((10, 4), {"last": "wrap"}, "drop, pad, short"),
+        ((10, 4), {"group_size": 0}, "one rank or more"),
+        ((10, 4), {"group_size": 2, "world_size": 3, "rank": 0}, "do not divide a world of 3"),
     ],
 )
 def test_wrong_arguments_name_the_remedy(
@@ -256,6 +259,77 @@ def test_a_wrong_world_size_at_resume_names_the_remedy(monkeypatch: pytest.Monke
 
     with pytest.raises(ValueError, match="does not divide among 3 ranks; take 9 or 12"):
         iter(resumed)
+
+
+@given(
+    count=st.integers(20, 300),
+    groups=st.integers(1, 4),
+    group_size=st.integers(1, 3),
+    last=st.sampled_from(["drop", "pad", "short"]),
+)
+def test_ranks_of_a_group_get_the_same_samples(
+    count: int, groups: int, group_size: int, last: str
+) -> None:
+    options: dict[str, object] = {"last": last, "uneven": True}
+    plain = [list(map(list, sampler)) for sampler in ranks(count, 16, groups, **options)]
+
+    together = ranks(count, 16, groups * group_size, group_size=group_size, **options)
+
+    shares = [list(map(list, sampler)) for sampler in together]
+    assert shares == [share for share in plain for _ in range(group_size)]
+
+
+def test_an_index_batch_pickles_as_its_place_not_as_its_indices() -> None:
+    (batch,) = islice(iter(Sampler(2**40, 4096)), 1)
+
+    pickled = pickle.dumps(batch)
+
+    assert len(pickled) < 200
+    assert pickle.loads(pickled) == batch
+
+
+class Mixed(Data):
+    """A mix of two sources, as far as a sampler looks at it."""
+
+    mixture = Mixture([30, 20], [3, 1])
+
+
+def test_weights_change_in_mid_run_and_resume_exactly() -> None:
+    def run(world: int) -> list[list[int]]:
+        samplers = ranks_of(Mixed(50, "a"), 8, world)
+        steps = epoch(samplers, 3)
+        for sampler in samplers:
+            sampler.set_weights([1, 1])
+        steps += epoch(samplers, 1)
+        states = [json.loads(json.dumps(sampler.state_dict())) for sampler in samplers]
+        assert len(json.dumps(states[0])) <= 256
+        samplers = ranks_of(Mixed(50, "a"), 8, 4)
+        for sampler in samplers:
+            sampler.load_state_dict(states[0])
+        return steps + epoch(samplers) + epoch(samplers)
+
+    expected = Mixture([30, 20], [3, 1]).range(0, 0, 24).tolist()
+    changed = Mixture([30, 20], [3, 1]).change([1, 1], 24)
+    expected += changed.range(0, 24, 48).tolist() + changed.range(0, 50, 98).tolist()
+
+    assert flat(run(1)) == flat(run(2)) == expected
+
+
+def ranks_of(dataset: Data, batch: int, world: int) -> list[Sampler]:
+    return [Sampler(dataset, batch, rank=rank, world_size=world) for rank in range(world)]
+
+
+def test_a_mixtures_state_is_refused_by_plain_data_and_the_other_way() -> None:
+    mixed, plain = Sampler(Mixed(50, "a"), 10), Sampler(Data(50, "a"), 10)
+
+    with pytest.raises(ValueError, match="is a mixture and the other is not"):
+        plain.load_state_dict(mixed.state_dict())
+    with pytest.raises(ValueError, match="mixture is missing"):
+        mixed.load_state_dict(plain.state_dict())
+    with pytest.raises(TypeError, match=r"ffrecord\.mix"):
+        plain.set_weights([1])
+    with pytest.raises(ValueError, match="order of its own"):
+        Sampler(Mixed(50, "a"), 10, block=4, window=2)
 
 
 def test_rank_and_world_size_come_from_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,29 +2,16 @@
 
 import copy
 import os
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Literal, NamedTuple
 
 import torch.distributed
 from torch.utils import data
 
-from ffrecord._ffrecord import BlockedPermutation, Permutation
+from ffrecord.order import EpochOrder, IndexBatch, Mixture
 
 # Which specified order; docs/format.md, "Order 1".
 _ORDER = 1
-
-
-class IndexBatch(list[int]):
-    """Indices of one batch, and where in the stream they stand: seed, epoch, first position.
-
-    They travel with the indices, so that a worker that outlives its epoch sees the new one.
-    """
-
-    __slots__ = ("epoch", "position", "seed")
-
-    seed: int
-    epoch: int
-    position: int
 
 
 class Cursor(NamedTuple):
@@ -54,6 +41,7 @@ class Sampler(data.Sampler[list[int]]):
         window: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        group_size: int = 1,
         last: Literal["drop", "pad", "short"] = "drop",
         uneven: bool = False,
     ) -> None:
@@ -61,7 +49,7 @@ class Sampler(data.Sampler[list[int]]):
 
         Args:
             dataset: what is sampled, or its length. If it has a `fingerprint`, a state says which
-                data it belongs to.
+                data it belongs to; if it is a `mix`, its weights rule the order.
             global_batch: records of one step over all ranks.
             seed: 0 to 2**64 - 1.
             block: records of one block, for slow disks: blocks are permuted, then records inside
@@ -69,6 +57,9 @@ class Sampler(data.Sampler[list[int]]):
             window: blocks of one window; given with `block`.
             rank: of this process; by default that of torch.distributed, or of torchrun.
             world_size: likewise.
+            group_size: so many ranks in a row get the same samples, such as a group that shares
+                tensors or a context. Where such ranks do not stand in a row, give rank and world
+                size of the data-parallel group instead.
             last: what becomes of a last step with too few records: "drop"; "pad" from the epoch's
                 start; "short". So that no rank waits for one that has nothing, a short step with
                 fewer records than ranks is padded to one record for each.
@@ -84,8 +75,10 @@ class Sampler(data.Sampler[list[int]]):
         self.seed = seed
         self.block = block
         self.window = window
+        self.group_size = group_size
         self.last = last
         self.uneven = uneven
+        self.mixture: Mixture | None = getattr(dataset, "mixture", None)
         self._rank = rank
         self._world_size = world_size
         self._next = Cursor(0, 0)  # Where the next iteration begins.
@@ -102,12 +95,30 @@ class Sampler(data.Sampler[list[int]]):
         if epoch != self._next.epoch:
             self._move(Cursor(epoch, 0))
 
+    def set_weights(self, weights: Iterable[int]) -> None:
+        """Mix in other proportions from the place on that `state_dict` tells.
+
+        The next iteration begins there. Every rank must do it after the same step.
+
+        Raises:
+            TypeError: the dataset is no `mix`.
+            ValueError: the weights do not fit its sources.
+        """
+        if self.mixture is None:
+            raise TypeError("only the order of an ffrecord.mix has weights")
+        at = self._cursor.epoch * self.count + self._cursor.position
+        self.mixture = self.mixture.change(weights, at)
+        self._move(self._cursor)
+
     def state_dict(self) -> dict[str, Any]:
         """The place in the stream, as a few scalars (JSON, at most 256 bytes).
 
         It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
+        The weights of a mixture come on top.
         """
+        mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
         return {
+            **mixture,
             "order": _ORDER,
             "seed": self.seed,
             "epoch": self._cursor.epoch,
@@ -129,6 +140,11 @@ class Sampler(data.Sampler[list[int]]):
         missing = [name for name in self.state_dict() if name not in state]
         if missing:
             raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
+        if ("mixture" in state) != (self.mixture is not None):
+            raise ValueError(
+                "one of the state and the dataset is a mixture and the other is not: resuming "
+                "would not continue the same stream"
+            )
         if state["order"] != _ORDER:
             raise ValueError(f"the state is of order {state['order']}; known here is {_ORDER}")
         self._check_same_data(state)
@@ -139,6 +155,8 @@ class Sampler(data.Sampler[list[int]]):
             )
         resumed = copy.copy(self)
         resumed.seed, resumed.block, resumed.window = state["seed"], state["block"], state["window"]
+        if self.mixture is not None:
+            resumed.mixture = self.mixture.restored(state["mixture"])
         resumed._check()
         cursor = Cursor(state["epoch"], state["position"])
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
@@ -164,11 +182,11 @@ class Sampler(data.Sampler[list[int]]):
         return self._steps(0)
 
     def __iter__(self) -> Iterator[IndexBatch]:
-        rank, world_size = self._place()
+        self._place()
         start = self._next
         self._next = Cursor(start.epoch, 0)
         self._cursor = start
-        return self._stream(start, rank, world_size)
+        return self._epoch(start)
 
     def __repr__(self) -> str:
         return (
@@ -176,36 +194,35 @@ class Sampler(data.Sampler[list[int]]):
             f"{self.seed}, at epoch {self._cursor.epoch}, position {self._cursor.position}>"
         )
 
-    def _stream(self, start: Cursor, rank: int, world_size: int) -> Iterator[IndexBatch]:
-        order = self._order(start.epoch)
+    def stream(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
+        """This rank's batches from `start` on, epoch after epoch without end.
+
+        Each with the place behind its step. The sampler itself stays where it is.
+        """
+        rank, world_size = self._place()
         cursor = start
-        for _ in range(self._steps(start.position)):
+        order = self._order(start.epoch)
+        while True:
+            if order.epoch != cursor.epoch:
+                order = self._order(cursor.epoch)
             size = self._step_size(cursor.position, world_size)
-            first = cursor.position + rank * size // world_size
-            end = cursor.position + (rank + 1) * size // world_size
-            batch = IndexBatch(self._indices(order, first, end))
-            batch.seed, batch.epoch, batch.position = self.seed, cursor.epoch, first
-            cursor = self._cursor = self.after(cursor)
+            first = rank * size // world_size
+            end = (rank + 1) * size // world_size
+            batch = IndexBatch(order, cursor.position + first, end - first)
+            cursor = self.after(cursor)
+            yield cursor, batch
+
+    def _epoch(self, start: Cursor) -> Iterator[IndexBatch]:
+        for cursor, batch in self.stream(start):
+            self._cursor = cursor
             if cursor.epoch != start.epoch and self._next.epoch == start.epoch:
                 self._next = cursor
             yield batch
+            if cursor.epoch != start.epoch:
+                return
 
-    def _order(self, epoch: int) -> Permutation | BlockedPermutation:
-        if self.block is None or self.window is None:
-            return Permutation(seed=self.seed, epoch=epoch, count=self.count)
-        return BlockedPermutation(
-            seed=self.seed, epoch=epoch, count=self.count, block=self.block, window=self.window
-        )
-
-    def _indices(
-        self, order: Permutation | BlockedPermutation, first: int, end: int
-    ) -> Iterator[int]:
-        """The indices at positions [first, end); behind the end the epoch begins again."""
-        while first < end:
-            begin = first % self.count
-            size = min(end - first, self.count - begin)
-            yield from order.range(begin, begin + size).tolist()
-            first += size
+    def _order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self.seed, epoch, self.count, self.block, self.window, self.mixture)
 
     def _step_size(self, position: int, world_size: int) -> int:
         """Records of the step at `position`, over all ranks."""
@@ -229,8 +246,8 @@ class Sampler(data.Sampler[list[int]]):
             raise ValueError("the dataset is empty: there is nothing to sample")
         if self.global_batch < 1:
             raise ValueError(f"global_batch is {self.global_batch}; it must be positive")
-        if (self.block is None) != (self.window is None):
-            raise ValueError("block and window belong together: give both or neither")
+        if self.group_size < 1:
+            raise ValueError(f"group_size is {self.group_size}; a group has one rank or more")
         if self.last not in ("drop", "pad", "short"):
             raise ValueError(f"last is {self.last!r}; it can be drop, pad, short")
         if self.last == "drop" and self.count < self.global_batch:
@@ -256,7 +273,7 @@ class Sampler(data.Sampler[list[int]]):
             )
 
     def _place(self) -> tuple[int, int]:
-        """Rank and world size; the step must divide among that many."""
+        """Rank and number of those that get samples of their own; a step divides among them."""
         rank, world_size = self._rank, self._world_size
         if world_size is None:
             world_size = _from_environment("WORLD_SIZE", 1)
@@ -264,6 +281,11 @@ class Sampler(data.Sampler[list[int]]):
             rank = _from_environment("RANK", 0)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not below the world size {world_size}")
+        if world_size % self.group_size:
+            raise ValueError(
+                f"groups of {self.group_size} ranks do not divide a world of {world_size}"
+            )
+        rank, world_size = rank // self.group_size, world_size // self.group_size
         if self.global_batch < world_size:
             raise ValueError(
                 f"global_batch {self.global_batch} leaves some of {world_size} ranks without a "

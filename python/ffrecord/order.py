@@ -1,0 +1,254 @@
+"""The order of an epoch as a function of position; docs/format.md, "Order 1"."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._ffrecord import BlockedPermutation, Permutation
+
+Indices = npt.NDArray[np.int64]
+
+_WEIGHTS_SUM_MAX = 1 << 16
+# Lanes 0 and up belong to the orders of docs/format.md; source i of a mixture has this plus i.
+_MIXTURE_LANE = 1 << 32
+_U64 = (1 << 64) - 1
+
+
+class Mixture:
+    """Which source, and which of its records, stands at a position of a mixed stream.
+
+    Of any `sum(weights)` positions in a row, source i holds about `weights[i]`, spread as evenly
+    as can be, and exactly that many of an aligned run. Each source comes in its own order, whole,
+    again and again. The stream is endless; position 0 is where the weights last changed.
+    """
+
+    def __init__(
+        self,
+        counts: Iterable[int],
+        weights: Iterable[int],
+        seed: int = 0,
+        *,
+        since: int = 0,
+        taken: Iterable[int] | None = None,
+    ) -> None:
+        """Define the stream.
+
+        Args:
+            counts: records of each source.
+            weights: integers, 0 to 65536 in sum; only their proportions matter.
+            seed: added to the one that the order is asked for with.
+            since: the position at which these weights began to hold.
+            taken: how many records each source had given by then; none by default.
+
+        Raises:
+            ValueError: a source is empty, or the weights do not fit the sources.
+        """
+        self.counts = tuple(counts)
+        given = tuple(weights)
+        if len(given) != len(self.counts) or not given:
+            raise ValueError(f"{len(given)} weights for {len(self.counts)} sources")
+        if any(not isinstance(w, int | np.integer) or w < 0 for w in given) or not any(given):
+            raise ValueError(f"weights are {given}; integers of which one is above 0 are needed")
+        if any(w > 0 and count < 1 for w, count in zip(given, self.counts, strict=True)):
+            raise ValueError("a source without records has a weight")
+        divisor = math.gcd(*given)
+        self.weights = tuple(int(w) // divisor for w in given)
+        if sum(self.weights) > _WEIGHTS_SUM_MAX:
+            raise ValueError(f"weights add up to {sum(self.weights)}; 65536 is the most")
+        self.seed = seed
+        self.since = since
+        self.taken = tuple(taken) if taken is not None else (0,) * len(self.counts)
+
+    def change(self, weights: Iterable[int], at: int) -> "Mixture":
+        """The stream that goes on from position `at` with other weights; nothing is lost."""
+        return Mixture(self.counts, weights, self.seed, since=at, taken=self.taken_before(at))
+
+    def taken_before(self, position: int) -> tuple[int, ...]:
+        """How many records of each source stand before `position`, which is `since` or later."""
+        rounds, slot = divmod(position - self.since, sum(self.weights))
+        before = self._taken_by_slot[slot]
+        return tuple(
+            taken + rounds * weight + int(more)
+            for taken, weight, more in zip(self.taken, self.weights, before, strict=True)
+        )
+
+    def range(self, seed: int, begin: int, end: int) -> Indices:
+        """Indices at the positions [begin, end), of the sources laid end to end."""
+        offsets = np.arange(begin, end, dtype=np.int64) - self.since
+        rounds, slots = np.divmod(offsets, sum(self.weights))
+        sources = self._source_by_slot[slots]
+        indices = np.empty(end - begin, np.int64)
+        first = 0
+        for number, (count, weight) in enumerate(zip(self.counts, self.weights, strict=True)):
+            rows = np.flatnonzero(sources == number)
+            if rows.size:
+                before = self._taken_by_slot[slots[rows], number]
+                ordinals = self.taken[number] + rounds[rows] * weight + before
+                indices[rows] = first + self._in_source(seed, number, ordinals)
+            first += count
+        return indices
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON scalars and lists."""
+        return {"weights": list(self.weights), "since": self.since, "taken": list(self.taken)}
+
+    def restored(self, state: dict[str, Any]) -> "Mixture":
+        """These sources mixed as `state` says."""
+        return Mixture(
+            self.counts, state["weights"], self.seed, since=state["since"], taken=state["taken"]
+        )
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.Mixture {':'.join(map(str, self.weights))} of {self.counts}>"
+
+    def _in_source(self, seed: int, number: int, ordinals: Indices) -> Indices:
+        """Ordinals grow: they are cut into the passes over the source that they belong to."""
+        count = self.counts[number]
+        found = np.empty(ordinals.size, np.int64)
+        passes = ordinals // count
+        for first in np.flatnonzero(np.diff(passes, prepend=-1)):
+            rows = slice(first, np.searchsorted(passes, passes[first], "right"))
+            positions = ordinals[rows] - passes[first] * count
+            order = Permutation(
+                seed=(seed + self.seed) & _U64,
+                epoch=int(passes[first]),
+                lane=_MIXTURE_LANE + number,
+                count=count,
+            )
+            # A source takes its records in a row, so that its positions have no gaps.
+            found[rows] = order.range(int(positions[0]), int(positions[-1]) + 1)
+        return found
+
+    @cached_property
+    def _source_by_slot(self) -> npt.NDArray[np.int32]:
+        """Slot by slot, the source that is furthest behind its share."""
+        weights = np.array(self.weights, np.int64)
+        credit = np.zeros(len(weights), np.int64)
+        sources = np.empty(weights.sum(), np.int32)
+        for slot in range(sources.size):
+            credit += weights
+            sources[slot] = chosen = int(credit.argmax())
+            credit[chosen] -= sources.size
+        return sources
+
+    @cached_property
+    def _taken_by_slot(self) -> Indices:
+        """Row s: how many of the first s slots each source has."""
+        taken = np.zeros((self._source_by_slot.size + 1, len(self.weights)), np.int64)
+        for number in range(len(self.weights)):
+            np.cumsum(self._source_by_slot == number, out=taken[1:, number])
+        return taken
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of one epoch of `count` records.
+
+    All records permuted; or, with `block` and `window`, blocks of records permuted and then
+    records inside windows of blocks; or a mixture, of which this is one stretch.
+    """
+
+    seed: int
+    epoch: int
+    count: int
+    block: int | None = None
+    window: int | None = None
+    mixture: Mixture | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done.
+
+        Raises:
+            ValueError: seed, count, block or window is out of range.
+        """
+        if (self.block is None) != (self.window is None):
+            raise ValueError("block and window belong together: give both or neither")
+        if self.mixture is not None and self.block is not None:
+            raise ValueError("a mixture has an order of its own: leave out block and window")
+        _ = self._function
+
+    def range(self, begin: int, end: int) -> Indices:
+        """Indices at the positions [begin, end); behind the epoch's end it begins again."""
+        if begin < 0 or begin > end:
+            raise IndexError(f"positions [{begin}, {end}) of an epoch of {self.count} records")
+        pieces = []
+        while begin < end:
+            first = begin % self.count
+            size = min(end - begin, self.count - first)
+            pieces.append(self._range(first, first + size))
+            begin += size
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def at(self, positions: Indices) -> Indices:
+        """Indices at any positions."""
+        return np.array([self.range(p, p + 1)[0] for p in positions.tolist()], np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.seed, self.epoch, self.count, self.block, self.window, self.mixture)
+        return EpochOrder, arguments
+
+    def _range(self, begin: int, end: int) -> Indices:
+        if self.mixture is None:
+            return self._function.range(begin, end)
+        start = self.epoch * self.count
+        return self.mixture.range(self.seed, start + begin, start + end)
+
+    @cached_property
+    def _function(self) -> Permutation | BlockedPermutation:
+        if self.block is None or self.window is None:
+            return Permutation(seed=self.seed, epoch=self.epoch, count=self.count)
+        return BlockedPermutation(
+            seed=self.seed,
+            epoch=self.epoch,
+            count=self.count,
+            block=self.block,
+            window=self.window,
+        )
+
+
+class IndexBatch(list[int]):
+    """Indices of one batch, and where in the stream they stand. Not to be changed.
+
+    They know their order, so that whoever reads them knows seed and epoch, even a worker that
+    outlives its epoch, and what comes next in place of a damaged record. A pickle holds the order
+    and the positions, not the indices.
+    """
+
+    __slots__ = ("array", "order", "position")
+
+    array: Indices
+    """The same indices, shape (n,)."""
+    order: EpochOrder
+    position: int
+    """Of the first index; the others follow it."""
+
+    def __init__(self, order: EpochOrder, position: int, size: int) -> None:
+        """The `size` indices from `position` on."""
+        self.order = order
+        self.position = position
+        self.array = order.range(position, position + size)
+        super().__init__(self.array.tolist())
+
+    @property
+    def seed(self) -> int:
+        """Of the order."""
+        return self.order.seed
+
+    @property
+    def epoch(self) -> int:
+        """Of the order."""
+        return self.order.epoch
+
+    def following(self, rows: Indices, distance: int) -> Indices:
+        """What stands `distance` places behind the indices in these rows."""
+        return self.order.at(self.position + rows + distance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IndexBatch, (self.order, self.position, len(self))
