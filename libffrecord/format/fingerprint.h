@@ -13,6 +13,12 @@ class FingerprintChain {
  public:
   // `schema_section` is empty if there is none.
   explicit FingerprintChain(std::span<const std::byte> schema_section) noexcept;
+  // Goes on behind the record after which the chain was at `digest`.
+  static FingerprintChain ResumedAt(const Digest128& digest) noexcept {
+    FingerprintChain chain({});
+    chain.digest_ = digest;
+    return chain;
+  }
 
   void Add(std::span<const std::byte> raw_record) noexcept;
   const Digest128& digest() const noexcept { return digest_; }

@@ -15,12 +15,18 @@ using FileId = std::array<std::byte, 16>;
 
 // What a checksum of a version 2 file is of; docs/format.md, "Seeds".
 enum class PlaceTag : std::uint8_t {
-  kRecord = 0,        // number: record index
-  kRecordHeader = 1,  // number: file offset
-  kIndexPage = 2,     // number: page number
-  kSection = 3,       // number: file offset
-  kFooter = 4,        // number: file offset
-  kTail = 5,          // number: file offset
+  kRecord = 0,          // number: record index
+  kRecordHeader = 1,    // number: file offset
+  kIndexPage = 2,       // number: page number
+  kSection = 3,         // number: file offset
+  kFooter = 4,          // number: file offset
+  kTail = 5,            // number: file offset
+  kSectionHeader = 6,   // number: file offset
+  kKeyBlockHeader = 7,  // number: file offset
+  kKey = 10,            // number: 0
+  kKeyPage = 11,        // number: file offset
+  kKeyBlock = 12,       // number: file offset
+  kColumnChunk = 13,    // number: file offset
 };
 
 // The seed of the checksum of `tag` number `number` in the file `id`. Requires number < 2^56.

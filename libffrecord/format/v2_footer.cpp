@@ -32,12 +32,12 @@ Result<V2Section> DecodeSection(std::span<const std::byte> bytes,
   return section;
 }
 
-}  // namespace
-
-std::uint64_t SectionCheck(std::span<const std::byte> bytes, const FileId& id,
-                           std::uint64_t offset_bytes) {
-  return Xxh3(bytes, SeedOf(id, PlaceTag::kSection, offset_bytes));
+bool OccursOnce(std::uint32_t type) noexcept {
+  return type == V2Section::kSegmentDirectory || type == V2Section::kSchema ||
+         type == V2Section::kKeyDirectory || type == V2Section::kMetadata;
 }
+
+}  // namespace
 
 std::uint64_t FooterCheck(std::span<const std::byte> bytes, const FileId& id,
                           std::uint64_t offset_bytes) {
@@ -60,15 +60,19 @@ Result<V2Footer> DecodeV2Footer(std::span<const std::byte> bytes, std::uint64_t 
   footer.stored_size_bytes = LoadLittleEndian<std::uint64_t>(bytes, 24);
   std::memcpy(footer.fingerprint.data(), bytes.data() + 32, footer.fingerprint.size());
   const auto section_count = LoadLittleEndian<std::uint32_t>(bytes, 56);
-  if (LoadLittleEndian<std::uint64_t>(bytes, 48) != 0 ||
-      LoadLittleEndian<std::uint32_t>(bytes, 60) != 0)
+  footer.previous_commit_bytes = LoadLittleEndian<std::uint64_t>(bytes, 48);
+  if (LoadLittleEndian<std::uint32_t>(bytes, 60) != 0)
     return Corrupt("footer: reserved bytes are not zero");
+  if (footer.previous_commit_bytes % V2Footer::kAlignmentBytes != 0 ||
+      footer.previous_commit_bytes > offset_bytes)
+    return Corrupt("footer: the commit before this one does not lie before it");
   if (footer.record_count > kRecordCountMax)
     return Corrupt("footer: " + std::to_string(footer.record_count) + " records exceed 2^48");
   if (section_count > V2Footer::kSectionCountMax ||
       bytes.size() - V2Footer::kFixedSizeBytes != section_count * V2Footer::kSectionSizeBytes)
     return Corrupt("footer: its size does not fit " + std::to_string(section_count) + " sections");
 
+  std::uint64_t dictionary_count = 0;
   for (std::size_t i = 0; i < section_count; ++i) {
     auto section =
         DecodeSection(bytes.subspan(V2Footer::kFixedSizeBytes + i * V2Footer::kSectionSizeBytes,
@@ -76,9 +80,10 @@ Result<V2Footer> DecodeV2Footer(std::span<const std::byte> bytes, std::uint64_t 
                       offset_bytes);
     if (!section) return std::move(section).error();
     const std::uint32_t type = section.value().type;
-    const bool known = type == V2Section::kSegmentDirectory || type == V2Section::kSchema;
-    if (known && footer.Find(type) != nullptr)
+    if (OccursOnce(type) && footer.Find(type) != nullptr)
       return Corrupt("footer: two sections of type " + std::to_string(type));
+    if (type == V2Section::kDictionary && ++dictionary_count > V2Footer::kDictionaryCountMax)
+      return Corrupt("footer: more than 64 dictionaries");
     footer.sections.push_back(section.value());
   }
   return footer;
@@ -94,6 +99,7 @@ std::vector<std::byte> EncodeV2Footer(const V2Footer& footer) {
   StoreLittleEndian(bytes, 16, footer.raw_size_bytes);
   StoreLittleEndian(bytes, 24, footer.stored_size_bytes);
   std::memcpy(bytes.data() + 32, footer.fingerprint.data(), footer.fingerprint.size());
+  StoreLittleEndian(bytes, 48, footer.previous_commit_bytes);
   StoreLittleEndian(bytes, 56, static_cast<std::uint32_t>(footer.sections.size()));
   std::size_t begin = V2Footer::kFixedSizeBytes;
   for (const V2Section& section : footer.sections) {

@@ -9,26 +9,11 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/format/place.h"
+#include "libffrecord/format/v2_section.h"
 
 namespace ffrecord {
 
-// One entry of the footer's table of sections. docs/format.md, "Sections".
-struct V2Section {
-  static constexpr std::uint32_t kSegmentDirectory = 1;
-  static constexpr std::uint32_t kSchema = 2;
-
-  std::uint32_t type = 0;
-  std::uint64_t offset_bytes = 0;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t check = 0;
-
-  bool operator==(const V2Section&) const = default;
-};
-
-std::uint64_t SectionCheck(std::span<const std::byte> bytes, const FileId& id,
-                           std::uint64_t offset_bytes);
-
-// What ends a version 2 file, but for the tail. docs/format.md, "Footer and tail".
+// What ends each commit, but for the tail. docs/format.md, "Footer and tail".
 struct V2Footer {
   static constexpr std::uint64_t kFixedSizeBytes = 64;
   static constexpr std::uint64_t kSectionSizeBytes = 32;
@@ -36,11 +21,13 @@ struct V2Footer {
   static constexpr std::uint64_t kEncodedSizeBytesMax =
       kFixedSizeBytes + kSectionCountMax * kSectionSizeBytes;
   static constexpr std::uint64_t kAlignmentBytes = 4096;
+  static constexpr std::uint64_t kDictionaryCountMax = 64;
 
   std::uint64_t record_count = 0;
   std::uint64_t raw_size_bytes = 0;
   std::uint64_t stored_size_bytes = 0;
   Digest128 fingerprint{};
+  std::uint64_t previous_commit_bytes = 0;  // File size at the commit before; 0 in the first.
   std::vector<V2Section> sections;
 
   // The section of that type, or null.
@@ -48,15 +35,16 @@ struct V2Footer {
 };
 
 // `bytes` is exactly the footer, at `offset_bytes`; its check, kept in the tail, holds already.
-// Fails with kCorruption; afterwards every section lies between header and footer, and no type
-// known here occurs twice.
+// Fails with kCorruption; afterwards every section lies between header and footer, types that
+// occur once do, there are at most kDictionaryCountMax dictionaries, and the commit before ends
+// between header and footer.
 Result<V2Footer> DecodeV2Footer(std::span<const std::byte> bytes, std::uint64_t offset_bytes);
 std::vector<std::byte> EncodeV2Footer(const V2Footer& footer);
 
 std::uint64_t FooterCheck(std::span<const std::byte> bytes, const FileId& id,
                           std::uint64_t offset_bytes);
 
-// The last 64 bytes of the file.
+// The last 64 bytes of a commit.
 struct V2Tail {
   static constexpr std::uint64_t kEncodedSizeBytes = 64;
 

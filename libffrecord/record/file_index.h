@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ffrecord/metadata.h>
 #include <ffrecord/record_reader.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
@@ -25,7 +26,8 @@ struct V2Layout {
   V2Header header;
   V2Footer footer;
   std::uint64_t footer_offset_bytes = 0;
-  RangeReader::IndexBytes directory;  // The offset of each index segment, u64 each.
+  std::uint64_t commit_size_bytes = 0;  // Where the tail ends; what lies behind is ignored.
+  RangeReader::IndexBytes directory;    // The offset of each index segment, u64 each.
 };
 
 // Says where each record of one open file lies. Thread-safe; borrows the RangeReader.
@@ -48,6 +50,10 @@ class FileIndex {
   virtual bool Matches(std::uint64_t index, const RecordLocation& location,
                        std::span<const std::byte> stored) const noexcept = 0;
 
+  // What the user keeps with the file: fetched and checked now, not when the file was opened. Empty
+  // if there is none. Fails with kCorruption, or with what the RangeReader said.
+  virtual Result<Metadata> ReadMetadata() const { return Metadata{}; }
+
   // For those who look at more than records; null in version 1.
   virtual const V2Layout* v2_layout() const noexcept { return nullptr; }
 
@@ -64,9 +70,16 @@ Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::u
                                                const V1Header& header,
                                                const RecordReader::Options& options);
 
-// `tail_bytes` are the last bytes of the file, at least V2Tail::kEncodedSizeBytes of them.
+// What was read of a version 2 file when it was opened: its first bytes, and those that end with
+// the commit that is to be read, at least V2Tail::kEncodedSizeBytes of them. Borrowed for the call.
+struct V2Ends {
+  std::span<const std::byte> head;
+  std::span<const std::byte> tail;
+  std::uint64_t commit_size_bytes = 0;  // Where that commit ends: the file's size, by habit.
+  std::vector<std::string> warnings = {};
+};
+
 Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::uint32_t file,
-                                               const V2Header& header,
-                                               std::span<const std::byte> tail_bytes);
+                                               const V2Header& header, V2Ends ends);
 
 }  // namespace ffrecord

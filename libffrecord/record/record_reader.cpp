@@ -92,6 +92,19 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
           .warnings = {index.warnings().begin(), index.warnings().end()}};
 }
 
+Result<Metadata> RecordReader::metadata(std::size_t file_index) const {
+  if (file_index >= file_count())
+    return Error{ErrorCode::kOutOfRange, "metadata of file " + std::to_string(file_index) +
+                                             ": there are " + std::to_string(file_count()) +
+                                             " files"};
+  auto metadata = impl_->indexes[file_index]->ReadMetadata();
+  if (metadata) return metadata;
+  Error error = std::move(metadata).error();
+  error.message =
+      impl_->source->file_name(static_cast<std::uint32_t>(file_index)) + ": " + error.message;
+  return error;
+}
+
 Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices) const {
   return ReadRecords(*impl_, indices);
 }

@@ -1,16 +1,22 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include <ffrecord/record_writer.h>
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/place.h"
 #include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/zstd_codec.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/record/v2_stream.h"
 
 namespace ffrecord {
 
@@ -19,7 +25,7 @@ namespace ffrecord {
 struct WriterInternals {
   std::optional<FileId> file_id;  // Random if there is none.
   std::uint32_t pages_per_segment = V2Header::kPagesPerSegmentDefault;
-  std::unique_ptr<IoEngine> engine;  // AtomicFile's own if null.
+  std::unique_ptr<IoEngine> engine;  // The file's own if null.
 };
 
 // RecordWriter::Create and V1Writer::Create, with a choice of internals.
@@ -28,5 +34,43 @@ Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schem
                                         WriterInternals internals);
 Result<V1Writer> CreateV1Writer(const std::filesystem::path& path, std::uint64_t record_count,
                                 bool replace, std::unique_ptr<IoEngine> engine);
+
+// What both ways to write records have in common: each record is checked, compressed, streamed.
+//
+// Memory: the stream's, the largest record if it is compressed or made of fields, and the output's
+// buffers.
+struct RecordWriter::Impl {
+  std::string path;
+  Schema schema;
+  std::unique_ptr<V2Output> output;
+  V2Stream stream;
+  std::optional<ZstdCompressor> compressor;
+  std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
+  std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
+  std::vector<std::byte> joined;
+  std::optional<Error> broken;  // The first failure of the disk; all that follows fails alike.
+  bool closed = false;
+
+  Impl(std::string name, Schema columns, std::unique_ptr<V2Output> destination, V2Stream stream_)
+      : path(std::move(name)),
+        schema(std::move(columns)),
+        output(std::move(destination)),
+        stream(std::move(stream_)),
+        fields(schema.columns().size()) {}
+
+  Error Invalid(const std::string& found) const;
+  // Passes a failure of the file on, and keeps it.
+  Result<void> Kept(Result<void> result);
+  Result<void> Usable() const;
+
+  Result<void> Write(std::span<const std::byte> record);
+  Result<WriteSummary> Close();
+
+ private:
+  Result<void> CheckRecord(std::span<const std::byte> record);
+  Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
+  Result<void> EndSegment();
+  Result<void> Commit();
+};
 
 }  // namespace ffrecord

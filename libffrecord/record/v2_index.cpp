@@ -1,11 +1,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/file_index.h"
 
@@ -32,13 +34,57 @@ class ZeroedAtomics {
   std::unique_ptr<std::atomic<T>, Free> first_;
 };
 
+// Bytes [offset, offset + size) if they are among `bytes`, which begin at `begin_bytes`.
+std::optional<std::span<const std::byte>> Within(std::span<const std::byte> bytes,
+                                                 std::uint64_t begin_bytes,
+                                                 std::uint64_t offset_bytes,
+                                                 std::uint64_t size_bytes) {
+  if (offset_bytes < begin_bytes || offset_bytes - begin_bytes > bytes.size() ||
+      size_bytes > bytes.size() - (offset_bytes - begin_bytes))
+    return std::nullopt;
+  return bytes.subspan(offset_bytes - begin_bytes, size_bytes);
+}
+
+// Bytes of the file, from its ends where they are among them; then without an owner.
+Result<RangeReader::IndexBytes> Fetch(const RangeReader& source, std::uint32_t file,
+                                      const V2Ends& ends, std::uint64_t offset_bytes,
+                                      std::uint64_t size_bytes) {
+  if (const auto head = Within(ends.head, 0, offset_bytes, size_bytes))
+    return RangeReader::IndexBytes{nullptr, *head};
+  const std::uint64_t tail_begin = ends.commit_size_bytes - ends.tail.size();
+  if (const auto tail = Within(ends.tail, tail_begin, offset_bytes, size_bytes))
+    return RangeReader::IndexBytes{nullptr, *tail};
+  return source.MapIndex(file, offset_bytes, size_bytes);
+}
+
+Result<V2Footer> FetchFooter(const RangeReader& source, std::uint32_t file, const FileId& id,
+                             const V2Tail& tail, const V2Ends& ends) {
+  const auto footer =
+      FFR_TRY(Fetch(source, file, ends, tail.footer_offset_bytes, tail.footer_size_bytes));
+  if (FooterCheck(footer.bytes, id, tail.footer_offset_bytes) != tail.footer_check)
+    return Error{ErrorCode::kCorruption, "footer: checksum does not match"};
+  return DecodeV2Footer(footer.bytes, tail.footer_offset_bytes);
+}
+
+Result<RangeReader::IndexBytes> FetchSection(const RangeReader& source, std::uint32_t file,
+                                             const FileId& id, const V2Section& section,
+                                             const V2Ends& ends) {
+  auto fetched = FFR_TRY(Fetch(source, file, ends, section.offset_bytes, section.size_bytes));
+  if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
+    return Error{ErrorCode::kCorruption,
+                 "section of type " + std::to_string(section.type) + ": checksum does not match"};
+  return fetched;
+}
+
 class V2Index final : public FileIndex {
  public:
-  V2Index(const RangeReader& source, std::uint32_t file, V2Layout layout, Schema schema)
+  V2Index(const RangeReader& source, std::uint32_t file, V2Layout layout, Schema schema,
+          std::vector<std::string> warnings)
       : source_(source),
         file_(file),
         layout_(std::move(layout)),
         schema_(std::move(schema)),
+        warnings_(std::move(warnings)),
         geometry_{layout_.footer.record_count, layout_.header.pages_per_segment},
         segments_(geometry_.segment_count()),
         checked_pages_(geometry_.page_count() / 64 + 1) {}
@@ -54,7 +100,7 @@ class V2Index final : public FileIndex {
   std::uint64_t record_count() const noexcept override { return layout_.footer.record_count; }
   const Schema& schema() const noexcept override { return schema_; }
   const Digest128& fingerprint() const noexcept override { return layout_.footer.fingerprint; }
-  std::span<const std::string> warnings() const noexcept override { return {}; }
+  std::span<const std::string> warnings() const noexcept override { return warnings_; }
 
   ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
     const std::uint64_t page_number = index / kIndexEntriesPerPage;
@@ -72,6 +118,16 @@ class V2Index final : public FileIndex {
   bool Matches(std::uint64_t index, const RecordLocation& location,
                std::span<const std::byte> stored) const noexcept override {
     return Xxh3(stored, SeedOf(layout_.header.file_id, PlaceTag::kRecord, index)) == location.check;
+  }
+
+  Result<Metadata> ReadMetadata() const override {
+    const V2Section* section = layout_.footer.Find(V2Section::kMetadata);
+    if (section == nullptr) return Metadata{};
+    if (section->size_bytes > V2Section::kMetadataSizeBytesMax)
+      return Error{ErrorCode::kCorruption, "metadata: section is larger than 16 MiB"};
+    const auto fetched =
+        FFR_TRY(FetchSection(source_, file_, layout_.header.file_id, *section, {}));
+    return DecodeMetadata(fetched.bytes);
   }
 
   const V2Layout* v2_layout() const noexcept override { return &layout_; }
@@ -157,53 +213,25 @@ class V2Index final : public FileIndex {
   const std::uint32_t file_;
   const V2Layout layout_;
   const Schema schema_;
+  const std::vector<std::string> warnings_;
   const IndexGeometry geometry_;
   ZeroedAtomics<const std::byte*> segments_;     // Null until fetched.
   ZeroedAtomics<std::uint64_t> checked_pages_;   // One bit for each page.
   mutable std::atomic<Owner*> owners_{nullptr};  // A list that only grows.
 };
 
-// Bytes of the file, from `tail_bytes` where they are in it.
-Result<RangeReader::IndexBytes> Fetch(const RangeReader& source, std::uint32_t file,
-                                      std::span<const std::byte> tail_bytes,
-                                      std::uint64_t offset_bytes, std::uint64_t size_bytes) {
-  const std::uint64_t tail_begin = source.file_size_bytes(file) - tail_bytes.size();
-  if (offset_bytes < tail_begin) return source.MapIndex(file, offset_bytes, size_bytes);
-  return RangeReader::IndexBytes{nullptr,
-                                 tail_bytes.subspan(offset_bytes - tail_begin, size_bytes)};
-}
-
-Result<V2Footer> FetchFooter(const RangeReader& source, std::uint32_t file, const FileId& id,
-                             const V2Tail& tail, std::span<const std::byte> tail_bytes) {
-  const auto footer =
-      FFR_TRY(Fetch(source, file, tail_bytes, tail.footer_offset_bytes, tail.footer_size_bytes));
-  if (FooterCheck(footer.bytes, id, tail.footer_offset_bytes) != tail.footer_check)
-    return Error{ErrorCode::kCorruption, "footer: checksum does not match"};
-  return DecodeV2Footer(footer.bytes, tail.footer_offset_bytes);
-}
-
-Result<RangeReader::IndexBytes> FetchSection(const RangeReader& source, std::uint32_t file,
-                                             const FileId& id, const V2Section& section,
-                                             std::span<const std::byte> tail_bytes) {
-  auto fetched = FFR_TRY(Fetch(source, file, tail_bytes, section.offset_bytes, section.size_bytes));
-  if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
-    return Error{ErrorCode::kCorruption,
-                 "section of type " + std::to_string(section.type) + ": checksum does not match"};
-  return fetched;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::uint32_t file,
-                                               const V2Header& header,
-                                               std::span<const std::byte> tail_bytes) {
+                                               const V2Header& header, V2Ends ends) {
   const FileId& id = header.file_id;
   const auto tail = FFR_TRY(
-      DecodeV2Tail(tail_bytes.last<V2Tail::kEncodedSizeBytes>(), id, source.file_size_bytes(file)));
+      DecodeV2Tail(ends.tail.last<V2Tail::kEncodedSizeBytes>(), id, ends.commit_size_bytes));
   V2Layout layout;
   layout.header = header;
   layout.footer_offset_bytes = tail.footer_offset_bytes;
-  layout.footer = FFR_TRY(FetchFooter(source, file, id, tail, tail_bytes));
+  layout.commit_size_bytes = ends.commit_size_bytes;
+  layout.footer = FFR_TRY(FetchFooter(source, file, id, tail, ends));
 
   // Divided, and compared with what the file has room for, before anything is allocated by it.
   const IndexGeometry geometry{layout.footer.record_count, header.pages_per_segment};
@@ -214,8 +242,8 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::u
     return Error{ErrorCode::kCorruption, "footer: the index does not fit " +
                                              std::to_string(layout.footer.record_count) +
                                              " records"};
-  layout.directory = FFR_TRY(FetchSection(source, file, id, *directory, tail_bytes));
-  if (layout.directory.owner == nullptr) {  // A part of `tail_bytes`, which do not stay.
+  layout.directory = FFR_TRY(FetchSection(source, file, id, *directory, ends));
+  if (layout.directory.owner == nullptr) {  // A part of what was read, which does not stay.
     auto copy = std::make_shared<std::vector<std::byte>>(layout.directory.bytes.begin(),
                                                          layout.directory.bytes.end());
     layout.directory.bytes = *copy;
@@ -227,13 +255,13 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::u
     return Error{ErrorCode::kCorruption, "footer: schema section and feature bit do not agree"};
   Schema columns;
   if (schema != nullptr) {
-    constexpr std::uint64_t kSchemaSizeBytesMax = std::uint64_t{1} << 20;
-    if (schema->size_bytes > kSchemaSizeBytesMax)
+    if (schema->size_bytes > V2Section::kSchemaSizeBytesMax)
       return Error{ErrorCode::kCorruption, "schema: section is larger than 1 MiB"};
-    const auto section = FFR_TRY(FetchSection(source, file, id, *schema, tail_bytes));
+    const auto section = FFR_TRY(FetchSection(source, file, id, *schema, ends));
     columns = FFR_TRY(Schema::Decode(section.bytes));
   }
-  auto index = std::make_unique<V2Index>(source, file, std::move(layout), std::move(columns));
+  auto index = std::make_unique<V2Index>(source, file, std::move(layout), std::move(columns),
+                                         std::move(ends.warnings));
   if (!*index)
     return Error{
         ErrorCode::kIo,

@@ -11,6 +11,7 @@
 
 #include <ffrecord/batch.h>
 #include <ffrecord/export.h>
+#include <ffrecord/metadata.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
 
@@ -71,6 +72,9 @@ class FFR_EXPORT RecordReader {
   const Schema& schema() const noexcept;
   std::size_t file_count() const noexcept;
   FileInfo file(std::size_t file_index) const;
+  // What the writer of that file kept with it, read and checked now; empty if there is none. Fails
+  // with kOutOfRange if there is no such file, with kCorruption, kIo, or as ReadBatch.
+  Result<Metadata> metadata(std::size_t file_index) const;
   // Of the whole list: changes if any record, or the order of records, changes.
   std::array<std::byte, 16> fingerprint() const noexcept;
 

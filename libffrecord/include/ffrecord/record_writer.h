@@ -8,6 +8,7 @@
 #include <span>
 
 #include <ffrecord/export.h>
+#include <ffrecord/metadata.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
 
@@ -33,6 +34,7 @@ class FFR_EXPORT RecordWriter {
     int compression_level = 3;          // 1 to 19.
     std::uint32_t alignment_bytes = 1;  // Of each record in the file: 1, 512 or 4096.
     bool replace = false;               // Replace a file of that name; else Close gives kConflict.
+    Metadata metadata = {};             // Kept with the file; RecordReader::metadata gives it back.
   };
 
   // Fails with kInvalidArgument if an option is out of range, with kConflict if `path` exists and

@@ -13,6 +13,7 @@
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/format/v2_record.h"
+#include "libffrecord/format/v2_section.h"
 
 namespace ffrecord {
 namespace {
@@ -215,9 +216,32 @@ TEST(V2FooterTest, ImpossibleValuesAreRefused) {
   encoded = EncodeV2Footer(MakeFooter());
   encoded[56] = std::byte{0xff};
   EXPECT_FALSE(DecodeV2Footer(encoded, 8192));
-  encoded = EncodeV2Footer(MakeFooter());
-  encoded[48] = std::byte{1};
-  EXPECT_FALSE(DecodeV2Footer(encoded, 8192));
+  // The commit before this one.
+  footer = MakeFooter();
+  footer.previous_commit_bytes = 8192;
+  EXPECT_EQ(DecodeV2Footer(EncodeV2Footer(footer), 8192).value().previous_commit_bytes, 8192U);
+  EXPECT_FALSE(DecodeV2Footer(EncodeV2Footer(footer), 8191));
+  footer.previous_commit_bytes = 1;
+  EXPECT_FALSE(DecodeV2Footer(EncodeV2Footer(footer), 8192));
+  footer = MakeFooter();
+  for (int i = 0; i < 64; ++i) footer.sections.push_back({V2Section::kDictionary, 200, 0, 0});
+  EXPECT_TRUE(DecodeV2Footer(EncodeV2Footer(footer), 8192));
+  footer.sections.push_back({V2Section::kDictionary, 200, 0, 0});
+  EXPECT_FALSE(DecodeV2Footer(EncodeV2Footer(footer), 8192));
+}
+
+TEST(V2SectionHeaderTest, DecodesOnlyAtHome) {
+  const V2SectionHeader header{0x1122334455667788, V2Section::kMetadata, 99};
+  std::array<std::byte, V2SectionHeader::kEncodedSizeBytes> encoded;
+  EncodeV2SectionHeader(header, kId, 4096, encoded);
+  EXPECT_EQ(DecodeV2SectionHeader(encoded, kId, 4096).value(), header);
+  EXPECT_FALSE(DecodeV2SectionHeader(encoded, kId, 4097));
+  EXPECT_FALSE(DecodeV2SectionHeader(encoded, FileId{}, 4096));
+  EXPECT_FALSE(DecodeV2SectionHeader(std::span(encoded).first(31), kId, 4096));
+  EXPECT_EQ(
+      AcceptedFlips(
+          encoded, [](const auto& bytes) { return bool(DecodeV2SectionHeader(bytes, kId, 4096)); }),
+      0);
 }
 
 using EncodedTail = std::array<std::byte, V2Tail::kEncodedSizeBytes>;

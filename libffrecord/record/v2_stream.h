@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/format/fingerprint.h"
+#include "libffrecord/format/v2_footer.h"
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/v2_index.h"
+#include "libffrecord/format/v2_section.h"
+
+namespace ffrecord {
+
+// Where the bytes of a file go, strictly forward. A failure is final: every later call fails alike.
+class V2Output {
+ public:
+  virtual ~V2Output() = default;
+
+  virtual Result<void> Append(std::span<const std::byte> bytes) = 0;
+  virtual Result<void> AppendZeros(std::uint64_t count_bytes) = 0;
+  // Of the file: where the next byte goes.
+  virtual std::uint64_t size_bytes() const noexcept = 0;
+
+  // What was appended before is durable before anything that is appended later.
+  virtual Result<void> Barrier() = 0;
+  // All that was appended is durable, and visible under the file's name.
+  virtual Result<void> Commit() = 0;
+};
+
+// What a stream goes on from: the newest commit of a file.
+struct V2Resume {
+  V2Footer footer;
+  std::vector<std::uint64_t> segment_offsets;
+  // The pages of the last segment if it is not full, else empty.
+  std::vector<std::byte> last_pages;
+};
+
+// Makes the structures of a version 2 file (docs/format.md) out of records, and keeps what the
+// footer will state: totals, fingerprint, sections, the place of each index segment.
+//
+// Memory: the pages of one segment (1 MiB), 8 bytes for each segment written (43,520 records).
+// Borrows the output, which outlives it. What the output says of a failure is passed on; after one
+// only the output may be destroyed. Thread-bound.
+class V2Stream {
+ public:
+  // A new file; `schema_section` is empty if there is none. Call WriteFront() first.
+  V2Stream(V2Output& output, const V2Header& header, std::span<const std::byte> schema_section);
+  // Goes on behind a commit, at whose end the output stands.
+  V2Stream(V2Output& output, const V2Header& header, V2Resume resume);
+
+  // The header and, if there is one, the schema section. Dictionaries may follow at once.
+  Result<void> WriteFront(std::span<const std::byte> schema_section);
+
+  // Where the payload of the next record would begin.
+  std::uint64_t next_payload_offset_bytes() const noexcept;
+
+  // One record whose stored bytes are `raw` or its zstd frame. Requires what docs/format.md
+  // requires of both, and !segment_is_full().
+  Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
+
+  // Records that no written segment names yet, in this commit or an older one; and whether they
+  // fill one, which EndSegment() must then write before the next record comes.
+  std::uint64_t pending_count() const noexcept { return pending_count_; }
+  bool segment_is_full() const noexcept;
+  // Number of the segment that the newest record belongs to. Requires a record.
+  std::uint64_t segment_number() const noexcept;
+  // Writes the segment of the newest records, in place of an older one that was not full. Requires
+  // pending_count() > 0.
+  Result<void> EndSegment();
+
+  // Bytes at the next multiple of `alignment_bytes`, a power of two; returns where. For what lies
+  // between the records and is named by a section: key blocks and runs, column chunks.
+  Result<std::uint64_t> AppendStructure(std::span<const std::byte> bytes,
+                                        std::uint64_t alignment_bytes);
+
+  // A section behind its header, listed in every footer from here on. Fails with kInvalidArgument
+  // if there are too many.
+  Result<void> AddSection(std::uint32_t type, std::span<const std::byte> bytes);
+  // Lists no section of that type any more: another is about to take its place.
+  void ForgetSections(std::uint32_t type) noexcept;
+
+  // The rest of a commit: the last segment, the segment directory, footer and tail; all of it
+  // durable. May be followed by more records if the output can go on.
+  Result<void> Commit();
+
+  const V2Header& header() const noexcept { return header_; }
+  // Record count, sizes, fingerprint and sections as the next footer will state them.
+  const V2Footer& totals() const noexcept { return totals_; }
+  std::span<const std::uint64_t> segment_offsets() const noexcept { return segment_offsets_; }
+
+ private:
+  std::uint64_t entries_per_segment() const noexcept {
+    return kIndexEntriesPerPage * header_.pages_per_segment;
+  }
+  Result<void> PadTo(std::uint64_t alignment_bytes);
+  Result<void> AppendListed(std::uint32_t type, std::span<const std::byte> bytes,
+                            std::uint64_t check);
+  Result<void> AppendDirectory();
+  Result<void> AppendFooterAndTail();
+
+  V2Output* output_;
+  V2Header header_;
+  FingerprintChain fingerprint_;
+  V2Footer totals_;
+  std::vector<std::byte> pages_;  // Of the segment to come, zero behind the last entry.
+  std::vector<std::uint64_t> segment_offsets_;
+  std::uint64_t pending_count_ = 0;
+};
+
+}  // namespace ffrecord
