@@ -18,6 +18,7 @@
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/record/range_reader.h"
+#include "libffrecord/record/v2_commit.h"
 
 namespace ffrecord {
 
@@ -70,16 +71,8 @@ Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::u
                                                const V1Header& header,
                                                const RecordReader::Options& options);
 
-// What was read of a version 2 file when it was opened: its first bytes, and those that end with
-// the commit that is to be read, at least V2Tail::kEncodedSizeBytes of them. Borrowed for the call.
-struct V2Ends {
-  std::span<const std::byte> head;
-  std::span<const std::byte> tail;
-  std::uint64_t commit_size_bytes = 0;  // Where that commit ends: the file's size, by habit.
-  std::vector<std::string> warnings = {};
-};
-
-Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::uint32_t file,
-                                               const V2Header& header, V2Ends ends);
+// `commit` is the one to be read; `warnings` are for people.
+Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2Header& header,
+                                               V2Commit commit, std::vector<std::string> warnings);
 
 }  // namespace ffrecord

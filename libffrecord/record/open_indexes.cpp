@@ -48,15 +48,27 @@ FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::
   return ends;
 }
 
+// Of a file that is being appended to, or whose last append was killed, the newest commit.
+Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32_t file,
+                                          const FileEnds& ends) {
+  const V2Header header = FFR_TRY(DecodeV2Header(ends.head));
+  const V2Source source{reader, file, header.file_id, ends.head, ends.tail};
+  const std::uint64_t size = source.file_size_bytes();
+  auto commit = ReadCommit(source, size);
+  if (commit) return OpenV2Index(source, header, std::move(commit).value(), {});
+  if (commit.error().code != ErrorCode::kCorruption) return std::move(commit).error();
+  auto older = FFR_TRY(FindCommitBelow(source, size));
+  if (!older) return std::move(commit).error();
+  std::vector<std::string> warnings{"the last " + std::to_string(size - older->size_bytes) +
+                                    " bytes are ignored: they belong to an append that is under "
+                                    "way or was cut off, or the end is damaged"};
+  return OpenV2Index(source, header, *std::move(older), std::move(warnings));
+}
+
 Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uint32_t file,
                                              const FileEnds& ends,
                                              const RecordReader::Options& options) {
-  if (HasV2Magic(ends.head)) {
-    const auto header = FFR_TRY(DecodeV2Header(ends.head));
-    if (ends.tail.size() < V2Tail::kEncodedSizeBytes)
-      return Error{ErrorCode::kCorruption, "file is truncated: it has no tail; get it again"};
-    return OpenV2Index(source, file, header, {ends.head, ends.tail, source.file_size_bytes(file)});
-  }
+  if (HasV2Magic(ends.head)) return OpenV2(source, file, ends);
   const auto header = FFR_TRY(DecodeV1Header(ends.head, source.file_size_bytes(file)));
   return OpenV1Index(source, file, header, options);
 }

@@ -1,7 +1,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -33,48 +32,6 @@ class ZeroedAtomics {
   };
   std::unique_ptr<std::atomic<T>, Free> first_;
 };
-
-// Bytes [offset, offset + size) if they are among `bytes`, which begin at `begin_bytes`.
-std::optional<std::span<const std::byte>> Within(std::span<const std::byte> bytes,
-                                                 std::uint64_t begin_bytes,
-                                                 std::uint64_t offset_bytes,
-                                                 std::uint64_t size_bytes) {
-  if (offset_bytes < begin_bytes || offset_bytes - begin_bytes > bytes.size() ||
-      size_bytes > bytes.size() - (offset_bytes - begin_bytes))
-    return std::nullopt;
-  return bytes.subspan(offset_bytes - begin_bytes, size_bytes);
-}
-
-// Bytes of the file, from its ends where they are among them; then without an owner.
-Result<RangeReader::IndexBytes> Fetch(const RangeReader& source, std::uint32_t file,
-                                      const V2Ends& ends, std::uint64_t offset_bytes,
-                                      std::uint64_t size_bytes) {
-  if (const auto head = Within(ends.head, 0, offset_bytes, size_bytes))
-    return RangeReader::IndexBytes{nullptr, *head};
-  const std::uint64_t tail_begin = ends.commit_size_bytes - ends.tail.size();
-  if (const auto tail = Within(ends.tail, tail_begin, offset_bytes, size_bytes))
-    return RangeReader::IndexBytes{nullptr, *tail};
-  return source.MapIndex(file, offset_bytes, size_bytes);
-}
-
-Result<V2Footer> FetchFooter(const RangeReader& source, std::uint32_t file, const FileId& id,
-                             const V2Tail& tail, const V2Ends& ends) {
-  const auto footer =
-      FFR_TRY(Fetch(source, file, ends, tail.footer_offset_bytes, tail.footer_size_bytes));
-  if (FooterCheck(footer.bytes, id, tail.footer_offset_bytes) != tail.footer_check)
-    return Error{ErrorCode::kCorruption, "footer: checksum does not match"};
-  return DecodeV2Footer(footer.bytes, tail.footer_offset_bytes);
-}
-
-Result<RangeReader::IndexBytes> FetchSection(const RangeReader& source, std::uint32_t file,
-                                             const FileId& id, const V2Section& section,
-                                             const V2Ends& ends) {
-  auto fetched = FFR_TRY(Fetch(source, file, ends, section.offset_bytes, section.size_bytes));
-  if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
-    return Error{ErrorCode::kCorruption,
-                 "section of type " + std::to_string(section.type) + ": checksum does not match"};
-  return fetched;
-}
 
 class V2Index final : public FileIndex {
  public:
@@ -125,8 +82,8 @@ class V2Index final : public FileIndex {
     if (section == nullptr) return Metadata{};
     if (section->size_bytes > V2Section::kMetadataSizeBytesMax)
       return Error{ErrorCode::kCorruption, "metadata: section is larger than 16 MiB"};
-    const auto fetched =
-        FFR_TRY(FetchSection(source_, file_, layout_.header.file_id, *section, {}));
+    const V2Source source{source_, file_, layout_.header.file_id};
+    const auto fetched = FFR_TRY(source.FetchSection(*section));
     return DecodeMetadata(fetched.bytes);
   }
 
@@ -222,27 +179,24 @@ class V2Index final : public FileIndex {
 
 }  // namespace
 
-Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::uint32_t file,
-                                               const V2Header& header, V2Ends ends) {
-  const FileId& id = header.file_id;
-  const auto tail = FFR_TRY(
-      DecodeV2Tail(ends.tail.last<V2Tail::kEncodedSizeBytes>(), id, ends.commit_size_bytes));
+Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2Header& header,
+                                               V2Commit commit, std::vector<std::string> warnings) {
   V2Layout layout;
   layout.header = header;
-  layout.footer_offset_bytes = tail.footer_offset_bytes;
-  layout.commit_size_bytes = ends.commit_size_bytes;
-  layout.footer = FFR_TRY(FetchFooter(source, file, id, tail, ends));
+  layout.footer_offset_bytes = commit.footer_offset_bytes;
+  layout.commit_size_bytes = commit.size_bytes;
+  layout.footer = std::move(commit.footer);
 
   // Divided, and compared with what the file has room for, before anything is allocated by it.
   const IndexGeometry geometry{layout.footer.record_count, header.pages_per_segment};
   const V2Section* directory = layout.footer.Find(V2Section::kSegmentDirectory);
   if (directory == nullptr || directory->size_bytes / 8 != geometry.segment_count() ||
       directory->size_bytes % 8 != 0 ||
-      geometry.page_count() > tail.footer_offset_bytes / kIndexPageSizeBytes)
+      geometry.page_count() > layout.footer_offset_bytes / kIndexPageSizeBytes)
     return Error{ErrorCode::kCorruption, "footer: the index does not fit " +
                                              std::to_string(layout.footer.record_count) +
                                              " records"};
-  layout.directory = FFR_TRY(FetchSection(source, file, id, *directory, ends));
+  layout.directory = FFR_TRY(source.FetchSection(*directory));
   if (layout.directory.owner == nullptr) {  // A part of what was read, which does not stay.
     auto copy = std::make_shared<std::vector<std::byte>>(layout.directory.bytes.begin(),
                                                          layout.directory.bytes.end());
@@ -257,11 +211,11 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const RangeReader& source, std::u
   if (schema != nullptr) {
     if (schema->size_bytes > V2Section::kSchemaSizeBytesMax)
       return Error{ErrorCode::kCorruption, "schema: section is larger than 1 MiB"};
-    const auto section = FFR_TRY(FetchSection(source, file, id, *schema, ends));
+    const auto section = FFR_TRY(source.FetchSection(*schema));
     columns = FFR_TRY(Schema::Decode(section.bytes));
   }
-  auto index = std::make_unique<V2Index>(source, file, std::move(layout), std::move(columns),
-                                         std::move(ends.warnings));
+  auto index = std::make_unique<V2Index>(source.reader, source.file, std::move(layout),
+                                         std::move(columns), std::move(warnings));
   if (!*index)
     return Error{
         ErrorCode::kIo,

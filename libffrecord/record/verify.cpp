@@ -1,8 +1,10 @@
 #include <ffrecord/verify.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/fingerprint.h"
@@ -112,24 +114,148 @@ class Verification {
     return {};
   }
 
+  // Records come in the order of their indices; all else is known before, and comes in between.
   Result<void> CheckV2(const V2Layout& layout) {
+    FFR_TRY(CollectStructures(layout));
     fingerprint_ = FingerprintChain(index_.schema().Encode());
     end_ = V2Header::kEncodedSizeBytes;
-    const IndexGeometry geometry{index_.record_count(), layout.header.pages_per_segment};
-    const std::uint64_t entries_per_segment = kIndexEntriesPerPage * geometry.pages_per_segment;
-    for (std::uint64_t segment = 0; segment < geometry.segment_count(); ++segment) {
-      const std::uint64_t first = segment * entries_per_segment;
-      const std::uint64_t last = std::min(first + entries_per_segment, index_.record_count());
-      for (std::uint64_t index = first; index < last; ++index)
-        FFR_TRY(CheckV2Record(layout, index));
-      FFR_TRY(CheckSegment(layout, segment, geometry.segment_size_bytes(segment)));
+    auto commit = commits_.rbegin();
+    for (std::uint64_t index = 0; index < index_.record_count(); ++index) {
+      for (; commit->footer.record_count == index; ++commit) CheckTotals(*commit);
+      FFR_TRY(CheckV2Record(layout, index));
     }
-    CheckSections(layout);
-    CheckPadding(layout.footer_offset_bytes, "the footer");
-    end_ = layout.footer_offset_bytes + V2Footer::kFixedSizeBytes +
-           V2Footer::kSectionSizeBytes * layout.footer.sections.size();
-    CheckPadding(report_.file_size_bytes - V2Tail::kEncodedSizeBytes, "the tail");
-    CheckTotals(layout.footer);
+    FFR_TRY(PassStructuresBelow(layout.commit_size_bytes));
+    for (; commit != commits_.rend(); ++commit) CheckTotals(*commit);
+    if (layout.commit_size_bytes < report_.file_size_bytes)
+      Problem(std::to_string(report_.file_size_bytes - layout.commit_size_bytes) +
+              " bytes at the end are ignored: an append is under way or was cut off, and the next "
+              "one removes them; or the end is damaged");
+    return {};
+  }
+
+  // What is not a record: its place, and what is to be said of it.
+  struct Structure {
+    std::uint64_t begin_bytes;
+    std::uint64_t end_bytes;
+    std::string name;
+  };
+
+  // Of all commits, newest first, as long as their chain holds. What they have in common is looked
+  // at once.
+  Result<void> CollectStructures(const V2Layout& layout) {
+    const V2Source source{source_, 0, layout.header.file_id};
+    std::set<std::uint64_t> known;
+    for (std::uint64_t size = layout.commit_size_bytes; size != 0;) {
+      auto commit = ReadCommit(source, size);
+      if (!commit) {
+        Problem("the commit that ends at " + std::to_string(size) + ": " + commit.error().message);
+        break;
+      }
+      FFR_TRY(CollectCommit(source, layout.header, commit.value(), known));
+      size = commit.value().footer.previous_commit_bytes;
+      commits_.push_back(std::move(commit).value());
+      const bool goes_back =
+          commits_.size() == 1 ||
+          commits_.back().footer.record_count <= commits_[commits_.size() - 2].footer.record_count;
+      if (goes_back) continue;
+      Problem("the commit that ends at " + std::to_string(commits_.back().size_bytes) +
+              " has more records than the one after it");
+      commits_.pop_back();
+      break;
+    }
+    std::sort(structures_.begin(), structures_.end(),
+              [](const auto& a, const auto& b) { return a.begin_bytes < b.begin_bytes; });
+    return {};
+  }
+
+  Result<void> CollectCommit(const V2Source& source, const V2Header& header, const V2Commit& commit,
+                             std::set<std::uint64_t>& known) {
+    structures_.push_back({commit.footer_offset_bytes,
+                           commit.footer_offset_bytes + commit.footer_size_bytes, "the footer"});
+    structures_.push_back(
+        {commit.size_bytes - V2Tail::kEncodedSizeBytes, commit.size_bytes, "the tail"});
+    for (const V2Section& section : commit.footer.sections) {
+      if (!known.insert(section.offset_bytes).second) continue;
+      CollectSection(header, section);
+      if (section.type == V2Section::kSegmentDirectory)
+        CollectSegments(source, header, commit, section, known);
+    }
+    return {};
+  }
+
+  void CollectSection(const V2Header& header, const V2Section& section) {
+    const std::string name = "section of type " + std::to_string(section.type);
+    const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
+    if (!bytes)
+      Problem(name + ": " + bytes.error().message);
+    else if (SectionCheck(bytes.value(), header.file_id, section.offset_bytes) != section.check)
+      Problem(name + ": checksum does not match");
+    // The first files have no section headers. One that is there and damaged is found as padding
+    // that is not zero.
+    std::uint64_t begin = section.offset_bytes;
+    const std::uint64_t header_offset = begin - V2SectionHeader::kEncodedSizeBytes;
+    if (const auto before = window_.View(header_offset, V2SectionHeader::kEncodedSizeBytes)) {
+      const auto found = DecodeV2SectionHeader(before.value(), header.file_id, header_offset);
+      if (found) begin = header_offset;
+      if (found &&
+          !(found.value() == V2SectionHeader{section.check, section.type, section.size_bytes}))
+        Problem(name + ": its header and the footer differ");
+    }
+    structures_.push_back({begin, section.offset_bytes + section.size_bytes, name});
+  }
+
+  // Segments of the newest commit are checked when records are looked up; those that were replaced
+  // are checked here.
+  void CollectSegments(const V2Source& source, const V2Header& header, const V2Commit& commit,
+                       const V2Section& section, std::set<std::uint64_t>& known) {
+    const IndexGeometry geometry{commit.footer.record_count, header.pages_per_segment};
+    const auto directory = source.FetchSection(section);
+    if (!directory) return;  // Said already.
+    if (section.size_bytes / 8 != geometry.segment_count())
+      return Problem("the segment directory at " + std::to_string(section.offset_bytes) +
+                     " does not fit the records of its commit");
+    const bool is_newest = commits_.empty();
+    for (std::uint64_t segment = 0; segment < geometry.segment_count(); ++segment) {
+      const auto offset = LoadLittleEndian<std::uint64_t>(directory.value().bytes, 8 * segment);
+      const std::uint64_t size = geometry.segment_size_bytes(segment);
+      const std::string name = "index segment " + std::to_string(segment);
+      if (!known.insert(offset).second) continue;
+      if (offset > commit.footer_offset_bytes || size > commit.footer_offset_bytes - offset) {
+        if (!is_newest) Problem(name + ": does not lie below the footer of its commit");
+        continue;  // Else its records say so.
+      }
+      structures_.push_back({offset, offset + size, name});
+      if (!is_newest) CheckReplacedSegment(header, geometry, segment, offset);
+    }
+  }
+
+  void CheckReplacedSegment(const V2Header& header, const IndexGeometry& geometry,
+                            std::uint64_t segment, std::uint64_t offset_bytes) {
+    const std::uint64_t size = geometry.segment_size_bytes(segment);
+    const auto pages = window_.View(offset_bytes, size);
+    if (!pages) return Problem(pages.error().message);
+    for (std::uint64_t i = 0; i < size / kIndexPageSizeBytes; ++i) {
+      const std::uint64_t page = segment * geometry.pages_per_segment + i;
+      const auto checked =
+          CheckIndexPage(pages.value().subspan(i * kIndexPageSizeBytes, kIndexPageSizeBytes),
+                         header.file_id, page, geometry.entries_in_page(page));
+      if (!checked) Problem("replaced " + checked.error().message);
+    }
+  }
+
+  // Checks what lies between the structures that begin below `begin_bytes`.
+  Result<void> PassStructuresBelow(std::uint64_t begin_bytes) {
+    for (; passed_count_ < structures_.size(); ++passed_count_) {
+      const Structure& next = structures_[passed_count_];
+      if (next.begin_bytes >= begin_bytes) break;
+      if (!lost_ && next.begin_bytes < end_)
+        Problem(next.name + ": begins at " + std::to_string(next.begin_bytes) +
+                ", inside of what ends at " + std::to_string(end_));
+      else if (!lost_)
+        CheckPadding(next.begin_bytes, next.name);
+      lost_ = false;
+      FFR_TRY(Advance(next.end_bytes));
+    }
     return {};
   }
 
@@ -141,6 +267,7 @@ class Verification {
       return {};
     }
     const std::string name = "record " + std::to_string(index);
+    FFR_TRY(PassStructuresBelow(location.offset_bytes));
     const std::uint64_t header_offset = location.offset_bytes - V2RecordHeader::kEncodedSizeBytes;
     if (!lost_ && location.offset_bytes != PayloadOffsetAfter(end_, layout.header.alignment_bytes))
       Problem(name + ": begins at " + std::to_string(location.offset_bytes) + ", not at " +
@@ -168,44 +295,10 @@ class Verification {
       Problem("record " + std::to_string(index) + ": its header and its index entry differ");
   }
 
-  // The pages were checked when records were looked up.
-  Result<void> CheckSegment(const V2Layout& layout, std::uint64_t segment,
-                            std::uint64_t size_bytes) {
-    const auto offset = LoadLittleEndian<std::uint64_t>(layout.directory.bytes, 8 * segment);
-    const std::string name = "index segment " + std::to_string(segment);
-    if (offset > layout.footer_offset_bytes) {  // Its records have said so already.
-      lost_ = true;
-      return {};
-    }
-    if (!lost_ && offset != AlignUp(end_, kIndexPageSizeBytes))
-      Problem(name + ": begins at " + std::to_string(offset) + ", not at " +
-              std::to_string(AlignUp(end_, kIndexPageSizeBytes)));
-    else if (!lost_)
-      CheckPadding(offset, name);
-    lost_ = false;
-    return Advance(offset + size_bytes);
-  }
-
-  void CheckSections(const V2Layout& layout) {
-    std::vector<V2Section> sections = layout.footer.sections;
-    std::sort(sections.begin(), sections.end(),
-              [](const auto& a, const auto& b) { return a.offset_bytes < b.offset_bytes; });
-    if (lost_) end_ = sections.front().offset_bytes;  // The directory at least is there.
-    for (const V2Section& section : sections) {
-      const std::string name = "section of type " + std::to_string(section.type);
-      CheckPadding(section.offset_bytes, name);
-      const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
-      if (!bytes)
-        Problem(name + ": " + bytes.error().message);
-      else if (SectionCheck(bytes.value(), layout.header.file_id, section.offset_bytes) !=
-               section.check)
-        Problem(name + ": checksum does not match");
-      end_ = std::max(end_, section.offset_bytes + section.size_bytes);
-    }
-  }
-
-  void CheckTotals(const V2Footer& footer) {
+  // Requires that the records below the commit's count, and no others, have been checked.
+  void CheckTotals(const V2Commit& commit) {
     if (report_.bad_record_count > 0) return;  // Then they cannot agree.
+    const V2Footer& footer = commit.footer;
     if (raw_size_bytes_ != footer.raw_size_bytes)
       Problem("footer: the raw sizes of the records do not add up to what it states");
     if (stored_size_bytes_ != footer.stored_size_bytes)
@@ -220,7 +313,10 @@ class Verification {
   const Progress& progress_;
   VerifyReport report_;
   std::uint64_t end_ = 0;
-  bool lost_ = false;  // `end_` is not known, for a record's place is not.
+  bool lost_ = false;                  // `end_` is not known, for a record's place is not.
+  std::vector<V2Commit> commits_;      // Newest first.
+  std::vector<Structure> structures_;  // In file order.
+  std::size_t passed_count_ = 0;       // Of the structures.
   FingerprintChain fingerprint_{{}};
   std::uint64_t raw_size_bytes_ = 0;
   std::uint64_t stored_size_bytes_ = 0;

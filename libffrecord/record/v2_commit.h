@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/v2_footer.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+// How far down from the end of a file its newest commit is looked for. Writers keep commits nearer
+// to each other than this.
+inline constexpr std::uint64_t kCommitSearchBytesMax = std::uint64_t{1} << 30;
+
+// One file as it is being opened: what of it was read already need not be read again. All borrowed.
+struct V2Source {
+  const RangeReader& reader;
+  std::uint32_t file = 0;
+  FileId id{};
+  std::span<const std::byte> head = {};  // The first bytes of the file.
+  std::span<const std::byte> tail = {};  // The last ones.
+
+  // Bytes of the file; without an owner if they are among those that were read. Fails as MapIndex.
+  Result<RangeReader::IndexBytes> Fetch(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
+  // The same, which must be what the footer says of the section.
+  Result<RangeReader::IndexBytes> FetchSection(const V2Section& section) const;
+  std::uint64_t file_size_bytes() const noexcept { return reader.file_size_bytes(file); }
+};
+
+// What ends a commit: tail and footer, checked.
+struct V2Commit {
+  std::uint64_t size_bytes = 0;  // Of the file when the commit was made: where its tail ends.
+  std::uint64_t footer_offset_bytes = 0;
+  std::uint64_t footer_size_bytes = 0;
+  V2Footer footer;
+};
+
+// The commit that ends at `size_bytes`. Fails with kCorruption if none does, or as MapIndex.
+Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes);
+
+// The newest commit that ends below `end_bytes` and at most kCommitSearchBytesMax from there; none
+// if there is none. Fails as MapIndex.
+Result<std::optional<V2Commit>> FindCommitBelow(const V2Source& source, std::uint64_t end_bytes);
+
+}  // namespace ffrecord
