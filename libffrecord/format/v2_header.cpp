@@ -47,11 +47,14 @@ Result<V2Header> DecodeV2Header(std::span<const std::byte> bytes) {
   header.alignment_bytes = LoadLittleEndian<std::uint32_t>(bytes, 56);
   header.pages_per_segment = LoadLittleEndian<std::uint32_t>(bytes, 60);
 
-  const std::uint64_t unknown = header.required_features & ~(V2Header::kZstd | V2Header::kSchema);
+  const std::uint64_t unknown = header.required_features & ~V2Header::kKnownRequired;
   if (unknown != 0)
     return Error{ErrorCode::kInvalidArgument,
                  "file needs features that this library does not know (bits " +
                      std::to_string(unknown) + "); use a newer library"};
+  if ((header.required_features & V2Header::kDictionary) != 0 &&
+      (header.required_features & V2Header::kZstd) == 0)
+    return Corrupt("a file without zstd frames states that they may need a dictionary");
   const std::uint32_t alignment = header.alignment_bytes;
   if (alignment != 1 && alignment != 512 && alignment != 4096)
     return Corrupt("alignment " + std::to_string(alignment) + " is not 1, 512 or 4096");

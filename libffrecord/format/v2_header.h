@@ -19,8 +19,14 @@ struct V2Header {
   static constexpr std::uint32_t kPagesPerSegmentMax = 65'536;
 
   // Bits of required_features.
-  static constexpr std::uint64_t kZstd = 1;    // Records may be zstd frames.
-  static constexpr std::uint64_t kSchema = 2;  // There is a schema section.
+  static constexpr std::uint64_t kZstd = 1;        // Records may be zstd frames.
+  static constexpr std::uint64_t kSchema = 2;      // There is a schema section.
+  static constexpr std::uint64_t kDictionary = 4;  // Frames may need one; requires kZstd.
+  static constexpr std::uint64_t kKnownRequired = kZstd | kSchema | kDictionary;
+  // Bits of append_features.
+  static constexpr std::uint64_t kKeys = 1;          // Records may have keys.
+  static constexpr std::uint64_t kColumnCopies = 2;  // There are column copies.
+  static constexpr std::uint64_t kKnownAppend = kKeys | kColumnCopies;
 
   std::uint16_t minor_version = 0;
   std::uint64_t required_features = 0;

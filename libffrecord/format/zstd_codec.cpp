@@ -1,11 +1,14 @@
 #include "libffrecord/format/zstd_codec.h"
 
+#include <zdict.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
@@ -37,10 +40,55 @@ ZSTD_DCtx* ThreadContext() {
   return context.get();
 }
 
+// The id of a dictionary of zstd's format; none if it is no such dictionary.
+std::optional<std::uint32_t> DictionaryId(std::span<const std::byte> bytes) {
+  const std::uint32_t id = ZDICT_getDictID(bytes.data(), bytes.size());
+  if (id == 0) return std::nullopt;
+  return id;
+}
+
+Error NoDictionary(const char* found) {
+  return {ErrorCode::kCorruption, std::string("zstd dictionary: ") + found};
+}
+
 }  // namespace
+
+void ZstdDictionary::PreparedDeleter::operator()(void* prepared) const noexcept {
+  ZSTD_freeDDict(static_cast<ZSTD_DDict*>(prepared));
+}
+
+Result<ZstdDictionary> ZstdDictionary::Make(std::span<const std::byte> bytes) {
+  const auto id = DictionaryId(bytes);
+  if (!id) return NoDictionary("it has no magic, or no id");
+  ZstdDictionary dictionary;
+  dictionary.id_ = *id;
+  dictionary.prepared_.reset(ZSTD_createDDict(bytes.data(), bytes.size()));
+  if (dictionary.prepared_ == nullptr)
+    return NoDictionary("its tables are damaged, or there is no memory for it");
+  return dictionary;
+}
+
+ZstdDictionary::ZstdDictionary(ZstdDictionary&&) noexcept = default;
+ZstdDictionary& ZstdDictionary::operator=(ZstdDictionary&&) noexcept = default;
+ZstdDictionary::~ZstdDictionary() = default;
+
+std::vector<std::byte> TrainZstdDictionary(std::span<const std::byte> samples,
+                                           std::span<const std::size_t> sizes_bytes,
+                                           std::size_t size_bytes_max) {
+  FFR_ASSERT(size_bytes_max >= kZstdDictionaryBytesMin);
+  std::vector<std::byte> dictionary(size_bytes_max);
+  const std::size_t size =
+      ZDICT_trainFromBuffer(dictionary.data(), dictionary.size(), samples.data(),
+                            sizes_bytes.data(), static_cast<unsigned>(sizes_bytes.size()));
+  dictionary.resize(ZDICT_isError(size) != 0 ? 0 : size);
+  return dictionary;
+}
 
 void ZstdCompressor::ContextDeleter::operator()(void* context) const noexcept {
   ZSTD_freeCCtx(static_cast<ZSTD_CCtx*>(context));
+}
+void ZstdCompressor::PreparedDeleter::operator()(void* prepared) const noexcept {
+  ZSTD_freeCDict(static_cast<ZSTD_CDict*>(prepared));
 }
 
 ZstdCompressor::ZstdCompressor(int level) : context_(ZSTD_createCCtx()) {
@@ -50,6 +98,20 @@ ZstdCompressor::ZstdCompressor(int level) : context_(ZSTD_createCCtx()) {
                                                  ZSTD_c_compressionLevel, level);
   FFR_ASSERT(ZSTD_isError(set) == 0);
 }
+
+Result<ZstdCompressor> ZstdCompressor::Make(int level, std::span<const std::byte> dictionary) {
+  if (!DictionaryId(dictionary)) return NoDictionary("it has no magic, or no id");
+  ZstdCompressor compressor(level);
+  compressor.prepared_.reset(ZSTD_createCDict(dictionary.data(), dictionary.size(), level));
+  if (compressor.prepared_ == nullptr)
+    return NoDictionary("its tables are damaged, or there is no memory for it");
+  const std::size_t set =
+      ZSTD_CCtx_refCDict(static_cast<ZSTD_CCtx*>(compressor.context_.get()),
+                         static_cast<const ZSTD_CDict*>(compressor.prepared_.get()));
+  FFR_ASSERT(ZSTD_isError(set) == 0);
+  return compressor;
+}
+
 ZstdCompressor::ZstdCompressor(ZstdCompressor&&) noexcept = default;
 ZstdCompressor& ZstdCompressor::operator=(ZstdCompressor&&) noexcept = default;
 ZstdCompressor::~ZstdCompressor() = default;
@@ -64,7 +126,8 @@ std::span<const std::byte> ZstdCompressor::Compress(std::span<const std::byte> r
   return std::span(frame_).first(size);
 }
 
-Result<void> ExpandZstd(std::span<const std::byte> frame, std::span<std::byte> raw) {
+Result<void> ExpandZstd(std::span<const std::byte> frame, std::span<std::byte> raw,
+                        std::span<const ZstdDictionary> dictionaries) {
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != raw.size())
     return Corrupt("its content size is not the raw size of the record");
   const auto window = WindowSize(frame, raw.size());
@@ -72,10 +135,18 @@ Result<void> ExpandZstd(std::span<const std::byte> frame, std::span<std::byte> r
     return Corrupt("its window is not one of up to 128 MiB");
   if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size())
     return Corrupt("it does not fill the record");
+  const ZSTD_DDict* prepared = nullptr;
+  if (const std::uint32_t id = ZSTD_getDictID_fromFrame(frame.data(), frame.size()); id != 0) {
+    const auto named = std::find_if(dictionaries.begin(), dictionaries.end(),
+                                    [id](const auto& dictionary) { return dictionary.id() == id; });
+    if (named == dictionaries.end())
+      return Corrupt("its dictionary, " + std::to_string(id) + ", is missing or damaged");
+    prepared = static_cast<const ZSTD_DDict*>(named->prepared());
+  }
   ZSTD_DCtx* context = ThreadContext();
   if (context == nullptr) return Error{ErrorCode::kIo, "zstd: no memory for a context", ENOMEM};
-  const std::size_t size =
-      ZSTD_decompressDCtx(context, raw.data(), raw.size(), frame.data(), frame.size());
+  const std::size_t size = ZSTD_decompress_usingDDict(context, raw.data(), raw.size(), frame.data(),
+                                                      frame.size(), prepared);
   if (ZSTD_isError(size) != 0) return Corrupt(ZSTD_getErrorName(size));
   if (size != raw.size()) return Corrupt("it expands to fewer bytes than it states");
   return {};

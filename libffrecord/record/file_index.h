@@ -51,6 +51,13 @@ class FileIndex {
   virtual bool Matches(std::uint64_t index, const RecordLocation& location,
                        std::span<const std::byte> stored) const noexcept = 0;
 
+  // Expands the frame `stored`, which Locate found to be one, to `raw`. Reads nothing and allocates
+  // nothing. Fails with kCorruption.
+  virtual Result<void> Expand(std::span<const std::byte> /*stored*/,
+                              std::span<std::byte> /*raw*/) const {
+    return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
+  }
+
   // What the user keeps with the file: fetched and checked now, not when the file was opened. Empty
   // if there is none. Fails with kCorruption, or with what the RangeReader said.
   virtual Result<Metadata> ReadMetadata() const { return Metadata{}; }

@@ -7,7 +7,6 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/format/zstd_codec.h"
 #include "libffrecord/record/batch_plan.h"
 #include "libffrecord/record/coalesce.h"
 
@@ -83,7 +82,7 @@ class BatchExecution {
       return;
     }
     if (!record.location.compressed()) return;
-    const auto expanded = ExpandZstd(
+    const auto expanded = reader_.indexes[record.file]->Expand(
         stored, arena_.subspan(record.arena_begin_bytes, record.location.raw_size_bytes));
     if (!expanded) record.status = expanded.error().code;
   }

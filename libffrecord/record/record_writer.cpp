@@ -38,6 +38,20 @@ Result<void> CheckOptions(const RecordWriter::Options& options) {
       (options.compression_level < kZstdLevelMin || options.compression_level > kZstdLevelMax))
     return invalid("compression_level is " + std::to_string(options.compression_level) +
                    ", must be 1 to 19");
+  if ((!options.dictionary.empty() || options.train_dictionary_bytes != 0) && !options.compress)
+    return invalid("a dictionary is for compressed records; set compress too");
+  if (!options.dictionary.empty() && options.train_dictionary_bytes != 0)
+    return invalid("it has a dictionary and is to train one; choose");
+  if (options.dictionary.size() > V2Section::kDictionarySizeBytesMax)
+    return invalid("dictionary has more than 16 MiB");
+  if (!options.dictionary.empty())
+    if (const auto usable = ZstdDictionary::Make(options.dictionary); !usable)
+      return invalid(usable.error().message + "; make one with `zstd --train`");
+  if (options.train_dictionary_bytes != 0 &&
+      (options.train_dictionary_bytes < RecordWriter::kTrainedDictionaryBytesMin ||
+       options.train_dictionary_bytes > V2Section::kDictionarySizeBytesMax))
+    return invalid("train_dictionary_bytes is " + std::to_string(options.train_dictionary_bytes) +
+                   ", must be 0 or 1,024 to 16 MiB");
   return {};
 }
 
@@ -45,7 +59,7 @@ Result<void> CheckOptions(const RecordWriter::Options& options) {
 
 Error RecordWriter::Impl::Invalid(const std::string& found) const {
   return {ErrorCode::kInvalidArgument,
-          path + ": record " + std::to_string(stream.totals().record_count) + ": " + found};
+          path + ": record " + std::to_string(record_count()) + ": " + found};
 }
 
 Result<void> RecordWriter::Impl::Kept(Result<void> result) {
@@ -59,11 +73,14 @@ Result<void> RecordWriter::Impl::Usable() const {
   return {};
 }
 
+std::uint64_t RecordWriter::Impl::record_count() const noexcept {
+  return stream.totals().record_count + (held ? held->count() : 0);
+}
+
 Result<void> RecordWriter::Impl::CheckRecord(std::span<const std::byte> record) {
   FFR_TRY(Usable());
   if (record.size() >= kRecordSizeBytesEnd) return Invalid("it has 2^40 bytes or more");
-  if (stream.totals().record_count == kRecordCountMax)
-    return Invalid("a file holds at most 2^48 records");
+  if (record_count() == kRecordCountMax) return Invalid("a file holds at most 2^48 records");
   if (stream.next_payload_offset_bytes() >= kPayloadOffsetBytesEnd)
     return Invalid("the file has reached 2^48 bytes; begin another");
   if (schema.empty()) return {};
@@ -74,15 +91,34 @@ Result<void> RecordWriter::Impl::CheckRecord(std::span<const std::byte> record) 
 
 Result<void> RecordWriter::Impl::Write(std::span<const std::byte> record) {
   FFR_TRY(CheckRecord(record));
+  if (held && held->HasRoomFor(record, {})) {
+    held->Add(record, {});
+    return {};
+  }
+  if (held) FFR_TRY(Kept(EndTraining()));
+  return Kept(Store(record, {}));
+}
+
+Result<void> RecordWriter::Impl::UseDictionary(std::span<const std::byte> dictionary) {
+  compressor.emplace(FFR_TRY(ZstdCompressor::Make(compression_level, dictionary)));
+  FFR_TRY(stream.AddSection(V2Section::kDictionary, dictionary));
+  dictionary_size_bytes = dictionary.size();
+  return {};
+}
+
+Result<void> RecordWriter::Impl::EndTraining() {
+  const HeldRecords records = *std::exchange(held, std::nullopt);
+  const std::vector<std::byte> dictionary = records.Train();
+  if (!dictionary.empty()) FFR_TRY(UseDictionary(dictionary));
+  return records.ForEach([this](auto record, auto key) { return Store(record, key); });
+}
+
+Result<void> RecordWriter::Impl::Store(std::span<const std::byte> record,
+                                       std::span<const std::byte> /*key*/) {
   std::span<const std::byte> stored = record;
   if (compressor)
     if (const auto frame = compressor->Compress(record); !frame.empty()) stored = frame;
-  return Kept(AddRecord(record, stored));
-}
-
-Result<void> RecordWriter::Impl::AddRecord(std::span<const std::byte> raw,
-                                           std::span<const std::byte> stored) {
-  FFR_TRY(stream.AddRecord(raw, stored));
+  FFR_TRY(stream.AddRecord(record, stored));
   if (stream.segment_is_full()) return EndSegment();
   return {};
 }
@@ -90,6 +126,7 @@ Result<void> RecordWriter::Impl::AddRecord(std::span<const std::byte> raw,
 Result<void> RecordWriter::Impl::EndSegment() { return stream.EndSegment(); }
 
 Result<void> RecordWriter::Impl::Commit() {
+  if (held) FFR_TRY(EndTraining());
   if (stream.pending_count() > 0) FFR_TRY(EndSegment());
   if (!metadata_section.empty()) {
     stream.ForgetSections(V2Section::kMetadata);
@@ -106,7 +143,7 @@ Result<WriteSummary> RecordWriter::Impl::Close() {
   FFR_TRY(Kept(Commit()));
   const V2Footer& totals = stream.totals();
   return WriteSummary{totals.record_count, totals.raw_size_bytes, output->size_bytes(),
-                      totals.fingerprint};
+                      totals.fingerprint, dictionary_size_bytes};
 }
 
 namespace {
@@ -134,13 +171,14 @@ class AtomicOutput final : public V2Output {
 Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schema schema,
                                         const RecordWriter::Options& options,
                                         WriterInternals internals) {
-  auto checked = CheckOptions(options);
-  if (!checked) return std::move(checked).error();
+  FFR_TRY(CheckOptions(options));
   FFR_ASSERT(internals.pages_per_segment >= 1);
   FFR_ASSERT(internals.pages_per_segment <= V2Header::kPagesPerSegmentMax);
   V2Header header;
-  header.required_features =
-      (options.compress ? V2Header::kZstd : 0) | (schema.empty() ? 0 : V2Header::kSchema);
+  const bool dictionary = !options.dictionary.empty() || options.train_dictionary_bytes != 0;
+  header.required_features = (options.compress ? V2Header::kZstd : 0) |
+                             (schema.empty() ? 0 : V2Header::kSchema) |
+                             (dictionary ? V2Header::kDictionary : 0);
   header.alignment_bytes = options.alignment_bytes;
   header.pages_per_segment = internals.pages_per_segment;
   header.file_id = internals.file_id ? *internals.file_id : FFR_TRY(RandomFileId());
@@ -158,6 +196,9 @@ Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schem
   auto impl = std::make_unique<RecordWriter::Impl>(path.string(), std::move(schema),
                                                    std::move(output), std::move(stream));
   if (options.compress) impl->compressor.emplace(options.compression_level);
+  impl->compression_level = options.compression_level;
+  if (!options.dictionary.empty()) FFR_TRY(impl->UseDictionary(options.dictionary));
+  if (options.train_dictionary_bytes != 0) impl->held.emplace(options.train_dictionary_bytes);
   impl->metadata_section = metadata;
   return RecordWriter(std::move(impl));
 }
@@ -172,9 +213,7 @@ RecordWriter::RecordWriter(RecordWriter&&) noexcept = default;
 RecordWriter& RecordWriter::operator=(RecordWriter&&) noexcept = default;
 RecordWriter::~RecordWriter() = default;
 
-std::uint64_t RecordWriter::record_count() const noexcept {
-  return impl_->stream.totals().record_count;
-}
+std::uint64_t RecordWriter::record_count() const noexcept { return impl_->record_count(); }
 
 Result<void> RecordWriter::Write(std::span<const std::byte> record) { return impl_->Write(record); }
 

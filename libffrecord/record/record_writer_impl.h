@@ -16,6 +16,7 @@
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/zstd_codec.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/record/held_records.h"
 #include "libffrecord/record/v2_stream.h"
 
 namespace ffrecord {
@@ -37,14 +38,17 @@ Result<V1Writer> CreateV1Writer(const std::filesystem::path& path, std::uint64_t
 
 // What both ways to write records have in common: each record is checked, compressed, streamed.
 //
-// Memory: the stream's, the largest record if it is compressed or made of fields, and the output's
-// buffers.
+// Memory: the stream's, the largest record if it is compressed or made of fields, what is held for
+// training, and the output's buffers.
 struct RecordWriter::Impl {
   std::string path;
   Schema schema;
   std::unique_ptr<V2Output> output;
   V2Stream stream;
   std::optional<ZstdCompressor> compressor;
+  int compression_level = 0;
+  std::optional<HeldRecords> held;  // Until there is a dictionary.
+  std::uint64_t dictionary_size_bytes = 0;
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;
@@ -63,12 +67,17 @@ struct RecordWriter::Impl {
   Result<void> Kept(Result<void> result);
   Result<void> Usable() const;
 
+  // Of records that were taken, written or held.
+  std::uint64_t record_count() const noexcept;
+  // Compresses what follows with this dictionary, of zstd's format.
+  Result<void> UseDictionary(std::span<const std::byte> dictionary);
   Result<void> Write(std::span<const std::byte> record);
   Result<WriteSummary> Close();
 
  private:
   Result<void> CheckRecord(std::span<const std::byte> record);
-  Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
+  Result<void> Store(std::span<const std::byte> record, std::span<const std::byte> key);
+  Result<void> EndTraining();
   Result<void> EndSegment();
   Result<void> Commit();
 };

@@ -8,6 +8,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/dictionary_set.h"
 #include "libffrecord/record/file_index.h"
 
 namespace ffrecord {
@@ -43,6 +44,7 @@ class V2Index final : public FileIndex {
         schema_(std::move(schema)),
         warnings_(std::move(warnings)),
         geometry_{layout_.footer.record_count, layout_.header.pages_per_segment},
+        dictionaries_(source, file, layout_.header.file_id, layout_.footer),
         segments_(geometry_.segment_count()),
         checked_pages_(geometry_.page_count() / 64 + 1) {}
 
@@ -69,7 +71,8 @@ class V2Index final : public FileIndex {
     }
     const auto bytes = std::span(page, kIndexPageSizeBytes);
     location = LoadIndexEntry(bytes, index % kIndexEntriesPerPage);
-    return IsSane(location) ? ErrorCode::kOk : ErrorCode::kCorruption;
+    if (!IsSane(location)) return ErrorCode::kCorruption;
+    return location.compressed() ? dictionaries_.Load() : ErrorCode::kOk;
   }
 
   bool Matches(std::uint64_t index, const RecordLocation& location,
@@ -85,6 +88,10 @@ class V2Index final : public FileIndex {
     const V2Source source{source_, file_, layout_.header.file_id};
     const auto fetched = FFR_TRY(source.FetchSection(*section));
     return DecodeMetadata(fetched.bytes);
+  }
+
+  Result<void> Expand(std::span<const std::byte> stored, std::span<std::byte> raw) const override {
+    return ExpandZstd(stored, raw, dictionaries_.loaded());
   }
 
   const V2Layout* v2_layout() const noexcept override { return &layout_; }
@@ -172,6 +179,7 @@ class V2Index final : public FileIndex {
   const Schema schema_;
   const std::vector<std::string> warnings_;
   const IndexGeometry geometry_;
+  DictionarySet dictionaries_;
   ZeroedAtomics<const std::byte*> segments_;     // Null until fetched.
   ZeroedAtomics<std::uint64_t> checked_pages_;   // One bit for each page.
   mutable std::atomic<Owner*> owners_{nullptr};  // A list that only grows.
@@ -207,6 +215,9 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2H
   const V2Section* schema = layout.footer.Find(V2Section::kSchema);
   if ((schema != nullptr) != ((header.required_features & V2Header::kSchema) != 0))
     return Error{ErrorCode::kCorruption, "footer: schema section and feature bit do not agree"};
+  if (layout.footer.Find(V2Section::kDictionary) != nullptr &&
+      (header.required_features & V2Header::kDictionary) == 0)
+    return Error{ErrorCode::kCorruption, "footer: a dictionary without its feature bit"};
   Schema columns;
   if (schema != nullptr) {
     if (schema->size_bytes > V2Section::kSchemaSizeBytesMax)

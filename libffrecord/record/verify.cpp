@@ -9,7 +9,6 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/format/v2_index.h"
-#include "libffrecord/format/zstd_codec.h"
 #include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/file_index.h"
 #include "libffrecord/record/file_window.h"
@@ -92,7 +91,7 @@ class Verification {
       BadRecord(index, raw.error().message);
       return false;
     }
-    const auto expanded = ExpandZstd(stored.value(), *raw.value());
+    const auto expanded = index_.Expand(stored.value(), *raw.value());
     if (!expanded) {
       BadRecord(index, expanded.error().message);
       return false;

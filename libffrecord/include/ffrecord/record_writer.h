@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include <ffrecord/export.h>
 #include <ffrecord/metadata.h>
@@ -20,21 +21,31 @@ struct WriteSummary {
   std::uint64_t raw_size_bytes = 0;  // Of all records, before compression.
   std::uint64_t file_size_bytes = 0;
   std::array<std::byte, 16> fingerprint{};
+  // Of the dictionary that the records are compressed with; 0 if there is none, as where there was
+  // too little data to train one.
+  std::uint64_t dictionary_size_bytes = 0;
 };
 
 // Writes one FFRecord version 2 file, strictly forward, of any number of records.
 //
 // Nothing is visible under `path` before Close() succeeds, and then the file is whole and on
 // stable storage. Destroyed or discarded before that, it leaves nothing behind; so does a kill.
-// Memory is constant in the number of records. Single-use, thread-bound.
+// Memory is constant in the number of records: at most 64 MiB. Single-use, thread-bound.
 class FFR_EXPORT RecordWriter {
  public:
+  static constexpr std::uint32_t kTrainedDictionaryBytesMin = 1024;
+
   struct Options {
     bool compress = false;              // zstd for each record; kept raw when it gains under 5 %.
     int compression_level = 3;          // 1 to 19.
     std::uint32_t alignment_bytes = 1;  // Of each record in the file: 1, 512 or 4096.
     bool replace = false;               // Replace a file of that name; else Close gives kConflict.
-    Metadata metadata = {};             // Kept with the file; RecordReader::metadata gives it back.
+    // For many small records that are alike: a dictionary of zstd's format (`zstd --train`), or the
+    // size of one to be trained, 0 or 1,024 to 16 MiB; 110 KiB is usual. To train, the writer holds
+    // back the first records: 100 times that size, at most 16 MiB. Both need `compress`.
+    std::vector<std::byte> dictionary = {};
+    std::uint32_t train_dictionary_bytes = 0;
+    Metadata metadata = {};  // Kept with the file; RecordReader::metadata gives it back.
   };
 
   // Fails with kInvalidArgument if an option is out of range, with kConflict if `path` exists and

@@ -87,6 +87,93 @@ TEST(ZstdCodecTest, LargeWindowIsRefused) {
   EXPECT_FALSE(Expands(frame('\x89'), 1000));  // An eighth more.
 }
 
+// Lines that are alike, as records of one data set are.
+std::string Line(std::mt19937_64& random) {
+  std::string line = R"({"url": "https://example.org/articles/)" +
+                     std::to_string(random() % 10000) + R"(", "language": "en", "score": 0.)" +
+                     std::to_string(random() % 1000) + R"(, "text": ")";
+  const std::vector<std::string> words{"data ", "loader ", "record ", "of ",     "the ",
+                                       "next ", "batch ",  "reads ",  "device ", "shuffle "};
+  for (int i = 0; i < 30; ++i) line += words[random() % words.size()];
+  return line + "\"}";
+}
+
+std::vector<std::byte> Trained(std::mt19937_64& random, std::size_t line_count = 2000) {
+  std::string samples;
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < line_count; ++i) {
+    const std::string line = Line(random);
+    samples += line;
+    sizes.push_back(line.size());
+  }
+  return TrainZstdDictionary(AsBytes(samples), sizes, 4096);
+}
+
+TEST(ZstdCodecTest, DictionaryMakesSmallRecordsSmaller) {
+  std::mt19937_64 random(test::Seed());
+  const auto dictionary = Trained(random);
+  ASSERT_FALSE(dictionary.empty());
+  EXPECT_LE(dictionary.size(), 4096U);
+  auto compressor = ZstdCompressor::Make(3, dictionary).value();
+  std::vector<ZstdDictionary> dictionaries;
+  dictionaries.push_back(ZstdDictionary::Make(dictionary).value());
+  std::size_t with = 0;
+  std::size_t without = 0;
+  for (int i = 0; i < 100; ++i) {
+    const std::string line = Line(random);
+    const std::string frame = test::AsString(compressor.Compress(AsBytes(line)));
+    with += frame.size();
+    without += Frame(line).size();
+    std::vector<std::byte> raw(line.size());
+    ASSERT_TRUE(ExpandZstd(AsBytes(frame), raw, dictionaries));
+    EXPECT_EQ(test::AsString(raw), line);
+    EXPECT_FALSE(ExpandZstd(AsBytes(frame), raw)) << "the dictionary is needed";
+  }
+  EXPECT_LT(with * 3, without * 2);
+}
+
+TEST(ZstdCodecTest, FramePicksItsDictionaryAmongSeveral) {
+  std::mt19937_64 random(test::Seed());
+  const auto first = Trained(random);
+  const auto second = Trained(random);
+  std::vector<ZstdDictionary> dictionaries;
+  dictionaries.push_back(ZstdDictionary::Make(first).value());
+  dictionaries.push_back(ZstdDictionary::Make(second).value());
+  ASSERT_NE(dictionaries[0].id(), dictionaries[1].id());
+  const std::string line = Line(random);
+  std::vector<std::byte> raw(line.size());
+  for (const auto& dictionary : {first, second, {}}) {
+    auto compressor =
+        dictionary.empty() ? ZstdCompressor(3) : ZstdCompressor::Make(3, dictionary).value();
+    ASSERT_TRUE(ExpandZstd(compressor.Compress(AsBytes(line)), raw, dictionaries));
+    EXPECT_EQ(test::AsString(raw), line);
+  }
+  auto compressor = ZstdCompressor::Make(3, second).value();
+  EXPECT_FALSE(
+      ExpandZstd(compressor.Compress(AsBytes(line)), raw, std::span(dictionaries).first(1)));
+}
+
+TEST(ZstdCodecTest, NoDictionaryOfTooFewSamples) {
+  std::mt19937_64 random(test::Seed());
+  EXPECT_TRUE(TrainZstdDictionary({}, {}, 4096).empty());
+  EXPECT_TRUE(Trained(random, 1).empty());
+  EXPECT_TRUE(Trained(random, 3).empty());
+}
+
+TEST(ZstdCodecTest, WhatIsNoDictionaryIsRefused) {
+  std::mt19937_64 random(test::Seed());
+  const auto dictionary = Trained(random);
+  auto without_id = dictionary;
+  std::fill_n(without_id.begin() + 4, 4, std::byte{});
+  auto without_magic = dictionary;
+  without_magic[0] ^= std::byte{1};
+  const auto cut = std::vector(dictionary.begin(), dictionary.begin() + 20);
+  for (const auto& bad : {without_id, without_magic, cut, std::vector<std::byte>()}) {
+    EXPECT_EQ(ZstdDictionary::Make(bad).error().code, ErrorCode::kCorruption);
+    EXPECT_EQ(ZstdCompressor::Make(3, bad).error().code, ErrorCode::kCorruption);
+  }
+}
+
 TEST(ZstdCodecTest, EveryThreadMayExpand) {
   const std::string raw(50'000, 'q');
   const std::string frame = Frame(raw);

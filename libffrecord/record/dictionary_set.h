@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/v2_footer.h"
+#include "libffrecord/format/zstd_codec.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+// The dictionaries of one open file, fetched and prepared when the first record may need one.
+//
+// One that is damaged is left out: it spoils the records that name it, not the file. Memory: a copy
+// of each dictionary. Borrows the RangeReader and the footer. Thread-safe; holds no lock that a
+// fork could leave locked.
+class DictionarySet {
+ public:
+  DictionarySet(const RangeReader& source, std::uint32_t file, const FileId& id,
+                const V2Footer& footer) noexcept
+      : source_(source), file_(file), id_(id), footer_(footer) {}
+  DictionarySet(const DictionarySet&) = delete;
+  DictionarySet& operator=(const DictionarySet&) = delete;
+  ~DictionarySet() { delete loaded_.load(); }
+
+  // Fetches them, unless that is done. Else what the RangeReader said; then it may be tried again.
+  ErrorCode Load() const;
+
+  // What Load() has fetched; nothing before.
+  std::span<const ZstdDictionary> loaded() const noexcept {
+    const auto* loaded = loaded_.load(std::memory_order_acquire);
+    return loaded == nullptr ? std::span<const ZstdDictionary>() : std::span(*loaded);
+  }
+
+ private:
+  const RangeReader& source_;
+  const std::uint32_t file_;
+  const FileId& id_;
+  const V2Footer& footer_;
+  mutable std::atomic<const std::vector<ZstdDictionary>*> loaded_{nullptr};  // Owned.
+};
+
+// One dictionary section, checked. Fails with kCorruption, or with what the RangeReader said.
+Result<std::vector<std::byte>> FetchDictionary(const RangeReader& source, std::uint32_t file,
+                                               const FileId& id, const V2Section& section);
+
+}  // namespace ffrecord
