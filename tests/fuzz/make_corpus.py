@@ -1,0 +1,115 @@
+"""Write the inputs that each fuzz target begins with.
+
+Usage: make_corpus.py FOLDER
+
+Makes FOLDER/<target>/seed-*, the same each time. What a target takes as input is said at the top of
+its source; targets that are not here begin with nothing.
+"""
+
+import itertools
+import pathlib
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+# Values that have been somebody's mistake before.
+BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
+HEADER_SIZE, PAGE_SIZE, TAIL_SIZE = 128, 4096, 64
+ENTRY_SIZE, ENTRIES_PER_PAGE, PAGE_HEADER_SIZE = 24, 170, 16
+
+
+def edit(place: int, value: int) -> bytes:
+    """One edit, as tests/fuzz/edited_file.h reads it."""
+    return place.to_bytes(3, "little") + bytes([value])
+
+
+def v1_file(records: list[bytes]) -> bytes:
+    """Lay out a version 1 file: docs/format.md, "Version 1"."""
+    begin = 12 + 12 * len(records)
+    offsets = list(itertools.accumulate((len(record) for record in records), initial=begin))[:-1]
+    tables = struct.pack(f"<q{len(records)}I", len(records), *map(zlib.crc32, records))
+    tables += struct.pack(f"<{len(records)}q", *offsets)
+    return struct.pack("<I", zlib.crc32(tables)) + tables + b"".join(records)
+
+
+def v1_file_seeds() -> Iterator[bytes]:
+    """Whole and damaged files, each with all options."""
+    files = [path.read_bytes() for path in sorted((DATA / "ffrecord-v1").rglob("*.ffr"))]
+    files += [v1_file([]), v1_file([b""]), v1_file([b"", b"abc"]), v1_file([b"x" * 100] * 20)]
+    for content in files:
+        for options in range(4):
+            yield bytes([options]) + content
+
+
+def v2_file_seeds() -> Iterator[bytes]:
+    """Each golden file as it is, and with each field of header and end changed."""
+    golden = sorted((DATA / "ffrecord-v2").glob("*.ffr"))
+    for number, path in enumerate(golden):
+        for options in range(4):
+            yield bytes([options, number])
+        size = path.stat().st_size
+        footer = int.from_bytes(path.read_bytes()[-TAIL_SIZE + 8 : -TAIL_SIZE + 16], "little")
+        places = [*range(12, HEADER_SIZE, 8), *range(footer, min(footer + 256, size), 4)]
+        places += range(size - TAIL_SIZE, size, 8)
+        for place, value in itertools.product(places, (0x01, 0xFF)):
+            yield bytes([0, number]) + edit(place, value)
+
+
+def v2_index_seeds() -> Iterator[bytes]:
+    """Each field of the directory and of an entry, at the ends of the first page."""
+    yield from (bytes([options]) for options in range(4))
+    # Ranges are in the order: directory, pages, header, footer to the end. The golden file has
+    # three segments of one page.
+    directory_size = 3 * 8
+    entries = [0, 1, ENTRIES_PER_PAGE - 1]
+    fields = [
+        PAGE_HEADER_SIZE + ENTRY_SIZE * entry + at for entry in entries for at in range(8, 24)
+    ]
+    places = [*range(directory_size), *(directory_size + place for place in [8, 9, 12, *fields])]
+    for place, value in itertools.product(places, BYTES):
+        yield bytes([0]) + edit(place, value)
+    frame = directory_size + 3 * PAGE_SIZE
+    for place, value in itertools.product(range(frame + 56, frame + 64), BYTES):
+        yield bytes([1]) + edit(place, value)
+
+
+def schema_seeds() -> Iterator[bytes]:
+    """A byte for the size of the section, the section, a record."""
+    label = struct.pack("<BBH5s", 9, 0, 5, b"label")
+    box = struct.pack("<BBH3sQQ", 12, 2, 3, b"box", 2, 2)
+    text = struct.pack("<BBH4s", 33, 0, 4, b"text")
+    image = struct.pack("<BBH5s", 32, 0, 5, b"image")
+    for columns in ([label], [image], [label, image], [label, box, text, image]):
+        section = struct.pack("<H", len(columns)) + b"".join(columns)
+        for record in (
+            b"",
+            bytes(8),
+            bytes(8) + b"image",
+            bytes(24) + struct.pack("<I", 2) + b"xyz",
+        ):
+            yield bytes([len(section)]) + section + record
+
+
+SEEDS = {
+    "schema": schema_seeds,
+    "v1_file": v1_file_seeds,
+    "v2_file": v2_file_seeds,
+    "v2_index": v2_index_seeds,
+}
+
+
+def write(folder: pathlib.Path) -> None:
+    """Make the corpus of every target."""
+    for target, seeds in SEEDS.items():
+        place = folder / target
+        place.mkdir(parents=True, exist_ok=True)
+        for number, seed in enumerate(seeds()):
+            (place / f"seed-{number:05}").write_bytes(seed)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    write(pathlib.Path(sys.argv[1]))
