@@ -200,11 +200,12 @@ class EditedFile {
 
   void ForgeIndex(std::size_t directory, std::size_t size) {
     const std::size_t pages_in_segment = SegmentPages();
+    const std::size_t page_count = PagesFor(Load(footer() + 8));
     for (std::size_t segment = 0; 8 * (segment + 1) <= size; ++segment)
       for (std::size_t i = 0; i < pages_in_segment; ++i) {
         const std::size_t at = Load(directory + 8 * segment) + i * kPage;
-        if (!Fits(at, kPage)) break;
         const std::uint64_t number = segment * pages_in_segment + i;
+        if (number >= page_count || !Fits(at, kPage)) break;
         for (std::size_t slot = 0; slot < std::min<std::size_t>(Load32(at + 8), kEntriesPerPage);
              ++slot)
           ForgeRecord(at + 16 + slot * kEntry, number * kEntriesPerPage + slot);
