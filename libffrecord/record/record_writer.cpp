@@ -26,6 +26,9 @@ Result<FileId> RandomFileId() {
   return id;
 }
 
+// With all that may stand around it, an append stays below what readers look through.
+constexpr std::uint64_t kAppendedRecordSizeBytesMax = std::uint64_t{512} << 20;
+
 Result<void> CheckOptions(const RecordWriter::Options& options) {
   const auto invalid = [](const std::string& found) {
     return Error{ErrorCode::kInvalidArgument, "create record file: " + found};
@@ -81,6 +84,8 @@ Result<void> RecordWriter::Impl::CheckRecord(std::span<const std::byte> record) 
   FFR_TRY(Usable());
   if (record.size() >= kRecordSizeBytesEnd) return Invalid("it has 2^40 bytes or more");
   if (record_count() == kRecordCountMax) return Invalid("a file holds at most 2^48 records");
+  if (is_append() && record.size() > kAppendedRecordSizeBytesMax)
+    return Invalid("it has more than 512 MiB, too much to append; write a new file");
   if (stream.next_payload_offset_bytes() >= kPayloadOffsetBytesEnd)
     return Invalid("the file has reached 2^48 bytes; begin another");
   if (schema.empty()) return {};
@@ -115,6 +120,7 @@ Result<void> RecordWriter::Impl::EndTraining() {
 
 Result<void> RecordWriter::Impl::Store(std::span<const std::byte> record,
                                        std::span<const std::byte> /*key*/) {
+  FFR_TRY(CommitIfDue(record.size()));
   std::span<const std::byte> stored = record;
   if (compressor)
     if (const auto frame = compressor->Compress(record); !frame.empty()) stored = frame;
@@ -125,7 +131,23 @@ Result<void> RecordWriter::Impl::Store(std::span<const std::byte> record,
 
 Result<void> RecordWriter::Impl::EndSegment() { return stream.EndSegment(); }
 
+std::uint64_t RecordWriter::Impl::uncommitted_bytes() const noexcept {
+  return output->size_bytes() - stream.totals().previous_commit_bytes;
+}
+
+Result<void> RecordWriter::Impl::CommitIfDue(std::uint64_t next_size_bytes) {
+  const std::uint64_t written = uncommitted_bytes();
+  if (!is_append() || written == 0 || written + next_size_bytes <= commit_interval_bytes) return {};
+  return EndCommit();
+}
+
 Result<void> RecordWriter::Impl::Commit() {
+  const bool is_new =
+      !is_append() || uncommitted_bytes() > 0 || held || !metadata_section.empty();
+  return is_new ? Kept(EndCommit()) : Result<void>();
+}
+
+Result<void> RecordWriter::Impl::EndCommit() {
   if (held) FFR_TRY(EndTraining());
   if (stream.pending_count() > 0) FFR_TRY(EndSegment());
   if (!metadata_section.empty()) {
@@ -140,10 +162,12 @@ Result<WriteSummary> RecordWriter::Impl::Close() {
   if (closed) return Error{ErrorCode::kInvalidArgument, path + ": the writer is closed already"};
   if (broken) return *broken;
   closed = true;
-  FFR_TRY(Kept(Commit()));
+  FFR_TRY(Commit());
   const V2Footer& totals = stream.totals();
-  return WriteSummary{totals.record_count, totals.raw_size_bytes, output->size_bytes(),
-                      totals.fingerprint, dictionary_size_bytes};
+  const WriteSummary summary{totals.record_count, totals.raw_size_bytes, output->size_bytes(),
+                             totals.fingerprint, dictionary_size_bytes};
+  output.reset();  // Others may append now.
+  return summary;
 }
 
 namespace {
@@ -222,6 +246,14 @@ Result<void> RecordWriter::WriteFields(std::span<const std::span<const std::byte
   auto joined = impl_->schema.Join(fields, impl_->joined);
   if (!joined) return impl_->Invalid(joined.error().message);
   return impl_->Write(impl_->joined);
+}
+
+Result<void> RecordWriter::Commit() {
+  FFR_TRY(impl_->Usable());
+  if (!impl_->is_append())
+    return Error{ErrorCode::kInvalidArgument,
+                 impl_->path + ": a new file is committed when it is closed, and not before"};
+  return impl_->Commit();
 }
 
 Result<WriteSummary> RecordWriter::Close() { return impl_->Close(); }

@@ -29,10 +29,13 @@ struct WriterInternals {
   std::unique_ptr<IoEngine> engine;  // The file's own if null.
 };
 
-// RecordWriter::Create and V1Writer::Create, with a choice of internals.
+// RecordWriter::Create and Append, and V1Writer::Create, with a choice of internals.
 Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schema schema,
                                         const RecordWriter::Options& options,
                                         WriterInternals internals);
+Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
+                                     const RecordWriter::AppendOptions& options,
+                                     std::unique_ptr<IoEngine> engine);
 Result<V1Writer> CreateV1Writer(const std::filesystem::path& path, std::uint64_t record_count,
                                 bool replace, std::unique_ptr<IoEngine> engine);
 
@@ -43,7 +46,7 @@ Result<V1Writer> CreateV1Writer(const std::filesystem::path& path, std::uint64_t
 struct RecordWriter::Impl {
   std::string path;
   Schema schema;
-  std::unique_ptr<V2Output> output;
+  std::unique_ptr<V2Output> output;  // Until it is closed.
   V2Stream stream;
   std::optional<ZstdCompressor> compressor;
   int compression_level = 0;
@@ -52,6 +55,7 @@ struct RecordWriter::Impl {
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;
+  std::uint64_t commit_interval_bytes = 0;  // Of an append; 0: one commit, when it is closed.
   std::optional<Error> broken;  // The first failure of the disk; all that follows fails alike.
   bool closed = false;
 
@@ -66,20 +70,25 @@ struct RecordWriter::Impl {
   // Passes a failure of the file on, and keeps it.
   Result<void> Kept(Result<void> result);
   Result<void> Usable() const;
+  bool is_append() const noexcept { return commit_interval_bytes != 0; }
 
   // Of records that were taken, written or held.
   std::uint64_t record_count() const noexcept;
   // Compresses what follows with this dictionary, of zstd's format.
   Result<void> UseDictionary(std::span<const std::byte> dictionary);
   Result<void> Write(std::span<const std::byte> record);
+  // What is new, if anything is. Requires Usable().
+  Result<void> Commit();
   Result<WriteSummary> Close();
 
  private:
   Result<void> CheckRecord(std::span<const std::byte> record);
   Result<void> Store(std::span<const std::byte> record, std::span<const std::byte> key);
   Result<void> EndTraining();
+  std::uint64_t uncommitted_bytes() const noexcept;
+  Result<void> CommitIfDue(std::uint64_t next_size_bytes);
   Result<void> EndSegment();
-  Result<void> Commit();
+  Result<void> EndCommit();
 };
 
 }  // namespace ffrecord

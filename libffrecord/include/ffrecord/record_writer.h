@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,10 +27,17 @@ struct WriteSummary {
   std::uint64_t dictionary_size_bytes = 0;
 };
 
-// Writes one FFRecord version 2 file, strictly forward, of any number of records.
+// Writes one FFRecord version 2 file, strictly forward, of any number of records: a new one, or
+// what is added to an old one.
 //
-// Nothing is visible under `path` before Close() succeeds, and then the file is whole and on
-// stable storage. Destroyed or discarded before that, it leaves nothing behind; so does a kill.
+// Of a new file nothing is visible under `path` before Close() succeeds, and then it is whole and
+// on stable storage. Destroyed or discarded before that, it leaves nothing behind; so does a kill.
+//
+// An old file is extended in place, by one writer at a time, commit by commit. Each commit is on
+// stable storage before it counts; destroyed or killed before one, the writer leaves the file as it
+// was at the last, and bytes behind it that readers ignore and the next Append() removes. Readers
+// that have the file open keep their view of it; those that open it later see the last commit.
+//
 // Memory is constant in the number of records: at most 64 MiB. Single-use, thread-bound.
 class FFR_EXPORT RecordWriter {
  public:
@@ -52,13 +60,32 @@ class FFR_EXPORT RecordWriter {
   // `replace` is false, with kIo if the folder cannot be written.
   static Result<RecordWriter> Create(const std::filesystem::path& path, Schema schema,
                                      const Options& options);
+
+  struct AppendOptions {
+    std::optional<bool> compress = {};      // Unset: if the file was begun so. A file that was not
+                                            // stays without.
+    int compression_level = 3;              // 1 to 19.
+    std::optional<Metadata> metadata = {};  // In place of the file's; unset keeps that.
+    // A commit is made when so much has been written since the last one: 1 MiB to 64 MiB.
+    std::uint64_t commit_interval_bytes = std::uint64_t{64} << 20;
+  };
+
+  // Goes on behind the last record of the file `path`, with its schema and alignment; only for
+  // local files that are not published. What an earlier append left unfinished is removed.
+  //
+  // Fails with kConflict if another writer appends to the file, with kNotFound, with kDenied if it
+  // is read-only, with kInvalidArgument if it has version 1, needs a newer library or was begun
+  // without what an option asks for, with kCorruption if it is damaged, with kIo.
+  static Result<RecordWriter> Append(const std::filesystem::path& path,
+                                     const AppendOptions& options);
+
   RecordWriter(RecordWriter&&) noexcept;
   RecordWriter& operator=(RecordWriter&&) noexcept;
   ~RecordWriter();
 
   // Adds one record: its bytes as they are. The bytes are copied. Fails with kInvalidArgument if
-  // the record does not fit the schema or has 2^40 bytes or more, with kIo if the disk refuses;
-  // after kIo every later call fails alike.
+  // the record does not fit the schema or has 2^40 bytes or more (in an append, more than 512 MiB),
+  // with kIo if the disk refuses; after kIo every later call fails alike.
   Result<void> Write(std::span<const std::byte> record);
 
   // Adds one record made of `fields`, one for each column of the schema, in its order.
@@ -66,8 +93,14 @@ class FFR_EXPORT RecordWriter {
 
   std::uint64_t record_count() const noexcept;
 
-  // Writes the index, syncs, publishes under `path`. Fails with kIo, or with kConflict if `path`
-  // has come into being meanwhile; the file that was there before is then untouched.
+  // Makes what was appended so far durable and visible to those who open the file from now on. If
+  // nothing was, does nothing. Fails with kInvalidArgument if the file is new: it is visible after
+  // Close(); with kIo.
+  Result<void> Commit();
+
+  // Writes the index, syncs, publishes under `path`; of an append, the last commit. Fails with kIo,
+  // or with kConflict if `path` has come into being meanwhile; the file that was there before is
+  // then untouched.
   Result<WriteSummary> Close();
 
   // For the library's own layers.

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/io/file_appender.h"
+#include "libffrecord/io/io_engine.h"
+
+namespace ffrecord {
+
+// An existing file that is extended in place, by this one writer: from Open() to the destructor it
+// holds the file's exclusive lock (flock), as nothing else in the library does.
+//
+// What is below the file's old size is only read. A failed write or sync poisons the file, as with
+// FileAppender. Thread-bound.
+class AppendFile {
+ public:
+  // Fails with kConflict if another writer has the lock or the file was replaced meanwhile, with
+  // kNotFound, with kInvalidArgument if it is not a regular file, with kDenied if it is read-only,
+  // with kIo. `engine` null: MakeIoEngine.
+  static Result<AppendFile> Open(const std::filesystem::path& path,
+                                 std::unique_ptr<IoEngine> engine);
+  AppendFile(AppendFile&& other) noexcept;
+  AppendFile& operator=(AppendFile&&) = delete;
+  ~AppendFile();
+
+  const std::filesystem::path& path() const noexcept { return path_; }
+  // When it was opened.
+  std::uint64_t old_size_bytes() const noexcept { return old_size_bytes_; }
+  // Bytes of the file, all of them. Fails with kIo, and with kCorruption if it has fewer.
+  Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> destination);
+
+  // Cuts the file to `size_bytes`, a multiple of 4096, durably if that removes anything; from there
+  // on Append() goes. Call it once, before the first Append().
+  Result<void> BeginAt(std::uint64_t size_bytes);
+
+  Result<void> Append(std::span<const std::byte> bytes) { return appender_->Append(bytes); }
+  Result<void> AppendZeros(std::uint64_t count) { return appender_->AppendZeros(count); }
+  std::uint64_t size_bytes() const noexcept { return appender_->size_bytes(); }
+  // Writes all that was appended, and waits until it is durable.
+  Result<void> Sync();
+
+ private:
+  AppendFile(const std::filesystem::path& path, UniqueFd fd, std::unique_ptr<IoEngine> engine);
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::unique_ptr<IoEngine> engine_;  // Until the appender takes it.
+  std::optional<FileAppender> appender_;
+  std::uint64_t old_size_bytes_ = 0;
+  std::uint32_t generation_ = 0;
+};
+
+}  // namespace ffrecord

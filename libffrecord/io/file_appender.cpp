@@ -1,0 +1,303 @@
+#include "libffrecord/io/file_appender.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/io/file.h"
+#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/io/transfer.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 4096;
+constexpr std::uint32_t kBuffersMax = 1024;
+constexpr std::uint64_t kFileSizeMax = std::numeric_limits<std::int64_t>::max();
+
+Result<void> CheckOptions(const FileAppender::Options& options) {
+  const std::uint64_t size = options.buffer_size_bytes;
+  if (size == 0 || size % kBlockBytes != 0 || size > kIoTransferMaxBytes)
+    return Error{ErrorCode::kInvalidArgument, "append to a file: buffer_size_bytes is " +
+                                                  std::to_string(size) +
+                                                  ", must be a multiple of 4096 up to 1 GiB"};
+  if (options.begin_bytes % kBlockBytes != 0 || options.begin_bytes > kFileSizeMax)
+    return Error{ErrorCode::kInvalidArgument, "append to a file: begin_bytes is " +
+                                                  std::to_string(options.begin_bytes) +
+                                                  ", must be a multiple of 4096"};
+  if (options.buffers_in_flight == 0 || options.buffers_in_flight > kBuffersMax)
+    return Error{ErrorCode::kInvalidArgument, "append to a file: buffers_in_flight is " +
+                                                  std::to_string(options.buffers_in_flight) +
+                                                  ", must be 1 to 1024"};
+  return {};
+}
+
+}  // namespace
+
+struct FileAppender::Impl {
+  // A buffer that is filled, then written, then idle.
+  struct Slot {
+    PooledBuffer buffer;
+    std::optional<Transfer> transfer;
+  };
+
+  Impl(const std::filesystem::path& name, int descriptor, UniqueFd direct, const Options& chosen,
+       std::unique_ptr<IoEngine> own_engine)
+      : path(name),
+        fd(descriptor),
+        direct_fd(std::move(direct)),
+        options(chosen),
+        engine(std::move(own_engine)),
+        started_bytes(chosen.begin_bytes) {}
+  ~Impl() {
+    // The kernel writes from our buffers; a forked child has only copies of them.
+    if (generation == ForkGeneration()) DrainOrDie(*engine);
+  }
+
+  Result<void> Usable() const;
+  Error Poison(Error error);
+  Result<void> TakeSlot();
+  Result<void> StartWrite(std::uint64_t size);
+  Result<void> SubmitPending();
+  Result<void> WaitUntilBusyIsAtMost(std::size_t busy_max);
+  Result<void> Returned(IoRequest& request);
+  Result<void> RunNow(IoRequest request, std::string_view tried);
+  Result<void> WriteNow(std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<void> Append(std::span<const std::byte> bytes);
+  Result<void> WriteAt(std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<void> WriteTail();
+  Result<void> Sync();
+
+  int write_fd() const { return direct_fd ? direct_fd.get() : fd; }
+  std::uint64_t size_bytes() const { return started_bytes + filled_bytes; }
+
+  const std::filesystem::path path;
+  const int fd;
+  const UniqueFd direct_fd;
+  const Options options;
+  const std::unique_ptr<IoEngine> engine;
+  const std::uint32_t generation = ForkGeneration();
+  std::vector<std::unique_ptr<Slot>> slots;
+  std::vector<Slot*> idle;
+  std::vector<IoRequest*> pending;  // To be submitted: not yet taken, or interrupted.
+  std::size_t busy = 0;             // Slots that are pending or in flight.
+  Slot* filling = nullptr;
+  std::uint64_t started_bytes;  // Handed to the engine; where the buffer being filled begins.
+  std::uint64_t filled_bytes = 0;
+  std::optional<Error> first_error;
+};
+
+Result<void> FileAppender::Impl::Usable() const {
+  if (first_error) return *first_error;
+  return {};
+}
+
+Error FileAppender::Impl::Poison(Error error) {
+  if (!first_error) first_error = std::move(error);
+  return *first_error;
+}
+
+// Finds a buffer to fill, waiting for a write to end if all are busy.
+Result<void> FileAppender::Impl::TakeSlot() {
+  if (idle.empty() && slots.size() <= options.buffers_in_flight) {
+    auto buffer = BufferPool::Process().Take(options.buffer_size_bytes);
+    if (!buffer) return Poison(std::move(buffer).error());
+    slots.push_back(std::make_unique<Slot>(Slot{std::move(buffer).value(), {}}));
+    idle.push_back(slots.back().get());
+  }
+  if (idle.empty()) {
+    if (auto waited = WaitUntilBusyIsAtMost(busy - 1); !waited) return waited;
+  }
+  filling = idle.back();
+  idle.pop_back();
+  return {};
+}
+
+// Writes the first `size` bytes of the buffer being filled.
+Result<void> FileAppender::Impl::StartWrite(std::uint64_t size) {
+  IoRequest request;
+  request.kind = IoRequest::Kind::kWrite;
+  request.fd = write_fd();
+  request.offset_bytes = started_bytes;
+  request.buffer = filling->buffer->first(size);
+  pending.push_back(&filling->transfer.emplace(request).request());
+  ++busy;
+  filling = nullptr;
+  started_bytes += size;
+  filled_bytes = 0;
+  return SubmitPending();
+}
+
+Result<void> FileAppender::Impl::SubmitPending() {
+  if (pending.empty()) return {};
+  auto taken = engine->Submit(pending);
+  if (!taken) return Poison(std::move(taken).error());
+  if (taken.value() == 0 && engine->in_flight() == 0)
+    return Poison(Error{ErrorCode::kIo, "write: the idle engine takes no request", EAGAIN});
+  pending.erase(pending.begin(), pending.begin() + taken.value());
+  return {};
+}
+
+Result<void> FileAppender::Impl::WaitUntilBusyIsAtMost(std::size_t busy_max) {
+  std::array<IoRequest*, 16> done{};
+  while (busy > busy_max) {
+    if (auto submitted = SubmitPending(); !submitted) return submitted;
+    auto count = engine->Wait(done, 1, kIoForever);
+    if (!count) return Poison(std::move(count).error());
+    for (IoRequest* request : std::span(done).first(count.value())) {
+      if (auto returned = Returned(*request); !returned) return returned;
+    }
+  }
+  return {};
+}
+
+// Takes what the engine gave back. After a failure the file is done with: others in flight are
+// waited for by the destructor.
+Result<void> FileAppender::Impl::Returned(IoRequest& request) {
+  auto& transfer = *static_cast<Transfer*>(request.user);
+  if (!transfer.Finish()) {
+    // After a short write an odd offset may be left, from where no direct write may start.
+    if (request.offset_bytes % kBlockBytes != 0) request.fd = fd;
+    pending.push_back(&request);
+    return {};
+  }
+  if (transfer.result() < 0)
+    return Poison(ErrnoError("write", path, static_cast<int>(-transfer.result())));
+  const auto slot = std::find_if(slots.begin(), slots.end(), [&](const auto& candidate) {
+    return candidate->transfer && &*candidate->transfer == &transfer;
+  });
+  idle.push_back(slot->get());
+  --busy;
+  return {};
+}
+
+// One request to its end, with nothing else in flight.
+Result<void> FileAppender::Impl::RunNow(IoRequest request, std::string_view tried) {
+  if (auto waited = WaitUntilBusyIsAtMost(0); !waited) return waited;
+  if (auto run = RunAll(*engine, {&request, 1}, 1); !run) return Poison(run.error());
+  if (request.result < 0) return Poison(ErrnoError(tried, path, static_cast<int>(-request.result)));
+  return {};
+}
+
+// Through the page cache, so from any address to any offset.
+Result<void> FileAppender::Impl::WriteNow(std::uint64_t offset, std::span<const std::byte> bytes) {
+  IoRequest request;
+  request.kind = IoRequest::Kind::kWrite;
+  request.fd = fd;
+  request.offset_bytes = offset;
+  request.buffer = {const_cast<std::byte*>(bytes.data()), bytes.size()};  // Only read from.
+  return RunNow(request, "write");
+}
+
+Result<void> FileAppender::Impl::Append(std::span<const std::byte> bytes) {
+  if (auto usable = Usable(); !usable) return usable;
+  if (bytes.size() > kFileSizeMax - size_bytes())
+    return Poison(ErrnoError("append to", path, EFBIG));
+  while (!bytes.empty()) {
+    if (filling == nullptr) {
+      if (auto taken = TakeSlot(); !taken) return taken;
+    }
+    const std::span<std::byte> room = filling->buffer->subspan(filled_bytes);
+    const std::size_t size = std::min(room.size(), bytes.size());
+    std::memcpy(room.data(), bytes.data(), size);
+    filled_bytes += size;
+    bytes = bytes.subspan(size);
+    if (filled_bytes == options.buffer_size_bytes) {
+      if (auto started = StartWrite(filled_bytes); !started) return started;
+    }
+  }
+  return {};
+}
+
+Result<void> FileAppender::Impl::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (auto usable = Usable(); !usable) return usable;
+  if (offset < options.begin_bytes || offset > size_bytes() || bytes.size() > size_bytes() - offset)
+    return Error{ErrorCode::kInvalidArgument, "overwrite " + path.string() + ": bytes from " +
+                                                  std::to_string(offset) + " on pass the end at " +
+                                                  std::to_string(size_bytes())};
+  if (bytes.empty()) return {};
+  const std::uint64_t below = offset < started_bytes ? started_bytes - offset : 0;
+  const std::size_t written = std::min<std::uint64_t>(below, bytes.size());
+  const std::span<const std::byte> buffered = bytes.subspan(written);
+  if (!buffered.empty())
+    std::memcpy(filling->buffer->data() + (offset + written - started_bytes), buffered.data(),
+                buffered.size());
+  return written > 0 ? WriteNow(offset, bytes.first(written)) : Result<void>();
+}
+
+// Writes what has not filled its buffer; with O_DIRECT its last, partial block apart.
+Result<void> FileAppender::Impl::WriteTail() {
+  if (filled_bytes == 0) return {};
+  const std::uint64_t odd = direct_fd ? filled_bytes % kBlockBytes : 0;
+  const std::uint64_t even = filled_bytes - odd;
+  const PooledBuffer buffer = filling->buffer;
+  if (even > 0) {
+    if (auto started = StartWrite(even); !started) return started;
+  }
+  const std::uint64_t offset = started_bytes;
+  started_bytes += odd;
+  filled_bytes = 0;
+  return odd > 0 ? WriteNow(offset, buffer->subspan(even, odd)) : Result<void>();
+}
+
+Result<void> FileAppender::Impl::Sync() {
+  IoRequest sync;
+  sync.kind = IoRequest::Kind::kSync;
+  sync.fd = fd;
+  return RunNow(sync, "sync");
+}
+
+Result<FileAppender> FileAppender::Make(const std::filesystem::path& path, int fd,
+                                        UniqueFd direct_fd, const Options& options,
+                                        std::unique_ptr<IoEngine> engine) {
+  if (auto checked = CheckOptions(options); !checked) return checked.error();
+  if (!engine) engine = FFR_TRY(MakeIoEngine(options.buffers_in_flight));
+  return FileAppender(
+      std::make_unique<Impl>(path, fd, std::move(direct_fd), options, std::move(engine)));
+}
+
+FileAppender::FileAppender(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+FileAppender::FileAppender(FileAppender&&) noexcept = default;
+FileAppender& FileAppender::operator=(FileAppender&&) noexcept = default;
+FileAppender::~FileAppender() = default;
+
+Result<void> FileAppender::Append(std::span<const std::byte> bytes) { return impl_->Append(bytes); }
+
+Result<void> FileAppender::AppendZeros(std::uint64_t count_bytes) {
+  static constexpr std::array<std::byte, 64 * 1024> kZeros{};
+  while (count_bytes > 0) {
+    const auto size = std::min<std::uint64_t>(count_bytes, kZeros.size());
+    if (auto appended = Append(std::span(kZeros).first(size)); !appended) return appended;
+    count_bytes -= size;
+  }
+  return {};
+}
+
+std::uint64_t FileAppender::size_bytes() const noexcept { return impl_->size_bytes(); }
+
+Result<void> FileAppender::WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes) {
+  return impl_->WriteAt(offset_bytes, bytes);
+}
+
+Result<void> FileAppender::Flush() {
+  if (auto usable = impl_->Usable(); !usable) return usable;
+  if (auto written = impl_->WriteTail(); !written) return written;
+  return impl_->WaitUntilBusyIsAtMost(0);
+}
+
+Result<void> FileAppender::Sync() {
+  if (auto usable = impl_->Usable(); !usable) return usable;
+  return impl_->Sync();
+}
+
+Error FileAppender::Poison(Error error) { return impl_->Poison(std::move(error)); }
+Result<void> FileAppender::Usable() const { return impl_->Usable(); }
+
+}  // namespace ffrecord
