@@ -1,7 +1,10 @@
 """Training data at the speed of the device: record files, read in batches, local or served."""
 
+from ffrecord._ffrecord import __version__
 from ffrecord.batch import Batch
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
+from ffrecord.fileio import FileReader, FileWriter, checkFsAlign
+from ffrecord.package import PackedFolder, pack_folder
 from ffrecord.reader import FileInfo, Reader, open
 from ffrecord.records import Records
 from ffrecord.served import Published, list_published, publish, remove_published
@@ -15,17 +18,23 @@ __all__ = [
     "CorruptionError",
     "DeadlineExceeded",
     "FileInfo",
+    "FileReader",
     "FileReport",
+    "FileWriter",
+    "PackedFolder",
     "Published",
     "Reader",
     "Records",
     "UnavailableError",
     "WriteSummary",
     "Writer",
+    "__version__",
+    "checkFsAlign",
     "concat",
     "list_published",
     "mix",
     "open",
+    "pack_folder",
     "publish",
     "remove_published",
     "verify",

@@ -6,6 +6,8 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.typing as npt
 
+__version__: str
+
 _BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
 
 @final

@@ -99,6 +99,17 @@ class Batch(Sequence[Sample]):
         """Name, type and shape of all columns, in sight or not."""
         return self._columns
 
+    @property
+    def inner_schema(self) -> _ffrecord.Schema:
+        """The library's own schema, for who makes a batch of other memory."""
+        return self._schema
+
+    def pin_memory(self) -> "Batch":
+        """A copy in page-locked memory, for torch's loader, which calls this; needs a GPU."""
+        from ffrecord.torch.pinning import pinned
+
+        return pinned(self)
+
     def records(self) -> list[Bytes]:
         """The bytes of each record, columns not told apart."""
         if self._records is None:

@@ -19,3 +19,35 @@ class DeadlineExceeded(TimeoutError):
 
 class ConflictError(FileExistsError):
     """The name is taken: nothing was replaced, for that was not asked."""
+
+
+class RangeError(RuntimeError, IndexError):
+    """An index is out of range, for code that expects HFAiLab/ffrecord's RuntimeError."""
+
+
+class CountError(RuntimeError, ValueError):
+    """More or fewer records than were declared."""
+
+
+class ClosedError(RuntimeError, ValueError):
+    """The reader or writer was closed."""
+
+
+class MissingError(AssertionError, FileNotFoundError):
+    """A file or an entry is not there, for code that expects an AssertionError."""
+
+
+class BadArgumentError(AssertionError, ValueError):
+    """An argument that cannot be used, for code that expects an AssertionError."""
+
+
+class PathTypeError(AssertionError, TypeError):
+    """What should be a path is none, for code that expects an AssertionError."""
+
+
+class NotPackedError(ValueError):
+    """The file is no packed folder."""
+
+
+class TrailerError(CorruptionError, NotPackedError):
+    """The table of contents of a packed folder is not what it may be."""

@@ -1,7 +1,8 @@
 """The order of an epoch as a function of position; docs/format.md, "Order 1"."""
 
+import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -213,7 +214,24 @@ class EpochOrder:
         )
 
 
-class IndexBatch(list[int]):
+class SeededIndices(list[int]):
+    """Indices, and the seed and epoch that randomness about their records begins from."""
+
+    __slots__ = ("epoch", "seed")
+
+    seed: int
+    epoch: int
+
+    @classmethod
+    def like(cls, indices: Iterable[int], origin: object) -> "SeededIndices":
+        """`indices` with the seed and epoch of `origin`; 0 if it has none."""
+        made = SeededIndices(indices)
+        made.seed = origin.seed if isinstance(origin, SeededIndices) else 0
+        made.epoch = origin.epoch if isinstance(origin, SeededIndices) else 0
+        return made
+
+
+class IndexBatch(SeededIndices):
     """Indices of one batch, and where in the stream they stand. Not to be changed.
 
     They know their order, so that whoever reads them knows seed and epoch, even a worker that
@@ -221,7 +239,7 @@ class IndexBatch(list[int]):
     and the positions, not the indices.
     """
 
-    __slots__ = ("array", "order", "position")
+    __slots__ = ("_view", "array", "order", "position")
 
     array: Indices
     """The same indices, shape (n,)."""
@@ -231,24 +249,33 @@ class IndexBatch(list[int]):
 
     def __init__(self, order: EpochOrder, position: int, size: int) -> None:
         """The `size` indices from `position` on."""
+        super().__init__()
         self.order = order
         self.position = position
+        self.seed, self.epoch = order.seed, order.epoch
+        self._view: Callable[[Indices], Indices] | None = None
         self.array = order.range(position, position + size)
-        super().__init__(self.array.tolist())
+        self.extend(self.array.tolist())
 
-    @property
-    def seed(self) -> int:
-        """Of the order."""
-        return self.order.seed
-
-    @property
-    def epoch(self) -> int:
-        """Of the order."""
-        return self.order.epoch
+    def through(self, view: Callable[[Indices], Indices]) -> "IndexBatch":
+        """The same places of the stream, with the indices that `view` makes of these."""
+        inner = self._view
+        seen = copy.copy(self)
+        seen._view = view if inner is None else lambda indices: view(inner(indices))
+        seen.array = view(self.array)
+        seen[:] = seen.array.tolist()
+        return seen
 
     def following(self, rows: Indices, distance: int) -> Indices:
         """What stands `distance` places behind the indices in these rows."""
-        return self.order.at(self.position + rows + distance)
+        indices = self.order.at(self.position + rows + distance)
+        return indices if self._view is None else self._view(indices)
+
+    def __copy__(self) -> "IndexBatch":
+        made = IndexBatch(self.order, self.position, 0)
+        made._view, made.array = self._view, self.array
+        made.extend(self)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IndexBatch, (self.order, self.position, len(self))

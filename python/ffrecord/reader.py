@@ -86,6 +86,11 @@ class Reader(Records):
         return dict(self._options)
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def is_local(self) -> bool:
         """Whether it reads files, not a daemon."""
         return not self.where[0].startswith(SCHEME)
@@ -117,9 +122,10 @@ class Reader(Records):
 
         Returns:
             `batches`, `records` and `size_bytes` read, `wait_s` inside reads over all threads,
-            and `damaged`: what was found, by record index.
+            `cpu_s` of that in checksums, decompression and copying, and `damaged`: what was found,
+            by record index.
         """
-        done = {"batches": 0, "records": 0, "size_bytes": 0, "wait_s": 0.0}
+        done = {"batches": 0, "records": 0, "size_bytes": 0, "wait_s": 0.0, "cpu_s": 0.0}
         if self._inner is not None:
             done = self._inner.stats()
         return {**done, "damaged": dict(self._damaged)}

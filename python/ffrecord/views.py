@@ -15,6 +15,34 @@ from ffrecord.reader import Reader
 from ffrecord.records import Records
 from ffrecord.schema import Column
 from ffrecord.shared_memory import SharedArray
+from ffrecord.stages import summed
+
+
+class Choice:
+    """Which records of a sequence, in which order: a range wherever it is one.
+
+    Pickles small: a range as such, others by memory that a process being started shares.
+    """
+
+    def __init__(self, indices: npt.ArrayLike | range | slice, count: int) -> None:
+        """Choose from `count` records; see `Records.subset`."""
+        self._chosen = _compact(indices, count)
+
+    def __len__(self) -> int:
+        chosen = self._chosen
+        return len(chosen) if isinstance(chosen, range) else chosen.values.size
+
+    def at(self, wanted: Indices) -> Indices:
+        """What is chosen for these places, in [-n, n)."""
+        places = positive(wanted, len(self))
+        if isinstance(self._chosen, range):
+            return self._chosen.start + places * self._chosen.step
+        return self._chosen.values[places]
+
+    def tobytes(self) -> bytes:
+        """What differs where choices do."""
+        chosen = self._chosen
+        return repr(chosen).encode() if isinstance(chosen, range) else chosen.values.tobytes()
 
 
 class Subset(Records):
@@ -28,7 +56,7 @@ class Subset(Records):
         """See `Records.subset`."""
         super().__init__(source._max_corrupt)
         self.source = source
-        self._chosen = _compact(indices, len(source))
+        self.choice = Choice(indices, len(source))
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -38,9 +66,7 @@ class Subset(Records):
     @property
     def fingerprint(self) -> str:
         """Of the source, and of which records are chosen."""
-        chosen = self._chosen
-        text = repr(chosen).encode() if isinstance(chosen, range) else chosen.values.tobytes()
-        return _digest([self.source.fingerprint.encode(), text])
+        return _digest([self.source.fingerprint.encode(), self.choice.tobytes()])
 
     @property
     def size_bytes(self) -> int:
@@ -52,27 +78,20 @@ class Subset(Records):
         return {**self.source.stats(), "damaged": dict(self._damaged)}
 
     def __len__(self) -> int:
-        chosen = self._chosen
-        return len(chosen) if isinstance(chosen, range) else chosen.values.size
+        return len(self.choice)
 
     def __repr__(self) -> str:
         return f"<ffrecord.Subset: {len(self)} records of {self.source!r}>"
 
     def _read(self, wanted: Indices) -> Batch:
-        places = _positive(wanted, len(self))
-        return self.source._read(self._in_source(places)).relabelled(places)
+        places = positive(wanted, len(self))
+        return self.source._read(self.choice.at(places)).relabelled(places)
 
     def _describe(self, index: int, status: int) -> str:
-        return self.source._describe(int(self._in_source(np.array([index]))[0]), status)
+        return self.source._describe(int(self.choice.at(np.array([index]))[0]), status)
 
     def _raise_for(self, index: int, status: int) -> NoReturn:
-        self.source._raise_for(int(self._in_source(np.array([index]))[0]), status)
-
-    def _in_source(self, places: Indices) -> Indices:
-        chosen = self._chosen
-        if isinstance(chosen, range):
-            return chosen.start + places * chosen.step
-        return chosen.values[places]
+        self.source._raise_for(int(self.choice.at(np.array([index]))[0]), status)
 
 
 class Concat(Records):
@@ -106,12 +125,7 @@ class Concat(Records):
 
     def stats(self) -> dict[str, Any]:
         """The sums over all sources; `damaged` is by index of the whole."""
-        each = [source.stats() for source in self.sources]
-        sums = {
-            name: sum(stats[name] for stats in each)
-            for name, value in each[0].items()
-            if isinstance(value, int | float)
-        }
+        sums = summed(source.stats() for source in self.sources)
         return {**sums, "damaged": dict(self._damaged)}
 
     def __len__(self) -> int:
@@ -125,7 +139,7 @@ class Concat(Records):
 
     def _read(self, wanted: Indices) -> Batch:
         ends = self._bounds()
-        places = _positive(wanted, ends[-1])
+        places = positive(wanted, ends[-1])
         owners = np.searchsorted(ends, places, "right")
         parts: list[Batch] = []
         rows: list[Indices] = []
@@ -225,7 +239,8 @@ def _opened_alike(readers: Sequence[Reader]) -> bool:
     return all(reader.options == readers[0].options for reader in readers)
 
 
-def _positive(wanted: Indices, count: int) -> Indices:
+def positive(wanted: Indices, count: int) -> Indices:
+    """Indices in [-count, count) as ones in [0, count)."""
     if wanted.size and not (-count <= wanted.min() and wanted.max() < count):
         bad = wanted[(wanted < -count) | (wanted >= count)][0]
         raise IndexError(f"record index {bad} is out of range: there are {count} records")
@@ -238,7 +253,7 @@ def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | Shar
         return range(count)[indices]
     if isinstance(indices, range):
         if len(indices):
-            _positive(np.array([indices[0], indices[-1]]), count)
+            positive(np.array([indices[0], indices[-1]]), count)
             if min(indices[0], indices[-1]) >= 0:
                 return indices
         else:
@@ -246,7 +261,7 @@ def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | Shar
     array = np.asarray(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise TypeError(f"indices are {array.dtype} of shape {array.shape}; integers (n,) needed")
-    places = _positive(array.astype(np.int64), count)
+    places = positive(array.astype(np.int64), count)
     if places.size == 0:
         return range(0)
     step = int(places[1] - places[0]) if places.size > 1 else 1

@@ -89,7 +89,7 @@ class Writer:
         if not self._columns:
             if isinstance(sample, Mapping):
                 raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
-            self._inner.write(_buffer(sample))
+            self._inner.write(as_buffer(sample))
             return
         if not isinstance(sample, Mapping):
             raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
@@ -106,7 +106,7 @@ class Writer:
                     raise TypeError(f"column '{column.name}' is utf8, not {type(value).__name__}")
                 fields.append(value.encode())
             elif column.type == "bytes":
-                fields.append(_buffer(value))
+                fields.append(as_buffer(value))
             else:
                 fields.append(encode(column, value))
         self._inner.write_fields(fields)
@@ -154,7 +154,7 @@ class Writer:
         )
 
 
-def _buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
+def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
     """The bytes of `value`, contiguous, without a copy if they are so already."""
     if isinstance(value, bytes | bytearray):
         return value

@@ -1,3 +1,5 @@
+#include <time.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -26,7 +28,15 @@ struct CountingReader {
   std::atomic<std::uint64_t> record_count{0};
   std::atomic<std::uint64_t> size_bytes{0};  // Of the blocks that were read into.
   std::atomic<std::int64_t> wait_ns{0};      // Inside ReadBatch, over all threads.
+  std::atomic<std::int64_t> cpu_ns{0};       // Of that, what the threads computed.
 };
+
+// What the calling thread has computed so far.
+std::int64_t ThreadCpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
                                      bool salvage, bool direct, double timeout_s) {
@@ -60,7 +70,9 @@ std::shared_ptr<Batch> ReadBatch(CountingReader& self,
   const auto indices = IndicesOf(array, self.reader.record_count());
   auto batch = std::make_shared<Batch>(ValueOrRaise(WithoutGil([&] {
     const auto begin = std::chrono::steady_clock::now();
+    const std::int64_t cpu_begin = ThreadCpuNs();
     auto result = self.reader.ReadBatch(indices);
+    self.cpu_ns += ThreadCpuNs() - cpu_begin;
     self.wait_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
     return result;
   })));
@@ -76,6 +88,7 @@ py::dict StatsOf(const CountingReader& self) {
   stats["records"] = self.record_count.load();
   stats["size_bytes"] = self.size_bytes.load();
   stats["wait_s"] = static_cast<double>(self.wait_ns.load()) / 1e9;
+  stats["cpu_s"] = static_cast<double>(self.cpu_ns.load()) / 1e9;
   return stats;
 }
 

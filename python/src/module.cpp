@@ -5,6 +5,7 @@
 PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   using namespace ffrecord::python;
   module.doc() = "Private: use the package ffrecord.";
+  module.attr("__version__") = FFRECORD_VERSION;
   BindSchema(module);
   BindBatch(module);
   BindRecordReader(module);

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import ffrecord
 from ffrecord.order import EpochOrder, IndexBatch, Mixture
+from ffrecord.shared_memory import SharedArray
 from order import permute
 
 
@@ -121,10 +122,9 @@ def test_a_large_choice_is_shared_with_a_child_not_pickled(files: list[Path], me
     process.join()
     assert labels(view.read([299_999])) == [4]
     if method != "fork":
-        from ffrecord.shared_memory import SharedArray
-
-        assert isinstance(view._chosen, SharedArray)
-        assert view._chosen._descriptor is not None
+        shared = view.choice._chosen
+        assert isinstance(shared, SharedArray)
+        assert shared._descriptor is not None
 
 
 def test_readers_of_files_become_one_reader(files: list[Path]) -> None:

@@ -3,8 +3,19 @@
 from ffrecord.order import IndexBatch
 from ffrecord.torch.collate import collate
 from ffrecord.torch.comm_hook import CommHook, comm_hook
-from ffrecord.torch.dataset import Dataset
-from ffrecord.torch.loader import DataLoader
+from ffrecord.torch.dataloader import DataLoader
+from ffrecord.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
 from ffrecord.torch.sampler import Sampler
 
-__all__ = ["CommHook", "DataLoader", "Dataset", "IndexBatch", "Sampler", "collate", "comm_hook"]
+__all__ = [
+    "CommHook",
+    "ConcatDataset",
+    "DataLoader",
+    "Dataset",
+    "IndexBatch",
+    "ReaderRegistry",
+    "Sampler",
+    "Subset",
+    "collate",
+    "comm_hook",
+]

@@ -1,73 +1,345 @@
-"""Record files as a map-style dataset."""
+"""Record files as map-style datasets."""
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils import data
 
-from ffrecord.batch import Batch, Sample
+from ffrecord.batch import Batch
+from ffrecord.errors import BadArgumentError, RangeError
+from ffrecord.fileio import FileReader, owned
 from ffrecord.locations import Where
+from ffrecord.order import IndexBatch, Indices, Mixture, SeededIndices
 from ffrecord.reader import Reader
+from ffrecord.records import Records
+from ffrecord.stages import Stages, summed
+from ffrecord.views import Choice, concat, positive
 
 OnCorrupt = Literal["raise", "skip", "replace"]
+Key = int | slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
-class Dataset(data.Dataset[Any]):
+class ReaderRegistry:
+    """Finds the readers that an object holds, in attributes and in other registries."""
+
+    def ffreaders(self) -> list[FileReader]:
+        """Each `FileReader`, in the order in which the attributes were set."""
+        readers: list[FileReader] = []
+        for value in vars(self).values():
+            if isinstance(value, FileReader):
+                readers.append(value)
+            elif isinstance(value, ReaderRegistry):
+                readers += value.ffreaders()
+        return readers
+
+
+class Dataset(data.Dataset[Any], ReaderRegistry):
     """Samples by index, for torch's own DataLoader and for ours.
 
     A loader that knows `__getitems__` (torch does) reads each batch in one submission. Nothing is
     opened before the first use; a pickle holds the arguments only, so that workers start at once
     under any start method.
+
+    What becomes of the records of a batch is said by `process`: here it applies `transform`; code
+    written for HFAiLab/ffrecord defines its own.
     """
 
     def __init__(
         self,
-        where: Where | Reader,
-        transform: Callable[[Sample], Any] | None = None,
+        fnames: Where | Records,
+        check_data: bool = True,
+        *,
+        transform: Callable[..., Any] | None = None,
         columns: Iterable[str] | None = None,
         on_corrupt: OnCorrupt = "raise",
+        max_corrupt: float = 0.001,
     ) -> None:
         """Remember what to read.
 
         Args:
-            where: as for `ffrecord.open`; or a `Reader`, for its options.
-            transform: what becomes of each sample, in the worker.
+            fnames: as for `ffrecord.open`; or what that or a view of it gave, for its options.
+            check_data: verify the checksum of each record on every read.
+            transform: what becomes of each sample, in the worker. If it has a second parameter
+                without a default, that is a NumPy generator seeded by (seed, epoch, index):
+                augmentation is then the same at any world size and after a resume.
             columns: those that are needed; all by default.
             on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" shortens the
-                batch; "replace" takes the next good one by index. `stats` counts both.
+                batch; "replace" takes the next good one of the order. `stats` counts both.
+            max_corrupt: share of all records that may be damaged before any policy raises.
         """
         if on_corrupt not in ("raise", "skip", "replace"):
             raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace")
-        self.reader = where if isinstance(where, Reader) else Reader(where)
+        self.fnames = fnames
         self.transform = transform
         self.columns = None if columns is None else tuple(columns)
         self.on_corrupt: OnCorrupt = on_corrupt
+        self._source = (
+            fnames
+            if isinstance(fnames, Records)
+            else Reader(fnames, check_data=check_data, max_corrupt=max_corrupt)
+        )
+
+    @cached_property
+    def reader(self) -> FileReader:
+        """The files as HFAiLab/ffrecord's code knows them; a subclass may set its own instead."""
+        source = self.source
+        if not isinstance(source, Reader):
+            raise AttributeError(f"{source!r} is a view: there is no reader of just its files")
+        return FileReader.over(source)
+
+    @property
+    def source(self) -> Records:
+        """What is read."""
+        own = vars(self).get("_source") or vars(self).get("reader")
+        if own is None:
+            raise AttributeError(
+                f"{type(self).__name__} has nothing to read: call super().__init__(fnames), or set "
+                "self.reader to an ffrecord.FileReader"
+            )
+        return own.source if isinstance(own, FileReader) else own
 
     @property
     def fingerprint(self) -> str:
         """Changes if any record, or the order of records, changes."""
-        return self.reader.fingerprint
+        return self.source.fingerprint
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The proportions of a `mix`, for a `Sampler`."""
+        return getattr(self.source, "mixture", None)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Where the time of this process went: `read`, and `decode` for what `process` does."""
+        return Stages()
 
     def stats(self) -> dict[str, Any]:
-        """What the reader did in this process; see `Reader.stats`."""
-        return self.reader.stats()
+        """What was read in this process; see `Reader.stats`.
+
+        With `decode_s`, the time in `process`, and `damaged_records`, how many were found.
+        """
+        found = self.source.stats()
+        decode_s = self.stages.sums().get("decode", 0.0)
+        return {**found, "decode_s": decode_s, "damaged_records": len(found["damaged"])}
+
+    def process(self, indices: Sequence[int], data: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Make the samples of one batch.
+
+        A subclass that defines it gets a list of uint8 arrays, writable and with their own memory,
+        and returns a list of as many samples. As it is here, it applies `transform`.
+
+        Args:
+            indices: index of each record.
+            data: the records.
+        """
+        if self.transform is None:
+            return data
+        if not _takes_generator(self.transform):
+            return [self.transform(sample) for sample in data]
+        return [
+            self.transform(sample, generator)
+            for sample, generator in zip(data, _generators(indices), strict=True)
+        ]
 
     def __len__(self) -> int:
-        return len(self.reader)
+        return len(self.source)
 
-    def __getitem__(self, index: int) -> Any:  # noqa: ANN401 - as transform makes it
+    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as process makes it
+        """One sample for an integer; those of a batch for a list, an array or a slice."""
+        if isinstance(key, slice):
+            return self._batch(range(*key.indices(len(self))), self.on_corrupt)
+        try:
+            index = operator.index(key)  # type: ignore[arg-type]
+        except TypeError:
+            return self._batch(key, self.on_corrupt)  # type: ignore[arg-type]
         # There is nothing to shorten here: a record that would be skipped is an error.
-        policy = "raise" if self.on_corrupt == "skip" else self.on_corrupt
-        sample = self._in_sight(self.reader.read([index], on_corrupt=policy))[0]
-        return sample if self.transform is None else self.transform(sample)
+        return self._batch([index], "raise" if self.on_corrupt == "skip" else self.on_corrupt)[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch | list[Any]:
-        """The samples of one batch: a `Batch`, or a list of what `transform` made of each."""
-        batch = self._in_sight(self.reader.read(indices, on_corrupt=self.on_corrupt))
-        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+    def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
+        """The samples of one batch; a subclass may define `__getitem__` of a list instead."""
+        return self[indices]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.source.batches(on_corrupt=self.on_corrupt):
+            yield from self._made(batch.indices.tolist(), batch)
+
+    def __add__(self, other: data.Dataset[Any]) -> "ConcatDataset":  # type: ignore[override]
+        return ConcatDataset([self, other])
+
+    def ffreaders(self) -> list[FileReader]:
+        """Each `FileReader`; see `ReaderRegistry`."""
+        if isinstance(vars(self).get("_source"), Reader):
+            _ = self.reader  # Made on demand.
+        return super().ffreaders()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        if "_source" in state:
+            state.pop("reader", None)  # Made on demand.
+        return state
 
     def __repr__(self) -> str:
-        return f"<ffrecord.torch.Dataset over {self.reader!r}>"
+        return f"<ffrecord.torch.{type(self).__name__} over {self.source!r}>"
 
-    def _in_sight(self, batch: Batch) -> Batch:
-        return batch if self.columns is None else batch.only(self.columns)
+    def _batch(self, indices: Sequence[int], on_corrupt: OnCorrupt) -> Any:  # noqa: ANN401
+        with self.stages.timed("read"):
+            batch = self.source.read(indices, on_corrupt=on_corrupt)
+        if on_corrupt != "raise":  # Others may stand there now, or fewer.
+            indices = SeededIndices.like(batch.indices.tolist(), indices)
+        return self._made(indices, batch)
+
+    def _made(self, indices: Sequence[int], batch: Batch) -> Any:  # noqa: ANN401
+        with self.stages.timed("decode"):
+            if type(self).process is not Dataset.process:
+                return self.process(indices, owned(batch.records()))
+            seen = batch if self.columns is None else batch.only(self.columns)
+            return self.process(indices, seen)
+
+
+class Subset(Dataset):
+    """The samples of `dataset` at `indices`, made as `dataset` makes them."""
+
+    def __init__(self, dataset: data.Dataset[Any], indices: npt.ArrayLike | range | slice) -> None:
+        """Choose.
+
+        Args:
+            dataset: any map-style one.
+            indices: integers in [-n, n), which may repeat, or a range; pickles as one if it is.
+        """
+        self.dataset: Any = dataset
+        self.choice = Choice(indices, len(dataset))  # type: ignore[arg-type]
+
+    @property
+    def indices(self) -> Indices:
+        """Which samples of `dataset`, shape (n,)."""
+        return self.choice.at(np.arange(len(self)))
+
+    @property
+    def source(self) -> Records:
+        """The chosen records; only of a dataset of ours."""
+        source: Records = self.dataset.source
+        return source.subset(self.indices)
+
+    def stats(self) -> dict[str, Any]:
+        """Those of `dataset`."""
+        found: dict[str, Any] = self.dataset.stats()
+        return found
+
+    def __len__(self) -> int:
+        return len(self.choice)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as dataset makes it
+        if isinstance(key, IndexBatch):
+            return _fetch(self.dataset, key.through(self.choice.at))
+        if isinstance(key, slice):
+            return _fetch(self.dataset, self.indices[key].tolist())
+        chosen = self.choice.at(np.asarray(key, np.int64))
+        return self.dataset[int(chosen)] if chosen.ndim == 0 else self._items(key, chosen)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.Subset: {len(self)} samples of {self.dataset!r}>"
+
+    def _items(self, key: object, chosen: Indices) -> Any:  # noqa: ANN401 - as dataset makes it
+        return _fetch(self.dataset, SeededIndices.like(chosen.tolist(), key))
+
+
+class ConcatDataset(Dataset):
+    """Datasets laid end to end, each making its own samples.
+
+    For the records of many files alike, `ffrecord.concat` reads a batch in one submission.
+    """
+
+    def __init__(self, datasets: Iterable[data.Dataset[Any]]) -> None:
+        """Put together map-style datasets.
+
+        Raises:
+            BadArgumentError: there is none; an AssertionError.
+        """
+        self.datasets: list[Any] = list(datasets)
+        if not self.datasets:
+            raise BadArgumentError("nothing to put together: the list of datasets is empty")
+        self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
+
+    @property
+    def source(self) -> Records:
+        """All records; only of datasets of ours."""
+        return concat([dataset.source for dataset in self.datasets])
+
+    def stats(self) -> dict[str, Any]:
+        """The sums over the datasets that tell any."""
+        return summed(d.stats() for d in self.datasets if hasattr(d, "stats"))
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.datasets)
+
+    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as the datasets make them
+        """One sample for an integer, a list of them for a list, in its order, repeats and all."""
+        if isinstance(key, slice):
+            key = range(*key.indices(len(self)))
+        wanted = np.asarray(key, np.int64)
+        places = self._positive(wanted.reshape(-1))
+        owners = np.searchsorted(self.cumulative_sizes, places, "right")
+        samples: list[Any] = [None] * places.size
+        for number in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == number)
+            first = self.cumulative_sizes[number - 1] if number else 0
+            own = SeededIndices.like((places[rows] - first).tolist(), key)
+            made = _fetch(self.datasets[number], own)
+            for row, sample in zip(rows.tolist(), made, strict=True):
+                samples[row] = sample
+        return samples[0] if wanted.ndim == 0 else samples
+
+    def ffreaders(self) -> list[FileReader]:
+        """Those of each dataset."""
+        return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.ConcatDataset of {', '.join(map(repr, self.datasets))}>"
+
+    def _positive(self, wanted: Indices) -> Indices:
+        try:
+            return positive(wanted, len(self))
+        except IndexError as error:
+            raise RangeError(str(error)) from None
+
+
+def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as dataset makes them
+    """Samples by index, at once where the dataset can."""
+    fetch = getattr(dataset, "__getitems__", None)
+    return [dataset[index] for index in indices] if fetch is None else fetch(indices)
+
+
+def _takes_generator(transform: Callable[..., Any]) -> bool:
+    """Whether it has a second parameter without a default."""
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):
+        return False  # A builtin that does not tell.
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) == 2
+
+
+def _generators(indices: Iterable[int]) -> Iterator[np.random.Generator]:
+    """A generator for each index; the same for the same seed, epoch and index, anywhere."""
+    origin = SeededIndices.like((), indices)
+    # Philox: a counter under a key, so that a stream costs no seeding.
+    key = int(np.random.SeedSequence([origin.seed, origin.epoch]).generate_state(1, np.uint64)[0])
+    for index in indices:
+        yield np.random.Generator(np.random.Philox(key=[key, index]))

@@ -162,14 +162,27 @@ class Sampler(data.Sampler[list[int]]):
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
         vars(self).update(vars(resumed))  # All of it at once: a refused state changes nothing.
 
-    @property
-    def start(self) -> Cursor:
-        """The place where the next iteration begins."""
+    def begin(self) -> Cursor:
+        """The place where an iteration that begins now begins."""
+        self._cursor = self._next
         return self._next
 
-    def rewind_to(self, cursor: Cursor) -> None:
-        """Let the state say `cursor`: a loader reads ahead, but has delivered only that much."""
+    def deliver(self, cursor: Cursor) -> None:
+        """Let the state say `cursor`: all before it is with the consumer."""
         self._cursor = cursor
+        # An iteration that is broken off starts its epoch again.
+        self._next = cursor if cursor.position == 0 else Cursor(cursor.epoch, 0)
+
+    def skipped(self, cursor: Cursor, steps: int) -> Cursor:
+        """The place so many steps behind `cursor`."""
+        for _ in range(steps):
+            cursor = self.after(cursor)
+        return cursor
+
+    def identity(self) -> tuple[Any, ...]:
+        """What differs where streams, or shares of them, do."""
+        order = (self.seed, self.block, self.window, self.count, self.mixture)
+        return (*order, self.global_batch, self.last, *self._place())
 
     def after(self, cursor: Cursor) -> Cursor:
         """The place one step behind `cursor`."""
@@ -183,10 +196,7 @@ class Sampler(data.Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[IndexBatch]:
         self._place()
-        start = self._next
-        self._next = Cursor(start.epoch, 0)
-        self._cursor = start
-        return self._epoch(start)
+        return self._delivering(self.begin())
 
     def __repr__(self) -> str:
         return (
@@ -212,14 +222,17 @@ class Sampler(data.Sampler[list[int]]):
             cursor = self.after(cursor)
             yield cursor, batch
 
-    def _epoch(self, start: Cursor) -> Iterator[IndexBatch]:
+    def epoch_from(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
+        """As `stream`, to the end of the epoch."""
         for cursor, batch in self.stream(start):
-            self._cursor = cursor
-            if cursor.epoch != start.epoch and self._next.epoch == start.epoch:
-                self._next = cursor
-            yield batch
+            yield cursor, batch
             if cursor.epoch != start.epoch:
                 return
+
+    def _delivering(self, start: Cursor) -> Iterator[IndexBatch]:
+        for cursor, batch in self.epoch_from(start):
+            self.deliver(cursor)
+            yield batch
 
     def _order(self, epoch: int) -> EpochOrder:
         return EpochOrder(self.seed, epoch, self.count, self.block, self.window, self.mixture)

@@ -1,0 +1,125 @@
+"""Where the time of a loader goes, and one sentence about it."""
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_EVENTS_MAX = 1 << 16
+# A consumer that waits less than this is not held up.
+_KEEPS_UP_SHARE = 0.05
+
+_ADVICE = {
+    "device": "the device (or the daemon) is what it waits for: more num_workers overlap more "
+    "reads; `ffrecord doctor` tells what the device can do",
+    "check": "checksums and decompression: raise num_workers",
+    "decode": "transform: raise num_workers, or make it cheaper",
+    "collate": "collate: choose columns= that are needed, or typed ones",
+    "handover": "handing batches over from the workers: mode='threads' hands over nothing",
+    "plan": "the sampler: ffrecord.torch.Sampler costs under a microsecond for each record",
+}
+
+
+class Stages:
+    """Sums of time by stage, and what happened when. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Nothing happened yet."""
+        self._lock = threading.Lock()
+        self._sums: dict[str, float] = {}
+        self._events: deque[tuple[str, int, int, int]] = deque(maxlen=_EVENTS_MAX)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time of the block to `stage`."""
+        begin = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.add(stage, begin, time.perf_counter_ns())
+
+    def add(self, stage: str, begin_ns: int, end_ns: int) -> None:
+        """Count [begin_ns, end_ns) of `time.perf_counter_ns` to `stage`, in this thread."""
+        with self._lock:
+            self._sums[stage] = self._sums.get(stage, 0.0) + (end_ns - begin_ns) / 1e9
+            self._events.append((stage, begin_ns, end_ns, threading.get_native_id()))
+
+    def sums(self) -> dict[str, float]:
+        """Seconds by stage."""
+        with self._lock:
+            return dict(self._sums)
+
+    def events(self) -> list[tuple[str, int, int, int]]:
+        """The last 65,536: stage, begin and end in ns, thread."""
+        with self._lock:
+            return list(self._events)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stages, ()  # In another process nothing happened yet.
+
+
+def write_trace(path: str | os.PathLike[str], stages: Iterable[Stages]) -> None:
+    """Write what happened as JSON for chrome://tracing and Perfetto."""
+    rows = [
+        {
+            "name": stage,
+            "ph": "X",
+            "ts": begin / 1e3,
+            "dur": (end - begin) / 1e3,
+            "pid": os.getpid(),
+            "tid": thread,
+        }
+        for each in stages
+        for stage, begin, end, thread in each.events()
+    ]
+    Path(path).write_text(json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}))
+
+
+def verdict(stages: Mapping[str, float], wait_s: float, work_s: float, size_bytes: int) -> str:
+    """One sentence: does the loader keep up, and if not, what is it that takes the time.
+
+    Args:
+        stages: seconds by stage, summed over threads and processes.
+        wait_s: what the consumer waited.
+        work_s: what it did between batches.
+        size_bytes: what was read.
+    """
+    total_s = wait_s + work_s
+    if total_s == 0:
+        return "Nothing was loaded yet."
+    share = wait_s / total_s
+    rate = f"{size_bytes / total_s / 1e6:.0f} MB/s"
+    if share < _KEEPS_UP_SHARE:
+        return f"The loader keeps up: its consumer waited {share:.0%} of the time, at {rate}."
+    known = {stage: seconds for stage, seconds in stages.items() if stage in _ADVICE}
+    if not any(known.values()):
+        return f"The consumer waited {share:.0%} of the time, at {rate}; no stage was measured."
+    worst = max(known, key=lambda stage: known[stage])
+    part = known[worst] / sum(known.values())
+    return (
+        f"The consumer waited {share:.0%} of the time, at {rate}; {part:.0%} of the loader's own "
+        f"time goes into {worst}: {_ADVICE[worst]}."
+    )
+
+
+def summed(each: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Statistics added up, number by number."""
+    sums: dict[str, float] = {}
+    for stats in each:
+        for name, value in numbers_of(stats).items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
+
+
+def numbers_of(stats: Mapping[str, Any]) -> dict[str, float]:
+    """What of some statistics can be summed."""
+    return {
+        name: value
+        for name, value in stats.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
