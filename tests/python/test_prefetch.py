@@ -1,0 +1,164 @@
+"""Goal: what is loaded ahead comes in order, within its memory, and every wait ends.
+
+Method: loads are held back by events, so that what the threads have done is known, not guessed.
+"""
+
+import gc
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffrecord import DeadlineExceeded
+from ffrecord.prefetch import Prefetcher
+
+
+def prefetcher(
+    load: Callable[[int], int],
+    plans: Iterator[int],
+    *,
+    threads: int = 2,
+    depth: int = 4,
+    memory: int = 1 << 30,
+    timeout_s: float = 60.0,
+    weigh: Callable[[int], int] = lambda item: 1,
+) -> "Prefetcher[int, int]":
+    return Prefetcher(
+        load,
+        plans,
+        threads=threads,
+        depth=depth,
+        memory_limit_bytes=memory,
+        weigh=weigh,
+        timeout_s=timeout_s,
+    )
+
+
+def loader_threads() -> int:
+    return sum(thread.name == "ffrecord-loader" for thread in threading.enumerate())
+
+
+@given(count=st.integers(0, 60), threads=st.integers(1, 4), depth=st.integers(1, 9))
+def test_items_come_in_the_order_of_the_plans(count: int, threads: int, depth: int) -> None:
+    ahead = prefetcher(lambda plan: plan * 2, iter(range(count)), threads=threads, depth=depth)
+
+    assert list(ahead) == [(plan, plan * 2) for plan in range(count)]
+    ahead.close()
+
+
+def test_it_reads_ahead_no_further_than_its_depth() -> None:
+    gate, asked = threading.Event(), itertools.count()
+    started = threading.Semaphore(0)
+
+    def load(plan: int) -> int:
+        started.release()
+        gate.wait(60)
+        return plan
+
+    plans = (next(asked) for _ in range(100))
+    ahead = prefetcher(load, plans, threads=2, depth=5)
+    reader = threading.Thread(target=lambda: next(ahead))
+    reader.start()
+    for _ in range(2):
+        assert started.acquire(timeout=60)
+
+    assert next(asked) == 5
+    gate.set()
+    reader.join(60)
+    ahead.close()
+
+
+def test_a_consumer_that_waits_makes_it_read_further_ahead() -> None:
+    ahead = prefetcher(lambda plan: threading.Event().wait(0.005) or plan, itertools.count())
+    before = ahead.depth
+
+    for _ in range(20):
+        next(ahead)
+
+    assert ahead.depth > before
+    ahead.close()
+
+
+def test_the_memory_cap_bounds_the_depth_and_one_item_always_fits() -> None:
+    small = prefetcher(lambda plan: plan, itertools.count(), depth=8, memory=30, weigh=lambda _: 10)
+    large = prefetcher(lambda plan: plan, itertools.count(), depth=8, memory=3, weigh=lambda _: 10)
+
+    for _ in range(50):
+        next(small)
+        next(large)
+
+    assert small.depth == 3
+    assert large.depth == 1
+    small.close()
+    large.close()
+
+
+def test_an_error_is_raised_where_its_item_would_have_been() -> None:
+    def load(plan: int) -> int:
+        if plan == 2:
+            raise KeyError("two")
+        return plan
+
+    ahead = prefetcher(load, iter(range(5)))
+
+    assert [next(ahead)[1] for _ in range(2)] == [0, 1]
+    with pytest.raises(KeyError, match="two"):
+        next(ahead)
+    ahead.close()
+
+
+@pytest.mark.parametrize(("threads", "what"), [(1, "being loaded"), (2, "within 0.05 s")])
+def test_a_wait_ends_and_says_what_it_waited_for(threads: int, what: str) -> None:
+    gate = threading.Event()
+    ahead = prefetcher(
+        lambda plan: gate.wait(60) and plan, itertools.count(), threads=threads, timeout_s=0.05
+    )
+
+    with pytest.raises(DeadlineExceeded, match=what):
+        next(ahead)
+
+    gate.set()
+    ahead.close()
+
+
+def test_closing_ends_the_threads_and_twice_does_no_harm() -> None:
+    before = loader_threads()
+    ahead = prefetcher(lambda plan: plan, itertools.count(), threads=3)
+    next(ahead)
+    assert loader_threads() == before + 3
+
+    ahead.close()
+    ahead.close()
+
+    assert loader_threads() == before
+    assert not ahead.alive
+
+
+def test_who_drops_it_closes_it() -> None:
+    before = loader_threads()
+    ahead = prefetcher(lambda plan: plan, itertools.count(), threads=3)
+    next(ahead)
+
+    del ahead
+    gc.collect()
+
+    assert loader_threads() == before
+
+
+def test_a_forked_child_knows_that_the_threads_are_not_its_own() -> None:
+    ahead = prefetcher(lambda plan: plan, itertools.count())
+    next(ahead)
+
+    if (pid := os.fork()) == 0:
+        good = not ahead.alive
+        ahead.close()
+        os._exit(0 if good else 1)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ahead.alive
+    assert next(ahead) == (1, 1)
+    ahead.close()
