@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 
+#include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/remote_files.h"
 #include "client/session/session.h"
@@ -10,6 +12,8 @@
 
 namespace ffrecord::client {
 namespace {
+
+constexpr std::size_t kSegmentsAtOnce = 4;
 
 // A run at a daemon: its steps are published names, the files of a step one manifest.
 struct RemoteRun {
@@ -42,9 +46,28 @@ class DaemonAttempt final : public CheckpointAttempt {
   DaemonAttempt(const RemoteRun& run, std::uint64_t step)
       : run_(run), step_(step), upload_(run.session, run.options) {}
 
-  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes, bool /*bulk*/,
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
     return Written(FFR_TRY(upload_.PutFrom(std::string(name), size_bytes, source)));
+  }
+
+  // Segments travel over connections of their own.
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                               const std::function<void()>& released) override {
+    std::vector<WrittenFile> written(segments.size());
+    std::atomic<std::size_t> next{0};
+    const auto put_some = [&](const SideBySide& others) -> Result<void> {
+      for (std::size_t i; !others.failed() && (i = next++) < segments.size();) {
+        SegmentImage& image = segments[i].image;
+        written[i] = FFR_TRY(
+            Put(segments[i].name, image.layout().file_size_bytes,
+                [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); }));
+      }
+      return {};
+    };
+    FFR_TRY(SideBySide::Run(std::min(segments.size(), kSegmentsAtOnce), put_some));
+    if (released) released();
+    return written;
   }
 
   Result<void> Commit(std::span<const WrittenFile> files) override {

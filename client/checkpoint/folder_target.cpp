@@ -26,8 +26,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kAttemptPrefix = ".attempt-";
 constexpr std::string_view kLatestName = "LATEST";
-constexpr std::uint32_t kWritesInFlight = 8;
-constexpr std::uint64_t kWriteSize = 1 << 20;
 
 std::string AttemptName(std::uint64_t step, const AttemptId& attempt) {
   return std::string(kAttemptPrefix) + std::to_string(step) + "-" + Hex(attempt);
@@ -134,24 +132,28 @@ class FolderAttempt final : public CheckpointAttempt {
         lock_(std::move(lock)),
         direct_(direct) {}
 
-  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes, bool bulk,
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
-    const fs::path path = folder_ / name;
-    if (path.parent_path() != folder_) FFR_TRY(MakeFolder(path.parent_path()));
     AtomicFile::Options options;
-    options.direct = bulk && direct_;
     options.expected_size_bytes = size_bytes;
-    if (bulk) {
-      options.buffer_size_bytes = kWriteSize;
-      options.buffers_in_flight = kWritesInFlight;
-    }
-    auto file = FFR_TRY(AtomicFile::Create(path, options));
+    auto file = FFR_TRY(AtomicFile::Create(folder_ / name, options));
     while (file.size_bytes() < size_bytes) {
       const auto bytes = FFR_TRY(source(file.size_bytes(), size_bytes - file.size_bytes()));
       FFR_TRY(file.Append(bytes));
     }
     FFR_TRY(file.Publish());
     return WrittenFile{std::string(name), {}};
+  }
+
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                               const std::function<void()>& released) override {
+    std::vector<WrittenFile> written;
+    for (const SegmentFile& segment : segments) {
+      if (written.empty()) FFR_TRY(MakeFolder((folder_ / segment.name).parent_path()));
+      written.push_back({segment.name, {}});
+    }
+    FFR_TRY(WriteSegmentFiles(folder_, segments, direct_, released));
+    return written;
   }
 
   Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
@@ -183,9 +185,9 @@ class FolderAttempt final : public CheckpointAttempt {
   void PrepareHint() {
     const std::string text = StepName(step_) + "\n";
     const auto bytes = std::as_bytes(std::span(text));
-    static_cast<void>(
-        Put(kLatestName, bytes.size(), false,
-            [&](std::uint64_t offset, std::uint64_t) { return bytes.subspan(offset); }));
+    static_cast<void>(Put(kLatestName, bytes.size(), [&](std::uint64_t offset, std::uint64_t) {
+      return bytes.subspan(offset);
+    }));
   }
   void PublishHint() const {
     std::error_code ignored;

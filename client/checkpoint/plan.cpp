@@ -53,15 +53,13 @@ class Placer {
  public:
   Placer(PartPlan& plan, std::uint64_t target) : plan_(plan), target_(target) {}
 
-  void Place(std::size_t tensor, StoredBox& box) {
+  void Place(std::size_t tensor, StoredBox& box, const std::byte* data) {
     if (box.size_bytes == 0) return;  // Nothing to store; segment and offset stay 0.
-    const std::uint64_t alignment =
-        box.size_bytes < kSegmentAlignment ? kSegmentSmallAlignment : kSegmentAlignment;
-    std::uint64_t offset = RoundUp(end_, alignment);
+    std::uint64_t offset = NextOffset(box.size_bytes, data);
     const bool full = end_ > 0 && offset + box.size_bytes > target_;
     if (plan_.segments.empty() || full) {
       StartSegment();
-      offset = 0;
+      offset = NextOffset(box.size_bytes, data);
     }
     box.segment = static_cast<std::uint32_t>(plan_.segments.size() - 1);
     box.offset_bytes = offset;
@@ -72,6 +70,16 @@ class Placer {
   }
 
  private:
+  std::uint64_t NextOffset(std::uint64_t size_bytes, const std::byte* data) const {
+    if (size_bytes < kSegmentAlignment) return RoundUp(end_, kSegmentSmallAlignment);
+    const std::uint64_t aligned = RoundUp(end_, kSegmentAlignment);
+    if (size_bytes < kCongruentSizeMin) return aligned;
+    const std::uint64_t phase = reinterpret_cast<std::uintptr_t>(data) % kSegmentAlignment;
+    // Back to where the one before ended, if that leaves room.
+    return aligned >= end_ + kSegmentAlignment - phase ? aligned - kSegmentAlignment + phase
+                                                       : aligned + phase;
+  }
+
   void StartSegment() {
     plan_.segments.emplace_back();
     plan_.part.segments.emplace_back();
@@ -158,10 +166,15 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
 
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto is_large = [&](std::size_t i) { return boxes[i].size_bytes >= kSegmentAlignment; };
-  std::stable_partition(order.begin(), order.end(), is_large);
+  const auto rank_of = [&](std::size_t i) {
+    return boxes[i].size_bytes >= kCongruentSizeMin   ? 0
+           : boxes[i].size_bytes >= kSegmentAlignment ? 1
+                                                      : 2;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return rank_of(a) < rank_of(b); });
   Placer placer(plan, segment_payload_target);
-  for (const std::size_t i : order) placer.Place(i, boxes[i]);
+  for (const std::size_t i : order) placer.Place(i, boxes[i], tensors[i].data.data());
 
   std::sort(boxes.begin(), boxes.end(), [](const StoredBox& a, const StoredBox& b) {
     return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);

@@ -27,11 +27,16 @@ struct PartPlan {
 };
 
 // A new segment begins when the current one would pass this. A larger tensor has one of its own.
-inline constexpr std::uint64_t kSegmentPayloadTarget = std::uint64_t{16} << 30;
+// Segments travel to a daemon side by side, so they are not as large as they could be.
+inline constexpr std::uint64_t kSegmentPayloadTarget = std::uint64_t{4} << 30;
 
-// Places tensors of 4 KiB and more at multiples of 4 KiB, then packs the small ones at multiples
-// of 64 bytes. Fails with kInvalidArgument if a tensor's key, type, box or size of data is wrong,
-// or if a box is given twice.
+// From this size on a tensor is placed so that its offset in the segment equals its address modulo
+// 4 KiB, all but its edges can then be written from its own memory by direct I/O, and read into it.
+inline constexpr std::uint64_t kCongruentSizeMin = 512 << 10;
+
+// Places tensors of 512 KiB and more as said above, then those of 4 KiB and more at multiples of 4
+// KiB, then packs the small ones at multiples of 64 bytes. Fails with kInvalidArgument if a
+// tensor's key, type, box or size of data is wrong, or if a box is given twice.
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
                           std::span<const TensorView> tensors,
                           std::uint64_t segment_payload_target = kSegmentPayloadTarget);

@@ -21,8 +21,14 @@ namespace {
 class Save {
  public:
   Save(CheckpointTarget& target, std::uint64_t step, std::span<const TensorView> tensors,
-       std::span<const std::byte> tree, CheckpointGroup* group)
-      : target_(target), step_(step), tensors_(tensors), tree_(tree), group_(group) {}
+       std::span<const std::byte> tree, CheckpointGroup* group,
+       const std::function<void()>& released)
+      : target_(target),
+        step_(step),
+        tensors_(tensors),
+        tree_(tree),
+        group_(group),
+        released_(released) {}
 
   Result<Commit> Run() {
     auto outcome = Rounds();
@@ -99,7 +105,7 @@ class Save {
                                                       std::string(key) + ", which no rank saves"};
     if (!attempt_) attempt_ = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
-    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_)));
+    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, released_)));
   }
 
   // Round 3: the coordinator has all votes, and commits.
@@ -125,6 +131,7 @@ class Save {
   std::span<const TensorView> tensors_;
   std::span<const std::byte> tree_;
   CheckpointGroup* group_;
+  const std::function<void()>& released_;
 
   AttemptId attempt_id_{};
   std::uint64_t agreed_step_ = 0;
@@ -143,7 +150,7 @@ Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
   auto opened = OpenTarget(target, {options.direct, options.session});
   // The others are told, for they wait; a vote with a no in it always fails.
   if (!opened) return Vote(group, std::move(opened).error()).error();
-  return Save(*opened.value(), step, tensors, tree, group).Run();
+  return Save(*opened.value(), step, tensors, tree, group, options.released).Run();
 }
 
 }  // namespace ffrecord::client

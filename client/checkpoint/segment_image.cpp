@@ -8,8 +8,19 @@
 namespace ffrecord::client {
 namespace {
 
-// Handed out at once: few calls, and still in the cache when it is copied after hashing.
+// Handed out at once by At(): few calls, and still in the cache when it is copied after hashing.
 constexpr std::uint64_t kRunSize = 4 * kSegmentBlockSize;
+
+// A run that is shorter is gathered with its neighbours: a copy costs less than one more write.
+constexpr std::uint64_t kOwnMemoryMin = 4 * kSegmentBlockSize;
+
+std::uint64_t RoundDown(std::uint64_t value, std::uint64_t alignment) {
+  return value / alignment * alignment;
+}
+
+std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
+  return RoundDown(value + alignment - 1, alignment);
+}
 
 }  // namespace
 
@@ -19,14 +30,69 @@ SegmentImage::SegmentImage(const StoredSegment& segment, std::span<const Placeme
       layout_(LayoutOfSegment(segment.payload_size_bytes)),
       placements_(placements),
       tensors_(tensors),
-      checks_(layout_.block_count) {}
+      checks_(layout_.block_count) {
+  Cut();
+}
+
+// --- Pieces --------------------------------------------------------------------------------------
+
+void SegmentImage::Cut() {
+  std::uint64_t done = 0;
+  for (const Placement& placement : placements_) {
+    const auto data = DataOf(placement);
+    const std::uint64_t begin = RoundUp(placement.offset_bytes, kSegmentBlockSize);
+    const std::uint64_t end = RoundDown(placement.offset_bytes + data.size(), kSegmentBlockSize);
+    if (end < begin + kOwnMemoryMin) continue;
+    const std::byte* memory = data.data() + (begin - placement.offset_bytes);
+    if (reinterpret_cast<std::uintptr_t>(memory) % kSegmentAlignment != 0) continue;
+    AddPieces(done, begin, nullptr);
+    AddPieces(begin, end, memory);
+    done = end;
+  }
+  AddPieces(done, layout_.payload_size_bytes, nullptr);
+}
+
+void SegmentImage::AddPieces(std::uint64_t begin, std::uint64_t end, const std::byte* own_memory) {
+  while (begin < end) {
+    const std::uint64_t size = std::min(end - begin, kPieceSizeMax);
+    pieces_.push_back({begin, size, own_memory, IsStable(begin, begin + size)});
+    begin += size;
+    if (own_memory != nullptr) own_memory += size;
+  }
+}
+
+bool SegmentImage::IsStable(std::uint64_t begin, std::uint64_t end) const {
+  for (std::size_t i = FirstEndingAfter(begin);
+       i < placements_.size() && placements_[i].offset_bytes < end; ++i)
+    if (!tensors_[placements_[i].tensor].is_stable) return false;
+  return true;
+}
+
+std::span<const std::byte> SegmentImage::Make(const Piece& piece, std::span<std::byte> buffer) {
+  std::span<const std::byte> bytes(piece.own_memory, piece.size_bytes);
+  if (piece.own_memory == nullptr) {
+    const auto room = buffer.first(piece.size_bytes);
+    Gather(piece.offset_bytes, room);
+    bytes = room;
+  }
+  Hash(piece.offset_bytes, bytes);
+  return bytes;
+}
+
+std::span<const std::byte> SegmentImage::MakeEnd() {
+  end_ = EncodeSegmentEnd(id_, layout_, checks_);
+  table_digest_ = SegmentTableDigest(std::span(end_).first(layout_.table_size_bytes));
+  return end_;
+}
+
+// --- A stream ------------------------------------------------------------------------------------
 
 std::span<const std::byte> SegmentImage::At(std::uint64_t offset_bytes,
                                             std::uint64_t size_bytes_max) {
   FFR_ASSERT(offset_bytes < layout_.file_size_bytes);
   if (offset_bytes < layout_.payload_size_bytes) {
     // From the beginning of its block, for a block is hashed whole.
-    const std::uint64_t block = offset_bytes / kSegmentBlockSize * kSegmentBlockSize;
+    const std::uint64_t block = RoundDown(offset_bytes, kSegmentBlockSize);
     const auto bytes = Payload(block).subspan(offset_bytes - block);
     return bytes.first(std::min<std::uint64_t>(bytes.size(), size_bytes_max));
   }
@@ -40,18 +106,24 @@ std::span<const std::byte> SegmentImage::Payload(std::uint64_t offset_bytes) {
   const std::uint64_t end = std::min(offset_bytes + kSegmentBlockSize, layout_.payload_size_bytes);
   std::span<const std::byte> bytes = Contiguous(offset_bytes);
   if (bytes.size() >= kSegmentBlockSize) {
-    const std::uint64_t whole = bytes.size() / kSegmentBlockSize * kSegmentBlockSize;
-    bytes = bytes.first(std::min(whole, kRunSize));
+    bytes = bytes.first(std::min(RoundDown(bytes.size(), kSegmentBlockSize), kRunSize));
   } else {
-    Gather(offset_bytes, end);
+    gathered_.resize(end - offset_bytes);
+    Gather(offset_bytes, gathered_);
     bytes = gathered_;
   }
+  Hash(offset_bytes, bytes);
+  return bytes;
+}
+
+// --- Both ----------------------------------------------------------------------------------------
+
+void SegmentImage::Hash(std::uint64_t offset_bytes, std::span<const std::byte> bytes) {
   for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize) {
     const auto block = bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at));
     checks_[(offset_bytes + at) / kSegmentBlockSize] =
         SegmentBlockCheck(id_, offset_bytes + at, block);
   }
-  return bytes;
 }
 
 std::span<const std::byte> SegmentImage::DataOf(const Placement& placement) const {
@@ -73,21 +145,20 @@ std::span<const std::byte> SegmentImage::Contiguous(std::uint64_t offset_bytes) 
   return DataOf(placements_[i]).subspan(offset_bytes - placements_[i].offset_bytes);
 }
 
-void SegmentImage::Gather(std::uint64_t begin, std::uint64_t end) {
-  gathered_.assign(end - begin, std::byte{0});
+void SegmentImage::Gather(std::uint64_t begin, std::span<std::byte> into) const {
+  const std::uint64_t end = begin + into.size();
+  std::uint64_t filled = begin;
   for (std::size_t i = FirstEndingAfter(begin);
        i < placements_.size() && placements_[i].offset_bytes < end; ++i) {
     const std::uint64_t start = placements_[i].offset_bytes;
     const auto data = DataOf(placements_[i]);
     const std::uint64_t from = std::max(begin, start);
     const std::uint64_t to = std::min(end, start + data.size());
-    std::memcpy(gathered_.data() + (from - begin), data.data() + (from - start), to - from);
+    std::memset(into.data() + (filled - begin), 0, from - filled);
+    std::memcpy(into.data() + (from - begin), data.data() + (from - start), to - from);
+    filled = to;
   }
-}
-
-void SegmentImage::MakeEnd() {
-  end_ = EncodeSegmentEnd(id_, layout_, checks_);
-  table_digest_ = SegmentTableDigest(std::span(end_).first(layout_.table_size_bytes));
+  std::memset(into.data() + (filled - begin), 0, end - filled);
 }
 
 }  // namespace ffrecord::client

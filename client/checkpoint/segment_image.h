@@ -15,37 +15,61 @@ namespace ffrecord::client {
 // The bytes of one segment file as they will be, made when asked for: payload from the tensors,
 // which are borrowed for its life, then the table of block checksums, padding and trailer.
 //
-// Each block is hashed as it is handed out, so that hashing runs beside the writing of the blocks
-// before it. A second request for a block hashes it anew. Thread-bound.
+// The payload is cut into pieces of whole blocks, which many threads make at the same time; each is
+// hashed as it is made, so that hashing runs beside the writing of the others. Pieces that lie in
+// one large tensor are that tensor's own memory, all others are gathered. Or, for a stream, the
+// file is asked for from front to back with At().
 class SegmentImage {
  public:
+  struct Piece {
+    std::uint64_t offset_bytes;   // A multiple of kSegmentBlockSize.
+    std::uint64_t size_bytes;     // At most kPieceSizeMax; of kSegmentAlignment.
+    const std::byte* own_memory;  // Aligned to kSegmentAlignment; null if it is to be gathered.
+    bool is_stable;               // All its tensors are.
+  };
+  static constexpr std::uint64_t kPieceSizeMax = std::uint64_t{4} << 20;
+
   SegmentImage(const StoredSegment& segment, std::span<const Placement> placements,
                std::span<const TensorView> tensors);
 
   const SegmentLayout& layout() const noexcept { return layout_; }
 
+  // In the order of the file; together they are the payload.
+  const std::vector<Piece>& pieces() const noexcept { return pieces_; }
+
+  // The bytes of a piece, hashed: its own memory, or else the front of `buffer`, which has room for
+  // them. Thread-safe for different pieces.
+  std::span<const std::byte> Make(const Piece& piece, std::span<std::byte> buffer);
+
+  // All behind the payload. Requires that every piece has been made.
+  std::span<const std::byte> MakeEnd();
+
   // Bytes from `offset_bytes` on, at least one and at most `size_bytes_max`; valid until the next
   // call. Requires offset_bytes < layout().file_size_bytes, and that every block of the payload has
-  // been asked for before anything behind it is.
+  // been asked for before anything behind it is. Thread-bound.
   std::span<const std::byte> At(std::uint64_t offset_bytes, std::uint64_t size_bytes_max);
 
-  // Of the table handed out. Requires that the whole file has been asked for.
+  // Of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
   const Digest128& table_digest() const noexcept { return table_digest_; }
 
  private:
+  void Cut();
+  void AddPieces(std::uint64_t begin, std::uint64_t end, const std::byte* own_memory);
+  bool IsStable(std::uint64_t begin, std::uint64_t end) const;
   std::span<const std::byte> Payload(std::uint64_t offset_bytes);
   std::span<const std::byte> Contiguous(std::uint64_t offset_bytes) const;
-  void Gather(std::uint64_t begin, std::uint64_t end);
+  void Gather(std::uint64_t begin, std::span<std::byte> into) const;
+  void Hash(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
   std::span<const std::byte> DataOf(const Placement& placement) const;
   std::size_t FirstEndingAfter(std::uint64_t offset_bytes) const;
-  void MakeEnd();
 
   SegmentId id_;
   SegmentLayout layout_;
   std::span<const Placement> placements_;
   std::span<const TensorView> tensors_;
+  std::vector<Piece> pieces_;
   std::vector<std::uint64_t> checks_;
-  std::vector<std::byte> gathered_;  // The last block that no single tensor filled.
+  std::vector<std::byte> gathered_;  // The last block of At() that no single tensor filled.
   std::vector<std::byte> end_;       // All behind the payload.
   Digest128 table_digest_{};
 };

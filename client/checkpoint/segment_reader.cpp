@@ -3,36 +3,48 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <optional>
 #include <thread>
 #include <tuple>
 
+#include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/endian.h"
 
 namespace ffrecord::client {
 namespace {
 
-// Each thread has one wave of pieces in flight, read in one submission.
+// Each thread has one wave of pieces in flight, read in one submission and checked as they arrive.
 constexpr std::uint64_t kPieceSize = 1 << 20;
-constexpr std::size_t kPiecesInWave = 8;
+constexpr std::size_t kPiecesInWave = 16;
 constexpr unsigned kThreadsMax = 4;
 static_assert(kPieceSize % kSegmentBlockSize == 0);
 
+// Shorter runs of whole blocks are read with what lies beside them, by way of a buffer.
+constexpr std::uint64_t kInPlaceMin = 4 * kSegmentBlockSize;
+
+// In the buffer of a wave.
+constexpr std::uint64_t kPieceRoom = kPieceSize + kSegmentBlockSize;
+
+std::uint64_t RoundDown(std::uint64_t value, std::uint64_t alignment) {
+  return value / alignment * alignment;
+}
+
 std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
+  return RoundDown(value + alignment - 1, alignment);
 }
 
 }  // namespace
 
 // Whole blocks of one segment, and the copies that need bytes of them: [first, last) of the sorted
-// copies.
+// copies. Or, with `destination`, blocks that are read to where one copy wants them.
 struct SegmentReader::Piece {
   std::uint32_t segment;
   std::uint64_t offset_bytes;
   std::uint64_t size_bytes;
   std::size_t first_copy;
   std::size_t last_copy;
+  std::byte* destination;
+  std::string_view key;  // Of one tensor that has bytes in it.
 };
 
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& files,
@@ -59,38 +71,65 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& 
 }
 
 Result<void> SegmentReader::Read(std::vector<SegmentCopy> copies) const {
-  std::sort(copies.begin(), copies.end(), [](const SegmentCopy& a, const SegmentCopy& b) {
+  std::vector<Piece> in_place;
+  const std::vector<SegmentCopy> edges = TakeInPlace(copies, in_place);
+  const std::vector<Piece> buffered = Cut(edges);
+  // Those in place first: they are the long ones.
+  const auto waves_of = [](const std::vector<Piece>& pieces) {
+    return (pieces.size() + kPiecesInWave - 1) / kPiecesInWave;
+  };
+  const std::size_t wave_count = waves_of(in_place) + waves_of(buffered);
+  std::atomic<std::size_t> next_wave{0};
+  const auto wave_at = [&](std::size_t wave) {
+    const bool is_in_place = wave < waves_of(in_place);
+    const auto& pieces = is_in_place ? in_place : buffered;
+    const std::size_t first = (is_in_place ? wave : wave - waves_of(in_place)) * kPiecesInWave;
+    return std::span(pieces).subspan(first, std::min(kPiecesInWave, pieces.size() - first));
+  };
+  const auto work = [&](const SideBySide& others) -> Result<void> {
+    PooledBuffer buffer;
+    for (std::size_t wave; !others.failed() && (wave = next_wave++) < wave_count;) {
+      const auto pieces = wave_at(wave);
+      if (!buffer && pieces.front().destination == nullptr)
+        buffer = FFR_TRY(BufferPool::Process().Take(kPiecesInWave * kPieceRoom));
+      FFR_TRY(ReadPieces(pieces, edges, buffer ? *buffer : std::span<std::byte>()));
+    }
+    return {};
+  };
+  return SideBySide::Run(std::min<std::size_t>({wave_count, kThreadsMax,
+                                                std::max(1U, std::thread::hardware_concurrency())}),
+                         work);
+}
+
+// Cuts off the whole blocks that can be read to where they are wanted: inside one copy, and aligned
+// in memory as in the file. Returns what is left, sorted.
+std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy> copies,
+                                                    std::vector<Piece>& pieces) const {
+  std::vector<SegmentCopy> left;
+  for (const SegmentCopy& copy : copies) {
+    const std::uint64_t end = copy.offset_bytes + copy.size_bytes;
+    const std::uint64_t first = RoundUp(copy.offset_bytes, kSegmentBlockSize);
+    const std::uint64_t last = RoundDown(end, kSegmentBlockSize);
+    const auto address = reinterpret_cast<std::uintptr_t>(copy.destination);
+    const std::uint64_t alignment = files_ ? files_->alignment_bytes(copy.segment) : 1;
+    if (last < first + kInPlaceMin || (address - copy.offset_bytes) % alignment != 0) {
+      left.push_back(copy);
+      continue;
+    }
+    for (std::uint64_t at = first; at < last; at += kPieceSize)
+      pieces.push_back({copy.segment, at, std::min(kPieceSize, last - at), 0, 0,
+                        copy.destination + (at - copy.offset_bytes), copy.key});
+    if (first > copy.offset_bytes)
+      left.push_back(
+          {copy.segment, copy.offset_bytes, first - copy.offset_bytes, copy.destination, copy.key});
+    if (end > last)
+      left.push_back({copy.segment, last, end - last, copy.destination + (last - copy.offset_bytes),
+                      copy.key});
+  }
+  std::sort(left.begin(), left.end(), [](const SegmentCopy& a, const SegmentCopy& b) {
     return std::tie(a.segment, a.offset_bytes) < std::tie(b.segment, b.offset_bytes);
   });
-  const std::vector<Piece> pieces = Cut(copies);
-  const std::size_t wave_count = (pieces.size() + kPiecesInWave - 1) / kPiecesInWave;
-  std::atomic<std::size_t> next_wave{0};
-  std::mutex mutex;
-  std::optional<Error> first_error;
-
-  const auto work = [&] {
-    const auto fail = [&](Error error) {
-      const std::lock_guard lock(mutex);
-      if (!first_error) first_error = std::move(error);
-      next_wave = wave_count;
-    };
-    auto buffer = BufferPool::Process().Take(kPiecesInWave * (kPieceSize + kSegmentBlockSize));
-    if (!buffer) return fail(std::move(buffer).error());
-    for (std::size_t wave; (wave = next_wave++) < wave_count;) {
-      const auto rest = std::span(pieces).subspan(wave * kPiecesInWave);
-      auto outcome =
-          ReadPieces(rest.first(std::min(rest.size(), kPiecesInWave)), copies, *buffer.value());
-      if (!outcome) return fail(std::move(outcome).error());
-    }
-  };
-  const std::size_t thread_count = std::min<std::size_t>(
-      {wave_count, kThreadsMax, std::max(1U, std::thread::hardware_concurrency())});
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < thread_count; ++i) others.emplace_back(work);
-  if (thread_count > 0) work();
-  for (std::thread& thread : others) thread.join();
-  if (first_error) return *std::move(first_error);
-  return {};
+  return left;
 }
 
 // Pieces are blocks that copies need, neighbours together. A copy may span several pieces.
@@ -117,7 +156,7 @@ std::vector<SegmentReader::Piece> SegmentReader::Cut(std::span<const SegmentCopy
     }
     while (at < end) {
       const std::uint64_t size = std::min(end - at, kPieceSize);
-      pieces.push_back({copy.segment, at, size, i, i + 1});
+      pieces.push_back({copy.segment, at, size, i, i + 1, nullptr, copy.key});
       at += size;
     }
   }
@@ -133,30 +172,37 @@ Result<void> SegmentReader::ReadPieces(std::span<const Piece> pieces,
                                        std::span<const SegmentCopy> copies,
                                        std::span<std::byte> buffer) const {
   std::vector<RangeRead> ranges;
-  for (std::size_t i = 0; i < pieces.size(); ++i)
-    ranges.push_back({pieces[i].segment, pieces[i].offset_bytes,
-                      buffer.subspan(i * (kPieceSize + kSegmentBlockSize), RoomFor(pieces[i])),
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[i];
+    ranges.push_back({piece.segment, piece.offset_bytes,
+                      piece.destination != nullptr ? std::span(piece.destination, piece.size_bytes)
+                                                   : buffer.subspan(i * kPieceRoom, RoomFor(piece)),
                       ErrorCode::kOk});
-  FFR_TRY(ReadRanges(ranges));
-  for (std::size_t i = 0; i < pieces.size(); ++i)
-    FFR_TRY(Use(pieces[i], copies, ranges[i].destination.first(pieces[i].size_bytes)));
-  return {};
+    FFR_TRY(TableOf(piece.segment));  // Before the wave, for nothing may be read during it.
+  }
+  Result<void> outcome;
+  const auto arrived = [&](RangeRead& range) {
+    if (!outcome) return;
+    outcome = CheckStatus(range);
+    if (outcome)
+      outcome =
+          Use(pieces[static_cast<std::size_t>(&range - ranges.data())], copies, range.destination);
+  };
+  FFR_TRY(files_->ReadEach(ranges, arrived));
+  return outcome;
 }
 
-Result<void> SegmentReader::ReadRanges(std::span<RangeRead> ranges) const {
-  FFR_TRY(files_->Read(ranges));
-  for (const RangeRead& range : ranges)
-    if (range.status != ErrorCode::kOk)
-      return Error{range.status, segments_[range.file]->description + ": reading " +
-                                     std::to_string(range.destination.size()) +
-                                     " bytes at offset " + std::to_string(range.offset_bytes) +
-                                     " failed"};
-  return {};
+Result<void> SegmentReader::CheckStatus(const RangeRead& range) const {
+  if (range.status == ErrorCode::kOk) return {};
+  return Error{range.status, segments_[range.file]->description + ": reading " +
+                                 std::to_string(range.destination.size()) + " bytes at offset " +
+                                 std::to_string(range.offset_bytes) + " failed"};
 }
 
 Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy> copies,
                                 std::span<const std::byte> bytes) const {
   const OpenSegment& open = *segments_[piece.segment];
+  bytes = bytes.first(piece.size_bytes);
   const auto table = FFR_TRY(TableOf(piece.segment));
   for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize) {
     const std::uint64_t offset = piece.offset_bytes + at;
@@ -165,12 +211,11 @@ Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy>
         (*table)[offset / kSegmentBlockSize])
       return Error{ErrorCode::kCorruption,
                    open.description + ": the block at offset " + std::to_string(offset) +
-                       " fails its checksum; it holds bytes of tensor " +
-                       std::string(copies[piece.first_copy].key) +
+                       " fails its checksum; it holds bytes of tensor " + std::string(piece.key) +
                        ". Restore the file from a copy, or load an earlier step"};
   }
-  for (std::size_t i = piece.first_copy; i < piece.last_copy; ++i) {
-    const SegmentCopy& copy = copies[i];
+  for (const SegmentCopy& copy :
+       copies.subspan(piece.first_copy, piece.last_copy - piece.first_copy)) {
     const std::uint64_t begin = std::max(copy.offset_bytes, piece.offset_bytes);
     const std::uint64_t end =
         std::min(copy.offset_bytes + copy.size_bytes, piece.offset_bytes + piece.size_bytes);
@@ -191,7 +236,8 @@ Result<std::shared_ptr<const std::vector<std::uint64_t>>> SegmentReader::TableOf
   const auto buffer =
       FFR_TRY(BufferPool::Process().Take(layout.file_size_bytes - layout.table_offset_bytes));
   RangeRead range{segment, layout.table_offset_bytes, *buffer, ErrorCode::kOk};
-  FFR_TRY(ReadRanges(std::span(&range, 1)));
+  FFR_TRY(files_->Read({&range, 1}));
+  FFR_TRY(CheckStatus(range));
   const auto bytes = buffer->first(layout.table_size_bytes);
   if (SegmentTableDigest(bytes) != open.segment.stored.table_digest)
     return Error{ErrorCode::kCorruption,

@@ -25,8 +25,10 @@ struct SegmentCopy {
   std::string_view key;  // Whose bytes they are, for messages. Borrowed for the call.
 };
 
-// Reads payload bytes of a step's segments, in large pieces by several threads, and verifies every
-// block that it touches before anything of it is used. Thread-safe.
+// Reads payload bytes of a step's segments, in large pieces by several threads: whole blocks
+// straight to where they are wanted if memory and file are aligned alike, all else by way of a
+// buffer. Verifies every block that it touches, as it arrives; only bytes that were read to their
+// destination are there before they are verified. Thread-safe.
 class SegmentReader {
  public:
   struct Segment {
@@ -57,7 +59,9 @@ class SegmentReader {
                           std::span<std::byte> buffer) const;
   Result<void> Use(const Piece& piece, std::span<const SegmentCopy> copies,
                    std::span<const std::byte> bytes) const;
-  Result<void> ReadRanges(std::span<RangeRead> ranges) const;
+  Result<void> CheckStatus(const RangeRead& range) const;
+  std::vector<SegmentCopy> TakeInPlace(std::span<const SegmentCopy> copies,
+                                       std::vector<Piece>& pieces) const;
   std::vector<Piece> Cut(std::span<const SegmentCopy> copies) const;
   std::uint64_t RoomFor(const Piece& piece) const;
 

@@ -14,6 +14,7 @@
 #include <ffrecord/result.h>
 
 #include "client/checkpoint/ballot.h"
+#include "client/checkpoint/segment_files.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 #include "libffrecord/record/range_reader.h"
 
@@ -29,11 +30,14 @@ class CheckpointAttempt {
  public:
   virtual ~CheckpointAttempt() = default;
 
-  // Writes one file of `size_bytes` and makes it durable; `bulk` says that it is tensor data.
-  // Returns what the coordinator needs to publish it. Fails early with kIo (ENOSPC) if there is no
-  // room.
-  virtual Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes, bool bulk,
+  // Writes one small file of `size_bytes` and makes it durable. Returns what the coordinator needs
+  // to publish it. Fails early with kIo (ENOSPC) if there is no room.
+  virtual Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                                   const FileSource& source) = 0;
+
+  // The same for all segments of this rank's part. `released` as in SaveOptions; may be empty.
+  virtual Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                                       const std::function<void()>& released) = 0;
 
   // Makes `files`, which are all of the attempt's, visible as its step: at once, durably, and only
   // if no other save of that step has been faster (kConflict).

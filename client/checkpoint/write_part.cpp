@@ -4,20 +4,21 @@
 #include <string>
 #include <utility>
 
-#include "client/checkpoint/segment_image.h"
+#include "client/checkpoint/segment_files.h"
 
 namespace ffrecord::client {
 
 Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
-                             std::span<const TensorView> tensors) {
+                             std::span<const TensorView> tensors,
+                             const std::function<void()>& released) {
   PartReport report;
-  for (std::uint32_t i = 0; i < plan.segments.size(); ++i) {
-    SegmentImage image(plan.part.segments[i], plan.segments[i], tensors);
-    report.files.push_back(FFR_TRY(attempt.Put(
-        SegmentName(plan.part.rank, i), image.layout().file_size_bytes, true,
-        [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); })));
-    plan.part.segments[i].table_digest = image.table_digest();
-  }
+  std::vector<SegmentFile> segments;
+  for (std::uint32_t i = 0; i < plan.segments.size(); ++i)
+    segments.push_back({SegmentName(plan.part.rank, i),
+                        SegmentImage(plan.part.segments[i], plan.segments[i], tensors)});
+  report.files = FFR_TRY(attempt.PutSegments(segments, released));
+  for (std::uint32_t i = 0; i < segments.size(); ++i)
+    plan.part.segments[i].table_digest = segments[i].image.table_digest();
   const auto manifest = EncodePartManifest(plan.part);
   if (manifest.size() > kManifestSizeMax)
     return Error{ErrorCode::kInvalidArgument,
@@ -31,7 +32,7 @@ Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
 
 Result<WrittenFile> WriteSmallFile(CheckpointAttempt& attempt, std::string_view name,
                                    std::span<const std::byte> bytes) {
-  return attempt.Put(name, bytes.size(), false, [&](std::uint64_t offset, std::uint64_t size) {
+  return attempt.Put(name, bytes.size(), [&](std::uint64_t offset, std::uint64_t size) {
     return bytes.subspan(offset).first(std::min<std::uint64_t>(size, bytes.size() - offset));
   });
 }

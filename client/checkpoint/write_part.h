@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -12,9 +13,10 @@
 namespace ffrecord::client {
 
 // Writes all segments of `plan` to `attempt`, then the part's manifest; fills in the digests of
-// plan.part. Returns what the coordinator needs.
+// plan.part. Returns what the coordinator needs. `released` as in SaveOptions.
 Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
-                             std::span<const TensorView> tensors);
+                             std::span<const TensorView> tensors,
+                             const std::function<void()>& released);
 
 // Writes a whole small file.
 Result<WrittenFile> WriteSmallFile(CheckpointAttempt& attempt, std::string_view name,

@@ -145,6 +145,18 @@ def probe_io_engine() -> tuple[str, str]:
     """Name of the engine that reads files here, and why."""
 
 @final
+class StagingArena:
+    """Memory that tensors are copied to before they are saved."""
+
+    def __init__(self, size_bytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def copy(self, jobs: list[tuple[int, int, int]]) -> None:
+        """Of address, size in bytes, and offset in the arena."""
+
+@final
 class CheckpointReader:
     """A committed checkpoint, verified down to its manifests."""
 
@@ -167,13 +179,14 @@ class CheckpointReader:
 def save_checkpoint(
     target: str,
     step: int,
-    boxes: list[tuple[str, str, list[int], list[int], list[int], int, int]],
+    boxes: list[tuple[str, str, list[int], list[int], list[int], int, int, bool]],
     tree: bytes,
     group: object,
+    released: Callable[[], object] | None,
     direct: bool,
     timeout_s: float,
 ) -> tuple[int, str, int]:
-    """Boxes are key, dtype, shape, offset, extent, address, size in bytes."""
+    """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable."""
 
 def list_checkpoints(target: str, timeout_s: float) -> list[tuple[int, str, int]]: ...
 def remove_checkpoint(target: str, step: int, timeout_s: float) -> None: ...

@@ -18,6 +18,7 @@ namespace ffrecord::python {
 namespace {
 
 using client::CheckpointReader;
+using client::StagingArena;
 using Shape = std::vector<std::uint64_t>;
 
 // Addresses come from NumPy and torch; the Python side keeps their owners alive during the call.
@@ -79,25 +80,54 @@ class PyGroup final : public client::CheckpointGroup {
   std::optional<py::error_already_set> failure_;
 };
 
+// Key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes it.
 using Box =
-    std::tuple<std::string, std::string, Shape, Shape, Shape, std::uintptr_t, std::uint64_t>;
+    std::tuple<std::string, std::string, Shape, Shape, Shape, std::uintptr_t, std::uint64_t, bool>;
 
 py::tuple Save(const std::string& target, std::uint64_t step, const std::vector<Box>& boxes,
-               const py::bytes& tree, const py::object& group, bool direct, double timeout_s) {
+               const py::bytes& tree, const py::object& group, const py::object& released,
+               bool direct, double timeout_s) {
   std::vector<client::TensorView> tensors;
   tensors.reserve(boxes.size());
-  for (const auto& [key, dtype, shape, offset, extent, address, size] : boxes)
-    tensors.push_back({key, dtype, shape, offset, extent, MemoryAt(address, size)});
+  for (const auto& [key, dtype, shape, offset, extent, address, size, is_stable] : boxes)
+    tensors.push_back({key, dtype, shape, offset, extent, MemoryAt(address, size), is_stable});
   const std::string_view tree_view = tree;
   std::optional<PyGroup> ranks;
   if (!group.is_none()) ranks.emplace(group);
-  const client::SaveOptions options{direct, SessionOf(timeout_s)};
+  client::SaveOptions options{direct, SessionOf(timeout_s), {}};
+  if (!released.is_none())
+    options.released = [&released] {
+      const py::gil_scoped_acquire acquire;
+      try {
+        released();
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("ffrecord: telling that tensors are free");
+      }
+    };
   auto saved = WithoutGil([&] {
     return client::SaveCheckpoint(target, step, tensors, std::as_bytes(std::span(tree_view)),
                                   ranks ? &*ranks : nullptr, options);
   });
   if (!saved && ranks) ranks->RethrowFailure();
   return AsTuple(ValueOrRaise(std::move(saved)));
+}
+
+StagingArena MakeArena(std::uint64_t size_bytes) {
+  return ValueOrRaise(StagingArena::Create(size_bytes));
+}
+
+// Of address, size in bytes, and offset in the arena. Whether a job fits is checked here, for C++
+// holds it for its caller's mistake.
+void CopyInto(StagingArena& arena,
+              const std::vector<std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t>>& jobs) {
+  std::vector<StagingArena::CopyJob> copies;
+  copies.reserve(jobs.size());
+  for (const auto& [address, size, offset] : jobs) {
+    if (offset > arena.bytes().size() || size > arena.bytes().size() - offset)
+      throw py::value_error("a copy passes the end of the arena");
+    copies.push_back({MemoryAt(address, size), offset});
+  }
+  WithoutGil([&] { arena.Copy(copies); });
 }
 
 CheckpointReader OpenReader(const std::string& target, std::optional<std::uint64_t> step,
@@ -141,6 +171,15 @@ void Remove(const std::string& target, std::uint64_t step, double timeout_s) {
 }  // namespace
 
 void BindCheckpoint(py::module_& module) {
+  py::class_<StagingArena>(module, "StagingArena", py::is_final())
+      .def(py::init(&MakeArena), py::arg("size_bytes"))
+      .def_property_readonly("address",
+                             [](const StagingArena& arena) {
+                               return reinterpret_cast<std::uintptr_t>(arena.bytes().data());
+                             })
+      .def_property_readonly("size_bytes",
+                             [](const StagingArena& arena) { return arena.bytes().size(); })
+      .def("copy", &CopyInto, py::arg("jobs"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
       .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"))
       .def_property_readonly(
@@ -156,7 +195,8 @@ void BindCheckpoint(py::module_& module) {
       .def_property_readonly("skipped", &CheckpointReader::skipped)
       .def("read", &Read, py::arg("wanted"));
   module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
-             py::arg("tree"), py::arg("group"), py::arg("direct"), py::arg("timeout_s"));
+             py::arg("tree"), py::arg("group"), py::arg("released"), py::arg("direct"),
+             py::arg("timeout_s"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
              py::arg("timeout_s"));

@@ -5,6 +5,8 @@
     state = {"model": model, "optim": optim, "rng": ckpt.PerRank(ckpt.rng_state()), "step": 1200}
     ckpt.save("runs/x", 1200, state, group=group)
     ckpt.load("runs/x", state, group=group)      # Fills the tensors in place.
+    pending = ckpt.async_save("runs/x", 1300, state, group=group)
+    pending.result()                             # Committed; training went on meanwhile.
 
 A target is a folder that all ranks share, or `ffrecord://host[:port]/run`. Nothing is pickled when
 saving and nothing is unpickled when loading: a state is made of None, bool, int, float, str,
@@ -12,27 +14,32 @@ bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` a
 `load_state_dict`. Works with NumPy alone; torch is used if the program has imported it.
 """
 
-import dataclasses
-import hashlib
 import os
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.ranks import Group, PeerError, boxes_of_rank, together
+from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, process_background
+from ffrecord.checkpoint.ranks import Box, Group, PeerError, together
 from ffrecord.checkpoint.restore import MismatchError, Restorer
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
-from ffrecord.checkpoint.state import Flattener, PerRank, Shard, fill_ranks
-from ffrecord.checkpoint.tensors import memory_of
-from ffrecord.checkpoint.values import decode, encode
+from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
+from ffrecord.checkpoint.staging import TornStageError
+from ffrecord.checkpoint.state import PerRank, Shard
+from ffrecord.checkpoint.tensors import Memory, memory_of
+from ffrecord.checkpoint.values import decode
 
 __all__ = [
+    "BusyError",
     "Commit",
     "Group",
     "MismatchError",
     "PeerError",
+    "PendingSave",
     "PerRank",
     "Shard",
+    "TornStageError",
+    "async_save",
     "latest",
     "list",
     "load",
@@ -43,23 +50,7 @@ __all__ = [
     "set_rng_state",
 ]
 
-Target = str | os.PathLike[str]
 _list = list  # The public `list` below hides the builtin.
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Commit:
-    """A committed checkpoint.
-
-    Attributes:
-        step: as it was saved.
-        attempt: 32 hex digits, unique to this save.
-        size_bytes: of all ranks' tensors.
-    """
-
-    step: int
-    attempt: str
-    size_bytes: int
 
 
 def save(
@@ -68,7 +59,7 @@ def save(
     state: object,
     *,
     group: Group | None = None,
-    replicated: Literal["rank0", "split"] = "rank0",
+    replicated: Replicated = "rank0",
     direct: bool = True,
     timeout_s: float = 30.0,
 ) -> Commit:
@@ -95,43 +86,64 @@ def save(
         PeerError: another rank failed before anything was written.
     """
     rank, size = (0, 1) if group is None else (group.rank, group.size)
-    flattener = Flattener(rank)
+    order = Order(target, step, replicated, direct, timeout_s)
+    memories: _list[Memory] = []  # Keep what was copied.
+    boxes: _list[Box] = []
 
-    def flatten() -> object:
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
-            raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
-        if replicated not in ("rank0", "split"):
-            raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
-        tree = flattener.value(state)
-        shared = sorted((leaf.key, leaf.shape) for leaf in flattener.leaves if not leaf.is_own)
-        digest = hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
-        return {
-            "tree": encode(tree if rank == 0 else None),
-            "own": encode(flattener.own_trees),
-            "shared": (digest, len(flattener.own_trees)),
-        }
+    def prepare() -> dict[str, object]:
+        flat = flatten(order, state, rank, size)
+        for share in flat.shares:
+            memories.append(memory_of(share.leaf.data))
+            boxes.append(share.box(memories[-1].address + share.skip_bytes, False))
+        return flat.words
 
-    answers: _list[Any] = together(group, flatten)
-    for other, answer in enumerate(answers):
-        if answer["shared"] != answers[0]["shared"]:
-            raise ValueError(
-                f"the tensors of rank {other} are not those of rank 0; what only some ranks have "
-                "is a Shard or PerRank"
-            )
-    trees: _list[Any] = [decode(answer["own"]) for answer in answers]
-    tree = fill_ranks(decode(answers[0]["tree"]), trees)
-    memories = [(leaf, memory_of(leaf.data)) for leaf in flattener.leaves]
-    boxes = boxes_of_rank(memories, rank, size, replicated == "split")
-    return Commit(
-        *_ffrecord.save_checkpoint(
-            os.fspath(target),
-            step,
-            boxes,
-            encode(tree) if rank == 0 else b"",
-            group,
-            direct,
-            timeout_s,
-        )
+    return commit(order, group, prepare, boxes)
+
+
+def async_save(
+    target: Target,
+    step: int,
+    state: object,
+    *,
+    group: Group | None = None,
+    replicated: Replicated = "rank0",
+    direct: bool = True,
+    timeout_s: float = 30.0,
+    stage_bytes_max: int = 512 << 20,
+    on_busy: OnBusy = "wait",
+) -> PendingSave:
+    """Save one checkpoint while training goes on; returns when the state may be changed again.
+
+    Tensors of this rank are copied first, in memory that stays for the next save. What passes
+    `stage_bytes_max` is written from where it is, before this returns: the call then takes as long
+    as writing that part does. Saves of a process follow each other; the interpreter does not exit
+    before the last has ended. In a forked child it goes on in the parent alone.
+
+    Args:
+        target: as for `save`, and so for `step`, `state`, `replicated`, `direct`, `timeout_s`.
+        step: the name of the checkpoint within `target`.
+        state: values, tensors, `Shard`s, and objects with `state_dict`.
+        group: the ranks that save together. They talk on a thread of their own: a group with a
+            method `background` gives another group for that, called by all ranks alike.
+        replicated: who saves what all ranks have.
+        direct: write past the page cache where the file system allows it.
+        timeout_s: for each call to a daemon.
+        stage_bytes_max: for the copies of this rank, in bytes.
+        on_busy: while the save before goes on, wait for it, or fail with BusyError, on all ranks.
+
+    Returns:
+        The save. Whatever fails, on whichever rank, fails its `result` on every rank.
+    """
+    if on_busy not in ("wait", "raise"):
+        raise ValueError(f'on_busy is {on_busy!r}, must be "wait" or "raise"')
+    if stage_bytes_max < 0:
+        raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
+    rank, size = (0, 1) if group is None else (group.rank, group.size)
+    order = Order(target, step, replicated, direct, timeout_s)
+    apart = getattr(group, "background", None)
+    ranks: Group | None = group if apart is None else apart()
+    return process_background().start(
+        order, lambda: flatten(order, state, rank, size), ranks, stage_bytes_max, on_busy
     )
 
 
@@ -228,6 +240,6 @@ def prune(target: Target, *, keep_last: int, timeout_s: float = 30.0) -> _list[C
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}, must be at least 1")
     removed = list(target, timeout_s=timeout_s)[:-keep_last]
-    for commit in removed:
-        remove(target, commit.step, timeout_s=timeout_s)
+    for each in removed:
+        remove(target, each.step, timeout_s=timeout_s)
     return removed

@@ -1,17 +1,47 @@
 """What ranks say to each other around a save or a load, and who saves what."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ffrecord.checkpoint.state import Leaf
-from ffrecord.checkpoint.tensors import ITEM_SIZES, Memory
+from ffrecord.checkpoint.tensors import ITEM_SIZES, describe
 from ffrecord.checkpoint.values import decode, encode
 
 # Smaller replicated tensors are not cut into rows but go whole to one rank.
 SPLIT_SIZE_MIN_BYTES = 1 << 20
 
-# Box of a tensor for the extension: key, dtype, shape, offset, extent, address, size in bytes.
-Box = tuple[str, str, list[int], list[int], list[int], int, int]
+# Box of a tensor for the extension: key, dtype, shape, offset, extent, address, size in bytes, and
+# whether nobody changes its bytes until the save has ended.
+Box = tuple[str, str, list[int], list[int], list[int], int, int, bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one rank saves of a leaf: all of it, or some of its rows.
+
+    Attributes:
+        leaf: whose bytes they are.
+        dtype: of its elements.
+        offset: of the box in the whole tensor.
+        extent: of the box.
+        skip_bytes: where the box begins in the leaf's own bytes.
+        size_bytes: of the box.
+    """
+
+    leaf: Leaf
+    dtype: str
+    offset: list[int]
+    extent: list[int]
+    skip_bytes: int
+    size_bytes: int
+
+    def box(self, address: int, is_stable: bool) -> Box:
+        """For the extension; its first byte is at `address`."""
+        shape = list(self.leaf.shape)
+        size = self.size_bytes
+        return self.leaf.key, self.dtype, shape, self.offset, self.extent, address, size, is_stable
 
 
 class Group(Protocol):
@@ -56,45 +86,33 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
     return [answer for _, answer in answers]
 
 
-def boxes_of_rank(
-    leaves: Sequence[tuple[Leaf, Memory]], rank: int, size: int, split: bool
-) -> list[Box]:
-    """What this rank saves: its own boxes, and its share of what all ranks have.
+def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Share]:
+    """What this rank saves: its own leaves, and its share of what all ranks have.
 
     Every rank computes the same shares. Without `split`, rank 0 has all of what is shared.
     """
-    boxes = []
+    shares = []
     load = [0] * size
-    for leaf, memory in leaves:
+    for leaf in leaves:
+        dtype, own_shape = describe(leaf.data)
         shape = list(leaf.shape)
+        zeros = [0] * len(shape)
+        size_bytes = math.prod(own_shape) * ITEM_SIZES[dtype]
         if leaf.is_own:
-            boxes.append(_box(leaf, memory, list(leaf.offset), list(memory.shape), 0))
+            offset = list(leaf.offset)
+            shares.append(Share(leaf, dtype, offset, list(own_shape), 0, size_bytes))
         elif not split:
             if rank == 0:
-                boxes.append(_box(leaf, memory, [0] * len(shape), shape, 0))
-        elif memory.size_bytes >= SPLIT_SIZE_MIN_BYTES and shape[0] >= size:
+                shares.append(Share(leaf, dtype, zeros, shape, 0, size_bytes))
+        elif size_bytes >= SPLIT_SIZE_MIN_BYTES and shape[0] >= size:
             begin, end = shape[0] * rank // size, shape[0] * (rank + 1) // size
-            row_size = memory.size_bytes // shape[0]
-            offset, extent = [begin, *[0] * (len(shape) - 1)], [end - begin, *shape[1:]]
-            boxes.append(_box(leaf, memory, offset, extent, begin * row_size))
+            row_size = size_bytes // shape[0]
+            offset, extent = [begin, *zeros[1:]], [end - begin, *shape[1:]]
+            rows_size = (end - begin) * row_size
+            shares.append(Share(leaf, dtype, offset, extent, begin * row_size, rows_size))
         else:
             owner = min(range(size), key=lambda each: (load[each], each))
-            load[owner] += memory.size_bytes
+            load[owner] += size_bytes
             if owner == rank:
-                boxes.append(_box(leaf, memory, [0] * len(shape), shape, 0))
-    return boxes
-
-
-def _box(leaf: Leaf, memory: Memory, offset: list[int], extent: list[int], skip_bytes: int) -> Box:
-    size = ITEM_SIZES[memory.dtype]
-    for count in extent:
-        size *= count
-    return (
-        leaf.key,
-        memory.dtype,
-        list(leaf.shape),
-        offset,
-        extent,
-        memory.address + skip_bytes,
-        size,
-    )
+                shares.append(Share(leaf, dtype, zeros, shape, 0, size_bytes))
+    return shares

@@ -108,6 +108,16 @@ def memory_of(value: object) -> Memory:
     return Memory(dtype, shape, array.ctypes.data, array.nbytes, array)
 
 
+def is_plain(value: object) -> bool:
+    """Whether `memory_of` is the value's own memory and not a copy."""
+    if kind_of(value) is Kind.TORCH:
+        tensor: Any = value
+        on_cpu = tensor.device.type == "cpu" and tensor.is_contiguous()
+        return bool(on_cpu and not tensor.is_conj() and not tensor.is_neg())
+    array = as_array(value)
+    return bool(array.flags.c_contiguous and array.dtype.isnative)
+
+
 class Destination:
     """Where the bytes of one tensor go: into `value` itself, or by way of a buffer.
 
@@ -120,13 +130,10 @@ class Destination:
         self.memory = memory_of(value) if self._is_direct() else self._buffer()
 
     def _is_direct(self) -> bool:
-        if kind_of(self.value) is Kind.TORCH:
-            tensor = self.value
-            plain = not tensor.is_conj() and not tensor.is_neg()
-            return bool(tensor.device.type == "cpu" and tensor.is_contiguous() and plain)
-        if not isinstance(self.value, np.ndarray) or not self.value.flags.writeable:
+        writeable = isinstance(self.value, np.ndarray) and self.value.flags.writeable
+        if kind_of(self.value) is not Kind.TORCH and not writeable:
             raise TypeError(f"{type(self.value).__name__} cannot be written in place")
-        return bool(self.value.flags.c_contiguous and self.value.dtype.isnative)
+        return is_plain(self.value)
 
     def _buffer(self) -> Memory:
         if kind_of(self.value) is Kind.TORCH:

@@ -1,7 +1,14 @@
 """Checkpoints of `torch.distributed` programs: the ranks' side of `ffrecord.checkpoint`."""
 
+import weakref
+
 import torch
 import torch.distributed as dist
+
+# What Group.background has made; goes with its process group.
+_background_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, "Group"] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class Group:
@@ -43,6 +50,23 @@ class Group:
             each[:count].cpu().numpy().tobytes()
             for each, count in zip(gathered, counts, strict=True)
         ]
+
+    def background(self) -> "Group":
+        """The same ranks in a Gloo group of its own, to be used by another thread.
+
+        The first call makes it; all ranks call it alike.
+        """
+        key = self._group or dist.group.WORLD
+        if key is None:
+            raise RuntimeError("torch.distributed is not initialised")
+        if key not in _background_groups:
+            made = dist.new_group(
+                dist.get_process_group_ranks(key),
+                backend="gloo",
+                use_local_synchronization=key is not dist.group.WORLD,
+            )
+            _background_groups[key] = Group(made)
+        return _background_groups[key]
 
     @staticmethod
     def _device_of(process_group: dist.ProcessGroup | None) -> torch.device:

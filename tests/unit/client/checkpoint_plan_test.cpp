@@ -6,9 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/box_runs.h"
@@ -51,6 +53,26 @@ TEST(CheckpointPlanTest, LargeTensorsAreAlignedAndSmallOnesPacked) {
   ASSERT_EQ(plan.part.segments.size(), 1U);
   EXPECT_EQ(plan.part.segments[0].payload_size_bytes, 16384U);
   EXPECT_EQ(plan.tensor_bytes, 10U + 5000 + 70 + 4096);
+}
+
+TEST(CheckpointPlanTest, LargeTensorsLieInTheFileAsInMemory) {
+  const std::vector<std::byte> bytes((3 << 20) + 3 * 4096);
+  const std::size_t to_page = 4096 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 4096;
+  std::vector<TensorView> tensors;
+  const std::size_t size = 600'000;
+  for (const std::size_t phase : {64U, 0U, 4095U, 64U, 1U})
+    tensors.push_back(
+        Whole(std::to_string(tensors.size()), std::span(bytes).subspan(to_page + phase, size)));
+  const PartPlan plan = PlanPart(7, {}, 0, tensors).value();
+
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::uint64_t offset = plan.part.boxes[i].offset_bytes;
+    EXPECT_EQ((reinterpret_cast<std::uintptr_t>(tensors[i].data.data()) - offset) % 4096, 0U);
+    EXPECT_GE(offset, end);
+    EXPECT_LT(offset, end + 4096);
+    end = offset + size;
+  }
 }
 
 TEST(CheckpointPlanTest, ASegmentThatIsFullIsFollowedByAnother) {
@@ -234,6 +256,58 @@ TEST(SegmentImageTest, ItsBytesAreTheSameHoweverTheyAreAskedFor) {
     EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
                            bytes.begin() + static_cast<std::ptrdiff_t>(box.offset_bytes)));
   }
+}
+
+TEST(SegmentImageTest, PiecesMadeByManyThreadsAreTheFile) {
+  std::mt19937 random(test::Seed());
+  std::vector<std::vector<std::byte>> data;
+  for (const std::size_t size : {9'000'000U, 3U, 600'000U, 4096U, 1'000'000U, 70'000U}) {
+    data.emplace_back(size);
+    for (auto& byte : data.back()) byte = static_cast<std::byte>(random());
+  }
+  std::vector<TensorView> tensors;
+  for (std::size_t i = 0; i < data.size(); ++i)
+    tensors.push_back(Whole(std::to_string(i), data[i]));
+  tensors[2].is_stable = true;
+  const PartPlan plan = PlanPart(1, {}, 0, tensors).value();
+  SegmentImage stream(plan.part.segments[0], plan.segments[0], tensors);
+  std::vector<std::byte> expected;
+  while (expected.size() < stream.layout().file_size_bytes) {
+    const auto bytes = stream.At(expected.size(), 1 << 20);
+    expected.insert(expected.end(), bytes.begin(), bytes.end());
+  }
+
+  SegmentImage image(plan.part.segments[0], plan.segments[0], tensors);
+  std::vector<std::byte> file(image.layout().file_size_bytes);
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      std::vector<std::byte> buffer(SegmentImage::kPieceSizeMax);
+      for (std::size_t at; (at = next++) < image.pieces().size();) {
+        const auto& piece = image.pieces()[at];
+        const auto bytes = image.Make(piece, buffer);
+        std::copy(bytes.begin(), bytes.end(),
+                  file.begin() + static_cast<std::ptrdiff_t>(piece.offset_bytes));
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  const auto end = image.MakeEnd();
+  std::copy(end.begin(), end.end(),
+            file.begin() + static_cast<std::ptrdiff_t>(image.layout().payload_size_bytes));
+
+  EXPECT_EQ(file, expected);
+  EXPECT_EQ(image.table_digest(), stream.table_digest());
+  std::uint64_t done = 0;
+  std::size_t own = 0;
+  for (const auto& piece : image.pieces()) {
+    EXPECT_EQ(piece.offset_bytes, done);
+    EXPECT_EQ(piece.offset_bytes % kSegmentBlockSize, 0U);
+    done += piece.size_bytes;
+    own += piece.own_memory == nullptr ? 0 : piece.size_bytes;
+  }
+  EXPECT_EQ(done, image.layout().payload_size_bytes);
+  EXPECT_GE(own, 9'000'000U + 600'000 + 1'000'000 - 6 * kSegmentBlockSize);  // All but edges.
 }
 
 TEST(BallotTest, GarbledMessagesOfRanksAreRefused) {

@@ -9,6 +9,8 @@
 
 #include <sys/mount.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <numeric>
@@ -96,6 +98,49 @@ TEST(CheckpointTest, TensorsOfEveryShapeComeBack) {
   const auto read = reader.value().Read(requests);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(loaded, data);
+}
+
+TEST(CheckpointTest, LargeTensorsAreReadToWhereverTheyAreWanted) {
+  const TempFolder folder;
+  std::mt19937 random(test::Seed());
+  const Bytes pattern = RandomBytes(5 << 20, random);
+  std::vector<Bytes> data;
+  std::vector<TensorView> tensors;
+  for (const std::size_t phase : {0U, 64U, 1U}) {
+    data.push_back(pattern);
+    const auto whole = std::span(data.back());
+    const auto address = reinterpret_cast<std::uintptr_t>(whole.data());
+    const auto bytes = whole.subspan(4096 - address % 4096 + phase, (4 << 20) + 7 * phase);
+    tensors.push_back(
+        {"t" + std::to_string(phase), "uint8", {bytes.size()}, {0}, {bytes.size()}, bytes});
+  }
+  std::atomic<int> released{0};
+  client::SaveOptions options;
+  options.released = [&] { ++released; };
+  ASSERT_TRUE(SaveCheckpoint((folder / "run").string(), 0, tensors, TreeOf({}), nullptr, options));
+  EXPECT_EQ(released, 1);
+
+  const auto reader =
+      CheckpointReader::Open((folder / "run").string(), CheckpointReader::kLatest, {});
+  ASSERT_TRUE(reader) << reader.error().message;
+  for (const std::size_t phase : {0U, 64U, 1U, 63U}) {
+    for (const TensorView& tensor : tensors) {
+      Bytes room(tensor.data.size() + 3 * 4096, std::byte{0xEE});
+      const std::size_t begin = 4096 - reinterpret_cast<std::uintptr_t>(room.data()) % 4096 + phase;
+      const std::uint64_t skip = random() % 3000;
+      const auto destination = std::span(room).subspan(begin, tensor.data.size() - skip);
+      const CheckpointReader::Request request{
+          tensor.key, {skip}, {destination.size()}, destination};
+      const auto read = reader.value().Read({&request, 1});
+      ASSERT_TRUE(read) << read.error().message;
+      EXPECT_TRUE(std::equal(destination.begin(), destination.end(),
+                             tensor.data.begin() + static_cast<std::ptrdiff_t>(skip)));
+      const auto outside = [](std::byte byte) { return byte == std::byte{0xEE}; };
+      EXPECT_TRUE(std::all_of(room.data(), destination.data(), outside));
+      EXPECT_TRUE(
+          std::all_of(destination.data() + destination.size(), room.data() + room.size(), outside));
+    }
+  }
 }
 
 TEST(CheckpointTest, RanksSaveTogetherAndAnyBoxIsLoaded) {

@@ -25,6 +25,8 @@ struct TensorView {
   std::vector<std::uint64_t> offset;  // Of this box in it; zeros if whole.
   std::vector<std::uint64_t> extent;  // Of this box; equal to shape if whole.
   std::span<const std::byte> data;
+  // Nobody changes `data` until the save has ended; else not until SaveOptions::released.
+  bool is_stable = false;
 };
 
 // How the ranks of one save talk: gather the same number of bytes from each and give all to all.
@@ -48,6 +50,9 @@ struct Commit {
 struct SaveOptions {
   bool direct = true;      // Write past the page cache where the file system allows it.
   SessionOptions session;  // For ffrecord:// targets.
+  // Called at most once, on any thread, when no tensor that is not stable is read any more; not if
+  // the save fails before.
+  std::function<void()> released;
 };
 
 // Writes one checkpoint: all ranks' parts durable and visible together, or none
@@ -61,6 +66,35 @@ FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t 
                                          std::span<const TensorView> tensors,
                                          std::span<const std::byte> tree, CheckpointGroup* group,
                                          const SaveOptions& options);
+
+// Memory that tensors are copied to, so that they may change while their copies are saved. It stays
+// with its owner from save to save: pages that were used before are several times faster.
+//
+// Thread-bound, but for its memory, which others may read once Copy() has returned.
+class FFR_EXPORT StagingArena {
+ public:
+  // Room for `size_bytes`; pages are taken from the system as they are first used. Fails with kIo
+  // (ENOMEM).
+  static Result<StagingArena> Create(std::uint64_t size_bytes);
+  StagingArena(StagingArena&&) noexcept;
+  StagingArena& operator=(StagingArena&&) noexcept;
+  ~StagingArena();
+
+  // Aligned to pages.
+  std::span<std::byte> bytes() const noexcept;
+
+  struct CopyJob {
+    std::span<const std::byte> from;
+    std::uint64_t offset_bytes;  // In the arena.
+  };
+  // Copies with several threads. Requires that every job fits into the arena.
+  void Copy(std::span<const CopyJob> jobs);
+
+ private:
+  struct Impl;
+  explicit StagingArena(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
 
 // Where one stored tensor lies; what a loader asks for.
 struct StoredTensor {

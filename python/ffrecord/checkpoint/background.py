@@ -1,0 +1,176 @@
+"""Saves that go on while training does."""
+
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from ffrecord.checkpoint import saving
+from ffrecord.checkpoint.ranks import Group
+from ffrecord.checkpoint.saving import Commit, Flat, Order
+from ffrecord.checkpoint.staging import Arena, Staged
+
+OnBusy = Literal["wait", "raise"]
+
+
+class BusyError(RuntimeError):
+    """The save before has not ended, and the caller did not want to wait for it."""
+
+
+class PendingSave:
+    """A save under way. Every rank's ends alike.
+
+    Attributes:
+        step: what is being saved.
+        staged_bytes: of this rank's tensors, how much was copied.
+        stall_s: how long `async_save` kept its caller, in seconds.
+    """
+
+    def __init__(self, step: int) -> None:
+        """Made by `async_save`."""
+        self.step = step
+        self.staged_bytes = 0
+        self.stall_s = 0.0
+        self._pid = os.getpid()
+        self._future: concurrent.futures.Future[Commit] = concurrent.futures.Future()
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        self._check()
+        return self._future.done()
+
+    def result(self, timeout_s: float | None = None) -> Commit:
+        """Wait until it is committed.
+
+        Raises:
+            TimeoutError: it still goes on.
+            Exception: why it failed, as `save` raises it.
+        """
+        self._check()
+        try:
+            return self._future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            if self._future.done():
+                raise
+            raise TimeoutError(f"the save of step {self.step} has not ended yet") from None
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Wait until it has ended; why it failed, or None. Raises TimeoutError."""
+        self._check()
+        return self._future.exception(timeout_s)
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("this save belongs to the parent process, which alone can wait")
+
+
+class Background:
+    """The one thread of a process that saves, and the memory that it saves from."""
+
+    def __init__(self) -> None:
+        """Starts nothing yet."""
+        self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save")
+        self._arena: Arena | None = None
+        self._last: PendingSave | None = None
+
+    def start(
+        self,
+        order: Order,
+        flatten: Callable[[], Flat],
+        group: Group | None,
+        stage_bytes_max: int,
+        on_busy: OnBusy,
+    ) -> PendingSave:
+        """Stage on this thread, then hand over; see `async_save`."""
+        began = time.monotonic()
+        pending = PendingSave(order.step)
+        prepare = flatten
+        if self._last is not None and not self._last.done():
+            if on_busy == "raise":
+                prepare = _busy(self._last.step)
+            else:
+                # Its copies are in the arena, and its failure is for its own caller.
+                _ended(self._last)
+        released = threading.Event()
+        failure: Exception | None = None
+        words: dict[str, object] = {}
+        staged = Staged([], [], 0, 0)
+        try:
+            flat = prepare()
+            words = flat.words
+            staged = self._arena_of(stage_bytes_max).stage(flat.shares)
+        except Exception as error:
+            failure = error
+
+        def say() -> dict[str, object]:
+            if failure is not None:
+                raise failure
+            return words
+
+        def work() -> None:
+            try:
+                made = saving.commit(order, group, say, staged.boxes, released.set)
+            except BaseException as error:
+                pending._future.set_exception(error)
+            else:
+                pending._future.set_result(made)
+            finally:
+                released.set()
+
+        if not isinstance(failure, BusyError):
+            self._last = pending
+        pending.staged_bytes = staged.staged_bytes
+        self._threads.submit(work)
+        if staged.left_bytes:
+            _wait(released)
+        pending.stall_s = time.monotonic() - began
+        return pending
+
+    def _arena_of(self, size_bytes: int) -> Arena:
+        if self._arena is None or self._arena.size_bytes != size_bytes:
+            self._arena = Arena(size_bytes)
+        return self._arena
+
+
+def _busy(step: int) -> Callable[[], Flat]:
+    def refuse() -> Flat:
+        raise BusyError(f"the save of step {step} has not ended yet")
+
+    return refuse
+
+
+def _ended(pending: PendingSave) -> None:
+    concurrent.futures.wait([pending._future])
+
+
+def _wait(released: threading.Event) -> None:
+    """An interrupt has to wait as well: the caller may change tensors that are still being read."""
+    interrupt: KeyboardInterrupt | None = None
+    while not released.is_set():
+        try:
+            released.wait()
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+_current: Background | None = None
+
+
+def process_background() -> Background:
+    """This process's. A forked child gets its own: the parent's thread is not in it."""
+    global _current
+    if _current is None:
+        _current = Background()
+    return _current
+
+
+def _forget() -> None:
+    global _current
+    _current = None
+
+
+os.register_at_fork(after_in_child=_forget)

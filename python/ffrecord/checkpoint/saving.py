@@ -1,0 +1,113 @@
+"""One save, in two halves: what needs only this rank, and what all ranks do together."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from ffrecord import _ffrecord
+from ffrecord.checkpoint.ranks import Box, Group, Share, shares_of_rank, together
+from ffrecord.checkpoint.state import Flattener, fill_ranks
+from ffrecord.checkpoint.values import decode, encode
+
+Target = str | os.PathLike[str]
+Replicated = Literal["rank0", "split"]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Commit:
+    """A committed checkpoint.
+
+    Attributes:
+        step: as it was saved.
+        attempt: 32 hex digits, unique to this save.
+        size_bytes: of all ranks' tensors.
+    """
+
+    step: int
+    attempt: str
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What to save, and how."""
+
+    target: Target
+    step: int
+    replicated: Replicated
+    direct: bool
+    timeout_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A state taken apart: small values encoded, so later changes to it do not matter."""
+
+    words: dict[str, object]  # For the other ranks.
+    shares: list[Share]  # What this rank writes.
+
+
+def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
+    """Takes a state apart, without a word to the other ranks.
+
+    Raises:
+        TypeError: something in the state would need pickling; names its path.
+        ValueError: an argument is out of range.
+    """
+    step, replicated = order.step, order.replicated
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
+        raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
+    if replicated not in ("rank0", "split"):
+        raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
+    flattener = Flattener(rank)
+    tree = flattener.value(state)
+    shared = sorted((leaf.key, leaf.shape) for leaf in flattener.leaves if not leaf.is_own)
+    digest = hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
+    words: dict[str, object] = {
+        "tree": encode(tree if rank == 0 else None),
+        "own": encode(flattener.own_trees),
+        "shared": (digest, len(flattener.own_trees)),
+    }
+    return Flat(words, shares_of_rank(flattener.leaves, rank, size, replicated == "split"))
+
+
+def commit(
+    order: Order,
+    group: Group | None,
+    words: Callable[[], dict[str, object]],
+    boxes: Sequence[Box],
+    released: Callable[[], object] | None = None,
+) -> Commit:
+    """Agrees with the other ranks, writes, and commits; all ranks call it and end alike.
+
+    Args:
+        order: what to save.
+        group: the ranks.
+        words: gives those of this rank's `Flat`, or raises what all ranks are to be told.
+        boxes: of its shares, with the memory that they are in.
+        released: called when no box that is not stable is read any more, if it comes to that.
+    """
+    answers: list[Any] = together(group, words)
+    for other, answer in enumerate(answers):
+        if answer["shared"] != answers[0]["shared"]:
+            raise ValueError(
+                f"the tensors of rank {other} are not those of rank 0; what only some ranks have "
+                "is a Shard or PerRank"
+            )
+    trees: list[Any] = [decode(answer["own"]) for answer in answers]
+    tree = fill_ranks(decode(answers[0]["tree"]), trees)
+    rank = 0 if group is None else group.rank
+    return Commit(
+        *_ffrecord.save_checkpoint(
+            os.fspath(order.target),
+            order.step,
+            list(boxes),
+            encode(tree) if rank == 0 else b"",
+            group,
+            released,
+            order.direct,
+            order.timeout_s,
+        )
+    )

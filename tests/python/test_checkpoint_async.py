@@ -1,0 +1,237 @@
+"""Goal: async_save stores the state as it was when it was called, whatever happens afterwards.
+
+Method: states that change at once; failures of any rank, seen by all; more than there is room for;
+forks, exits and interrupts while a save is under way. Ranks are threads, but in the last test.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord.checkpoint as ckpt
+from ffrecord.checkpoint.background import Background
+from ffrecord.checkpoint.saving import Order, flatten
+from test_checkpoint import ThreadRank, ThreadRanks, same
+
+
+class Gate:
+    """Ranks of one, whose first word waits: a save that stays under way."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.opened = threading.Event()
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """As soon as the gate is open."""
+        assert self.opened.wait(60)
+        return [mine]
+
+
+def state_of(seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "large": random.standard_normal(300_000),
+        "small": random.standard_normal(3),
+        "strided": random.standard_normal((40, 50)).T,
+        "fortran": np.asfortranarray(random.standard_normal((7, 9))),
+        "zero-d": np.array(1.5 + seed),
+        "empty": np.empty((0, 3)),
+        "list": [seed, "x"],
+    }
+
+
+def spoil(state: dict[str, Any]) -> None:
+    for value in state.values():
+        if isinstance(value, np.ndarray):
+            value[...] = -1
+    state["list"][0] = -1
+
+
+@pytest.mark.parametrize("room", [0, 1000, 1 << 20, 64 << 20])
+def test_what_is_changed_right_after_the_call_does_not_matter(tmp_path: Path, room: int) -> None:
+    for step in range(20):
+        state = state_of(step)
+        pending = ckpt.async_save(tmp_path, step, state, stage_bytes_max=room)
+        spoil(state)
+        assert pending.staged_bytes <= room
+        commit = pending.result(60)
+        assert (commit.step, pending.exception(), pending.done()) == (step, None, True)
+        loaded: Any = ckpt.load(tmp_path)
+        want = {
+            key: np.ascontiguousarray(value) if getattr(value, "ndim", 0) else value
+            for key, value in state_of(step).items()
+        }
+        assert same(loaded, want), step
+
+
+def test_without_room_the_call_returns_when_all_is_written_but_not_yet_committed(
+    tmp_path: Path,
+) -> None:
+    calls = 0
+
+    class Last(Gate):
+        def all_gather(self, mine: bytes) -> list[bytes]:
+            nonlocal calls
+            calls += 1
+            # Words of the state, intents, reports; only the fourth is for the commit.
+            return super().all_gather(mine) if calls == 4 else [mine]
+
+    gate = Last()
+    state = {"w": np.arange(1_000_000)}
+    pending = ckpt.async_save(tmp_path, 1, state, group=gate, stage_bytes_max=0)
+    assert not pending.done()
+    with pytest.raises(TimeoutError, match="step 1"):
+        pending.result(0.01)
+    state["w"][:] = 0
+    gate.opened.set()
+    pending.result(60)
+    assert np.array_equal(ckpt.load(tmp_path)["w"], np.arange(1_000_000))  # type: ignore[index]
+
+
+def test_a_save_waits_for_the_one_before_or_is_refused(tmp_path: Path) -> None:
+    gate = Gate()
+    first = ckpt.async_save(tmp_path, 1, {"w": np.ones(9)}, group=gate)
+    refused = ckpt.async_save(tmp_path, 2, {"w": np.ones(9)}, on_busy="raise")
+    threading.Timer(0.05, gate.opened.set).start()
+    third = ckpt.async_save(tmp_path, 3, {"w": np.ones(9)})
+    assert first.done()
+    assert third.result(60).step == 3
+    with pytest.raises(ckpt.BusyError, match="step 1"):
+        refused.result(60)
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 3]
+
+
+def test_a_failure_of_any_rank_is_in_the_result_of_all(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> object:
+        # Each rank is a thread here, so each needs a saver of its own.
+        state = {"bad": object()} if rank.rank == 1 else {"w": np.ones(9)}
+        order = Order(tmp_path, 1, "rank0", True, 30.0)
+        saver = Background()
+        pending = saver.start(
+            order,
+            lambda: flatten(order, state, rank.rank, rank.size),
+            rank,
+            1 << 20,
+            "wait",
+        )
+        return pending.exception(60)
+
+    outcomes = ThreadRanks(3).run(save)
+
+    assert isinstance(outcomes[1], TypeError) and "bad" in str(outcomes[1])
+    for other in (0, 2):
+        assert isinstance(outcomes[other], ckpt.PeerError)
+        assert "rank 1: TypeError" in str(outcomes[other])
+    assert ckpt.list(tmp_path) == []
+
+
+def test_ranks_stage_and_commit_together(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> object:
+        saver = Background()
+        for step in range(3):
+            state = {
+                "shared": np.arange(400_000) + step,
+                "own": ckpt.Shard(np.full(10, rank.rank + step), (30,), (10 * rank.rank,)),
+            }
+            order = Order(tmp_path, step, "split", True, 30.0)
+            pending = saver.start(
+                order,
+                lambda order=order, state=state: flatten(order, state, rank.rank, rank.size),
+                rank,
+                1 << 20,
+                "wait",
+            )
+            state["shared"][:] = -1
+            state["own"].data[:] = -1
+        return pending.result(60)
+
+    outcomes = ThreadRanks(3).run(save)
+
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    loaded: Any = ckpt.load(tmp_path)
+    assert np.array_equal(loaded["shared"], np.arange(400_000) + 2)
+    assert loaded["own"].tolist() == [2] * 10 + [3] * 10 + [4] * 10
+
+
+def test_errors_of_the_target_come_out_of_the_result(tmp_path: Path) -> None:
+    ckpt.save(tmp_path, 1, {"w": 1})
+    pending = ckpt.async_save(tmp_path, 1, {"w": 1})
+    with pytest.raises(FileExistsError):
+        pending.result(60)
+    with pytest.raises(ValueError, match="step is -1"):
+        ckpt.async_save(tmp_path, -1, {"w": 1}).result(60)
+    assert ckpt.async_save(tmp_path, 2, {"w": 1}).result(60).step == 2
+
+
+def test_arguments_are_checked_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="on_busy"):
+        ckpt.async_save(tmp_path, 1, {}, on_busy="drop")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="stage_bytes_max"):
+        ckpt.async_save(tmp_path, 1, {}, stage_bytes_max=-1)
+
+
+def test_a_forked_child_saves_for_itself_and_the_parent_goes_on(tmp_path: Path) -> None:
+    gate = Gate()
+    state = {"w": np.arange(500_000)}
+    pending = ckpt.async_save(tmp_path / "parent", 1, state, group=gate)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            try:
+                pending.result(1)
+            except RuntimeError:
+                state["w"][:] = 7
+                status = ckpt.async_save(tmp_path / "child", 1, state).result(60).step - 1
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    gate.opened.set()
+    assert pending.result(60).step == 1
+    assert status == 0
+    assert np.array_equal(ckpt.load(tmp_path / "parent")["w"], np.arange(500_000))  # type: ignore[index]
+    assert np.all(ckpt.load(tmp_path / "child")["w"] == 7)  # type: ignore[index]
+
+
+EXIT = """
+import sys
+import numpy as np
+import ffrecord.checkpoint as ckpt
+pending = ckpt.async_save(sys.argv[1], 1, {"w": np.arange(3_000_000)})
+if sys.argv[2] == "raise":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["return", "raise"])
+def test_the_interpreter_exits_when_the_save_has_ended(tmp_path: Path, how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", EXIT, str(tmp_path), how], timeout=120)
+    assert done.returncode == (3 if how == "raise" else 0)
+    assert np.array_equal(ckpt.load(tmp_path)["w"], np.arange(3_000_000))  # type: ignore[index]
+
+
+def test_an_interrupt_waits_until_the_tensors_are_free(tmp_path: Path) -> None:
+    gate = Gate()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)  # Not needed; it only gives the interrupt a chance to come too early.
+        gate.opened.set()
+
+    state = {"w": np.arange(1_000_000)}
+    threading.Timer(0.05, interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        ckpt.async_save(tmp_path, 1, state, group=gate, stage_bytes_max=0)
+    state["w"][:] = 0
+    assert ckpt.async_save(tmp_path, 2, state).result(60).step == 2
+    assert np.array_equal(  # type: ignore[index]
+        ckpt.load(tmp_path, step=1)["w"], np.arange(1_000_000)
+    )
