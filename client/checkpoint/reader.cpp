@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -147,6 +148,20 @@ Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
   std::vector<SegmentCopy> copies;
   for (const Request& request : requests) FFR_TRY(impl_->AddCopies(request, copies));
   return impl_->segments->Read(std::move(copies));
+}
+
+std::vector<SavedBox> CheckpointReader::boxes() const {
+  std::vector<SavedBox> boxes;
+  for (const PartManifest& part : impl_->manifests.parts)
+    for (const StoredBox& box : part.boxes) boxes.push_back({box.key, box.offset, box.extent});
+  std::sort(boxes.begin(), boxes.end(), [](const SavedBox& a, const SavedBox& b) {
+    return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);
+  });
+  return boxes;
+}
+
+Result<std::vector<std::string>> CheckpointReader::Verify() const {
+  return impl_->segments->Verify(kDamageMax);
 }
 
 Result<std::vector<Commit>> ListCheckpoints(std::string_view target,

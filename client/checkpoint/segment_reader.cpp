@@ -132,6 +132,54 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
   return left;
 }
 
+Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max) const {
+  // A block at a time, so that each bad one is told; many of them in one submission.
+  constexpr std::size_t kBlocksInWave = kPiecesInWave * (kPieceSize / kSegmentBlockSize);
+  std::vector<std::string> damage;
+  std::mutex mutex;
+  const auto note = [&](const Error& error) {
+    const std::lock_guard lock(mutex);
+    if (damage.size() < damage_max) damage.push_back(error.message);
+  };
+  std::vector<Piece> blocks;
+  for (std::uint32_t i = 0; i < segments_.size(); ++i) {
+    if (const auto table = TableOf(i); !table) {
+      if (table.error().code != ErrorCode::kCorruption) return table.error();
+      note(table.error());
+      continue;
+    }
+    const std::uint64_t payload = segments_[i]->segment.stored.payload_size_bytes;
+    for (std::uint64_t at = 0; at < payload; at += kSegmentBlockSize)
+      blocks.push_back({i, at, std::min(kSegmentBlockSize, payload - at), 0, 0, nullptr, {}});
+  }
+  const std::size_t wave_count = (blocks.size() + kBlocksInWave - 1) / kBlocksInWave;
+  std::atomic<std::size_t> next_wave{0};
+  const auto work = [&](const SideBySide& others) -> Result<void> {
+    const auto buffer = FFR_TRY(BufferPool::Process().Take(kBlocksInWave * kSegmentBlockSize));
+    for (std::size_t wave; !others.failed() && (wave = next_wave++) < wave_count;) {
+      const std::size_t first = wave * kBlocksInWave;
+      std::vector<RangeRead> ranges;
+      for (std::size_t i = first; i < std::min(blocks.size(), first + kBlocksInWave); ++i)
+        ranges.push_back({blocks[i].segment, blocks[i].offset_bytes,
+                          buffer->subspan((i - first) * kSegmentBlockSize, blocks[i].size_bytes),
+                          ErrorCode::kOk});
+      FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
+        const Piece& block = blocks[first + static_cast<std::size_t>(&range - ranges.data())];
+        auto checked = CheckStatus(range);
+        if (checked) checked = CheckBlocks(block, range.destination);
+        if (!checked) note(checked.error());
+      }));
+    }
+    return {};
+  };
+  FFR_TRY(
+      SideBySide::Run(std::min<std::size_t>({wave_count, kThreadsMax,
+                                             std::max(1U, std::thread::hardware_concurrency())}),
+                      work));
+  std::sort(damage.begin(), damage.end());
+  return damage;
+}
+
 // Pieces are blocks that copies need, neighbours together. A copy may span several pieces.
 std::vector<SegmentReader::Piece> SegmentReader::Cut(std::span<const SegmentCopy> copies) const {
   std::vector<Piece> pieces;
@@ -199,21 +247,30 @@ Result<void> SegmentReader::CheckStatus(const RangeRead& range) const {
                                  std::to_string(range.offset_bytes) + " failed"};
 }
 
-Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy> copies,
-                                std::span<const std::byte> bytes) const {
+Result<void> SegmentReader::CheckBlocks(const Piece& piece,
+                                        std::span<const std::byte> bytes) const {
   const OpenSegment& open = *segments_[piece.segment];
-  bytes = bytes.first(piece.size_bytes);
   const auto table = FFR_TRY(TableOf(piece.segment));
   for (std::uint64_t at = 0; at < bytes.size(); at += kSegmentBlockSize) {
     const std::uint64_t offset = piece.offset_bytes + at;
     const auto block = bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at));
-    if (SegmentBlockCheck(open.segment.stored.id, offset, block) !=
+    if (SegmentBlockCheck(open.segment.stored.id, offset, block) ==
         (*table)[offset / kSegmentBlockSize])
-      return Error{ErrorCode::kCorruption,
-                   open.description + ": the block at offset " + std::to_string(offset) +
-                       " fails its checksum; it holds bytes of tensor " + std::string(piece.key) +
-                       ". Restore the file from a copy, or load an earlier step"};
+      continue;
+    std::string message = open.description + ": the block at offset " + std::to_string(offset) +
+                          " fails its checksum";
+    if (!piece.key.empty())
+      message += "; it holds bytes of tensor " + std::string(piece.key) +
+                 ". Restore the file from a copy, or load an earlier step";
+    return Error{ErrorCode::kCorruption, std::move(message)};
   }
+  return {};
+}
+
+Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy> copies,
+                                std::span<const std::byte> bytes) const {
+  bytes = bytes.first(piece.size_bytes);
+  FFR_TRY(CheckBlocks(piece, bytes));
   for (const SegmentCopy& copy :
        copies.subspan(piece.first_copy, piece.last_copy - piece.first_copy)) {
     const std::uint64_t begin = std::max(copy.offset_bytes, piece.offset_bytes);

@@ -45,6 +45,9 @@ class SegmentReader {
   // be partly written.
   Result<void> Read(std::vector<SegmentCopy> copies) const;
 
+  // Reads every block of every segment; returns what is wrong, `damage_max` messages at most.
+  Result<std::vector<std::string>> Verify(std::size_t damage_max) const;
+
  private:
   struct OpenSegment {
     Segment segment;
@@ -59,6 +62,7 @@ class SegmentReader {
                           std::span<std::byte> buffer) const;
   Result<void> Use(const Piece& piece, std::span<const SegmentCopy> copies,
                    std::span<const std::byte> bytes) const;
+  Result<void> CheckBlocks(const Piece& piece, std::span<const std::byte> bytes) const;
   Result<void> CheckStatus(const RangeRead& range) const;
   std::vector<SegmentCopy> TakeInPlace(std::span<const SegmentCopy> copies,
                                        std::vector<Piece>& pieces) const;

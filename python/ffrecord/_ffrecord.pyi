@@ -157,6 +157,24 @@ class StagingArena:
         """Of address, size in bytes, and offset in the arena."""
 
 @final
+class CheckpointParts:
+    """A checkpoint whose ranks talk by means of their own."""
+
+    def __init__(
+        self, target: str, step: int, attempt: str | None, direct: bool, timeout_s: float
+    ) -> None:
+        """Without an attempt: the coordinator's, who begins one."""
+    @property
+    def attempt(self) -> str: ...
+    def write(
+        self,
+        rank: int,
+        boxes: list[tuple[str, str, list[int], list[int], list[int], int, int, bool]],
+    ) -> bytes:
+        """What the coordinator needs; boxes as in save_checkpoint."""
+    def commit(self, parts: list[bytes], tree: bytes) -> tuple[int, str, int]: ...
+
+@final
 class CheckpointReader:
     """A committed checkpoint, verified down to its manifests."""
 
@@ -173,6 +191,10 @@ class CheckpointReader:
         """Key, dtype, shape."""
     @property
     def skipped(self) -> list[str]: ...
+    def boxes(self) -> list[tuple[str, list[int], list[int]]]:
+        """Key, offset, extent of every box that was saved; ascending."""
+    def verify(self) -> list[str]:
+        """Reads every block; what is wrong."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
         """Boxes (key, offset, extent) into memory (address, size in bytes)."""
 

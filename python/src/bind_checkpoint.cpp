@@ -17,6 +17,7 @@
 namespace ffrecord::python {
 namespace {
 
+using client::CheckpointParts;
 using client::CheckpointReader;
 using client::StagingArena;
 using Shape = std::vector<std::uint64_t>;
@@ -84,13 +85,49 @@ class PyGroup final : public client::CheckpointGroup {
 using Box =
     std::tuple<std::string, std::string, Shape, Shape, Shape, std::uintptr_t, std::uint64_t, bool>;
 
-py::tuple Save(const std::string& target, std::uint64_t step, const std::vector<Box>& boxes,
-               const py::bytes& tree, const py::object& group, const py::object& released,
-               bool direct, double timeout_s) {
+std::vector<client::TensorView> TensorsOf(const std::vector<Box>& boxes) {
   std::vector<client::TensorView> tensors;
   tensors.reserve(boxes.size());
   for (const auto& [key, dtype, shape, offset, extent, address, size, is_stable] : boxes)
     tensors.push_back({key, dtype, shape, offset, extent, MemoryAt(address, size), is_stable});
+  return tensors;
+}
+
+// Without an attempt, the coordinator's.
+CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
+                          const std::optional<std::string>& attempt, bool direct,
+                          double timeout_s) {
+  const client::SaveOptions options{direct, SessionOf(timeout_s), {}};
+  return ValueOrRaise(WithoutGil([&] {
+    return attempt ? CheckpointParts::Join(target, step, *attempt, options)
+                   : CheckpointParts::Begin(target, step, options);
+  }));
+}
+
+py::bytes AsBytes(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+py::bytes WritePart(CheckpointParts& parts, std::uint32_t rank, const std::vector<Box>& boxes) {
+  const auto tensors = TensorsOf(boxes);
+  return AsBytes(ValueOrRaise(WithoutGil([&] { return parts.Write(rank, tensors); })));
+}
+
+py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& written,
+                      const std::string& tree) {
+  std::vector<std::vector<std::byte>> reports;
+  for (const std::string& text : written) {
+    const auto view = std::as_bytes(std::span(text));
+    reports.emplace_back(view.begin(), view.end());
+  }
+  return AsTuple(ValueOrRaise(
+      WithoutGil([&] { return parts.Commit(reports, std::as_bytes(std::span(tree))); })));
+}
+
+py::tuple Save(const std::string& target, std::uint64_t step, const std::vector<Box>& boxes,
+               const py::bytes& tree, const py::object& group, const py::object& released,
+               bool direct, double timeout_s) {
+  const auto tensors = TensorsOf(boxes);
   const std::string_view tree_view = tree;
   std::optional<PyGroup> ranks;
   if (!group.is_none()) ranks.emplace(group);
@@ -138,7 +175,14 @@ CheckpointReader OpenReader(const std::string& target, std::optional<std::uint64
   }));
 }
 
-py::list TensorsOf(const CheckpointReader& reader) {
+py::list BoxesOf(const CheckpointReader& reader) {
+  py::list boxes;
+  for (const client::SavedBox& box : reader.boxes())
+    boxes.append(py::make_tuple(box.key, box.offset, box.extent));
+  return boxes;
+}
+
+py::list StoredTensorsOf(const CheckpointReader& reader) {
   py::list tensors;
   for (const client::StoredTensor& tensor : reader.tensors())
     tensors.append(py::make_tuple(tensor.key, tensor.dtype, tensor.shape));
@@ -191,9 +235,19 @@ void BindCheckpoint(py::module_& module) {
                                return py::bytes(reinterpret_cast<const char*>(tree.data()),
                                                 tree.size());
                              })
-      .def_property_readonly("tensors", &TensorsOf)
+      .def_property_readonly("tensors", &StoredTensorsOf)
+      .def("boxes", &BoxesOf)
       .def_property_readonly("skipped", &CheckpointReader::skipped)
-      .def("read", &Read, py::arg("wanted"));
+      .def("read", &Read, py::arg("wanted"))
+      .def("verify", [](const CheckpointReader& reader) {
+        return ValueOrRaise(WithoutGil([&] { return reader.Verify(); }));
+      });
+  py::class_<CheckpointParts>(module, "CheckpointParts", py::is_final())
+      .def(py::init(&OpenParts), py::arg("target"), py::arg("step"), py::arg("attempt"),
+           py::arg("direct"), py::arg("timeout_s"))
+      .def_property_readonly("attempt", &CheckpointParts::attempt)
+      .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
+      .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
   module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
              py::arg("tree"), py::arg("group"), py::arg("released"), py::arg("direct"),
              py::arg("timeout_s"));

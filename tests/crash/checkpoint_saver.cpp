@@ -1,8 +1,11 @@
-// Saves checkpoints, to be killed while it does: checkpoint-saver RUN FIRST_STEP COUNT RANKS.
+// Saves checkpoints, to be killed while it does: checkpoint-saver RUN FIRST_STEP COUNT RANKS
+// [async].
 // Prints "committed STEP" after each. What a step holds is a function of its number, which the
 // tests compute as well (saved_state.py).
 
+#include <algorithm>
 #include <cstdlib>
+#include <future>
 #include <iostream>
 #include <string>
 
@@ -35,8 +38,8 @@ std::vector<std::byte> Tree(std::uint64_t step) {
 }
 
 Result<client::Commit> Save(const std::string& run, std::uint64_t step,
-                            client::CheckpointGroup& group) {
-  const auto matrix = Matrix(step);
+                            client::CheckpointGroup& group, bool is_async) {
+  auto matrix = Matrix(step);
   const std::uint64_t begin = kRows * group.rank() / group.size();
   const std::uint64_t end = kRows * (group.rank() + 1) / group.size();
   const client::TensorView tensor{
@@ -46,14 +49,27 @@ Result<client::Commit> Save(const std::string& run, std::uint64_t step,
       {begin, 0},
       {end - begin, kColumns},
       std::span(matrix).subspan(begin * kColumns, (end - begin) * kColumns)};
-  return client::SaveCheckpoint(run, step, {{tensor}}, Tree(step), &group, {});
+  if (!is_async) return client::SaveCheckpoint(run, step, {{tensor}}, Tree(step), &group, {});
+  // As async_save does: a copy is saved by another thread while the original changes.
+  auto arena = FFR_TRY(client::StagingArena::Create(tensor.data.size()));
+  const client::StagingArena::CopyJob job{tensor.data, 0};
+  arena.Copy({&job, 1});
+  client::TensorView staged = tensor;
+  staged.data = arena.bytes().first(tensor.data.size());
+  staged.is_stable = true;
+  auto saved = std::async(std::launch::async, [&] {
+    return client::SaveCheckpoint(run, step, {{staged}}, Tree(step), &group, {});
+  });
+  std::fill(matrix.begin(), matrix.end(), std::byte{0xFF});
+  return saved.get();
 }
 
-int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::uint32_t ranks) {
+int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::uint32_t ranks,
+        bool is_async) {
   test::ThreadGroup group(ranks);
   for (std::uint64_t step = first; step < first + count; ++step) {
     const auto outcomes =
-        group.Run([&](client::CheckpointGroup& rank) { return Save(run, step, rank); });
+        group.Run([&](client::CheckpointGroup& rank) { return Save(run, step, rank, is_async); });
     if (!*outcomes[0]) {
       std::cerr << outcomes[0]->error().message << "\n";
       return 1;
@@ -67,8 +83,10 @@ int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::u
 }  // namespace ffrecord
 
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
+  const bool is_async = count == 6 && std::string_view(arguments[5]) == "async";
+  if (count != 5 && !is_async) return 2;
   return ffrecord::Run(arguments[1], std::strtoull(arguments[2], nullptr, 10),
                        std::strtoull(arguments[3], nullptr, 10),
-                       static_cast<std::uint32_t>(std::strtoul(arguments[4], nullptr, 10)));
+                       static_cast<std::uint32_t>(std::strtoul(arguments[4], nullptr, 10)),
+                       is_async);
 }

@@ -36,17 +36,17 @@ def can_trace() -> bool:
     return subprocess.run([STRACE, "-o", os.devnull, "true"], check=False).returncode == 0
 
 
-def save(run: Path, step: int, ranks: int, *strace: str) -> int:
+def save(run: Path, step: int, ranks: int, *strace: str, mode: str = "") -> int:
     """Exit status of a save of one step; of strace, which dies as its child did."""
-    command = [*strace, str(SAVER), str(run), str(step), "1", str(ranks)]
+    command = [*strace, str(SAVER), str(run), str(step), "1", str(ranks), *filter(None, [mode])]
     return subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60, check=False).returncode
 
 
 @pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("ranks", "mode"), [(1, ""), (2, ""), (2, "async")])
 def test_a_kill_at_any_system_call_leaves_whole_steps(
-    tmp_path: Path, ranks: int, engine: str
+    tmp_path: Path, ranks: int, mode: str, engine: str
 ) -> None:
     assert STRACE is not None
     run = tmp_path / "run"
@@ -59,9 +59,8 @@ def test_a_kill_at_any_system_call_leaves_whole_steps(
             continue
         for nth in range(1, 400):
             kill = f"inject={call}:signal=SIGKILL:when={nth}"
-            status = save(
-                run, step, ranks, STRACE, "-f", "-qq", "-o", os.devnull, *refuse_uring, "-e", kill
-            )
+            strace = [STRACE, "-f", "-qq", "-o", os.devnull, *refuse_uring, "-e", kill]
+            status = save(run, step, ranks, *strace, mode=mode)
             before, after = {step - 1}, {step - 1, step}
             if status == 0:
                 assert check(run, [after]) == "", f"{call} {nth}"

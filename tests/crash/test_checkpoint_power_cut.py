@@ -28,15 +28,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[["1"], ["2"], ["2", "async"]], ids=" ".join)
 def trace(
     request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Node, list[Event]]:
-    """What saving step 2 does, with one rank and with two."""
+    """What saving step 2 does, with one rank and with two, and from another thread."""
     folder = tmp_path_factory.mktemp("trace")
     run = folder / "run"
     shutil.copytree(base, run)
-    return record([str(SAVER), str(run), "2", "1", str(request.param)], run, folder / "strace")
+    return record([str(SAVER), str(run), "2", "1", *request.param], run, folder / "strace")
 
 
 def find_violation(

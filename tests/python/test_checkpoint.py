@@ -267,9 +267,9 @@ class Refuse:
         assert name.split(".")[0] not in ("torch",), name
 sys.meta_path.insert(0, Refuse())
 import numpy as np, pickle
+import ffrecord.checkpoint as ckpt  # What it imports may know pickle; files must not reach it.
 for name in ("loads", "load", "dumps", "dump", "Unpickler", "Pickler"):
     setattr(pickle, name, None)
-import ffrecord.checkpoint as ckpt
 ckpt.save({str(tmp_path)!r}, 1, {{"a": np.arange(3), "rng": ckpt.rng_state()}})
 ckpt.set_rng_state(ckpt.load({str(tmp_path)!r})["rng"])
 assert "torch" not in sys.modules

@@ -67,6 +67,40 @@ FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t 
                                          std::span<const std::byte> tree, CheckpointGroup* group,
                                          const SaveOptions& options);
 
+// A checkpoint whose ranks talk by means of their own, such as torch.distributed.checkpoint: the
+// coordinator begins it and tells the others its name, every rank writes its part and hands what
+// that returns to the coordinator, who commits. Destroyed before Commit(), the coordinator's object
+// abandons the checkpoint. Thread-bound.
+class FFR_EXPORT CheckpointParts {
+ public:
+  // For the coordinator. Fails with kConflict if `step` is committed there already.
+  static Result<CheckpointParts> Begin(std::string_view target, std::uint64_t step,
+                                       const SaveOptions& options);
+  // For the other ranks; `attempt` is the coordinator's attempt().
+  static Result<CheckpointParts> Join(std::string_view target, std::uint64_t step,
+                                      std::string_view attempt, const SaveOptions& options);
+  CheckpointParts(CheckpointParts&&) noexcept;
+  CheckpointParts& operator=(CheckpointParts&&) noexcept;
+  ~CheckpointParts();
+
+  const std::string& attempt() const noexcept;  // 32 hex digits.
+
+  // Makes this rank's part durable, and says what the coordinator needs to know of it. Ranks count
+  // from 0. Fails as SaveCheckpoint does, for this rank alone.
+  Result<std::vector<std::byte>> Write(std::uint32_t rank, std::span<const TensorView> tensors);
+
+  // Makes the checkpoint visible, of `parts` in rank order. For the coordinator, once. Fails with
+  // kConflict if another save of the step was faster, kInvalidArgument if tensors are not covered
+  // exactly once or `tree` refers to one that is not there.
+  Result<client::Commit> Commit(std::span<const std::vector<std::byte>> parts,
+                                std::span<const std::byte> tree);
+
+ private:
+  struct Impl;
+  explicit CheckpointParts(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
 // Memory that tensors are copied to, so that they may change while their copies are saved. It stays
 // with its owner from save to save: pages that were used before are several times faster.
 //
@@ -103,6 +137,13 @@ struct StoredTensor {
   std::vector<std::uint64_t> shape;
 };
 
+// A box of a stored tensor, as one rank saved it.
+struct SavedBox {
+  std::string key;
+  std::vector<std::uint64_t> offset;
+  std::vector<std::uint64_t> extent;
+};
+
 // A committed checkpoint, opened and verified down to its manifests. Thread-safe.
 class FFR_EXPORT CheckpointReader {
  public:
@@ -120,6 +161,7 @@ class FFR_EXPORT CheckpointReader {
   std::uint32_t world_size() const noexcept;  // Of the save.
   std::span<const std::byte> tree() const noexcept;
   const std::vector<StoredTensor>& tensors() const noexcept;  // Ascending by key.
+  std::vector<SavedBox> boxes() const;                        // Ascending by key and offset.
   // With kLatest: why newer steps were passed over, one message for each.
   const std::vector<std::string>& skipped() const noexcept;
 
@@ -134,6 +176,11 @@ class FFR_EXPORT CheckpointReader {
     std::span<std::byte> destination;  // Contiguous, row-major, of extent's size.
   };
   Result<void> Read(std::span<const Request> requests) const;
+
+  // Reads every block there is, also padding, and says what is wrong with which: a message for
+  // each, kDamageMax at most; none if all is well. Fails only if reading does.
+  static constexpr std::size_t kDamageMax = 1000;
+  Result<std::vector<std::string>> Verify() const;
 
  private:
   struct Impl;

@@ -1,0 +1,163 @@
+#include <charconv>
+#include <iterator>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <ffrecord/client/checkpoint.h>
+
+#include "client/checkpoint/ballot.h"
+#include "client/checkpoint/plan.h"
+#include "client/checkpoint/random_id.h"
+#include "client/checkpoint/target.h"
+#include "client/checkpoint/write_part.h"
+#include "libffrecord/base/cursor.h"
+#include "libffrecord/format/checkpoint_values.h"
+
+namespace ffrecord::client {
+namespace {
+
+Error Invalid(const std::string& what) {
+  return Error{ErrorCode::kInvalidArgument, "checkpoint: " + what};
+}
+
+Result<AttemptId> AttemptOf(std::string_view hex) {
+  AttemptId id{};
+  const Error bad = Invalid("an attempt is 32 hex digits, not " + std::string(hex.substr(0, 40)));
+  if (hex.size() != 2 * id.size()) return bad;
+  for (std::size_t i = 0; i < id.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* digits = hex.data() + 2 * i;
+    const auto [end, error] = std::from_chars(digits, digits + 2, byte, 16);
+    if (error != std::errc() || end != digits + 2) return bad;
+    id[i] = std::byte{byte};
+  }
+  return id;
+}
+
+// What a rank hands to the coordinator: its intent, then its report, each behind its size.
+std::vector<std::byte> EncodePart(std::span<const std::byte> intent,
+                                  std::span<const std::byte> report) {
+  ByteWriter writer;
+  for (const auto bytes : {intent, report}) {
+    writer.Put(static_cast<std::uint64_t>(bytes.size()));
+    writer.PutBytes(bytes);
+  }
+  return std::move(writer).Take();
+}
+
+struct Part {
+  Intent intent;
+  PartReport report;
+};
+
+Result<Part> DecodePart(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const auto intent = reader.TakeBytes(reader.Take<std::uint64_t>());
+  const auto report = reader.TakeBytes(reader.Take<std::uint64_t>());
+  if (!reader.ok() || reader.remaining() != 0) return Invalid("what a rank wrote is garbled");
+  return Part{FFR_TRY(DecodeIntent(intent)), FFR_TRY(DecodePartReport(report))};
+}
+
+}  // namespace
+
+struct CheckpointParts::Impl {
+  std::uint64_t step = 0;
+  bool is_coordinator = false;
+  SaveOptions options;
+  AttemptId id{};
+  std::string name;
+  std::unique_ptr<CheckpointTarget> target;
+  std::unique_ptr<CheckpointAttempt> attempt;
+
+  Impl(std::uint64_t step_number, bool coordinator, const SaveOptions& save_options)
+      : step(step_number), is_coordinator(coordinator), options(save_options) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (is_coordinator && attempt) attempt->Abandon();
+  }
+
+  Result<RootManifest> RootOf(std::span<const std::vector<std::byte>> parts,
+                              std::span<const std::byte> tree,
+                              std::vector<WrittenFile>& files) const {
+    RootManifest root{step, id, {}, {tree.begin(), tree.end()}};
+    std::vector<PlannedBox> boxes;
+    std::unordered_set<std::string> keys;
+    for (const auto& bytes : parts) {
+      Part part = FFR_TRY(DecodePart(bytes));
+      if (part.intent.step != step || part.intent.attempt != id)
+        return Invalid("rank " + std::to_string(root.parts.size()) + " wrote for another save");
+      for (PlannedBox& box : part.intent.boxes) {
+        box.rank = static_cast<std::uint32_t>(root.parts.size());
+        keys.insert(box.key);
+        boxes.push_back(std::move(box));
+      }
+      root.parts.push_back(part.report.part);
+      std::move(part.report.files.begin(), part.report.files.end(), std::back_inserter(files));
+    }
+    if (root.parts.empty()) return Invalid("a checkpoint has one part at least");
+    FFR_TRY(CheckBoxes(std::move(boxes)));
+    const auto references = CheckValues(tree);
+    if (!references) return Invalid("the tree to save is malformed: " + references.error().message);
+    for (const std::string_view key : references.value())
+      if (!keys.contains(std::string(key)))
+        return Invalid("the tree refers to tensor " + std::string(key) + ", which no rank saves");
+    return root;
+  }
+};
+
+CheckpointParts::CheckpointParts(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+CheckpointParts::CheckpointParts(CheckpointParts&&) noexcept = default;
+CheckpointParts& CheckpointParts::operator=(CheckpointParts&&) noexcept = default;
+CheckpointParts::~CheckpointParts() = default;
+
+Result<CheckpointParts> CheckpointParts::Begin(std::string_view target, std::uint64_t step,
+                                               const SaveOptions& options) {
+  auto impl = std::make_unique<Impl>(step, true, options);
+  impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
+  impl->id = RandomId();
+  impl->name = Hex(impl->id);
+  impl->attempt = FFR_TRY(impl->target->Begin(step, impl->id));
+  return CheckpointParts(std::move(impl));
+}
+
+Result<CheckpointParts> CheckpointParts::Join(std::string_view target, std::uint64_t step,
+                                              std::string_view attempt,
+                                              const SaveOptions& options) {
+  auto impl = std::make_unique<Impl>(step, false, options);
+  impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
+  impl->id = FFR_TRY(AttemptOf(attempt));
+  impl->name = attempt;
+  impl->attempt = FFR_TRY(impl->target->Join(step, impl->id));
+  return CheckpointParts(std::move(impl));
+}
+
+const std::string& CheckpointParts::attempt() const noexcept { return impl_->name; }
+
+Result<std::vector<std::byte>> CheckpointParts::Write(std::uint32_t rank,
+                                                      std::span<const TensorView> tensors) {
+  PartPlan plan = FFR_TRY(PlanPart(impl_->step, impl_->id, rank, tensors));
+  Intent intent{impl_->step, impl_->id, {}};
+  for (const StoredBox& box : plan.part.boxes)
+    intent.boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, rank});
+  const auto report = FFR_TRY(WritePart(*impl_->attempt, plan, tensors, impl_->options.released));
+  return EncodePart(EncodeIntent(intent), EncodePartReport(report));
+}
+
+Result<Commit> CheckpointParts::Commit(std::span<const std::vector<std::byte>> parts,
+                                       std::span<const std::byte> tree) {
+  if (!impl_->is_coordinator || !impl_->attempt)
+    return Invalid("only the coordinator commits, and once");
+  std::vector<WrittenFile> files;
+  const RootManifest root = FFR_TRY(impl_->RootOf(parts, tree, files));
+  files.push_back(
+      FFR_TRY(WriteSmallFile(*impl_->attempt, kRootManifestName, EncodeRootManifest(root))));
+  FFR_TRY(impl_->attempt->Commit(files));
+  impl_->attempt.reset();
+  client::Commit commit{impl_->step, impl_->name, 0};
+  for (const auto& part : root.parts) commit.size_bytes += part.tensor_bytes;
+  return commit;
+}
+
+}  // namespace ffrecord::client
