@@ -1,13 +1,26 @@
 """The loader for PyTorch: plain `torch.utils.data` habits, one read for each batch."""
 
+from typing import TYPE_CHECKING
+
 from ffrecord.order import IndexBatch
 from ffrecord.torch.collate import collate
 from ffrecord.torch.comm_hook import CommHook, comm_hook
 from ffrecord.torch.dataloader import DataLoader
 from ffrecord.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
 from ffrecord.torch.sampler import Sampler
+from ffrecord.torch.training import TrainingState
+
+if TYPE_CHECKING:
+    from ffrecord.torch.checkpoint_dcp import (
+        BalancedSavePlanner,
+        CheckpointReader,
+        CheckpointWriter,
+    )
 
 __all__ = [
+    "BalancedSavePlanner",
+    "CheckpointReader",
+    "CheckpointWriter",
     "CommHook",
     "ConcatDataset",
     "DataLoader",
@@ -16,6 +29,16 @@ __all__ = [
     "ReaderRegistry",
     "Sampler",
     "Subset",
+    "TrainingState",
     "collate",
     "comm_hook",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """What needs torch.distributed.checkpoint, which loads slowly, when it is asked for."""
+    if name in ("BalancedSavePlanner", "CheckpointReader", "CheckpointWriter"):
+        from ffrecord.torch import checkpoint_dcp
+
+        return getattr(checkpoint_dcp, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,554 @@
+"""Storage and planner for `torch.distributed.checkpoint` (DCP).
+
+    import torch.distributed.checkpoint as dcp
+    from ffrecord.torch import CheckpointReader, CheckpointWriter
+
+    dcp.save(state, storage_writer=CheckpointWriter("runs/x", step=1200))
+    dcp.load(state, storage_reader=CheckpointReader("runs/x"))
+
+What is written is an ffrecord checkpoint: one commit of all ranks, every block with a checksum, and
+nothing of it is pickled. `ffrecord.checkpoint` lists, verifies and loads it as well.
+"""
+
+import dataclasses
+import io
+import math
+import os
+import re
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+import ffrecord.checkpoint as ckpt
+from ffrecord import _ffrecord
+from ffrecord.checkpoint.ranks import SPLIT_SIZE_MIN_BYTES, Box
+from ffrecord.checkpoint.state import Flattener
+from ffrecord.checkpoint.tensors import Destination, memory_of
+from ffrecord.checkpoint.values import Kind, TensorRef, decode, encode
+from ffrecord.errors import CorruptionError
+
+Place = str | os.PathLike[str]
+
+_STEP = re.compile(r"(.+)/step-(\d{9,})/*")
+_PART = "#ffrecord.part"  # Index of the result that carries what a rank wrote.
+_UNCHANGED = "#ffrecord.unchanged"  # Planner data of a plan that is the one of the save before.
+
+
+def _split(place: Place) -> tuple[str, int | None]:
+    """Target and step: RUN/step-000001200 names both, everything else is a run."""
+    text = os.fspath(place)
+    match = _STEP.fullmatch(text)
+    return (match[1], int(match[2])) if match else (text, None)
+
+
+def _is_place(checkpoint_id: object) -> bool:
+    if not isinstance(checkpoint_id, str | os.PathLike):
+        return False
+    text = os.fspath(checkpoint_id)
+    return isinstance(text, str) and ("://" not in text or text.startswith("ffrecord://"))
+
+
+class CheckpointWriter(StorageWriter):
+    """Where `dcp.save` and `dcp.async_save` write to.
+
+    Every rank writes its items to its own part by direct I/O; the coordinator makes them visible
+    together, or nothing of them. What is not a tensor is stored as a plain value.
+    """
+
+    def __init__(
+        self,
+        path: Place | None = None,
+        *,
+        step: int | None = None,
+        allow_pickle: bool = False,
+        direct: bool = True,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Writes nothing yet.
+
+        Args:
+            path: a folder that all ranks share, `ffrecord://host[:port]/run`, or either followed by
+                `/step-NNNNNNNNN`. None: the `checkpoint_id` of `dcp.save`.
+            step: the name of the checkpoint in `path`. None: that of the path, or one after the
+                latest, which then is removed: the path stands for one checkpoint.
+            allow_pickle: store what is neither tensor nor plain value as the planner pickled it;
+                only a reader that is told to will hand it back. Otherwise it is a TypeError.
+            direct: write past the page cache where the file system allows it.
+            timeout_s: for each call to a daemon.
+        """
+        super().__init__()
+        self._path, self._step = path, step
+        self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
+        self._is_coordinator = False
+        self._replaces: list[int] = []
+        self._parts: _ffrecord.CheckpointParts | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but an attempt under way."""
+        return {**self.__dict__, "_parts": None}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+        """Whether it names a folder, or a run at a daemon."""
+        return _is_place(checkpoint_id)
+
+    def reset(self, checkpoint_id: Place | None = None) -> None:
+        """Begin another save, to `checkpoint_id` if given."""
+        if checkpoint_id is not None:
+            self._path, self._step = checkpoint_id, None
+        self._parts = None
+
+    def storage_meta(self) -> StorageMeta | None:
+        """Where the checkpoint goes."""
+        return StorageMeta(checkpoint_id=self._path)
+
+    # torch hands over `rank` and `use_collectives` only to a parameter that is called kwargs.
+    def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
+        """Learn which rank this is."""
+        if kwargs.get("use_collectives", True) is False:
+            raise ValueError("CheckpointWriter commits all ranks together: use_collectives=True")
+        if self._path is None:
+            raise ValueError("CheckpointWriter: give a path, or dcp.save a checkpoint_id")
+        self._is_coordinator = is_coordinator
+        self._parts = None
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Begin the attempt, and tell every rank its name."""
+        assert self._path is not None
+        target, step = _split(self._path)
+        step = step if self._step is None else self._step
+        self._replaces = []
+        if step is None:
+            self._replaces = [each.step for each in ckpt.list(target, timeout_s=self._timeout_s)]
+            step = max(self._replaces, default=-1) + 1
+        self._parts = self._open(target, step, None)
+        return [
+            dataclasses.replace(plan, storage_data=(target, step, self._parts.attempt, rank))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def _open(self, target: str, step: int, attempt: str | None) -> _ffrecord.CheckpointParts:
+        return _ffrecord.CheckpointParts(target, step, attempt, self._direct, self._timeout_s)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Make this rank's part durable."""
+        target, step, attempt, rank = plan.storage_data
+        if not self._is_coordinator:
+            self._parts = self._open(target, step, attempt)
+        assert self._parts is not None
+        if self._parts.attempt != attempt:
+            raise RuntimeError(
+                "this plan is of an earlier save: use ffrecord.torch.BalancedSavePlanner, which "
+                "caches plans itself, in place of enable_plan_caching"
+            )
+        owners: list[object] = []
+        boxes: list[Box] = []
+        values: dict[str, object] = {}
+        results: list[WriteResult] = []
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                values[item.index.fqn] = self._value(item, planner)
+                size = 0
+            else:
+                box, owner = _box_of(item, planner)
+                boxes.append(box)
+                owners.append(owner)
+                size = box[6]
+            results.append(WriteResult(item.index, size, None))
+        part = self._parts.write(rank, boxes)
+        carried = WriteResult(MetadataIndex(_PART), len(part), (part, encode(values)))
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([*results, carried])
+        return done
+
+    def _value(self, item: WriteItem, planner: SavePlanner) -> object:
+        """What is no tensor: [value], or the planner's bytes as they are."""
+        fqn = item.index.fqn
+        plain = getattr(type(planner), "transform_object", None)
+        if isinstance(planner, DefaultSavePlanner) and plain is DefaultSavePlanner.transform_object:
+            flattener = Flattener(0)
+            try:
+                value = flattener.value(planner.lookup_object(item.index), fqn)
+                if not flattener.leaves:
+                    return [value]
+                raise TypeError(f"state: {fqn} has tensors inside a value")
+            except TypeError:
+                if not self._allow_pickle:
+                    raise
+        elif not self._allow_pickle:
+            raise TypeError(
+                f"state: {fqn} is bytes that {type(planner).__name__} made: say allow_pickle=True"
+            )
+        content: Any = planner.resolve_data(item)
+        return bytes(content.getbuffer())
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Make all parts visible together."""
+        assert self._parts is not None
+        carried = [
+            next(each.storage_data for each in of_rank if each.index.fqn == _PART)
+            for of_rank in results
+        ]
+        values: dict[str, Any] = {}
+        for _, encoded in carried:
+            of_rank: Any = decode(encoded)
+            values.update(of_rank)
+        state: dict[str, object] = {}
+        requires_grad = []
+        for fqn, about in metadata.state_dict_metadata.items():
+            if isinstance(about, TensorStorageMetadata):
+                state[fqn] = TensorRef(Kind.TORCH, fqn)
+                if about.properties.requires_grad:
+                    requires_grad.append(fqn)
+            elif fqn in values and isinstance(values[fqn], list):
+                state[fqn] = values[fqn][0]
+        tree = {
+            "state": state,
+            "dcp": {
+                "planner_data": _plain(metadata.planner_data),
+                "requires_grad": requires_grad,
+                "opaque": {k: v for k, v in values.items() if isinstance(v, bytes)},
+            },
+        }
+        self._parts.commit([part for part, _ in carried], encode(tree))
+        self._parts = None
+        assert self._path is not None
+        for step in self._replaces:
+            ckpt.remove(_split(self._path)[0], step, timeout_s=self._timeout_s)
+
+
+def _plain(planner_data: object) -> object:
+    """Paths of keys as they are; planners of others may keep what has no plain form."""
+    try:
+        encode(planner_data)
+    except TypeError as error:
+        raise TypeError(f"the planner's data cannot be stored: {error}") from None
+    return planner_data
+
+
+def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
+    data: Any = planner.resolve_data(item)
+    about = item.tensor_data
+    assert about is not None
+    try:
+        memory = memory_of(data)
+    except TypeError as error:
+        raise TypeError(f"state: {item.index.fqn}: {error}") from None
+    shape, chunk = list(about.size), about.chunk
+    if list(memory.shape) != list(chunk.sizes):
+        raise ValueError(
+            f"{item.index.fqn}: the planner says {tuple(chunk.sizes)}, and gives {memory.shape}"
+        )
+    box = (
+        item.index.fqn,
+        memory.dtype,
+        shape,
+        list(chunk.offsets),
+        list(chunk.sizes),
+        memory.address,
+        memory.size_bytes,
+        False,
+    )
+    return box, memory
+
+
+class CheckpointReader(StorageReader):
+    """Where `dcp.load` reads from: any number of ranks, whatever number saved.
+
+    Reads the bytes that this rank wants, each block of them verified, and nothing else.
+    """
+
+    def __init__(
+        self,
+        path: Place | None = None,
+        *,
+        step: int | None = None,
+        allow_pickle: bool = False,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            path: as for `CheckpointWriter`.
+            step: which; None for that of the path, or the latest that is whole.
+            allow_pickle: hand back what another planner pickled, for the planner to unpickle: it
+                may run any code. Only for checkpoints that you trust.
+            timeout_s: for each call to a daemon.
+        """
+        super().__init__()
+        self._path, self._step = path, step
+        self._allow_pickle, self._timeout_s = allow_pickle, timeout_s
+        self._reader: _ffrecord.CheckpointReader | None = None
+        self._tree: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what is open."""
+        return {**self.__dict__, "_reader": None, "_tree": None}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+        """Whether it names a folder, or a run at a daemon."""
+        return _is_place(checkpoint_id)
+
+    def reset(self, checkpoint_id: Place | None = None) -> None:
+        """Open what is to be read, here, where an error still comes out as it is."""
+        if checkpoint_id is not None:
+            self._path, self._step = checkpoint_id, None
+        self._reader = None
+        if self._path is not None:
+            self._open()
+
+    def _open(self) -> _ffrecord.CheckpointReader:
+        if self._reader is None:
+            if self._path is None:
+                raise ValueError("CheckpointReader: give a path, or dcp.load a checkpoint_id")
+            target, step = _split(self._path)
+            step = step if self._step is None else self._step
+            reader = _ffrecord.CheckpointReader(target, step, self._timeout_s)
+            tree: Any = decode(reader.tree)
+            if not (isinstance(tree, dict) and isinstance(tree.get("dcp"), dict)):
+                raise ValueError(
+                    f"{target}, step {reader.commit[0]}: not written by dcp.save; load it with "
+                    "ffrecord.checkpoint.load"
+                )
+            self._reader, self._tree = reader, tree
+        return self._reader
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        """What is stored, as DCP wants to know it."""
+        reader = self._open()
+        chunks: dict[str, list[ChunkStorageMetadata]] = {}
+        for key, offset, extent in reader.boxes():
+            chunk = ChunkStorageMetadata(torch.Size(offset), torch.Size(extent))
+            chunks.setdefault(key, []).append(chunk)
+        grads = set(self._tree["dcp"]["requires_grad"])
+        about: dict[str, Any] = {fqn: BytesStorageMetadata() for fqn in self._values()}
+        for key, dtype, shape in reader.tensors:
+            properties = TensorProperties(getattr(torch, dtype), requires_grad=key in grads)
+            about[key] = TensorStorageMetadata(properties, torch.Size(shape), chunks[key])
+        return Metadata(about, planner_data=self._tree["dcp"]["planner_data"])
+
+    def _values(self) -> list[str]:
+        state, opaque = self._tree["state"], self._tree["dcp"]["opaque"]
+        return [fqn for fqn, value in state.items() if not isinstance(value, TensorRef)] + [*opaque]
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
+    ) -> None:
+        """Nothing to do: it is open."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Tell every rank which checkpoint the coordinator has opened."""
+        commit = self._open().commit
+        return [dataclasses.replace(plan, storage_data=commit) for plan in plans]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill what the planner asks for."""
+        reader = self._open()
+        if plan.storage_data is not None and tuple(plan.storage_data) != reader.commit:
+            raise RuntimeError(
+                f"the coordinator loads step {plan.storage_data[0]}, this rank opened "
+                f"{reader.commit[0]}: a save was committed meanwhile; give the step"
+            )
+        stored = {key: dtype for key, dtype, _ in reader.tensors}
+        wanted: list[tuple[str, list[int], list[int], int, int]] = []
+        filled: list[tuple[ReadItem, torch.Tensor, torch.Tensor, Destination]] = []
+        for item in plan.items:
+            if item.type is LoadItemType.BYTE_IO:
+                planner.load_bytes(item, self._bytes(item.storage_index.fqn, planner))
+                continue
+            key = item.storage_index.fqn
+            tensor = planner.resolve_tensor(item).detach()
+            # As DCP does, of whatever type the tensor to fill is.
+            dtype = getattr(torch, stored[key])
+            to = tensor if tensor.dtype is dtype else torch.empty(tensor.shape, dtype=dtype)
+            destination = Destination(to)
+            chunk = item.storage_index.offset or (0,) * len(item.lengths)
+            offset = [a + b for a, b in zip(chunk, item.storage_offsets, strict=True)]
+            memory = destination.memory
+            wanted.append((key, offset, list(item.lengths), memory.address, memory.size_bytes))
+            filled.append((item, tensor, to, destination))
+        reader.read(wanted)
+        for item, tensor, to, destination in filled:
+            destination.finish()
+            if to is not tensor:
+                tensor.copy_(to)
+            planner.commit_tensor(item, tensor)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _bytes(self, fqn: str, planner: LoadPlanner) -> io.BytesIO:
+        """A stream for the planner, which unpickles it: one made here of a plain value."""
+        opaque = self._tree["dcp"]["opaque"].get(fqn)
+        if opaque is not None:
+            if not self._allow_pickle:
+                raise CorruptionError(
+                    f"{fqn} was pickled by the planner that saved it; loading it may run any "
+                    "code. If you trust the checkpoint, say allow_pickle=True"
+                )
+            return io.BytesIO(opaque)
+        if not isinstance(planner, DefaultLoadPlanner):
+            raise TypeError(
+                f"{fqn} is stored as a plain value, which {type(planner).__name__} cannot take: "
+                "derive the planner from DefaultLoadPlanner"
+            )
+        stream = io.BytesIO()
+        torch.save(self._tree["state"][fqn], stream)
+        stream.seek(0)
+        return stream
+
+
+class BalancedSavePlanner(DefaultSavePlanner):
+    """Divides what several ranks hold evenly among them, by bytes.
+
+    Tensors that every data-parallel rank has are cut into rows, a share for each; smaller ones, and
+    shards that several ranks have, go whole to the one with the least to write. Kept from save to
+    save, it also saves the ranks from sending plans that have not changed.
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of DefaultSavePlanner
+        """Takes the options of `DefaultSavePlanner`, but for `enable_plan_caching`."""
+        super().__init__(**options)
+        self._local: SavePlan | None = None
+        self._final: SavePlan | None = None
+        self._all: list[SavePlan] = []
+        self._global: tuple[list[SavePlan], Metadata] | None = None
+
+    def create_local_plan(self) -> SavePlan:
+        """This rank's items, or word that they are those of the save before."""
+        plan = super().create_local_plan()
+        if self._final is not None and plan == self._local:
+            return SavePlan([], planner_data=_UNCHANGED)
+        self._local = plan
+        return plan
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """Divides; on the coordinator."""
+        unchanged = [_is_unchanged(plan) for plan in all_plans]
+        if all(unchanged) and self._global is not None and len(self._all) == len(all_plans):
+            self.global_plan, self.metadata = self._global
+            return all_plans, self.metadata
+        if any(unchanged) and len(self._all) != len(all_plans):
+            raise RuntimeError("the planner was used by other ranks before: make a new one")
+        self._all = [
+            before if same else plan
+            for plan, before, same in zip(all_plans, self._all or all_plans, unchanged, strict=True)
+        ]
+        self._global = super().create_global_plan(_divided(self._all))
+        return self._global
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        """The plan to write by: with the items of the save before, if it is unchanged."""
+        if _is_unchanged(new_plan):
+            assert self._final is not None
+            plan = dataclasses.replace(self._final, storage_data=new_plan.storage_data)
+        else:
+            plan = new_plan
+        self._final = super().finish_plan(plan)
+        return self._final
+
+    def resolve_data(self, write_item: WriteItem) -> Any:  # noqa: ANN401 - tensor or bytes
+        """The rows of a tensor that fall to this rank, or what DefaultSavePlanner gives."""
+        held = self.state_dict.get(write_item.index.fqn)
+        about = write_item.tensor_data
+        if about is None or not _is_whole(held) or write_item.type is not WriteItemType.SHARD:
+            return super().resolve_data(write_item)
+        rows: Any = held
+        for dimension, (begin, size) in enumerate(
+            zip(about.chunk.offsets, about.chunk.sizes, strict=True)
+        ):
+            rows = rows.narrow(dimension, begin, size)
+        return rows.detach()
+
+
+def _is_unchanged(plan: SavePlan) -> bool:
+    return isinstance(plan.planner_data, str) and plan.planner_data == _UNCHANGED
+
+
+def _is_whole(held: object) -> bool:
+    """Whether it is a tensor that is not distributed."""
+    marks = ("_local_tensor", "local_shards", "__create_write_items__")
+    return isinstance(held, torch.Tensor) and not any(hasattr(held, mark) for mark in marks)
+
+
+def _size_of(item: WriteItem) -> int:
+    about = item.tensor_data
+    return 0 if about is None else math.prod(about.chunk.sizes) * about.properties.dtype.itemsize
+
+
+def _divided(plans: list[SavePlan]) -> list[SavePlan]:
+    """The same items, each on one rank."""
+    holders: dict[MetadataIndex, list[int]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            holders.setdefault(item.index, []).append(rank)
+    items: list[list[WriteItem]] = [[] for _ in plans]
+    load = [0] * len(plans)
+    shared: dict[MetadataIndex, WriteItem] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            if len(holders[item.index]) > 1:
+                shared[item.index] = item
+            else:
+                items[rank].append(item)
+                load[rank] += _size_of(item)
+    # The largest first, so that the small ones even out what is left.
+    for index, item in sorted(shared.items(), key=lambda pair: (-_size_of(pair[1]), pair[0].fqn)):
+        ranks = holders[index]
+        about = item.tensor_data
+        rows = about.size[0] if about is not None and len(about.size) else 0
+        large = _size_of(item) >= SPLIT_SIZE_MIN_BYTES and rows >= len(ranks)
+        if item.type is WriteItemType.TENSOR and about is not None and large:
+            for place, rank in enumerate(ranks):
+                begin, end = rows * place // len(ranks), rows * (place + 1) // len(ranks)
+                items[rank].append(_rows_of(item, about, begin, end))
+                load[rank] += _size_of(items[rank][-1])
+        else:
+            owner = min(ranks, key=lambda rank: (load[rank], rank))
+            items[owner].append(item)
+            load[owner] += _size_of(item)
+    return [dataclasses.replace(plan, items=own) for plan, own in zip(plans, items, strict=True)]
+
+
+def _rows_of(item: WriteItem, about: TensorWriteData, begin: int, end: int) -> WriteItem:
+    rest = list(about.size)[1:]
+    chunk = ChunkStorageMetadata(
+        torch.Size([begin, *[0] * len(rest)]), torch.Size([end - begin, *rest])
+    )
+    return WriteItem(
+        MetadataIndex(item.index.fqn, chunk.offsets),
+        WriteItemType.SHARD,
+        tensor_data=TensorWriteData(chunk, about.properties, about.size),
+    )

@@ -1,0 +1,280 @@
+"""Goal: torch.distributed.checkpoint saves to ffrecord and loads from it, at any world size.
+
+Method: dcp.save, async_save and load with plain state, in this process; then processes with Gloo
+that save DTensors and replicated tensors at one size and load them at others.
+"""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("torch has no distributed package", allow_module_level=True)
+
+import torch.distributed.checkpoint as dcp  # noqa: E402
+
+import ffrecord  # noqa: E402
+import ffrecord.checkpoint as ckpt  # noqa: E402
+from ffrecord.torch import BalancedSavePlanner, CheckpointReader, CheckpointWriter  # noqa: E402
+
+# DCP wraps what a rank raised, which is then part of the message.
+FAILED = (Exception, dcp.api.CheckpointException)
+
+
+def state_of(seed: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "model": {
+            "weight": torch.randn(300, 40, generator=generator),
+            "strided": torch.randn(30, 20, generator=generator).T,
+            "bf16": torch.randn(7, generator=generator).to(torch.bfloat16),
+            "scalar": torch.tensor(seed),
+            "empty": torch.empty(0, 3),
+        },
+        "optim": {"groups": [{"lr": 0.1 * seed, "betas": (0.9, 0.95)}], "name": "adamw"},
+        "step": seed,
+    }
+
+
+def blank(state: Any) -> Any:  # noqa: ANN401
+    if isinstance(state, torch.Tensor):
+        return torch.zeros_like(state)
+    if isinstance(state, dict):
+        return {key: blank(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [blank(value) for value in state]
+    return None if not isinstance(state, tuple) else state
+
+
+def same(a: Any, b: Any) -> bool:  # noqa: ANN401
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return type(a) is type(b) and bool(a == b)
+
+
+@pytest.mark.parametrize("planner", [None, BalancedSavePlanner])
+def test_plain_state_comes_back(tmp_path: Path, planner: Any) -> None:  # noqa: ANN401
+    state = state_of(3)
+    made = None if planner is None else planner()
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path, step=12), planner=made)
+
+    loaded = blank(state)
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+
+    assert same(loaded, state)
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [12]
+
+
+def test_a_checkpoint_id_stands_for_one_checkpoint_or_names_its_step(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        dcp.save(state_of(seed), checkpoint_id=tmp_path / "a", storage_writer=CheckpointWriter())
+    assert len(ckpt.list(tmp_path / "a")) == 1
+    loaded = blank(state_of(2))
+    dcp.load(loaded, checkpoint_id=str(tmp_path / "a"), storage_reader=CheckpointReader())
+    assert same(loaded, state_of(2))
+
+    run = tmp_path / "run"
+    for seed in (7, 8):
+        dcp.save(
+            state_of(seed),
+            checkpoint_id=run / f"step-{seed:09}",
+            storage_writer=CheckpointWriter(),
+        )
+    assert [commit.step for commit in ckpt.list(run)] == [7, 8]
+    loaded = blank(state_of(7))
+    dcp.load(loaded, checkpoint_id=run / "step-000000007", storage_reader=CheckpointReader())
+    assert same(loaded, state_of(7))
+
+
+def test_a_committed_step_is_not_replaced(tmp_path: Path) -> None:
+    dcp.save(state_of(1), storage_writer=CheckpointWriter(tmp_path, step=1))
+    with pytest.raises(FAILED, match="committed already"):
+        dcp.save(state_of(2), storage_writer=CheckpointWriter(tmp_path, step=1))
+    loaded = blank(state_of(1))
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+    assert same(loaded, state_of(1))
+    assert not list(tmp_path.glob(".attempt-*"))
+
+
+def test_async_save_stores_what_was_there(tmp_path: Path) -> None:
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
+    try:
+        state = state_of(5)
+        future: Any = dcp.async_save(state, storage_writer=CheckpointWriter(tmp_path / "run"))
+        state["model"]["weight"].fill_(-1)
+        future.result()
+        loaded = blank(state)
+        dcp.load(loaded, storage_reader=CheckpointReader(tmp_path / "run"))
+        assert same(loaded, state_of(5))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+class Odd:
+    """Only pickle can store it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Odd)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_would_need_pickling_is_refused_by_its_path_unless_allowed(tmp_path: Path) -> None:
+    state = {"deep": {"odd": Odd()}, "w": torch.ones(3)}
+    with pytest.raises(FAILED, match=r"deep\.odd"):
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path))
+    assert ckpt.list(tmp_path) == []
+
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path, allow_pickle=True))
+    loaded: dict[str, Any] = {"deep": {"odd": None}, "w": torch.zeros(3)}
+    with pytest.raises(FAILED, match="allow_pickle=True"):
+        dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path, allow_pickle=True))
+    assert loaded["deep"]["odd"] == Odd()
+
+
+def test_nothing_stored_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of(4)
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path))
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"PK\x03\x04" not in stored  # What torch.save begins with.
+    seen: list[bytes] = []
+    original = torch.load
+
+    def load(stream: io.BytesIO, **options: Any) -> Any:  # noqa: ANN401
+        seen.append(stream.getvalue())
+        return original(stream, weights_only=True)
+
+    monkeypatch.setattr(torch, "load", load)
+    loaded = blank(state)
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+    assert same(loaded, state)
+    assert seen and all(stream not in stored for stream in seen)
+
+
+def test_missing_keys_and_other_shapes_are_told_by_name(tmp_path: Path) -> None:
+    dcp.save({"w": torch.ones(3)}, storage_writer=CheckpointWriter(tmp_path))
+    with pytest.raises(FAILED, match="other"):
+        dcp.load({"other": torch.ones(3)}, storage_reader=CheckpointReader(tmp_path))
+    with pytest.raises(FAILED, match="w"):
+        dcp.load({"w": torch.ones(4)}, storage_reader=CheckpointReader(tmp_path))
+
+
+def test_another_dtype_is_converted_as_dcp_does(tmp_path: Path) -> None:
+    dcp.save({"w": torch.arange(5.0)}, storage_writer=CheckpointWriter(tmp_path))
+    loaded = {"w": torch.zeros(5, dtype=torch.float64)}
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+    assert torch.equal(loaded["w"], torch.arange(5.0, dtype=torch.float64))
+
+
+def test_a_checkpoint_of_dcp_is_one_of_ours(tmp_path: Path) -> None:
+    dcp.save(state_of(2), storage_writer=CheckpointWriter(tmp_path))
+    loaded: Any = ckpt.load(tmp_path)
+    assert np.array_equal(loaded["state"]["model.weight"], state_of(2)["model"]["weight"].numpy())
+    assert loaded["state"]["step"] == 2
+    native = tmp_path / "native"
+    ckpt.save(native, 1, {"w": torch.ones(3)})
+    with pytest.raises(FAILED, match=r"ffrecord\.checkpoint\.load"):
+        dcp.load({"w": torch.ones(3)}, storage_reader=CheckpointReader(native))
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    dcp.save(state_of(2), storage_writer=CheckpointWriter(tmp_path))
+    (segment,) = tmp_path.rglob("seg-0000")
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(FAILED, match="seg-0000") as raised:
+        dcp.load(blank(state_of(2)), storage_reader=CheckpointReader(tmp_path))
+    assert "CorruptionError" in repr(raised.value) or isinstance(
+        raised.value, ffrecord.CorruptionError
+    )
+
+
+RANK = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+import ffrecord.checkpoint as ckpt
+from ffrecord.torch import BalancedSavePlanner, CheckpointReader, CheckpointWriter
+
+mode, target, store, rank, size, kind = sys.argv[1:]
+rank, size = int(rank), int(size)
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+mesh = init_device_mesh("cpu", (size,))
+whole = torch.arange(1001 * 303, dtype=torch.float32).reshape(1001, 303)
+placements = {"rows": [Shard(0)], "columns": [Shard(1)], "all": [Replicate()]}
+def state_of(factor):
+    return {
+        "sharded": distribute_tensor(whole * factor, mesh, placements[kind]),
+        "replicated": torch.arange(700_000, dtype=torch.float32).reshape(700, 1000) * factor,
+        "small": torch.ones(5) * factor,
+        "step": factor,
+    }
+if mode == "save":
+    planner = BalancedSavePlanner()
+    for step in (1, 2):
+        state = state_of(step)
+        dcp.save(state, storage_writer=CheckpointWriter(target, step=step), planner=planner)
+        cached = planner._final is not None
+    if rank == 0:
+        assert cached
+        import pathlib
+        sizes = [sum(f.stat().st_size for f in part.iterdir())
+                 for part in pathlib.Path(target, "step-000000002").glob("part-*") if part.is_dir()]
+        assert len(sizes) == size, sizes
+        assert max(sizes) <= 1.15 * min(sizes), sizes
+else:
+    state = state_of(0)
+    dcp.load(state, storage_reader=CheckpointReader(target))
+    expected = state_of(2)
+    assert torch.equal(state["sharded"].to_local(), expected["sharded"].to_local())
+    assert torch.equal(state["replicated"], expected["replicated"])
+    assert torch.equal(state["small"], expected["small"])
+    assert state["step"] == 2, state["step"]
+dist.barrier()
+dist.destroy_process_group()
+print("done", rank)
+"""
+
+
+def run_ranks(folder: Path, mode: str, size: int, kind: str) -> None:
+    store = folder / f"store-{mode}-{size}-{kind}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, mode, folder / "run", store, str(rank), str(size), kind],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    for rank, (process, (out, err)) in enumerate(zip(processes, outputs, strict=True)):
+        assert process.returncode == 0, err
+        assert f"done {rank}" in out
+
+
+def test_processes_save_shards_and_load_them_at_other_sizes(tmp_path: Path) -> None:
+    run_ranks(tmp_path, "save", 2, "rows")
+    run_ranks(tmp_path, "load", 3, "columns")
+    run_ranks(tmp_path, "load", 1, "all")
+    loaded: Any = ckpt.load(tmp_path / "run")
+    whole = np.arange(1001 * 303, dtype=np.float32).reshape(1001, 303) * 2
+    assert np.array_equal(loaded["state"]["sharded"], whole)
