@@ -56,6 +56,18 @@ DiskReader::MakeEngine EngineMaker(Settings::Engine engine) {
   return MakeIoEngine;
 }
 
+Server::Options::Transport TransportOf(Settings::Transport transport) {
+  switch (transport) {
+    case Settings::Transport::kShm:
+      return Server::Options::Transport::kShm;
+    case Settings::Transport::kTcp:
+      return Server::Options::Transport::kTcp;
+    case Settings::Transport::kAuto:
+      break;
+  }
+  return Server::Options::Transport::kAuto;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -80,12 +92,13 @@ int main(int argc, char** argv) {
   options.data = settings.data;
   options.listen = listen.value();
   options.core_count = settings.cores;
+  options.transport = TransportOf(settings.transport);
   options.make_engine = EngineMaker(settings.io_engine);
   auto server = Server::Start(options);
   if (!server) return Refuse(kExitEnvironment, server.error().message);
-  spdlog::info("event=ready listen={} data={} engine={} version={}",
+  spdlog::info("event=ready listen={} data={} transports={} engine={} version={}",
                server.value()->address().ToString(), settings.data.string(),
-               server.value()->engine_name(), FFRECORD_VERSION);
+               server.value()->transports(), server.value()->engine_name(), FFRECORD_VERSION);
 
   int signal = 0;
   sigwait(&signals, &signal);

@@ -189,7 +189,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view addr
   if (auto named = net::CheckName(location.name); !named)
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: " + std::string(address) + ": " + named.error().message};
-  auto session = Session::Get(location.address);
+  auto session = Session::Get(location, options);
   return std::unique_ptr<CheckpointTarget>(
       new DaemonTarget({std::move(location), std::move(session), options}));
 }

@@ -77,7 +77,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
     return Error{ErrorCode::kInvalidArgument,
                  "an ffrecord:// address stands alone: it cannot be joined with other locations"};
   const Location location = FFR_TRY(ParseNamed(locations.front()));
-  const auto session = Session::Get(location.address);
+  const auto session = Session::Get(location, session_options);
   auto resolved = FFR_TRY(session->Resolve(location.name, After(session_options)));
   if (resolved.manifest.files.empty())
     return Error{ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
@@ -97,7 +97,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) total += all.file(i).size_bytes;
 
-  const auto session = Session::Get(location.address);
+  const auto session = Session::Get(location, options);
   if (!replace) {
     const auto found = session->Resolve(location.name, After(options));
     if (found) return Exists(location);
@@ -121,10 +121,18 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   return {};
 }
 
+Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& options) {
+  const Location location = FFR_TRY(Location::Parse(address));
+  const auto session = Session::Get(location, options);
+  const auto round_trip = FFR_TRY(session->Ping(After(options)));
+  Session::Link link = session->link();
+  return DaemonLink{std::move(link.transport), std::move(link.reason), round_trip};
+}
+
 Result<std::vector<Published>> ListPublished(std::string_view address,
                                              const SessionOptions& options) {
   const Location location = FFR_TRY(Location::Parse(address));
-  const auto session = Session::Get(location.address);
+  const auto session = Session::Get(location, options);
   const auto entries = FFR_TRY(session->List(location.name, After(options)));
   std::vector<Published> published;
   for (const auto& entry : entries)
@@ -134,7 +142,7 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
 
 Result<void> RemovePublished(std::string_view address, const SessionOptions& options) {
   const Location location = FFR_TRY(ParseNamed(address));
-  return Session::Get(location.address)->Remove(location.name, After(options));
+  return Session::Get(location, options)->Remove(location.name, After(options));
 }
 
 }  // namespace ffrecord::client

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
 
+#include "client/runtime/slab_pool.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/protocol/batch_messages.h"
@@ -18,6 +20,26 @@ using net::FrameType;
 
 // Keeps places within the slab that an entry can address; a larger call takes several batches.
 constexpr std::uint64_t kBatchBytesMax = std::uint64_t{1} << 30;
+
+// The number by which the daemon knows the slab on this connection. Sends it if it must, without
+// waiting; `requests` are then to be received.
+Result<std::uint32_t> SlabIdOf(Channel& channel, const SharedSlab& slab,
+                               std::vector<std::uint64_t>& requests) {
+  if (const auto found = channel.slabs.find(slab.number); found != channel.slabs.end())
+    return found->second;
+  const std::uint64_t size_bytes = slab.memory.bytes().size();
+  if (channel.slabs.size() >= net::kSlabCountMax ||
+      channel.slab_bytes + size_bytes > net::kSlabBytesMax)
+    return channel.Break({ErrorCode::kUnavailable,
+                          channel.peer() + " knows as many slabs as a connection may have"});
+  const net::SlabRegister slab_register{static_cast<std::uint32_t>(channel.slabs.size() + 1),
+                                        size_bytes};
+  requests.push_back(FFR_TRY(
+      channel.SendDescriptor(FrameType::kSlabRegister, slab_register.Encode(), slab.memory.fd())));
+  channel.slabs.emplace(slab.number, slab_register.slab_id);
+  channel.slab_bytes += size_bytes;
+  return slab_register.slab_id;
+}
 
 std::uint32_t MillisecondsUntil(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - net::Clock::now());
@@ -51,13 +73,22 @@ class RemoteFiles::Batch {
     std::span<std::byte> destination;
   };
 
+  // The batch that is asked for: the first parts of pending_ that lie in the same slab, or in none.
+  struct Asked {
+    std::span<const Part> parts;
+    const SharedSlab* slab = nullptr;
+    std::uint64_t slab_begin_bytes = 0;  // In the slab: of the first part.
+    bool may_be_written = false;         // From the request until BATCH_DONE.
+  };
+
   void Cut(std::uint32_t range);
   void End(const Part& part, ErrorCode status);
-  std::size_t CountForOneBatch() const;
-  Result<void> ReceiveBatch(Channel& channel, std::uint64_t request, std::span<const Part> asked,
+  Asked NextBatch(const Channel& channel) const;
+  Result<void> Ask(Channel& channel, Asked& asked, Deadline deadline);
+  Result<void> Quarantine(const Asked& asked);
+  Result<void> ReceiveBatch(Channel& channel, std::uint64_t request, Asked& asked,
                             Deadline deadline);
-  Result<void> ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes,
-                             std::span<const Part> asked,
+  Result<void> ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes, const Asked& asked,
                              std::vector<std::uint32_t>& received_bytes, Deadline deadline);
   Result<void> TakeDone(Channel& channel, std::span<const Part> asked,
                         std::span<const std::uint32_t> received_bytes);
@@ -101,15 +132,27 @@ void RemoteFiles::Batch::End(const Part& part, ErrorCode status) {
   if (--parts_left_[part.range] == 0) arrived_(range);
 }
 
-std::size_t RemoteFiles::Batch::CountForOneBatch() const {
+RemoteFiles::Batch::Asked RemoteFiles::Batch::NextBatch(const Channel& channel) const {
+  const bool has_slabs = channel.transport() == "shm";
+  const auto slab_of = [&](const Part& part) -> std::optional<SlabPool::Place> {
+    return has_slabs ? SlabPool::Process().Find(part.destination) : std::nullopt;
+  };
+  Asked asked;
   std::uint64_t bytes = 0;
   std::size_t count = 0;
-  while (count < pending_.size() && count < net::kBatchEntryCountMax) {
-    bytes += pending_[count].destination.size();
+  for (; count < pending_.size() && count < net::kBatchEntryCountMax; ++count) {
+    const Part& part = pending_[count];
+    const auto place = slab_of(part);
+    if (count == 0 && place) {
+      asked.slab = place->slab;
+      asked.slab_begin_bytes = place->offset_bytes;
+    }
+    if ((place ? place->slab : nullptr) != asked.slab) break;
+    bytes += part.destination.size();
     if (count > 0 && bytes > kBatchBytesMax) break;
-    ++count;
   }
-  return count;
+  asked.parts = std::span(pending_).first(count);
+  return asked;
 }
 
 void RemoteFiles::Batch::DropEnded(std::size_t asked_count) {
@@ -121,42 +164,65 @@ void RemoteFiles::Batch::DropEnded(std::size_t asked_count) {
 
 Result<void> RemoteFiles::Batch::Attempt(Channel& channel, Deadline deadline) {
   while (!is_done()) {
-    const std::size_t count = CountForOneBatch();
+    Asked asked = NextBatch(channel);
+    const std::size_t count = asked.parts.size();
     ended_.assign(count, false);
-    auto attempted = [&]() -> Result<void> {
-      std::vector<std::uint64_t> bind_requests;
-      const std::uint32_t base = FFR_TRY(files_.Bind(channel, bind_requests));
-      net::BatchRead batch;
-      batch.deadline_ms = MillisecondsUntil(deadline);
-      batch.entries.reserve(count);
-      std::uint64_t slab_offset = 0;
-      for (const Part& part : std::span(pending_).first(count)) {
-        batch.entries.push_back({base + part.extent, part.offset_bytes,
-                                 static_cast<std::uint32_t>(part.destination.size()),
-                                 static_cast<std::uint32_t>(slab_offset)});
-        slab_offset += part.destination.size();
-      }
-      const std::uint64_t request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
-      for (const std::uint64_t bind : bind_requests) {
-        // Extents that are missing show in the entries that want them.
-        auto bound = channel.Receive(bind, deadline, "the binding of extents");
-        if (!bound) return channel.Break(std::move(bound).error());
-      }
-      return ReceiveBatch(channel, request, std::span(pending_).first(count), deadline);
-    }();
+    auto attempted = Ask(channel, asked, deadline);
+    auto quarantined = Quarantine(asked);
     DropEnded(count);
+    if (!quarantined) return quarantined;
     if (!attempted) return attempted;
   }
   return {};
 }
 
-Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t request,
-                                              std::span<const Part> asked, Deadline deadline) {
-  std::vector<std::uint32_t> received_bytes(asked.size());
+Result<void> RemoteFiles::Batch::Ask(Channel& channel, Asked& asked, Deadline deadline) {
+  std::vector<std::uint64_t> replies;
+  net::BatchRead batch;
+  const std::uint32_t base = FFR_TRY(files_.Bind(channel, replies));
+  if (asked.slab != nullptr) batch.slab_id = FFR_TRY(SlabIdOf(channel, *asked.slab, replies));
+  batch.deadline_ms = MillisecondsUntil(deadline);
+  batch.entries.reserve(asked.parts.size());
+  // Without a slab the places only tell the entries apart.
+  std::uint64_t offset = 0;
+  for (const Part& part : asked.parts) {
+    const std::uint64_t place =
+        asked.slab == nullptr ? offset
+                              : asked.slab_begin_bytes +
+                                    static_cast<std::uint64_t>(part.destination.data() -
+                                                               asked.parts[0].destination.data());
+    batch.entries.push_back({base + part.extent, part.offset_bytes,
+                             static_cast<std::uint32_t>(part.destination.size()),
+                             static_cast<std::uint32_t>(place)});
+    offset += part.destination.size();
+  }
+  asked.may_be_written = asked.slab != nullptr;
+  const std::uint64_t request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
+  for (const std::uint64_t reply : replies) {
+    // Extents that are missing show in the entries that want them.
+    auto received = channel.Receive(reply, deadline, "the binding of extents and slabs");
+    if (!received) return channel.Break(std::move(received).error());
+  }
+  return ReceiveBatch(channel, request, asked, deadline);
+}
+
+// The daemon may write on: slab.h, "Late writes". What has not ended goes where it cannot reach.
+Result<void> RemoteFiles::Batch::Quarantine(const Asked& asked) {
+  if (!asked.may_be_written) return {};
+  for (std::size_t i = 0; i < asked.parts.size(); ++i)
+    if (!ended_[i]) FFR_TRY(SlabPool::Process().Quarantine(asked.parts[i].destination));
+  return {};
+}
+
+Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t request, Asked& asked,
+                                              Deadline deadline) {
+  std::vector<std::uint32_t> received_bytes(asked.parts.size());
   for (;;) {
     const auto header = FFR_TRY(channel.Receive(request, deadline, "records"));
-    if (header.type == net::ReplyTo(FrameType::kBatchRead))
-      return TakeDone(channel, asked, received_bytes);
+    if (header.type == net::ReplyTo(FrameType::kBatchRead)) {
+      asked.may_be_written = false;
+      return TakeDone(channel, asked.parts, received_bytes);
+    }
     if (header.type != FrameType::kBatchData)
       return channel.Break(
           {ErrorCode::kUnavailable, channel.peer() + " sent something else than records"});
@@ -164,9 +230,10 @@ Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t re
   }
 }
 
-// Each piece is compared with what was asked before a byte of it is received in its place.
+// Each piece is compared with what was asked before a byte of it is received in its place; in a
+// slab it lies there already.
 Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes,
-                                               std::span<const Part> asked,
+                                               const Asked& asked,
                                                std::vector<std::uint32_t>& received_bytes,
                                                Deadline deadline) {
   auto data = net::BatchData::Decode(channel.body());
@@ -179,21 +246,21 @@ Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t p
   places.reserve(data.value().pieces.size());
   std::uint64_t total = 0;
   for (const net::BatchPiece& piece : data.value().pieces) {
-    if (piece.entry >= asked.size() || piece.offset_bytes != received_bytes[piece.entry])
+    if (piece.entry >= asked.parts.size() || piece.offset_bytes != received_bytes[piece.entry])
       return bad();
-    const auto rest = asked[piece.entry].destination.subspan(piece.offset_bytes);
+    const auto rest = asked.parts[piece.entry].destination.subspan(piece.offset_bytes);
     if (piece.size_bytes > rest.size()) return bad();
     places.push_back(rest.first(piece.size_bytes));
     received_bytes[piece.entry] += piece.size_bytes;
     total += piece.size_bytes;
   }
-  if (total != payload_size_bytes) return bad();
-  FFR_TRY(channel.ReceivePayload(places, deadline));
+  if (payload_size_bytes != (asked.slab == nullptr ? total : 0)) return bad();
+  if (asked.slab == nullptr) FFR_TRY(channel.ReceivePayload(places, deadline));
   // An entry whose last byte was sent is good: docs/protocol.md, "Batches".
   for (const net::BatchPiece& piece : data.value().pieces) {
-    if (received_bytes[piece.entry] < asked[piece.entry].destination.size()) continue;
+    if (received_bytes[piece.entry] < asked.parts[piece.entry].destination.size()) continue;
     ended_[piece.entry] = true;
-    End(asked[piece.entry], ErrorCode::kOk);
+    End(asked.parts[piece.entry], ErrorCode::kOk);
   }
   return {};
 }

@@ -16,7 +16,7 @@
 namespace ffrecord::client {
 
 // The files of one manifest, read from the daemon that serves them: one BATCH_READ for a call, its
-// bytes received where they are wanted.
+// bytes received where they are wanted, or, over shared memory, read there by the daemon itself.
 //
 // If the daemon goes away, a call connects again and asks for what has not arrived, until
 // `options.timeout` has passed; then each range that is missing gets kUnavailable or
@@ -35,6 +35,9 @@ class RemoteFiles final : public RangeReader {
     return manifest_.files[file].size_bytes;
   }
   std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return 1; }
+  Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
+    return session_->TakeMemory(size_bytes);
+  }
   Result<void> Read(std::span<RangeRead> ranges) const override;
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override;
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,

@@ -25,6 +25,25 @@ std::uint64_t RandomNumber() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
+constexpr std::string_view NameOf(Transport transport) {
+  switch (transport) {
+    case Transport::kAuto:
+      break;
+    case Transport::kShm:
+      return "shm";
+    case Transport::kTcp:
+      return "tcp";
+  }
+  return "auto";
+}
+
+// What `query` says, "transport=shm" and the like.
+std::optional<Transport> TransportOf(std::string_view query) {
+  for (const Transport one : {Transport::kAuto, Transport::kShm, Transport::kTcp})
+    if (query == "transport=" + std::string(NameOf(one))) return one;
+  return std::nullopt;
+}
+
 // For the deadline of a call that failed for another reason first: that one says more.
 Error AtDeadline(Error last, const std::string& peer) {
   if (last.code == ErrorCode::kUnavailable)
@@ -41,13 +60,20 @@ Result<Location> Location::Parse(std::string_view text) {
                                                   "ffrecord://host[:port]/name"};
   };
   if (!text.starts_with(kScheme)) return bad("does not begin with ffrecord://");
-  const std::string_view rest = text.substr(kScheme.size());
+  std::string_view rest = text.substr(kScheme.size());
+  std::optional<Transport> transport;
+  if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
+    transport = TransportOf(rest.substr(mark + 1));
+    if (!transport) return bad("after the ? stands transport=auto, transport=shm or transport=tcp");
+    rest = rest.substr(0, mark);
+  }
   const std::size_t slash = rest.find('/');
   auto address = net::Address::Parse(rest.substr(0, slash), kDefaultPort);
   if (!address) return bad(address.error().message);
   if (address.value().port == 0) return bad("port 0 cannot be connected to");
   return Location{std::move(address).value(),
-                  slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1))};
+                  slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1)),
+                  transport};
 }
 
 std::string Location::ToString() const {
@@ -62,16 +88,18 @@ struct Session::Pool {
   std::vector<std::unique_ptr<Channel>> idle;  // The one used last is at the end.
   std::size_t used_count = 0;
   bool reached = false;  // A greeting was answered once.
+  Link link;             // Of the connection made last.
 };
 
-Session::Session(net::Address address)
+Session::Session(net::Address address, Transport transport)
     : address_(std::move(address)),
+      transport_(transport),
       peer_(std::string(Location::kScheme) + address_.ToString()),
       pool_([] { return new Pool; }) {}
 
 Session::~Session() = default;
 
-std::shared_ptr<Session> Session::Get(const net::Address& address) {
+std::shared_ptr<Session> Session::Get(const net::Address& address, Transport transport) {
   struct Registry {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<Session>> sessions;
@@ -80,9 +108,52 @@ std::shared_ptr<Session> Session::Get(const net::Address& address) {
   static auto* const registries = new PerProcess<Registry>([] { return new Registry; });
   Registry& registry = registries->Get();
   const std::lock_guard lock(registry.mutex);
-  auto& session = registry.sessions[address.ToString()];
-  if (!session) session = std::make_shared<Session>(address);
+  auto& session = registry.sessions[address.ToString() + " " + std::string(NameOf(transport))];
+  if (!session) session = std::make_shared<Session>(address, transport);
   return session;
+}
+
+// Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is.
+Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link) const {
+  auto tcp = FFR_TRY(Channel::Connect(address_, deadline));
+  link = {"tcp", "asked for"};
+  if (transport_ == Transport::kTcp) return tcp;
+  auto local = ConnectLocally(tcp->hello(), deadline);
+  if (local) {
+    link = {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"};
+    return local;
+  }
+  const std::string why = local.error().message;
+  link.reason = "no shared memory: " + why;
+  if (transport_ == Transport::kAuto) return tcp;
+  // A daemon that went away meanwhile is another matter.
+  if (!tcp->Alive()) return std::move(local).error();
+  return Error{ErrorCode::kInvalidArgument,
+               "transport=shm was asked for, and " + peer_ + " does not give it: " + why +
+                   "; run the client on the daemon's machine, or leave the transport to auto"};
+}
+
+Result<std::unique_ptr<Channel>> Session::ConnectLocally(const net::HelloReply& greeted,
+                                                         Deadline deadline) const {
+  if ((greeted.capabilities & net::kCapabilitySlabs) == 0)
+    return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  auto local = FFR_TRY(
+      net::ConnectLocal(net::LocalSocketName(greeted.epoch), address_.ToString(), deadline));
+  auto channel = FFR_TRY(Channel::Open(std::move(local), deadline));
+  if (channel->hello().epoch != greeted.epoch)
+    return Error{ErrorCode::kUnavailable, "its local socket is answered by another daemon"};
+  return channel;
+}
+
+Session::Link Session::link() {
+  Pool& pool = pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  return pool.link;
+}
+
+Result<PooledBuffer> Session::TakeMemory(std::uint64_t size_bytes) const {
+  return uses_shm_.load(std::memory_order_relaxed) ? SlabPool::Process().Take(size_bytes)
+                                                   : BufferPool::Process().Take(size_bytes);
 }
 
 Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline) {
@@ -103,9 +174,12 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline) {
       if (channel->Alive()) return channel;
     }
   }
-  auto channel = Channel::Connect(address_, deadline);
+  Link link;
+  auto channel = Connect(deadline, link);
   const std::lock_guard lock(pool.mutex);
   if (channel) {
+    uses_shm_.store(link.transport == "shm", std::memory_order_relaxed);
+    pool.link = std::move(link);
     pool.reached = true;
     return channel;
   }
@@ -222,6 +296,22 @@ Result<std::vector<net::ListReply::Entry>> Session::List(std::string_view prefix
     if (!entries.empty()) list.after = entries.back().name;
   } while (page.more && !page.entries.empty());
   return entries;
+}
+
+Result<std::chrono::microseconds> Session::Ping(Deadline deadline) {
+  constexpr int kTries = 5;
+  auto best = std::chrono::microseconds::max();
+  const Attempt attempt = [&](Channel& channel) -> Result<void> {
+    for (int i = 0; i < kTries; ++i) {
+      const auto begin = net::Clock::now();
+      FFR_TRY(channel.Call(FrameType::kPing, {}, {}, deadline, "an answer to PING"));
+      const auto end = net::Clock::now();
+      best = std::min(best, std::chrono::duration_cast<std::chrono::microseconds>(end - begin));
+    }
+    return {};
+  };
+  FFR_TRY(Run(attempt, deadline));
+  return best;
 }
 
 Result<void> Session::Remove(std::string_view name, Deadline deadline) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,7 +13,10 @@
 
 #include <ffrecord/result.h>
 
-#include "client/session/per_process.h"
+#include <ffrecord/client/dataset.h>
+
+#include "client/runtime/per_process.h"
+#include "client/runtime/slab_pool.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/channel.h"
@@ -19,32 +24,39 @@
 
 namespace ffrecord::client {
 
-// What an ffrecord://host[:port]/name address says. The name may be empty and is not checked.
+// What an ffrecord://host[:port]/name[?transport=auto|shm|tcp] address says. The name may be empty
+// and is not checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
 
   net::Address address;
   std::string name;
+  std::optional<Transport> transport;  // None: whatever the caller's options say.
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
-  std::string ToString() const;
+  std::string ToString() const;  // What it names, whatever the transport.
 };
 
 // One daemon as this process sees it: connections to it, and calls with a deadline that are tried
 // again while it cannot be reached.
 //
-// One for each address and process, shared by all who talk to that daemon. Thread-safe: each call
-// takes a connection for itself. A forked child starts with connections of its own.
+// One for each address, transport and process, shared by all who talk to that daemon. Thread-safe:
+// each call takes a connection for itself. A forked child starts with connections of its own.
 //
 // Every call ends by its deadline. A daemon that was never reached is given up at once with
 // kUnavailable, which says how to start one; after a first success a call tries again, with
 // back-off, until its deadline. A call that was repeated has one effect.
 class Session {
  public:
-  static std::shared_ptr<Session> Get(const net::Address& address);
+  static std::shared_ptr<Session> Get(const net::Address& address,
+                                      Transport transport = Transport::kAuto);
+  // The transport is the location's, or else that of `options`.
+  static std::shared_ptr<Session> Get(const Location& location, const SessionOptions& options) {
+    return Get(location.address, location.transport.value_or(options.transport));
+  }
 
-  explicit Session(net::Address address);  // For Get.
+  Session(net::Address address, Transport transport);  // For Get.
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -79,16 +91,33 @@ class Session {
   using Attempt = std::function<Result<void>(net::Channel&)>;
   Result<void> Run(const Attempt& attempt, net::Deadline deadline, bool patient = false);
 
+  // Which transport serves this process, and why; of the connection made last. Empty before.
+  struct Link {
+    std::string transport;
+    std::string reason;
+  };
+  Link link();
+  // Memory for what is to be read from this daemon: such that it can write there itself, if it can.
+  Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const;
+
+  // The best of a few round trips.
+  Result<std::chrono::microseconds> Ping(net::Deadline deadline);
+
   // Closes the idle connections for which `wanted` says no. For those who keep state in them.
   void CloseIdle(const std::function<bool(net::Channel&)>& unwanted);
 
  private:
   struct Pool;
   Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline);
+  Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link) const;
+  Result<std::unique_ptr<net::Channel>> ConnectLocally(const net::HelloReply& greeted,
+                                                       net::Deadline deadline) const;
   void GiveBack(std::unique_ptr<net::Channel> channel);
 
   net::Address address_;
+  Transport transport_;
   std::string peer_;
+  std::atomic<bool> uses_shm_ = false;  // The connection made last; also in a forked child.
   PerProcess<Pool> pool_;
 };
 

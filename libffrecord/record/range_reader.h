@@ -12,6 +12,8 @@
 #include <ffrecord/record_reader.h>
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/buffer_pool.h"
+
 namespace ffrecord {
 
 // Bytes [offset_bytes, offset_bytes + destination.size()) of one file, to be put at `destination`.
@@ -37,6 +39,12 @@ class RangeReader {
   // may be read at no extra cost. ReadBatch widens what it reads to it. A power of two, at most
   // BufferPool::kAlignment.
   virtual std::uint32_t alignment_bytes(std::uint32_t file) const noexcept = 0;
+
+  // Memory for what is going to be read: such that Read reaches it at the least cost. Fails with
+  // kIo (ENOMEM).
+  virtual Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const {
+    return BufferPool::Process().Take(size_bytes);
+  }
 
   // Reads all ranges in one submission. A range that fails spoils only its own status; one that
   // passes the end of the file is kCorruption, except that an aligned read of a file's last block

@@ -152,9 +152,9 @@ Batch MakeBatch(const RecordReader::Impl& reader, const BatchPlan& plan, PooledB
 }
 
 // No block at all for no bytes.
-Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) {
+Result<PooledBuffer> TakeMemory(const RangeReader& source, std::uint64_t size_bytes) {
   if (size_bytes == 0) return PooledBuffer();
-  return BufferPool::Process().Take(size_bytes);
+  return source.TakeMemory(size_bytes);
 }
 
 }  // namespace
@@ -162,8 +162,8 @@ Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) {
 Result<Batch> ReadRecords(const RecordReader::Impl& reader,
                           std::span<const std::uint64_t> indices) {
   auto plan = FFR_TRY(PlanBatch(reader, indices));
-  auto arena = FFR_TRY(TakeMemory(plan.arena_size_bytes));
-  const auto scratch = FFR_TRY(TakeMemory(plan.scratch_size_bytes));
+  auto arena = FFR_TRY(TakeMemory(*reader.source, plan.arena_size_bytes));
+  const auto scratch = FFR_TRY(TakeMemory(*reader.source, plan.scratch_size_bytes));
   BatchExecution execution(reader, plan, arena ? *arena : std::span<std::byte>(),
                            scratch ? *scratch : std::span<std::byte>());
   auto run = execution.Run();

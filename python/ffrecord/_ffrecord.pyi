@@ -134,6 +134,7 @@ def publish(
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> None: ...
+def probe_daemon(address: str, *, timeout_s: float = 30.0) -> tuple[str, str, float]: ...
 def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, int, int]]:
     """Name, size in bytes and count of files of each."""
 

@@ -54,12 +54,21 @@ void Remove(const std::string& address, double timeout_s) {
       WithoutGil([&] { return client::RemovePublished(address, SessionOptionsOf(timeout_s)); }));
 }
 
+// Transport, reason, round trip in seconds.
+std::tuple<std::string, std::string, double> Probe(const std::string& address, double timeout_s) {
+  const auto link = ValueOrRaise(
+      WithoutGil([&] { return client::ProbeDaemon(address, SessionOptionsOf(timeout_s)); }));
+  return {link.transport, link.reason, std::chrono::duration<double>(link.round_trip).count()};
+}
+
 }  // namespace
 
 void BindDataset(py::module_& module) {
   module.def("publish", &Publish, py::arg("files"), py::arg("address"), py::kw_only(),
              py::arg("replace") = false, py::arg("timeout_s") = 30.0,
              py::arg("progress") = py::none());
+  module.def("probe_daemon", &Probe, py::arg("address"), py::kw_only(),
+             py::arg("timeout_s") = 30.0);
   module.def("list_published", &List, py::arg("address"), py::kw_only(),
              py::arg("timeout_s") = 30.0);
   module.def("remove_published", &Remove, py::arg("address"), py::kw_only(),

@@ -28,6 +28,14 @@ bool ParseCommandLine(int argc, char** argv, Settings& settings, int& exit_code)
   app.add_option("--io-engine", settings.io_engine, "How the disk is read (auto)")
       ->transform(CLI::CheckedTransformer(engines))
       ->type_name("auto|io_uring|threads");
+  const std::map<std::string, Settings::Transport> transports{{"auto", Settings::Transport::kAuto},
+                                                              {"shm", Settings::Transport::kShm},
+                                                              {"tcp", Settings::Transport::kTcp}};
+  app.add_option("--transport", settings.transport,
+                 "tcp alone, or shared memory for clients of this machine too: if it can be had "
+                 "(auto), or not at all without it (shm)")
+      ->transform(CLI::CheckedTransformer(transports))
+      ->type_name("auto|shm|tcp");
   app.add_option("--log-level", settings.log_level, "What is logged to stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();

@@ -13,6 +13,9 @@ struct Settings {
   std::uint32_t cores = 0;  // 0: one event loop for each core.
   enum class Engine : std::uint8_t { kAuto, kUring, kThreads };
   Engine io_engine = Engine::kAuto;
+  // How clients of this machine may get at bytes; auto: shared memory too, if it can be offered.
+  enum class Transport : std::uint8_t { kAuto, kShm, kTcp };
+  Transport transport = Transport::kAuto;
   std::string log_level = "info";
   bool insecure = false;  // May listen on an address that others reach, without authentication.
 };

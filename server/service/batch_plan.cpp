@@ -8,12 +8,15 @@
 namespace ffrecord::server {
 namespace {
 
-net::EntryStatus StatusOf(const net::BatchEntry& entry, std::span<const ExtentPtr> table) {
+net::EntryStatus StatusOf(const net::BatchEntry& entry, std::span<const ExtentPtr> table,
+                          const net::RemoteSlab* slab) {
   if (entry.extent_index >= table.size() || !table[entry.extent_index])
     return net::EntryStatus::kNotHere;
   const Extent& extent = *table[entry.extent_index];
   if (entry.size_bytes > extent.size_bytes ||
       entry.offset_bytes > extent.size_bytes - entry.size_bytes)
+    return net::EntryStatus::kOutOfRange;
+  if (slab != nullptr && !slab->At(entry.slab_offset_bytes, entry.size_bytes))
     return net::EntryStatus::kOutOfRange;
   return net::EntryStatus::kOk;
 }
@@ -33,12 +36,13 @@ void AddRun(BatchPlan& plan, const ExtentPtr& extent, std::uint64_t offset, std:
 
 }  // namespace
 
-BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table) {
+BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
+                    const net::RemoteSlab* slab) {
   BatchPlan plan;
   plan.statuses.reserve(entries.size());
   std::vector<std::uint32_t> order;
   for (std::uint32_t i = 0; i < entries.size(); ++i) {
-    plan.statuses.push_back(StatusOf(entries[i], table));
+    plan.statuses.push_back(StatusOf(entries[i], table, slab));
     if (plan.statuses[i] == net::EntryStatus::kOk && entries[i].size_bytes > 0) order.push_back(i);
   }
   std::ranges::sort(order, {}, [&](std::uint32_t i) {
@@ -63,7 +67,7 @@ BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const Ex
       AddPiece(plan, i, at - begin, 0, size);
     }
     open = {begin, end};
-    is_open = entry.size_bytes <= kPieceBytesMax;
+    is_open = slab == nullptr && entry.size_bytes <= kPieceBytesMax;
   }
   return plan;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/transport/slab.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -36,7 +37,9 @@ struct BatchPlan {
 };
 
 // `table` is the connection's. Entries that are bound to nothing, or pass their extent, get their
-// status here and are in no run.
-BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table);
+// status here and are in no run. With a `slab`, so do those that pass it, and nothing is merged:
+// each run has its own place there.
+BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
+                    const net::RemoteSlab* slab = nullptr);
 
 }  // namespace ffrecord::server

@@ -13,6 +13,8 @@ using net::EntryStatus;
 
 // One BATCH_DATA carries about this much: small records share a frame, large ones do not wait.
 constexpr std::uint64_t kFramePayloadBytes = std::uint64_t{1} << 20;
+// And no more than so many pieces, of which one that lies in a slab adds no bytes.
+constexpr std::size_t kFramePiecesMax = 4096;
 
 std::uint32_t Microseconds(BatchReads::Clock::time_point from, BatchReads::Clock::time_point to) {
   const auto span = std::chrono::duration_cast<std::chrono::microseconds>(to - from).count();
@@ -28,10 +30,16 @@ class BatchReads::Frame {
       : request_id_(request_id), endpoint_(endpoint), payload_(payload) {}
 
   Result<void> Add(const RunPiece& piece, const PooledBuffer& buffer) {
-    data_.pieces.push_back({piece.entry, piece.entry_offset_bytes, piece.size_bytes});
     places_.push_back(buffer->subspan(piece.run_offset_bytes, piece.size_bytes));
     size_bytes_ += piece.size_bytes;
-    return size_bytes_ < kFramePayloadBytes ? Result<void>() : Send();
+    return AddLanded(piece);
+  }
+  // A piece that is in its place already.
+  Result<void> AddLanded(const RunPiece& piece) {
+    data_.pieces.push_back({piece.entry, piece.entry_offset_bytes, piece.size_bytes});
+    const bool is_full =
+        size_bytes_ >= kFramePayloadBytes || data_.pieces.size() >= kFramePiecesMax;
+    return is_full ? Send() : Result<void>();
   }
   // All pieces of a run are in: `owner` must live until they are sent.
   void AddOwner(OutgoingPayload::Owner owner) { owners_.push_back(std::move(owner)); }
@@ -66,7 +74,8 @@ BatchReads::~BatchReads() {
   // What landed and was never sent. What is still being read the worker releases when it lands.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
-      if (batch.runs[i].state == RunState::kLanded) Release(batch.plan.runs[i].size_bytes);
+      if (!batch.slab && batch.runs[i].state == RunState::kLanded)
+        Release(batch.plan.runs[i].size_bytes);
 }
 
 void BatchReads::Release(std::uint32_t size_bytes) {
@@ -75,10 +84,14 @@ void BatchReads::Release(std::uint32_t size_bytes) {
 }
 
 void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
-                       std::span<const ExtentPtr> table) {
+                       std::span<const ExtentPtr> table,
+                       std::shared_ptr<const net::RemoteSlab> slab) {
   Batch batch;
   batch.request_id = request_id;
-  batch.plan = PlanBatch(request.entries, table);
+  batch.plan = PlanBatch(request.entries, table, slab.get());
+  if (slab)
+    for (const auto& entry : request.entries) batch.slab_offsets.push_back(entry.slab_offset_bytes);
+  batch.slab = std::move(slab);
   batch.entry_sizes.reserve(request.entries.size());
   for (const auto& entry : request.entries) batch.entry_sizes.push_back(entry.size_bytes);
   batch.runs.resize(batch.plan.runs.size());
@@ -89,6 +102,26 @@ void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
   batches_.emplace(next_batch_++, std::move(batch));
 }
 
+void BatchReads::Cancel(std::uint64_t request_id) {
+  for (auto& [number, batch] : batches_) {
+    if (batch.request_id != request_id) continue;
+    batch.is_cancelled = true;
+    for (; batch.next_run < batch.runs.size(); ++batch.next_run)
+      Fail(batch, batch.next_run, EntryStatus::kCancelled);
+  }
+}
+
+// The slab stays mapped as long as somebody may write there, also when the client is gone.
+PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
+  FFR_ASSERT(run.piece_count == 1);
+  const RunPiece& piece = batch.plan.pieces[run.first_piece];
+  const auto place = batch.slab->At(
+      std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes, piece.size_bytes);
+  FFR_ASSERT(place);  // The plan has left out what passes the slab.
+  return {new std::span<std::byte>(place.value()),
+          [slab = batch.slab](std::span<std::byte>* dead) { delete dead; }};
+}
+
 bool BatchReads::Start() {
   for (auto& [number, batch] : batches_) {
     if (batch.next_run == batch.runs.size()) continue;
@@ -96,15 +129,17 @@ bool BatchReads::Start() {
     if (batch.next_run == 0) batch.started = now;
     for (; batch.next_run < batch.runs.size(); ++batch.next_run) {
       const ReadRun& run = batch.plan.runs[batch.next_run];
-      if (now >= batch.deadline) {
-        Fail(batch, batch.next_run, EntryStatus::kDeadline);
+      if (batch.is_cancelled || now >= batch.deadline) {
+        Fail(batch, batch.next_run,
+             batch.is_cancelled ? EntryStatus::kCancelled : EntryStatus::kDeadline);
         continue;
       }
       if (*held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes) return false;
       if (*held_bytes_ > 0 && !disk_.has_room()) return true;
       batch.runs[batch.next_run].state = RunState::kReading;
       *held_bytes_ += run.size_bytes;
-      disk_.Start({connection_, number, batch.next_run}, run);
+      disk_.Start({connection_, number, batch.next_run}, run,
+                  batch.slab ? PlaceInSlab(batch, run) : nullptr);
     }
   }
   return false;
@@ -156,7 +191,10 @@ void BatchReads::Take(DiskReader::Landed landed) {
     return;
   }
   batch.runs[run].state = RunState::kLanded;
-  batch.runs[run].buffer = std::move(landed.buffer);
+  if (batch.slab)
+    Release(landed.size_bytes);
+  else
+    batch.runs[run].buffer = std::move(landed.buffer);
   batch.landed.push_back(run);
 }
 
@@ -167,16 +205,19 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
     if (planned.continues && batch.runs[run - 1].state != RunState::kDone) return {};
     PooledBuffer buffer = std::move(batch.runs[run].buffer);
     for (const RunPiece& piece :
-         std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count))
-      if (batch.plan.statuses[piece.entry] == EntryStatus::kOk) FFR_TRY(frame.Add(piece, buffer));
+         std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count)) {
+      if (batch.plan.statuses[piece.entry] != EntryStatus::kOk) continue;
+      FFR_TRY(batch.slab ? frame.AddLanded(piece) : frame.Add(piece, buffer));
+    }
     // Released when the last piece is sent, or the connection is gone.
-    frame.AddOwner(
-        OutgoingPayload::Owner(buffer.get(), [buffer, held = held_bytes_, disk = &disk_,
-                                              size = planned.size_bytes](const void*) mutable {
-          buffer.reset();
-          *held -= size;
-          disk->Release(size);
-        }));
+    if (!batch.slab)
+      frame.AddOwner(
+          OutgoingPayload::Owner(buffer.get(), [buffer, held = held_bytes_, disk = &disk_,
+                                                size = planned.size_bytes](const void*) mutable {
+            buffer.reset();
+            *held -= size;
+            disk->Release(size);
+          }));
     batch.runs[run].state = RunState::kDone;
     ++batch.done_count;
     const bool next_waited = run + 1 < batch.runs.size() && batch.plan.runs[run + 1].continues;

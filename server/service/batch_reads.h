@@ -10,6 +10,7 @@
 
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/slab.h"
 #include "server/service/batch_plan.h"
 #include "server/service/disk_reader.h"
 #include "server/service/outgoing_payload.h"
@@ -17,10 +18,12 @@
 namespace ffrecord::server {
 
 // The batch reads of one connection: plans them, keeps the disk busy within the connection's
-// window, sends each run as it lands, and ends each batch with BATCH_DONE. Thread-bound.
+// window, sends each run as it lands, or says that it lies in the client's slab, and ends each
+// batch with BATCH_DONE. Thread-bound.
 class BatchReads {
  public:
-  // Bytes read for a connection and not yet sent: enough to keep disk and network busy at once.
+  // Bytes being read for a connection, or read and not yet sent: enough to keep disk and network
+  // busy at once.
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
   using Clock = std::chrono::steady_clock;
 
@@ -31,8 +34,11 @@ class BatchReads {
 
   std::size_t count() const noexcept { return batches_.size(); }
 
+  // `slab`: where the batch is to be read to; null if it is to be sent.
   void Begin(std::uint64_t request_id, const net::BatchRead& batch,
-             std::span<const ExtentPtr> table);
+             std::span<const ExtentPtr> table, std::shared_ptr<const net::RemoteSlab> slab);
+  // Starts nothing more of that batch, if there is one.
+  void Cancel(std::uint64_t request_id);
 
   // Starts what the window allows. True if it was stopped by the disk's own bound: call again
   // when others have released.
@@ -51,6 +57,9 @@ class BatchReads {
     std::uint64_t request_id = 0;
     BatchPlan plan;
     std::vector<std::uint32_t> entry_sizes;
+    std::shared_ptr<const net::RemoteSlab> slab;
+    std::vector<std::uint32_t> slab_offsets;  // Of each entry, with a slab.
+    bool is_cancelled = false;
     std::vector<Run> runs;
     std::uint32_t next_run = 0;
     std::uint32_t done_count = 0;
@@ -62,6 +71,7 @@ class BatchReads {
   };
   class Frame;
 
+  static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
   Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);

@@ -1,5 +1,6 @@
 #include "server/service/connection.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -141,8 +142,12 @@ Result<void> Connection::TakeFrame() {
       return SendBody(net::ReplyTo(FrameType::kPing), header.request_id, {});
     case FrameType::kExtentBind:
       return TakeExtentBind(header);
+    case FrameType::kSlabRegister:
+      return TakeSlabRegister(header);
     case FrameType::kBatchRead:
       return TakeBatchRead(header);
+    case FrameType::kCancel:
+      return TakeCancel();
     case FrameType::kPutBegin:
       return TakePutBegin(header);
     case FrameType::kPutData:
@@ -178,12 +183,15 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
     return SendError(header.request_id, version.error());
   }
   has_greeted_ = true;
+  spdlog::debug("event=greeted transport={} peer={}", transport(), peer());
   endpoint_->SetLimits(limits);
   net::HelloReply reply;
   reply.version = version.value();
   reply.body_size_bytes_max = limits.body_size_bytes_max;
   reply.payload_size_bytes_max = limits.payload_size_bytes_max;
-  reply.capabilities = hello.capabilities & net::kCapabilityNone;
+  const std::uint64_t own =
+      net::kCapabilityCancel | (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone);
+  reply.capabilities = hello.capabilities & own;
   reply.epoch = host_.epoch;
   reply.batch_entry_count_max = net::kBatchEntryCountMax;
   reply.bound_extent_count_max = net::kBoundExtentCountMax;
@@ -213,11 +221,42 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
 Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
   const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
   if (reads_.count() >= kBatchCountMax) return SendBusy(header.request_id);
-  if (batch.slab_id != 0)
-    return SendError(header.request_id,
-                     {ErrorCode::kInvalidArgument, "this daemon registers no slabs: use slab 0"});
-  reads_.Begin(header.request_id, batch, table_);
+  std::shared_ptr<const net::RemoteSlab> slab;
+  if (batch.slab_id != 0) {
+    if (batch.slab_id <= slabs_.size()) slab = slabs_[batch.slab_id - 1];
+    if (!slab)
+      return SendError(header.request_id,
+                       {ErrorCode::kInvalidArgument, "no slab " + std::to_string(batch.slab_id) +
+                                                         " was registered on this connection"});
+  }
+  reads_.Begin(header.request_id, batch, table_, std::move(slab));
   return {};
+}
+
+Result<void> Connection::TakeCancel() {
+  reads_.Cancel(FFR_TRY(net::Cancel::Decode(endpoint_->body())).request_id);
+  return {};
+}
+
+Result<void> Connection::TakeSlabRegister(const FrameHeader& header) {
+  const auto request = FFR_TRY(net::SlabRegister::Decode(endpoint_->body()));
+  if (endpoint_->transport() != "shm")
+    return SendError(header.request_id,
+                     {ErrorCode::kInvalidArgument,
+                      "slabs are for clients of the same machine, on the local socket"});
+  UniqueFd descriptor = endpoint_->TakeDescriptor();
+  if (!descriptor) return OutOfPlace("SLAB_REG without a descriptor");
+  auto& place = slabs_[request.slab_id - 1];
+  place = nullptr;
+  std::uint64_t sum_bytes = request.size_bytes;
+  for (const auto& slab : slabs_) sum_bytes += slab ? slab->size_bytes() : 0;
+  if (sum_bytes > net::kSlabBytesMax)
+    return SendError(header.request_id, {ErrorCode::kInvalidArgument,
+                                         "the slabs of a connection have at most 4 GiB together"});
+  auto slab = net::RemoteSlab::Map(std::move(descriptor), request.size_bytes);
+  if (!slab) return SendError(header.request_id, slab.error());
+  place = std::move(slab).value();
+  return SendBody(net::ReplyTo(FrameType::kSlabRegister), header.request_id, {});
 }
 
 Result<void> Connection::Receive(const FrameHeader& header, decltype(Incoming::then) then) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -56,6 +57,7 @@ class Connection {
     DiskReader& disk;
     JobPool& jobs;
     std::uint64_t epoch;
+    bool offers_slabs;  // On the local socket.
     // Runs `work` in the connection's lane, then gives its reply to FinishJob of the connection.
     std::function<void(std::uint64_t connection, Work work)> start_job;
   };
@@ -65,6 +67,7 @@ class Connection {
   std::uint64_t id() const noexcept { return id_; }
   int fd() const noexcept { return endpoint_->fd(); }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
+  std::string_view transport() const noexcept { return endpoint_->transport(); }
   // Why it ended; for the log. Empty if there is nothing to tell.
   const std::string& fault() const noexcept { return fault_; }
 
@@ -112,7 +115,9 @@ class Connection {
 
   Result<void> TakeFrame();
   Result<void> TakeHello(const net::FrameHeader& header);
+  Result<void> TakeSlabRegister(const net::FrameHeader& header);
   Result<void> TakeBatchRead(const net::FrameHeader& header);
+  Result<void> TakeCancel();
   Result<void> TakeExtentBind(const net::FrameHeader& header);
   Result<void> TakePutBegin(const net::FrameHeader& header);
   Result<void> TakePutData(const net::FrameHeader& header);
@@ -138,6 +143,8 @@ class Connection {
   std::unique_ptr<net::Endpoint> endpoint_;
   BatchReads reads_;
   std::vector<ExtentPtr> table_;
+  // By number - 1. What is being read into a slab keeps it mapped beyond its place here.
+  std::array<std::shared_ptr<const net::RemoteSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<OpenPut> put_;
   std::optional<Incoming> incoming_;
   std::deque<Job> jobs_;  // The first one runs.

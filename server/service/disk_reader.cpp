@@ -24,10 +24,11 @@ IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
   return request;
 }
 
-void DiskReader::Start(const Ticket& ticket, const ReadRun& run) {
+void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place) {
   held_bytes_ += run.size_bytes;
   auto file = files_.Get(run.extent);
-  auto buffer = BufferPool::Process().Take(run.size_bytes);
+  auto buffer =
+      place ? Result<PooledBuffer>(std::move(place)) : BufferPool::Process().Take(run.size_bytes);
   if (!file || !buffer) {
     const std::string& why = !file ? file.error().message : buffer.error().message;
     spdlog::error("event=read_failed extent={} error=\"{}\"", ToHex(run.extent->id), why);

@@ -40,7 +40,7 @@ class DiskReader {
   };
   struct Landed {
     Ticket ticket;
-    PooledBuffer buffer;  // Of the run's size; null unless status is kOk.
+    PooledBuffer buffer;  // Where it was read to; null unless status is kOk.
     std::uint32_t size_bytes = 0;
     net::EntryStatus status = net::EntryStatus::kOk;
   };
@@ -57,8 +57,9 @@ class DiskReader {
   // Runs that ended without being read: Poll() will report them.
   bool has_failed() const noexcept { return !failed_.empty(); }
 
-  // Queues one run; its bytes are held until Release().
-  void Start(const Ticket& ticket, const ReadRun& run);
+  // Queues one run; its bytes are held until Release(). It goes to `place`, which is of its size,
+  // or to memory that is taken for it.
+  void Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place = nullptr);
   void Release(std::uint32_t size_bytes);
 
   // Submits what is queued; waits for one run, if any is being read, for at most `timeout`; adds

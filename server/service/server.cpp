@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/messages.h"
+#include "server/service/connection_count.h"
 #include "server/service/frames.h"
 #include "server/service/job_pool.h"
 #include "server/service/worker.h"
@@ -93,24 +95,30 @@ struct Server::Impl {
 
   Result<void> Open();
   Result<void> StartWorkers();
+  Result<void> ListenLocally(std::uint64_t epoch);
   void Accept();
+  void Take(Result<std::unique_ptr<net::Endpoint>> accepted);
   void TurnAway(net::Endpoint& endpoint);
   void Collect();
   bool Stop(Clock::time_point deadline);
 
   const Options options;
   net::TcpListener listener;
+  std::optional<net::LocalListener> local_listener;
   UniqueFd lock;
   UniqueFd stop_accepting;  // An eventfd.
   std::unique_ptr<MetaStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::unique_ptr<Catalog> catalog;
   std::string engine_name;
-  std::atomic<std::uint32_t> connection_count{0};
+  ConnectionCount connection_count;
   std::atomic<bool> is_collecting{false};
   std::unique_ptr<JobPool> jobs;
   std::vector<std::unique_ptr<Worker>> workers;
   std::thread acceptor;
+  // The acceptor's own:
+  std::size_t next_worker = 0;
+  bool is_paused = false;  // Descriptors are exhausted.
 };
 
 Result<void> Server::Impl::Open() {
@@ -130,8 +138,10 @@ Result<void> Server::Impl::StartWorkers() {
                                   : std::max(std::thread::hardware_concurrency(), 1U);
   std::random_device random;
   const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
-  const Worker::Surroundings around{*catalog, *extents,         *jobs,
-                                    epoch,    connection_count, OpenFilesMax(count)};
+  FFR_TRY(ListenLocally(epoch));
+  const Worker::Surroundings around{
+      *catalog,         *extents,           *jobs, epoch, local_listener.has_value(),
+      connection_count, OpenFilesMax(count)};
   for (std::uint32_t i = 0; i < count; ++i) {
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();
@@ -141,13 +151,25 @@ Result<void> Server::Impl::StartWorkers() {
   return {};
 }
 
+Result<void> Server::Impl::ListenLocally(std::uint64_t epoch) {
+  if (options.transport == Options::Transport::kTcp) return {};
+  auto local = net::LocalListener::Listen(net::LocalSocketName(epoch));
+  if (local) {
+    local_listener = std::move(local).value();
+    return {};
+  }
+  if (options.transport == Options::Transport::kShm) return std::move(local).error();
+  spdlog::warn("event=shm_unavailable error=\"{}\"", local.error().message);
+  return {};
+}
+
 void Server::Impl::Accept() {
-  std::size_t next_worker = 0;
   auto next_collect = Clock::now();
-  bool is_paused = false;
   for (;;) {
-    std::array<pollfd, 2> waited{pollfd{stop_accepting.get(), POLLIN, 0},
-                                 pollfd{is_paused ? -1 : listener.fd(), POLLIN, 0}};
+    const int local_fd = local_listener ? local_listener->fd() : -1;
+    std::array<pollfd, 3> waited{pollfd{stop_accepting.get(), POLLIN, 0},
+                                 pollfd{is_paused ? -1 : listener.fd(), POLLIN, 0},
+                                 pollfd{is_paused ? -1 : local_fd, POLLIN, 0}};
     const auto wait = is_paused ? kAcceptPause : kCollectInterval;
     (void)::poll(waited.data(), waited.size(), static_cast<int>(wait.count()));
     if (waited[0].revents != 0) return;
@@ -156,24 +178,25 @@ void Server::Impl::Accept() {
       next_collect = Clock::now() + kCollectInterval;
     }
     is_paused = false;
-    if (waited[1].revents == 0) continue;
-    auto accepted = listener.Accept();
-    if (!accepted) {
-      spdlog::warn("event=accept_failed error=\"{}\"", accepted.error().message);
-      is_paused = true;
-      continue;
-    }
-    if (!accepted.value()) continue;
-    if (connection_count.fetch_add(1, std::memory_order_relaxed) >= options.connection_count_max) {
-      TurnAway(*accepted.value());
-      continue;
-    }
+    if (waited[1].revents != 0) Take(listener.Accept());
+    if (waited[2].revents != 0) Take(local_listener->Accept());
+  }
+}
+
+void Server::Impl::Take(Result<std::unique_ptr<net::Endpoint>> accepted) {
+  if (!accepted) {
+    spdlog::warn("event=accept_failed error=\"{}\"", accepted.error().message);
+    is_paused = true;
+  } else if (!accepted.value()) {
+    return;
+  } else if (!connection_count.Add(options.connection_count_max)) {
+    TurnAway(*accepted.value());
+  } else {
     workers[next_worker++ % workers.size()]->Adopt(std::move(accepted).value());
   }
 }
 
 void Server::Impl::TurnAway(net::Endpoint& endpoint) {
-  connection_count.fetch_sub(1, std::memory_order_relaxed);
   // One frame into an empty socket: sent at once, or not at all.
   if (endpoint.Send(MakeHeader(net::FrameType::kBusy, 1), net::Busy{kRetryAfterMs}.Encode(), {}))
     (void)endpoint.Poll();
@@ -199,9 +222,7 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
     acceptor.join();
   }
   for (auto& worker : workers) worker->Drain();
-  while (connection_count.load(std::memory_order_relaxed) > 0 && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const bool all_closed = connection_count.load(std::memory_order_relaxed) == 0;
+  const bool all_closed = connection_count.WaitNone(deadline);
   for (auto& worker : workers) worker->Stop();
   return (!jobs || jobs->WaitIdle(deadline)) && all_closed;
 }
@@ -226,6 +247,9 @@ Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
 
 const net::Address& Server::address() const noexcept { return impl_->listener.address(); }
 std::string_view Server::engine_name() const noexcept { return impl_->engine_name; }
+std::string_view Server::transports() const noexcept {
+  return impl_->local_listener ? "tcp,shm" : "tcp";
+}
 const Catalog::Report& Server::catalog_report() const noexcept { return impl_->catalog->report(); }
 const ExtentStore::ScanReport& Server::scan_report() const noexcept {
   return impl_->extents->scan_report();

@@ -25,6 +25,10 @@ class Server {
     net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
     std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
     std::uint32_t connection_count_max = 10'000;  // BUSY beyond.
+    // Whether clients of this machine may use shared memory, over a local socket beside TCP: kShm
+    // fails to start without it, kAuto goes on and logs why not.
+    enum class Transport : std::uint8_t { kAuto, kShm, kTcp };
+    Transport transport = Transport::kAuto;
     DiskReader::MakeEngine make_engine = MakeIoEngine;
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
   };
@@ -39,6 +43,7 @@ class Server {
 
   const net::Address& address() const noexcept;
   std::string_view engine_name() const noexcept;
+  std::string_view transports() const noexcept;  // "tcp,shm" or "tcp".
   const Catalog::Report& catalog_report() const noexcept;
   const ExtentStore::ScanReport& scan_report() const noexcept;
 

@@ -54,6 +54,7 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
             disk_,
             surroundings.jobs,
             surroundings.epoch,
+            surroundings.offers_slabs,
             [this](std::uint64_t id, Connection::Work work) {
               around_.jobs.Post(LaneOf(id), [this, id, work = std::move(work)] {
                 auto reply = std::make_shared<Reply>(work());
@@ -248,7 +249,7 @@ void Worker::Close(std::uint64_t id) {
     spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
                  connection.fault());
   connections_.erase(found);
-  around_.connection_count.fetch_sub(1, std::memory_order_relaxed);
+  around_.connection_count.Remove();
 }
 
 }  // namespace ffrecord::server

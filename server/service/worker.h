@@ -17,6 +17,7 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/service/connection.h"
+#include "server/service/connection_count.h"
 #include "server/service/disk_reader.h"
 #include "server/service/job_pool.h"
 
@@ -31,7 +32,8 @@ class Worker {
     ExtentStore& extents;
     JobPool& jobs;
     std::uint64_t epoch;
-    std::atomic<std::uint32_t>& connection_count;  // Of the daemon; counted down here.
+    bool offers_slabs;
+    ConnectionCount& connection_count;  // Of the daemon; counted down here.
     std::size_t open_files_max;
   };
 

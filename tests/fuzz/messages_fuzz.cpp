@@ -52,15 +52,15 @@ void TryRootManifest(Body body) {
 void TryValues(Body body) { (void)ffrecord::CheckValues(body); }
 
 constexpr void (*kTries[])(Body) = {
-    Try<net::Hello>,     Try<net::HelloReply>,      Try<net::GoAway>,
-    Try<net::Busy>,      Try<net::ErrorReply>,      Try<net::ExtentBind>,
-    Try<net::BatchRead>, Try<net::ExtentBindReply>, Try<net::BatchData>,
-    Try<net::BatchDone>, Try<net::PutBegin>,        Try<net::PutBeginReply>,
-    Try<net::PutData>,   Try<net::PutSeal>,         Try<net::Publish>,
-    Try<net::Resolve>,   Try<net::RevisionReply>,   Try<net::Delete>,
-    Try<net::List>,      Try<net::ListReply>,       Try<ffrecord::Schema>,
-    TryDatasetManifest,  TryPartManifest,           TryRootManifest,
-    TryValues,
+    Try<net::Hello>,           Try<net::HelloReply>,    Try<net::GoAway>,
+    Try<net::SlabRegister>,    Try<net::Cancel>,        Try<net::Busy>,
+    Try<net::ErrorReply>,      Try<net::ExtentBind>,    Try<net::BatchRead>,
+    Try<net::ExtentBindReply>, Try<net::BatchData>,     Try<net::BatchDone>,
+    Try<net::PutBegin>,        Try<net::PutBeginReply>, Try<net::PutData>,
+    Try<net::PutSeal>,         Try<net::Publish>,       Try<net::Resolve>,
+    Try<net::RevisionReply>,   Try<net::Delete>,        Try<net::List>,
+    Try<net::ListReply>,       Try<ffrecord::Schema>,   TryDatasetManifest,
+    TryPartManifest,           TryRootManifest,         TryValues,
 };
 
 }  // namespace

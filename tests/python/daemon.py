@@ -27,14 +27,15 @@ def program() -> str:
 class Daemon:
     """Runs until the block is left. After `kill`, `start` begins again at the same port."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *flags: str) -> None:
         self.data = data
+        self.flags = flags
         self.listen = "127.0.0.1:0"
         self.log: list[str] = []
 
     def start(self) -> Self:
         """Return when it answers."""
-        command = [program(), "--data", str(self.data), "--listen", self.listen]
+        command = [program(), "--data", str(self.data), "--listen", self.listen, *self.flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:

@@ -4,6 +4,7 @@ Method: a real daemon on loopback serves files made here; it is stopped, killed 
 while readers, loaders and commands use it.
 """
 
+import json
 import multiprocessing
 import pickle
 import socket
@@ -64,6 +65,40 @@ def test_served_and_local_are_the_same_bytes(daemon: Daemon, files: list[Path]) 
     with pytest.raises(IndexError, match=f"{COUNT}"):
         served[COUNT]
     assert len(served.read([])) == 0
+
+
+@pytest.mark.parametrize("transport", ["auto", "shm", "tcp"])
+def test_every_transport_gives_the_same_bytes_and_doctor_tells_which(
+    daemon: Daemon, files: list[Path], transport: str
+) -> None:
+    address = f"{daemon.address('x')}?transport={transport}"
+    ffrecord.publish(files, address)
+    served, local = ffrecord.open(address), ffrecord.open(files)
+    indices = np.random.default_rng(3).integers(0, COUNT, 300)
+
+    np.testing.assert_array_equal(served.read(indices).data, local.read(indices).data)
+    findings = json.loads(ok("ffrecord", "doctor", address, "--json"))
+    assert findings["transport"] == ("tcp" if transport == "tcp" else "shm")
+    assert findings["transport_reason"]
+    assert findings["round_trip_us"] >= 0
+    assert "transports=tcp,shm" in "".join(daemon.log)
+
+
+def test_shared_memory_that_is_demanded_and_not_offered_is_an_error_with_the_remedy(
+    tmp_path: Path, files: list[Path]
+) -> None:
+    with Daemon(tmp_path / "served", "--transport", "tcp") as daemon:
+        ffrecord.publish(files, daemon.address("x"))
+        findings = json.loads(ok("ffrecord", "doctor", daemon.address(), "--json"))
+        assert findings["transport"] == "tcp"
+        assert "does not offer it" in findings["transport_reason"]
+        with pytest.raises(ValueError, match="transport=shm was asked for"):
+            len(ffrecord.open(daemon.address("x") + "?transport=shm"))
+        refused = run("ffrecord", "doctor", daemon.address() + "?transport=shm")
+        assert refused.returncode == 2
+        assert "transport to auto" in refused.stderr
+    with pytest.raises(ValueError, match="transport="):
+        len(ffrecord.open("ffrecord://localhost/x?transport=pigeon"))
 
 
 def test_publish_list_and_remove_from_python(daemon: Daemon, files: list[Path]) -> None:

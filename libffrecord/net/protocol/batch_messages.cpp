@@ -106,6 +106,40 @@ Result<ExtentBindReply> ExtentBindReply::Decode(std::span<const std::byte> body)
   return reply;
 }
 
+std::vector<std::byte> SlabRegister::Encode() const {
+  ByteWriter writer;
+  writer.Put(slab_id);
+  writer.Put(std::uint32_t{0});
+  writer.Put(size_bytes);
+  return std::move(writer).Take();
+}
+
+Result<SlabRegister> SlabRegister::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  SlabRegister slab;
+  slab.slab_id = reader.Take<std::uint32_t>();
+  const auto zero = reader.Take<std::uint32_t>();
+  slab.size_bytes = reader.Take<std::uint64_t>();
+  if (!reader.AtEnd() || zero != 0 || slab.slab_id == 0 || slab.slab_id > kSlabCountMax ||
+      slab.size_bytes == 0 || slab.size_bytes > kSlabBytesMax ||
+      slab.size_bytes % kSlabUnitBytes != 0)
+    return Malformed("SLAB_REG");
+  return slab;
+}
+
+std::vector<std::byte> Cancel::Encode() const {
+  ByteWriter writer;
+  writer.Put(request_id);
+  return std::move(writer).Take();
+}
+
+Result<Cancel> Cancel::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  const Cancel cancel{reader.Take<std::uint64_t>()};
+  if (!reader.AtEnd()) return Malformed("CANCEL");
+  return cancel;
+}
+
 std::vector<std::byte> BatchRead::Encode() const {
   ByteWriter writer;
   writer.Reserve(24 + entries.size() * kEntrySizeBytes);

@@ -58,6 +58,31 @@ struct ExtentBindReply {
   static Result<ExtentBindReply> Decode(std::span<const std::byte> body);
 };
 
+// Gives the daemon a slab of the client: memory that BATCH_READs with its number are read into. The
+// memfd travels beside the frame, so this is for connections within one machine. A number that is
+// given again stands for the new slab from then on.
+inline constexpr std::uint32_t kSlabCountMax = 16;                      // Of a connection.
+inline constexpr std::uint64_t kSlabBytesMax = std::uint64_t{4} << 30;  // All of them together.
+inline constexpr std::uint64_t kSlabUnitBytes = 4096;                   // Sizes are multiples.
+
+struct SlabRegister {
+  std::uint32_t slab_id = 1;     // 1 to kSlabCountMax.
+  std::uint64_t size_bytes = 0;  // At least one unit, at most kSlabBytesMax.
+
+  bool operator==(const SlabRegister&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<SlabRegister> Decode(std::span<const std::byte> body);
+};
+
+// Asks to end the batch with this request_id soon. No reply: its BATCH_DONE comes anyhow.
+struct Cancel {
+  std::uint64_t request_id = 0;
+
+  bool operator==(const Cancel&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<Cancel> Decode(std::span<const std::byte> body);
+};
+
 // Bytes [offset, offset + size) of one bound extent, wanted at slab_offset of the client's slab.
 struct BatchEntry {
   std::uint32_t extent_index = 0;
@@ -86,8 +111,9 @@ struct BatchRead {
   static Result<BatchRead> Decode(std::span<const std::byte> body);
 };
 
-// A piece of an entry; its bytes are in the payload, in the order of the pieces. The pieces of one
-// entry come in the order of their offsets, without gaps.
+// A piece of an entry; its bytes are in the payload, in the order of the pieces, or, if the batch
+// names a slab, in their place there and the payload is empty. The pieces of one entry come in the
+// order of their offsets, without gaps.
 struct BatchPiece {
   std::uint32_t entry = 0;
   std::uint32_t offset_bytes = 0;  // In the entry.

@@ -94,6 +94,13 @@ Result<HelloReply> HelloReply::Decode(std::span<const std::byte> body) {
   return reply;
 }
 
+std::string LocalSocketName(std::uint64_t epoch) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string name = "ffrecord-";
+  for (int shift = 60; shift >= 0; shift -= 4) name += kDigits[(epoch >> shift) & 15];
+  return name;
+}
+
 Result<std::uint8_t> CommonVersion(const Hello& theirs) {
   if (theirs.version_min <= Hello::kVersion && Hello::kVersion <= theirs.version_max)
     return Hello::kVersion;

@@ -21,6 +21,9 @@ namespace ffrecord::net {
 // What a peer can do. Unknown bits are ignored; both sides use what both have.
 enum Capability : std::uint64_t {
   kCapabilityNone = 0,
+  // The daemon also listens on the local socket LocalSocketName(epoch); there it takes slabs.
+  kCapabilitySlabs = 1,
+  kCapabilityCancel = 2,  // Takes CANCEL.
 };
 
 // First on every connection, from the client. The only request that is answered before another.
@@ -52,6 +55,11 @@ struct HelloReply {
   std::vector<std::byte> Encode() const;
   static Result<HelloReply> Decode(std::span<const std::byte> body);
 };
+
+// Where a daemon with kCapabilitySlabs listens for clients of its own machine: "ffrecord-" and 16
+// hexadecimal digits. Only who has been greeted by the daemon knows it, and it differs at each
+// start: nobody else can have taken it before.
+std::string LocalSocketName(std::uint64_t epoch);
 
 // The highest version within both ranges; kInvalidArgument, naming both ranges, if there is none.
 Result<std::uint8_t> CommonVersion(const Hello& theirs);

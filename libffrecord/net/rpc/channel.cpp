@@ -29,6 +29,7 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
   Hello hello;
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
+  hello.capabilities = kCapabilitySlabs | kCapabilityCancel;
   const Reply reply =
       FFR_TRY(channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
   auto decoded = HelloReply::Decode(reply.body);
@@ -71,6 +72,16 @@ Result<std::uint64_t> Channel::Send(FrameType type, std::span<const std::byte> b
   header.type = type;
   header.request_id = next_request_++;
   if (auto sent = endpoint_->Send(header, body, payload); !sent)
+    return Break(std::move(sent).error());
+  return header.request_id;
+}
+
+Result<std::uint64_t> Channel::SendDescriptor(FrameType type, std::span<const std::byte> body,
+                                              int descriptor) {
+  FrameHeader header;
+  header.type = type;
+  header.request_id = next_request_++;
+  if (auto sent = endpoint_->SendDescriptor(header, body, descriptor); !sent)
     return Break(std::move(sent).error());
   return header.request_id;
 }

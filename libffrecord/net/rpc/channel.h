@@ -46,6 +46,7 @@ class Channel {
 
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
+  std::string_view transport() const noexcept { return endpoint_->transport(); }
   // Another dialogue may begin: not broken, and the daemon did not say that it stops.
   bool reusable() const noexcept { return !broken_ && !going_away_; }
 
@@ -59,6 +60,9 @@ class Channel {
   // or a later request has been received, or until Flush(). Returns the id of the request.
   Result<std::uint64_t> Send(FrameType type, std::span<const std::byte> body,
                              std::span<const std::span<const std::byte>> payload = {});
+  // The same with a descriptor beside it, on "shm".
+  Result<std::uint64_t> SendDescriptor(FrameType type, std::span<const std::byte> body,
+                                       int descriptor);
   // Sends all that is queued. Fails, and breaks, with the daemon's error if one arrives meanwhile.
   Result<void> Flush(Deadline deadline);
 
@@ -82,6 +86,9 @@ class Channel {
   // extents of one set of files, by the set's number; and the next free place in that table.
   std::unordered_map<std::uint64_t, std::uint32_t> bound;
   std::uint32_t bound_end = 0;
+  // Likewise the number by which the daemon knows a slab of this process, by the slab's own.
+  std::unordered_map<std::uint64_t, std::uint32_t> slabs;
+  std::uint64_t slab_bytes = 0;  // Of all of them.
 
  private:
   explicit Channel(std::unique_ptr<Endpoint> endpoint) noexcept : endpoint_(std::move(endpoint)) {}

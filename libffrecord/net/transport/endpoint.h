@@ -38,7 +38,7 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  // "tcp" or "loopback".
+  // "tcp", "shm" or "loopback".
   virtual std::string_view transport() const noexcept = 0;
   // For messages: "10.0.0.1:9400".
   virtual const std::string& peer() const noexcept = 0;
@@ -52,6 +52,15 @@ class Endpoint {
   // with kInvalidArgument past the sizes of FrameLimits{}.
   virtual Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                             std::span<const std::span<const std::byte>> payload) = 0;
+
+  // Descriptors travel within one machine only, on "shm". Send() without a payload but with a
+  // duplicate of `descriptor`. Fails with kInvalidArgument on other transports.
+  virtual Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
+                                      int descriptor) = 0;
+  // The oldest descriptor that has arrived and was not taken; it is there when its frame is. None:
+  // the peer sent none. A peer that sends many which nobody takes is cut off (kCorruption).
+  virtual UniqueFd TakeDescriptor() noexcept = 0;
+
   // Bytes of queued frames not yet given to the transport; the same of payload alone. Once the
   // endpoint is closed: how many were dropped.
   virtual std::uint64_t bytes_queued() const noexcept = 0;
@@ -128,6 +137,35 @@ class TcpListener {
       : fd_(std::move(fd)), address_(std::move(address)) {}
   UniqueFd fd_;
   Address address_;
+};
+
+// --- Within one machine --------------------------------------------------------------------------
+
+// Sockets called by a name of this machine's (of its network namespace; nothing in a file system):
+// their endpoints are "shm", for they carry the descriptors of shared memory (slab.h). The name is
+// 1 to 100 bytes.
+
+// Fails with kUnavailable if nobody listens under `name` in this network namespace, with
+// kDeadlineExceeded, kInvalidArgument, kIo. `peer` is for messages.
+Result<std::unique_ptr<Endpoint>> ConnectLocal(const std::string& name, std::string peer,
+                                               Deadline deadline);
+
+// Takes connections. Thread-bound, never blocks. fd() is readable when Accept() has something.
+class LocalListener {
+ public:
+  // Fails with kConflict if the name is taken, kInvalidArgument, kIo.
+  static Result<LocalListener> Listen(const std::string& name, int backlog = 1024);
+
+  // As TcpListener's; the peer is called by its process and user: "pid=7,uid=1000".
+  Result<std::unique_ptr<Endpoint>> Accept();
+  const std::string& name() const noexcept { return name_; }
+  int fd() const noexcept { return fd_.get(); }
+
+ private:
+  LocalListener(UniqueFd fd, std::string name) noexcept
+      : fd_(std::move(fd)), name_(std::move(name)) {}
+  UniqueFd fd_;
+  std::string name_;
 };
 
 // --- Loopback ----------------------------------------------------------------------------------

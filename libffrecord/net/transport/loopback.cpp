@@ -86,7 +86,7 @@ class LoopbackStream final : public ByteStream {
   std::string_view transport() const noexcept override { return "loopback"; }
   int fd() const noexcept override { return connection_->ends[index_].signal_read.get(); }
 
-  Result<std::size_t> Write(std::span<const iovec> pieces) override {
+  Result<std::size_t> Write(std::span<const iovec> pieces, int) override {
     const std::lock_guard lock(connection_->mutex);
     if (connection_->is_broken) return Broken();
     if (connection_->ends[1 - index_].is_closed)

@@ -1,7 +1,10 @@
 #include "libffrecord/net/transport/stream_endpoint.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -48,6 +51,29 @@ Error StreamEndpoint::Fail(Error error) {
 
 Result<void> StreamEndpoint::Send(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const std::span<const std::byte>> payload) {
+  return Queue(header, body, payload, {});
+}
+
+Result<void> StreamEndpoint::SendDescriptor(FrameHeader header, std::span<const std::byte> body,
+                                            int descriptor) {
+  if (stream_ && !stream_->carries_descriptors())
+    return Error{ErrorCode::kInvalidArgument, "cannot send a descriptor to " + peer_ + ": " +
+                                                  std::string(transport_) +
+                                                  " does not carry any; only shm does"};
+  UniqueFd own(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!own)
+    return Error{ErrorCode::kInvalidArgument,
+                 "cannot send a descriptor to " + peer_ + ": " + std::string(std::strerror(errno))};
+  return Queue(header, body, {}, std::move(own));
+}
+
+UniqueFd StreamEndpoint::TakeDescriptor() noexcept {
+  return stream_ ? stream_->TakeDescriptor() : UniqueFd();
+}
+
+Result<void> StreamEndpoint::Queue(FrameHeader header, std::span<const std::byte> body,
+                                   std::span<const std::span<const std::byte>> payload,
+                                   UniqueFd descriptor) {
   if (!stream_)
     return Error{ErrorCode::kUnavailable,
                  "cannot send: connection to " + peer_ + " " + why_closed_};
@@ -72,9 +98,9 @@ Result<void> StreamEndpoint::Send(FrameHeader header, std::span<const std::byte>
   EncodeFrameHeader(header, body, bytes.first<FrameHeader::kEncodedSizeBytes>());
   std::ranges::copy(body, bytes.begin() + FrameHeader::kEncodedSizeBytes);
 
-  queue_.push_back({bytes, std::move(head)});
+  queue_.push_back({bytes, std::move(head), std::move(descriptor)});
   for (const auto& piece : payload)
-    if (!piece.empty()) queue_.push_back({piece, nullptr});
+    if (!piece.empty()) queue_.push_back({piece, nullptr, {}});
   bytes_queued_ += head_size_bytes + payload_size_bytes;
   payload_bytes_queued_ += payload_size_bytes;
   return {};
@@ -86,10 +112,15 @@ Result<void> StreamEndpoint::SendQueued() {
     std::size_t count = 0;
     std::size_t offered_bytes = 0;
     for (auto part = queue_.begin(); part != queue_.end() && count < kPiecesMax; ++part) {
+      // A descriptor goes with the first byte of a call.
+      if (count > 0 && part->descriptor) break;
       pieces[count++] = Piece(part->rest);
       offered_bytes += part->rest.size();
     }
-    const std::size_t sent_bytes = FFR_TRY(stream_->Write(std::span(pieces).first(count)));
+    UniqueFd& descriptor = queue_.front().descriptor;
+    const std::size_t sent_bytes =
+        FFR_TRY(stream_->Write(std::span(pieces).first(count), descriptor.get()));
+    if (sent_bytes > 0) descriptor.Reset();
     Sent(sent_bytes);
     if (sent_bytes < offered_bytes) break;  // The transport is full.
   }

@@ -24,11 +24,16 @@ class ByteStream {
 
   // Moves what it can, from the front of the first piece on, and returns how many bytes; 0 if it
   // would have to wait. Fails with kUnavailable if the connection is gone, with kIo otherwise.
-  virtual Result<std::size_t> Write(std::span<const iovec> pieces) = 0;
+  // `descriptor`, if not -1, goes with the first of these bytes, if any is written.
+  virtual Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) = 0;
 
   // The same for reading; nullopt if it would have to wait, 0 at the end of the stream. Requires
   // room for at least one byte.
   virtual Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) = 0;
+
+  // Whether Write may be given descriptors. TakeDescriptor: as Endpoint's.
+  virtual bool carries_descriptors() const noexcept { return false; }
+  virtual UniqueFd TakeDescriptor() noexcept { return {}; }
 };
 
 // Frames over a stream of bytes: what all transports without remote memory access share.
@@ -45,6 +50,9 @@ class StreamEndpoint final : public Endpoint {
   void SetLimits(const FrameLimits& limits) noexcept override { limits_ = limits; }
   Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                     std::span<const std::span<const std::byte>> payload) override;
+  Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
+                              int descriptor) override;
+  UniqueFd TakeDescriptor() noexcept override;
   std::uint64_t bytes_queued() const noexcept override { return bytes_queued_; }
   std::uint64_t payload_bytes_queued() const noexcept override { return payload_bytes_queued_; }
   Result<Event> Poll() override;
@@ -63,8 +71,11 @@ class StreamEndpoint final : public Endpoint {
   struct Outgoing {
     std::span<const std::byte> rest;
     std::unique_ptr<std::byte[]> owned;
+    UniqueFd descriptor;  // Leaves with the first byte.
   };
 
+  Result<void> Queue(FrameHeader header, std::span<const std::byte> body,
+                     std::span<const std::span<const std::byte>> payload, UniqueFd descriptor);
   Result<void> SendQueued();
   void Sent(std::size_t size_bytes);
   Result<Event> Receive();

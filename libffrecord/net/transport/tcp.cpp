@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "libffrecord/net/transport/stream_endpoint.h"
+#include "libffrecord/net/transport/socket_stream.h"
 
 namespace ffrecord::net {
 namespace {
@@ -37,58 +37,6 @@ void Tune(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
 }
-
-// One connected socket.
-class TcpStream final : public ByteStream {
- public:
-  explicit TcpStream(UniqueFd fd) noexcept : fd_(std::move(fd)), owner_(::getpid()) {}
-  ~TcpStream() override {
-    // Children that were forked meanwhile hold the socket too: only shutdown ends the connection.
-    // For the same reason it is not theirs to call.
-    if (::getpid() == owner_) ::shutdown(fd_.get(), SHUT_RDWR);
-  }
-
-  std::string_view transport() const noexcept override { return "tcp"; }
-  int fd() const noexcept override { return fd_.get(); }
-
-  Result<std::size_t> Write(std::span<const iovec> pieces) override {
-    const msghdr message = Message(pieces);
-    for (;;) {
-      const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-      if (sent >= 0) return static_cast<std::size_t>(sent);
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
-      if (errno != EINTR) return Lost("sending", errno);
-    }
-  }
-
-  Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override {
-    msghdr message = Message(pieces);
-    for (;;) {
-      const ssize_t received = ::recvmsg(fd_.get(), &message, 0);
-      if (received >= 0) return std::optional(static_cast<std::size_t>(received));
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<std::size_t>();
-      if (errno != EINTR) return Lost("receiving", errno);
-    }
-  }
-
- private:
-  static msghdr Message(std::span<const iovec> pieces) {
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(pieces.data());
-    message.msg_iovlen = pieces.size();
-    return message;
-  }
-
-  static Error Lost(const char* while_doing, int number) {
-    const bool refused = number == EFAULT || number == ENOMEM || number == ENOBUFS;
-    return {refused ? ErrorCode::kIo : ErrorCode::kUnavailable,
-            std::string("lost while ") + while_doing + ": " + ErrnoText(number),
-            refused ? number : 0};
-  }
-
-  UniqueFd fd_;
-  const pid_t owner_;
-};
 
 // --- Names ---------------------------------------------------------------------------------------
 
@@ -221,7 +169,8 @@ Result<std::unique_ptr<Endpoint>> ConnectTcp(const Address& address, Deadline de
     if (error != 0) continue;
     Tune(fd.get());
     return std::unique_ptr<Endpoint>(std::make_unique<StreamEndpoint>(
-        std::make_unique<TcpStream>(std::move(fd)), address.ToString()));
+        std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kTcp),
+        address.ToString()));
   }
 
   const std::string tried = "cannot connect to " + address.ToString() + ": ";
@@ -268,7 +217,7 @@ Result<std::unique_ptr<Endpoint>> TcpListener::Accept() {
     if (fd) {
       Tune(fd.get());
       return std::unique_ptr<Endpoint>(std::make_unique<StreamEndpoint>(
-          std::make_unique<TcpStream>(std::move(fd)),
+          std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kTcp),
           NameOf(reinterpret_cast<sockaddr*>(&name), size_bytes).ToString()));
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::unique_ptr<Endpoint>();

@@ -15,8 +15,17 @@ from ffrecord.cli.units import show_size
 _DESCRIPTORS_ENOUGH = 4096
 
 
-def examine() -> dict[str, Any]:
-    """The facts, and what to do about those that are not as they should be."""
+def examine(address: str | None = None, timeout_s: float = 30.0) -> dict[str, Any]:
+    """The facts, and what to do about those that are not as they should be.
+
+    Args:
+        address: a daemon to talk to, `ffrecord://host[:port]/...`; its answer is part of the facts.
+        timeout_s: for that daemon.
+
+    Raises:
+        ConnectionError: no daemon answers there.
+        ValueError: the transport that the address demands cannot be had.
+    """
     engine, reason = _ffrecord.probe_io_engine()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -36,6 +45,14 @@ def examine() -> dict[str, Any]:
         "shared_memory_free_bytes": memory.free if memory else 0,
     }
     advice = []
+    if address is not None:
+        transport, reason, round_trip_s = _ffrecord.probe_daemon(address, timeout_s=timeout_s)
+        facts |= {
+            "daemon": address,
+            "transport": transport,
+            "transport_reason": reason,
+            "round_trip_us": round(round_trip_s * 1e6),
+        }
     if engine != "io_uring":
         advice.append(
             "reads go through a pool of threads, for io_uring is refused; in a container, allow "

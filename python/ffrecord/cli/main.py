@@ -126,10 +126,15 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
 
 
 @cli.command()
+@click.argument("address", required=False)
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
 @_as_json
-def doctor(as_json: bool) -> None:
-    """Show what this machine gives to the library, and what holds it back."""
-    findings = examine()
+def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
+    """Show what this machine gives to the library, and what holds it back.
+
+    With the ADDRESS of a daemon, also how bytes come from there, and why that way.
+    """
+    findings = examine(address, timeout_s)
     if as_json:
         click.echo(json.dumps(findings))
     else:

@@ -3,12 +3,18 @@
 // random traffic, slow readers, broken frames. What a hostile peer sends is fed as raw bytes, in
 // pieces of any size.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -78,6 +84,19 @@ EndpointPair MakeTcpPair() {
   return pair;
 }
 
+std::string FreshName() {
+  static std::atomic<int> next{0};
+  return "ffrecord-test-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
+}
+
+EndpointPair MakeLocalPair() {
+  auto listener = LocalListener::Listen(FreshName()).value();
+  EndpointPair pair;
+  pair.near = ConnectLocal(listener.name(), "local", Soon()).value();
+  while (!pair.far) pair.far = listener.Accept().value();
+  return pair;
+}
+
 struct EndpointUnderTest {
   std::string name;
   std::function<EndpointPair()> make_pair;
@@ -141,6 +160,59 @@ TEST_P(EndpointConformance, APayloadIsGatheredFromPiecesAndScatteredIntoPlaces) 
 
   EXPECT_EQ(landed, payload);
   EXPECT_EQ(near_->payload_bytes_queued(), 0U);
+}
+
+TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrameOrIsRefusedWhereNoneIsCarried) {
+  const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
+  ASSERT_TRUE(file);
+  if (near_->transport() != "shm") {
+    const auto sent = near_->SendDescriptor({.request_id = 1}, {}, file.get());
+    ASSERT_FALSE(sent);
+    EXPECT_EQ(sent.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(near_->bytes_queued(), 0U);
+    EXPECT_FALSE(near_->TakeDescriptor());
+    return;
+  }
+  // Between frames with payloads, and two in a row.
+  const Bytes payload(300'000, std::byte{5});
+  SendFrame(*near_, {.request_id = 0}, Bytes(9), payload);
+  for (std::uint64_t id : {1U, 2U})
+    ASSERT_TRUE(near_->SendDescriptor({.request_id = id}, Bytes(30), file.get()));
+  SendFrame(*near_, {.request_id = 3}, Bytes(9), payload);
+
+  for (std::uint64_t id = 0; id < 4; ++id) {
+    ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+    EXPECT_EQ(far_->header().request_id, id);
+    if (id == 1 || id == 2) {
+      const UniqueFd arrived = far_->TakeDescriptor();
+      ASSERT_TRUE(arrived);
+      struct stat sent_status {
+      }, arrived_status{};
+      ASSERT_EQ(::fstat(file.get(), &sent_status), 0);
+      ASSERT_EQ(::fstat(arrived.get(), &arrived_status), 0);
+      EXPECT_EQ(arrived_status.st_ino, sent_status.st_ino);
+      EXPECT_EQ(::fcntl(arrived.get(), F_GETFD), FD_CLOEXEC);
+    } else {
+      EXPECT_FALSE(far_->TakeDescriptor());
+      Bytes landed(payload.size());
+      const std::span<std::byte> places[] = {landed};
+      ASSERT_TRUE(far_->ReceivePayload(places));
+      ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+      EXPECT_EQ(landed, payload);
+    }
+  }
+}
+
+TEST_P(EndpointConformance, DescriptorsThatNobodyTakesEndTheConnection) {
+  if (near_->transport() != "shm") GTEST_SKIP() << near_->transport() << " carries none";
+  const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(near_->SendDescriptor({}, {}, file.get()));
+
+  Result<Endpoint::Event> event = Endpoint::Event::kNone;
+  for (int i = 0; i < 200 && event; ++i) event = NextEventOf(*far_, *near_);
+
+  ASSERT_FALSE(event);
+  EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
 }
 
 TEST_P(EndpointConformance, PlacesOfTheWrongSizeAreRefusedAndTheRightOnesStillWork) {
@@ -414,7 +486,7 @@ TEST_P(EndpointConformance, RandomFramesInBothDirectionsAtOnceArriveUnchangedAnd
 
 INSTANTIATE_TEST_SUITE_P(
     AllTransports, EndpointConformance,
-    testing::Values(EndpointUnderTest{"tcp", MakeTcpPair},
+    testing::Values(EndpointUnderTest{"tcp", MakeTcpPair}, EndpointUnderTest{"shm", MakeLocalPair},
                     EndpointUnderTest{"loopback", [] { return MakeLoopbackPair({}).value(); }}),
     [](const auto& instance) { return instance.param.name; });
 
@@ -426,7 +498,7 @@ class ScriptedStream final : public ByteStream {
   explicit ScriptedStream(Bytes bytes) : bytes_(std::move(bytes)), random_(test::Seed()) {}
   std::string_view transport() const noexcept override { return "scripted"; }
   int fd() const noexcept override { return -1; }
-  Result<std::size_t> Write(std::span<const iovec>) override { return std::size_t{0}; }
+  Result<std::size_t> Write(std::span<const iovec>, int) override { return std::size_t{0}; }
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override {
     if (random_() % 4 == 0) return std::optional<std::size_t>();
     std::size_t left = std::min<std::size_t>(bytes_.size() - at_, 1 + random_() % 50);
@@ -459,6 +531,21 @@ std::unique_ptr<Endpoint> MakeTcpFed(const Bytes& bytes) {
   name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   name.sin_port = htons(listener.address().port);
   EXPECT_EQ(::connect(raw.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  std::unique_ptr<Endpoint> endpoint;
+  while (!endpoint) endpoint = listener.Accept().value();
+  return endpoint;
+}
+
+std::unique_ptr<Endpoint> MakeLocalFed(const Bytes& bytes) {
+  auto listener = LocalListener::Listen(FreshName()).value();
+  UniqueFd raw(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path + 1, listener.name().data(), listener.name().size());
+  const auto size = offsetof(sockaddr_un, sun_path) + 1 + listener.name().size();
+  EXPECT_EQ(::connect(raw.get(), reinterpret_cast<sockaddr*>(&name), static_cast<socklen_t>(size)),
+            0);
   EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   std::unique_ptr<Endpoint> endpoint;
   while (!endpoint) endpoint = listener.Accept().value();
@@ -554,6 +641,7 @@ TEST_P(RawBytesConformance, SpoiltTrafficNeverGivesMoreFramesThanWereSent) {
 
 INSTANTIATE_TEST_SUITE_P(AllStreams, RawBytesConformance,
                          testing::Values(FedEndpoint{"tcp", MakeTcpFed},
+                                         FedEndpoint{"shm", MakeLocalFed},
                                          FedEndpoint{"scripted", MakeScripted}),
                          [](const auto& instance) { return instance.param.name; });
 

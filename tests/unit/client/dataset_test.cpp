@@ -1,7 +1,8 @@
 // Goal: a published dataset gives what the files give, byte for byte, and every fault of daemon,
 // disk or peer is an error that names it, for the records concerned only.
-// Method: daemons in this process over TCP; files of all kinds published and compared with the
-// embedded reader; daemons killed and started again under readers; extents damaged on the disk.
+// Method: daemons in this process, over TCP and over shared memory; files of all kinds published
+// and compared with the embedded reader; daemons killed and started again under readers; extents
+// damaged on the disk.
 
 #include <ffrecord/client/dataset.h>
 
@@ -82,8 +83,11 @@ void ExpectSame(const RecordReader& remote, const RecordReader& local) {
   }
 }
 
-class DatasetTest : public testing::Test {
+class DatasetTest : public testing::TestWithParam<const char*> {
  protected:
+  std::string Uri(const std::string& name) const {
+    return daemon_.Uri(name) + "?transport=" + GetParam();
+  }
   std::filesystem::path Write(const std::string& name, const std::vector<std::string>& records,
                               const TestFileOptions& options = {}) {
     test::WriteRecords(folder_ / name, records, options);
@@ -95,7 +99,7 @@ class DatasetTest : public testing::Test {
   Daemon daemon_;
 };
 
-TEST_F(DatasetTest, EveryKindOfFileReadsTheSameAsEmbedded) {
+TEST_P(DatasetTest, EveryKindOfFileReadsTheSameAsEmbedded) {
   TestFileOptions v1;
   v1.version = 1;
   TestFileOptions compressed;
@@ -111,47 +115,47 @@ TEST_F(DatasetTest, EveryKindOfFileReadsTheSameAsEmbedded) {
   };
   for (const auto& [name, path] : files) {
     SCOPED_TRACE(name);
-    const auto published = Publish({path}, daemon_.Uri(name));
+    const auto published = Publish({path}, Uri(name));
     ASSERT_TRUE(published) << published.error().message;
 
-    const auto remote = OpenRemote(daemon_.Uri(name));
+    const auto remote = OpenRemote(Uri(name));
 
     ASSERT_TRUE(remote) << remote.error().message;
     ExpectSame(remote.value(), test::OpenOne(path).value());
   }
 }
 
-TEST_F(DatasetTest, ASchemaTravelsWithTheFile) {
+TEST_P(DatasetTest, ASchemaTravelsWithTheFile) {
   TestFileOptions options;
   options.schema =
       Schema::Make({{"label", ColumnType::kI64}, {"data", ColumnType::kBytes}}).value();
   std::vector<std::string> records;
   for (int i = 0; i < 50; ++i) records.push_back(std::string(8, static_cast<char>(i)) + "payload");
   const auto path = Write("schema.ffr", records, options);
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("schema")));
+  ASSERT_TRUE(Publish({path}, Uri("schema")));
 
-  const auto remote = OpenRemote(daemon_.Uri("schema"));
+  const auto remote = OpenRemote(Uri("schema"));
 
   ASSERT_TRUE(remote) << remote.error().message;
   ExpectSame(remote.value(), test::OpenOne(path).value());
 }
 
-TEST_F(DatasetTest, ManyFilesAreOneSequence) {
+TEST_P(DatasetTest, ManyFilesAreOneSequence) {
   std::vector<std::filesystem::path> paths;
   for (int i = 0; i < 9; ++i)
     paths.push_back(Write(std::to_string(i) + ".ffr", RandomRecords(40, 5000, random_)));
   std::filesystem::create_directory(folder_ / "other");
   paths.push_back(Write("other/3.ffr", RandomRecords(5, 100, random_)));  // A name used twice.
-  ASSERT_TRUE(Publish(paths, daemon_.Uri("run/many")));
+  ASSERT_TRUE(Publish(paths, Uri("run/many")));
 
-  const auto remote = OpenRemote(daemon_.Uri("run/many"));
+  const auto remote = OpenRemote(Uri("run/many"));
 
   ASSERT_TRUE(remote) << remote.error().message;
   ExpectSame(remote.value(), RecordReader::Open(paths, {}).value());
   EXPECT_EQ(remote.value().file(0).name, daemon_.Uri("run/many") + "/0.ffr");
 }
 
-TEST_F(DatasetTest, RecordsThatCrossExtentsAreWhole) {
+TEST_P(DatasetTest, RecordsThatCrossExtentsAreWhole) {
   // 150 MB in records of up to 23 MB: two ends of extents lie within records.
   std::vector<std::string> records;
   for (std::size_t i = 0; i < 13; ++i) {
@@ -160,19 +164,19 @@ TEST_F(DatasetTest, RecordsThatCrossExtentsAreWhole) {
     records.push_back(std::move(record));
   }
   const auto path = Write("large.ffr", records);
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("large")));
+  ASSERT_TRUE(Publish({path}, Uri("large")));
   ASSERT_EQ(daemon_.Extents().size(), 3U);
 
-  const auto remote = OpenRemote(daemon_.Uri("large"));
+  const auto remote = OpenRemote(Uri("large"));
 
   ASSERT_TRUE(remote) << remote.error().message;
   EXPECT_EQ(test::ReadAll(remote.value()), records);
 }
 
-TEST_F(DatasetTest, ThreadsReadRandomBatchesTogether) {
+TEST_P(DatasetTest, ThreadsReadRandomBatchesTogether) {
   const auto path = Write("file.ffr", RandomRecords(3000, 4000, random_));
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("threads")));
-  const auto remote = OpenRemote(daemon_.Uri("threads")).value();
+  ASSERT_TRUE(Publish({path}, Uri("threads")));
+  const auto remote = OpenRemote(Uri("threads")).value();
   const auto local = test::OpenOne(path).value();
   std::vector<std::thread> threads;
   for (unsigned thread = 0; thread < 6; ++thread) {
@@ -188,10 +192,10 @@ TEST_F(DatasetTest, ThreadsReadRandomBatchesTogether) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST_F(DatasetTest, AForkedChildReadsOnConnectionsOfItsOwn) {
+TEST_P(DatasetTest, AForkedChildReadsOnConnectionsOfItsOwn) {
   const auto path = Write("file.ffr", RandomRecords(100, 1000, random_));
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("fork")));
-  const auto remote = OpenRemote(daemon_.Uri("fork")).value();
+  ASSERT_TRUE(Publish({path}, Uri("fork")));
+  const auto remote = OpenRemote(Uri("fork")).value();
   const auto records = test::ReadAll(remote);
 
   EXPECT_EQ(test::RunInChild([&] { return test::ReadAll(remote) == records ? 0 : 1; }), 0);
@@ -201,31 +205,31 @@ TEST_F(DatasetTest, AForkedChildReadsOnConnectionsOfItsOwn) {
 
 // --- Names ---------------------------------------------------------------------------------------
 
-TEST_F(DatasetTest, AnExistingNameIsAConflictUnlessReplaced) {
+TEST_P(DatasetTest, AnExistingNameIsAConflictUnlessReplaced) {
   const auto first = Write("first.ffr", {"first"});
   const auto second = Write("second.ffr", {"second"});
-  ASSERT_TRUE(Publish({first}, daemon_.Uri("name")));
+  ASSERT_TRUE(Publish({first}, Uri("name")));
 
-  const auto refused = Publish({second}, daemon_.Uri("name"));
+  const auto refused = Publish({second}, Uri("name"));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kConflict) << refused.error().message;
-  EXPECT_EQ(test::ReadAll(OpenRemote(daemon_.Uri("name")).value()).at(0), "first");
+  EXPECT_EQ(test::ReadAll(OpenRemote(Uri("name")).value()).at(0), "first");
 
-  const auto replaced = Publish({second}, daemon_.Uri("name"), /*replace=*/true);
+  const auto replaced = Publish({second}, Uri("name"), /*replace=*/true);
   ASSERT_TRUE(replaced) << replaced.error().message;
-  EXPECT_EQ(test::ReadAll(OpenRemote(daemon_.Uri("name")).value()).at(0), "second");
+  EXPECT_EQ(test::ReadAll(OpenRemote(Uri("name")).value()).at(0), "second");
   EXPECT_TRUE(test::Eventually([&] { return daemon_.Extents().size() == 1; }));
 }
 
-TEST_F(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
+TEST_P(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
   const auto records = RandomRecords(200, 1000, random_);
   const auto path = Write("file.ffr", records);
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("name")));
+  ASSERT_TRUE(Publish({path}, Uri("name")));
   {
-    const auto remote = OpenRemote(daemon_.Uri("name")).value();
+    const auto remote = OpenRemote(Uri("name")).value();
     ASSERT_EQ(test::ReadAll(remote), records);
 
-    ASSERT_TRUE(RemovePublished(daemon_.Uri("name"), kPatient));
+    ASSERT_TRUE(RemovePublished(Uri("name"), kPatient));
 
     std::this_thread::sleep_for(1500ms);  // Several rounds of collection.
     EXPECT_EQ(test::ReadAll(remote), records);
@@ -235,13 +239,13 @@ TEST_F(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
   EXPECT_TRUE(test::Eventually([&] { return daemon_.Extents().empty(); }));
 }
 
-TEST_F(DatasetTest, NamesAreListedByPrefixAndRemoved) {
+TEST_P(DatasetTest, NamesAreListedByPrefixAndRemoved) {
   const auto path = Write("file.ffr", {"a", "b"});
   for (const char* name : {"train", "run/a", "run/b", "running"})
-    ASSERT_TRUE(Publish({path}, daemon_.Uri(name)));
+    ASSERT_TRUE(Publish({path}, Uri(name)));
   const auto names = [&](const std::string& prefix) {
     std::vector<std::string> found;
-    const auto listed = ListPublished(daemon_.Uri(prefix), kPatient).value();
+    const auto listed = ListPublished(Uri(prefix), kPatient).value();
     for (const auto& one : listed) found.push_back(one.name);
     return found;
   };
@@ -249,18 +253,18 @@ TEST_F(DatasetTest, NamesAreListedByPrefixAndRemoved) {
   EXPECT_EQ(names(""), (std::vector<std::string>{"run/a", "run/b", "running", "train"}));
   EXPECT_EQ(names("run/"), (std::vector<std::string>{"run/a", "run/b"}));
   EXPECT_EQ(names("no"), std::vector<std::string>{});
-  const auto train = ListPublished(daemon_.Uri("train"), kPatient).value().at(0);
+  const auto train = ListPublished(Uri("train"), kPatient).value().at(0);
   EXPECT_EQ(train.size_bytes, std::filesystem::file_size(path));
   EXPECT_EQ(train.file_count, 1U);
 
-  ASSERT_TRUE(RemovePublished(daemon_.Uri("run/a"), kPatient));
+  ASSERT_TRUE(RemovePublished(Uri("run/a"), kPatient));
   EXPECT_EQ(names("run/"), std::vector<std::string>{"run/b"});
-  const auto again = RemovePublished(daemon_.Uri("run/a"), kPatient);
+  const auto again = RemovePublished(Uri("run/a"), kPatient);
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, ErrorCode::kNotFound);
 }
 
-TEST_F(DatasetTest, AddressesAreChecked) {
+TEST_P(DatasetTest, AddressesAreChecked) {
   const auto path = Write("file.ffr", {"a"});
   for (const char* bad :
        {"ffrecord://", "ffrecord:///name", "ffrecord://host:99999/name", "ffrecord://localhost/",
@@ -272,13 +276,13 @@ TEST_F(DatasetTest, AddressesAreChecked) {
     ASSERT_FALSE(published) << bad;
     EXPECT_EQ(published.error().code, ErrorCode::kInvalidArgument) << published.error().message;
   }
-  const auto mixed = OpenDataset({{daemon_.Uri("a"), path.string()}}, {}, kBrief);
+  const auto mixed = OpenDataset({{Uri("a"), path.string()}}, {}, kBrief);
   ASSERT_FALSE(mixed);
   EXPECT_EQ(mixed.error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST_F(DatasetTest, AMissingNameIsNotFound) {
-  const auto opened = OpenRemote(daemon_.Uri("nothing"));
+TEST_P(DatasetTest, AMissingNameIsNotFound) {
+  const auto opened = OpenRemote(Uri("nothing"));
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, ErrorCode::kNotFound);
   EXPECT_NE(opened.error().message.find("nothing"), std::string::npos) << opened.error().message;
@@ -286,34 +290,34 @@ TEST_F(DatasetTest, AMissingNameIsNotFound) {
 
 // --- Damage --------------------------------------------------------------------------------------
 
-TEST_F(DatasetTest, DamagedFilesAreNotPublished) {
+TEST_P(DatasetTest, DamagedFilesAreNotPublished) {
   test::TestFile flipped({"zero", "first", "second"});
   flipped.FlipByteOfRecord(1);
   const auto good = Write("good.ffr", {"a"});
   test::WriteFile(folder_ / "short.ffr", test::ReadFile(good).substr(0, 200));
   test::WriteFile(folder_ / "empty.ffr", "");
   for (const auto& bad : {flipped.path(), folder_ / "short.ffr", folder_ / "empty.ffr"}) {
-    const auto published = Publish({good, bad}, daemon_.Uri("damaged"));
+    const auto published = Publish({good, bad}, Uri("damaged"));
     ASSERT_FALSE(published) << bad;
     EXPECT_EQ(published.error().code, ErrorCode::kCorruption) << published.error().message;
     EXPECT_NE(published.error().message.find(bad.filename().string()), std::string::npos)
         << published.error().message;
   }
-  const auto missing = Publish({folder_ / "none.ffr"}, daemon_.Uri("damaged"));
+  const auto missing = Publish({folder_ / "none.ffr"}, Uri("damaged"));
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(OpenRemote(daemon_.Uri("damaged")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(OpenRemote(Uri("damaged")).error().code, ErrorCode::kNotFound);
 }
 
-TEST_F(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
+TEST_P(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
   const std::vector<std::string> records{"zero", std::string(5000, 'x'), "second"};
-  ASSERT_TRUE(Publish({Write("file.ffr", records)}, daemon_.Uri("name")));
+  ASSERT_TRUE(Publish({Write("file.ffr", records)}, Uri("name")));
   const auto extent = daemon_.Extents().at(0);
   std::string content = test::ReadFile(extent);
   content[content.find("xxxxx") + 100] = 'y';
   test::WriteFile(extent, content);
 
-  const auto remote = OpenRemote(daemon_.Uri("name")).value();
+  const auto remote = OpenRemote(Uri("name")).value();
   const auto batch = remote.ReadBatch(test::UpTo(3)).value();
 
   EXPECT_EQ(batch.statuses()[0], ErrorCode::kOk);
@@ -322,10 +326,10 @@ TEST_F(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
   EXPECT_EQ(test::AsString(batch.record(2)), "second");
 }
 
-TEST_F(DatasetTest, AnExtentCutShortSpoilsTheRecordsThatAreGone) {
+TEST_P(DatasetTest, AnExtentCutShortSpoilsTheRecordsThatAreGone) {
   std::vector<std::string> records(100, std::string(1000, 'r'));
-  ASSERT_TRUE(Publish({Write("file.ffr", records)}, daemon_.Uri("name")));
-  const auto remote = OpenRemote(daemon_.Uri("name")).value();
+  ASSERT_TRUE(Publish({Write("file.ffr", records)}, Uri("name")));
+  const auto remote = OpenRemote(Uri("name")).value();
   ASSERT_EQ(test::ReadAll(remote), records);  // So the index, at the file's end, is known.
   std::filesystem::resize_file(daemon_.Extents().at(0), 50'000);
 
@@ -357,10 +361,10 @@ TEST(DatasetWithoutDaemonTest, ARefusedConnectionSaysWhereAndHowToStartOne) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);  // Told at once.
 }
 
-TEST_F(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
+TEST_P(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
   const auto path = Write("file.ffr", RandomRecords(2000, 2000, random_));
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("name")));
-  const auto remote = OpenRemote(daemon_.Uri("name")).value();
+  ASSERT_TRUE(Publish({path}, Uri("name")));
+  const auto remote = OpenRemote(Uri("name")).value();
   const auto local = test::OpenOne(path).value();
   std::atomic<bool> is_over{false};
   std::atomic<int> batches{0};
@@ -385,10 +389,10 @@ TEST_F(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
   reader.join();
 }
 
-TEST_F(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) {
+TEST_P(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) {
   const auto path = Write("file.ffr", {"a", "b", "c"});
-  ASSERT_TRUE(Publish({path}, daemon_.Uri("name")));
-  const auto remote = OpenRemote(daemon_.Uri("name"), kBrief).value();
+  ASSERT_TRUE(Publish({path}, Uri("name")));
+  const auto remote = OpenRemote(Uri("name"), kBrief).value();
   daemon_.Kill();
   const auto started = std::chrono::steady_clock::now();
 
@@ -402,7 +406,7 @@ TEST_F(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) 
   EXPECT_EQ(test::ReadAll(remote), (std::vector<std::string>{"a", "b", "c"}));
 }
 
-TEST_F(DatasetTest, AnUploadGoesOnWhenTheDaemonStartsAgain) {
+TEST_P(DatasetTest, AnUploadGoesOnWhenTheDaemonStartsAgain) {
   std::vector<std::string> records;
   for (int i = 0; i < 20; ++i) records.emplace_back(4'000'000, static_cast<char>('a' + i));
   const auto path = Write("file.ffr", records);
@@ -417,14 +421,14 @@ TEST_F(DatasetTest, AnUploadGoesOnWhenTheDaemonStartsAgain) {
   };
 
   const auto published =
-      PublishDataset({{path}}, daemon_.Uri("name"), /*replace=*/false, kPatient, progress);
+      PublishDataset({{path}}, Uri("name"), /*replace=*/false, kPatient, progress);
 
   restarter.join();
   ASSERT_TRUE(published) << published.error().message;
-  EXPECT_EQ(test::ReadAll(OpenRemote(daemon_.Uri("name")).value()), records);
+  EXPECT_EQ(test::ReadAll(OpenRemote(Uri("name")).value()), records);
 }
 
-TEST_F(DatasetTest, ProgressRisesToTheWhole) {
+TEST_P(DatasetTest, ProgressRisesToTheWhole) {
   const auto first = Write("a.ffr", RandomRecords(3000, 3000, random_));
   const auto second = Write("b.ffr", RandomRecords(10, 10, random_));
   std::uint64_t last = 0;
@@ -435,11 +439,14 @@ TEST_F(DatasetTest, ProgressRisesToTheWhole) {
     total = all;
   };
 
-  ASSERT_TRUE(PublishDataset({{first, second}}, daemon_.Uri("name"), false, kPatient, progress));
+  ASSERT_TRUE(PublishDataset({{first, second}}, Uri("name"), false, kPatient, progress));
 
   EXPECT_EQ(total, std::filesystem::file_size(first) + std::filesystem::file_size(second));
   EXPECT_EQ(last, total);
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, DatasetTest, testing::Values("tcp", "shm"),
+                         [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace
 }  // namespace ffrecord::client

@@ -96,6 +96,27 @@ TEST(MessagesTest, ExtentBind) {
   Check(ExtentBindReply{5, 0, {}}, "0500000000000000");
 }
 
+TEST(MessagesTest, SlabRegisterAndCancel) {
+  Check(SlabRegister{3, 64U << 20}, "03000000000000000000000400000000");
+  Check(Cancel{0x1122334455667788}, "8877665544332211");
+}
+
+TEST(MessagesTest, ASlabOfABadNumberOrSizeIsRefused) {
+  for (const char* bad : {"00000000000000000010000000000000",  // Number 0: bytes come in frames.
+                          "11000000000000000010000000000000",  // 17.
+                          "01000000010000000010000000000000",  // What must be zero.
+                          "01000000000000000000000000000000",  // No bytes.
+                          "01000000000000000110000000000000",  // No whole pages.
+                          "01000000000000000010000001000000",  // More than 4 GiB.
+                          "010000000000000000f0ffffffffffff"})
+    EXPECT_FALSE(SlabRegister::Decode(FromHex(bad))) << bad;
+}
+
+TEST(MessagesTest, TheLocalSocketIsNamedAfterTheEpoch) {
+  EXPECT_EQ(LocalSocketName(0x0123456789abcdef), "ffrecord-0123456789abcdef");
+  EXPECT_EQ(LocalSocketName(0), "ffrecord-0000000000000000");
+}
+
 TEST(MessagesTest, BatchReadIsTheGoldenVectorOfTheDesign) {
   BatchRead batch;
   batch.slab_id = 3;

@@ -200,7 +200,7 @@ TEST_F(ServerTest, TheSameBytesManyTimesOverAreSentManyTimesOver) {
 
 TEST_F(ServerTest, UnknownRequestsAreAnsweredAndTheConnectionGoesOn) {
   auto channel = Connect();
-  for (const auto type : {FrameType::kStat, FrameType::kSlabRegister, FrameType::kPlanSet,
+  for (const auto type : {FrameType::kStat, FrameType::kPlanSet, FrameType::kPlanCancel,
                           static_cast<FrameType>(0x7E)}) {
     const auto reply = channel->Call(type, {}, {}, Soon(), "something new");
     ASSERT_FALSE(reply);

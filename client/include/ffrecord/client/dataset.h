@@ -15,9 +15,18 @@
 
 namespace ffrecord::client {
 
+// How bytes come from a daemon. An address may say it too, and is followed then:
+// ffrecord://host/name?transport=shm.
+enum class Transport : std::uint8_t {
+  kAuto,  // Shared memory if the daemon runs on this machine and offers it, else TCP.
+  kShm,   // Shared memory, or a failure that says why not.
+  kTcp,
+};
+
 // How to reach a daemon.
 struct SessionOptions {
   std::chrono::milliseconds timeout{30'000};  // For each call, retries included.
+  Transport transport = Transport::kAuto;
 };
 
 // The daemon's port when an ffrecord:// address names none.
@@ -53,6 +62,18 @@ struct Published {
   std::uint64_t size_bytes;
   std::uint64_t file_count;
 };
+
+// How this process talks to the daemon at an address.
+struct DaemonLink {
+  std::string transport;                 // "shm" or "tcp".
+  std::string reason;                    // Why this one.
+  std::chrono::microseconds round_trip;  // Of a frame there and back, the best of a few.
+};
+
+// Connects to the daemon at `address` (ffrecord://host[:port], a name in it is not looked at).
+// Fails with kUnavailable, kDeadlineExceeded, and with kInvalidArgument if the address is malformed
+// or the transport that it demands cannot be had.
+FFR_EXPORT Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& options);
 
 // The names under `address` (ffrecord://host[:port]/ or with a prefix of a name), sorted.
 FFR_EXPORT Result<std::vector<Published>> ListPublished(std::string_view address,

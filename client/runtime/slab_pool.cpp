@@ -1,0 +1,234 @@
+#include "client/runtime/slab_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/runtime/per_process.h"
+#include "libffrecord/base/assert.h"
+#include "libffrecord/io/fork_generation.h"
+
+namespace ffrecord::client {
+namespace {
+
+constexpr std::uint64_t kUnit = net::kSlabPageBytes;
+// Below this a copy through the socket costs less than a block.
+constexpr std::size_t kBlockBytesMin = std::size_t{64} << 10;
+// Each slab is as large as all before it, within these bounds.
+constexpr std::uint64_t kSlabBytesLow = std::uint64_t{16} << 20;
+constexpr std::uint64_t kSlabBytesHigh = std::uint64_t{256} << 20;
+
+std::atomic<std::uint64_t> fork_count{0};
+
+// Counts forks of this process, before they happen.
+std::uint64_t ForkCount() {
+  static const bool registered =
+      ::pthread_atfork([] { fork_count.fetch_add(1); }, nullptr, nullptr) == 0;
+  FFR_ASSERT(registered);
+  return fork_count.load(std::memory_order_relaxed);
+}
+
+std::uint64_t RoundUp(std::uint64_t size) { return (size + kUnit - 1) / kUnit * kUnit; }
+
+std::uint64_t NextNumber() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+// One slab and what of it is taken. Guarded by the pool's mutex, but for what never changes.
+struct Region {
+  explicit Region(net::Slab memory) : slab{NextNumber(), std::move(memory)} {
+    free[0] = slab.memory.bytes().size();
+  }
+
+  std::byte* begin() const { return slab.memory.bytes().data(); }
+  std::uint64_t size_bytes() const { return slab.memory.bytes().size(); }
+
+  // First fit: blocks are few, and those of one loader are alike.
+  std::optional<std::uint64_t> Take(std::uint64_t size) {
+    for (auto range = free.begin(); range != free.end(); ++range) {
+      if (range->second < size) continue;
+      const std::uint64_t offset = range->first;
+      const std::uint64_t rest = range->second - size;
+      free.erase(range);
+      if (rest > 0) free[offset + size] = rest;
+      taken[offset] = {size, false};
+      return offset;
+    }
+    return std::nullopt;
+  }
+
+  void GiveBack(std::uint64_t offset) {
+    std::uint64_t size = taken.at(offset).size_bytes;
+    taken.erase(offset);
+    auto next = free.lower_bound(offset);
+    if (next != free.end() && next->first == offset + size) {
+      size += next->second;
+      next = free.erase(next);
+    }
+    if (next != free.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        before->second += size;
+        return;
+      }
+    }
+    free[offset] = size;
+  }
+
+  struct Block {
+    std::uint64_t size_bytes = 0;
+    bool is_quarantined = false;  // Its pages are private ones.
+  };
+
+  const SharedSlab slab;
+  const std::uint64_t fork_count = ForkCount();
+  bool is_retired = false;                      // Nothing more is taken from it.
+  std::map<std::uint64_t, std::uint64_t> free;  // Offset to size.
+  std::map<std::uint64_t, Block> taken;         // By offset.
+};
+
+}  // namespace
+
+struct SlabPool::Shared {
+  // The region and the block that hold `bytes`, or null.
+  std::pair<Region*, std::uint64_t> BlockOf(std::span<const std::byte> bytes) const {
+    auto after = regions.upper_bound(bytes.data());
+    if (after == regions.begin()) return {};
+    Region& region = *std::prev(after)->second;
+    const auto offset = static_cast<std::uint64_t>(bytes.data() - region.begin());
+    auto block = region.taken.upper_bound(offset);
+    if (offset >= region.size_bytes() || block == region.taken.begin()) return {};
+    --block;
+    if (bytes.size() > block->second.size_bytes ||
+        offset - block->first > block->second.size_bytes - bytes.size())
+      return {};
+    return {&region, block->first};
+  }
+
+  void Retire(Region& region) {
+    if (!std::exchange(region.is_retired, true)) live_bytes -= region.size_bytes();
+  }
+
+  void RetireForked() {
+    const std::uint64_t count = ForkCount();
+    for (auto& [begin, region] : regions)
+      if (region->fork_count != count) Retire(*region);
+    DropRetired();
+  }
+
+  void DropRetired() {
+    std::erase_if(regions, [](const auto& entry) {
+      return entry.second->is_retired && entry.second->taken.empty();
+    });
+  }
+
+  void GiveBack(Region& region, std::uint64_t offset) {
+    const std::lock_guard lock(mutex);
+    const Region::Block block = region.taken.at(offset);
+    if (block.is_quarantined) {
+      // Private pages, which nobody needs now; the slab below them is never used again.
+      ::madvise(region.begin() + offset, block.size_bytes, MADV_DONTNEED);
+    }
+    region.GiveBack(offset);
+    if (region.is_retired) DropRetired();
+  }
+
+  mutable std::mutex mutex;
+  std::map<const std::byte*, std::shared_ptr<Region>, std::less<>> regions;  // By address.
+  std::uint64_t live_bytes = 0;  // Of regions that are not retired.
+  std::uint64_t quarantined_bytes = 0;
+};
+
+SlabPool& SlabPool::Process() {
+  // Leaked: blocks outlive every static.
+  static auto* const pools = new PerProcess<SlabPool>([] { return new SlabPool; });
+  return pools->Get();
+}
+
+SlabPool::SlabPool() : shared_(std::make_shared<Shared>()) {}
+SlabPool::~SlabPool() = default;
+
+Result<PooledBuffer> SlabPool::Take(std::size_t size_bytes) {
+  if (size_bytes < kBlockBytesMin || size_bytes > kTotalBytesMax / 2)
+    return BufferPool::Process().Take(size_bytes);
+  const std::uint64_t size = RoundUp(size_bytes);
+  const std::lock_guard lock(shared_->mutex);
+  shared_->RetireForked();
+  std::shared_ptr<Region> region;
+  std::optional<std::uint64_t> offset;
+  for (auto& [begin, candidate] : shared_->regions) {
+    if (candidate->is_retired) continue;
+    offset = candidate->Take(size);
+    if (!offset) continue;
+    region = candidate;
+    break;
+  }
+  if (!region) {
+    const std::uint64_t slab_bytes =
+        std::max(size, std::clamp(shared_->live_bytes, kSlabBytesLow, kSlabBytesHigh));
+    if (shared_->live_bytes + slab_bytes > kTotalBytesMax)
+      return BufferPool::Process().Take(size_bytes);
+    region = std::make_shared<Region>(FFR_TRY(net::Slab::Make(slab_bytes)));
+    shared_->regions.emplace(region->begin(), region);
+    shared_->live_bytes += slab_bytes;
+    offset = region->Take(size);
+  }
+  FFR_ASSERT(offset);
+  auto* const view = new std::span<std::byte>(region->begin() + *offset, size_bytes);
+  return PooledBuffer(view, [shared = shared_, region, at = *offset,
+                             generation = ForkGeneration()](std::span<std::byte>* dead) {
+    delete dead;
+    // A child has only a copy of the books, whose mutex may be locked for ever.
+    if (ForkGeneration() == generation) shared->GiveBack(*region, at);
+  });
+}
+
+std::optional<SlabPool::Place> SlabPool::Find(std::span<const std::byte> bytes) const {
+  const std::lock_guard lock(shared_->mutex);
+  const auto [region, block] = shared_->BlockOf(bytes);
+  if (region == nullptr || region->taken.at(block).is_quarantined) return std::nullopt;
+  return Place{&region->slab, static_cast<std::uint64_t>(bytes.data() - region->begin())};
+}
+
+Result<void> SlabPool::Quarantine(std::span<std::byte> bytes) {
+  const std::lock_guard lock(shared_->mutex);
+  const auto [region, offset] = shared_->BlockOf(bytes);
+  if (region == nullptr || region->taken.at(offset).is_quarantined) return {};
+  Region::Block& block = region->taken.at(offset);
+  shared_->Retire(*region);
+  shared_->quarantined_bytes += block.size_bytes;
+  void* const copy =
+      ::mmap(nullptr, block.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::byte* const place = region->begin() + offset;
+  if (copy != MAP_FAILED) {
+    std::memcpy(copy, place, block.size_bytes);
+    if (::mremap(copy, block.size_bytes, block.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) !=
+        MAP_FAILED) {
+      block.is_quarantined = true;
+      return {};
+    }
+    ::munmap(copy, block.size_bytes);
+  }
+  return Error{ErrorCode::kIo,
+               "no memory to move " + std::to_string(block.size_bytes) +
+                   " bytes out of the reach of a daemon that did not answer",
+               ENOMEM};
+}
+
+std::uint64_t SlabPool::quarantined_bytes() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->quarantined_bytes;
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/net/transport/slab.h"
+
+namespace ffrecord::client {
+
+// A slab of this process, as those need it who make it known to a daemon.
+struct SharedSlab {
+  std::uint64_t number;  // Of this process, never used again.
+  net::Slab memory;
+};
+
+// Memory that daemons of this machine read straight into, in blocks for one read each. Blocks look
+// like those of BufferPool, and may outlive the pool.
+//
+// One for the process; thread-safe. A forked child starts with none, and what parent or child hold
+// at that moment is not given to anybody again: it stays as it is for both.
+//
+// A block in which a daemon may still write late (slab.h) is put in quarantine: Quarantine() moves
+// it to private memory at the same address, and its slab is retired whole.
+class SlabPool {
+ public:
+  static constexpr std::uint64_t kTotalBytesMax = std::uint64_t{1} << 30;  // Of slabs not retired.
+
+  static SlabPool& Process();
+  SlabPool();
+  SlabPool(const SlabPool&) = delete;
+  SlabPool& operator=(const SlabPool&) = delete;
+  ~SlabPool();
+
+  // A block of at least `size_bytes`, spanning exactly that. From BufferPool::Process() if it is
+  // too small to be worth it, or if the slabs are all in use. Fails with kIo (ENOMEM).
+  Result<PooledBuffer> Take(std::size_t size_bytes);
+
+  // Where `bytes` lie, if they are part of a block of a slab and not in quarantine. The slab stays
+  // as long as the block does.
+  struct Place {
+    const SharedSlab* slab;
+    std::uint64_t offset_bytes;
+  };
+  std::optional<Place> Find(std::span<const std::byte> bytes) const;
+
+  // A daemon that was asked to write into `bytes` has not said that it is done. Afterwards nothing
+  // it writes is seen in the block that holds them, which keeps its contents; it belongs to the
+  // caller, who lets nobody else write into it meanwhile. Nothing happens if `bytes` are in no
+  // slab. Fails with kIo (ENOMEM): then `bytes` must not be used.
+  Result<void> Quarantine(std::span<std::byte> bytes);
+
+  std::uint64_t quarantined_bytes() const;  // In all.
+
+ private:
+  struct Shared;
+  const std::shared_ptr<Shared> shared_;  // With the blocks.
+};
+
+}  // namespace ffrecord::client

@@ -1,0 +1,109 @@
+#include "libffrecord/net/transport/socket_stream.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace ffrecord::net {
+namespace {
+
+// Descriptors that a peer may send ahead of those who take them: far more than any dialogue needs.
+constexpr std::size_t kDescriptorsMax = 16;
+// Room for those of one call; what does not fit the kernel closes.
+constexpr std::size_t kControlSizeBytes = CMSG_SPACE(sizeof(int) * kDescriptorsMax);
+
+msghdr Message(std::span<const iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  return message;
+}
+
+Error Lost(const char* while_doing, int number) {
+  const bool refused = number == EFAULT || number == ENOMEM || number == ENOBUFS ||
+                       number == ETOOMANYREFS || number == EBADF;
+  return {refused ? ErrorCode::kIo : ErrorCode::kUnavailable,
+          std::string("lost while ") + while_doing + ": " + std::strerror(number),
+          refused ? number : 0};
+}
+
+}  // namespace
+
+SocketStream::SocketStream(UniqueFd fd, Kind kind) noexcept
+    : fd_(std::move(fd)), owner_(::getpid()), kind_(kind) {}
+
+SocketStream::~SocketStream() {
+  // Children that were forked meanwhile hold the socket too: only shutdown ends the connection.
+  // For the same reason it is not theirs to call.
+  if (::getpid() == owner_) ::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+Result<std::size_t> SocketStream::Write(std::span<const iovec> pieces, int descriptor) {
+  msghdr message = Message(pieces);
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  if (descriptor >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
+  }
+  for (;;) {
+    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
+    if (errno != EINTR) return Lost("sending", errno);
+  }
+}
+
+Result<std::optional<std::size_t>> SocketStream::Read(std::span<const iovec> pieces) {
+  for (;;) {
+    msghdr message = Message(pieces);
+    alignas(cmsghdr) std::array<char, kControlSizeBytes> control;
+    if (kind_ == Kind::kLocal) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+    }
+    const ssize_t received = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+    if (received >= 0) {
+      if (message.msg_controllen > 0) FFR_TRY(Keep(message));
+      return std::optional(static_cast<std::size_t>(received));
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<std::size_t>();
+    if (errno != EINTR) return Lost("receiving", errno);
+  }
+}
+
+Result<void> SocketStream::Keep(const msghdr& message) {
+  auto* const mutable_message = const_cast<msghdr*>(&message);
+  for (cmsghdr* header = CMSG_FIRSTHDR(mutable_message); header != nullptr;
+       header = CMSG_NXTHDR(mutable_message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      descriptors_.emplace_back(descriptor);
+    }
+  }
+  // All are owned by now, so that none is lost whatever is found.
+  if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors_.size() > kDescriptorsMax)
+    return Error{ErrorCode::kCorruption, "the peer sends descriptors that nobody asked for"};
+  return {};
+}
+
+UniqueFd SocketStream::TakeDescriptor() noexcept {
+  if (descriptors_.empty()) return {};
+  UniqueFd first = std::move(descriptors_.front());
+  descriptors_.pop_front();
+  return first;
+}
+
+}  // namespace ffrecord::net

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/net/transport/stream_endpoint.h"
+
+namespace ffrecord::net {
+
+// One connected socket: TCP ("tcp"), or one within this machine ("shm"), which carries descriptors
+// too.
+class SocketStream final : public ByteStream {
+ public:
+  enum class Kind : std::uint8_t { kTcp, kLocal };
+  // Takes a socket that does not block.
+  SocketStream(UniqueFd fd, Kind kind) noexcept;
+  ~SocketStream() override;
+
+  std::string_view transport() const noexcept override {
+    return kind_ == Kind::kTcp ? "tcp" : "shm";
+  }
+  int fd() const noexcept override { return fd_.get(); }
+  Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
+  Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
+  bool carries_descriptors() const noexcept override { return kind_ == Kind::kLocal; }
+  UniqueFd TakeDescriptor() noexcept override;
+
+ private:
+  Result<void> Keep(const msghdr& message);
+
+  UniqueFd fd_;
+  const pid_t owner_;
+  const Kind kind_;
+  std::deque<UniqueFd> descriptors_;  // Received and not yet taken.
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,265 @@
+// Goal: the transport that serves a reader is the one that was asked for, or a failure that says
+// why; and a daemon that breaks off in a batch never has a hand in what the reader is given later.
+// Method: real daemons with and without shared memory; a daemon by hand that lies about where it
+// is, or that drops a batch over shared memory and writes into it when it should not.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include <ffrecord/client/dataset.h>
+
+#include "client/dataset/remote_files.h"
+#include "client/runtime/slab_pool.h"
+#include "client/session/session.h"
+#include "daemon.h"
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/transport/slab.h"
+#include "test_file.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::FrameType;
+using server::Server;
+using test::Daemon;
+using namespace std::chrono_literals;
+
+constexpr SessionOptions kAuto{20s, Transport::kAuto};
+constexpr SessionOptions kShm{20s, Transport::kShm};
+constexpr SessionOptions kTcp{20s, Transport::kTcp};
+
+TEST(TransportChoiceTest, AnAddressMaySayItAndNothingElse) {
+  const auto parsed = [](const std::string& text) { return Location::Parse(text); };
+  EXPECT_EQ(parsed("ffrecord://h/x").value().transport, std::nullopt);
+  EXPECT_EQ(parsed("ffrecord://h/x?transport=shm").value().transport, Transport::kShm);
+  EXPECT_EQ(parsed("ffrecord://h/x?transport=tcp").value().name, "x");
+  EXPECT_EQ(parsed("ffrecord://h:7?transport=auto").value().address.port, 7);
+  for (const char* bad : {"ffrecord://h/x?", "ffrecord://h/x?transport=", "ffrecord://h/x?shm",
+                          "ffrecord://h/x?transport=rdma", "ffrecord://h/x?transport=shm&a=b"}) {
+    ASSERT_FALSE(parsed(bad)) << bad;
+    EXPECT_EQ(parsed(bad).error().code, ErrorCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(TransportChoiceTest, OnOneMachineAutoIsSharedMemoryAndEachCanBeDemanded) {
+  const Daemon daemon;
+  const auto link = [&](const SessionOptions& options) {
+    return ProbeDaemon(daemon.Uri(""), options).value();
+  };
+  EXPECT_EQ(link(kAuto).transport, "shm");
+  EXPECT_EQ(link(kAuto).reason, "the daemon is on this machine");
+  EXPECT_EQ(link(kShm).transport, "shm");
+  EXPECT_EQ(link(kTcp).transport, "tcp");
+  EXPECT_EQ(link(kTcp).reason, "asked for");
+  EXPECT_GT(link(kTcp).round_trip, 0us);
+  // The address has the last word.
+  EXPECT_EQ(ProbeDaemon(daemon.Uri("x") + "?transport=tcp", kShm).value().transport, "tcp");
+}
+
+TEST(TransportChoiceTest, WithoutSharedMemoryAutoSaysWhyAndADemandFailsAtOnceWithTheRemedy) {
+  const Daemon daemon({.transport = Server::Options::Transport::kTcp});
+
+  const auto link = ProbeDaemon(daemon.Uri(""), kAuto);
+  const auto demanded = ProbeDaemon(daemon.Uri(""), kShm);
+  const auto opened = OpenDataset({{daemon.Uri("x") + "?transport=shm"}}, {}, kAuto);
+
+  ASSERT_TRUE(link) << link.error().message;
+  EXPECT_EQ(link.value().transport, "tcp");
+  EXPECT_EQ(link.value().reason, "no shared memory: the daemon does not offer it");
+  for (const Error& error : {demanded.error(), opened.error()}) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.message.find("transport=shm"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("daemon's machine"), std::string::npos) << error.message;
+  }
+}
+
+// --- A daemon by hand ----------------------------------------------------------------------------
+
+net::FrameHeader ReplyHeader(FrameType type, const net::FrameHeader& request) {
+  net::FrameHeader header;
+  header.type = type;
+  header.request_id = request.request_id;
+  return header;
+}
+
+// Greets on TCP and on a local socket with `epochs`, and leaves the requests on the latter to a
+// script: false closes that connection.
+class LocalDaemon {
+ public:
+  struct Request {
+    net::Endpoint& endpoint;
+    const net::FrameHeader& header;
+    int connection;  // On the local socket, from 0.
+  };
+  using Script = std::function<bool(Request&)>;
+
+  LocalDaemon(std::uint64_t tcp_epoch, std::uint64_t local_epoch, Script script)
+      : tcp_epoch_(tcp_epoch),
+        local_epoch_(local_epoch),
+        script_(std::move(script)),
+        tcp_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
+        local_(net::LocalListener::Listen(net::LocalSocketName(tcp_epoch)).value()),
+        thread_([this] { Run(); }) {}
+  ~LocalDaemon() {
+    is_over_ = true;
+    thread_.join();
+  }
+  const net::Address& address() const { return tcp_.address(); }
+
+ private:
+  struct Member {
+    std::unique_ptr<net::Endpoint> endpoint;
+    int connection;  // -1: TCP.
+  };
+
+  void Run() {
+    int local_count = 0;
+    while (!is_over_) {
+      if (auto one = tcp_.Accept(); one && one.value())
+        members_.push_back({std::move(one).value(), -1});
+      if (auto one = local_.Accept(); one && one.value())
+        members_.push_back({std::move(one).value(), local_count++});
+      for (Member& member : members_) Turn(member);
+      std::erase_if(members_, [](const Member& member) { return member.endpoint->fd() < 0; });
+      std::this_thread::sleep_for(200us);
+    }
+  }
+
+  void Turn(Member& member) {
+    net::Endpoint& endpoint = *member.endpoint;
+    endpoint.SetLimits({});
+    const auto event = endpoint.Poll();
+    if (!event || event.value() != net::Endpoint::Event::kFrame) return;
+    const net::FrameHeader header = endpoint.header();
+    if (header.type == FrameType::kHello) {
+      net::HelloReply reply;
+      reply.body_size_bytes_max = 2U << 20;
+      reply.payload_size_bytes_max = 8U << 20;
+      reply.capabilities = net::kCapabilitySlabs;
+      reply.epoch = member.connection < 0 ? tcp_epoch_ : local_epoch_;
+      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kHello), header), reply.Encode(), {});
+      return;
+    }
+    if (header.type == FrameType::kPing) {
+      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kPing), header), {}, {});
+      return;
+    }
+    Request request{endpoint, header, member.connection};
+    if (!script_(request)) endpoint.Close();
+  }
+
+  const std::uint64_t tcp_epoch_;
+  const std::uint64_t local_epoch_;
+  const Script script_;
+  net::TcpListener tcp_;
+  net::LocalListener local_;
+  std::vector<Member> members_;
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+std::uint64_t FreshEpoch() {
+  static std::atomic<std::uint64_t> next{0};
+  return (static_cast<std::uint64_t>(::getpid()) << 32) + 0xABC00000 + next++;
+}
+
+TEST(LocalDaemonTest, AnotherDaemonBehindTheLocalSocketIsNotBelieved) {
+  const std::uint64_t epoch = FreshEpoch();
+  const LocalDaemon daemon(epoch, epoch + 1, [](LocalDaemon::Request&) { return true; });
+  const std::string uri = "ffrecord://" + daemon.address().ToString();
+
+  const auto link = ProbeDaemon(uri, kAuto);
+  ASSERT_TRUE(link) << link.error().message;
+  EXPECT_EQ(link.value().transport, "tcp");
+  EXPECT_NE(link.value().reason.find("another daemon"), std::string::npos) << link.value().reason;
+  const auto demanded = ProbeDaemon(uri, kShm);
+  ASSERT_FALSE(demanded);
+  EXPECT_EQ(demanded.error().code, ErrorCode::kInvalidArgument);
+}
+
+DatasetManifest OneFile(std::uint64_t size) {
+  ManifestFile file;
+  file.name = "file";
+  file.size_bytes = size;
+  file.extents.push_back({MakeExtentId(1, 0, 0), size, 0});
+  return {{file}};
+}
+
+// The first connection drops the batch after its first entry. What it was given it keeps, and
+// writes into all of it once the reader has been served by the second connection.
+TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
+  constexpr std::uint32_t kEntry = 100'000;
+  std::shared_ptr<const net::RemoteSlab> slab;
+  std::vector<net::BatchEntry> asked_first;
+  std::vector<net::BatchEntry> asked_again;
+  std::uint32_t slab_id_again = 99;
+  const std::vector<std::byte> truth(kEntry, std::byte{0x22});
+  const auto script = [&](LocalDaemon::Request& request) {
+    net::Endpoint& endpoint = request.endpoint;
+    const auto reply = [&](FrameType type, std::span<const std::byte> body,
+                           std::span<const std::byte> payload = {}) {
+      (void)endpoint.Send(ReplyHeader(type, request.header), body, {&payload, 1});
+    };
+    if (request.header.type == FrameType::kExtentBind) {
+      reply(net::ReplyTo(FrameType::kExtentBind), net::ExtentBindReply{1, 0, {}}.Encode());
+    } else if (request.header.type == FrameType::kSlabRegister) {
+      const auto given = net::SlabRegister::Decode(endpoint.body()).value();
+      slab = net::RemoteSlab::Map(endpoint.TakeDescriptor(), given.size_bytes).value();
+      reply(net::ReplyTo(FrameType::kSlabRegister), {});
+    } else if (request.header.type == FrameType::kBatchRead) {
+      const auto batch = net::BatchRead::Decode(endpoint.body()).value();
+      if (request.connection == 0) {
+        asked_first = batch.entries;
+        const auto place = slab->At(asked_first[0].slab_offset_bytes, kEntry).value();
+        std::memset(place.data(), 0x11, kEntry);
+        reply(FrameType::kBatchData, net::BatchData{{{0, 0, kEntry}}}.Encode());
+        // Sent before the end: the connection closes in good order behind it.
+        (void)endpoint.Poll();
+        return false;
+      }
+      asked_again = batch.entries;
+      slab_id_again = batch.slab_id;
+      reply(FrameType::kBatchData, net::BatchData{{{0, 0, kEntry}}}.Encode(), truth);
+      reply(net::ReplyTo(FrameType::kBatchRead),
+            net::BatchDone{1, 0, kEntry, 0, 0, 0, 0, {}}.Encode());
+    }
+    return true;
+  };
+  const std::uint64_t epoch = FreshEpoch();
+  const LocalDaemon daemon(epoch, epoch, script);
+  const auto session = Session::Get(daemon.address(), Transport::kShm);
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  const RemoteFiles files(session, OneFile(1'000'000), "location", kShm);
+  const auto memory = files.TakeMemory(2 * kEntry).value();
+  ASSERT_TRUE(SlabPool::Process().Find(*memory));
+  const std::uint64_t quarantined_before = SlabPool::Process().quarantined_bytes();
+  RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
+
+  const auto read = files.Read(ranges);
+
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(ranges[0].status, ErrorCode::kOk);
+  EXPECT_EQ(ranges[1].status, ErrorCode::kOk);
+  // Only what was missing was asked for again, and not by shared memory any more.
+  ASSERT_EQ(asked_again.size(), 1U);
+  EXPECT_EQ(asked_again[0].offset_bytes, 500'000U);
+  EXPECT_EQ(slab_id_again, 0U);
+  EXPECT_GE(SlabPool::Process().quarantined_bytes(), quarantined_before + 2 * kEntry);
+  for (const auto& entry : asked_first) {
+    const auto place = slab->At(entry.slab_offset_bytes, entry.size_bytes).value();
+    std::memset(place.data(), 0xEE, place.size());
+  }
+  EXPECT_TRUE(std::ranges::all_of(memory->first(kEntry),
+                                  [](std::byte byte) { return byte == std::byte{0x11}; }));
+  EXPECT_TRUE(std::ranges::equal(memory->subspan(kEntry), truth));
+}
+
+}  // namespace
+}  // namespace ffrecord::client

@@ -1,0 +1,187 @@
+// Goal: blocks of shared memory never overlap, come back, survive forks, and after a quarantine
+// nothing that a daemon writes late is seen in them.
+// Method: the pool alone, with a second mapping of its slabs in the part of the daemon; random
+// takes and returns against a model; children.
+
+#include "client/runtime/slab_pool.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "child.h"
+#include "seed.h"
+
+namespace ffrecord::client {
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+
+void Fill(const PooledBuffer& block, int value) {
+  std::memset(block->data(), value, block->size());
+}
+bool IsFilledWith(const PooledBuffer& block, int value) {
+  return std::ranges::all_of(*block,
+                             [&](std::byte byte) { return std::to_integer<int>(byte) == value; });
+}
+
+// The daemon's view of the slab that holds `block`.
+std::shared_ptr<const net::RemoteSlab> MapAsDaemon(const SlabPool::Place& place) {
+  UniqueFd fd(::fcntl(place.slab->memory.fd(), F_DUPFD_CLOEXEC, 0));
+  return net::RemoteSlab::Map(std::move(fd), place.slab->memory.bytes().size()).value();
+}
+
+TEST(SlabPoolTest, ADaemonWritesWhereABlockIsReadFrom) {
+  SlabPool pool;
+  const auto other = pool.Take(kBlock).value();
+  const auto block = pool.Take(kBlock - 100).value();
+  ASSERT_EQ(block->size(), kBlock - 100);
+  const auto place = pool.Find(block->subspan(7, 1000));
+  ASSERT_TRUE(place);
+  Fill(other, 1);
+
+  const auto remote = MapAsDaemon(*place);
+  std::memset(remote->At(place->offset_bytes, 1000).value().data(), 9, 1000);
+
+  EXPECT_EQ((*block)[7], std::byte{9});
+  EXPECT_EQ((*block)[1006], std::byte{9});
+  EXPECT_EQ((*block)[1007], std::byte{0});
+  EXPECT_TRUE(IsFilledWith(other, 1));
+}
+
+TEST(SlabPoolTest, OnlyBytesWithinOneBlockAreFound) {
+  SlabPool pool;
+  const auto first = pool.Take(kBlock).value();
+  const auto second = pool.Take(kBlock).value();
+  std::vector<std::byte> foreign(10);
+  EXPECT_FALSE(pool.Find(foreign));
+  EXPECT_TRUE(pool.Find(*first));
+  EXPECT_FALSE(pool.Find({first->data() + 1, first->size()}));
+  const auto* const gone = second->data();
+  const_cast<PooledBuffer&>(second).reset();
+  EXPECT_FALSE(pool.Find({gone, 10}));
+}
+
+TEST(SlabPoolTest, SmallAndHugeBlocksAreOrdinaryMemory) {
+  SlabPool pool;
+  const auto small = pool.Take(100).value();
+  EXPECT_EQ(small->size(), 100U);
+  EXPECT_FALSE(pool.Find(*small));
+  std::vector<PooledBuffer> many;
+  bool is_any_ordinary = false;
+  for (int i = 0; i < 5; ++i) {  // More than all slabs together hold.
+    many.push_back(pool.Take(SlabPool::kTotalBytesMax / 4).value());
+    is_any_ordinary = is_any_ordinary || !pool.Find(*many.back());
+  }
+  EXPECT_TRUE(is_any_ordinary);
+}
+
+TEST(SlabPoolTest, RandomBlocksNeverOverlapAndTheirRoomIsUsedAgain) {
+  std::mt19937 random(test::Seed());
+  SlabPool pool;
+  struct Held {
+    PooledBuffer block;
+    int value;
+  };
+  std::vector<Held> held;
+  std::vector<std::uint64_t> slabs;
+  for (int round = 0; round < 600; ++round) {
+    if (held.size() < 12 && random() % 5 > 1) {
+      const int value = static_cast<int>(random() % 256);
+      held.push_back({pool.Take(kBlock / 8 + random() % kBlock).value(), value});
+      Fill(held.back().block, value);
+      const auto place = pool.Find(*held.back().block);
+      ASSERT_TRUE(place);
+      slabs.push_back(place->slab->number);
+    } else if (!held.empty()) {
+      const std::size_t index = random() % held.size();
+      ASSERT_TRUE(IsFilledWith(held[index].block, held[index].value)) << round;
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+  }
+  // 12 blocks of at most 1.2 MiB fit one slab if room is joined again, or two at the worst.
+  std::ranges::sort(slabs);
+  EXPECT_LE(std::ranges::unique(slabs).begin() - slabs.begin(), 2);
+}
+
+TEST(SlabPoolTest, AfterAQuarantineLateWritesAreNotSeenAndTheSlabIsNotUsedAgain) {
+  SlabPool pool;
+  auto block = pool.Take(kBlock).value();
+  const auto neighbour = pool.Take(kBlock).value();
+  Fill(block, 3);
+  Fill(neighbour, 4);
+  const auto place = pool.Find(*block).value();
+  const std::uint64_t number = place.slab->number;
+  const std::uint64_t neighbour_offset = pool.Find(*neighbour)->offset_bytes;
+  const auto remote = MapAsDaemon(place);
+
+  ASSERT_TRUE(pool.Quarantine(block->subspan(100, 50)));
+  ASSERT_TRUE(pool.Quarantine(block->subspan(200, 50)));  // The same again: nothing.
+  std::memset(remote->At(place.offset_bytes, kBlock).value().data(), 0xEE, kBlock);
+
+  EXPECT_TRUE(IsFilledWith(block, 3));
+  EXPECT_FALSE(pool.Find(*block));  // To be filled through the socket from now on.
+  EXPECT_EQ(pool.quarantined_bytes(), kBlock);
+  // Its neighbours in the slab, whose requests are in good order, stay what they are.
+  EXPECT_EQ(pool.Find(*neighbour)->offset_bytes, neighbour_offset);
+  EXPECT_TRUE(IsFilledWith(neighbour, 4));
+  Fill(block, 5);
+  block.reset();
+  for (int i = 0; i < 20; ++i) {
+    const auto fresh = pool.Take(kBlock).value();
+    EXPECT_NE(pool.Find(*fresh)->slab->number, number);
+  }
+  std::memset(remote->At(place.offset_bytes, kBlock).value().data(), 0xEE, kBlock);
+}
+
+TEST(SlabPoolTest, BlocksOutliveThePool) {
+  PooledBuffer block;
+  {
+    SlabPool pool;
+    block = pool.Take(kBlock).value();
+    Fill(block, 6);
+    ASSERT_TRUE(pool.Quarantine(*pool.Take(kBlock).value()));
+  }
+  EXPECT_TRUE(IsFilledWith(block, 6));
+}
+
+TEST(SlabPoolTest, AChildKeepsWhatItInheritedThoughTheParentLetsGoAndReadsOn) {
+  auto& pool = SlabPool::Process();
+  auto block = pool.Take(kBlock).value();
+  Fill(block, 7);
+  int to_child[2];
+  ASSERT_EQ(::pipe2(to_child, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char go = 0;
+    const bool is_told = ::read(to_child[0], &go, 1) == 1;
+    bool is_good = is_told && IsFilledWith(block, 7);
+    block.reset();
+    // Its own pool works, and knows nothing of the parent's.
+    const auto own = SlabPool::Process().Take(kBlock);
+    is_good = is_good && own && SlabPool::Process().Find(*own.value());
+    ::_exit(is_good ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  const std::uint64_t slab = pool.Find(*block)->slab->number;
+  block.reset();
+  for (int i = 0; i < 40; ++i) {
+    const auto next = pool.Take(kBlock).value();
+    EXPECT_NE(pool.Find(*next)->slab->number, slab);
+    Fill(next, 8);
+  }
+  ASSERT_EQ(::write(to_child[1], "g", 1), 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ::close(to_child[0]);
+  ::close(to_child[1]);
+}
+
+}  // namespace
+}  // namespace ffrecord::client

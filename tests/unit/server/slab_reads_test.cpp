@@ -1,0 +1,327 @@
+// Goal: over the local socket the daemon reads into a client's slab exactly what was asked for, and
+// a client that breaks the rules of shared memory harms itself alone.
+// Method: a daemon in this process; clients that speak the protocol by hand, with slabs of their
+// own, good and bad, and that vanish with reads under way.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <random>
+
+#include "bytes.h"
+#include "daemon.h"
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/transport/slab.h"
+#include "seed.h"
+
+namespace ffrecord::server {
+namespace {
+
+using net::Channel;
+using net::EntryStatus;
+using net::FrameType;
+using test::Daemon;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kSlabSize = std::uint64_t{8} << 20;
+constexpr std::byte kUntouched{0xEE};
+
+net::Deadline Soon() { return net::Clock::now() + 20s; }
+
+class SlabReadsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto channel = net::Channel::Connect(daemon_.address(), Soon());
+    ASSERT_TRUE(channel) << channel.error().message;
+    ASSERT_TRUE(channel.value()->hello().capabilities & net::kCapabilitySlabs);
+    epoch_ = channel.value()->hello().epoch;
+    std::mt19937 random(test::Seed());
+    data_.resize(3'000'000);
+    for (auto& byte : data_) byte = static_cast<std::byte>(random());
+    Put(*channel.value());
+  }
+
+  void Put(Channel& channel) {
+    ASSERT_TRUE(channel.Call(FrameType::kPutBegin, net::PutBegin{id_, data_.size()}.Encode(), {},
+                             Soon(), "a place"));
+    const std::span<const std::byte> bytes(data_);
+    ASSERT_TRUE(channel.Send(FrameType::kPutData, net::PutData{id_, 0}.Encode(), {&bytes, 1}));
+    const auto sealed = channel.Call(FrameType::kPutSeal, net::PutSeal{id_, Xxh3(bytes)}.Encode(),
+                                     {}, Soon(), "a seal");
+    ASSERT_TRUE(sealed) << sealed.error().message;
+  }
+
+  std::unique_ptr<net::Endpoint> ConnectRaw() {
+    return net::ConnectLocal(net::LocalSocketName(epoch_), "daemon", Soon()).value();
+  }
+  // A greeted connection on the local socket, with the extent bound at 0.
+  std::unique_ptr<Channel> Connect() {
+    auto channel = Channel::Open(ConnectRaw(), Soon()).value();
+    EXPECT_TRUE(channel->Call(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode(), {},
+                              Soon(), "a binding"));
+    return channel;
+  }
+
+  static net::Slab MakeSlab(std::uint64_t size = kSlabSize) {
+    auto slab = net::Slab::Make(size).value();
+    std::ranges::fill(slab.bytes(), kUntouched);
+    return slab;
+  }
+  static Result<void> Register(Channel& channel, std::uint32_t id, int fd,
+                               std::uint64_t size = kSlabSize) {
+    const auto request = FFR_TRY(
+        channel.SendDescriptor(FrameType::kSlabRegister, net::SlabRegister{id, size}.Encode(), fd));
+    FFR_TRY(channel.Receive(request, Soon(), "a slab"));
+    return {};
+  }
+
+  // Sends the batch and takes its answers. Each piece must be in its place when it is told.
+  Result<net::BatchDone> Read(Channel& channel, const net::BatchRead& batch,
+                              const net::Slab& slab) {
+    const auto request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
+    std::vector<std::uint32_t> told(batch.entries.size());
+    for (;;) {
+      const auto header = FFR_TRY(channel.Receive(request, Soon(), "records"));
+      if (header.type == net::ReplyTo(FrameType::kBatchRead))
+        return net::BatchDone::Decode(channel.body());
+      EXPECT_EQ(header.type, FrameType::kBatchData);
+      EXPECT_EQ(header.payload_size_bytes, 0U);
+      for (const auto& piece : FFR_TRY(net::BatchData::Decode(channel.body())).pieces) {
+        const auto& entry = batch.entries.at(piece.entry);
+        EXPECT_EQ(piece.offset_bytes, told[piece.entry]);
+        told[piece.entry] += piece.size_bytes;
+        ExpectRead(slab, entry.slab_offset_bytes + piece.offset_bytes,
+                   entry.offset_bytes + piece.offset_bytes, piece.size_bytes);
+      }
+    }
+  }
+  void ExpectRead(const net::Slab& slab, std::size_t at, std::size_t from, std::size_t size) {
+    EXPECT_TRUE(
+        std::ranges::equal(slab.bytes().subspan(at, size), std::span(data_).subspan(from, size)))
+        << at << " " << from << " " << size;
+  }
+  static void ExpectUntouched(const net::Slab& slab, std::size_t begin, std::size_t end) {
+    EXPECT_TRUE(std::ranges::all_of(slab.bytes().subspan(begin, end - begin),
+                                    [](std::byte byte) { return byte == kUntouched; }))
+        << begin << " to " << end;
+  }
+  void ExpectServing() {
+    auto channel = Connect();
+    const auto slab = MakeSlab();
+    ASSERT_TRUE(Register(*channel, 1, slab.fd()));
+    net::BatchRead batch;
+    batch.slab_id = 1;
+    batch.entries = {{0, 10, 100, 0}};
+    const auto done = Read(*channel, batch, slab);
+    ASSERT_TRUE(done) << done.error().message;
+    EXPECT_EQ(done.value().ok_count, 1U);
+  }
+  static bool IsClosed(net::Endpoint& endpoint) {
+    for (;;) {
+      const auto event = net::NextEvent(endpoint, Soon(), "the end");
+      if (!event) return event.error().code != ErrorCode::kDeadlineExceeded;
+      if (event.value() == net::Endpoint::Event::kClosed) return true;
+    }
+  }
+
+  const ExtentId id_ = MakeExtentId(77, 0, 0);
+  std::vector<std::byte> data_;
+  std::uint64_t epoch_ = 0;
+  Daemon daemon_;
+};
+
+TEST_F(SlabReadsTest, EntriesLandInTheirPlacesAndNothingElseIsTouched) {
+  auto channel = Connect();
+  const auto slab = MakeSlab();
+  ASSERT_TRUE(Register(*channel, 3, slab.fd()));
+  net::BatchRead batch;
+  batch.slab_id = 3;
+  // Unaligned, neighbours that could be merged, one larger than a run, none at all, one to the end.
+  batch.entries = {{0, 1, 999, 5000},
+                   {0, 1000, 7, 4001},
+                   {0, 100, 2'500'000, 1'000'003},
+                   {0, 0, 0, 17},
+                   {0, 2'999'999, 1, static_cast<std::uint32_t>(kSlabSize - 1)}};
+
+  const auto done = Read(*channel, batch, slab);
+
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(done.value().ok_count, 5U);
+  EXPECT_EQ(done.value().size_bytes, 999U + 7 + 2'500'000 + 1);
+  for (const auto& entry : batch.entries)
+    ExpectRead(slab, entry.slab_offset_bytes, entry.offset_bytes, entry.size_bytes);
+  ExpectUntouched(slab, 0, 4001);
+  ExpectUntouched(slab, 4008, 5000);
+  ExpectUntouched(slab, 5999, 1'000'003);
+  ExpectUntouched(slab, 3'500'003, kSlabSize - 1);
+}
+
+TEST_F(SlabReadsTest, PlacesOutsideTheSlabAreRefusedEntryByEntry) {
+  auto channel = Connect();
+  const auto slab = MakeSlab();
+  ASSERT_TRUE(Register(*channel, 1, slab.fd()));
+  constexpr auto kEnd = static_cast<std::uint32_t>(kSlabSize);
+  net::BatchRead batch;
+  batch.slab_id = 1;
+  batch.entries = {{0, 0, 10, kEnd - 9},   {0, 0, 10, kEnd}, {0, 0, 10, 0xFFFFFFFF},
+                   {0, 0, 10, 0xFFFFFFF6}, {0, 5, 10, 0},    {0, 2'999'995, 10, 100}};
+
+  const auto done = Read(*channel, batch, slab);
+
+  ASSERT_TRUE(done) << done.error().message;
+  constexpr auto kOut = EntryStatus::kOutOfRange;
+  EXPECT_EQ(done.value().statuses, (std::vector{kOut, kOut, kOut, kOut, EntryStatus::kOk, kOut}));
+  ExpectUntouched(slab, 10, kSlabSize);
+}
+
+TEST_F(SlabReadsTest, ABatchForASlabThatIsNotThereIsAnError) {
+  auto channel = Connect();
+  net::BatchRead batch;
+  batch.entries = {{0, 0, 10, 0}};
+  for (const std::uint32_t id : {1U, 16U, 17U, 0xFFFFFFFFU}) {
+    batch.slab_id = id;
+    const auto done = Read(*channel, batch, MakeSlab());
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::kInvalidArgument) << done.error().message;
+  }
+  ExpectServing();
+}
+
+TEST_F(SlabReadsTest, ASlabIsForTheLocalSocketOnly) {
+  auto channel = Channel::Connect(daemon_.address(), Soon()).value();
+  const auto reply = channel->Call(FrameType::kSlabRegister, net::SlabRegister{1, 4096}.Encode(),
+                                   {}, Soon(), "a slab");
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument) << reply.error().message;
+}
+
+TEST_F(SlabReadsTest, BadMemoryIsRefusedWithWordsAndTheConnectionGoesOn) {
+  auto channel = Connect();
+  const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), static_cast<off_t>(kSlabSize)), 0);
+  const auto slab = MakeSlab();
+  const UniqueFd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  for (const auto& [fd, size] : {std::pair{unsealed.get(), kSlabSize},
+                                 {file.get(), kSlabSize},
+                                 {slab.fd(), kSlabSize / 2},
+                                 {slab.fd(), kSlabSize * 2}}) {
+    const auto refused = Register(*channel, 1, fd, size);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("slab"), std::string::npos) << refused.error().message;
+  }
+  ASSERT_TRUE(Register(*channel, 1, slab.fd()));
+}
+
+TEST_F(SlabReadsTest, TheSlabsOfAConnectionAreBoundedAndANumberCanBeGivenAgain) {
+  auto channel = Connect();
+  // Not allocated: a peer may well offer memory that it does not have.
+  const auto sparse = [](std::uint64_t size) {
+    UniqueFd fd(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(size)), 0);
+    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    return fd;
+  };
+  const UniqueFd half = sparse(net::kSlabBytesMax / 2);
+  ASSERT_TRUE(Register(*channel, 1, half.get(), net::kSlabBytesMax / 2));
+  ASSERT_TRUE(Register(*channel, 2, half.get(), net::kSlabBytesMax / 2));
+  const auto slab = MakeSlab();
+  const auto refused = Register(*channel, 3, slab.fd());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+  ASSERT_TRUE(Register(*channel, 2, slab.fd()));  // In place of the other.
+  net::BatchRead batch;
+  batch.slab_id = 2;
+  batch.entries = {{0, 0, 1000, 0}};
+  EXPECT_TRUE(Read(*channel, batch, slab));
+}
+
+TEST_F(SlabReadsTest, WithoutADescriptorOrWithManyThePeerIsCutOff) {
+  const auto greet = [](net::Endpoint& endpoint) {
+    net::Hello hello;
+    hello.body_size_bytes_max = net::FrameLimits{}.body_size_bytes_max;
+    hello.payload_size_bytes_max = net::FrameLimits{}.payload_size_bytes_max;
+    ASSERT_TRUE(endpoint.Send({.type = FrameType::kHello, .request_id = 1}, hello.Encode(), {}));
+  };
+  auto without = ConnectRaw();
+  greet(*without);
+  ASSERT_TRUE(without->Send({.type = FrameType::kSlabRegister, .request_id = 2},
+                            net::SlabRegister{1, kSlabSize}.Encode(), {}));
+  EXPECT_TRUE(IsClosed(*without));
+
+  auto many = ConnectRaw();
+  greet(*many);
+  const auto slab = MakeSlab();
+  for (std::uint64_t i = 2; i < 200; ++i)
+    ASSERT_TRUE(many->SendDescriptor({.type = FrameType::kPing, .request_id = i}, {}, slab.fd()));
+  EXPECT_TRUE(IsClosed(*many));
+  ExpectServing();
+}
+
+TEST_F(SlabReadsTest, ClientsThatVanishWithReadsUnderWayHarmNobody) {
+  std::mt19937 random(test::Seed());
+  for (int round = 0; round < 60; ++round) {
+    auto channel = Connect();
+    auto slab = MakeSlab();
+    ASSERT_TRUE(Register(*channel, 1, slab.fd()));
+    net::BatchRead batch;
+    batch.slab_id = 1;
+    batch.entries.assign(1 + random() % 50, {0, 0, 2'000'000, 0});
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(channel->Send(FrameType::kBatchRead, batch.Encode()));
+    // Pages are taken away as well, or all is dropped, at any moment.
+    if (random() % 2 == 0) (void)channel->Flush(Soon());
+    if (random() % 2 == 0)
+      (void)::fallocate(slab.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                        static_cast<off_t>(kSlabSize));
+  }
+  ExpectServing();
+}
+
+TEST_F(SlabReadsTest, ACancelledBatchEndsWithAStatusForEachEntry) {
+  auto channel = Connect();
+  ASSERT_TRUE(channel->hello().capabilities & net::kCapabilityCancel);
+  const auto slab = MakeSlab();
+  ASSERT_TRUE(Register(*channel, 1, slab.fd()));
+  net::BatchRead batch;
+  batch.slab_id = 1;
+  // Far more than may be read at one time, so that the request to cancel meets some not begun.
+  batch.entries.assign(20'000, {0, 0, 1'000'000, 0});
+  const auto request = channel->Send(FrameType::kBatchRead, batch.Encode());
+  ASSERT_TRUE(request);
+  ASSERT_TRUE(channel->Send(FrameType::kCancel, net::Cancel{request.value()}.Encode()));
+  ASSERT_TRUE(channel->Send(FrameType::kCancel, net::Cancel{12345}.Encode()));  // Of nothing.
+
+  net::BatchDone done;
+  for (;;) {
+    const auto header = channel->Receive(request.value(), Soon(), "the end of the batch");
+    ASSERT_TRUE(header) << header.error().message;
+    if (header.value().type == FrameType::kBatchData) continue;
+    done = net::BatchDone::Decode(channel->body()).value();
+    break;
+  }
+  EXPECT_EQ(done.ok_count + done.failed_count, 20'000U);
+  EXPECT_GT(done.failed_count, 0U);
+  for (const EntryStatus status : done.statuses)
+    EXPECT_TRUE(status == EntryStatus::kOk || status == EntryStatus::kCancelled);
+  EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+}
+
+TEST_F(SlabReadsTest, ADaemonThatOffersTcpAloneSaysSo) {
+  Daemon daemon({.transport = Server::Options::Transport::kTcp});
+  EXPECT_EQ(daemon.server().transports(), "tcp");
+  EXPECT_EQ(daemon_.server().transports(), "tcp,shm");
+  const auto channel = Channel::Connect(daemon.address(), Soon()).value();
+  EXPECT_FALSE(channel->hello().capabilities & net::kCapabilitySlabs);
+  const auto local = net::ConnectLocal(net::LocalSocketName(channel->hello().epoch), "x", Soon());
+  ASSERT_FALSE(local);
+  EXPECT_EQ(local.error().code, ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace ffrecord::server
