@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("loader") / "data.ffr"
     with ffrecord.Writer(path, {"label": "i64", "x": "f32[3]", "image": "bytes"}) as writer:
         for i in range(COUNT):
-            image = bytes([i]) * (1000 + i)
+            image = bytes([i]) * (10_000 + i)
             writer.write({"label": i, "x": np.arange(3) + i, "image": image})
     return path
 
@@ -179,7 +179,7 @@ def test_a_batch_crosses_as_one_descriptor_and_is_writable(path: Path) -> None:
     for batch in batches:
         assert batch["x"].dtype == torch.float32
         assert [bytes(t.numpy()) for t in batch["image"]] == [
-            bytes([i]) * (1000 + i) for i in batch["label"].tolist()
+            bytes([i]) * (10_000 + i) for i in batch["label"].tolist()
         ]
         batch["x"] += 1  # Pages of its own.
     del batches, batch
@@ -193,7 +193,7 @@ def send(value: Any) -> Any:  # noqa: ANN401 - whatever crosses
     return crossed.value
 
 
-@pytest.mark.parametrize("size", [1, 10_000], ids=["small", "large"])
+@pytest.mark.parametrize("size", [1, 100_000], ids=["small", "large"])
 def test_every_kind_of_batch_crosses_unchanged(path: Path, size: int) -> None:
     big = torch.arange(size, dtype=torch.float64)
     kinds = {
@@ -218,7 +218,7 @@ def test_every_kind_of_batch_crosses_unchanged(path: Path, size: int) -> None:
     assert torch.equal(found["nested"][1]["b"], torch.ones(2))
     batch = send(ffrecord.open(path).read(range(50)))
     assert batch["label"].tolist() == list(range(50))
-    assert batch["image"][7].tobytes() == bytes([7]) * 1007
+    assert batch["image"][7].tobytes() == bytes([7]) * 10_007
 
 
 def identity(batch: Any) -> Any:  # noqa: ANN401 - as it is
@@ -285,7 +285,7 @@ def test_a_file_that_is_cut_under_a_loader_costs_its_records_only(
     batches = iter(loader)
     first = next(batches)["label"].tolist()
 
-    os.truncate(copy, 30_000)
+    os.truncate(copy, 300_000)
 
     seen = first + [label for batch in labels(batches) for label in batch]
     assert first == list(range(20))
@@ -458,7 +458,7 @@ def test_a_subset_reads_the_chosen_and_replaces_within_its_order(
     path: Path, tmp_path: Path
 ) -> None:
     content = bytearray(path.read_bytes())
-    content[content.index(bytes([40]) * 1040) + 500] ^= 1
+    content[content.index(bytes([40]) * 10_040) + 500] ^= 1
     (tmp_path / "bad.ffr").write_bytes(content)
     dataset = Dataset(tmp_path / "bad.ffr", on_corrupt="replace")
     part = Subset(dataset, range(0, COUNT, 4))
@@ -498,7 +498,8 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
     assert stats["stages"]["check"] > 0
     assert stats["wait_s"] > 0
     if options.get("num_workers") and options.get("mode") != "threads":
-        assert stats["stages"]["handover"] > 0
+        assert 0 < stats["stages"]["handover"] < 600
+    assert all(0 <= seconds < 600 for seconds in stats["stages"].values())
     assert "MB/s" in stats["verdict"]
     loader.write_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

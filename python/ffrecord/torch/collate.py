@@ -16,7 +16,8 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
 
     A `Batch` is collated by column, without a Python object for each number: a tensor of shape
     (n, *shape) for numbers (bf16 is `torch.bfloat16`), a list of uint8 tensors for bytes, a list of
-    str for utf8; records without columns become a list of uint8 tensors. Samples that a transform
+    str for utf8; records without columns become a list of uint8 tensors. Tensors of bytes are views
+    of the batch: nothing is copied, and a record that was asked for twice is there once. Samples that a transform
     made are collated as `torch.utils.data.default_collate` does, but arrays of unequal shapes
     become a list of tensors where that one gives up.
     """
@@ -39,8 +40,7 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
 
 def _batch(batch: Batch) -> dict[str, Any] | list[torch.Tensor]:
     if not batch.columns:
-        # Views of one tensor: its memory crosses to another process once, not once a record.
-        return list(torch.split(torch.from_numpy(batch.data), np.diff(batch.offsets).tolist()))
+        return list(map(torch.from_numpy, batch.records()))
     types = {column.name: column for column in batch.column_types}
     return {name: _column(batch, types[name]) for name in batch.columns}
 
@@ -52,6 +52,4 @@ def _column(batch: Batch, column: Column) -> torch.Tensor | list[Any]:
         return tensor.view(torch.bfloat16) if column.type == "bf16" else tensor
     if column.type == "utf8":
         return list(values)
-    sizes = [len(value) for value in values]
-    joined = np.concatenate(values) if values else np.empty(0, np.uint8)
-    return list(torch.split(torch.from_numpy(joined), sizes))
+    return [torch.from_numpy(value) for value in values]

@@ -21,8 +21,8 @@ from ffrecord.shared_memory import map_copy_on_write, sealed_copy
 from ffrecord.stages import Stages, numbers_of
 
 _ALIGNMENT = 64
-# Below this a pickle is cheaper than a descriptor.
-_SHARE_FROM_BYTES = 16 << 10
+# Below this a pipe is faster than a descriptor, which takes a handshake.
+_SHARE_FROM_BYTES = 512 << 10
 
 
 class Crossing:
@@ -128,10 +128,10 @@ def _receive(
         block = map_copy_on_write(fd, sum(size + -size % _ALIGNMENT for size in sizes))
     finally:
         os.close(fd)
-    views, begin = [], 0
+    views, at = [], 0
     for size in sizes:
-        views.append(block[begin : begin + size])
-        begin += size + -size % _ALIGNMENT
+        views.append(block[at : at + size])
+        at += size + -size % _ALIGNMENT
     crossing = Crossing(pickle.loads(pickled, buffers=views), worker, numbers)
     crossing.received_s = time.perf_counter() - begin
     return crossing
