@@ -15,25 +15,26 @@ bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` a
 """
 
 import os
-import warnings
 from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, process_background
-from ffrecord.checkpoint.ranks import Box, Group, PeerError, together
-from ffrecord.checkpoint.restore import MismatchError, Restorer
+from ffrecord.checkpoint.loading import OnCorrupt, load
+from ffrecord.checkpoint.ranks import Box, Group, PeerError
+from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
 from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
 from ffrecord.checkpoint.tensors import Memory, memory_of
-from ffrecord.checkpoint.values import decode
+from ffrecord.errors import CorruptionError
 
 __all__ = [
     "BusyError",
     "Commit",
     "Group",
     "MismatchError",
+    "OnCorrupt",
     "PeerError",
     "PendingSave",
     "PerRank",
@@ -48,6 +49,7 @@ __all__ = [
     "rng_state",
     "save",
     "set_rng_state",
+    "verify",
 ]
 
 _list = list  # The public `list` below hides the builtin.
@@ -147,72 +149,6 @@ def async_save(
     )
 
 
-def load(
-    target: Target,
-    state: object = None,
-    *,
-    step: int | Literal["latest"] = "latest",
-    strict: bool = True,
-    elastic: bool = False,
-    group: Group | None = None,
-    timeout_s: float = 30.0,
-) -> object:
-    """Load a checkpoint, whatever number of ranks saved it.
-
-    Args:
-        target: as for `save`.
-        state: what to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
-            filled in place, values in dicts and lists are replaced, objects get their
-            `load_state_dict` called; None takes whatever is stored in its place. Nothing is
-            touched unless all of it fits. Without a state everything is made anew, as NumPy arrays.
-        step: which; "latest" is the newest that is whole. If newer ones are damaged, a warning
-            says so.
-        strict: paths that only one of both has are an error; otherwise they are left alone.
-        elastic: at another number of ranks, leave `PerRank` values as they are in `state`.
-        group: the ranks that load together: all load the same step, and each its `PerRank` values.
-        timeout_s: for each call to a daemon.
-
-    Returns:
-        The state; a new one where it could not be filled in place.
-
-    Raises:
-        FileNotFoundError: no such step, or none at all.
-        CorruptionError: bytes fail a check; names the file. Tensors may then be partly filled.
-        MismatchError: a ValueError that lists every path that does not fit.
-        PeerError: another rank failed.
-    """
-    rank, size = (0, 1) if group is None else (group.rank, group.size)
-    where = os.fspath(target)
-    opened: _list[_ffrecord.CheckpointReader] = []
-
-    def open_step(wanted: int | None) -> object:
-        opened.append(_ffrecord.CheckpointReader(where, wanted, timeout_s))
-        return opened[-1].commit[0]
-
-    # Rank 0 decides which step is the latest, for a save may be under way.
-    asked = None if step == "latest" else step
-    chosen = together(group, lambda: open_step(asked) if rank == 0 else None)[0]
-    if rank != 0:
-        together(group, lambda: open_step(chosen if isinstance(chosen, int) else None))
-    else:
-        together(group, lambda: None)
-    reader = opened[0]
-    for message in reader.skipped:
-        warnings.warn(f"passed over a damaged checkpoint: {message}", stacklevel=2)
-
-    restorer = Restorer(reader, rank, size, elastic)
-    filled: _list[object] = []
-
-    def plan() -> None:
-        tree = decode(reader.tree)
-        filled.append(restorer.fresh(tree) if state is None else restorer.into(state, tree))
-        restorer.check(strict)
-
-    together(group, plan)
-    together(group, restorer.run)
-    return filled[0]
-
-
 def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
     """The newest checkpoint that is whole, which `load` would take; None if there is none."""
     try:
@@ -225,6 +161,28 @@ def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
 def list(target: Target, *, timeout_s: float = 30.0) -> _list[Commit]:
     """The committed checkpoints whose root manifest verifies, in the order of their steps."""
     return [Commit(*found) for found in _ffrecord.list_checkpoints(os.fspath(target), timeout_s)]
+
+
+def verify(
+    target: Target, step: int | Literal["latest"] = "latest", *, timeout_s: float = 30.0
+) -> _list[str]:
+    """Read every byte of a checkpoint; what is wrong with it, a message for each bad block.
+
+    Manifests are checked first: where they are damaged, their message is the only one.
+
+    Raises:
+        FileNotFoundError: no such step, or none at all.
+    """
+    where = os.fspath(target)
+    if step == "latest":
+        steps = [commit.step for commit in list(target, timeout_s=timeout_s)]
+        wanted = max(steps, default=None)
+    else:
+        wanted = step
+    try:
+        return _ffrecord.CheckpointReader(where, wanted, timeout_s).verify()
+    except CorruptionError as error:
+        return [str(error)]
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:

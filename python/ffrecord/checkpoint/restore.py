@@ -96,9 +96,12 @@ class Restorer:
                 self.missing if strict else [], self.extra if strict else [], self.different
             )
 
-    def run(self) -> None:
-        """Reads all tensors, verified, then hands objects their state."""
+    def read(self) -> None:
+        """Reads all tensors, verified."""
         self.reader.read(self.wanted)
+
+    def finish(self) -> None:
+        """Puts values where they belong, and hands objects their state."""
         for destination in self.destinations:
             destination.finish()
         for container, key, value in self.assignments:
