@@ -54,6 +54,8 @@ class Outcome:
     arms: list[Arm]
     values: dict[str, list[float]]
     ratios: dict[str, tuple[str, str]]  # key -> (arm of ours, arm of reference)
+    # What is no ratio: key -> values, one for each round. The key ends in its unit.
+    figures: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -93,6 +95,8 @@ def report(name: str, settings: Settings, outcome: Outcome) -> dict[str, Any]:
         "unit": outcome.unit,
         "ratios": {key: spread(values)["median"] for key, values in by_round.items()},
         "ratios_iqr": {key: spread(values)["iqr"] for key, values in by_round.items()},
+        "figures": {key: spread(values)["median"] for key, values in outcome.figures.items()},
+        "figures_iqr": {key: spread(values)["iqr"] for key, values in outcome.figures.items()},
         "arms": [
             {
                 "name": arm.name,
@@ -133,6 +137,10 @@ def table(found: dict[str, Any]) -> str:
     rows.append(("ratio", "median", "IQR", ""))
     for key, value in found["ratios"].items():
         rows.append((key, f"{value:.2f}", f"{found['ratios_iqr'][key]:.2f}", ""))
+    if found["figures"]:
+        rows += [("", "", "", ""), ("figure", "median", "IQR", "")]
+    for key, value in found["figures"].items():
+        rows.append((key, readable(value), readable(found["figures_iqr"][key]), ""))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
         f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip()
@@ -145,6 +153,17 @@ def table(found: dict[str, Any]) -> str:
         f"Linux {about['kernel']}, load {about['load']:.1f}"
     )
     return "\n".join(lines)
+
+
+def readable(value: float) -> str:
+    """Format a figure: small ones need digits behind the point, large ones none."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def free_bytes(folder: pathlib.Path) -> int:
+    """How much may be written below a folder."""
+    free = os.statvfs(folder)
+    return free.f_bavail * free.f_frsize
 
 
 def program(settings: Settings, name: str) -> pathlib.Path:

@@ -211,6 +211,8 @@ Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schem
                                               : FFR_TRY(EncodeMetadata(options.metadata));
   AtomicFile::Options file_options;
   file_options.replace = options.replace;
+  file_options.direct = true;
+  file_options.buffer_size_bytes = kWriteSizeBytes;
   auto output = std::make_unique<AtomicOutput>(
       FFR_TRY(AtomicFile::Create(path, file_options, std::move(internals.engine))));
   const std::vector<std::byte> schema_section =

@@ -127,6 +127,8 @@ Result<V1Writer> CreateV1Writer(const std::filesystem::path& path, std::uint64_t
                                                   ", must be below 2^48"};
   const V1Header header{0, record_count};
   AtomicFile::Options options;
+  options.direct = true;
+  options.buffer_size_bytes = kWriteSizeBytes;
   options.replace = replace;
   options.expected_size_bytes = header.metadata_size_bytes();
   auto file = FFR_TRY(AtomicFile::Create(path, options, std::move(engine)));

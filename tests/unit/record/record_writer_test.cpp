@@ -152,13 +152,13 @@ TEST(V1WriterTest, TablesLargerThanWhatIsKeptInMemoryAreRight) {
   EXPECT_EQ(reader.file(0).fingerprint, file.summary().fingerprint);
 }
 
-// Writes 3 MiB with `engine`. True if Close() succeeded.
+// Writes 6 MB, several of the writer's pieces, with `engine`. True if Close() succeeded.
 bool WriteWith(const std::filesystem::path& path, int version, std::unique_ptr<IoEngine> engine) {
   const std::string record(300'000, 'w');
   const auto all = [&](auto writer) {
     if (!writer) return false;
     bool failed = false;
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < 20; ++i) {
       const auto written = writer.value().Write(AsBytes(record));
       EXPECT_FALSE(failed && written) << "a failed writer goes on";
       failed = failed || !written;
@@ -167,7 +167,7 @@ bool WriteWith(const std::filesystem::path& path, int version, std::unique_ptr<I
     EXPECT_FALSE(failed && closed) << "a failed writer publishes";
     return bool(closed);
   };
-  if (version == 1) return all(CreateV1Writer(path, 10, true, std::move(engine)));
+  if (version == 1) return all(CreateV1Writer(path, 20, true, std::move(engine)));
   WriterInternals internals;
   internals.engine = std::move(engine);
   return all(CreateRecordWriter(path, {}, {.replace = true}, std::move(internals)));
@@ -183,7 +183,7 @@ TEST(FailingDiskTest, EveryFailureIsReportedAndTheOldFileSurvives) {
             const bool closed = WriteWith(folder / "a.ffr", version, std::move(engine));
             EXPECT_EQ(closed, !was_hit());
             if (closed) {
-              EXPECT_EQ(OpenOne(folder / "a.ffr").value().record_count(), 10U);
+              EXPECT_EQ(OpenOne(folder / "a.ffr").value().record_count(), 20U);
             } else {
               EXPECT_EQ(test::ReadFile(folder / "a.ffr"), "old");
             }
@@ -204,7 +204,7 @@ TEST(FailingDiskTest, ShortTransfersAreContinued) {
         folder / "a.ffr", version,
         std::make_unique<test::FaultyEngine>(MakeIoEngine(kThreadEngineDepth).value(), faults)));
     const auto records = test::ReadAll(OpenOne(folder / "a.ffr").value());
-    EXPECT_EQ(records, std::vector<std::string>(10, std::string(300'000, 'w')));
+    EXPECT_EQ(records, std::vector<std::string>(20, std::string(300'000, 'w')));
   }
 }
 
@@ -229,7 +229,7 @@ TEST(KilledWriterTest, LeavesAWholeFileOrNone) {
     ++whole;
     const auto reader = OpenOne(folder / "a.ffr");
     ASSERT_TRUE(reader) << reader.error().message;
-    EXPECT_EQ(test::ReadAll(reader.value()).size(), 10U);
+    EXPECT_EQ(test::ReadAll(reader.value()).size(), 20U);
   }
   std::cout << whole << " of 100 were done before the kill" << std::endl;
 }
