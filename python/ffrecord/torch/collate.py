@@ -17,9 +17,10 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     A `Batch` is collated by column, without a Python object for each number: a tensor of shape
     (n, *shape) for numbers (bf16 is `torch.bfloat16`), a list of uint8 tensors for bytes, a list of
     str for utf8; records without columns become a list of uint8 tensors. Tensors of bytes are views
-    of the batch: nothing is copied, and a record that was asked for twice is there once. Samples that a transform
-    made are collated as `torch.utils.data.default_collate` does, but arrays of unequal shapes
-    become a list of tensors where that one gives up.
+    of the batch: nothing is copied, and a record that was asked for twice is there once.
+
+    Samples that a transform made are collated as `torch.utils.data.default_collate` does, but
+    arrays of unequal shapes become a list of tensors where that one gives up.
     """
     if isinstance(samples, Batch):
         return _batch(samples)
