@@ -19,10 +19,12 @@ from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, process_background
+from ffrecord.checkpoint.difference import Difference, diff
 from ffrecord.checkpoint.loading import OnCorrupt, load
 from ffrecord.checkpoint.ranks import Box, Group, PeerError
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
+from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
@@ -32,6 +34,7 @@ from ffrecord.errors import CorruptionError
 __all__ = [
     "BusyError",
     "Commit",
+    "Difference",
     "Group",
     "MismatchError",
     "OnCorrupt",
@@ -41,6 +44,9 @@ __all__ = [
     "Shard",
     "TornStageError",
     "async_save",
+    "diff",
+    "export_safetensors",
+    "import_safetensors",
     "latest",
     "list",
     "load",

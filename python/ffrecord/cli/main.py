@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import ffrecord
+from ffrecord.cli.checkpoint import checkpoint
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
 from ffrecord.cli.doctor import examine, show_findings
 from ffrecord.cli.topology import topology
@@ -142,6 +143,7 @@ def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
 
 
 cli.add_command(topology)
+cli.add_command(checkpoint)
 
 
 def main() -> int:

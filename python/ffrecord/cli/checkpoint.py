@@ -1,0 +1,95 @@
+"""ffrecord checkpoint: look at checkpoints, check them, move them from and to other formats."""
+
+import dataclasses
+import json
+
+import click
+
+import ffrecord.checkpoint as ckpt
+from ffrecord.cli.console import EXIT_DAMAGE
+from ffrecord.cli.units import show_size
+
+
+@click.group()
+def checkpoint() -> None:
+    """Look at checkpoints: TARGET is a run's folder, or ffrecord://HOST/RUN."""
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_step = click.option(
+    "--step", type=click.IntRange(0), help="Which checkpoint; by default the latest."
+)
+
+
+@checkpoint.command()
+@click.argument("target")
+@_as_json
+def ls(target: str, as_json: bool) -> None:
+    """List the committed steps of TARGET."""
+    commits = ckpt.list(target)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(commit) for commit in commits]))
+        return
+    click.echo(f"{'step':>12}{'size':>12}  attempt")
+    for commit in commits:
+        click.echo(f"{commit.step:>12}{show_size(commit.size_bytes):>12}  {commit.attempt}")
+
+
+@checkpoint.command()
+@click.argument("target")
+@_step
+@_as_json
+def verify(target: str, step: int | None, as_json: bool) -> None:
+    """Check every byte of a checkpoint; exit 3 if one is not as it was written."""
+    damage = ckpt.verify(target, "latest" if step is None else step)
+    if as_json:
+        click.echo(json.dumps({"damage": damage}))
+    else:
+        click.echo("\n".join(damage) if damage else "every byte is as it was written")
+    if damage:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+@checkpoint.command()
+@click.argument("target")
+@click.argument("first", type=click.IntRange(0))
+@click.argument("second", type=click.IntRange(0))
+@_as_json
+def diff(target: str, first: int, second: int, as_json: bool) -> None:
+    """Say what differs between the steps FIRST and SECOND."""
+    found = ckpt.diff((target, first), (target, second))
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found)))
+        return
+    for sign, paths in (("-", found.only_first), ("+", found.only_second), ("~", found.different)):
+        for path in paths:
+            click.echo(f"{sign} {path}")
+
+
+@checkpoint.command()
+@click.argument("target")
+@click.argument("file", type=click.Path(dir_okay=False))
+@_step
+@click.option("--prefix", default="", help="Only what is below this path, such as model.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE.")
+def export(target: str, file: str, step: int | None, prefix: str, overwrite: bool) -> None:
+    """Write the tensors of a checkpoint to FILE, in the safetensors format."""
+    commit = ckpt.export_safetensors(
+        target,
+        file,
+        step="latest" if step is None else step,
+        prefix=prefix,
+        overwrite=overwrite,
+    )
+    click.echo(f"step {commit.step} is in {file}")
+
+
+@checkpoint.command(name="import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("target")
+@click.option("--step", type=click.IntRange(0), required=True, help="The checkpoint's name.")
+@click.option("--prefix", default="", help="The key to put everything below, such as model.")
+def import_(file: str, target: str, step: int, prefix: str) -> None:
+    """Save what FILE, in the safetensors format, holds as a checkpoint of TARGET."""
+    commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
+    click.echo(f"step {commit.step} of {target}: {show_size(commit.size_bytes)}")
