@@ -18,10 +18,10 @@ namespace ffrecord {
 // Bytes are appended through a buffer to an unnamed file (O_TMPFILE; where the file system has
 // none, a temporary name that does not end in .ffr). Publish() writes the rest, syncs, gives it
 // its name, and syncs the folder. Destroyed before that, or killed, it leaves nothing (a kill while
-// there is a temporary name, as for an instant in each replacement, leaves that name:
-// .ffrecord-*.tmp in the same folder). A failed write or sync poisons the file: it is never
-// retried, and every later call fails with the first error. Thread-bound; needs an engine of its
-// own, which it owns.
+// there is a temporary name, as for an instant in each replacement, leaves that name,
+// .ffrecord-*.tmp in the same folder, which the next replacement there removes). A failed write or
+// sync poisons the file: it is never retried, and every later call fails with the first error.
+// Thread-bound; needs an engine of its own, which it owns.
 class AtomicFile {
  public:
   struct Options {

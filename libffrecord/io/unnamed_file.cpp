@@ -1,6 +1,8 @@
 #include "libffrecord/io/unnamed_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string_view>
 
 #include "libffrecord/io/file.h"
@@ -18,6 +21,8 @@ namespace ffrecord {
 namespace {
 
 constexpr mode_t kMode = 0666;  // Less the umask.
+constexpr std::string_view kTemporaryBegin = ".ffrecord-";
+constexpr std::string_view kTemporaryEnd = ".tmp";
 
 // How the kernel names an open file; how it is linked without privileges.
 std::string SelfPath(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
@@ -28,9 +33,52 @@ std::string RandomName() {
     number =
         static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   std::array<char, 40> name{};
-  std::snprintf(name.data(), name.size(), ".ffrecord-%016llx.tmp",
-                static_cast<unsigned long long>(number));
+  std::snprintf(name.data(), name.size(), "%s%016llx%s", kTemporaryBegin.data(),
+                static_cast<unsigned long long>(number), kTemporaryEnd.data());
   return name.data();
+}
+
+bool IsTemporaryName(std::string_view name) {
+  return name.size() == kTemporaryBegin.size() + 16 + kTemporaryEnd.size() &&
+         name.starts_with(kTemporaryBegin) && name.ends_with(kTemporaryEnd);
+}
+
+// A living writer holds the lock of its file from before it has a temporary name until it has none
+// any more. Where there are no locks, nothing is collected.
+bool TryLock(int fd) {
+  int status = 0;
+  do {
+    status = ::flock(fd, LOCK_EX | LOCK_NB);
+  } while (status != 0 && errno == EINTR);
+  return status == 0;
+}
+
+// Whether `name` in `folder` is the file of `fd`.
+bool IsNameOf(int folder, const char* name, int fd) {
+  struct stat named {};
+  struct stat opened {};
+  return ::fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && ::fstat(fd, &opened) == 0 &&
+         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+// Removes the temporary names that killed writers left in `folder`. What fails is left for another
+// time.
+void CollectLeftovers(int folder) {
+  const int again = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (again < 0) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(again), &::closedir);
+  if (!entries) {
+    ::close(again);
+    return;
+  }
+  while (const dirent* entry = ::readdir(entries.get())) {
+    if (!IsTemporaryName(entry->d_name)) continue;
+    const UniqueFd file(
+        ::openat(folder, entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+    // With the lock in our hands nobody gives the file another name.
+    if (file && TryLock(file.get()) && IsNameOf(folder, entry->d_name, file.get()))
+      ::unlinkat(folder, entry->d_name, 0);
+  }
 }
 
 // What a file system says that has no unnamed files.
@@ -67,6 +115,7 @@ Result<void> UnnamedFile::Open() {
   folder_ = UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_) return ErrnoError("open folder", folder, errno);
   if (auto checked = CheckName(); !checked) return checked;
+  if (replace_) CollectLeftovers(folder_.get());
 
   // Only /proc can name an unnamed file later.
   if (::access("/proc/self/fd", F_OK) != 0) return OpenTemporary();
@@ -92,14 +141,21 @@ Result<void> UnnamedFile::CheckName() const {
 }
 
 Result<void> UnnamedFile::OpenTemporary() {
-  do {
+  if (!replace_) CollectLeftovers(folder_.get());
+  while (true) {
     temporary_name_ = RandomName();
     fd_ = UniqueFd(::openat(folder_.get(), temporary_name_.c_str(),
                             O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kMode));
-  } while (!fd_ && errno == EEXIST);
-  if (fd_) return {};
+    if (!fd_ && errno == EEXIST) continue;
+    if (!fd_) break;
+    TryLock(fd_.get());
+    // Another may have collected it before it was locked.
+    struct stat status {};
+    if (::fstat(fd_.get(), &status) != 0 || status.st_nlink > 0) return {};
+  }
+  const int failure = errno;
   temporary_name_.clear();
-  return ErrnoError("create a file beside", path_, errno);
+  return ErrnoError("create a file beside", path_, failure);
 }
 
 UniqueFd UnnamedFile::OpenDirect() const {
@@ -130,6 +186,7 @@ Result<void> UnnamedFile::Publish() {
     return Error{ErrorCode::kConflict,
                  "publish " + path_.string() + ": another writer has created it meanwhile"};
   if (failure != 0) return ErrnoError("publish", path_, failure);
+  if (!temporary_name_.empty()) ::flock(fd_.get(), LOCK_UN);  // For those who append to it.
   temporary_name_.clear();
   // EINVAL: this file system has nothing to sync in a folder.
   if (::fsync(folder_.get()) != 0 && errno != EINVAL)
@@ -142,6 +199,7 @@ int UnnamedFile::LinkOrRename() {
   const int linked = LinkTo(name_);
   if (linked != EEXIST || !replace_) return linked;
   // Nothing links over a file; a rename of a name does. A kill in between leaves that name.
+  TryLock(fd_.get());
   int status = EEXIST;
   for (std::string name; status == EEXIST;) {
     name = RandomName();

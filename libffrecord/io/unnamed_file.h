@@ -14,6 +14,9 @@ namespace ffrecord {
 // has none, a temporary name that does not end in .ffr and is removed by the destructor (of the
 // process that made it, not of a forked child). Stays in its folder if the process changes its
 // working directory or the folder is renamed.
+//
+// A temporary name that a killed process left is removed by the next file that may need such a name
+// in that folder: living writers hold their file's lock (flock) as long as it has one.
 class UnnamedFile {
  public:
   // For later use as `path`. Fails with kNotFound if the folder does not exist, with kConflict if
