@@ -124,7 +124,18 @@ Result<void> RecordWriter::Impl::Store(std::span<const std::byte> record,
   std::span<const std::byte> stored = record;
   if (compressor)
     if (const auto frame = compressor->Compress(record); !frame.empty()) stored = frame;
-  FFR_TRY(stream.AddRecord(record, stored));
+  return AddRecord(record, stored);
+}
+
+Result<void> RecordWriter::Impl::WriteStored(std::span<const std::byte> raw,
+                                             std::span<const std::byte> stored) {
+  FFR_TRY(Usable());
+  return Kept(AddRecord(raw, stored));
+}
+
+Result<void> RecordWriter::Impl::AddRecord(std::span<const std::byte> raw,
+                                           std::span<const std::byte> stored) {
+  FFR_TRY(stream.AddRecord(raw, stored));
   if (stream.segment_is_full()) return EndSegment();
   return {};
 }
@@ -142,8 +153,7 @@ Result<void> RecordWriter::Impl::CommitIfDue(std::uint64_t next_size_bytes) {
 }
 
 Result<void> RecordWriter::Impl::Commit() {
-  const bool is_new =
-      !is_append() || uncommitted_bytes() > 0 || held || !metadata_section.empty();
+  const bool is_new = !is_append() || uncommitted_bytes() > 0 || held || !metadata_section.empty();
   return is_new ? Kept(EndCommit()) : Result<void>();
 }
 
@@ -192,9 +202,10 @@ class AtomicOutput final : public V2Output {
 
 }  // namespace
 
-Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schema schema,
-                                        const RecordWriter::Options& options,
-                                        WriterInternals internals) {
+Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesystem::path& path,
+                                                             Schema schema,
+                                                             const RecordWriter::Options& options,
+                                                             WriterInternals internals) {
   FFR_TRY(CheckOptions(options));
   FFR_ASSERT(internals.pages_per_segment >= 1);
   FFR_ASSERT(internals.pages_per_segment <= V2Header::kPagesPerSegmentMax);
@@ -226,7 +237,14 @@ Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schem
   if (!options.dictionary.empty()) FFR_TRY(impl->UseDictionary(options.dictionary));
   if (options.train_dictionary_bytes != 0) impl->held.emplace(options.train_dictionary_bytes);
   impl->metadata_section = metadata;
-  return RecordWriter(std::move(impl));
+  return impl;
+}
+
+Result<RecordWriter> CreateRecordWriter(const std::filesystem::path& path, Schema schema,
+                                        const RecordWriter::Options& options,
+                                        WriterInternals internals) {
+  return RecordWriter(
+      FFR_TRY(MakeRecordWriter(path, std::move(schema), options, std::move(internals))));
 }
 
 Result<RecordWriter> RecordWriter::Create(const std::filesystem::path& path, Schema schema,
@@ -240,6 +258,8 @@ RecordWriter& RecordWriter::operator=(RecordWriter&&) noexcept = default;
 RecordWriter::~RecordWriter() = default;
 
 std::uint64_t RecordWriter::record_count() const noexcept { return impl_->record_count(); }
+
+const Schema& RecordWriter::schema() const noexcept { return impl_->schema; }
 
 Result<void> RecordWriter::Write(std::span<const std::byte> record) { return impl_->Write(record); }
 

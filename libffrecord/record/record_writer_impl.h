@@ -81,6 +81,8 @@ struct RecordWriter::Impl {
   // Compresses what follows with this dictionary, of zstd's format.
   Result<void> UseDictionary(std::span<const std::byte> dictionary);
   Result<void> Write(std::span<const std::byte> record);
+  // A record that is stored as its maker stored it; not checked against the schema.
+  Result<void> WriteStored(std::span<const std::byte> raw, std::span<const std::byte> stored);
   // What is new, if anything is. Requires Usable().
   Result<void> Commit();
   Result<WriteSummary> Close();
@@ -91,8 +93,15 @@ struct RecordWriter::Impl {
   Result<void> EndTraining();
   std::uint64_t uncommitted_bytes() const noexcept;
   Result<void> CommitIfDue(std::uint64_t next_size_bytes);
+  Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
   Result<void> EndSegment();
   Result<void> EndCommit();
 };
+
+// What CreateRecordWriter makes a RecordWriter of.
+Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesystem::path& path,
+                                                             Schema schema,
+                                                             const RecordWriter::Options& options,
+                                                             WriterInternals internals);
 
 }  // namespace ffrecord

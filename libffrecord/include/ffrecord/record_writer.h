@@ -91,7 +91,8 @@ class FFR_EXPORT RecordWriter {
   // Adds one record made of `fields`, one for each column of the schema, in its order.
   Result<void> WriteFields(std::span<const std::span<const std::byte>> fields);
 
-  std::uint64_t record_count() const noexcept;
+  std::uint64_t record_count() const noexcept;  // Those of the old file included.
+  const Schema& schema() const noexcept;
 
   // Makes what was appended so far durable and visible to those who open the file from now on. If
   // nothing was, does nothing. Fails with kInvalidArgument if the file is new: it is visible after

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "child.h"
 #include "faulty_engine.h"
@@ -386,6 +387,47 @@ TEST(FailingDiskTest, ShortTransfersOfAnAppendAreContinued) {
             2);
   EXPECT_EQ(OpenOne(file.path()).value().record_count(), 20U);
   ExpectWhole(file.path());
+}
+
+// The kernel takes a killed process's requests apart, and lets go of its lock, in its own time.
+void WaitUntilUnlocked(const std::filesystem::path& path) {
+  while (true) {
+    const auto writer = RecordWriter::Append(path, {});
+    if (writer || writer.error().code != ErrorCode::kConflict) return;
+    std::this_thread::yield();
+  }
+}
+
+TEST(KilledAppendTest, EverySystemCallLeavesTheLastCommitAndTheNextAppendGoesOn) {
+  if (!MakeUringEngine(8)) GTEST_SKIP() << "io_uring is refused, and threads are not traced";
+  std::array<int, 21> seen{};
+  for (std::size_t kill_at = 1;; ++kill_at) {
+    SCOPED_TRACE(kill_at);
+    const TestFile file(Numbers(0, 10));
+    if (kill_at % 2 == 0) {  // On top of an append that was killed before.
+      auto writer = RecordWriter::Append(file.path(), {}).value();
+      for (int i = 0; i < 8; ++i) ASSERT_TRUE(writer.Write(AsBytes(std::string(300'000, 'x'))));
+    }
+    const auto calls = test::TraceInChild(
+        [] {}, [&] { AppendWith(file.path(), MakeIoEngine(8).value()); }, kill_at);
+    if (!calls) GTEST_SKIP() << "no tracing here";
+    const auto reader = OpenOne(file.path());
+    ASSERT_TRUE(reader) << reader.error().message;
+    const std::uint64_t count = reader.value().record_count();
+    ASSERT_TRUE(count == 10 || count == 15 || count == 20) << count;
+    ++seen[count];
+    auto expected = Numbers(0, 10);
+    expected.resize(count, std::string(300'000, 'w'));
+    EXPECT_TRUE(test::ReadAll(reader.value()) == expected);
+    WaitUntilUnlocked(file.path());
+    Append(file.path(), {"next"});
+    EXPECT_EQ(OpenOne(file.path()).value().record_count(), count + 1);
+    ExpectWhole(file.path());
+    if (calls->size() < kill_at) break;
+  }
+  EXPECT_GT(seen[10], 5);
+  EXPECT_GT(seen[15], 3);
+  EXPECT_GT(seen[20], 0);
 }
 
 }  // namespace

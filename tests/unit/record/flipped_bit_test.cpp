@@ -69,6 +69,8 @@ bool IsReported(const std::shared_ptr<test::MemoryFiles>& file, const Seen& writ
         << reader.error().message;
     return true;
   }
+  // The newest commit is damaged: it is said that the one before is shown.
+  if (!reader.value().file(0).warnings.empty()) return true;
   EXPECT_EQ(reader.value().record_count(), written.records.size());
   if (reader.value().record_count() != written.records.size()) return false;
   EXPECT_TRUE(reader.value().schema() == written.schema);

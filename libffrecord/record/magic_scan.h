@@ -1,0 +1,17 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "libffrecord/record/file_window.h"
+
+namespace ffrecord {
+
+using Magic = std::array<std::uint8_t, 4>;
+
+// The offset of the first `magic` at or behind `offset_bytes` of a file of `size_bytes`, or
+// `size_bytes` if there is none. Blocks that cannot be read hold none.
+std::uint64_t FindMagic(FileWindow& window, std::uint64_t size_bytes, const Magic& magic,
+                        std::uint64_t offset_bytes);
+
+}  // namespace ffrecord

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ffrecord/metadata.h>
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/zstd_codec.h"
+#include "libffrecord/record/file_window.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+// What a damaged version 2 file still says of itself, its records apart.
+struct Survey {
+  V2Header header;  // If the file's is damaged, one that fits what was found.
+  Schema schema;
+  std::vector<std::vector<std::byte>> dictionary_sections;
+  std::vector<ZstdDictionary> dictionaries;  // The same, prepared.
+  Metadata metadata;
+  std::optional<std::uint64_t> record_count;  // Of the newest commit, if there is one.
+  std::vector<std::string> losses;            // For people.
+};
+
+// Looks for header, commits and sections: where they ought to be, and if something is missing, in
+// all of the file. `window` is over file 0 of `source`. None if the file has neither a header nor a
+// tail of version 2. Fails with kInvalidArgument if the file needs a newer library, or as MapIndex.
+Result<std::optional<Survey>> SurveyDamagedFile(const RangeReader& source, FileWindow& window);
+
+}  // namespace ffrecord
