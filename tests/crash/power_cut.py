@@ -35,7 +35,7 @@ class Change:
     """One change: of a file's bytes or size, or of a folder's names."""
 
     node: Node
-    kind: str  # "write", "size", "link", "unlink" or "rename"
+    kind: str  # "write", "size" (at least), "cut" (to a size), "link", "unlink" or "rename"
     offset: int = 0
     content: bytes = b""
     name: str = ""
@@ -58,20 +58,37 @@ class Promise:
 Event = Change | Sync | Promise
 
 
-def record(command: list[str], folder: Path, trace: Path) -> tuple[Node, list[Event]]:
-    """Runs `command` and returns `folder` and what was done below it. io_uring is refused to it."""
+def record(
+    command: list[str], folder: Path, trace: Path, existing: tuple[str, ...] = ()
+) -> tuple[Node, list[Event]]:
+    """Runs `command` and returns `folder` and what was done below it. io_uring is refused to it.
+
+    The `existing` files of the folder may be changed in place: making them comes first of what was
+    done, all of it synced (`made_before` events).
+    """
+    parser = _Parser(folder, existing)
     options = ["-f", "-qq", "-y", "-xx", "-s", "4000000", "-o", str(trace)]
     refuse = ["-e", f"trace={TRACED}", "-e", "inject=io_uring_setup:error=ENOSYS"]
     subprocess.run(["strace", *options, *refuse, *command], check=True, stdout=subprocess.DEVNULL)
-    return _Parser(folder).parse(trace.read_text())
+    return parser.parse(trace.read_text())
+
+
+def made_before(existing: tuple[str, ...]) -> int:
+    """How many events of a record are the making of the existing files."""
+    return 4 * len(existing)
 
 
 class _Parser:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, existing: tuple[str, ...] = ()) -> None:
         self.root = Node(True, folder.name)
         self.nodes: dict[str, Node] = {str(folder): self.root}  # By path.
         self.fds: dict[int, Node | None] = {}
         self.events: list[Event] = []
+        for name in existing:
+            node = Node(False, name)
+            self._link(str(folder / name), node)
+            content = (folder / name).read_bytes()
+            self.events += [Change(node, "write", 0, content), Sync(node), Sync(self.root)]
 
     def parse(self, text: str) -> tuple[Node, list[Event]]:
         for line in _whole_calls(text):
@@ -143,12 +160,12 @@ class _Parser:
         self._size(arguments, offset + size)
 
     def _ftruncate(self, arguments: str, _: list[bytes], __: int) -> None:
-        self._size(arguments, int(arguments.rsplit(", ", 1)[1]))
+        self._size(arguments, int(arguments.rsplit(", ", 1)[1]), "cut")
 
-    def _size(self, arguments: str, size: int) -> None:
+    def _size(self, arguments: str, size: int, kind: str = "size") -> None:
         node = self._fd_of(arguments)
         if node is not None:
-            self.events.append(Change(node, "size", size))
+            self.events.append(Change(node, kind, size))
 
     def _fsync(self, arguments: str, _: list[bytes], __: int) -> None:
         node = self._fd_of(arguments)
@@ -192,15 +209,22 @@ class State:
     """What is on the disk after a cut."""
 
     changes: list[Change]
-    is_promised: bool
+    promise_count: int
     description: str
 
+    @property
+    def is_promised(self) -> bool:
+        """Whether anything was said to be durable."""
+        return self.promise_count > 0
 
-def states(events: list[Event], chance: random.Random, randoms: int) -> Iterator[State]:
+
+def states(
+    events: list[Event], chance: random.Random, randoms: int, first_cut: int = 0
+) -> Iterator[State]:
     """At each cut: nothing unsynced, all of it, all but one, only one, and random choices."""
-    for cut in range(len(events) + 1):
+    for cut in range(first_cut, len(events) + 1):
         past = events[:cut]
-        promised = any(isinstance(event, Promise) for event in past)
+        promised = sum(isinstance(event, Promise) for event in past)
         optional = [
             i
             for i, event in enumerate(past)
@@ -216,7 +240,7 @@ def states(events: list[Event], chance: random.Random, randoms: int) -> Iterator
 
 
 def _state(
-    past: list[Event], optional: set[int], kept: frozenset[int], promised: bool,
+    past: list[Event], optional: set[int], kept: frozenset[int], promised: int,
     chance: random.Random,
 ) -> State:  # fmt: skip
     changes = []
@@ -245,6 +269,8 @@ def materialise(root: Node, state: State, into: Path) -> None:
         content.extend(bytes(max(0, end - len(content))))
         if change.kind == "write":
             content[change.offset : end] = change.content
+        elif change.kind == "cut":
+            del content[change.offset :]
     _write_folder(root, names, contents, into)
 
 
