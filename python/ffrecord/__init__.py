@@ -7,6 +7,7 @@ from ffrecord.fileio import FileReader, FileWriter, checkFsAlign
 from ffrecord.package import PackedFolder, pack_folder
 from ffrecord.reader import FileInfo, Reader, open
 from ffrecord.records import Records
+from ffrecord.repairing import RepairReport, repair
 from ffrecord.served import Published, list_published, publish, remove_published
 from ffrecord.verification import FileReport, verify
 from ffrecord.views import concat, mix
@@ -25,6 +26,7 @@ __all__ = [
     "Published",
     "Reader",
     "Records",
+    "RepairReport",
     "UnavailableError",
     "WriteSummary",
     "Writer",
@@ -37,5 +39,6 @@ __all__ = [
     "pack_folder",
     "publish",
     "remove_published",
+    "repair",
     "verify",
 ]

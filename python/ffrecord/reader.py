@@ -112,6 +112,15 @@ class Reader(Records):
         inner = self._open()
         return tuple(_file_info(inner.file(number)) for number in range(inner.file_count))
 
+    def metadata(self, file_index: int = 0) -> dict[str, bytes]:
+        """What was kept with one of the files when it was written, by name; read and checked now.
+
+        Raises:
+            IndexError: there is no such file.
+            CorruptionError: it is damaged.
+        """
+        return self._open().metadata(file_index)
+
     @property
     def size_bytes(self) -> int:
         """Of all files."""

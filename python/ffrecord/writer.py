@@ -33,6 +33,10 @@ class Writer:
     ...     writer.write({"image": png, "label": 3})
 
     Leaving the block publishes the file; leaving it by an exception leaves nothing behind.
+
+    With `append`, records are added to a file that is there, which keeps its schema: in place, by
+    one writer at a time. What was written counts when it is committed: by `commit`, by `close`, and
+    each 64 MiB. Leaving the block by an exception, or a kill, leaves the file at its last commit.
     """
 
     def __init__(
@@ -44,8 +48,10 @@ class Writer:
         level: int = 3,
         align: int = 1,
         replace: bool = False,
+        append: bool = False,
+        metadata: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Start a file.
+        """Start a file, or go on with one.
 
         Args:
             path: where the file will be; its folder must be there.
@@ -54,10 +60,13 @@ class Writer:
             level: of the compression, 1 to 19.
             align: of each record in the file, in bytes: 1, or 512 or 4096 for direct reads.
             replace: replace a file of that name.
+            append: add to the file of that name, compressed if it was begun so.
+            metadata: values to keep with the file, by name, 16 MiB in all; `Reader.metadata`
+                gives them back. In an append they replace those of the file; None keeps them.
 
         Raises:
-            ValueError: an option or the schema is wrong.
-            ConflictError: the file exists and `replace` is False.
+            ValueError: an option or the schema is wrong, or not that of the file to add to.
+            ConflictError: the file exists and `replace` is False, or another writer adds to it.
             OSError: the folder is missing or cannot be written.
         """
         if compress not in (None, "zstd"):
@@ -65,6 +74,20 @@ class Writer:
         own_schema = parse(schema)
         self.path = os.fspath(path)
         self._summary: WriteSummary | None = None
+        if append:
+            if replace or align != 1:
+                raise ValueError("append keeps the file and its alignment: no replace, no align")
+            self._inner = _ffrecord.RecordWriter.append(
+                os.fsencode(path),
+                compress=True if compress else None,
+                level=level,
+                metadata=None if metadata is None else dict(metadata),
+            )
+            self._columns = columns_of(self._inner.schema)
+            if schema is not None and columns_of(own_schema) != self._columns:
+                self._inner.discard()
+                raise ValueError(f"append to {self.path}: its schema is another; leave it out")
+            return
         self._columns = columns_of(own_schema)
         self._inner = _ffrecord.RecordWriter.create(
             os.fsencode(path),
@@ -73,6 +96,7 @@ class Writer:
             level=level,
             align=align,
             replace=replace,
+            metadata=dict(metadata or {}),
         )
 
     def write(self, sample: BytesLike | Mapping[str, Any]) -> None:
@@ -110,6 +134,15 @@ class Writer:
             else:
                 fields.append(encode(column, value))
         self._inner.write_fields(fields)
+
+    def commit(self) -> None:
+        """Of an append: make what was written so far durable, and visible to those who open it.
+
+        Raises:
+            ValueError: the file is new; it is visible once it is closed.
+            OSError: the disk refuses; the file stays at its last commit.
+        """
+        self._inner.commit()
 
     def close(self) -> WriteSummary:
         """Write the index, put all on the disk, publish. Once is enough; twice does no harm.

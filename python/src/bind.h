@@ -20,6 +20,7 @@ void BindIoProbe(py::module_& module);
 void BindPermutation(py::module_& module);
 void BindRecordReader(py::module_& module);
 void BindRecordWriter(py::module_& module);
+void BindRepair(py::module_& module);
 void BindSchema(py::module_& module);
 void BindVerify(py::module_& module);
 void BindCheckpoint(py::module_& module);

@@ -130,6 +130,14 @@ py::dict FileOf(const CountingReader& self, std::size_t file_index) {
   return info;
 }
 
+py::dict MetadataOf(const CountingReader& self, std::size_t file_index) {
+  const Metadata metadata =
+      ValueOrRaise(WithoutGil([&] { return self.reader.metadata(file_index); }));
+  py::dict result;
+  for (const auto& [name, value] : metadata) result[py::str(name)] = Bytes(value);
+  return result;
+}
+
 }  // namespace
 
 void BindRecordReader(py::module_& module) {
@@ -145,6 +153,7 @@ void BindRecordReader(py::module_& module) {
                              [](Self self) { return Bytes(self.reader.fingerprint()); })
       .def_property_readonly("warnings", &WarningsOf)
       .def("file", &FileOf, py::arg("file_index"))
+      .def("metadata", &MetadataOf, py::arg("file_index"))
       .def("read_batch", &ReadBatch, py::arg("indices"))
       .def("stats", &StatsOf)
       .def("describe", &Describe, py::arg("index"), py::arg("status"))

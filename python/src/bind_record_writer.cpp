@@ -41,7 +41,11 @@ class Buffer {
 template <class Writer>
 class SharedWriter {
  public:
-  explicit SharedWriter(Writer writer) : writer_(std::move(writer)) {}
+  explicit SharedWriter(Writer writer) : writer_(std::move(writer)) {
+    if constexpr (requires { writer_->schema(); }) schema_ = writer_->schema();
+  }
+
+  const Schema& schema() const noexcept { return schema_; }
 
   // Calls `write` on the writer. Requires the GIL, lets go of it meanwhile.
   template <class Write>
@@ -75,19 +79,40 @@ class SharedWriter {
 
   std::mutex mutex_;
   std::optional<Writer> writer_;
+  Schema schema_;
 };
 
 using Writer = SharedWriter<RecordWriter>;
 using Writer1 = SharedWriter<V1Writer>;
 
+Metadata MetadataFrom(const py::dict& values) {
+  Metadata metadata;
+  for (const auto& [name, value] : values) {
+    const Buffer buffer(value);
+    metadata.emplace(name.cast<std::string>(),
+                     std::vector(buffer.bytes().begin(), buffer.bytes().end()));
+  }
+  return metadata;
+}
+
 std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bool compress,
-                               int level, std::uint32_t align, bool replace) {
+                               int level, std::uint32_t align, bool replace,
+                               const py::dict& metadata) {
   const RecordWriter::Options options{.compress = compress,
                                       .compression_level = level,
                                       .alignment_bytes = align,
-                                      .replace = replace};
+                                      .replace = replace,
+                                      .metadata = MetadataFrom(metadata)};
   return std::make_unique<Writer>(
       ValueOrRaise(WithoutGil([&] { return RecordWriter::Create(path, schema, options); })));
+}
+
+std::unique_ptr<Writer> Append(const std::string& path, std::optional<bool> compress, int level,
+                               const std::optional<py::dict>& metadata) {
+  RecordWriter::AppendOptions options{.compress = compress, .compression_level = level};
+  if (metadata) options.metadata = MetadataFrom(*metadata);
+  return std::make_unique<Writer>(
+      ValueOrRaise(WithoutGil([&] { return RecordWriter::Append(path, options); })));
 }
 
 std::unique_ptr<Writer1> CreateV1(const std::string& path, std::uint64_t record_count,
@@ -127,7 +152,13 @@ void BindRecordWriter(py::module_& module) {
   py::class_<Writer>(module, "RecordWriter", py::is_final())
       .def_static("create", &Create, py::arg("path"), py::arg("schema"), py::kw_only(),
                   py::arg("compress") = false, py::arg("level") = 3, py::arg("align") = 1,
-                  py::arg("replace") = false)
+                  py::arg("replace") = false, py::arg("metadata") = py::dict())
+      .def_static("append", &Append, py::arg("path"), py::kw_only(),
+                  py::arg("compress") = py::none(), py::arg("level") = 3,
+                  py::arg("metadata") = py::none())
+      .def_property_readonly("schema", [](const Writer& writer) { return writer.schema(); })
+      .def("commit",
+           [](Writer& writer) { writer.Do([](RecordWriter& inner) { return inner.Commit(); }); })
       .def("write", &Write<Writer>, py::arg("record"))
       .def("write_fields", &WriteFields, py::arg("fields"))
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })

@@ -1,33 +1,19 @@
-#include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
+#include <utility>
 
 #include <ffrecord/verify.h>
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/observer.h"
 
 namespace ffrecord::python {
 namespace {
 
 py::dict Verify(const std::string& path, const py::object& progress) {
-  // What the callback or a signal handler raises breaks the check off, and is raised afterwards.
-  std::optional<py::error_already_set> raised;
-  const std::function<bool(std::uint64_t, std::uint64_t)> observe = [&](std::uint64_t done_bytes,
-                                                                        std::uint64_t total_bytes) {
-    const py::gil_scoped_acquire acquire;
-    try {
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      if (!progress.is_none()) progress(done_bytes, total_bytes);
-      return true;
-    } catch (py::error_already_set& error) {
-      raised.emplace(error);
-      return false;
-    }
-  };
-  auto result = WithoutGil([&] { return VerifyFile(path, observe); });
-  if (raised) throw std::move(*raised);
+  Observer observer(progress);
+  auto result = WithoutGil([&] { return VerifyFile(path, observer.function()); });
+  observer.RaiseWhatWasRaised();
   const VerifyReport report = ValueOrRaise(std::move(result));
   py::dict facts;
   facts["format_version"] = report.format_version;

@@ -12,6 +12,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindRecordWriter(module);
   BindDataset(module);
   BindVerify(module);
+  BindRepair(module);
   BindPermutation(module);
   BindIoProbe(module);
   BindCheckpoint(module);

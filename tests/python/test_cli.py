@@ -121,3 +121,37 @@ def test_help_lists_the_commands() -> None:
 
     for command in ("inspect", "verify", "publish", "list", "remove", "doctor"):
         assert command in text
+
+
+def test_repair_keeps_what_is_whole_and_names_what_is_not(file: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.ffr"
+    flip(file, b"number 07")
+    flip(file, b"number 08")
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.truncate(size - 4096)  # The footer is gone.
+
+    done = run("ffrecord", "repair", file, new)
+
+    assert done.returncode == 3
+    assert "records 7 to 8" in done.stdout
+    assert "kept 48 records, lost 2" in done.stdout
+    assert "footer" in done.stdout
+    texts = [sample["text"] for sample in ffrecord.open(new)]
+    assert texts == [f"number {i:02} " * 5 for i in range(50) if i not in (7, 8)]
+    assert run("ffrecord", "repair", file, new).returncode == 4  # It exists.
+    facts = json.loads(run("ffrecord", "repair", "--json", "--replace", file, new).stdout)
+    assert facts["lost"] == [[7, 9]]
+
+
+def test_repair_of_a_good_file_makes_another(file: Path, tmp_path: Path) -> None:
+    assert "kept 50 records, lost 0" in ok("ffrecord", "repair", file, tmp_path / "new.ffr")
+    assert ffrecord.open(tmp_path / "new.ffr").fingerprint == ffrecord.open(file).fingerprint
+
+
+def test_repair_of_what_is_no_record_file_makes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text.ffr").write_text("no records in here")
+    done = run("ffrecord", "repair", tmp_path / "text.ffr", tmp_path / "new.ffr")
+    assert done.returncode == 3
+    assert "nothing says what the file is" in done.stderr
+    assert not (tmp_path / "new.ffr").exists()

@@ -273,3 +273,58 @@ def test_a_version_1_file_with_too_few_records_is_not_published(tmp_path: Path) 
     with pytest.raises(ValueError, match=r"a\.ffr"):
         writer.close()
     assert leftovers(tmp_path) == []
+
+
+def test_an_append_goes_on_where_the_file_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a.ffr"
+    with ffrecord.Writer(path, {"x": "i32", "text": "utf8"}, metadata={"by": b"me"}) as writer:
+        writer.write({"x": 0, "text": "zero"})
+    before = ffrecord.open(path)
+    assert len(before) == 1
+
+    with ffrecord.Writer(path, append=True) as writer:
+        writer.write({"x": 1, "text": "one"})
+        writer.commit()
+        assert len(ffrecord.open(path)) == 2
+        with pytest.raises(ffrecord.ConflictError):
+            ffrecord.Writer(path, append=True)
+    with ffrecord.Writer(path, {"x": "i32", "text": "utf8"}, append=True) as writer:
+        writer.write({"x": 2, "text": "two"})
+
+    with ffrecord.open(path) as reader:
+        assert [sample["text"] for sample in reader] == ["zero", "one", "two"]
+        assert reader.metadata() == {"by": b"me"}
+        assert len(before) == 1
+        with pytest.raises(IndexError):
+            reader.metadata(1)
+    assert ffrecord.verify(path)[0].problem_count == 0
+
+
+def test_an_append_that_is_left_by_an_exception_stays_at_its_last_commit(tmp_path: Path) -> None:
+    path = tmp_path / "a.ffr"
+    with ffrecord.Writer(path) as writer:
+        writer.write(b"zero")
+        with pytest.raises(ValueError, match="closed"):
+            writer.commit()
+    with pytest.raises(ZeroDivisionError), ffrecord.Writer(path, append=True) as writer:
+        writer.write(b"one")
+        writer.commit()
+        writer.write(b"two")
+        raise ZeroDivisionError
+    assert [bytes(record) for record in ffrecord.open(path)] == [b"zero", b"one"]
+
+
+def test_what_an_append_cannot_do_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.ffr"
+    with ffrecord.Writer(path, {"x": "i32"}, metadata={"by": b"me"}) as writer:
+        writer.write({"x": 0})
+    for options in ({"replace": True}, {"align": 512}, {"compress": "zstd"}):
+        with pytest.raises(ValueError):
+            ffrecord.Writer(path, append=True, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="schema is another"):
+        ffrecord.Writer(path, {"y": "i32"}, append=True)
+    with pytest.raises(FileNotFoundError):
+        ffrecord.Writer(tmp_path / "missing.ffr", append=True)
+    with ffrecord.Writer(path, append=True, metadata={"other": b""}):
+        pass  # And none of these kept the lock.
+    assert ffrecord.open(path).metadata() == {"other": b""}

@@ -88,6 +88,44 @@ def _verdict(report: ffrecord.FileReport) -> list[str]:
 
 
 @cli.command()
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option("--replace", is_flag=True, help="Replace a file of that name.")
+@_as_json
+def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
+    """Make DESTINATION of what is whole in the damaged file SOURCE; exit 3 if anything is lost.
+
+    Neither index nor footer is needed: every record that is whole is kept, in order.
+    """
+    with progress_bar("repairing") as show:
+        report = ffrecord.repair(source, destination, replace=replace, progress=show)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        click.echo("\n".join(_account(report)))
+    if not report.lost_nothing:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _account(report: ffrecord.RepairReport) -> list[str]:
+    """What was kept, and what was not."""
+    lines = [f"lost: {loss}" for loss in report.other_losses]
+    ranges = [
+        f"{first}" if end == first + 1 else f"{first} to {end - 1}" for first, end in report.lost
+    ]
+    listed = sum(end - first for first, end in report.lost)
+    if report.lost_count > listed:
+        ranges.append(f"and {report.lost_count - listed} more")
+    if ranges:
+        skipped = show_size(report.skipped_bytes)
+        lines.append(f"lost: records {', '.join(ranges)}: {skipped} skipped")
+    if not report.record_count_is_known:
+        lines.append("how many records there were behind the last one kept is not known")
+    size = show_size(report.size_bytes)
+    return [*lines, f"kept {report.kept_count} records, lost {report.lost_count}, {size}"]
+
+
+@cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("address")
 @click.option("--replace", is_flag=True, help="Replace what has that name.")

@@ -1,0 +1,69 @@
+"""Making a new file of what is whole in a damaged one."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ffrecord import _ffrecord
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What became of a damaged file; sizes in bytes, indices those of the damaged file."""
+
+    format_version: int
+    kept_count: int
+    lost_count: int
+    lost: tuple[tuple[int, int], ...]
+    """Ranges, first and behind the last, ascending; the first thousand."""
+    record_count_is_known: bool
+    """Whether the file still says how many records there were. Else what was lost behind the last
+    one that is kept is not known."""
+    skipped_bytes: int
+    other_losses: tuple[str, ...]
+    size_bytes: int
+    """Of the new file."""
+    fingerprint: str
+
+    @property
+    def lost_nothing(self) -> bool:
+        """Whether all is kept, as far as is known."""
+        return self.lost_count == 0 and not self.other_losses
+
+
+def repair(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> RepairReport:
+    """Make a new file of every record that is whole in a damaged one, which is only read.
+
+    Records keep their order and are numbered anew; schema, metadata and compression are kept as far
+    as they can be found. The new file appears whole or not at all.
+
+    Args:
+        source: one local file, of either version.
+        destination: where the new file will be.
+        replace: replace a file of that name.
+        progress: called with bytes done and bytes in all.
+
+    Raises:
+        CorruptionError: nothing in the file says what it is.
+        ConflictError: the destination exists and `replace` is False.
+        OSError: a file is missing, cannot be read, or cannot be written.
+    """
+    found = _ffrecord.repair_file(
+        os.fsencode(source), os.fsencode(destination), replace=replace, progress=progress
+    )
+    return RepairReport(
+        **{
+            **found,
+            "lost": tuple(found["lost"]),
+            "other_losses": tuple(found["other_losses"]),
+            "fingerprint": found["fingerprint"].hex(),
+        }
+    )
