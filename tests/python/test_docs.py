@@ -45,3 +45,14 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / link).exists()
     ]
     assert not broken
+
+
+def test_the_example_of_the_loaders_page_prints_what_it_says(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks("docs/loader.md", "python")
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(code, "docs/loader.md", "exec"), {})
+
+    assert capsys.readouterr().out == "[  0 900 999]\n"

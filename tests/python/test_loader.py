@@ -61,6 +61,18 @@ def loader_threads() -> int:
     return sum(thread.name == "ffrecord-loader" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_give_the_order_under_any_start_method(path: Path, method: str) -> None:
+    dataset = Dataset(path)
+    assert len(dataset) == COUNT  # Opened in the parent, before any child.
+
+    loader = DataLoader(
+        dataset, batch_sampler=Sampler(dataset, 20), num_workers=2, multiprocessing_context=method
+    )
+
+    assert labels(loader) == expected()
+
+
 @every_engine
 def test_an_epoch_broken_off_begins_again_and_a_state_goes_on(
     path: Path, options: dict[str, Any]

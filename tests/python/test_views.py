@@ -259,6 +259,13 @@ def test_a_mixture_is_a_function_of_position_and_changes_without_losing_a_record
             assert index == permute(3, turn, (1 << 32) + source, count, position)
 
 
+def test_the_golden_vector_of_a_mixture_holds() -> None:
+    mixture = Mixture([30, 20], [3, 1])
+
+    assert mixture.range(0, 0, 10).tolist() == [14, 24, 43, 19, 5, 9, 36, 25, 18, 8]
+    assert mixture.change([1, 1], 6).range(0, 6, 12).tolist() == [25, 36, 18, 32, 8, 31]
+
+
 def test_a_mix_iterates_its_stream(files: list[Path]) -> None:
     a, b, c = (ffrecord.open(file) for file in files)
     mixed = ffrecord.mix([a, b, c], [3, 1, 0], seed=4)
