@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class Mixture:
     def taken_before(self, position: int) -> tuple[int, ...]:
         """How many records of each source stand before `position`, which is `since` or later."""
         rounds, slot = divmod(position - self.since, sum(self.weights))
-        before = self._taken_by_slot[slot]
+        before = _deal(self.weights)[1][slot]
         return tuple(
             taken + rounds * weight + int(more)
             for taken, weight, more in zip(self.taken, self.weights, before, strict=True)
@@ -82,13 +82,14 @@ class Mixture:
         """Indices at the positions [begin, end), of the sources laid end to end."""
         offsets = np.arange(begin, end, dtype=np.int64) - self.since
         rounds, slots = np.divmod(offsets, sum(self.weights))
-        sources = self._source_by_slot[slots]
+        source_by_slot, taken_by_slot = _deal(self.weights)
+        sources = source_by_slot[slots]
         indices = np.empty(end - begin, np.int64)
         first = 0
         for number, (count, weight) in enumerate(zip(self.counts, self.weights, strict=True)):
             rows = np.flatnonzero(sources == number)
             if rows.size:
-                before = self._taken_by_slot[slots[rows], number]
+                before = taken_by_slot[slots[rows], number]
                 ordinals = self.taken[number] + rounds[rows] * weight + before
                 indices[rows] = first + self._in_source(seed, number, ordinals)
             first += count
@@ -125,25 +126,33 @@ class Mixture:
             found[rows] = order.range(int(positions[0]), int(positions[-1]) + 1)
         return found
 
-    @cached_property
-    def _source_by_slot(self) -> npt.NDArray[np.int32]:
-        """Slot by slot, the source that is furthest behind its share."""
-        weights = np.array(self.weights, np.int64)
-        credit = np.zeros(len(weights), np.int64)
-        sources = np.empty(weights.sum(), np.int32)
-        for slot in range(sources.size):
-            credit += weights
-            sources[slot] = chosen = int(credit.argmax())
-            credit[chosen] -= sources.size
-        return sources
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.counts, self.weights, self.seed, self.since, self.taken)
 
-    @cached_property
-    def _taken_by_slot(self) -> Indices:
-        """Row s: how many of the first s slots each source has."""
-        taken = np.zeros((self._source_by_slot.size + 1, len(self.weights)), np.int64)
-        for number in range(len(self.weights)):
-            np.cumsum(self._source_by_slot == number, out=taken[1:, number])
-        return taken
+
+def _restored(
+    counts: tuple[int, ...],
+    weights: tuple[int, ...],
+    seed: int,
+    since: int,
+    taken: tuple[int, ...],
+) -> Mixture:
+    return Mixture(counts, weights, seed, since=since, taken=taken)
+
+
+@lru_cache(maxsize=16)
+def _deal(weights: tuple[int, ...]) -> tuple[Indices, Indices]:
+    """Slot by slot the source that is furthest behind its share; and what each had before it."""
+    shares = np.array(weights, np.int64)
+    credit = np.zeros(len(weights), np.int64)
+    sources = np.empty(sum(weights), np.int64)
+    for slot in range(sources.size):
+        credit += shares
+        sources[slot] = chosen = int(credit.argmax())
+        credit[chosen] -= sources.size
+    taken = np.zeros((sources.size + 1, len(weights)), np.int64)
+    np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0, out=taken[1:])
+    return sources, taken
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,11 @@ class Subset(Records):
     with a process that is being started.
     """
 
-    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice) -> None:
-        """See `Records.subset`."""
+    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
+        """See `Records.subset`; a choice must have been made from so many records."""
         super().__init__(source._max_corrupt)
         self.source = source
-        self.choice = Choice(indices, len(source))
+        self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -259,6 +259,17 @@ def test_a_mixture_is_a_function_of_position_and_changes_without_losing_a_record
             assert index == permute(3, turn, (1 << 32) + source, count, position)
 
 
+def test_a_batch_of_a_mixture_pickles_small_whatever_its_weights() -> None:
+    mixture = Mixture([1000, 1000], [30_001, 30_000])
+    batch = IndexBatch(EpochOrder(3, 1, 2000, mixture=mixture), 100, 256)
+
+    copy = pickle.loads(pickled := pickle.dumps(batch))
+
+    assert len(pickled) < 400
+    assert copy == batch
+    assert (copy.seed, copy.epoch, copy.position) == (3, 1, 100)
+
+
 def test_the_golden_vector_of_a_mixture_holds() -> None:
     mixture = Mixture([30, 20], [3, 1])
 

@@ -20,6 +20,7 @@ from ffrecord.reader import Reader
 from ffrecord.records import Records
 from ffrecord.stages import Stages, summed
 from ffrecord.views import Choice, concat, positive
+from ffrecord.views import Subset as SubsetView
 
 OnCorrupt = Literal["raise", "skip", "replace"]
 Key = int | slice | Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -223,8 +224,7 @@ class Subset(Dataset):
     @property
     def source(self) -> Records:
         """The chosen records; only of a dataset of ours."""
-        source: Records = self.dataset.source
-        return source.subset(self.indices)
+        return SubsetView(self.dataset.source, self.choice)
 
     def stats(self) -> dict[str, Any]:
         """Those of `dataset`."""
