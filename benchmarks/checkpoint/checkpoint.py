@@ -1,0 +1,447 @@
+"""Saving and loading a training state, against fio, torch.save and torch.distributed.checkpoint.
+
+The state is that of a GPT-2 with AdamW: parameters and two moments, float32, all on the CPU. Every
+save is durable when it counts as done, for everybody; loads fill tensors that are there, with what
+was saved out of the page cache. fio writes and reads as many bytes, directly, before and after the
+arms of each round; its rate is the mean of the two.
+"""
+
+# ruff: noqa: ANN401 - tensors of torch, and modules, that are imported late
+
+import concurrent.futures
+import math
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _import_ffrecord() -> Any:
+    """The package of this tree if it is built, else the installed one."""
+    built = sorted((ROOT / "build" / "python" / "src").glob("_ffrecord.*.so"))
+    if built:
+        stage = ROOT / "build" / "bench" / "stage" / "ffrecord"
+        shutil.rmtree(stage.parent, ignore_errors=True)
+        stage.mkdir(parents=True)
+        for source in [*(ROOT / "python" / "ffrecord").iterdir(), *built]:
+            (stage / source.name).symlink_to(source)
+        sys.path.insert(0, str(stage.parent))
+    try:
+        import ffrecord.checkpoint
+
+        return ffrecord.checkpoint
+    except ImportError as error:
+        raise harness.Unable(f"{error}: build it (meson setup build; ninja -C build)") from None
+
+
+def model_state(layers: int) -> dict[str, Any]:
+    """Parameters of a GPT-2 of width 1,024, and the moments that AdamW keeps of each."""
+    import torch
+
+    width = 1024
+    shapes = {"wte": (50257, width), "wpe": (1024, width), "ln_f.w": (width,), "ln_f.b": (width,)}
+    for layer in range(layers):
+        for name, shape in {
+            "ln_1.w": (width,), "ln_1.b": (width,), "attn.qkv.w": (3 * width, width),
+            "attn.qkv.b": (3 * width,), "attn.out.w": (width, width), "attn.out.b": (width,),
+            "ln_2.w": (width,), "ln_2.b": (width,), "mlp.in.w": (4 * width, width),
+            "mlp.in.b": (4 * width,), "mlp.out.w": (width, 4 * width), "mlp.out.b": (width,),
+        }.items():  # fmt: skip
+            shapes[f"h.{layer}.{name}"] = shape
+    generator = torch.Generator().manual_seed(7)
+    return {
+        part: {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
+        for part in ("model", "exp_avg", "exp_avg_sq")
+    }
+
+
+def tensors_of(state: Any) -> list[Any]:
+    """All leaves."""
+    if isinstance(state, dict):
+        return [leaf for child in state.values() for leaf in tensors_of(child)]
+    return [state]
+
+
+def size_of(state: Any) -> int:
+    """In bytes."""
+    return sum(tensor.nbytes for tensor in tensors_of(state))
+
+
+class ThreadRanks:
+    """Ranks of one save that are threads of this process."""
+
+    def __init__(self, size: int) -> None:
+        """Of `size` ranks."""
+        self.size = size
+        self.slots: list[bytes] = [b""] * size
+        self.barrier = threading.Barrier(size, timeout=600)
+
+    def run(self, work: Callable[[Any], object]) -> None:
+        """Run `work` with each rank; raise what it raises."""
+        with concurrent.futures.ThreadPoolExecutor(self.size) as threads:
+            list(threads.map(lambda rank: work(ThreadRank(self, rank)), range(self.size)))
+
+
+class ThreadRank:
+    """One of them."""
+
+    def __init__(self, ranks: ThreadRanks, rank: int) -> None:
+        """Rank `rank`."""
+        self.ranks, self.rank, self.size = ranks, rank, ranks.size
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of all."""
+        self.ranks.slots[self.rank] = mine
+        self.ranks.barrier.wait()
+        gathered = list(self.ranks.slots)
+        self.ranks.barrier.wait()
+        return gathered
+
+
+def drop_cache(folder: pathlib.Path) -> None:
+    """Put all files below out of the page cache."""
+    for path in [folder] if folder.is_file() else folder.rglob("*"):
+        if path.is_file() and path.stat().st_size > 1 << 20:
+            harness.make_cold(path)
+
+
+class Arms:
+    """How each arm runs; all give bytes per second."""
+
+    def __init__(self, settings: harness.Settings, ckpt: Any, state: Any) -> None:
+        """Save and load `state` below the scratch folder."""
+        self.ckpt, self.state = ckpt, state
+        self.size = size_of(state)
+        self.folder = settings.scratch / "checkpoint"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.fio_file = self.folder / "fio"
+        self.fio_program = harness.foreign("fio", "fio")
+
+    def fresh(self, name: str) -> pathlib.Path:
+        """A path of that name with nothing there."""
+        path = self.folder / name
+        if path.is_file():
+            path.unlink()
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def timed(self, work: Callable[[], object]) -> float:
+        """The state's bytes by the time of `work`."""
+        began = time.perf_counter()
+        work()
+        return self.size / (time.perf_counter() - began)
+
+    def fio(self, kind: str) -> float:
+        """One sequential pass, direct, 4 MiB at a depth of 8; a write ends with fsync."""
+        if kind == "write":
+            self.fio_file.unlink(missing_ok=True)
+        options = {
+            "name": kind, "filename": self.fio_file, "rw": kind, "bs": "4m", "iodepth": 8,
+            "ioengine": "io_uring", "direct": 1, "size": self.size // 4096 * 4096,
+            "end_fsync": int(kind == "write"), "output-format": "json",
+        }  # fmt: skip
+        words = (f"--{key}={value}" for key, value in options.items())
+        job = harness.run_json(self.fio_program, *words)["jobs"][0]
+        sync_s = job.get("sync", {}).get("lat_ns", {}).get("mean", 0) / 1e9
+        return float(self.size / (job[kind]["runtime"] / 1000 + sync_s))
+
+    # --- Save ------------------------------------------------------------------------------------
+
+    def save_ours(self) -> float:
+        """One rank."""
+        run = self.fresh("ours")
+        return self.timed(lambda: self.ckpt.save(run, 1, self.state))
+
+    def save_ours_2_ranks(self) -> float:
+        """Two ranks that are threads, each with half of what both have."""
+        run = self.fresh("ours-2")
+        ranks = ThreadRanks(2)
+
+        def save(rank: Any) -> None:
+            self.ckpt.save(run, 1, self.state, group=rank, replicated="split")
+
+        rate = self.timed(lambda: ranks.run(save))
+        shutil.rmtree(run)
+        return rate
+
+    def save_torch(self) -> float:
+        """torch.save to a file, and fsync."""
+        import torch
+
+        path = self.fresh("torch")
+
+        def save() -> None:
+            with path.open("wb") as file:
+                torch.save(self.state, file)
+                file.flush()
+                os.fsync(file.fileno())
+
+        return self.timed(save)
+
+    def save_dcp(self, threads: int) -> Callable[[], float]:
+        """FileSystemWriter with so many threads."""
+        import torch.distributed.checkpoint as dcp
+
+        def save() -> float:
+            path = self.fresh("dcp")
+            writer = dcp.FileSystemWriter(path, thread_count=threads, sync_files=True)
+            return self.timed(lambda: dcp.save(self.state, storage_writer=writer))
+
+        return save
+
+    # --- Load ------------------------------------------------------------------------------------
+
+    def load_ours(self) -> float:
+        """Into the state's own tensors."""
+        drop_cache(self.folder / "ours")
+        return self.timed(lambda: self.ckpt.load(self.folder / "ours", self.state))
+
+    def load_torch(self) -> float:
+        """To new tensors, as torch.load does."""
+        import torch
+
+        drop_cache(self.folder / "torch")
+        return self.timed(lambda: torch.load(self.folder / "torch", weights_only=True))
+
+    def load_dcp(self) -> float:
+        """Into the state's own tensors."""
+        import torch.distributed.checkpoint as dcp
+
+        drop_cache(self.folder / "dcp")
+        reader = dcp.FileSystemReader(self.folder / "dcp")
+        return self.timed(lambda: dcp.load(self.state, storage_reader=reader))
+
+    # --- Beside training -------------------------------------------------------------------------
+
+    def memcpy(self) -> float:
+        """One copy of the state to memory that was used before."""
+        if not hasattr(self, "copies"):
+            import torch
+
+            self.copies = [torch.zeros_like(tensor) for tensor in tensors_of(self.state)]
+
+        def copy() -> None:
+            for to, tensor in zip(self.copies, tensors_of(self.state), strict=True):
+                to.copy_(tensor)
+
+        return self.timed(copy)
+
+    def stall(self) -> float:
+        """How long async_save keeps its caller, with room for all; the save ends uncounted."""
+        run = self.fresh("async")
+        pending: list[Any] = []
+
+        def save() -> None:
+            pending.append(
+                self.ckpt.async_save(run, 1, self.state, stage_bytes_max=self.size + (64 << 20))
+            )
+
+        rate = self.timed(save)
+        pending[0].result()
+        return rate
+
+    def step_cost(self) -> float:
+        """Time of a step while a save goes on, over the time of one alone; see `figures`."""
+        import torch
+
+        matrix = torch.rand(1024, 1024)
+
+        def step() -> float:
+            began = time.perf_counter()
+            torch.mm(matrix, matrix)
+            return time.perf_counter() - began
+
+        alone = [step() for _ in range(100)]
+        run = self.fresh("async")
+        pending = self.ckpt.async_save(run, 1, self.state, stage_bytes_max=self.size + (64 << 20))
+        during = []
+        while not pending.done() or len(during) < 10:
+            during.append(step())
+        pending.result()
+        return statistics.median(during) / statistics.median(alone)
+
+
+def peak_growth(work: Callable[[], object]) -> int:
+    """By how much the process's memory grows at most, in bytes."""
+
+    def status(field: str) -> int:
+        for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) << 10
+        raise harness.Unable(f"/proc/self/status has no {field}")
+
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak is now what is in use.
+    before = status("VmRSS")
+    work()
+    return status("VmHWM") - before
+
+
+def read_bytes() -> int:
+    """What this process has had read from disks."""
+    for line in pathlib.Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("read_bytes"):
+            return int(line.split()[1])
+    raise harness.Unable("/proc/self/io has no read_bytes")
+
+
+def reshard_read_cost(arms: Arms) -> float:
+    """Bytes read by three ranks of what four saved, over those that they need."""
+    import torch
+
+    rows = 48_000
+    whole = torch.rand(rows, 4096)
+    run = arms.fresh("reshard")
+
+    def save(rank: Any) -> None:
+        begin, end = rows * rank.rank // 4, rows * (rank.rank + 1) // 4
+        shard = arms.ckpt.Shard(whole[begin:end], (rows, 4096), (begin, 0))
+        arms.ckpt.save(run, 1, {"w": shard}, group=rank)
+
+    ThreadRanks(4).run(save)
+    drop_cache(run)
+    before = read_bytes()
+    for rank in range(3):
+        begin, end = rows * rank // 3, rows * (rank + 1) // 3
+        mine = torch.empty(end - begin, 4096)
+        arms.ckpt.load(run, {"w": arms.ckpt.Shard(mine, (rows, 4096), (begin, 0))})
+        if not torch.equal(mine, whole[begin:end]):
+            raise harness.Unable("a reshard gave other bytes")
+    cost = (read_bytes() - before) / whole.nbytes
+    shutil.rmtree(run)
+    return cost
+
+
+def small_tensors(arms: Arms) -> dict[str, float]:
+    """100,000 tensors of 1,000 floats against the same bytes in 100."""
+    import torch
+
+    block = torch.rand(100, 1_000_000)
+    few = {str(i): block[i] for i in range(100)}
+    many = {str(i): row for i, row in enumerate(block.view(100_000, 1000))}
+    seconds = {}
+    for name, state in (("few", few), ("many", many)):
+        run = arms.fresh("small")
+        began = time.perf_counter()
+        arms.ckpt.save(run, 1, state)
+        seconds[name] = time.perf_counter() - began
+    shutil.rmtree(arms.folder / "small")
+    from ffrecord.checkpoint.saving import Order, flatten
+
+    began = time.perf_counter()
+    flatten(Order("x", 1, "rank0", True, 30.0), many, 0, 1)
+    plan_ms = (time.perf_counter() - began) * 1000
+    return {
+        "small_tensors_plan_ms": plan_ms,
+        "small_tensors_cost": seconds["many"] / seconds["few"],
+    }
+
+
+def odd_shapes(arms: Arms) -> dict[str, float]:
+    """What is not a rate."""
+    run = arms.fresh("memory")
+    peak = peak_growth(lambda: arms.ckpt.save(run, 1, arms.state))
+    shutil.rmtree(run)
+    return {
+        "peak_over_state_bytes": float(peak),
+        "reshard_read_cost": reshard_read_cost(arms),
+        **small_tensors(arms),
+    }
+
+
+def bench(settings: harness.Settings) -> harness.Outcome:
+    """Compare saves and loads; measure the stall, the memory, and odd shapes of states."""
+    ckpt = _import_ffrecord()
+    layers = 4 if settings.quick else 24
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    state = model_state(layers)
+    while layers > 1 and size_of(state) * 4 > free:
+        layers //= 2
+        state = model_state(layers)
+    arms = Arms(settings, ckpt, state)
+    disk = os.statvfs(settings.scratch)
+    if disk.f_bavail * disk.f_frsize < 5 * arms.size:
+        raise harness.Unable(f"{settings.scratch}: {5 * arms.size / 2**30:.1f} GiB do not fit")
+    saves = [
+        harness.Arm("save_ours", "one rank, direct, hashed", lambda _: arms.save_ours()),
+        harness.Arm("save_ours_2_ranks", "two ranks", lambda _: arms.save_ours_2_ranks()),
+        harness.Arm("save_torch", "torch.save and fsync", lambda _: arms.save_torch()),
+    ]
+    for threads in (1, 2, 4):
+        save = arms.save_dcp(threads)
+        what = f"DCP's FileSystemWriter, {threads} threads, sync_files"
+        saves.append(harness.Arm(f"save_dcp_{threads}", what, lambda _, save=save: save()))
+    loads = [
+        harness.Arm("load_ours", "in place, verified", lambda _: arms.load_ours()),
+        harness.Arm("load_torch", "torch.load, weights_only", lambda _: arms.load_torch()),
+        harness.Arm("load_dcp", "DCP's FileSystemReader, in place", lambda _: arms.load_dcp()),
+    ]
+    beside = [
+        harness.Arm("memcpy", "one copy of the state, warm", lambda _: arms.memcpy()),
+        harness.Arm("stall", "until async_save returns", lambda _: arms.stall()),
+    ]
+    arms.save_ours(), arms.stall(), arms.memcpy()  # Files and pages that later rounds reuse.
+    values: dict[str, list[float]] = {}
+    step_costs = []
+    for number in range(settings.rounds):
+        for kind, group in (("write", saves), ("read", loads)):
+            around = [arms.fio(kind)]
+            for name, found in shifted(group, number).items():
+                values.setdefault(name, []).append(found)
+            around.append(arms.fio(kind))
+            values.setdefault(f"fio_{kind}", []).append(statistics.mean(around))
+        for name, found in shifted(beside, number).items():
+            values.setdefault(name, []).append(found)
+        step_costs.append(arms.step_cost())
+    arms.__dict__.pop("copies", None)
+    figures: dict[str, list[float]] = {"step_during_save_cost": step_costs}
+    for _ in range(3):
+        for key, value in odd_shapes(arms).items():
+            figures.setdefault(key, []).append(value)
+    shutil.rmtree(arms.folder)
+    fio = [
+        harness.Arm("fio_write", "direct, 4 MiB, depth 8, fsync", lambda _: math.nan),
+        harness.Arm("fio_read", "direct, 4 MiB, depth 8", lambda _: math.nan),
+    ]
+    return harness.Outcome(
+        unit="bytes/s",
+        arms=[*fio, *saves, *loads, *beside],
+        values=values,
+        ratios={
+            "save_vs_fio": ("save_ours", "fio_write"),
+            "save_2_ranks_vs_fio": ("save_ours_2_ranks", "fio_write"),
+            "save_vs_torch": ("save_ours", "save_torch"),
+            "save_vs_dcp": ("save_ours", "save_dcp_1"),
+            "save_vs_dcp_2": ("save_ours", "save_dcp_2"),
+            "save_vs_dcp_4": ("save_ours", "save_dcp_4"),
+            "load_vs_fio": ("load_ours", "fio_read"),
+            "load_vs_torch": ("load_ours", "load_torch"),
+            "load_vs_dcp": ("load_ours", "load_dcp"),
+            "stall_vs_memcpy_cost": ("memcpy", "stall"),
+        },
+        figures=figures,
+        notes=[
+            f"GPT-2 of {layers} layers with AdamW: {arms.size / 2**30:.2f} GiB in "
+            f"{len(tensors_of(state))} tensors, {settings.rounds} rounds; costs are times over "
+            "times, lower is better"
+        ],
+    )
+
+
+def shifted(arms: list[harness.Arm], number: int) -> dict[str, float]:
+    """What each arm reaches in round `number`; the one that begins is another each time."""
+    shift = number % len(arms)
+    found = {}
+    for arm in [*arms[shift:], *arms[:shift]]:
+        found[arm.name] = arm.run(number)
+        print(f"round {number + 1} {arm.name}: {found[arm.name]:,.0f}", file=sys.stderr)
+    return found
