@@ -4,6 +4,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/base/prefetch.h"
 
 namespace ffrecord {
 namespace {
@@ -44,6 +45,12 @@ RecordLocation LoadIndexEntry(std::span<const std::byte> page, std::uint64_t slo
           LoadLittleEndian<std::uint64_t>(page, begin + 8, 6),
           LoadLittleEndian<std::uint64_t>(page, begin + 14, 5),
           LoadLittleEndian<std::uint64_t>(page, begin + 19, 5)};
+}
+
+void PrefetchIndexEntry(const std::byte* page, std::uint64_t slot) noexcept {
+  const std::byte* entry = page + kEntriesBegin + kEntrySizeBytes * slot;
+  Prefetch(entry);
+  Prefetch(entry + kEntrySizeBytes - 1);  // One in three lies across two lines.
 }
 
 void StoreIndexEntry(const RecordLocation& location, std::uint64_t slot,

@@ -45,6 +45,8 @@ Result<void> CheckIndexPage(std::span<const std::byte> page, const FileId& id,
 
 // Requires slot < kIndexEntriesPerPage and a page of kIndexPageSizeBytes.
 RecordLocation LoadIndexEntry(std::span<const std::byte> page, std::uint64_t slot) noexcept;
+// Brings the entry into the processor's cache, without waiting.
+void PrefetchIndexEntry(const std::byte* page, std::uint64_t slot) noexcept;
 void StoreIndexEntry(const RecordLocation& location, std::uint64_t slot,
                      std::span<std::byte> page) noexcept;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "libffrecord/base/assert.h"
@@ -23,14 +25,28 @@ bool IsExhaustion(int system_errno) {
 // cache when it is looked at.
 constexpr std::uint64_t kSipBytes = std::uint64_t{256} << 10;
 
+// Memory that one RunAll leaves to the next of its thread.
+struct RunMemory {
+  std::vector<Transfer> transfers;  // Of each request, in the same order.
+  std::vector<IoRequest*> queue;    // Grows at its end by what must be submitted again.
+  std::vector<IoRequest*> done;
+};
+
 // One RunAll.
 class Run {
  public:
   Run(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
-      const std::function<void(IoRequest&)>& ended)
-      : engine_(engine), requests_(requests), depth_(depth), ended_(ended) {
-    transfers_.reserve(requests.size());
-    queue_.reserve(requests.size());
+      const std::function<void(IoRequest&)>& ended, RunMemory& memory)
+      : engine_(engine),
+        requests_(requests),
+        depth_(depth),
+        ended_(ended),
+        transfers_(memory.transfers),
+        queue_(memory.queue),
+        done_(memory.done) {
+    transfers_.clear();
+    queue_.clear();
+    transfers_.reserve(requests.size());  // They must stay where they are.
     for (const IoRequest& request : requests)
       queue_.push_back(&transfers_.emplace_back(request).request());
     done_.resize(std::min<std::size_t>(depth, requests.size()));
@@ -93,9 +109,9 @@ class Run {
   const std::span<IoRequest> requests_;
   const std::uint32_t depth_;
   const std::function<void(IoRequest&)>& ended_;
-  std::vector<Transfer> transfers_;  // Of each request, in the same order.
-  std::vector<IoRequest*> queue_;    // Grows behind `next_` by what must be submitted again.
-  std::vector<IoRequest*> done_;
+  std::vector<Transfer>& transfers_;
+  std::vector<IoRequest*>& queue_;
+  std::vector<IoRequest*>& done_;
   std::size_t next_ = 0;
   std::uint64_t sip_bytes_ = kSipBytes;
 };
@@ -112,16 +128,19 @@ Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
   return MakeThreadsEngine(depth);
 }
 
-Result<IoEngine*> ThreadIoEngine() {
+Result<IoEngine*> ThreadIoEngine(std::uint32_t depth) {
   struct Slot {
     std::unique_ptr<IoEngine> engine;
     std::uint32_t generation = 0;
+    std::uint32_t depth = 0;
   };
   thread_local Slot slot;
   const std::uint32_t generation = ForkGeneration();
-  if (!slot.engine || slot.generation != generation) {
-    slot.engine = FFR_TRY(MakeIoEngine(kThreadEngineDepth));
+  if (!slot.engine || slot.generation != generation || slot.depth < depth) {
+    const std::uint32_t depth_made = std::max({slot.depth, depth, kThreadEngineDepth});
+    slot.engine = FFR_TRY(MakeIoEngine(depth_made));
     slot.generation = generation;
+    slot.depth = depth_made;
   }
   return slot.engine.get();
 }
@@ -130,9 +149,14 @@ Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32
                     const std::function<void(IoRequest&)>& ended) {
   FFR_ASSERT(depth > 0);
   FFR_ASSERT(engine.in_flight() == 0);
-  Run run(engine, requests, depth, ended);  // Outlives what the engine holds of it.
+  // The thread's own while none of its runs uses it. Outlives what the engine holds of it.
+  thread_local std::unique_ptr<RunMemory> kept;
+  auto memory = kept ? std::move(kept) : std::make_unique<RunMemory>();
+  Run run(engine, requests, depth, ended, *memory);
   auto result = run.ToTheEnd();
   if (!result) DrainOrDie(engine);
+  constexpr std::size_t kKeptRequestsMax = std::size_t{1} << 14;
+  if (memory->transfers.capacity() <= kKeptRequestsMax) kept = std::move(memory);
   return result;
 }
 

@@ -69,9 +69,10 @@ Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
 
 // The calling thread's engine, made at first use and anew in a forked child. Never destroyed while
-// requests are in flight. Depth kThreadEngineDepth.
+// requests are in flight. Has room for `depth` requests (1 to 4096) or more; one with less room is
+// replaced, which ends what earlier calls of this thread returned.
 inline constexpr std::uint32_t kThreadEngineDepth = 256;
-Result<IoEngine*> ThreadIoEngine();
+Result<IoEngine*> ThreadIoEngine(std::uint32_t depth = kThreadEngineDepth);
 
 // Runs all `requests` to their end on `engine`, which has nothing in flight: submits under
 // back-pressure, continues short transfers, retries EINTR and EAGAIN. At most `depth` in flight. On

@@ -35,6 +35,7 @@ struct Block {
 
 std::atomic<Block*> blocks{nullptr};
 struct sigaction previous {};
+std::atomic<std::uint64_t> lost{0};
 std::uintptr_t page_size = 0;  // Set before the handler is installed.
 
 Block* BlockOf(const Range* range) {
@@ -85,6 +86,7 @@ bool ReplaceLostPage(const siginfo_t& info) {
   const auto address = reinterpret_cast<std::uintptr_t>(info.si_addr);
   if (!IsGuarded(address)) return false;
   void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
+  lost.fetch_add(1);
   return ::mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
 }
 
@@ -118,6 +120,8 @@ bool Install() {
 }
 
 }  // namespace
+
+std::uint64_t LostPageGuard::lost_count() noexcept { return lost.load(); }
 
 LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
   static const bool installed = Install();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace ffrecord {
@@ -18,6 +19,10 @@ class LostPageGuard {
   LostPageGuard(LostPageGuard&& other) noexcept;
   LostPageGuard& operator=(LostPageGuard&& other) noexcept;
   ~LostPageGuard();
+
+  // How many pages of this process were lost so far: bytes copied between two equal counts were
+  // those of files.
+  static std::uint64_t lost_count() noexcept;
 
   struct Range;  // An entry of the table that the handler reads.
 

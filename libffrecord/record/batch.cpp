@@ -9,6 +9,14 @@
 namespace ffrecord {
 namespace {
 
+// What a Batch over vectors owns.
+struct Tables {
+  Batch::Owner owner;
+  std::vector<std::int64_t> starts_bytes;
+  std::vector<std::int64_t> sizes_bytes;
+  std::vector<ErrorCode> statuses;
+};
+
 Error At(std::size_t position, Error error) {
   error.message = "position " + std::to_string(position) + " of the batch: " + error.message;
   return error;
@@ -16,18 +24,28 @@ Error At(std::size_t position, Error error) {
 
 }  // namespace
 
-Batch::Batch(Owner owner, std::span<const std::byte> data, std::vector<std::int64_t> starts_bytes,
-             std::vector<std::int64_t> sizes_bytes, std::vector<ErrorCode> statuses,
-             std::shared_ptr<const Schema> schema) noexcept
+Batch::Batch(Owner owner, std::span<const std::byte> data,
+             std::span<const std::int64_t> starts_bytes, std::span<const std::int64_t> sizes_bytes,
+             std::span<const ErrorCode> statuses, std::shared_ptr<const Schema> schema) noexcept
     : owner_(std::move(owner)),
       data_(data),
-      starts_bytes_(std::move(starts_bytes)),
-      sizes_bytes_(std::move(sizes_bytes)),
-      statuses_(std::move(statuses)),
+      starts_bytes_(starts_bytes),
+      sizes_bytes_(sizes_bytes),
+      statuses_(statuses),
       schema_(std::move(schema)) {
   FFR_ASSERT(starts_bytes_.size() == sizes_bytes_.size());
   FFR_ASSERT(starts_bytes_.size() == statuses_.size());
   FFR_ASSERT(schema_ != nullptr);
+}
+
+Batch::Batch(Owner owner, std::span<const std::byte> data, std::vector<std::int64_t> starts_bytes,
+             std::vector<std::int64_t> sizes_bytes, std::vector<ErrorCode> statuses,
+             std::shared_ptr<const Schema> schema) noexcept
+    : Batch(nullptr, data, std::span<const std::int64_t>(starts_bytes), sizes_bytes, statuses,
+            std::move(schema)) {
+  // Moved, a vector keeps its elements where they are.
+  owner_ = std::make_shared<Tables>(Tables{std::move(owner), std::move(starts_bytes),
+                                           std::move(sizes_bytes), std::move(statuses)});
 }
 
 std::span<const std::byte> Batch::record(std::size_t position) const noexcept {

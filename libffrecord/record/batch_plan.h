@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -47,16 +46,18 @@ struct BatchPlan {
     std::uint64_t position;  // In the request.
   };
 
-  std::vector<Wish> wishes;  // Sorted by index.
+  std::vector<Wish> wishes;   // Sorted by index.
+  std::vector<Wish> sorting;  // Memory that sorting needs.
   std::vector<PlannedRecord> records;
   std::vector<PlannedRead> reads;
   std::uint64_t arena_size_bytes = 0;
   std::uint64_t scratch_size_bytes = 0;
 };
 
-// Touches index pages, but reads no record. Fails with kOutOfRange, before touching anything, if
-// an index is not below the record count, and with kIo (ENOMEM) if the batch cannot fit in memory.
-Result<BatchPlan> PlanBatch(const RecordReader::Impl& reader,
-                            std::span<const std::uint64_t> indices);
+// Plans anew in `plan`, whose memory is reused. Touches index pages, but reads no record. Fails
+// with kIo (ENOMEM) if the batch cannot fit in memory. Requires every index to be below the record
+// count.
+Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
+                       BatchPlan& plan);
 
 }  // namespace ffrecord

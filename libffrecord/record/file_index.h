@@ -47,6 +47,9 @@ class FileIndex {
   // kCorruption, or what the RangeReader said. Requires index < record_count().
   virtual ErrorCode Locate(std::uint64_t index, RecordLocation& location) const = 0;
 
+  // Brings what Locate will touch closer, without waiting. Requires index < record_count().
+  virtual void Prefetch(std::uint64_t /*index*/) const noexcept {}
+
   // Whether `stored`, read from `location`, are the bytes that were written there.
   virtual bool Matches(std::uint64_t index, const RecordLocation& location,
                        std::span<const std::byte> stored) const noexcept = 0;

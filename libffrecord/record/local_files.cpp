@@ -7,6 +7,7 @@
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/mapped_file.h"
+#include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/range_reader.h"
 
 namespace ffrecord {
@@ -50,19 +51,24 @@ class LocalFiles final : public RangeReader {
 
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override {
     if (ranges.empty()) return {};
-    std::vector<IoRequest> requests(ranges.size());
+    // Memory that one call leaves to the next of its thread.
+    thread_local std::vector<IoRequest> kept;
+    std::vector<IoRequest> requests = std::move(kept);
+    requests.assign(ranges.size(), {});
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       requests[i].fd = files_[ranges[i].file].read_fd();
       requests[i].offset_bytes = ranges[i].offset_bytes;
       requests[i].buffer = ranges[i].destination;
     }
-    IoEngine* engine = FFR_TRY(ThreadIoEngine());
-    return RunAll(*engine, requests, std::min(queue_depth_, kThreadEngineDepth),
-                  [&](const IoRequest& request) {
-                    RangeRead& range = ranges[static_cast<std::size_t>(&request - requests.data())];
-                    range.status = StatusOf(range, request.result);
-                    arrived(range);
-                  });
+    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
+    auto run = RunAll(*engine, requests, queue_depth_, [&](const IoRequest& request) {
+      RangeRead& range = ranges[static_cast<std::size_t>(&request - requests.data())];
+      range.status = StatusOf(range, request.result);
+      arrived(range);
+    });
+    constexpr std::size_t kKeptRequestsMax = std::size_t{1} << 14;
+    if (requests.capacity() <= kKeptRequestsMax) kept = std::move(requests);
+    return run;
   }
 
   // The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
@@ -73,17 +79,20 @@ class LocalFiles final : public RangeReader {
       return Error{ErrorCode::kCorruption,
                    files_[file].name + ": an index of " + std::to_string(size_bytes) +
                        " bytes at " + std::to_string(offset_bytes) + " passes the end of the file"};
-    const Mapping* whole = whole_[file].load(std::memory_order_acquire);
-    if (whole == nullptr) {
-      auto mapped = MappedFile::Map(opened.fd.get(), 0, opened.size_bytes);
-      // Under a limit of address space a large file may not fit, though its index does.
-      if (!mapped) return MapPart(file, offset_bytes, size_bytes);
-      auto fresh = std::make_unique<const Mapping>(
-          std::make_shared<const MappedFile>(std::move(mapped).value()));
-      // Of two threads that map at once, one wins and the other's goes. No mutex: see V2Index.
-      if (whole_[file].compare_exchange_strong(whole, fresh.get())) whole = fresh.release();
-    }
+    const Mapping* whole = Whole(file);
+    // Under a limit of address space a large file may not fit, though its index does.
+    if (whole == nullptr) return MapPart(file, offset_bytes, size_bytes);
     return IndexBytes{*whole, (*whole)->bytes().subspan(offset_bytes, size_bytes)};
+  }
+
+  std::span<const std::byte> Mapped(std::uint32_t file) const override {
+    if (files_[file].file.direct_fd) return {};
+    const Mapping* whole = Whole(file);
+    return whole != nullptr ? (*whole)->bytes() : std::span<const std::byte>();
+  }
+
+  bool IsInMemory(std::uint32_t file, std::uint64_t offset_bytes) const override {
+    return IsInPageCache(files_[file].file.fd.get(), offset_bytes);
   }
 
  private:
@@ -97,6 +106,20 @@ class LocalFiles final : public RangeReader {
     const bool to_the_end = files_[range.file].alignment_bytes() > 1 &&
                             range.offset_bytes + arrived_bytes >= file_size_bytes(range.file);
     return to_the_end ? ErrorCode::kOk : ErrorCode::kCorruption;
+  }
+
+  // The mapping of the whole file, made when it is first asked for; null if that is not possible.
+  const Mapping* Whole(std::uint32_t file) const {
+    const Mapping* whole = whole_[file].load(std::memory_order_acquire);
+    if (whole != nullptr) return whole;
+    const ReadOnlyFile& opened = files_[file].file;
+    auto mapped = MappedFile::Map(opened.fd.get(), 0, opened.size_bytes);
+    if (!mapped) return nullptr;
+    auto fresh = std::make_unique<const Mapping>(
+        std::make_shared<const MappedFile>(std::move(mapped).value()));
+    // Of two threads that map at once, one wins and the other's goes. No mutex: see V2Index.
+    if (whole_[file].compare_exchange_strong(whole, fresh.get())) whole = fresh.release();
+    return whole;
   }
 
   Result<IndexBytes> MapPart(std::uint32_t file, std::uint64_t offset_bytes,

@@ -71,6 +71,16 @@ class RangeReader {
   };
   virtual Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                                       std::uint64_t size_bytes) const = 0;
+
+  // The bytes of the whole file, if they are mapped and a record whose pages are in memory is best
+  // copied from there; empty if all records are to be read. Whoever touches what is not in memory
+  // waits for its page alone, and what the file has lost reads as zeros: check the copy.
+  virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
+
+  // Whether a byte of a mapped file is in memory now, or that cannot be told.
+  virtual bool IsInMemory(std::uint32_t /*file*/, std::uint64_t /*offset_bytes*/) const {
+    return false;
+  }
 };
 
 // A RangeReader over local files. Fails as RecordReader::Open does for missing and refused files.

@@ -2,23 +2,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/record/batch_block.h"
 #include "libffrecord/record/batch_plan.h"
 #include "libffrecord/record/coalesce.h"
+#include "libffrecord/record/resident_batch.h"
 
 namespace ffrecord {
 namespace {
 
+struct Progress {  // Of one planned read.
+  std::uint32_t pieces_left = 0;
+  ErrorCode status = ErrorCode::kOk;
+};
+
+// Memory that one batch leaves to the next of its thread, so that none is allocated for each
+// record.
+struct Workspace {
+  BatchPlan plan;
+  std::vector<RangeRead> ranges;
+  std::vector<std::uint32_t> range_reads;  // For each range, the read that it is a piece of.
+  std::vector<Progress> progress;          // For each read.
+};
+
 // One batch on its way: reads what the plan says, checks and expands records as they arrive.
 class BatchExecution {
  public:
-  BatchExecution(const RecordReader::Impl& reader, BatchPlan& plan, std::span<std::byte> arena,
+  BatchExecution(const RecordReader::Impl& reader, Workspace& workspace, std::span<std::byte> arena,
                  std::span<std::byte> scratch)
-      : reader_(reader), plan_(plan), arena_(arena), scratch_(scratch) {}
+      : reader_(reader),
+        plan_(workspace.plan),
+        ranges_(workspace.ranges),
+        range_reads_(workspace.range_reads),
+        progress_(workspace.progress),
+        arena_(arena),
+        scratch_(scratch) {}
 
   Result<void> Run() {
     for (PlannedRecord& record : plan_.records)
@@ -31,11 +55,6 @@ class BatchExecution {
   }
 
  private:
-  struct Progress {
-    std::uint32_t pieces_left = 0;
-    ErrorCode status = ErrorCode::kOk;
-  };
-
   std::span<std::byte> BufferOf(const PlannedRead& read) const {
     return (read.into_scratch ? scratch_ : arena_)
         .subspan(read.buffer_begin_bytes, read.size_bytes());
@@ -43,8 +62,9 @@ class BatchExecution {
 
   // A read that was merged fits one piece; only a large record has more.
   void PlanRanges() {
-    progress_.resize(plan_.reads.size());
-    ranges_.reserve(plan_.reads.size());
+    progress_.assign(plan_.reads.size(), {});
+    ranges_.clear();
+    range_reads_.clear();
     for (std::uint32_t number = 0; number < plan_.reads.size(); ++number) {
       const PlannedRead& read = plan_.reads[number];
       const std::span<std::byte> buffer = BufferOf(read);
@@ -125,50 +145,69 @@ class BatchExecution {
 
   const RecordReader::Impl& reader_;
   BatchPlan& plan_;
+  std::vector<RangeRead>& ranges_;
+  std::vector<std::uint32_t>& range_reads_;
+  std::vector<Progress>& progress_;
   const std::span<std::byte> arena_;
   const std::span<std::byte> scratch_;
-  std::vector<RangeRead> ranges_;
-  std::vector<std::uint32_t> range_reads_;  // For each range, the read that it is a piece of.
-  std::vector<Progress> progress_;          // For each read.
 };
 
-Batch MakeBatch(const RecordReader::Impl& reader, const BatchPlan& plan, PooledBuffer arena) {
-  const std::size_t count = plan.wishes.size();
-  std::vector<std::int64_t> starts(count);
-  std::vector<std::int64_t> sizes(count);
-  std::vector<ErrorCode> statuses(count);
+void FillTables(const BatchPlan& plan, const BatchBlock& block) {
   const PlannedRecord* record = plan.records.data();
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < plan.wishes.size(); ++i) {
     if (i > 0 && plan.wishes[i].index != plan.wishes[i - 1].index) ++record;
     const std::uint64_t position = plan.wishes[i].position;
-    statuses[position] = record->status;
-    if (record->status != ErrorCode::kOk) continue;
-    starts[position] = static_cast<std::int64_t>(record->arena_begin_bytes);
-    sizes[position] = static_cast<std::int64_t>(record->location.raw_size_bytes);
+    const bool whole = record->status == ErrorCode::kOk;
+    block.statuses[position] = record->status;
+    block.starts_bytes[position] = whole ? static_cast<std::int64_t>(record->arena_begin_bytes) : 0;
+    block.sizes_bytes[position] =
+        whole ? static_cast<std::int64_t>(record->location.raw_size_bytes) : 0;
   }
-  const std::span<const std::byte> data = arena ? *arena : std::span<std::byte>();
-  return Batch(std::move(arena), data, std::move(starts), std::move(sizes), std::move(statuses),
-               reader.schema);
 }
 
-// No block at all for no bytes.
-Result<PooledBuffer> TakeMemory(const RangeReader& source, std::uint64_t size_bytes) {
-  if (size_bytes == 0) return PooledBuffer();
-  return source.TakeMemory(size_bytes);
+Result<void> CheckIndices(const RecordReader::Impl& reader,
+                          std::span<const std::uint64_t> indices) {
+  const std::uint64_t record_count = reader.record_count();
+  const auto out =
+      std::ranges::find_if(indices, [&](std::uint64_t index) { return index >= record_count; });
+  if (out == indices.end()) return {};
+  return Error{ErrorCode::kOutOfRange, "record index " +
+                                           std::to_string(static_cast<std::int64_t>(*out)) +
+                                           " at position " + std::to_string(out - indices.begin()) +
+                                           " of the batch is out of range: there are " +
+                                           std::to_string(record_count) + " records"};
+}
+
+Result<Batch> Read(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
+                   Workspace& workspace) {
+  FFR_TRY(PlanBatch(reader, indices, workspace.plan));
+  const BatchPlan& plan = workspace.plan;
+  const auto block =
+      FFR_TRY(BatchBlock::Take(*reader.source, plan.arena_size_bytes, indices.size()));
+  PooledBuffer scratch;
+  if (plan.scratch_size_bytes > 0)
+    scratch = FFR_TRY(reader.source->TakeMemory(plan.scratch_size_bytes));
+  BatchExecution execution(reader, workspace, block.data,
+                           scratch ? *scratch : std::span<std::byte>());
+  FFR_TRY(execution.Run());
+  FillTables(plan, block);
+  return block.Finish(reader.schema);
 }
 
 }  // namespace
 
 Result<Batch> ReadRecords(const RecordReader::Impl& reader,
                           std::span<const std::uint64_t> indices) {
-  auto plan = FFR_TRY(PlanBatch(reader, indices));
-  auto arena = FFR_TRY(TakeMemory(*reader.source, plan.arena_size_bytes));
-  const auto scratch = FFR_TRY(TakeMemory(*reader.source, plan.scratch_size_bytes));
-  BatchExecution execution(reader, plan, arena ? *arena : std::span<std::byte>(),
-                           scratch ? *scratch : std::span<std::byte>());
-  auto run = execution.Run();
-  if (!run) return std::move(run).error();
-  return MakeBatch(reader, plan, std::move(arena));
+  FFR_TRY(CheckIndices(reader, indices));
+  if (auto resident = CopyResident(reader, indices)) return *std::move(resident);
+  // The thread's own while no batch of it is being read.
+  thread_local std::unique_ptr<Workspace> kept;
+  auto workspace = kept ? std::move(kept) : std::make_unique<Workspace>();
+  auto batch = Read(reader, indices, *workspace);
+  // What one enormous batch needed is not kept for ever.
+  constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
+  if (workspace->plan.wishes.capacity() <= kKeptRecordsMax) kept = std::move(workspace);
+  return batch;
 }
 
 }  // namespace ffrecord

@@ -24,6 +24,14 @@ Result<void> CheckOptions(const RecordReader::Options& options) {
 
 std::uint32_t RecordReader::Impl::FileOf(std::uint64_t index) const noexcept {
   FFR_ASSERT(index < record_count());
+  const auto holds = [&](std::uint32_t file) {
+    return first_indexes[file] <= index && index < first_indexes[file + 1];
+  };
+  const double share = static_cast<double>(index) / static_cast<double>(record_count());
+  const auto guess =
+      std::min(static_cast<std::uint32_t>(share * static_cast<double>(indexes.size())),
+               static_cast<std::uint32_t>(indexes.size() - 1));
+  if (holds(guess)) return guess;
   // The last file that begins at or before `index`: files without records begin there too, but
   // stand before it.
   const auto after = std::upper_bound(first_indexes.begin(), first_indexes.end(), index);

@@ -9,10 +9,11 @@
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/record/file_index.h"
 #include "libffrecord/record/range_reader.h"
+#include "libffrecord/record/resident_guess.h"
 
 namespace ffrecord {
 
-// All of it is fixed once the reader is open; the indexes borrow the source.
+// All of it but the guess is fixed once the reader is open; the indexes borrow the source.
 struct RecordReader::Impl {
   std::shared_ptr<const RangeReader> source;
   RecordReader::Options options;
@@ -20,9 +21,11 @@ struct RecordReader::Impl {
   std::vector<std::uint64_t> first_indexes;  // Of each file, and behind the last.
   std::shared_ptr<const Schema> schema;
   Digest128 fingerprint{};
+  mutable ResidentGuess resident_guess;
 
   std::uint64_t record_count() const noexcept { return first_indexes.back(); }
-  // The file that holds record `index`: O(log files). Requires index < record_count().
+  // The file that holds record `index`: O(log files), and at once where all hold as many. Requires
+  // index < record_count().
   std::uint32_t FileOf(std::uint64_t index) const noexcept;
 };
 

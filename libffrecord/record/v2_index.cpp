@@ -8,6 +8,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
+#include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/dictionary_set.h"
 #include "libffrecord/record/file_index.h"
 
@@ -73,6 +74,19 @@ class V2Index final : public FileIndex {
     location = LoadIndexEntry(bytes, index % kIndexEntriesPerPage);
     if (!IsSane(location)) return ErrorCode::kCorruption;
     return location.compressed() ? dictionaries_.Load() : ErrorCode::kOk;
+  }
+
+  void Prefetch(std::uint64_t index) const noexcept override {
+    const std::uint64_t page_number = index / kIndexEntriesPerPage;
+    if (const std::byte* page = CheckedPage(page_number); page != nullptr) {
+      PrefetchIndexEntry(page, index % kIndexEntriesPerPage);
+      return;
+    }
+    const std::uint64_t segment_number = page_number / geometry_.pages_per_segment;
+    const std::byte* segment = segments_[segment_number].load(std::memory_order_acquire);
+    if (segment != nullptr)
+      WillNeed({segment + page_number % geometry_.pages_per_segment * kIndexPageSizeBytes,
+                kIndexPageSizeBytes});
   }
 
   bool Matches(std::uint64_t index, const RecordLocation& location,

@@ -14,15 +14,21 @@ namespace ffrecord {
 
 // The records of one ReadBatch, in request order, in one block of memory that the Batch owns.
 //
-// The block follows the order of the files, not of the request: neighbours are read in one piece
-// and land where they are used, so nothing is copied. `starts` and `sizes` say where each record
-// lies; the same index twice shares its bytes. Starts and sizes are in bytes. The memory returns
+// `starts` and `sizes` say where in the block each record lies; the same index twice may share its
+// bytes, and does unless records are small. What is read follows the order of the files, not of the request: neighbours are read in
+// one piece and land where they are used. What was in memory already is copied back to back, in
+// the order of the request. Starts and sizes are in bytes. The memory returns
 // to a pool when the Batch dies. Movable; distinct Batches may be used by distinct threads.
 class FFR_EXPORT Batch {
  public:
   // Owner of the block: whatever must stay alive while `data` is used.
   using Owner = std::shared_ptr<const void>;
 
+  // Over tables that `owner` keeps alive too, of one length.
+  Batch(Owner owner, std::span<const std::byte> data, std::span<const std::int64_t> starts_bytes,
+        std::span<const std::int64_t> sizes_bytes, std::span<const ErrorCode> statuses,
+        std::shared_ptr<const Schema> schema) noexcept;
+  // Over tables of its own.
   Batch(Owner owner, std::span<const std::byte> data, std::vector<std::int64_t> starts_bytes,
         std::vector<std::int64_t> sizes_bytes, std::vector<ErrorCode> statuses,
         std::shared_ptr<const Schema> schema) noexcept;
@@ -56,9 +62,9 @@ class FFR_EXPORT Batch {
  private:
   Owner owner_;
   std::span<const std::byte> data_;
-  std::vector<std::int64_t> starts_bytes_;
-  std::vector<std::int64_t> sizes_bytes_;
-  std::vector<ErrorCode> statuses_;
+  std::span<const std::int64_t> starts_bytes_;
+  std::span<const std::int64_t> sizes_bytes_;
+  std::span<const ErrorCode> statuses_;
   std::shared_ptr<const Schema> schema_;
 };
 

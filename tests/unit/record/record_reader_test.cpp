@@ -176,13 +176,18 @@ TEST(RecordReaderTest, WithoutChecksumsDamageIsReturned) {
 }
 
 TEST(RecordReaderTest, SameIndexTwiceSharesItsBytes) {
-  const TestFile file({"zero", "first", "second"});
-  const auto reader = OpenOne(file.path()).value();
-  const std::array<std::uint64_t, 4> indices{2, 0, 2, 2};
-  const Batch batch = reader.ReadBatch(indices).value();
-  EXPECT_EQ(AsString(batch.record(3)), "second");
-  EXPECT_EQ(batch.record(0).data(), batch.record(3).data());
-  EXPECT_EQ(batch.record(0).data(), batch.record(2).data());
+  const std::string large(6000, 'x');
+  const TestFile file({"zero", "first", large});
+  for (const IoPolicy io : {IoPolicy::kBuffered, IoPolicy::kDirect}) {
+    const auto reader = OpenOne(file.path(), {.io = io}).value();
+    const std::array<std::uint64_t, 5> indices{2, 2, 2, 0, 2};
+    const Batch batch = reader.ReadBatch(indices).value();
+    EXPECT_EQ(AsString(batch.record(3)), "zero");
+    for (const std::size_t position : {0U, 1U, 2U, 4U}) {
+      EXPECT_EQ(AsString(batch.record(position)), large);
+      EXPECT_EQ(batch.record(position).data(), batch.record(0).data());
+    }
+  }
 }
 
 TEST(RecordReaderTest, EmptyBatchIsABatch) {
