@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "libffrecord/base/assert.h"
+#include <ffrecord/memory.h>
+
+#include "libffrecord/base/machine_memory.h"
 
 namespace ffrecord {
 namespace {
@@ -41,6 +43,41 @@ SizeClass ClassOf(std::size_t size_bytes) {
   return {(bits - 1 - kSmallestBits) * 4 + quarters - 4, size_rounded};
 }
 
+// The inverse of ClassOf: the size of the blocks of a class.
+std::size_t SizeOfClass(std::size_t index) {
+  if (index == 0) return std::size_t{1} << kSmallestBits;
+  const std::size_t bits = kSmallestBits + (index - 1) / 4;  // Of the lower power.
+  const std::size_t quarters = 5 + (index - 1) % 4;
+  const std::size_t size = quarters << (bits - 2);
+  return (size + BufferPool::kAlignment - 1) & ~(BufferPool::kAlignment - 1);
+}
+
+struct Block {
+  void* address;
+  std::size_t size_bytes;
+};
+
+void Unmap(std::span<const Block> blocks) {
+  for (const Block& block : blocks) ::munmap(block.address, block.size_bytes);
+}
+
+// A fresh block; null if there is no memory. One that is worth huge pages begins at one.
+void* Map(std::size_t size_bytes) {
+  const std::size_t extra = size_bytes >= kHugePage ? kHugePage : 0;
+  void* mapped = ::mmap(nullptr, size_bytes + extra, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  if (extra == 0) return mapped;
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::size_t before = -begin % kHugePage;
+  if (before > 0) ::munmap(mapped, before);
+  void* block = static_cast<std::byte*>(mapped) + before;
+  if (before < extra) ::munmap(static_cast<std::byte*>(block) + size_bytes, extra - before);
+  // Only a hint, and refused where huge pages are switched off.
+  ::madvise(block, size_bytes, MADV_HUGEPAGE);
+  return block;
+}
+
 }  // namespace
 
 struct BufferPool::Shared {
@@ -48,25 +85,49 @@ struct BufferPool::Shared {
   std::array<std::vector<void*>, kClassCount> idle;
   std::size_t idle_bytes = 0;
   std::size_t used_bytes = 0;
+  std::size_t cap_bytes = MachineMemoryBytes() / 2;
 
-  void* TakeIdle(const SizeClass& size_class) {
+  // Counts a block of this class as used, if the cap allows, and gives one that is idle if there
+  // is one. `freed` are blocks that must go for it.
+  struct Taken {
+    bool allowed;
+    void* block = nullptr;
+    std::vector<Block> freed = {};
+  };
+  Taken TakeIdle(const SizeClass& size_class) {
     const std::lock_guard lock(mutex);
+    if (used_bytes > 0 && used_bytes + size_class.size_bytes > cap_bytes) return {false};
     used_bytes += size_class.size_bytes;
     auto& blocks = idle[size_class.index];
-    if (blocks.empty()) return nullptr;
+    if (blocks.empty()) return {true, nullptr, FreeIdle()};
     void* block = blocks.back();
     blocks.pop_back();
     idle_bytes -= size_class.size_bytes;
-    return block;
+    return {true, block};
+  }
+
+  // Takes idle blocks out, the largest first, until the rest fits below the cap. Requires the lock.
+  std::vector<Block> FreeIdle() {
+    std::vector<Block> freed;
+    for (std::size_t index = kClassCount; index-- > 0 && used_bytes + idle_bytes > cap_bytes;) {
+      auto& blocks = idle[index];
+      while (!blocks.empty() && used_bytes + idle_bytes > cap_bytes) {
+        freed.push_back({blocks.back(), SizeOfClass(index)});
+        blocks.pop_back();
+        idle_bytes -= freed.back().size_bytes;
+      }
+    }
+    return freed;
   }
 
   void Return(void* block, const SizeClass& size_class) {
     {
       const std::lock_guard lock(mutex);
       used_bytes -= size_class.size_bytes;
-      if (idle_bytes + size_class.size_bytes <= kIdleMax) {
+      const std::size_t idle_after = idle_bytes + size_class.size_bytes;
+      if (idle_after <= kIdleMax && used_bytes + idle_after <= cap_bytes) {
         idle[size_class.index].push_back(block);
-        idle_bytes += size_class.size_bytes;
+        idle_bytes = idle_after;
         return;
       }
     }
@@ -92,29 +153,28 @@ BufferPool::Shared& BufferPool::shared() const {
 }
 
 Result<PooledBuffer> BufferPool::Take(std::size_t size_bytes) {
-  const auto no_memory = [&] {
+  const auto no_memory = [&](const std::string& why) {
     return Error{ErrorCode::kIo,
-                 "no memory for a buffer of " + std::to_string(size_bytes) +
-                     " bytes; read smaller batches or raise the memory limit",
+                 "no memory for a buffer of " + std::to_string(size_bytes) + " bytes: " + why,
                  ENOMEM};
   };
-  if (size_bytes > kLargest) return no_memory();
+  if (size_bytes > kLargest) return no_memory("no machine has so much; read smaller batches");
   const SizeClass size_class = ClassOf(size_bytes);
   Shared& pool = shared();
-  void* block = pool.TakeIdle(size_class);
+  auto [allowed, block, freed] = pool.TakeIdle(size_class);
+  Unmap(freed);
+  if (!allowed)
+    return no_memory(std::to_string(used_bytes()) + " bytes are in use and the cap is " +
+                     std::to_string(cap_bytes()) +
+                     "; let batches go, read smaller ones, or raise the cap");
+  if (block == nullptr) block = Map(size_class.size_bytes);
   if (block == nullptr) {
-    block = ::mmap(nullptr, size_class.size_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) {
-      const std::lock_guard lock(pool.mutex);
-      pool.used_bytes -= size_class.size_bytes;
-      return no_memory();
-    }
-    // Only a hint, and refused where huge pages are switched off.
-    if (size_class.size_bytes >= kHugePage) ::madvise(block, size_class.size_bytes, MADV_HUGEPAGE);
+    const std::lock_guard lock(pool.mutex);
+    pool.used_bytes -= size_class.size_bytes;
+    return no_memory("the kernel refuses it; read smaller batches or raise the memory limit");
   }
   auto* view = new std::span<std::byte>(static_cast<std::byte*>(block), size_bytes);
-  return PooledBuffer(view, [&pool, block, size_class](std::span<std::byte>* dead) {
+  return PooledBuffer(view, [&pool, block = block, size_class](std::span<std::byte>* dead) {
     delete dead;
     pool.Return(block, size_class);
   });
@@ -129,5 +189,27 @@ std::size_t BufferPool::used_bytes() const {
   const std::lock_guard lock(shared().mutex);
   return shared().used_bytes;
 }
+
+std::size_t BufferPool::cap_bytes() const {
+  const std::lock_guard lock(shared().mutex);
+  return shared().cap_bytes;
+}
+
+void BufferPool::SetCap(std::size_t cap_bytes) {
+  std::vector<Block> freed;
+  {
+    const std::lock_guard lock(shared().mutex);
+    shared().cap_bytes = cap_bytes;
+    freed = shared().FreeIdle();
+  }
+  Unmap(freed);
+}
+
+MemoryUse GetMemoryUse() noexcept {
+  const BufferPool& pool = BufferPool::Process();
+  return {pool.cap_bytes(), pool.used_bytes(), pool.idle_bytes()};
+}
+
+void SetMemoryCap(std::uint64_t cap_bytes) noexcept { BufferPool::Process().SetCap(cap_bytes); }
 
 }  // namespace ffrecord

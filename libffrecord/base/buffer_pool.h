@@ -17,7 +17,8 @@ using PooledBuffer = std::shared_ptr<std::span<std::byte>>;
 // several times the price of reading warm data into it.
 //
 // One for the process; thread-safe. A forked child starts with its copy of the parent's blocks.
-// Idle blocks beyond kIdleMax bytes in total are freed.
+// Idle blocks beyond kIdleMax bytes in total are freed, and those for which there is no room below
+// the cap (ffrecord/memory.h).
 class BufferPool {
  public:
   static constexpr std::size_t kAlignment = 4096;
@@ -25,11 +26,14 @@ class BufferPool {
 
   static BufferPool& Process();
 
-  // A block of at least `size_bytes`, spanning exactly that. Fails with kIo (ENOMEM).
+  // A block of at least `size_bytes`, spanning exactly that. Fails with kIo (ENOMEM) if there is no
+  // memory, or if what is used would pass the cap and is not this block alone.
   Result<PooledBuffer> Take(std::size_t size_bytes);
 
   std::size_t idle_bytes() const;
   std::size_t used_bytes() const;
+  std::size_t cap_bytes() const;
+  void SetCap(std::size_t cap_bytes);
 
  private:
   BufferPool() = default;

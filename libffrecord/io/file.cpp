@@ -1,8 +1,10 @@
 #include "libffrecord/io/file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -38,7 +40,7 @@ std::string_view RemedyFor(int system_errno) {
     case EFBIG:
       return "; raise the file size limit (ulimit -f) or split the file";
     case EMFILE:
-      return "; raise the limit of open files (ulimit -n)";
+      return "; raise the hard limit of open files (ulimit -Hn), or pack into fewer files";
     case EROFS:
       return "; choose a file system that can be written to";
     case EIO:
@@ -71,21 +73,39 @@ Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_d
   // ENXIO: a socket, or a device without a driver.
   if (!file.fd && errno != ENXIO) return ErrnoError("open", path, errno);
   struct statx status {};
-  if (file.fd && ::statx(file.fd.get(), "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_DIOALIGN,
-                         &status) != 0)
+  if (file.fd && ::statx(file.fd.get(), "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE, &status) != 0)
     return ErrnoError("stat", path, errno);
   if (!S_ISREG(status.stx_mode))
     return Error{ErrorCode::kInvalidArgument, "open " + path.string() + ": not a regular file"};
   // Through io_uring a non-blocking file answers EAGAIN for what is not in memory.
   if (::fcntl(file.fd.get(), F_SETFL, 0) != 0) return ErrnoError("open", path, errno);
   file.size_bytes = status.stx_size;
+  if (want_direct) OpenDirect(file);
+  return file;
+}
 
-  const bool direct = want_direct && (status.stx_mask & STATX_DIOALIGN) != 0 &&
-                      status.stx_dio_mem_align != 0 && status.stx_dio_offset_align != 0;
-  if (direct) file.direct_fd = ReopenDirect(file.fd.get());
+void OpenDirect(ReadOnlyFile& file) {
+  struct statx status {};
+  if (::statx(file.fd.get(), "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return;
+  if ((status.stx_mask & STATX_DIOALIGN) == 0 || status.stx_dio_mem_align == 0 ||
+      status.stx_dio_offset_align == 0)
+    return;
+  file.direct_fd = ReopenDirect(file.fd.get());
   if (file.direct_fd)
     file.direct_alignment = {status.stx_dio_mem_align, status.stx_dio_offset_align};
-  return file;
+}
+
+void MakeRoomForDescriptors(std::uint64_t count) noexcept {
+  constexpr rlim_t kSpare = 256;  // For all else that the process has open or will open.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  // Descriptors are numbered from below: the next one tells about how many there are.
+  const UniqueFd next(::open("/", O_PATH | O_CLOEXEC));
+  const rlim_t used = next ? static_cast<rlim_t>(next.get()) : limit.rlim_cur;
+  const rlim_t wanted = used + count + kSpare;
+  if (wanted <= limit.rlim_cur || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // If it is refused, opening says so.
 }
 
 Result<void> SyncParentFolder(const std::filesystem::path& path) {

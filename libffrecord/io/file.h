@@ -30,8 +30,17 @@ struct ReadOnlyFile {
 // no failure.
 Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct);
 
+// Gives `file` a direct descriptor and its alignment, where the file system allows that; else
+// changes nothing.
+void OpenDirect(ReadOnlyFile& file);
+
 // An Error of kIo, or of the code that fits `system_errno`, that says what was tried on what.
 Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int system_errno);
+
+// Raises the process's soft limit of open files, if need be and as far as the hard limit allows, so
+// that `count` more can be opened. The limit stays raised. Where even that is too little, opening
+// them will fail by and by with what ErrnoError says of EMFILE.
+void MakeRoomForDescriptors(std::uint64_t count) noexcept;
 
 // fsync of the folder that holds `path`, so that a rename or link in it survives a crash.
 Result<void> SyncParentFolder(const std::filesystem::path& path);

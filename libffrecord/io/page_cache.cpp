@@ -1,20 +1,72 @@
 #include "libffrecord/io/page_cache.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/uio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "libffrecord/base/machine_memory.h"
 
 namespace ffrecord {
+namespace {
 
-bool IsInPageCache(int fd, std::uint64_t offset_bytes) noexcept {
-  char byte = 0;
-  iovec vector{&byte, 1};
-  // At the end of the file it moves nothing, which needs no waiting either.
-  if (::preadv2(fd, &vector, 1, static_cast<off_t>(offset_bytes), RWF_NOWAIT) >= 0) return true;
-  return errno != EAGAIN;
+std::uintptr_t PageSize() noexcept {
+  static const auto size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+void Advise(std::span<const std::byte> mapped, int advice) noexcept {
+  if (mapped.empty()) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) & ~(PageSize() - 1);
+  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size();
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
+std::uint64_t AvailableBytesOfMachine() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  std::uint64_t kibibytes = 0;
+  while (file >> key >> kibibytes && key != "MemAvailable:") file.ignore(80, '\n');
+  return file ? kibibytes << 10 : 0;
+}
+
+}  // namespace
+
+std::uint64_t PageCacheRoomBytes() {
+  return std::min(AvailableBytesOfMachine(), MachineMemoryBytes());
+}
+
+bool IsInMemory(std::span<const std::byte> mapped) noexcept {
+  const std::uintptr_t page_size = PageSize();
+  std::array<unsigned char, 256> pages{};
+  auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) & ~(page_size - 1);
+  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size();
+  while (begin < end) {
+    const std::uintptr_t size = std::min(end - begin, pages.size() * page_size);
+    if (::mincore(reinterpret_cast<void*>(begin), size, pages.data()) != 0) return true;
+    const auto count = static_cast<std::ptrdiff_t>((size + page_size - 1) / page_size);
+    if (!std::all_of(pages.begin(), pages.begin() + count,
+                     [](unsigned char page) { return (page & 1) != 0; }))
+      return false;
+    begin += size;
+  }
+  return true;
+}
+
+bool TellsWhatIsInMemory(int fd) noexcept {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return false;
+  if (::geteuid() == 0 || ::geteuid() == status.st_uid) return true;
+  std::array<char, 32> self{};
+  std::snprintf(self.data(), self.size(), "/proc/self/fd/%d", fd);
+  return ::faccessat(AT_FDCWD, self.data(), W_OK, AT_EACCESS) == 0;
 }
 
 std::uint64_t MajorFaultsOfThread() noexcept {
@@ -23,12 +75,8 @@ std::uint64_t MajorFaultsOfThread() noexcept {
   return static_cast<std::uint64_t>(usage.ru_majflt);
 }
 
-void WillNeed(std::span<const std::byte> mapped) noexcept {
-  if (mapped.empty()) return;
-  const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) & ~(page_size - 1);
-  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size();
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
-}
+void ExpectRandomAccess(std::span<const std::byte> mapped) noexcept { Advise(mapped, MADV_RANDOM); }
+
+void WillNeed(std::span<const std::byte> mapped) noexcept { Advise(mapped, MADV_WILLNEED); }
 
 }  // namespace ffrecord

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/range_reader.h"
+#include "libffrecord/record/resident_guess.h"
 
 namespace ffrecord {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 struct LocalFile {
   std::string name;
   ReadOnlyFile file;
+  bool tells_what_is_in_memory = false;  // Asked only where direct reads are not all there is.
 
   // Blocks of direct reads; 1 where reads go through the page cache.
   std::uint32_t alignment_bytes() const noexcept {
@@ -25,11 +28,38 @@ struct LocalFile {
   int read_fd() const noexcept { return file.direct_fd ? file.direct_fd.get() : file.fd.get(); }
 };
 
+// The thread's memory for requests: what one call leaves to the next.
+class Requests {
+ public:
+  Requests() : requests_(std::move(Kept())) { requests_.clear(); }
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  ~Requests() {
+    constexpr std::size_t kKeptMax = std::size_t{1} << 14;
+    if (requests_.capacity() <= kKeptMax) Kept() = std::move(requests_);
+  }
+  std::vector<IoRequest>* operator->() noexcept { return &requests_; }
+  std::vector<IoRequest>& operator*() noexcept { return requests_; }
+
+ private:
+  static std::vector<IoRequest>& Kept() {
+    thread_local std::vector<IoRequest> kept;
+    return kept;
+  }
+  std::vector<IoRequest> requests_;
+};
+
 // Descriptors are read at stated offsets only, so threads and forked children share them.
 class LocalFiles final : public RangeReader {
  public:
-  LocalFiles(std::vector<LocalFile> files, std::uint32_t queue_depth)
-      : files_(std::move(files)), queue_depth_(queue_depth), whole_(files_.size()) {}
+  // `page_cache_first`: direct descriptors are for what the page cache does not hold.
+  LocalFiles(std::vector<LocalFile> files, std::uint32_t queue_depth, IoPolicy policy,
+             bool page_cache_first)
+      : files_(std::move(files)),
+        queue_depth_(queue_depth),
+        policy_(policy),
+        page_cache_first_(page_cache_first),
+        whole_(files_.size()) {}
   ~LocalFiles() override {
     for (const auto& whole : whole_) delete whole.load();
   }
@@ -51,24 +81,20 @@ class LocalFiles final : public RangeReader {
 
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override {
     if (ranges.empty()) return {};
-    // Memory that one call leaves to the next of its thread.
-    thread_local std::vector<IoRequest> kept;
-    std::vector<IoRequest> requests = std::move(kept);
-    requests.assign(ranges.size(), {});
-    for (std::size_t i = 0; i < ranges.size(); ++i) {
-      requests[i].fd = files_[ranges[i].file].read_fd();
-      requests[i].offset_bytes = ranges[i].offset_bytes;
-      requests[i].buffer = ranges[i].destination;
-    }
+    Requests requests;
+    for (RangeRead& range : ranges)
+      requests->push_back({.fd = files_[range.file].read_fd(),
+                           .offset_bytes = range.offset_bytes,
+                           .buffer = range.destination,
+                           .user = &range});
+    if (policy_ == IoPolicy::kDirect && page_cache_first_ && warm_guess_.Try())
+      PreferPageCache(*requests);
     IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
-    auto run = RunAll(*engine, requests, queue_depth_, [&](const IoRequest& request) {
-      RangeRead& range = ranges[static_cast<std::size_t>(&request - requests.data())];
+    return RunAll(*engine, *requests, queue_depth_, [&](const IoRequest& request) {
+      auto& range = *static_cast<RangeRead*>(request.user);
       range.status = StatusOf(range, request.result);
       arrived(range);
     });
-    constexpr std::size_t kKeptRequestsMax = std::size_t{1} << 14;
-    if (requests.capacity() <= kKeptRequestsMax) kept = std::move(requests);
-    return run;
   }
 
   // The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
@@ -86,14 +112,12 @@ class LocalFiles final : public RangeReader {
   }
 
   std::span<const std::byte> Mapped(std::uint32_t file) const override {
-    if (files_[file].file.direct_fd) return {};
+    if (policy_ == IoPolicy::kDirect && !page_cache_first_) return {};
     const Mapping* whole = Whole(file);
     return whole != nullptr ? (*whole)->bytes() : std::span<const std::byte>();
   }
 
-  bool IsInMemory(std::uint32_t file, std::uint64_t offset_bytes) const override {
-    return IsInPageCache(files_[file].file.fd.get(), offset_bytes);
-  }
+  IoPolicy policy() const noexcept override { return policy_; }
 
  private:
   using Mapping = std::shared_ptr<const MappedFile>;
@@ -108,6 +132,28 @@ class LocalFiles final : public RangeReader {
     return to_the_end ? ErrorCode::kOk : ErrorCode::kCorruption;
   }
 
+  // Sends what is in the page cache to the descriptors that read from there.
+  void PreferPageCache(std::vector<IoRequest>& requests) const {
+    std::size_t hits = 0;
+    for (IoRequest& request : requests) {
+      const auto& range = *static_cast<const RangeRead*>(request.user);
+      const LocalFile& local = files_[range.file];
+      if (!local.tells_what_is_in_memory) continue;
+      const std::span<const std::byte> mapped = Mapped(range.file);
+      if (range.offset_bytes >= mapped.size()) continue;
+      const std::uint64_t size =
+          std::min<std::uint64_t>(range.destination.size(), mapped.size() - range.offset_bytes);
+      if (!IsInMemory(mapped.subspan(range.offset_bytes, size))) continue;
+      request.fd = local.file.fd.get();
+      ++hits;
+    }
+    constexpr std::size_t kLooksPerHit = 16;  // A hit saves far more than so many looks cost.
+    if (hits * kLooksPerHit < requests.size())
+      warm_guess_.Wrong();
+    else
+      warm_guess_.Right();
+  }
+
   // The mapping of the whole file, made when it is first asked for; null if that is not possible.
   const Mapping* Whole(std::uint32_t file) const {
     const Mapping* whole = whole_[file].load(std::memory_order_acquire);
@@ -115,6 +161,7 @@ class LocalFiles final : public RangeReader {
     const ReadOnlyFile& opened = files_[file].file;
     auto mapped = MappedFile::Map(opened.fd.get(), 0, opened.size_bytes);
     if (!mapped) return nullptr;
+    ExpectRandomAccess(mapped.value().bytes());
     auto fresh = std::make_unique<const Mapping>(
         std::make_shared<const MappedFile>(std::move(mapped).value()));
     // Of two threads that map at once, one wins and the other's goes. No mutex: see V2Index.
@@ -122,37 +169,79 @@ class LocalFiles final : public RangeReader {
     return whole;
   }
 
+  // A part of the file, mapped; or read into memory, where the process has as many mappings as the
+  // kernel allows (vm.max_map_count), as with more files than that.
   Result<IndexBytes> MapPart(std::uint32_t file, std::uint64_t offset_bytes,
                              std::uint64_t size_bytes) const {
-    auto mapped = FFR_TRY(MappedFile::Map(files_[file].file.fd.get(), offset_bytes, size_bytes));
-    auto owner = std::make_shared<const MappedFile>(std::move(mapped));
+    auto mapped = MappedFile::Map(files_[file].file.fd.get(), offset_bytes, size_bytes);
+    if (!mapped && mapped.error().system_errno == ENOMEM)
+      return ReadPart(file, offset_bytes, size_bytes);
+    if (!mapped) return std::move(mapped).error();
+    auto owner = std::make_shared<const MappedFile>(std::move(mapped).value());
     const auto bytes = owner->bytes();
     return IndexBytes{std::move(owner), bytes};
   }
 
+  Result<IndexBytes> ReadPart(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const {
+    auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
+    IoRequest request{
+        .fd = files_[file].file.fd.get(), .offset_bytes = offset_bytes, .buffer = *memory};
+    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
+    FFR_TRY(RunAll(*engine, {&request, 1}, 1));
+    const RangeRead range{file, offset_bytes, *memory};
+    const ErrorCode status = StatusOf(range, request.result);
+    if (status != ErrorCode::kOk)
+      return Error{status, files_[file].name + ": cannot read " + std::to_string(size_bytes) +
+                               " bytes of index at " + std::to_string(offset_bytes)};
+    const std::span<const std::byte> bytes = *memory;
+    return IndexBytes{std::move(memory), bytes};
+  }
+
   const std::vector<LocalFile> files_;
   const std::uint32_t queue_depth_;
+  const IoPolicy policy_;  // Of what is not in memory.
+  const bool page_cache_first_;
+  mutable ResidentGuess warm_guess_;  // Whether anything is in the page cache.
   mutable std::vector<std::atomic<const Mapping*>> whole_;  // For each file; owned.
 };
 
 }  // namespace
 
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
-                                                    const RecordReader::Options& options) {
+                                                    const RecordReader::Options& options,
+                                                    std::uint64_t page_cache_room_bytes) {
   if (paths.empty())
     return Error{ErrorCode::kInvalidArgument, "open records: the list of files is empty"};
   std::vector<LocalFile> files;
   files.reserve(paths.size());
+  MakeRoomForDescriptors(paths.size() * (options.io == IoPolicy::kBuffered ? 1 : 2));
+  std::uint64_t size_bytes = 0;
   for (const std::filesystem::path& path : paths) {
     LocalFile local;
     local.name = path.string();
-    local.file = FFR_TRY(OpenReadOnly(path, options.io == IoPolicy::kDirect));
-    // Batches are aligned to this much and no more.
-    if (local.alignment_bytes() > BufferPool::kAlignment) local.file.direct_fd.Reset();
+    local.file = FFR_TRY(OpenReadOnly(path, false));
+    size_bytes += local.file.size_bytes;
     files.push_back(std::move(local));
   }
-  return std::unique_ptr<RangeReader>(
-      std::make_unique<LocalFiles>(std::move(files), options.queue_depth));
+  const bool fits = size_bytes <= page_cache_room_bytes / 2;
+  const bool direct = options.io == IoPolicy::kDirect || (options.io == IoPolicy::kAuto && !fits);
+  for (LocalFile& local : files) {
+    if (direct) OpenDirect(local.file);
+    // Batches are aligned to this much and no more.
+    if (local.alignment_bytes() > BufferPool::kAlignment) local.file.direct_fd.Reset();
+    if (direct && options.io == IoPolicy::kAuto)
+      local.tells_what_is_in_memory = TellsWhatIsInMemory(local.file.fd.get());
+  }
+  return std::unique_ptr<RangeReader>(std::make_unique<LocalFiles>(
+      std::move(files), options.queue_depth, direct ? IoPolicy::kDirect : IoPolicy::kBuffered,
+      options.io != IoPolicy::kDirect));
+}
+
+Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
+                                                    const RecordReader::Options& options) {
+  const bool asks = options.io == IoPolicy::kAuto;
+  return OpenLocalFiles(paths, options, asks ? PageCacheRoomBytes() : 0);
 }
 
 }  // namespace ffrecord

@@ -77,13 +77,15 @@ class RangeReader {
   // waits for its page alone, and what the file has lost reads as zeros: check the copy.
   virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
 
-  // Whether a byte of a mapped file is in memory now, or that cannot be told.
-  virtual bool IsInMemory(std::uint32_t /*file*/, std::uint64_t /*offset_bytes*/) const {
-    return false;
-  }
+  // How what is not in memory is read: kBuffered or kDirect.
+  virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
 };
 
 // A RangeReader over local files. Fails as RecordReader::Open does for missing and refused files.
+// `page_cache_room_bytes` is what kAuto compares the size of the list with.
+Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
+                                                    const RecordReader::Options& options,
+                                                    std::uint64_t page_cache_room_bytes);
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
                                                     const RecordReader::Options& options);
 

@@ -199,7 +199,11 @@ Result<Batch> Read(const RecordReader::Impl& reader, std::span<const std::uint64
 Result<Batch> ReadRecords(const RecordReader::Impl& reader,
                           std::span<const std::uint64_t> indices) {
   FFR_TRY(CheckIndices(reader, indices));
-  if (auto resident = CopyResident(reader, indices)) return *std::move(resident);
+  if (auto resident = CopyResident(reader, indices)) {
+    reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
+    return *std::move(resident);
+  }
+  reader.batches_read.fetch_add(1, std::memory_order_relaxed);
   // The thread's own while no batch of it is being read.
   thread_local std::unique_ptr<Workspace> kept;
   auto workspace = kept ? std::move(kept) : std::make_unique<Workspace>();

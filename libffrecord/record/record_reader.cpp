@@ -113,6 +113,10 @@ Result<Metadata> RecordReader::metadata(std::size_t file_index) const {
   return error;
 }
 
+RecordReader::IoReport RecordReader::io_report() const noexcept {
+  return {impl_->source->policy(), impl_->batches_from_memory.load(), impl_->batches_read.load()};
+}
+
 Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices) const {
   return ReadRecords(*impl_, indices);
 }

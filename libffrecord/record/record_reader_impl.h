@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,7 +14,7 @@
 
 namespace ffrecord {
 
-// All of it but the guess is fixed once the reader is open; the indexes borrow the source.
+// All of it but guess and counts is fixed once the reader is open; the indexes borrow the source.
 struct RecordReader::Impl {
   std::shared_ptr<const RangeReader> source;
   RecordReader::Options options;
@@ -22,6 +23,8 @@ struct RecordReader::Impl {
   std::shared_ptr<const Schema> schema;
   Digest128 fingerprint{};
   mutable ResidentGuess resident_guess;
+  mutable std::atomic<std::uint64_t> batches_from_memory{0};
+  mutable std::atomic<std::uint64_t> batches_read{0};
 
   std::uint64_t record_count() const noexcept { return first_indexes.back(); }
   // The file that holds record `index`: O(log files), and at once where all hold as many. Requires

@@ -27,8 +27,8 @@ constexpr std::uint64_t kPrefetchBytesMax = 512;
 
 // After so many records or bytes the thread asks how often it had to wait; then after twice as
 // many, and so on.
-constexpr std::size_t kFirstStepRecords = 128;
-constexpr std::uint64_t kFirstStepBytes = std::uint64_t{1} << 20;
+constexpr std::size_t kFirstStepRecords = 16;
+constexpr std::uint64_t kFirstStepBytes = std::uint64_t{256} << 10;
 // Waiting for one page takes about as long as reading so many records in the usual way.
 constexpr std::size_t kRecordsPerFault = 64;
 constexpr std::uint64_t kFaultsAlways = 2;
@@ -146,10 +146,8 @@ class ResidentBatch {
       // Of random batches any place will do; of neighbours it should be the last.
       const std::size_t position = indices_.size() - 1 - sample * indices_.size() / samples;
       const Source& source = scratch_.sources[scratch_.sources[position].same_as];
-      const std::uint64_t size = source.location.stored_size_bytes;
-      if (size == 0) continue;
-      const std::uint64_t offset = source.location.offset_bytes + (sample % 2 == 0 ? 0 : size - 1);
-      if (!reader_.source->IsInMemory(source.file, offset)) return false;
+      const std::span stored(source.stored, source.location.stored_size_bytes);
+      if (!stored.empty() && !IsInMemory(stored)) return false;
     }
     return true;
   }

@@ -27,7 +27,7 @@ class ResidentGuess {
     was_right_.store(false, std::memory_order_relaxed);
   }
 
-  // The batch was in memory.
+  // The batch was in memory, or enough of it.
   void Right() noexcept {
     if (was_right()) return;  // No write, for all threads read it.
     pause_.store(0, std::memory_order_relaxed);

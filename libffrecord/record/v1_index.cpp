@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/file_index.h"
 
 namespace ffrecord {
@@ -64,6 +65,7 @@ Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::u
                                                const RecordReader::Options& options) {
   const std::uint64_t file_size_bytes = source.file_size_bytes(file);
   auto metadata = FFR_TRY(source.MapIndex(file, 0, header.metadata_size_bytes()));
+  WillNeed(metadata.bytes);  // All of it is checked next.
   std::vector<std::string> warnings;
   if (header.metadata_crc32 == 0)
     warnings.push_back(source.file_name(file) +

@@ -42,7 +42,7 @@ std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, 
                                      bool salvage, bool direct, double timeout_s) {
   const RecordReader::Options options{.verify_checksums = check_data,
                                       .salvage = salvage,
-                                      .io = direct ? IoPolicy::kDirect : IoPolicy::kBuffered};
+                                      .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
   const client::SessionOptions session = SessionOptionsOf(timeout_s);
   return std::make_unique<CountingReader>(
       ValueOrRaise(WithoutGil([&] { return client::OpenDataset(locations, options, session); })));

@@ -57,14 +57,10 @@ class MemoryFiles final : public RangeReader {
   // and what IsInMemory says.
   bool mapped = false;
   std::string mapped_content;
-  std::function<bool(std::uint64_t)> in_memory = [](std::uint64_t) { return true; };
 
   std::span<const std::byte> Mapped(std::uint32_t file) const override {
     if (!mapped) return {};
     return std::as_bytes(std::span(mapped_content.empty() ? contents_[file] : mapped_content));
-  }
-  bool IsInMemory(std::uint32_t, std::uint64_t offset_bytes) const override {
-    return in_memory(offset_bytes);
   }
 
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,

@@ -17,11 +17,15 @@
 
 namespace ffrecord {
 
-// How a local file is read.
+// How local files are read.
 enum class IoPolicy : std::uint8_t {
   kBuffered = 0,  // Through the page cache: best when the data fits in memory.
   kDirect = 1,    // Past it, straight into the batch: best for data that is read once.
                   // Falls back to buffered, file by file, where the file system refuses O_DIRECT.
+  kAuto = 2,      // The page cache first. What is not in it is read buffered if all files together
+                  // fill at most half of the memory that was free when they were opened, so that
+                  // the next epoch finds them there, else direct, for they would only push each
+                  // other out.
 };
 
 // Reads batches of records of an ordered list of FFRecord files, version 1 or 2, by index.
@@ -40,7 +44,7 @@ class FFR_EXPORT RecordReader {
   struct Options {
     bool verify_checksums = true;  // Each record's own checksum, on every read.
     bool salvage = false;          // Open a damaged v1 file: bad records get a status each.
-    IoPolicy io = IoPolicy::kBuffered;
+    IoPolicy io = IoPolicy::kAuto;
     std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
   };
 
@@ -53,6 +57,13 @@ class FFR_EXPORT RecordReader {
     std::uint64_t first_index;              // Of this file's first record in the whole list.
     std::array<std::byte, 16> fingerprint;  // Of content and order; docs/format.md, "Fingerprint".
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
+  };
+
+  // How a reader reads, and what it has read so far; for people.
+  struct IoReport {
+    IoPolicy policy;                    // Of what is not in memory: kBuffered or kDirect.
+    std::uint64_t batches_from_memory;  // Copied whole from the page cache, without a read.
+    std::uint64_t batches_read;
   };
 
   // Opens `paths` and maps their indexes; no record is read.
@@ -85,6 +96,8 @@ class FFR_EXPORT RecordReader {
   // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range, with kIo
   // (ENOMEM) if there is no memory for the batch, and if no read could be tried at all.
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices) const;
+
+  IoReport io_report() const noexcept;
 
   // Why the record has the status it has, for people: file, index in it, what was found.
   std::string Describe(std::uint64_t index, ErrorCode status) const;

@@ -4,11 +4,16 @@
 #include "libffrecord/base/buffer_pool.h"
 
 #include <gtest/gtest.h>
+
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cerrno>
+#include <string>
 
 #include <atomic>
 #include <thread>
+
+#include <ffrecord/memory.h>
 
 namespace ffrecord {
 namespace {
@@ -62,6 +67,64 @@ TEST(BufferPoolTest, ChildrenOfABusyProcessAreNotStuck) {
   }
   stop = true;
   busy.join();
+}
+
+// Puts the cap back.
+struct CapGuard {
+  std::uint64_t before = GetMemoryUse().cap_bytes;
+  ~CapGuard() { SetMemoryCap(before); }
+};
+
+TEST(MemoryCapTest, IdleBlocksGoFirstAndThenTakingFails) {
+  const CapGuard guard;
+  auto& pool = BufferPool::Process();
+  constexpr std::size_t kSize = std::size_t{8} << 20;
+  pool.Take(kSize).value().reset();
+  pool.Take(2 * kSize).value().reset();
+  ASSERT_GE(GetMemoryUse().idle_bytes, 3 * kSize);
+
+  SetMemoryCap(4 * kSize);
+  EXPECT_LE(GetMemoryUse().used_bytes + GetMemoryUse().idle_bytes, 4 * kSize);
+  const auto first = pool.Take(3 * kSize);  // Room for it only if what is idle goes.
+  ASSERT_TRUE(first);
+  EXPECT_LE(GetMemoryUse().used_bytes + GetMemoryUse().idle_bytes, 4 * kSize);
+  const auto second = pool.Take(2 * kSize);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::kIo);
+  EXPECT_EQ(second.error().system_errno, ENOMEM);
+  EXPECT_NE(second.error().message.find("the cap is " + std::to_string(4 * kSize)),
+            std::string::npos)
+      << second.error().message;
+  EXPECT_TRUE(pool.Take(kSize));
+}
+
+TEST(MemoryCapTest, OneBlockAlwaysFits) {
+  const CapGuard guard;
+  SetMemoryCap(0);
+  EXPECT_EQ(GetMemoryUse().idle_bytes, 0U);
+  {
+    const auto block = BufferPool::Process().Take(std::size_t{1} << 20);
+    EXPECT_TRUE(block);
+    EXPECT_FALSE(BufferPool::Process().Take(1));
+  }
+  EXPECT_EQ(GetMemoryUse().idle_bytes, 0U);  // Not kept: there is no room for it.
+}
+
+TEST(MemoryCapTest, FreedBlocksAreCountedByTheirWholeSize) {
+  const CapGuard guard;
+  auto& pool = BufferPool::Process();
+  SetMemoryCap(0);
+  SetMemoryCap(guard.before);
+  for (std::size_t size = 1; size < (std::size_t{64} << 20); size = size * 5 / 4 + 1)
+    pool.Take(size).value().reset();
+  EXPECT_GT(GetMemoryUse().idle_bytes, 0U);
+  SetMemoryCap(0);
+  EXPECT_EQ(GetMemoryUse().idle_bytes, 0U);
+}
+
+TEST(BufferPoolTest, LargeBlocksBeginAtAHugePage) {
+  const auto block = BufferPool::Process().Take(std::size_t{5} << 20).value();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block->data()) % (std::size_t{2} << 20), 0U);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,6 +14,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "child.h"
 #include "open_files.h"
@@ -137,6 +140,31 @@ TEST(FileTest, ParentFolderIsSyncedOrItsAbsenceReported) {
   EXPECT_TRUE(SyncParentFolder(folder / "file"));
   EXPECT_TRUE(SyncParentFolder("file"));
   EXPECT_EQ(SyncParentFolder(folder / "missing/file").error().code, ErrorCode::kNotFound);
+}
+
+TEST(DescriptorLimitTest, IsRaisedAsFarAsAllowedAndThenOpeningSaysWhatToDo) {
+  const TempFolder folder;
+  WriteFile(folder / "file", "content");
+  EXPECT_EQ(test::RunInChild([&] {
+              const rlimit limit{300, 1000};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              MakeRoomForDescriptors(600);
+              std::vector<ReadOnlyFile> files;
+              for (int i = 0; i < 600; ++i) {
+                auto opened = OpenReadOnly(folder / "file", false);
+                if (!opened) return 2;
+                files.push_back(std::move(opened).value());
+              }
+              MakeRoomForDescriptors(1000);  // More than can be had.
+              for (int i = 0; i < 1000; ++i) {
+                auto opened = OpenReadOnly(folder / "file", false);
+                if (!opened)
+                  return opened.error().message.find("ulimit -Hn") != std::string::npos ? 0 : 3;
+                files.push_back(std::move(opened).value());
+              }
+              return 4;
+            }),
+            0);
 }
 
 }  // namespace
