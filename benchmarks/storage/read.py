@@ -1,16 +1,21 @@
-"""Random batches of 110 KB records, cold and warm, against fio, pread and memcpy.
+"""Random batches of large and small records, cold and warm, against fio, pread and memcpy.
 
-Records are log-normal in size, random in content; a batch is 128 of them, drawn without
+Images: 110 KB on average, log-normal, random content; a batch is 128 of them, drawn without
 replacement. The file is the same for all arms, and so are offsets and sizes: fio replays them from
 a log, widened to whole blocks as O_DIRECT wants. Each arm of a round draws records of its own,
 lest one arm warms a cache below for the next. Cold arms start with at most 1 % of the file in the
 page cache, warm ones with at least 99 %; ours verifies every record's checksum, the others none.
+
+Blocks: 4 KiB each, aligned so that a record is one block, cold, batches of 256, against fio.
+Tiny: 100 B each, warm, batches of 4096, on one core: C++, and through Python's Batch.
+Growth: cold random reads of small records out of files of 10^4 to 10^7 of them.
 """
 
 import dataclasses
 import os
 import pathlib
 import struct
+import sys
 
 import harness
 import numpy as np
@@ -26,6 +31,32 @@ SEED = 7
 HEADER_BYTES = 128  # docs/format.md, "Version 2".
 RECORD_HEADER_BYTES = 32
 SEGMENT_RECORDS = 170 * 256
+
+BLOCK_BATCH = 256
+BLOCK_RECORDS = 200_000  # Each takes two blocks: its header needs room before the next.
+TINY_BYTES = 100
+TINY_RECORDS = 2_000_000
+TINY_BATCH = 4096
+GROWTH_BYTES = 448  # And 32 of header and 24 of index: 5 GB at 10^7.
+GROWTH_COUNTS = (10**4, 10**5, 10**6, 10**7)
+GROWTH_READS = 25_600
+
+PYTHON_EPOCH = """
+import json, sys, time
+import numpy as np
+import ffrecord
+path, batch, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+reader = ffrecord.open(path)
+order = np.random.default_rng(seed).permutation(len(reader))
+for _ in range(2):
+    start = time.perf_counter()
+    size = 0
+    for first in range(0, len(order), batch):
+        got = reader.read(order[first : first + batch])
+        size += int(got.sizes[-1])
+    seconds = time.perf_counter() - start
+print(json.dumps({"records": len(order), "bytes": size, "seconds": seconds}))
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,24 +84,38 @@ def locate(path: pathlib.Path, count: int) -> tuple[npt.NDArray[np.int64], npt.N
     return offsets, sizes
 
 
+def make(settings: harness.Settings, name: str, size: int, *words: object) -> pathlib.Path:
+    """Make the file `name` of about `size` bytes with `read-arm`, or take that of the last run."""
+    path = settings.scratch / name
+    if not path.exists():
+        for old in settings.scratch.glob(f"{name.partition('-')[0]}-*.ffr"):
+            old.unlink()
+        free = os.statvfs(settings.scratch)
+        if free.f_bavail * free.f_frsize < size * 1.2:
+            raise harness.Unable(f"{settings.scratch}: {size / 2**30:.1f} GiB do not fit")
+        how, *sizes = words
+        harness.run_json(harness.program(settings, "read-arm"), how, path, *sizes, SEED)
+    return path
+
+
 def prepare(settings: harness.Settings) -> Data:
-    """Make the data file, or take the one of the last run."""
+    """Make the file of images, or take the one of the last run."""
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory += sum(file.stat().st_size for file in settings.scratch.glob("read-*.ffr"))
     size = min(FILE_BYTES_MAX, memory // 2)
     count = min(size // MEAN_BYTES, SEGMENT_RECORDS - 1)
     count -= count % 1000
-    path = settings.scratch / f"read-{count}.ffr"
-    if not path.exists():
-        for old in settings.scratch.glob("read-*.ffr"):
-            old.unlink()
-        free = os.statvfs(settings.scratch)
-        if free.f_bavail * free.f_frsize < size * 1.2:
-            raise harness.Unable(f"{settings.scratch}: {size / 2**30:.1f} GiB do not fit")
-        harness.run_json(
-            harness.program(settings, "read-arm"), "make", path, count, MEAN_BYTES, SIGMA, SEED
-        )
+    path = make(settings, f"read-{count}.ffr", size, "make", count, MEAN_BYTES, SIGMA)
     return Data(path, *locate(path, count))
+
+
+def prepare_blocks(settings: harness.Settings) -> Data:
+    """Make the file of aligned blocks; where they lie follows from the format."""
+    count = BLOCK_RECORDS // 4 if settings.quick else BLOCK_RECORDS
+    path = make(
+        settings, f"blocks-{count}.ffr", count * 2 * BLOCK, "make-equal", count, BLOCK, BLOCK
+    )
+    return Data(path, *locate(path, min(count, SEGMENT_RECORDS - 1)))
 
 
 def fio_log(data: Data, indices: npt.NDArray[np.int64]) -> str:
@@ -91,10 +136,12 @@ def fio_log(data: Data, indices: npt.NDArray[np.int64]) -> str:
 class Arms:
     """How each arm runs one round."""
 
-    def __init__(self, settings: harness.Settings, data: Data) -> None:
+    def __init__(self, settings: harness.Settings, data: Data, batch: int) -> None:
         """Give every arm its own random stream."""
         self.settings = settings
         self.data = data
+        self.batch = batch
+        self.cpu_s_per_gb: dict[str, list[float]] = {}
         self.trace = settings.scratch / "read.trace"
         self.program = harness.program(settings, "read-arm")
         self.fio_program = harness.foreign("fio", "fio")
@@ -103,15 +150,17 @@ class Arms:
         """Pick the records that `arm` reads in round `number`; no other arm reads the same."""
         seed = [SEED, number, *arm.encode()]
         order = np.random.default_rng(seed).permutation(len(self.data.sizes)).astype(np.int64)
-        return order[: batches * BATCH]
+        return order[: batches * self.batch]
 
     def ours(self, arm: str, kind: str, cold: bool, batches: int) -> harness.Arm:
         """Make an arm that a program of ours runs: `kind` is what it does with the records."""
         what = {
             "direct": "RecordReader, O_DIRECT, checksums on",
+            "auto": "RecordReader as it is by default, checksums on",
             "buffered": "RecordReader, buffered, checksums on",
             "pread": "a loop of pread, buffered, no checks",
             "checked-pread": "a loop of pread, buffered, each record hashed",
+            "malloc-zlib": "pread into fresh memory for each record, each with zlib's CRC-32",
             "memcpy": "memcpy out of the mapped file: the limit of warm reads",
         }[kind]
 
@@ -121,11 +170,12 @@ class Arms:
             self.trace.write_bytes(rows.astype("<u8").tobytes())
             (harness.make_cold if cold else harness.make_warm)(self.data.path)
             done = harness.run_json(
-                self.program, "read", kind, self.data.path, self.trace, BATCH, DEPTH
+                self.program, "read", kind, self.data.path, self.trace, self.batch, DEPTH
             )
             expected = int(self.data.sizes[indices].sum())
             if done["bytes"] != expected:
                 raise harness.Unable(f"{arm} read {done['bytes']} bytes, not {expected}")
+            self.cpu_s_per_gb.setdefault(arm, []).append(done["cpu_seconds"] / expected * 1e9)
             return float(done["records"] / done["seconds"])
 
         return harness.Arm(arm, what, run)
@@ -149,50 +199,180 @@ class Arms:
             done = harness.run_json(
                 self.fio_program, *(f"--{key}={value}" for key, value in options.items())
             )
-            read = done["jobs"][0]["read"]
+            job = done["jobs"][0]
+            read = job["read"]
             if read["total_ios"] != len(indices):
                 raise harness.Unable(f"fio did {read['total_ios']} reads, not {len(indices)}")
+            cpu_s = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
+            wanted = int(self.data.sizes[indices].sum())
+            self.cpu_s_per_gb.setdefault(arm, []).append(cpu_s / wanted * 1e9)
             return float(read["total_ios"] / (read["runtime"] / 1000))
 
         return harness.Arm(arm, "fio, io_uring, O_DIRECT, same reads, same depth", run)
 
 
-def bench(settings: harness.Settings) -> harness.Outcome:
-    """Compare reads of random batches, cold and warm."""
+def images(settings: harness.Settings) -> harness.Outcome:
+    """Compare reads of batches of images, cold and warm."""
     data = prepare(settings)
-    arms = Arms(settings, data)
+    arms = Arms(settings, data, BATCH)
     cold, warm = (24, 60) if settings.quick else (80, 200)
     limit = len(data.sizes) // BATCH
     cold, warm = min(cold, limit), min(warm, limit)
     parts = [
         arms.fio("cold_fio", cold),
         arms.ours("cold_ours", "direct", True, cold),
-        arms.ours("cold_ours_buffered", "buffered", True, cold),
+        arms.ours("cold_ours_default", "auto", True, cold),
         arms.ours("cold_pread", "pread", True, cold),
-        arms.ours("warm_ours", "buffered", False, warm),
+        arms.ours("warm_ours", "auto", False, warm),
         arms.ours("warm_pread", "pread", False, warm),
         arms.ours("warm_checked_pread", "checked-pread", False, warm),
+        arms.ours("warm_malloc_zlib", "malloc-zlib", False, warm),
         arms.ours("warm_memcpy", "memcpy", False, warm),
     ]
     # All cold arms of all rounds, then all warm ones: turning the cache over takes time.
     values = harness.interleave(parts[:4], settings.rounds)
     values |= harness.interleave(parts[4:], settings.rounds)
     arms.trace.unlink(missing_ok=True)
+    values |= {f"{name}_cpu_s_per_gb": found for name, found in arms.cpu_s_per_gb.items()}
     return harness.Outcome(
-        unit="images/s",
+        unit="records/s",
         arms=parts,
         values=values,
         ratios={
             "cold_images_vs_fio": ("cold_ours", "cold_fio"),
+            "cold_images_cpu_cost": ("cold_ours_cpu_s_per_gb", "cold_fio_cpu_s_per_gb"),
             "cold_images_vs_pread": ("cold_ours", "cold_pread"),
-            "cold_buffered_images_vs_pread": ("cold_ours_buffered", "cold_pread"),
+            "cold_default_images_vs_pread": ("cold_ours_default", "cold_pread"),
             "warm_images_vs_pread": ("warm_ours", "warm_pread"),
             "warm_images_vs_checked_pread": ("warm_ours", "warm_checked_pread"),
+            "warm_images_vs_malloc_zlib": ("warm_ours", "warm_malloc_zlib"),
             "warm_images_vs_memcpy": ("warm_ours", "warm_memcpy"),
         },
         notes=[
-            f"{len(data.sizes):,} records, mean {data.sizes.mean():,.0f} bytes, "
+            f"images: {len(data.sizes):,} records, mean {data.sizes.mean():,.0f} bytes, "
             f"{data.path.stat().st_size / 2**30:.1f} GiB; batch {BATCH}, depth {DEPTH}, "
             f"{cold} cold and {warm} warm batches a round, {settings.rounds} rounds"
         ],
     )
+
+
+def blocks(settings: harness.Settings) -> harness.Outcome:
+    """Compare cold reads of single blocks."""
+    data = prepare_blocks(settings)
+    arms = Arms(settings, data, BLOCK_BATCH)
+    batches = min(40 if settings.quick else 100, len(data.sizes) // BLOCK_BATCH)
+    parts = [
+        arms.fio("blocks_fio", batches),
+        arms.ours("blocks_ours", "direct", True, batches),
+    ]
+    values = harness.interleave(parts, settings.rounds)
+    arms.trace.unlink(missing_ok=True)
+    values |= {f"{name}_cpu_s_per_gb": found for name, found in arms.cpu_s_per_gb.items()}
+    return harness.Outcome(
+        unit="records/s",
+        arms=parts,
+        values=values,
+        ratios={
+            "cold_4k_vs_fio": ("blocks_ours", "blocks_fio"),
+            "cold_4k_cpu_cost": ("blocks_ours_cpu_s_per_gb", "blocks_fio_cpu_s_per_gb"),
+        },
+        notes=[f"blocks: batch {BLOCK_BATCH}, depth {DEPTH}, {batches} batches a round"],
+    )
+
+
+def epoch(settings: harness.Settings, arm: str, what: str, path: pathlib.Path, *words: object,
+          cold: bool = False) -> harness.Arm:  # fmt: skip
+    """Make an arm that reads records of an order: `words` are those of `read-arm epoch`."""
+    kind, *rest = words
+
+    def run(number: int) -> float:
+        (harness.make_cold if cold else harness.make_warm)(path)
+        program = harness.program(settings, "read-arm")
+        done = harness.run_json(program, "epoch", kind, path, *rest, SEED + number)
+        return float(done["records"] / done["seconds"])
+
+    return harness.Arm(arm, what, run)
+
+
+def python_epoch(path: pathlib.Path) -> harness.Arm:
+    """Make the arm that reads tiny records through Python."""
+
+    def run(number: int) -> float:
+        harness.make_warm(path)
+        done = harness.run_json(sys.executable, "-c", PYTHON_EPOCH, path, TINY_BATCH, SEED + number)
+        return float(done["records"] / done["seconds"])
+
+    return harness.Arm("tiny_python", "Reader.read, random, checksums on", run)
+
+
+def tiny(settings: harness.Settings) -> harness.Outcome:
+    """Read records of 100 B as fast as one core can."""
+    path = make(
+        settings,
+        f"tiny-{TINY_RECORDS}.ffr",
+        TINY_RECORDS * (TINY_BYTES + 60),
+        *("make-equal", TINY_RECORDS, TINY_BYTES, 1),
+    )
+
+    def arm(name: str, what: str, kind: str, order: str) -> harness.Arm:
+        return epoch(settings, name, what, path, kind, order, TINY_RECORDS, TINY_BATCH, 1)
+
+    parts = [
+        arm("tiny_cpp", "RecordReader, random, checksums on", "auto", "random"),
+        arm("tiny_cpp_sequential", "RecordReader, in order, checksums on", "auto", "sequential"),
+        arm("tiny_memcpy", "memcpy out of the mapped file, random", "memcpy", "random"),
+        python_epoch(path),
+    ]
+    values = harness.interleave(parts, settings.rounds)
+    figures = {
+        f"{name}_mrps": [value / 1e6 for value in values[name]]
+        for name in ("tiny_cpp", "tiny_cpp_sequential", "tiny_python")
+    }
+    return harness.Outcome(
+        unit="records/s",
+        arms=parts,
+        values=values,
+        ratios={"tiny_cpp_vs_memcpy": ("tiny_cpp", "tiny_memcpy")},
+        figures=figures,
+        notes=[f"tiny: {TINY_RECORDS:,} records of {TINY_BYTES} B, batch {TINY_BATCH}"],
+    )
+
+
+def growth(settings: harness.Settings) -> harness.Outcome:
+    """Read out of ever more records: the time of one must not depend on how many there are."""
+    counts = GROWTH_COUNTS[:3] if settings.quick else GROWTH_COUNTS
+    parts = []
+    for count in counts:
+        size = count * (GROWTH_BYTES + 60)
+        path = make(settings, f"growth{count}-.ffr", size, "make-equal", count, GROWTH_BYTES, 1)
+        what = f"RecordReader, O_DIRECT, {count:,} records"
+        words = ("direct", "random", GROWTH_READS, BLOCK_BATCH, 0)
+        parts.append(epoch(settings, f"growth_{count}", what, path, *words, cold=True))
+    values = harness.interleave(parts, settings.rounds)
+    rounds = zip(*(values[part.name] for part in parts), strict=True)
+    (settings.scratch / f"growth{10**7}-.ffr").unlink(missing_ok=True)  # Five GB.
+    return harness.Outcome(
+        unit="records/s",
+        arms=parts,
+        values=values,
+        ratios={"growth_1e4_vs_last": (parts[0].name, parts[-1].name)},
+        # The longest time per sample over the shortest: 1 is flat.
+        figures={"growth": [max(speeds) / min(speeds) for speeds in rounds]},
+        notes=[
+            f"growth: {GROWTH_READS:,} cold random reads of {GROWTH_BYTES} B, batch {BLOCK_BATCH}, "
+            f"of {', '.join(f'{count:,}' for count in counts)} records"
+        ],
+    )
+
+
+def bench(settings: harness.Settings) -> harness.Outcome:
+    """Run all of it, one part after the other."""
+    found = [part(settings) for part in (images, blocks, tiny, growth)]
+    whole = harness.Outcome(unit="records/s", arms=[], values={}, ratios={})
+    for outcome in found:
+        whole.arms.extend(outcome.arms)
+        whole.values.update(outcome.values)
+        whole.ratios.update(outcome.ratios)
+        whole.figures.update(outcome.figures)
+        whole.notes.extend(outcome.notes)
+    return whole
