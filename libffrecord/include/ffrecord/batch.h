@@ -15,10 +15,11 @@ namespace ffrecord {
 // The records of one ReadBatch, in request order, in one block of memory that the Batch owns.
 //
 // `starts` and `sizes` say where in the block each record lies; the same index twice may share its
-// bytes, and does unless records are small. What is read follows the order of the files, not of the request: neighbours are read in
-// one piece and land where they are used. What was in memory already is copied back to back, in
-// the order of the request. Starts and sizes are in bytes. The memory returns
-// to a pool when the Batch dies. Movable; distinct Batches may be used by distinct threads.
+// bytes, and does unless records are small. What is read follows the order of the files, not of the
+// request: neighbours are read in one piece and land where they are used. What was in memory
+// already is copied back to back, in the order of the request. Starts and sizes are in bytes. The
+// memory returns to a pool when the Batch dies. Movable; distinct Batches may be used by distinct
+// threads.
 class FFR_EXPORT Batch {
  public:
   // Owner of the block: whatever must stay alive while `data` is used.
