@@ -57,10 +57,10 @@ class Daemon {
   std::unique_ptr<server::Server> server_;
 };
 
-// Waits until `condition` holds. False after ten seconds.
+// Waits until `condition` holds. False after a minute.
 template <class Condition>
 bool Eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

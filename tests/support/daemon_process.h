@@ -50,7 +50,7 @@ class DaemonProcess {
 
   // Reads what the daemon says until `text` is in it. False if it ends or 20 s pass first.
   bool WaitFor(const std::string& text) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (output_.find(text) == std::string::npos) {
       if (std::chrono::steady_clock::now() > deadline || !ReadSome()) return false;
     }

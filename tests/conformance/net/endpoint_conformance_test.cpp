@@ -34,7 +34,7 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-Deadline Soon() { return Clock::now() + 20s; }
+Deadline Soon() { return Clock::now() + 60s; }
 
 Bytes RandomBytes(std::mt19937& random, std::size_t size) {
   Bytes bytes(size);

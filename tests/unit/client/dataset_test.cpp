@@ -358,7 +358,7 @@ TEST(DatasetWithoutDaemonTest, ARefusedConnectionSaysWhereAndHowToStartOne) {
   const std::string& message = opened.error().message;
   EXPECT_NE(message.find(uri.substr(0, uri.rfind('/'))), std::string::npos) << message;
   EXPECT_NE(message.find("ffrecordd --data"), std::string::npos) << message;
-  EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);  // Told at once.
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);  // Not the timeout, half a minute.
 }
 
 TEST_P(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
@@ -401,7 +401,7 @@ TEST_P(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) 
   ASSERT_TRUE(batch) << batch.error().message;
   for (const ErrorCode status : batch.value().statuses())
     EXPECT_EQ(status, ErrorCode::kUnavailable);
-  EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
   daemon_.Start();
   EXPECT_EQ(test::ReadAll(remote), (std::vector<std::string>{"a", "b", "c"}));
 }

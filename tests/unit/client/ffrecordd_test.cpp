@@ -90,7 +90,7 @@ TEST_F(FfrecorddTest, KeepsEverythingAcknowledgedThroughKills) {
       }
     }
     killer.join();
-    EXPECT_EQ(daemon.Wait(5s), -SIGKILL);
+    EXPECT_EQ(daemon.Wait(60s), -SIGKILL);
   }
   EXPECT_GE(acknowledged.size(), 6U);
 }
@@ -127,7 +127,7 @@ TEST_F(FfrecorddTest, RefusesWhatItCannotDoWithWordsAndAStatus) {
   };
   for (const Refusal& refusal : refusals) {
     DaemonProcess refused(FFRECORDD, refusal.arguments);
-    EXPECT_EQ(refused.Wait(10s), refusal.exit_code) << refusal.words << "\n" << refused.output();
+    EXPECT_EQ(refused.Wait(60s), refusal.exit_code) << refusal.words << "\n" << refused.output();
     EXPECT_NE(refused.output().find(refusal.words), std::string::npos) << refusal.words << "\n"
                                                                        << refused.output();
   }

@@ -410,9 +410,8 @@ TEST_F(IoEngineTest, ForkedChildrenAndTheirChildrenHaveTheirOwn) {
 }
 
 TEST_F(IoEngineTest, ProcessesExitCleanlyWithThreadsIdleAndAfterFork) {
-  const auto start = std::chrono::steady_clock::now();
   // exit(), not _exit(): the handlers run. A child that has inherited them must not join threads
-  // that only its parent has.
+  // that only its parent has: it would never end.
   EXPECT_EQ(RunInChild([&]() -> int {
               auto engine = MakeThreadsEngine(16).value();
               if (Use(*engine) != 0) return 10;
@@ -423,7 +422,6 @@ TEST_F(IoEngineTest, ProcessesExitCleanlyWithThreadsIdleAndAfterFork) {
               std::exit(0);
             }),
             0);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
 }
 
 TEST_F(IoEngineTest, EnginesLeaveNoDescriptorsAndAllAreClosedOnExec) {

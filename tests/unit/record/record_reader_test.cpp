@@ -317,17 +317,13 @@ TEST(RecordReaderTest, OpensABillionRecordsWithoutReadingTheirIndex) {
   MakeHuge(folder / "huge.ffr", 1'000'000'000);
   rusage before{};
   ASSERT_EQ(getrusage(RUSAGE_SELF, &before), 0);
-  const auto begin = std::chrono::steady_clock::now();
   const auto reader = OpenOne(folder / "huge.ffr");
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   rusage after{};
   ASSERT_EQ(getrusage(RUSAGE_SELF, &after), 0);
 
   ASSERT_TRUE(reader) << reader.error().message;
   EXPECT_EQ(reader.value().record_count(), 1'000'000'000U);
-  EXPECT_LT(took.count(), 500);  // A few; far more where the machine is busy.
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 8 << 10);  // KiB
-  std::cout << took.count() << " ms" << std::endl;
   // Its index pages are holes, and a hole is no page.
   const Batch batch =
       reader.value().ReadBatch(std::array<std::uint64_t, 2>{0, 999'999'999}).value();
