@@ -162,8 +162,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
   if (options.compress.value_or(may_compress) && dictionary.empty())
     impl->compressor.emplace(options.compression_level);
   else if (options.compress.value_or(may_compress))
-    impl->compressor.emplace(
-        FFR_TRY(ZstdCompressor::Make(options.compression_level, dictionary)));
+    impl->compressor.emplace(FFR_TRY(ZstdCompressor::Make(options.compression_level, dictionary)));
   impl->metadata_section = std::move(metadata);
   impl->commit_interval_bytes = options.commit_interval_bytes;
   return RecordWriter(std::move(impl));
