@@ -8,7 +8,8 @@ page cache, warm ones with at least 99 %; ours verifies every record's checksum,
 
 Blocks: 4 KiB each, aligned so that a record is one block, cold, batches of 256, against fio.
 Tiny: 100 B each, warm, batches of 4096, on one core: C++, and through Python's Batch.
-Growth: cold random reads of small records out of files of 10^4 to 10^7 of them.
+Growth: random reads of small records out of files of 10^4 to 10^7 of them, the index in the page
+cache, the records from the device, in batches that are too small to have neighbours.
 """
 
 import dataclasses
@@ -39,7 +40,8 @@ TINY_RECORDS = 2_000_000
 TINY_BATCH = 4096
 GROWTH_BYTES = 448  # And 32 of header and 24 of index: 5 GB at 10^7.
 GROWTH_COUNTS = (10**4, 10**5, 10**6, 10**7)
-GROWTH_READS = 25_600
+GROWTH_READS = 12_800
+GROWTH_BATCH = 16
 
 PYTHON_EPOCH = """
 import json, sys, time
@@ -68,12 +70,15 @@ class Data:
     sizes: npt.NDArray[np.int64]
 
 
-def locate(path: pathlib.Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def locate(
+    path: pathlib.Path, count: int, alignment: int = 1
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Walk the record headers of a file whose records fill less than one index segment."""
     offsets, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     at = HEADER_BYTES
     with path.open("rb", buffering=0) as file:
         for index in range(count):
+            at += -(at + RECORD_HEADER_BYTES) % alignment  # Payloads are aligned.
             header = os.pread(file.fileno(), RECORD_HEADER_BYTES, at)
             magic, number = struct.unpack_from("<4s12xQ", header)
             if magic != b"\xe5REC" or number & (2**48 - 1) != index:
@@ -115,7 +120,7 @@ def prepare_blocks(settings: harness.Settings) -> Data:
     path = make(
         settings, f"blocks-{count}.ffr", count * 2 * BLOCK, "make-equal", count, BLOCK, BLOCK
     )
-    return Data(path, *locate(path, min(count, SEGMENT_RECORDS - 1)))
+    return Data(path, *locate(path, min(count, SEGMENT_RECORDS - 1), BLOCK))
 
 
 def fio_log(data: Data, indices: npt.NDArray[np.int64]) -> str:
@@ -280,13 +285,14 @@ def blocks(settings: harness.Settings) -> harness.Outcome:
     )
 
 
-def epoch(settings: harness.Settings, arm: str, what: str, path: pathlib.Path, *words: object,
-          cold: bool = False) -> harness.Arm:  # fmt: skip
+def epoch(
+    settings: harness.Settings, arm: str, what: str, path: pathlib.Path, *words: object
+) -> harness.Arm:
     """Make an arm that reads records of an order: `words` are those of `read-arm epoch`."""
     kind, *rest = words
 
     def run(number: int) -> float:
-        (harness.make_cold if cold else harness.make_warm)(path)
+        harness.make_warm(path)
         program = harness.program(settings, "read-arm")
         done = harness.run_json(program, "epoch", kind, path, *rest, SEED + number)
         return float(done["records"] / done["seconds"])
@@ -346,8 +352,8 @@ def growth(settings: harness.Settings) -> harness.Outcome:
         size = count * (GROWTH_BYTES + 60)
         path = make(settings, f"growth{count}-.ffr", size, "make-equal", count, GROWTH_BYTES, 1)
         what = f"RecordReader, O_DIRECT, {count:,} records"
-        words = ("direct", "random", GROWTH_READS, BLOCK_BATCH, 0)
-        parts.append(epoch(settings, f"growth_{count}", what, path, *words, cold=True))
+        words = ("direct", "random", GROWTH_READS, GROWTH_BATCH, 1)
+        parts.append(epoch(settings, f"growth_{count}", what, path, *words))
     values = harness.interleave(parts, settings.rounds)
     rounds = zip(*(values[part.name] for part in parts), strict=True)
     (settings.scratch / f"growth{10**7}-.ffr").unlink(missing_ok=True)  # Five GB.
@@ -359,7 +365,7 @@ def growth(settings: harness.Settings) -> harness.Outcome:
         # The longest time per sample over the shortest: 1 is flat.
         figures={"growth": [max(speeds) / min(speeds) for speeds in rounds]},
         notes=[
-            f"growth: {GROWTH_READS:,} cold random reads of {GROWTH_BYTES} B, batch {BLOCK_BATCH}, "
+            f"growth: {GROWTH_READS:,} random reads of {GROWTH_BYTES} B, batch {GROWTH_BATCH}, "
             f"of {', '.join(f'{count:,}' for count in counts)} records"
         ],
     )
