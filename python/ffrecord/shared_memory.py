@@ -16,6 +16,8 @@ Bytes = npt.NDArray[np.uint8]
 
 # Below this a pickle is cheaper than a descriptor.
 _SHARE_FROM_BYTES = 1024
+# Of one writev.
+_BLOCKS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 class Descriptor:
@@ -55,16 +57,25 @@ def sealed_copy(blocks: list[npt.NDArray[Any]]) -> int:
     """A memfd with the bytes of contiguous `blocks` back to back, which nobody can change."""
     fd = os.memfd_create("ffrecord", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        for block in blocks:
-            left = block.reshape(-1).view(np.uint8).data
-            while left:
-                left = left[os.write(fd, left) :]
+        _write_all(fd, [block.reshape(-1).view(np.uint8).data for block in blocks if block.size])
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _write_all(fd: int, blocks: list[memoryview]) -> None:
+    """Write many blocks with few calls, whatever each call takes of them."""
+    first = 0
+    while first < len(blocks):
+        written = os.writev(fd, blocks[first : first + _BLOCKS_MAX])
+        while first < len(blocks) and written >= len(blocks[first]):
+            written -= len(blocks[first])
+            first += 1
+        if written:
+            blocks[first] = blocks[first][written:]
 
 
 def map_copy_on_write(fd: int, size_bytes: int) -> Bytes:
