@@ -25,8 +25,8 @@ class TrainingState:
 
     A loader's place counts what was delivered, so the run goes on with the next sample, at any
     world size. Random states of the ranks come back at the same world size; at another one they
-    are left as they are, and `load` says so in `restored_rng`. (torch's loaders draw from the global
-    generator whenever an iteration begins, resumed ones once more: give them a `generator`.)
+    are left as they are, and `load` says so in `restored_rng`. (torch's loaders draw from the
+    global generator whenever an iteration begins, resumed ones once more: give them a `generator`.)
 
     Attributes:
         extra: plain values that are saved and loaded with the rest.
