@@ -369,6 +369,7 @@ def main() -> int:
         "resume": compare(whole, killed, resumed),
         "loss": [[step, loss] for step, loss in whole.losses().items()],
         "timeline": report.timeline(whole, killed, resumed),
+        "stalls": report.stalls(whole),
         "seconds": times | {"all": time.monotonic() - begin},
     }
     (BUILD / "report.json").write_text(json.dumps(found, indent=2) + "\n")

@@ -6,6 +6,7 @@ import io
 import itertools
 import math
 import pathlib
+import statistics
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -52,6 +53,17 @@ def timeline(whole: RunLike, killed: RunLike, resumed: RunLike) -> dict[str, Any
     return runs
 
 
+def stalls(run: RunLike) -> dict[str, Any]:
+    """Say how long checkpoints kept training, and how long a step takes; medians."""
+    times = [event["time"] for event in run.events("step")]
+    seconds = [event["seconds"] for event in run.events("stall")]
+    return {
+        "checkpoints": len(seconds),
+        "stall_ms": statistics.median(seconds) * 1000,
+        "step_ms": statistics.median(b - a for a, b in itertools.pairwise(times)) * 1000,
+    }
+
+
 def count(value: float) -> str:
     """Format a number of things for people: 6,900 or 81,000."""
     if value >= 10_000:
@@ -83,6 +95,8 @@ def summary(found: dict[str, Any], folder: pathlib.Path) -> str:
         f"  from file    {count(training['embedded'])} images/s, decoding included",
         f"  from daemon  {count(training['daemon'])} images/s, decoding included",
         f"loss           {found['loss'][0][1]:.4f} -> {resume['final_loss_uninterrupted']:.4f}",
+        f"checkpoints    {found['stalls']['checkpoints']}, saved beside training; each kept it for "
+        f"{found['stalls']['stall_ms']:.1f} ms, a step takes {found['stalls']['step_ms']:.0f} ms",
         f"kill           SIGKILL after step {resume['killed_after_step']}, resumed from the "
         f"checkpoint of step {resume['resumed_from_step']}",
         f"  samples      {yes('same_samples')} sequence as in the uninterrupted run",
@@ -291,7 +305,9 @@ def html(found: dict[str, Any], packed: pathlib.Path) -> str:
             f"Both ranks were killed with SIGKILL after step {resume['killed_after_step']} and "
             f"started again. They continued from the checkpoint of step "
             f"{resume['resumed_from_step']}, saw the same samples in the same order as a run that "
-            "nobody touched, and ended with the same bits. Dots are checkpoints.",
+            "nobody touched, and ended with the same bits. Dots are checkpoints, saved beside "
+            f"training: each kept it for {found['stalls']['stall_ms']:.1f} ms, where a step "
+            f"takes {found['stalls']['step_ms']:.0f} ms.",
             resume_chart(found),
         ),
         section(

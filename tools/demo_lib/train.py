@@ -99,6 +99,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def committed(pending: checkpoint.PendingSave, log: Log) -> None:
+    """Wait for a save that went on beside training; raises what went wrong with it."""
+    commit = pending.result()
+    log.write("checkpoint", step=commit.step, bytes=commit.size_bytes)
+
+
 def main() -> None:
     """Train one rank."""
     options = arguments()
@@ -129,6 +135,7 @@ def main() -> None:
         "step": 0,
     }
     step = 0
+    pending: checkpoint.PendingSave | None = None
     if options.resume:
         checkpoint.load(options.checkpoints, state, group=group)
         checkpoint.set_rng_state(state["random"].value)
@@ -154,8 +161,15 @@ def main() -> None:
             if step % options.every == 0:
                 state["step"] = step
                 state["random"] = checkpoint.PerRank(checkpoint.rng_state())
-                commit = checkpoint.save(options.checkpoints, step, state, group=group)
-                log.write("checkpoint", step=step, bytes=commit.size_bytes)
+                if pending is not None:
+                    committed(pending, log)
+                pending = checkpoint.async_save(options.checkpoints, step, state, group=group)
+                log.write("stall", step=step, seconds=pending.stall_s)
+            if pending is not None and pending.done():
+                committed(pending, log)
+                pending = None
+    if pending is not None:
+        committed(pending, log)
     reduced = hook.stats()
     log.write("end", step=step, digest=digest(inner), bytes_sent=reduced.bytes_sent)
     dist.barrier()
