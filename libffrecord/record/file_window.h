@@ -6,6 +6,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/record/range_reader.h"
 
@@ -15,7 +16,9 @@ namespace ffrecord {
 // RangeReader, whose alignment must be 1. Thread-bound.
 class FileWindow {
  public:
-  FileWindow(const RangeReader& source, std::uint32_t file) : source_(source), file_(file) {}
+  FileWindow(const RangeReader& source, std::uint32_t file) : source_(source), file_(file) {
+    FFR_ASSERT(source.alignment_bytes(file) == 1);
+  }
 
   // Bytes [offset, offset + size), valid until the next call. Fails with kCorruption if they pass
   // the end of the file, with kIo if they cannot be read.

@@ -203,7 +203,9 @@ Result<RepairReport> RepairSource(const RangeReader& source,
 Result<RepairReport> RepairFile(const std::filesystem::path& source,
                                 const std::filesystem::path& destination,
                                 const RepairOptions& options) {
-  const auto file = FFR_TRY(OpenLocalFiles(std::span(&source, 1), {}));
+  RecordReader::Options buffered;
+  buffered.io = IoPolicy::kBuffered;  // Any piece at any offset.
+  const auto file = FFR_TRY(OpenLocalFiles(std::span(&source, 1), buffered));
   return RepairSource(*file, destination, options);
 }
 

@@ -329,7 +329,9 @@ Result<VerifyReport> VerifySource(const RangeReader& source, const Progress& pro
 }
 
 Result<VerifyReport> VerifyFile(const std::filesystem::path& path, const Progress& progress) {
-  const auto source = FFR_TRY(OpenLocalFiles(std::span(&path, 1), {}));
+  RecordReader::Options options;
+  options.io = IoPolicy::kBuffered;  // From front to back: the kernel reads ahead.
+  const auto source = FFR_TRY(OpenLocalFiles(std::span(&path, 1), options));
   return VerifySource(*source, progress);
 }
 
