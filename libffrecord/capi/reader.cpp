@@ -21,6 +21,9 @@ Result<RecordReader::Options> TakeReaderOptions(const ffr_reader_options* given)
     case FFR_IO_DIRECT:
       options.io = IoPolicy::kDirect;
       break;
+    case FFR_IO_AUTO:
+      options.io = IoPolicy::kAuto;
+      break;
     default:
       return InvalidArgument("ffr_reader_options: io is " + std::to_string(taken.io) +
                              ", which is no FFR_IO_*");

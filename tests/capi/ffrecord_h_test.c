@@ -323,6 +323,9 @@ static void options_grow(void) {
   code = ffr_reader_open(&path, 1, &options, &reader, &error);
   check_error(code, FFR_INVALID_ARGUMENT, error, "struct_size is 0");
   options.struct_size = sizeof options;
+  options.io = FFR_IO_AUTO;
+  CHECK(ffr_reader_open(&path, 1, &options, &reader, NULL) == FFR_OK);
+  ffr_reader_free(reader);
   options.io = 77;
   code = ffr_reader_open(&path, 1, &options, &reader, &error);
   check_error(code, FFR_INVALID_ARGUMENT, error, "io is 77");

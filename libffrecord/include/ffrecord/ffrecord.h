@@ -125,9 +125,10 @@ FFR_EXPORT ffr_code ffr_schema_column(const ffr_schema* schema, size_t column, f
 
 // How a local file is read.
 enum {
-  FFR_IO_DEFAULT = 0,   // What suits most.
+  FFR_IO_DEFAULT = 0,   // What the library of that version takes for best.
   FFR_IO_BUFFERED = 1,  // Through the page cache: best when the data fits in memory.
-  FFR_IO_DIRECT = 2     // Past it: best for data that is read once.
+  FFR_IO_DIRECT = 2,    // Past it: best for data that is read once.
+  FFR_IO_AUTO = 3       // The page cache for what is in it; past it where the files do not fit.
 };
 
 typedef struct ffr_reader_options {
