@@ -25,6 +25,7 @@ inline void ReadEverything(std::string content, const RecordReader::Options& opt
     if (is_whole) __builtin_trap();
     return;
   }
+  if (!reader.value().metadata(0) && is_whole) __builtin_trap();
   std::vector<std::uint64_t> indices(std::min(reader.value().record_count(), kIndicesMax));
   std::iota(indices.begin(), indices.end(), std::uint64_t{0});
   if (indices.empty()) return;

@@ -54,10 +54,11 @@ struct Seen {
   std::vector<std::string> records;
   Schema schema;
   std::array<std::byte, 16> fingerprint{};
+  Metadata metadata;
 };
 
 Seen See(const RecordReader& reader) {
-  return {test::ReadAll(reader), reader.schema(), reader.fingerprint()};
+  return {test::ReadAll(reader), reader.schema(), reader.fingerprint(), reader.metadata(0).value()};
 }
 
 // True if a reader of the damaged file reported anything; what it did not report must be as it was.
@@ -75,8 +76,10 @@ bool IsReported(const std::shared_ptr<test::MemoryFiles>& file, const Seen& writ
   if (reader.value().record_count() != written.records.size()) return false;
   EXPECT_TRUE(reader.value().schema() == written.schema);
   EXPECT_EQ(reader.value().fingerprint(), written.fingerprint);
+  const auto metadata = reader.value().metadata(0);
+  EXPECT_TRUE(!metadata || metadata.value() == written.metadata);
   const Batch batch = reader.value().ReadBatch(test::UpTo(written.records.size())).value();
-  bool is_reported = false;
+  bool is_reported = !metadata;
   for (std::size_t i = 0; i < written.records.size(); ++i) {
     if (batch.statuses()[i] != ErrorCode::kOk) {
       is_reported = true;
