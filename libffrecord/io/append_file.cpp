@@ -82,7 +82,7 @@ Result<AppendFile> AppendFile::Open(const std::filesystem::path& path,
 }
 
 Result<void> AppendFile::Read(std::uint64_t offset_bytes, std::span<std::byte> destination) {
-  FFR_ASSERT(!appender_);
+  if (appender_) return ReadExactly(fd_.get(), path_, offset_bytes, destination);
   if (destination.empty()) return {};
   IoRequest request;
   request.kind = IoRequest::Kind::kRead;

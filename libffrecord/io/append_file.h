@@ -34,7 +34,8 @@ class AppendFile {
   const std::filesystem::path& path() const noexcept { return path_; }
   // When it was opened.
   std::uint64_t old_size_bytes() const noexcept { return old_size_bytes_; }
-  // Bytes of the file, all of them. Fails with kIo, and with kCorruption if it has fewer.
+  // Bytes of the file, all of them; after BeginAt() only such as were synced. Fails with kIo, and
+  // with kCorruption if it has fewer.
   Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> destination);
 
   // Cuts the file to `size_bytes`, a multiple of 4096, durably if that removes anything; from there

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -64,6 +65,22 @@ Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int 
   message.append(" ").append(path).append(": ").append(::strerrordesc_np(system_errno));
   message.append(RemedyFor(system_errno));
   return Error{code, std::move(message), code == ErrorCode::kIo ? system_errno : 0};
+}
+
+Result<void> ReadExactly(int fd, const std::filesystem::path& path, std::uint64_t offset_bytes,
+                         std::span<std::byte> destination) {
+  while (!destination.empty()) {
+    const ssize_t got =
+        ::pread(fd, destination.data(), destination.size(), static_cast<off_t>(offset_bytes));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoError("read", path, errno);
+    if (got == 0)
+      return Error{ErrorCode::kCorruption, "read " + path.string() + ": it ends at " +
+                                               std::to_string(offset_bytes) + ", too early"};
+    destination = destination.subspan(static_cast<std::size_t>(got));
+    offset_bytes += static_cast<std::uint64_t>(got);
+  }
+  return {};
 }
 
 Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct) {

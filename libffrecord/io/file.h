@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include <ffrecord/result.h>
@@ -41,6 +42,11 @@ Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int 
 // that `count` more can be opened. The limit stays raised. Where even that is too little, opening
 // them will fail by and by with what ErrnoError says of EMFILE.
 void MakeRoomForDescriptors(std::uint64_t count) noexcept;
+
+// Reads all of `destination` at `offset_bytes`. Fails with kIo, or with kCorruption if the file
+// ends before.
+Result<void> ReadExactly(int fd, const std::filesystem::path& path, std::uint64_t offset_bytes,
+                         std::span<std::byte> destination);
 
 // fsync of the folder that holds `path`, so that a rename or link in it survives a crash.
 Result<void> SyncParentFolder(const std::filesystem::path& path);

@@ -60,6 +60,10 @@ class AppendOutput final : public V2Output {
   std::uint64_t size_bytes() const noexcept override { return file_.size_bytes(); }
   Result<void> Barrier() override { return file_.Sync(); }
   Result<void> Commit() override { return file_.Sync(); }
+  // Bytes below the last commit.
+  Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> destination) {
+    return file_.Read(offset_bytes, destination);
+  }
 
  private:
   AppendFile file_;
@@ -125,6 +129,14 @@ Result<std::vector<std::byte>> NewestDictionary(const RangeReader& source, const
   return FetchDictionary(source, 0, layout.header.file_id, *newest);
 }
 
+Result<std::vector<KeyRun>> KeyRunsOf(const RangeReader& source, const V2Layout& layout) {
+  const V2Section* section = layout.footer.Find(V2Section::kKeyDirectory);
+  if (section == nullptr) return std::vector<KeyRun>();
+  const V2Source file{source, 0, layout.header.file_id};
+  const auto directory = FFR_TRY(file.FetchSection(*section));
+  return DecodeKeyDirectory(directory.bytes, layout.footer_offset_bytes);
+}
+
 }  // namespace
 
 Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
@@ -139,6 +151,8 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
   Schema schema;
   V2Resume resume;
   std::vector<std::byte> dictionary;
+  std::vector<KeyRun> key_runs;
+  std::optional<ColumnCopyWriter> copies;
   std::uint64_t size_bytes = 0;
   {
     const LockedFile source(file);
@@ -151,10 +165,14 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     schema = indexes.front()->schema();
     resume = FFR_TRY(ResumeFrom(source, *layout));
     dictionary = FFR_TRY(NewestDictionary(source, *layout));
+    key_runs = FFR_TRY(KeyRunsOf(source, *layout));
+    if ((header.append_features & V2Header::kColumnCopies) != 0)
+      copies = FFR_TRY(ColumnCopyWriter::Resume(source, *layout, schema));
     size_bytes = layout->commit_size_bytes;
   }
   FFR_TRY(file.BeginAt(size_bytes));
   auto output = std::make_unique<AppendOutput>(std::move(file));
+  AppendOutput* const written = output.get();  // Lives as long as the writer's keys.
   V2Stream stream(*output, header, std::move(resume));
   auto impl = std::make_unique<RecordWriter::Impl>(name, std::move(schema), std::move(output),
                                                    std::move(stream));
@@ -163,6 +181,14 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     impl->compressor.emplace(options.compression_level);
   else if (options.compress.value_or(may_compress))
     impl->compressor.emplace(FFR_TRY(ZstdCompressor::Make(options.compression_level, dictionary)));
+  impl->copies = std::move(copies);
+  if ((header.append_features & V2Header::kKeys) != 0)
+    impl->keys.emplace(KeyWriter::Options{
+        .path = path,
+        .runs = std::move(key_runs),
+        .read_at = [written](std::uint64_t offset_bytes, std::span<std::byte> destination) {
+          return written->Read(offset_bytes, destination);
+        }});
   impl->metadata_section = std::move(metadata);
   impl->commit_interval_bytes = options.commit_interval_bytes;
   return RecordWriter(std::move(impl));

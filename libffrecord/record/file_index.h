@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,12 @@ class FileIndex {
   virtual Result<void> Expand(std::span<const std::byte> /*stored*/,
                               std::span<std::byte> /*raw*/) const {
     return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
+  }
+
+  // The record with this key, of several the first; none if there is none. Fails with kCorruption,
+  // or with what the RangeReader said.
+  virtual Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> /*key*/) const {
+    return std::optional<std::uint64_t>();
   }
 
   // What the user keeps with the file: fetched and checked now, not when the file was opened. Empty

@@ -121,6 +121,28 @@ Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices) co
   return ReadRecords(*impl_, indices);
 }
 
+Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byte> key) const {
+  for (std::uint32_t file = 0; file < impl_->indexes.size(); ++file) {
+    auto found = impl_->indexes[file]->FindKey(key);
+    if (!found) {
+      Error error = std::move(found).error();
+      error.message = impl_->source->file_name(file) + ": " + error.message;
+      return error;
+    }
+    if (found.value())
+      return std::optional<std::uint64_t>(impl_->first_indexes[file] + *found.value());
+  }
+  return std::optional<std::uint64_t>();
+}
+
+Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
+    std::span<const std::span<const std::byte>> keys) const {
+  std::vector<std::optional<std::uint64_t>> found;
+  found.reserve(keys.size());
+  for (const auto key : keys) found.push_back(FFR_TRY(Find(key)));
+  return found;
+}
+
 std::string RecordReader::Describe(std::uint64_t index, ErrorCode status) const {
   if (index >= record_count())
     return "record " + std::to_string(index) + " is out of range: there are " +

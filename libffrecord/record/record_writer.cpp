@@ -94,14 +94,23 @@ Result<void> RecordWriter::Impl::CheckRecord(std::span<const std::byte> record) 
   return {};
 }
 
-Result<void> RecordWriter::Impl::Write(std::span<const std::byte> record) {
+Result<void> RecordWriter::Impl::CheckKey(std::span<const std::byte> key) const {
+  if (key.empty()) return {};
+  if (!keys) return Invalid("it has a key, and the file was begun without keys");
+  if (key.size() > kKeySizeBytesMax) return Invalid("its key has more than 65,535 bytes");
+  return {};
+}
+
+Result<void> RecordWriter::Impl::Write(std::span<const std::byte> record,
+                                       std::span<const std::byte> key) {
   FFR_TRY(CheckRecord(record));
-  if (held && held->HasRoomFor(record, {})) {
-    held->Add(record, {});
+  FFR_TRY(CheckKey(key));
+  if (held && held->HasRoomFor(record, key)) {
+    held->Add(record, key);
     return {};
   }
   if (held) FFR_TRY(Kept(EndTraining()));
-  return Kept(Store(record, {}));
+  return Kept(Store(record, key));
 }
 
 Result<void> RecordWriter::Impl::UseDictionary(std::span<const std::byte> dictionary) {
@@ -119,28 +128,34 @@ Result<void> RecordWriter::Impl::EndTraining() {
 }
 
 Result<void> RecordWriter::Impl::Store(std::span<const std::byte> record,
-                                       std::span<const std::byte> /*key*/) {
+                                       std::span<const std::byte> key) {
   FFR_TRY(CommitIfDue(record.size()));
   std::span<const std::byte> stored = record;
   if (compressor)
     if (const auto frame = compressor->Compress(record); !frame.empty()) stored = frame;
-  return AddRecord(record, stored);
+  return AddRecord(record, stored, key);
 }
 
 Result<void> RecordWriter::Impl::WriteStored(std::span<const std::byte> raw,
                                              std::span<const std::byte> stored) {
   FFR_TRY(Usable());
-  return Kept(AddRecord(raw, stored));
+  return Kept(AddRecord(raw, stored, {}));
 }
 
 Result<void> RecordWriter::Impl::AddRecord(std::span<const std::byte> raw,
-                                           std::span<const std::byte> stored) {
+                                           std::span<const std::byte> stored,
+                                           std::span<const std::byte> key) {
   FFR_TRY(stream.AddRecord(raw, stored));
+  if (copies) copies->Add(raw);
+  if (!key.empty()) FFR_TRY(keys->Add(stream.totals().record_count - 1, key, stream));
   if (stream.segment_is_full()) return EndSegment();
   return {};
 }
 
-Result<void> RecordWriter::Impl::EndSegment() { return stream.EndSegment(); }
+Result<void> RecordWriter::Impl::EndSegment() {
+  FFR_TRY(stream.EndSegment());
+  return copies ? copies->EndSegment(stream) : Result<void>();
+}
 
 std::uint64_t RecordWriter::Impl::uncommitted_bytes() const noexcept {
   return output->size_bytes() - stream.totals().previous_commit_bytes;
@@ -160,6 +175,8 @@ Result<void> RecordWriter::Impl::Commit() {
 Result<void> RecordWriter::Impl::EndCommit() {
   if (held) FFR_TRY(EndTraining());
   if (stream.pending_count() > 0) FFR_TRY(EndSegment());
+  if (keys) FFR_TRY(keys->Finish(stream));
+  if (copies) FFR_TRY(copies->Finish(stream));
   if (!metadata_section.empty()) {
     stream.ForgetSections(V2Section::kMetadata);
     FFR_TRY(stream.AddSection(V2Section::kMetadata, metadata_section));
@@ -214,6 +231,11 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
   header.required_features = (options.compress ? V2Header::kZstd : 0) |
                              (schema.empty() ? 0 : V2Header::kSchema) |
                              (dictionary ? V2Header::kDictionary : 0);
+  std::optional<ColumnCopyWriter> copies;
+  if (!options.copied_columns.empty())
+    copies = FFR_TRY(ColumnCopyWriter::Make(schema, options.copied_columns));
+  header.append_features =
+      (options.keys ? V2Header::kKeys : 0) | (copies ? V2Header::kColumnCopies : 0);
   header.alignment_bytes = options.alignment_bytes;
   header.pages_per_segment = internals.pages_per_segment;
   header.file_id = internals.file_id ? *internals.file_id : FFR_TRY(RandomFileId());
@@ -237,6 +259,8 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
   if (!options.dictionary.empty()) FFR_TRY(impl->UseDictionary(options.dictionary));
   if (options.train_dictionary_bytes != 0) impl->held.emplace(options.train_dictionary_bytes);
   impl->metadata_section = metadata;
+  impl->copies = std::move(copies);
+  if (options.keys) impl->keys.emplace(KeyWriter::Options{.path = path});
   return impl;
 }
 
@@ -261,13 +285,17 @@ std::uint64_t RecordWriter::record_count() const noexcept { return impl_->record
 
 const Schema& RecordWriter::schema() const noexcept { return impl_->schema; }
 
-Result<void> RecordWriter::Write(std::span<const std::byte> record) { return impl_->Write(record); }
+Result<void> RecordWriter::Write(std::span<const std::byte> record,
+                                 std::span<const std::byte> key) {
+  return impl_->Write(record, key);
+}
 
-Result<void> RecordWriter::WriteFields(std::span<const std::span<const std::byte>> fields) {
+Result<void> RecordWriter::WriteFields(std::span<const std::span<const std::byte>> fields,
+                                       std::span<const std::byte> key) {
   impl_->joined.clear();
   auto joined = impl_->schema.Join(fields, impl_->joined);
   if (!joined) return impl_->Invalid(joined.error().message);
-  return impl_->Write(impl_->joined);
+  return impl_->Write(impl_->joined, key);
 }
 
 Result<void> RecordWriter::Commit() {

@@ -16,7 +16,9 @@
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/zstd_codec.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/record/column_copy_writer.h"
 #include "libffrecord/record/held_records.h"
+#include "libffrecord/record/key_writer.h"
 #include "libffrecord/record/v2_stream.h"
 
 namespace ffrecord {
@@ -56,6 +58,8 @@ struct RecordWriter::Impl {
   int compression_level = 0;
   std::optional<HeldRecords> held;  // Until there is a dictionary.
   std::uint64_t dictionary_size_bytes = 0;
+  std::optional<KeyWriter> keys;
+  std::optional<ColumnCopyWriter> copies;
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;
@@ -80,7 +84,7 @@ struct RecordWriter::Impl {
   std::uint64_t record_count() const noexcept;
   // Compresses what follows with this dictionary, of zstd's format.
   Result<void> UseDictionary(std::span<const std::byte> dictionary);
-  Result<void> Write(std::span<const std::byte> record);
+  Result<void> Write(std::span<const std::byte> record, std::span<const std::byte> key);
   // A record that is stored as its maker stored it; not checked against the schema.
   Result<void> WriteStored(std::span<const std::byte> raw, std::span<const std::byte> stored);
   // What is new, if anything is. Requires Usable().
@@ -89,11 +93,13 @@ struct RecordWriter::Impl {
 
  private:
   Result<void> CheckRecord(std::span<const std::byte> record);
+  Result<void> CheckKey(std::span<const std::byte> key) const;
   Result<void> Store(std::span<const std::byte> record, std::span<const std::byte> key);
   Result<void> EndTraining();
   std::uint64_t uncommitted_bytes() const noexcept;
   Result<void> CommitIfDue(std::uint64_t next_size_bytes);
-  Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
+  Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored,
+                         std::span<const std::byte> key);
   Result<void> EndSegment();
   Result<void> EndCommit();
 };

@@ -122,6 +122,10 @@ class Surveyor {
       }
     }
     V2Header& header = survey_.header;
+    if ((header.append_features & V2Header::kKeys) != 0)
+      survey_.losses.push_back("the keys: records are found by index only");
+    if ((header.append_features & V2Header::kColumnCopies) != 0)
+      survey_.losses.push_back("the column copies: columns are read out of the records now");
     if (!header_is_whole_) header.required_features = V2Header::kZstd;
     if (!has_schema && (header.required_features & V2Header::kSchema) != 0)
       survey_.losses.push_back("the schema: records are plain bytes now");

@@ -1,7 +1,5 @@
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
-#include <type_traits>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
@@ -11,29 +9,11 @@
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/dictionary_set.h"
 #include "libffrecord/record/file_index.h"
+#include "libffrecord/record/kept_mappings.h"
+#include "libffrecord/record/key_index.h"
 
 namespace ffrecord {
 namespace {
-
-// An array of atomics, all zero, whose pages take memory only once they are written to: the index
-// of an enormous file costs what is touched of it.
-template <class T>
-class ZeroedAtomics {
- public:
-  explicit ZeroedAtomics(std::size_t count)
-      : first_(static_cast<std::atomic<T>*>(std::calloc(count + 1, sizeof(std::atomic<T>)))) {
-    static_assert(std::is_trivially_destructible_v<std::atomic<T>> &&
-                  sizeof(std::atomic<T>) == sizeof(T));
-  }
-  explicit operator bool() const noexcept { return first_ != nullptr; }
-  std::atomic<T>& operator[](std::size_t i) const noexcept { return first_.get()[i]; }
-
- private:
-  struct Free {
-    void operator()(void* memory) const noexcept { std::free(memory); }
-  };
-  std::unique_ptr<std::atomic<T>, Free> first_;
-};
 
 class V2Index final : public FileIndex {
  public:
@@ -46,12 +26,9 @@ class V2Index final : public FileIndex {
         warnings_(std::move(warnings)),
         geometry_{layout_.footer.record_count, layout_.header.pages_per_segment},
         dictionaries_(source, file, layout_.header.file_id, layout_.footer),
+        keys_(source, file, layout_),
         segments_(geometry_.segment_count()),
         checked_pages_(geometry_.page_count() / 64 + 1) {}
-
-  ~V2Index() override {
-    for (Owner* owner = owners_.load(); owner != nullptr;) delete std::exchange(owner, owner->next);
-  }
 
   // Whether there was memory for what keeps track of the pages. Else good for nothing.
   explicit operator bool() const noexcept { return segments_ && checked_pages_; }
@@ -108,6 +85,10 @@ class V2Index final : public FileIndex {
     return ExpandZstd(stored, raw, dictionaries_.loaded());
   }
 
+  Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> key) const override {
+    return keys_.Find(key);
+  }
+
   const V2Layout* v2_layout() const noexcept override { return &layout_; }
 
   std::string Explain(std::uint64_t index) const override {
@@ -121,11 +102,6 @@ class V2Index final : public FileIndex {
   }
 
  private:
-  struct Owner {
-    std::shared_ptr<const void> owner;
-    Owner* next;
-  };
-
   bool IsSane(const RecordLocation& location) const noexcept {
     constexpr std::uint64_t kPayloadOffsetMin =
         V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
@@ -171,20 +147,10 @@ class V2Index final : public FileIndex {
                                                " does not lie between header and footer"};
     auto mapped = FFR_TRY(source_.MapIndex(file_, offset_bytes, size_bytes));
     FFR_ASSERT(mapped.bytes.size() == size_bytes);
-    Keep(std::move(mapped.owner));
+    // If two threads fetch one segment, both copies are kept, and either will do.
+    owners_.Keep(std::move(mapped.owner));
     segments_[segment_number].store(mapped.bytes.data(), std::memory_order_release);
     return mapped.bytes.data();
-  }
-
-  // No mutex: one that a thread holds while another forks stays locked in the child for ever. If
-  // two threads fetch one segment, both copies are kept, and either will do.
-  void Keep(std::shared_ptr<const void> owner) const {
-    Owner* newest = owners_.load(std::memory_order_acquire);
-    // Most readers map a file once and hand out parts of it: one owner is enough then.
-    if (newest != nullptr && newest->owner == owner) return;
-    auto* node = new Owner{std::move(owner), newest};
-    while (!owners_.compare_exchange_weak(node->next, node, std::memory_order_acq_rel)) {
-    }
   }
 
   const RangeReader& source_;
@@ -194,9 +160,10 @@ class V2Index final : public FileIndex {
   const std::vector<std::string> warnings_;
   const IndexGeometry geometry_;
   DictionarySet dictionaries_;
-  ZeroedAtomics<const std::byte*> segments_;     // Null until fetched.
-  ZeroedAtomics<std::uint64_t> checked_pages_;   // One bit for each page.
-  mutable std::atomic<Owner*> owners_{nullptr};  // A list that only grows.
+  KeyIndex keys_;
+  ZeroedAtomics<const std::byte*> segments_;    // Null until fetched.
+  ZeroedAtomics<std::uint64_t> checked_pages_;  // One bit for each page.
+  mutable KeptOwners owners_;
 };
 
 }  // namespace

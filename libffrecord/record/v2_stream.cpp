@@ -98,15 +98,15 @@ Result<void> V2Stream::EndSegment() {
   return {};
 }
 
-Result<void> V2Stream::PadTo(std::uint64_t alignment_bytes) {
+Result<std::uint64_t> V2Stream::AlignTo(std::uint64_t alignment_bytes) {
   const std::uint64_t end = output_->size_bytes();
-  return output_->AppendZeros(AlignUp(end, alignment_bytes) - end);
+  FFR_TRY(output_->AppendZeros(AlignUp(end, alignment_bytes) - end));
+  return output_->size_bytes();
 }
 
 Result<std::uint64_t> V2Stream::AppendStructure(std::span<const std::byte> bytes,
                                                 std::uint64_t alignment_bytes) {
-  FFR_TRY(PadTo(alignment_bytes));
-  const std::uint64_t offset = output_->size_bytes();
+  const std::uint64_t offset = FFR_TRY(AlignTo(alignment_bytes));
   FFR_TRY(output_->Append(bytes));
   return offset;
 }
@@ -160,7 +160,7 @@ Result<void> V2Stream::AppendFooterAndTail() {
 Result<void> V2Stream::Commit() {
   if (pending_count_ > 0) FFR_TRY(EndSegment());
   FFR_TRY(AppendDirectory());
-  FFR_TRY(PadTo(V2Footer::kAlignmentBytes));
+  FFR_TRY(AlignTo(V2Footer::kAlignmentBytes));
   FFR_TRY(output_->Barrier());
   FFR_TRY(AppendFooterAndTail());
   FFR_TRY(output_->Commit());

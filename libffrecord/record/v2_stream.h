@@ -73,6 +73,9 @@ class V2Stream {
   // pending_count() > 0.
   Result<void> EndSegment();
 
+  // Zeros up to the next multiple of `alignment_bytes`, a power of two; returns where it is: for
+  // what must know its place before it is made.
+  Result<std::uint64_t> AlignTo(std::uint64_t alignment_bytes);
   // Bytes at the next multiple of `alignment_bytes`, a power of two; returns where. For what lies
   // between the records and is named by a section: key blocks and runs, column chunks.
   Result<std::uint64_t> AppendStructure(std::span<const std::byte> bytes,
@@ -97,7 +100,6 @@ class V2Stream {
   std::uint64_t entries_per_segment() const noexcept {
     return kIndexEntriesPerPage * header_.pages_per_segment;
   }
-  Result<void> PadTo(std::uint64_t alignment_bytes);
   Result<void> AppendListed(std::uint32_t type, std::span<const std::byte> bytes,
                             std::uint64_t check);
   Result<void> AppendDirectory();

@@ -10,8 +10,10 @@
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/coalesce.h"
+#include "libffrecord/record/column_copies.h"
 #include "libffrecord/record/file_index.h"
 #include "libffrecord/record/file_window.h"
+#include "libffrecord/record/key_check.h"
 #include "libffrecord/record/verify_source.h"
 
 namespace ffrecord {
@@ -125,6 +127,8 @@ class Verification {
     }
     FFR_TRY(PassStructuresBelow(layout.commit_size_bytes));
     for (; commit != commits_.rend(); ++commit) CheckTotals(*commit);
+    if (report_.problem_count == 0 && !keys_.agrees())
+      Problem("the key runs do not list the keys that stand between the records");
     if (layout.commit_size_bytes < report_.file_size_bytes)
       Problem(std::to_string(report_.file_size_bytes - layout.commit_size_bytes) +
               " bytes at the end are ignored: an append is under way or was cut off, and the next "
@@ -178,7 +182,9 @@ class Verification {
       CollectSection(header, section);
       if (section.type == V2Section::kSegmentDirectory)
         CollectSegments(source, header, commit, section, known);
+      if (section.type == V2Section::kKeyDirectory) CollectKeyRuns(source, header, commit, section);
     }
+    CollectColumnChunks(commit);
     return {};
   }
 
@@ -228,6 +234,49 @@ class Verification {
     }
   }
 
+  void CollectKeyRuns(const V2Source& source, const V2Header& header, const V2Commit& commit,
+                      const V2Section& section) {
+    const auto directory = source.FetchSection(section);
+    if (!directory) return;  // Said already.
+    const auto runs = DecodeKeyDirectory(directory.value().bytes, commit.footer_offset_bytes);
+    if (!runs) return Problem(runs.error().message);
+    for (const KeyRun& run : runs.value()) {
+      if (!known_runs_.insert(run.offset_bytes).second) continue;
+      structures_.push_back({run.offset_bytes, run.offset_bytes + run.size_bytes(), "key run"});
+      // The runs of the newest commit list all keys.
+      const bool is_newest = commits_.empty();
+      const auto checked = CheckKeyRun(window_, header.file_id, run, is_newest ? &keys_ : nullptr);
+      if (!checked) Problem(checked.error().message);
+    }
+  }
+
+  void CollectColumnChunks(const V2Commit& commit) {
+    V2Layout layout;
+    layout.header = index_.v2_layout()->header;
+    layout.footer = commit.footer;
+    layout.footer_offset_bytes = commit.footer_offset_bytes;
+    const Schema& schema = index_.schema();
+    const auto copies = ReadColumnCopies(source_, 0, layout, schema);
+    if (!copies) return Problem(copies.error().message);
+    const std::uint64_t per_segment = kIndexEntriesPerPage * layout.header.pages_per_segment;
+    std::vector<std::byte> values;
+    for (const ColumnCopy& copy : copies.value())
+      for (std::uint64_t segment = 0; segment < copy.chunks.size(); ++segment) {
+        const ColumnChunk& chunk = copy.chunks[segment];
+        if (!known_chunks_.insert(chunk.offset_bytes).second) continue;
+        const std::uint64_t size_bytes =
+            schema.width_bytes(copy.column) *
+            std::min(per_segment, commit.footer.record_count - segment * per_segment);
+        if (size_bytes > commit.footer_offset_bytes)
+          return Problem("column chunk: it is too large");
+        values.resize(size_bytes);
+        const auto read = ReadColumnChunk(source_, 0, layout, chunk, values);
+        if (!read) Problem(read.error().message);
+        structures_.push_back(
+            {chunk.offset_bytes, chunk.offset_bytes + values.size(), "column chunk"});
+      }
+  }
+
   void CheckReplacedSegment(const V2Header& header, const IndexGeometry& geometry,
                             std::uint64_t segment, std::uint64_t offset_bytes) {
     const std::uint64_t size = geometry.segment_size_bytes(segment);
@@ -242,11 +291,27 @@ class Verification {
     }
   }
 
+  // Key blocks, which nothing lists, stand directly behind what is before them.
+  Result<void> PassKeyBlocks(std::uint64_t begin_bytes) {
+    const V2Header& header = index_.v2_layout()->header;
+    if ((header.append_features & V2Header::kKeys) == 0) return {};
+    while (!lost_ && end_ < begin_bytes &&
+           begin_bytes - end_ > V2KeyBlockHeader::kEncodedSizeBytes) {
+      std::uint64_t size_bytes = 0;
+      const auto checked = CheckKeyBlock(window_, header.file_id, end_, keys_, size_bytes);
+      if (!checked) Problem(checked.error().message);
+      if (size_bytes == 0) break;  // What is left must be padding.
+      FFR_TRY(Advance(end_ + size_bytes));
+    }
+    return {};
+  }
+
   // Checks what lies between the structures that begin below `begin_bytes`.
   Result<void> PassStructuresBelow(std::uint64_t begin_bytes) {
     for (; passed_count_ < structures_.size(); ++passed_count_) {
       const Structure& next = structures_[passed_count_];
       if (next.begin_bytes >= begin_bytes) break;
+      FFR_TRY(PassKeyBlocks(next.begin_bytes));
       if (!lost_ && next.begin_bytes < end_)
         Problem(next.name + ": begins at " + std::to_string(next.begin_bytes) +
                 ", inside of what ends at " + std::to_string(end_));
@@ -267,6 +332,7 @@ class Verification {
     }
     const std::string name = "record " + std::to_string(index);
     FFR_TRY(PassStructuresBelow(location.offset_bytes));
+    FFR_TRY(PassKeyBlocks(location.offset_bytes));
     const std::uint64_t header_offset = location.offset_bytes - V2RecordHeader::kEncodedSizeBytes;
     if (!lost_ && location.offset_bytes != PayloadOffsetAfter(end_, layout.header.alignment_bytes))
       Problem(name + ": begins at " + std::to_string(location.offset_bytes) + ", not at " +
@@ -316,6 +382,9 @@ class Verification {
   std::vector<V2Commit> commits_;      // Newest first.
   std::vector<Structure> structures_;  // In file order.
   std::size_t passed_count_ = 0;       // Of the structures.
+  std::set<std::uint64_t> known_runs_;
+  std::set<std::uint64_t> known_chunks_;
+  KeyTally keys_;
   FingerprintChain fingerprint_{{}};
   std::uint64_t raw_size_bytes_ = 0;
   std::uint64_t stored_size_bytes_ = 0;

@@ -33,7 +33,8 @@ class MemoryFiles final : public RangeReader {
   std::uint64_t range_count() const { return ranges_; }
   std::uint64_t range_bytes() const { return range_bytes_; }
   std::uint64_t map_call_count() const { return map_calls_; }
-  void ResetCounts() { read_calls_ = ranges_ = range_bytes_ = map_calls_ = 0; }
+  std::uint64_t map_bytes() const { return map_bytes_; }
+  void ResetCounts() { read_calls_ = ranges_ = range_bytes_ = map_calls_ = map_bytes_ = 0; }
 
   std::size_t file_count() const noexcept override { return contents_.size(); }
   const std::string& file_name(std::uint32_t file) const noexcept override { return names_[file]; }
@@ -66,6 +67,7 @@ class MemoryFiles final : public RangeReader {
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const override {
     ++map_calls_;
+    map_bytes_ += size_bytes;
     const std::string& content = contents_[file];
     if (offset_bytes > content.size() || size_bytes > content.size() - offset_bytes)
       return Error{ErrorCode::kCorruption, "index passes the end of the file"};
@@ -93,6 +95,7 @@ class MemoryFiles final : public RangeReader {
   mutable std::atomic<std::uint64_t> ranges_{0};
   mutable std::atomic<std::uint64_t> range_bytes_{0};
   mutable std::atomic<std::uint64_t> map_calls_{0};
+  mutable std::atomic<std::uint64_t> map_bytes_{0};
 };
 
 // The content in an allocation of just its size, so that a sanitizer sees reads past its end.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,6 +99,24 @@ class FFR_EXPORT RecordReader {
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices) const;
 
   IoReport io_report() const noexcept;
+
+  // Reads the values of the fixed-width column number `column` of the records [first, first +
+  // count), back to back, into `destination`, which is exactly as large. Where the file has a copy
+  // of the column (RecordWriter::Options::copied_columns), nothing else is read; elsewhere, and
+  // where the copy is damaged, the records are.
+  //
+  // Fails with kInvalidArgument if there is no such column or it is variable, with kOutOfRange, and
+  // if any of the records cannot be read, with its status.
+  Result<void> ReadColumn(std::size_t column, std::uint64_t first, std::uint64_t count,
+                          std::span<std::byte> destination) const;
+
+  // The record that was written with `key`, of several the first in the list; none if there is
+  // none. Reads a few pages of each file that has keys, and keeps them. Fails with kCorruption if
+  // what it had to look at is damaged, with kIo, or as ReadBatch.
+  Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
+  // The same for each of many keys.
+  Result<std::vector<std::optional<std::uint64_t>>> FindAll(
+      std::span<const std::span<const std::byte>> keys) const;
 
   // Why the record has the status it has, for people: file, index in it, what was found.
   std::string Describe(std::uint64_t index, ErrorCode status) const;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ffrecord/export.h>
@@ -53,6 +54,10 @@ class FFR_EXPORT RecordWriter {
     // back the first records: 100 times that size, at most 16 MiB. Both need `compress`.
     std::vector<std::byte> dictionary = {};
     std::uint32_t train_dictionary_bytes = 0;
+    bool keys = false;  // Records may have keys, by which readers find them.
+    // Columns whose values are kept once more, apart from the records, so that they can be read
+    // alone (RecordReader::ReadColumn): of fixed width, at most 64 bytes each, 512 together.
+    std::vector<std::string> copied_columns = {};
     Metadata metadata = {};  // Kept with the file; RecordReader::metadata gives it back.
   };
 
@@ -86,10 +91,15 @@ class FFR_EXPORT RecordWriter {
   // Adds one record: its bytes as they are. The bytes are copied. Fails with kInvalidArgument if
   // the record does not fit the schema or has 2^40 bytes or more (in an append, more than 512 MiB),
   // with kIo if the disk refuses; after kIo every later call fails alike.
-  Result<void> Write(std::span<const std::byte> record);
+  //
+  // `key`, of 1 to 65,535 bytes, is what RecordReader::Find finds the record by; empty for none.
+  // Keys need not be unique. Fails with kInvalidArgument if it is larger, or if the file was begun
+  // without Options::keys.
+  Result<void> Write(std::span<const std::byte> record, std::span<const std::byte> key = {});
 
   // Adds one record made of `fields`, one for each column of the schema, in its order.
-  Result<void> WriteFields(std::span<const std::span<const std::byte>> fields);
+  Result<void> WriteFields(std::span<const std::span<const std::byte>> fields,
+                           std::span<const std::byte> key = {});
 
   std::uint64_t record_count() const noexcept;  // Those of the old file included.
   const Schema& schema() const noexcept;

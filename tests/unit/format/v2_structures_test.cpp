@@ -63,7 +63,7 @@ TEST(V2HeaderTest, AsVersion1ItsCountIsNegative) {
 
 TEST(V2HeaderTest, NeedOfANewerLibraryIsNotCalledDamage) {
   V2Header header = MakeHeader();
-  header.required_features = 4;
+  header.required_features = V2Header::kKnownRequired + 1;
   EXPECT_EQ(DecodeV2Header(Encode(header)).error().code, ErrorCode::kInvalidArgument);
   EncodedHeader encoded = Encode(MakeHeader());
   encoded[12] = std::byte{3};

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+#include "libffrecord/format/v2_column_copy.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+struct V2Layout;
+
+// The column copies of one file, checked against its schema; none if there are none. Fails with
+// kCorruption, or with what the RangeReader said.
+Result<std::vector<ColumnCopy>> ReadColumnCopies(const RangeReader& source, std::uint32_t file,
+                                                 const V2Layout& layout, const Schema& schema);
+
+// Reads a chunk of values.size() bytes and checks it. Fails as above.
+Result<void> ReadColumnChunk(const RangeReader& source, std::uint32_t file, const V2Layout& layout,
+                             const ColumnChunk& chunk, std::span<std::byte> values);
+
+}  // namespace ffrecord

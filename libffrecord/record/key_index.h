@@ -1,0 +1,56 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/format/v2_keys.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord {
+
+struct V2Layout;
+
+// Finds the records of one open file by their keys.
+//
+// Nothing is read before the first search; a search reads a few pages of each run, which are mapped
+// (or fetched), checked when they are first touched, and kept. Borrows the RangeReader and the
+// layout. Thread-safe; holds no lock that a fork could leave locked.
+class KeyIndex {
+ public:
+  using Hash = std::uint64_t (*)(const FileId& id, std::span<const std::byte> key) noexcept;
+
+  // `hash` is another than KeyHash only in tests, which want collisions.
+  KeyIndex(const RangeReader& source, std::uint32_t file, const V2Layout& layout,
+           Hash hash = &KeyHash) noexcept
+      : source_(source), file_(file), layout_(layout), hash_(hash) {}
+  KeyIndex(const KeyIndex&) = delete;
+  KeyIndex& operator=(const KeyIndex&) = delete;
+  ~KeyIndex();
+
+  // The record with this key, of several the one with the lowest index. Fails with kCorruption if a
+  // page or a key that had to be looked at is damaged, with kIo (ENOMEM), or with what the
+  // RangeReader said.
+  Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
+
+ private:
+  class Run;
+  struct Runs;
+
+  Result<const Runs*> Load() const;
+  Result<std::optional<std::uint64_t>> FindIn(const Run& run, std::uint64_t hash,
+                                              std::span<const std::byte> key) const;
+  Result<bool> Matches(const KeyEntry& entry, std::span<const std::byte> key) const;
+
+  const RangeReader& source_;
+  const std::uint32_t file_;
+  const V2Layout& layout_;
+  const Hash hash_;
+  mutable std::atomic<const Runs*> runs_{nullptr};  // Owned; null before the first search.
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,356 @@
+// Goal: a record is found by its key, and only by it, in files of any number of keys, at any
+// number of commits, local or not; damage is reported, and never gives another record.
+// Method: files with 0 to 10^6 keys; a hash that collides; writers that spill to disk after a few
+// keys; each bit of a small file; directories and pages put together by hand.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+#include "libffrecord/format/v2_keys.h"
+#include "libffrecord/record/key_index.h"
+#include "libffrecord/record/key_writer.h"
+#include "libffrecord/record/verify_source.h"
+#include "memory_files.h"
+#include "memory_output.h"
+#include "seed.h"
+#include "test_file.h"
+
+namespace ffrecord {
+namespace {
+
+using test::AsBytes;
+
+std::string KeyOf(std::uint64_t i) { return "train/class-7/" + std::to_string(i) + ".jpg"; }
+
+struct KeyedFile {
+  std::size_t pending_max = std::size_t{1} << 20;
+  KeyIndex::Hash hash = &KeyHash;
+  std::string content = {};
+
+  // Records "0", "1", ..., those with a key found by it; "" is none. One commit for each list.
+  void Write(const std::vector<std::vector<std::string>>& commits) {
+    const test::TempFolder folder;
+    test::MemoryOutput output;
+    V2Header header;
+    header.append_features = V2Header::kKeys;
+    V2Stream stream(output, header, std::span<const std::byte>());
+    ASSERT_TRUE(stream.WriteFront({}));
+    KeyWriter keys({.path = folder / "file.ffr",
+                    .read_at =
+                        [&](std::uint64_t offset, std::span<std::byte> to) {
+                          const auto from = AsBytes(output.content).subspan(offset, to.size());
+                          std::copy(from.begin(), from.end(), to.begin());
+                          return Result<void>();
+                        },
+                    .pending_max = pending_max,
+                    .hash = hash});
+    for (const auto& commit : commits) {
+      for (const std::string& key : commit) {
+        const std::uint64_t index = stream.totals().record_count;
+        const std::string record = std::to_string(index);
+        ASSERT_TRUE(stream.AddRecord(AsBytes(record), AsBytes(record)));
+        ASSERT_TRUE(key.empty() || keys.Add(index, AsBytes(key), stream));
+        ASSERT_TRUE(!stream.segment_is_full() || stream.EndSegment());
+      }
+      ASSERT_TRUE(keys.Finish(stream));
+      ASSERT_TRUE(stream.Commit());
+    }
+    content = output.content;
+  }
+};
+
+std::vector<std::string> Keys(std::uint64_t count, std::uint64_t begin = 0) {
+  std::vector<std::string> keys;
+  for (std::uint64_t i = 0; i < count; ++i) keys.push_back(KeyOf(begin + i));
+  return keys;
+}
+
+std::optional<std::uint64_t> Find(const RecordReader& reader, const std::string& key) {
+  const auto found = reader.Find(AsBytes(key));
+  EXPECT_TRUE(found) << found.error().message;
+  return found.value();
+}
+
+void ExpectWhole(const std::string& content) {
+  const auto report = VerifySource(*test::InMemory(content)).value();
+  EXPECT_TRUE(report.whole()) << report.problems[0];
+}
+
+std::size_t RunCount(const std::string& content) {
+  const auto files = test::InMemory(content);
+  const auto index = std::move(OpenIndexes(*files, {}).value()[0]);
+  const V2Layout& layout = *index->v2_layout();
+  const V2Section* section = layout.footer.Find(V2Section::kKeyDirectory);
+  return section == nullptr ? 0 : section->size_bytes / 16;
+}
+
+class KeyCountTest : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(KeyCountTest, EveryKeyIsFoundAndNoOther) {
+  const std::uint64_t count = GetParam();
+  KeyedFile file;
+  file.Write({Keys(count)});
+  const auto files = test::InMemory(file.content);
+  const auto reader = OpenRecords(files, {}).value();
+  EXPECT_EQ(files->map_call_count(), 0U) << "opening looks at no key";
+  std::mt19937_64 random(test::Seed());
+  for (std::uint64_t i = 0; i < count; i += 1 + (count > 10'000 ? random() % 1000 : 0))
+    ASSERT_EQ(Find(reader, KeyOf(i)), i);
+  for (std::uint64_t i = count; i < count + 1000; ++i)
+    ASSERT_EQ(Find(reader, KeyOf(i)), std::nullopt);
+  EXPECT_EQ(Find(reader, ""), std::nullopt);
+  EXPECT_EQ(Find(reader, std::string(100'000, 'x')), std::nullopt);
+  ExpectWhole(file.content);
+}
+
+INSTANTIATE_TEST_SUITE_P(Counts, KeyCountTest,
+                         testing::Values(0, 1, 2, 169, 170, 171, 340, 341, 5000, 1'000'000));
+
+TEST(KeysTest, SearchTouchesFewPages) {
+  KeyedFile file;
+  file.Write({Keys(1'000'000)});
+  const auto files = test::InMemory(file.content);
+  const auto reader = OpenRecords(files, {}).value();
+  std::mt19937_64 random(test::Seed());
+  constexpr std::uint64_t kSearches = 100;
+  for (std::uint64_t i = 0; i < kSearches; ++i) {
+    const std::uint64_t wanted = random() % 1'000'000;
+    ASSERT_EQ(Find(reader, KeyOf(wanted)), wanted);
+  }
+  // Of 5,883 pages; and the key itself, and the directory.
+  EXPECT_LE(files->map_call_count(), 1 + kSearches * 5);
+}
+
+TEST(KeysTest, OneWritersFileIsTheSameWhetherItSpillsOrNot) {
+  const auto keys = Keys(2000);
+  KeyedFile at_once;
+  at_once.Write({keys});
+  for (const std::size_t pending_max : {1U, 7U, 170U, 1999U, 2000U}) {
+    KeyedFile spilled{.pending_max = pending_max};
+    spilled.Write({keys});
+    const auto reader = OpenRecords(test::InMemory(spilled.content), {}).value();
+    for (std::uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(Find(reader, KeyOf(i)), i);
+    ExpectWhole(spilled.content);
+  }
+}
+
+TEST(KeysTest, KeysOfAnyBytesAndSizes) {
+  std::mt19937_64 random(test::Seed());
+  std::vector<std::string> keys{std::string(1, '\0'), std::string(2, '\0'), "\xff",
+                                std::string(65'535, 'k'), std::string(65'534, 'k')};
+  for (int i = 0; i < 300; ++i) keys.push_back(test::RandomText(1 + random() % 3000, random));
+  KeyedFile file;
+  file.Write({keys});
+  const auto reader = OpenRecords(test::InMemory(file.content), {}).value();
+  for (std::uint64_t i = 0; i < keys.size(); ++i) {
+    const auto found = Find(reader, keys[i]);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(keys[*found], keys[i]);
+  }
+  ExpectWhole(file.content);
+}
+
+TEST(KeysTest, OfEqualKeysTheFirstRecordIsFound) {
+  KeyedFile file;
+  file.Write({{"a", "b", "", "b", "a"}, {"b", "c"}, {"c", "a", "d", ""}});
+  const auto reader = OpenRecords(test::InMemory(file.content), {}).value();
+  EXPECT_EQ(Find(reader, "a"), 0U);
+  EXPECT_EQ(Find(reader, "b"), 1U);
+  EXPECT_EQ(Find(reader, "c"), 6U);
+  EXPECT_EQ(Find(reader, "d"), 9U);
+  KeyedFile many;
+  many.Write({std::vector<std::string>(1000, "same")});  // Over several pages.
+  EXPECT_EQ(Find(OpenRecords(test::InMemory(many.content), {}).value(), "same"), 0U);
+}
+
+TEST(KeysTest, EachCommitAddsItsKeysAndRunsStayFew) {
+  KeyedFile file;
+  std::vector<std::vector<std::string>> commits;
+  std::uint64_t count = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    commits.push_back(Keys(1 + i % 5, count));
+    count += commits.back().size();
+  }
+  commits.push_back({"", ""});  // A commit without keys.
+  file.Write(commits);
+  const auto reader = OpenRecords(test::InMemory(file.content), {}).value();
+  for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(Find(reader, KeyOf(i)), i);
+  EXPECT_EQ(Find(reader, KeyOf(count)), std::nullopt);
+  EXPECT_LE(RunCount(file.content), 10U);
+  ExpectWhole(file.content);
+}
+
+// Sixteen values, so that runs of equal hashes are long and cross pages.
+std::uint64_t WeakHash(const FileId&, std::span<const std::byte> key) noexcept {
+  return (std::to_integer<std::uint64_t>(key.back()) & 15) << 60;
+}
+
+TEST(KeysTest, CollidingHashesAreToldApartByTheKey) {
+  KeyedFile file{.pending_max = 100, .hash = &WeakHash};
+  std::vector<std::string> keys;
+  for (std::uint64_t i = 0; i < 3000; ++i) keys.push_back(std::to_string(i));
+  file.Write({keys});
+  const auto files = test::InMemory(file.content);
+  const auto index = std::move(OpenIndexes(*files, {}).value()[0]);
+  const KeyIndex key_index(*files, 0, *index->v2_layout(), &WeakHash);
+  for (std::uint64_t i = 0; i < keys.size(); ++i)
+    ASSERT_EQ(key_index.Find(AsBytes(keys[i])).value(), i);
+  EXPECT_EQ(key_index.Find(AsBytes("3000")).value(), std::nullopt);
+  EXPECT_EQ(key_index.Find(AsBytes("x")).value(), std::nullopt);
+}
+
+TEST(KeysTest, FilesAreSearchedInOrder) {
+  KeyedFile first;
+  first.Write({{"a", "b"}});
+  KeyedFile second;
+  second.Write({{"b", "c"}});
+  const auto files = std::make_shared<test::MemoryFiles>(
+      std::vector<std::string>{first.content, test::FileOf({"no key"}), second.content,
+                               test::FileOf({"1"}, {.version = 1})});
+  const auto reader = OpenRecords(files, {}).value();
+  EXPECT_EQ(Find(reader, "b"), 1U);
+  EXPECT_EQ(Find(reader, "c"), 4U);
+  EXPECT_EQ(Find(reader, "d"), std::nullopt);
+  const std::vector<std::span<const std::byte>> keys{AsBytes("c"), AsBytes("d"), AsBytes("a")};
+  EXPECT_EQ(reader.FindAll(keys).value(),
+            (std::vector<std::optional<std::uint64_t>>{4, std::nullopt, 0}));
+}
+
+TEST(KeysTest, WriterTakesKeysAndFindsThemAgain) {
+  const test::TempFolder folder;
+  RecordWriter::Options options;
+  options.keys = true;
+  options.compress = true;
+  options.train_dictionary_bytes = 1024;  // Held records keep their keys.
+  auto writer = RecordWriter::Create(folder / "a.ffr", {}, options).value();
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    const std::string record = "record number " + std::to_string(i) + " of the file with keys";
+    ASSERT_TRUE(writer.Write(AsBytes(record), AsBytes(i % 3 == 0 ? KeyOf(i) : "")));
+  }
+  EXPECT_EQ(writer.Write(AsBytes("x"), AsBytes(std::string(65'536, 'k'))).error().code,
+            ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(writer.Close());
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    auto more = RecordWriter::Append(folder / "a.ffr", {}).value();
+    for (std::uint64_t i = 0; i < 50; ++i)
+      ASSERT_TRUE(more.Write(AsBytes("more"), AsBytes(KeyOf(3000 + 50 * round + i))));
+    ASSERT_TRUE(more.Close());
+  }
+
+  const auto reader = test::OpenOne(folder / "a.ffr").value();
+  EXPECT_EQ(reader.record_count(), 3200U);
+  for (std::uint64_t i = 0; i < 3200; ++i)
+    ASSERT_EQ(Find(reader, KeyOf(i)), i % 3 == 0 || i >= 3000 ? std::optional(i) : std::nullopt);
+  const auto report = VerifyFile(folder / "a.ffr").value();
+  EXPECT_TRUE(report.whole()) << report.problems[0];
+}
+
+TEST(KeysTest, FileBegunWithoutKeysRefusesThem) {
+  const test::TempFolder folder;
+  auto writer = RecordWriter::Create(folder / "a.ffr", {}, {}).value();
+  EXPECT_EQ(writer.Write(AsBytes("a"), AsBytes("key")).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(writer.Write(AsBytes("a")));
+  EXPECT_EQ(writer.Close().value().record_count, 1U);
+}
+
+TEST(KeysTest, ManyThreadsSearchAtOnce) {
+  KeyedFile file;
+  file.Write({Keys(20'000)});
+  const test::TempFolder folder;
+  test::WriteFile(folder / "a.ffr", file.content);
+  const auto reader = test::OpenOne(folder / "a.ffr").value();
+  std::vector<std::thread> threads;
+  for (std::uint64_t thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&, thread] {
+      for (std::uint64_t i = thread; i < 20'000; i += 7) ASSERT_EQ(Find(reader, KeyOf(i)), i);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(KeyDamageTest, FlippedBitNeverGivesAnotherRecord) {
+  KeyedFile file;
+  const std::vector<std::string> keys{"one", "two", "", "three", "one"};
+  file.Write({keys});
+  std::uint64_t refused_count = 0;
+  for (std::size_t bit = 0; bit < 8 * file.content.size(); ++bit) {
+    // Pages are mostly padding: each byte there once.
+    if (file.content[bit / 8] == 0 && bit % 8 != bit / 8 % 8) continue;
+    std::string content = file.content;
+    content[bit / 8] = static_cast<char>(content[bit / 8] ^ 1 << bit % 8);
+    const auto reader = OpenRecords(test::InMemory(content), {});
+    if (!reader) continue;
+    for (const auto& [key, index] :
+         {std::pair{"one", 0U}, {"two", 1U}, {"three", 3U}, {"four", 9U}}) {
+      const auto found = reader.value().Find(AsBytes(key));
+      refused_count += !found;
+      const auto right = index == 9 ? std::nullopt : std::optional<std::uint64_t>(index);
+      ASSERT_TRUE(found ? found.value() == right : found.error().code == ErrorCode::kCorruption)
+          << "bit " << bit;
+    }
+    ASSERT_FALSE(VerifySource(*test::InMemory(content)).value().whole()) << "bit " << bit;
+  }
+  EXPECT_GT(refused_count, 100U);
+}
+
+// A file whose key directory is `runs`, behind one page that lists `entries`.
+std::string WithDirectory(const std::vector<KeyRun>& runs, const std::vector<KeyEntry>& entries) {
+  test::MemoryOutput output;
+  V2Header header;
+  header.append_features = V2Header::kKeys;
+  V2Stream stream(output, header, std::span<const std::byte>());
+  EXPECT_TRUE(stream.WriteFront({}));
+  EXPECT_TRUE(stream.AddRecord(AsBytes("abc"), AsBytes("abc")));
+  EXPECT_TRUE(stream.EndSegment());
+  std::vector<std::byte> page(kKeyPageSizeBytes);
+  for (std::size_t i = 0; i < entries.size(); ++i) StoreKeyEntry(entries[i], i, page);
+  SealKeyPage(header.file_id, 8192, entries.size(), page);
+  EXPECT_EQ(stream.AppendStructure(page, kKeyPageSizeBytes).value(), 8192U);
+  EXPECT_TRUE(stream.AddSection(V2Section::kKeyDirectory, EncodeKeyDirectory(runs)));
+  EXPECT_TRUE(stream.Commit());
+  return output.content;
+}
+
+ErrorCode CodeOfSearch(const std::string& content, const std::string& key) {
+  const auto found = OpenRecords(test::InMemory(content), {}).value().Find(AsBytes(key));
+  return found ? ErrorCode::kOk : found.error().code;
+}
+
+TEST(KeyDamageTest, ImpossibleDirectoriesAreRefused) {
+  const std::uint64_t huge = std::uint64_t{1} << 62;
+  for (const auto& runs : std::vector<std::vector<KeyRun>>{{},
+                                                           {{8192, 0}},
+                                                           {{8192, huge}},
+                                                           {{8192, std::uint64_t{1} << 48}},
+                                                           {{8192, 171 * 100}},
+                                                           {{8191, 1}},
+                                                           {{0, 1}},
+                                                           {{huge, 1}},
+                                                           {{0xffff'ffff'ffff'f000, 1}}})
+    EXPECT_EQ(CodeOfSearch(WithDirectory(runs, {{}}), "abc"), ErrorCode::kCorruption);
+  EXPECT_FALSE(DecodeKeyDirectory(std::vector<std::byte>(16 * 65), 1 << 30));
+  EXPECT_FALSE(DecodeKeyDirectory(std::vector<std::byte>(15), 1 << 30));
+}
+
+TEST(KeyDamageTest, ImpossibleEntriesAreRefused) {
+  const std::uint64_t hash = KeyHash(FileId{}, AsBytes("abc"));
+  const auto entry = [&](std::uint64_t index, std::uint64_t offset, std::uint16_t size) {
+    KeyEntry made;
+    made.hash = hash;
+    made.record_index = index & 0xffff'ffff'ffff;
+    made.offset_bytes = offset;
+    made.size_bytes = size;
+    return made;
+  };
+  // The payload of record 0, at 160, happens to be the key.
+  EXPECT_EQ(CodeOfSearch(WithDirectory({{8192, 1}}, {entry(0, 160, 3)}), "abc"), ErrorCode::kOk);
+  for (const KeyEntry& bad :
+       {entry(1, 160, 3), entry(0xffff'ffff'ffff, 160, 3), entry(0, 0xffff'ffff'ffff, 3),
+        entry(0, 160, 0), entry(0, 161, 3), entry(0, 16384, 3), entry(0, 12288, 65'535)})
+    EXPECT_EQ(CodeOfSearch(WithDirectory({{8192, 1}}, {bad}), "abc"), ErrorCode::kCorruption);
+}
+
+}  // namespace
+}  // namespace ffrecord
