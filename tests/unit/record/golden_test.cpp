@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "libffrecord/record/verify_source.h"
@@ -23,8 +25,9 @@ struct GoldenFile {
   Schema schema = {};
   RecordWriter::Options options = {};
   std::uint32_t pages_per_segment = V2Header::kPagesPerSegmentDefault;
-  bool is_of_first_writer = false;  // Without section headers, the schema behind the records.
-  std::size_t appended_count = 0;   // Of the records; those before them were there already.
+  bool is_of_first_writer = false;     // Without section headers, the schema behind the records.
+  std::size_t appended_count = 0;      // Of the records; those before them were there already.
+  std::vector<std::string> keys = {};  // Of each record; "" is none.
 };
 
 void PrintTo(const GoldenFile& file, std::ostream* stream) { *stream << file.name; }
@@ -58,6 +61,25 @@ std::vector<GoldenFile> Files() {
   aligned.alignment_bytes = 512;
   RecordWriter::Options with_metadata;
   with_metadata.metadata = {{"license", Bytes("CC0")}, {"caf\xc3\xa9", {}}};
+  RecordWriter::Options trained;
+  trained.compress = true;
+  trained.train_dictionary_bytes = 1024;
+  RecordWriter::Options with_keys;
+  with_keys.keys = true;
+  RecordWriter::Options copied;
+  copied.copied_columns = {"label"};
+  const Schema label_and_image =
+      Schema::Make({{"label", ColumnType::kU16}, {"image", ColumnType::kBytes}}).value();
+  std::vector<std::string> lines;
+  std::vector<std::string> keys;
+  std::vector<std::string> rows;
+  for (int i = 0; i < 400; ++i) {
+    lines.push_back("{\"id\": " + std::to_string(i) + ", \"url\": \"https://example.org/" +
+                    std::to_string(i * 7919 % 1000) + "\", \"language\": \"en\"}");
+    keys.push_back(i % 5 == 0 ? "" : "key " + std::to_string(i % 200));
+    rows.push_back({static_cast<char>(i), static_cast<char>(i >> 8)});
+    rows.back() += "image";
+  }
   return {
       {"raw", {"", "abc"}, "3d5dad675205c4407092f2dc22bf6cd8"},
       {"empty", {}, "99aa06d3014798d86001c324468d497f"},
@@ -92,12 +114,27 @@ std::vector<GoldenFile> Files() {
        V2Header::kPagesPerSegmentDefault,
        false,
        1},
+      {"dictionary", lines, "45d9cd0971c7ec615cf12bcdc88041ba", {}, trained},
+      {"keys",
+       numbers,
+       "2b27e633304844cbae4b176487a80e74",
+       {},
+       with_keys,
+       V2Header::kPagesPerSegmentDefault,
+       false,
+       0,
+       keys},
+      {"columns", rows, "beec77d9daa771994cfe47f3b82c520f", label_and_image, copied, 1},
   };
 }
 
 class GoldenTest : public testing::TestWithParam<GoldenFile> {
  protected:
   std::filesystem::path path() const { return kGolden / (GetParam().name + ".ffr"); }
+  static std::span<const std::byte> KeyOf(std::size_t i) {
+    const auto& keys = GetParam().keys;
+    return test::AsBytes(i < keys.size() ? std::string_view(keys[i]) : std::string_view());
+  }
 };
 
 TEST_P(GoldenTest, IsReadAsItWasWritten) {
@@ -112,6 +149,17 @@ TEST_P(GoldenTest, IsReadAsItWasWritten) {
     fingerprint += "0123456789abcdef"[std::to_integer<int>(byte) & 15];
   }
   EXPECT_EQ(fingerprint, GetParam().fingerprint);
+}
+
+TEST_P(GoldenTest, IsFoundByItsKeys) {
+  const auto& keys = GetParam().keys;
+  const auto reader = test::OpenOne(path()).value();
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto first = std::find(keys.begin(), keys.end(), keys[i]) - keys.begin();
+    const auto right = keys[i].empty() ? std::nullopt : std::optional<std::uint64_t>(first);
+    EXPECT_EQ(reader.Find(KeyOf(i)).value(), right) << keys[i];
+  }
+  EXPECT_EQ(reader.Find(test::AsBytes("no key")).value(), std::nullopt);
 }
 
 TEST_P(GoldenTest, PassesTheFullCheck) {
@@ -133,7 +181,7 @@ TEST_P(GoldenTest, IsWrittenAgainTheSame) {
   const auto& records = GetParam().records;
   const std::size_t first_count = records.size() - GetParam().appended_count;
   for (std::size_t i = 0; i < first_count; ++i)
-    ASSERT_TRUE(writer.Write(test::AsBytes(records[i])));
+    ASSERT_TRUE(writer.Write(test::AsBytes(records[i]), KeyOf(i)));
   ASSERT_TRUE(writer.Close());
   if (first_count < records.size()) {
     auto appender = RecordWriter::Append(folder / "again.ffr", {}).value();
