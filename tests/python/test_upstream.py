@@ -200,7 +200,7 @@ def test_a_full_disk_fails_and_the_old_file_survives(path: Path) -> None:
     code = """
 import resource, signal, sys, ffrecord
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_480, 20_480))
 try:
     with ffrecord.FileWriter(sys.argv[1], 100) as writer:
         for i in range(100):
