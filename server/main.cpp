@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "libffrecord/net/transport/endpoint.h"
+#include "server/config/notify.h"
 #include "server/config/settings.h"
 #include "server/service/server.h"
 
@@ -79,12 +80,12 @@ int main(int argc, char** argv) {
 
   auto listen = net::Address::Parse(settings.listen, kDefaultPort);
   if (!listen) return Refuse(kExitUsage, listen.error().message);
-  if (!IsLoopback(listen.value().host)) {
+  if (!IsLoopback(listen.value().host) && settings.token_keys.empty()) {
     if (!settings.insecure)
       return Refuse(kExitUsage, settings.listen +
                                     " can be reached from other machines, and there is no "
-                                    "authentication: listen on 127.0.0.1, or accept the risk "
-                                    "with --insecure");
+                                    "authentication: listen on 127.0.0.1, give --token-keys, or "
+                                    "accept the risk with --insecure");
     spdlog::warn("event=insecure listen={}", settings.listen);
   }
 
@@ -93,16 +94,20 @@ int main(int argc, char** argv) {
   options.listen = listen.value();
   options.core_count = settings.cores;
   options.transport = TransportOf(settings.transport);
+  options.token_keys = settings.token_keys;
   options.make_engine = EngineMaker(settings.io_engine);
   auto server = Server::Start(options);
   if (!server) return Refuse(kExitEnvironment, server.error().message);
-  spdlog::info("event=ready listen={} data={} transports={} engine={} version={}",
+  spdlog::info("event=ready listen={} data={} transports={} auth={} engine={} version={}",
                server.value()->address().ToString(), settings.data.string(),
-               server.value()->transports(), server.value()->engine_name(), FFRECORD_VERSION);
+               server.value()->transports(), settings.token_keys.empty() ? "none" : "tokens",
+               server.value()->engine_name(), FFRECORD_VERSION);
 
+  NotifyServiceManager("READY=1");
   int signal = 0;
   sigwait(&signals, &signal);
   spdlog::info("event=stopping signal={}", signal);
+  NotifyServiceManager("STOPPING=1");
   const bool is_done = server.value()->Stop(std::chrono::steady_clock::now() + kDrainTime);
   spdlog::info("event=stopped drained={}", is_done);
   // What hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.

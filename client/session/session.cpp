@@ -1,6 +1,10 @@
 #include "client/session/session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -9,6 +13,8 @@
 #include <utility>
 
 #include <ffrecord/client/dataset.h>
+
+#include "libffrecord/io/file.h"
 
 namespace ffrecord::client {
 namespace {
@@ -44,6 +50,35 @@ std::optional<Transport> TransportOf(std::string_view query) {
   return std::nullopt;
 }
 
+constexpr std::string_view kTokenFile = "token_file=";
+constexpr std::size_t kTokenSizeBytesMax = 3072;
+
+// The token in a file: hexadecimal digits, with white space around them. No message quotes it.
+Result<std::vector<std::byte>> ReadToken(const std::string& path) {
+  std::vector<std::byte> token;
+  if (path.empty()) return token;
+  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
+  const auto bad = [&](const char* why) {
+    return Error{ErrorCode::kInvalidArgument, path + ": " + why +
+                                                  "; it holds the one token that ffrecord token "
+                                                  "makes"};
+  };
+  std::string text(2 * kTokenSizeBytesMax + 2, '\0');
+  const ssize_t got = ::pread(file.fd.get(), text.data(), text.size(), 0);
+  if (got < 0) return ErrnoError("read", path, errno);
+  text.resize(static_cast<std::size_t>(got));
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  if (text.empty() || text.size() % 2 != 0 || text.size() > 2 * kTokenSizeBytesMax)
+    return bad("it holds no token");
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    unsigned byte = 0;
+    const char* const end = text.data() + i + 2;
+    if (std::from_chars(text.data() + i, end, byte, 16).ptr != end) return bad("it holds no token");
+    token.push_back(static_cast<std::byte>(byte));
+  }
+  return token;
+}
+
 // For the deadline of a call that failed for another reason first: that one says more.
 Error AtDeadline(Error last, const std::string& peer) {
   if (last.code == ErrorCode::kUnavailable)
@@ -62,10 +97,25 @@ Result<Location> Location::Parse(std::string_view text) {
   if (!text.starts_with(kScheme)) return bad("does not begin with ffrecord://");
   std::string_view rest = text.substr(kScheme.size());
   std::optional<Transport> transport;
+  std::string token_file;
   if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
-    transport = TransportOf(rest.substr(mark + 1));
-    if (!transport) return bad("after the ? stands transport=auto, transport=shm or transport=tcp");
+    std::string_view query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
+    for (bool is_more = true; is_more;) {
+      const std::size_t end = query.find('&');
+      const std::string_view one = query.substr(0, end);
+      is_more = end != std::string_view::npos;
+      query = is_more ? query.substr(end + 1) : "";
+      const auto named = TransportOf(one);
+      if (named && !transport)
+        transport = named;
+      else if (one.starts_with(kTokenFile) && one.size() > kTokenFile.size() && token_file.empty())
+        token_file = one.substr(kTokenFile.size());
+      else
+        return bad(
+            "behind the ? stand transport=auto, transport=shm or transport=tcp, and "
+            "token_file=PATH, parted by &");
+    }
   }
   const std::size_t slash = rest.find('/');
   auto address = net::Address::Parse(rest.substr(0, slash), kDefaultPort);
@@ -73,7 +123,7 @@ Result<Location> Location::Parse(std::string_view text) {
   if (address.value().port == 0) return bad("port 0 cannot be connected to");
   return Location{std::move(address).value(),
                   slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1)),
-                  transport};
+                  transport, std::move(token_file)};
 }
 
 std::string Location::ToString() const {
@@ -91,15 +141,17 @@ struct Session::Pool {
   Link link;             // Of the connection made last.
 };
 
-Session::Session(net::Address address, Transport transport)
+Session::Session(net::Address address, Transport transport, std::string token_file)
     : address_(std::move(address)),
       transport_(transport),
+      token_file_(std::move(token_file)),
       peer_(std::string(Location::kScheme) + address_.ToString()),
       pool_([] { return new Pool; }) {}
 
 Session::~Session() = default;
 
-std::shared_ptr<Session> Session::Get(const net::Address& address, Transport transport) {
+std::shared_ptr<Session> Session::Get(const net::Address& address, Transport transport,
+                                      const std::string& token_file) {
   struct Registry {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<Session>> sessions;
@@ -108,17 +160,21 @@ std::shared_ptr<Session> Session::Get(const net::Address& address, Transport tra
   static auto* const registries = new PerProcess<Registry>([] { return new Registry; });
   Registry& registry = registries->Get();
   const std::lock_guard lock(registry.mutex);
-  auto& session = registry.sessions[address.ToString() + " " + std::string(NameOf(transport))];
-  if (!session) session = std::make_shared<Session>(address, transport);
+  auto& session =
+      registry
+          .sessions[address.ToString() + " " + std::string(NameOf(transport)) + " " + token_file];
+  if (!session) session = std::make_shared<Session>(address, transport, token_file);
   return session;
 }
 
 // Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is.
 Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link) const {
-  auto tcp = FFR_TRY(Channel::Connect(address_, deadline));
+  // Read each time: tokens are short-lived, and whoever renews them writes the file anew.
+  const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
+  auto tcp = FFR_TRY(Channel::Connect(address_, deadline, token));
   link = {"tcp", "asked for"};
   if (transport_ == Transport::kTcp) return tcp;
-  auto local = ConnectLocally(tcp->hello(), deadline);
+  auto local = ConnectLocally(tcp->hello(), deadline, token);
   if (local) {
     link = {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"};
     return local;
@@ -134,12 +190,13 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link)
 }
 
 Result<std::unique_ptr<Channel>> Session::ConnectLocally(const net::HelloReply& greeted,
-                                                         Deadline deadline) const {
+                                                         Deadline deadline,
+                                                         std::span<const std::byte> token) const {
   if ((greeted.capabilities & net::kCapabilitySlabs) == 0)
     return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
   auto local = FFR_TRY(
       net::ConnectLocal(net::LocalSocketName(greeted.epoch), address_.ToString(), deadline));
-  auto channel = FFR_TRY(Channel::Open(std::move(local), deadline));
+  auto channel = FFR_TRY(Channel::Open(std::move(local), deadline, token));
   if (channel->hello().epoch != greeted.epoch)
     return Error{ErrorCode::kUnavailable, "its local socket is answered by another daemon"};
   return channel;

@@ -24,14 +24,16 @@
 
 namespace ffrecord::client {
 
-// What an ffrecord://host[:port]/name[?transport=auto|shm|tcp] address says. The name may be empty
-// and is not checked.
+// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|tcp and
+// token_file=PATH behind it, parted by &, if they are wanted. The name may be empty and is not
+// checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
 
   net::Address address;
   std::string name;
   std::optional<Transport> transport;  // None: whatever the caller's options say.
+  std::string token_file;              // Holds the token for the daemon; empty: none.
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
@@ -41,8 +43,9 @@ struct Location {
 // One daemon as this process sees it: connections to it, and calls with a deadline that are tried
 // again while it cannot be reached.
 //
-// One for each address, transport and process, shared by all who talk to that daemon. Thread-safe:
-// each call takes a connection for itself. A forked child starts with connections of its own.
+// One for each address, transport, token file and process, shared by all who talk to that daemon.
+// Thread-safe: each call takes a connection for itself. A forked child starts with connections of
+// its own.
 //
 // Every call ends by its deadline. A daemon that was never reached is given up at once with
 // kUnavailable, which says how to start one; after a first success a call tries again, with
@@ -50,13 +53,15 @@ struct Location {
 class Session {
  public:
   static std::shared_ptr<Session> Get(const net::Address& address,
-                                      Transport transport = Transport::kAuto);
+                                      Transport transport = Transport::kAuto,
+                                      const std::string& token_file = "");
   // The transport is the location's, or else that of `options`.
   static std::shared_ptr<Session> Get(const Location& location, const SessionOptions& options) {
-    return Get(location.address, location.transport.value_or(options.transport));
+    return Get(location.address, location.transport.value_or(options.transport),
+               location.token_file);
   }
 
-  Session(net::Address address, Transport transport);  // For Get.
+  Session(net::Address address, Transport transport, std::string token_file);  // For Get.
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -111,11 +116,13 @@ class Session {
   Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline);
   Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link) const;
   Result<std::unique_ptr<net::Channel>> ConnectLocally(const net::HelloReply& greeted,
-                                                       net::Deadline deadline) const;
+                                                       net::Deadline deadline,
+                                                       std::span<const std::byte> token) const;
   void GiveBack(std::unique_ptr<net::Channel> channel);
 
   net::Address address_;
   Transport transport_;
+  std::string token_file_;
   std::string peer_;
   std::atomic<bool> uses_shm_ = false;  // The connection made last; also in a forked child.
   PerProcess<Pool> pool_;

@@ -36,6 +36,10 @@ bool ParseCommandLine(int argc, char** argv, Settings& settings, int& exit_code)
                  "(auto), or not at all without it (shm)")
       ->transform(CLI::CheckedTransformer(transports))
       ->type_name("auto|shm|tcp");
+  app.add_option("--token-keys", settings.token_keys,
+                 "Serve only who has a token made with a key in this file, which only its owner "
+                 "may read (default: whoever connects)")
+      ->type_name("FILE");
   app.add_option("--log-level", settings.log_level, "What is logged to stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();

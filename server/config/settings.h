@@ -16,6 +16,7 @@ struct Settings {
   // How clients of this machine may get at bytes; auto: shared memory too, if it can be offered.
   enum class Transport : std::uint8_t { kAuto, kShm, kTcp };
   Transport transport = Transport::kAuto;
+  std::filesystem::path token_keys;  // Empty: everybody may do everything.
   std::string log_level = "info";
   bool insecure = false;  // May listen on an address that others reach, without authentication.
 };

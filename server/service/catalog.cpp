@@ -101,7 +101,7 @@ Result<void> Catalog::LoadManifests() {
       report_.damaged.push_back(name + ": " + manifest.error().message);
       continue;
     }
-    AddReferences(manifest.value());
+    AddReferences(name, manifest.value());
     for (const ManifestFile& file : manifest.value().files)
       for (const ManifestExtent& extent : file.extents)
         if (!extents_.Find(extent.id))
@@ -237,14 +237,16 @@ Result<void> Catalog::CheckMode(const net::Publish& publish,
 }
 
 // Every extent must be here, and be explained until the commit by an upload or another manifest.
-Result<void> Catalog::CheckExtents(const DatasetManifest& manifest,
+Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                                    MetaStore::Commit& commit) const {
   std::set<std::uint64_t> uploads;
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestExtent& wanted : file.extents) {
       const ExtentPtr extent = extents_.Find(wanted.id);
-      const bool is_explained =
-          references_.contains(wanted.id) || uploads_.contains(UploadOf(wanted.id));
+      // Those of others are not here for who may not read them.
+      const bool is_explained = references_.contains(wanted.id)
+                                    ? Holds(own_prefix, {&wanted.id, 1}).front()
+                                    : uploads_.contains(UploadOf(wanted.id));
       if (!extent || !is_explained)
         return Error{ErrorCode::kConflict,
                      file.name + ": extent " + ToHex(wanted.id) +
@@ -291,7 +293,8 @@ Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit) {
 }
 
 Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
-                                            std::span<const std::byte> bytes) {
+                                            std::span<const std::byte> bytes,
+                                            std::string_view own_prefix) {
   auto manifest = DecodeDatasetManifest(bytes);
   if (!manifest) return Error{ErrorCode::kInvalidArgument, manifest.error().message};
 
@@ -302,7 +305,7 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   FFR_TRY(CheckMode(publish, found));
 
   MetaStore::Commit commit;
-  FFR_TRY(CheckExtents(manifest.value(), commit));
+  FFR_TRY(CheckExtents(manifest.value(), own_prefix, commit));
   commit.compares.push_back({NameKey(publish.name), found ? found->revision : 0});
   commit.compares.push_back({NumberKey(kManifests, publish.attempt), 0});
   ByteWriter record;
@@ -317,9 +320,9 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   const auto outcome = FFR_TRY(CommitGeneration(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
-  AddReferences(manifest.value());
+  AddReferences(publish.name, manifest.value());
   if (retired) {
-    DropReferences(*retired);
+    DropReferences(publish.name, *retired);
     for (const auto& put : commit.puts)
       if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
   }
@@ -355,23 +358,48 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   const auto outcome = FFR_TRY(CommitGeneration(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
-  DropReferences(retired);
+  DropReferences(request.name, retired);
   for (const auto& put : commit.puts)
     if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
   return {};
 }
 
-void Catalog::AddReferences(const DatasetManifest& manifest) {
-  for (const ManifestFile& file : manifest.files)
-    for (const ManifestExtent& extent : file.extents) ++references_[extent.id];
+void Catalog::AddReferences(const std::string& name, const DatasetManifest& manifest) {
+  const auto holder = std::make_shared<const std::string>(name);
+  const std::lock_guard lock(holders_mutex_);
+  for (const ManifestFile& file : manifest.files) {
+    for (const ManifestExtent& extent : file.extents) {
+      ++references_[extent.id];
+      holders_[extent.id].push_back(holder);
+    }
+  }
 }
 
-void Catalog::DropReferences(const DatasetManifest& manifest) {
+std::vector<bool> Catalog::Holds(std::string_view prefix, std::span<const ExtentId> ids) const {
+  std::vector<bool> held;
+  held.reserve(ids.size());
+  const std::lock_guard lock(holders_mutex_);
+  for (const ExtentId& id : ids) {
+    const auto found = holders_.find(id);
+    held.push_back(found != holders_.end() &&
+                   std::ranges::any_of(found->second, [&](const NamePtr& name) {
+                     return name->starts_with(prefix);
+                   }));
+  }
+  return held;
+}
+
+void Catalog::DropReferences(const std::string& name, const DatasetManifest& manifest) {
+  const std::lock_guard lock(holders_mutex_);
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestExtent& extent : file.extents) {
       const auto found = references_.find(extent.id);
       FFR_ASSERT(found != references_.end());
       if (--found->second == 0) references_.erase(found);
+      auto& holders = holders_.at(extent.id);
+      holders.erase(
+          std::ranges::find_if(holders, [&](const NamePtr& held) { return *held == name; }));
+      if (holders.empty()) holders_.erase(extent.id);
     }
   }
 }

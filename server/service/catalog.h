@@ -68,10 +68,16 @@ class Catalog {
     std::uint64_t revision = 0;
   };
   Result<Resolved> Resolve(std::string_view name);
+  // `own_prefix`: extents that are published already must be so under a name that begins with it.
   Result<net::RevisionReply> Publish(const net::Publish& publish,
-                                     std::span<const std::byte> manifest);
+                                     std::span<const std::byte> manifest,
+                                     std::string_view own_prefix = "");
   Result<net::ListReply> List(const net::List& list);
   Result<void> Remove(const net::Delete& request);
+
+  // For each of `ids`, whether a published name that begins with `prefix` holds it. Does not block
+  // on the disk.
+  std::vector<bool> Holds(std::string_view prefix, std::span<const ExtentId> ids) const;
 
   // Unlinks what is condemned and used by nobody, and gives up uploads that have fallen silent.
   // To be called now and then. Returns how many extents were unlinked. Fails with kIo; what was
@@ -106,14 +112,15 @@ class Catalog {
   Result<std::optional<Name>> FindName(std::string_view name);
   Result<std::vector<std::byte>> ManifestOf(const Name& name);
   Result<void> CheckMode(const net::Publish& publish, const std::optional<Name>& found) const;
-  Result<void> CheckExtents(const DatasetManifest& manifest, MetaStore::Commit& commit) const;
+  Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
+                            MetaStore::Commit& commit) const;
   // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
   // tombstone; returns that manifest.
   Result<DatasetManifest> Retire(const Name& name, const DatasetManifest& keep,
                                  MetaStore::Commit& commit);
   Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit);
-  void AddReferences(const DatasetManifest& manifest);
-  void DropReferences(const DatasetManifest& manifest);
+  void AddReferences(const std::string& name, const DatasetManifest& manifest);
+  void DropReferences(const std::string& name, const DatasetManifest& manifest);
   void Bury(std::string key, std::span<const ExtentId> ids);
   Result<void> GiveUp(std::uint64_t upload, const Upload& state);
 
@@ -127,6 +134,11 @@ class Catalog {
   std::map<std::uint64_t, Upload> uploads_;
   std::vector<Tombstone> tombstones_;
   std::uint64_t generation_revision_ = 0;
+
+  // The names whose live manifests hold an extent, each as often as it does.
+  using NamePtr = std::shared_ptr<const std::string>;
+  mutable std::mutex holders_mutex_;  // Nobody waits for a disk while holding it.
+  std::unordered_map<ExtentId, std::vector<NamePtr>, HashExtentId> holders_;
 };
 
 }  // namespace ffrecord::server

@@ -134,6 +134,13 @@ Result<void> Connection::TakeFrame() {
     return SendError(header.request_id,
                      {ErrorCode::kUnavailable, "the daemon stops; connect again later"});
   }
+  // Whoever has a newer token is let in again with it.
+  if (token_ && std::chrono::system_clock::now() >= token_->expires) {
+    const Error expired{ErrorCode::kUnavailable, "the token has expired; connect with a new one"};
+    if (header.payload_size_bytes > 0) return expired;
+    is_closing_ = true;
+    return SendError(header.request_id, expired);
+  }
   switch (header.type) {
     case FrameType::kHello:
       return TakeHello(header);
@@ -182,8 +189,14 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
     is_closing_ = true;
     return SendError(header.request_id, version.error());
   }
+  if (auto admitted = Admit(hello); !admitted) {
+    is_closing_ = true;
+    fault_ = "no valid token";
+    return SendError(header.request_id, admitted.error());
+  }
   has_greeted_ = true;
-  spdlog::debug("event=greeted transport={} peer={}", transport(), peer());
+  spdlog::debug("event=greeted transport={} peer={} client={}", transport(), peer(),
+                token_ ? token_->client : "");
   endpoint_->SetLimits(limits);
   net::HelloReply reply;
   reply.version = version.value();
@@ -198,15 +211,33 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   return SendBody(net::ReplyTo(FrameType::kHello), header.request_id, reply.Encode());
 }
 
+Result<void> Connection::Admit(const net::Hello& hello) {
+  if (host_.token_keys == nullptr) return {};
+  token_ = FFR_TRY(host_.token_keys->Check(hello.credential, std::chrono::system_clock::now()));
+  return {};
+}
+
+Result<void> Connection::Allow(Right right, std::string_view name) const {
+  if (!token_) return {};
+  if (token_->Allows(right, name)) return {};
+  return Error{ErrorCode::kDenied, "access denied: the token does not allow this"};
+}
+
 Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
   const auto bind = FFR_TRY(net::ExtentBind::Decode(endpoint_->body()));
+  // The names that hold the extents are looked at below.
+  if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
+    return SendError(header.request_id, allowed.error());
+  std::vector<bool> is_held;
+  if (token_ && !token_->prefix.empty()) is_held = host_.catalog.Holds(token_->prefix, bind.ids);
   table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
   net::ExtentBindReply reply;
   reply.statuses.resize(bind.ids.size());
   for (std::size_t i = 0; i < bind.ids.size(); ++i) {
     ExtentPtr& place = table_[bind.first_index + i];
     const bool is_empty = bind.ids[i] == ExtentId{};
-    place = is_empty ? nullptr : host_.extents.Find(bind.ids[i]);
+    const bool is_foreign = !is_held.empty() && !is_held[i];
+    place = is_empty || is_foreign ? nullptr : host_.extents.Find(bind.ids[i]);
     if (is_empty || place) {
       ++reply.bound_count;
     } else {
@@ -220,6 +251,8 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
 
 Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
   const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
+  if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
+    return SendError(header.request_id, allowed.error());
   if (reads_.count() >= kBatchCountMax) return SendBusy(header.request_id);
   std::shared_ptr<const net::RemoteSlab> slab;
   if (batch.slab_id != 0) {
@@ -281,6 +314,11 @@ std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& be
 
 Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   const auto begin = FFR_TRY(net::PutBegin::Decode(endpoint_->body()));
+  // It has no name yet: that is looked at when it gets one.
+  if (auto allowed = Allow(Right::kWrite, token_ ? token_->prefix : ""); !allowed) {
+    put_ = nullptr;
+    return SendError(header.request_id, allowed.error());
+  }
   put_ = MakePut(begin);
   return AddJob(header, [put = put_, &catalog = host_.catalog]() -> Reply {
     auto writer = catalog.BeginPut(put->begin);
@@ -344,24 +382,31 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
 
 Result<void> Connection::TakePublish(const FrameHeader& header) {
   auto publish = net::Publish::Decode(endpoint_->body());
+  if (publish)
+    if (auto allowed = Allow(Right::kWrite, publish.value().name); !allowed)
+      publish = std::move(allowed).error();
   // A bad name is the caller's mistake, but the payload behind it must be taken off all the same.
   if (!publish && publish.error().code == ErrorCode::kCorruption) return std::move(publish).error();
   return Receive(header, [this, publish = std::move(publish)](const FrameHeader& sent,
                                                               PooledBuffer buffer) {
     if (!publish) return SendError(sent.request_id, publish.error());
-    return AddJob(sent, [&catalog = host_.catalog, request = publish.value(), buffer]() -> Reply {
-      const auto bytes =
-          buffer ? std::span<const std::byte>(*buffer) : std::span<const std::byte>();
-      const auto reply = catalog.Publish(request, bytes);
-      if (!reply) return ErrorReplyOf(reply.error());
-      return {net::ReplyTo(FrameType::kPublish), reply.value().Encode(), {}, false};
-    });
+    return AddJob(sent,
+                  [&catalog = host_.catalog, request = publish.value(), buffer,
+                   own_prefix = token_ ? token_->prefix : std::string()]() -> Reply {
+                    const auto bytes =
+                        buffer ? std::span<const std::byte>(*buffer) : std::span<const std::byte>();
+                    const auto reply = catalog.Publish(request, bytes, own_prefix);
+                    if (!reply) return ErrorReplyOf(reply.error());
+                    return {net::ReplyTo(FrameType::kPublish), reply.value().Encode(), {}, false};
+                  });
   });
 }
 
 Result<void> Connection::TakeResolve(const FrameHeader& header) {
   auto request = net::Resolve::Decode(endpoint_->body());
   if (!request) return Refuse(header, std::move(request).error());
+  if (auto allowed = Allow(Right::kRead, request.value().name); !allowed)
+    return SendError(header.request_id, allowed.error());
   return AddJob(header, [&catalog = host_.catalog, name = request.value().name]() -> Reply {
     auto resolved = catalog.Resolve(name);
     if (!resolved) return ErrorReplyOf(resolved.error());
@@ -374,6 +419,9 @@ Result<void> Connection::TakeResolve(const FrameHeader& header) {
 Result<void> Connection::TakeList(const FrameHeader& header) {
   auto request = net::List::Decode(endpoint_->body());
   if (!request) return Refuse(header, std::move(request).error());
+  // The prefix that is asked for: names outside one's own are not listed, not even by their number.
+  if (auto allowed = Allow(Right::kRead, request.value().prefix); !allowed)
+    return SendError(header.request_id, allowed.error());
   return AddJob(header, [&catalog = host_.catalog, list = request.value()]() -> Reply {
     const auto reply = catalog.List(list);
     if (!reply) return ErrorReplyOf(reply.error());
@@ -384,6 +432,8 @@ Result<void> Connection::TakeList(const FrameHeader& header) {
 Result<void> Connection::TakeDelete(const FrameHeader& header) {
   auto request = net::Delete::Decode(endpoint_->body());
   if (!request) return Refuse(header, std::move(request).error());
+  if (auto allowed = Allow(Right::kDelete, request.value().name); !allowed)
+    return SendError(header.request_id, allowed.error());
   return AddJob(header, [&catalog = host_.catalog, removal = request.value()]() -> Reply {
     const auto removed = catalog.Remove(removal);
     return removed ? EmptyReply(FrameType::kDelete) : ErrorReplyOf(removed.error());

@@ -20,6 +20,7 @@
 #include "server/service/catalog.h"
 #include "server/service/job_pool.h"
 #include "server/service/outgoing_payload.h"
+#include "server/service/tokens.h"
 
 namespace ffrecord::server {
 
@@ -57,7 +58,8 @@ class Connection {
     DiskReader& disk;
     JobPool& jobs;
     std::uint64_t epoch;
-    bool offers_slabs;  // On the local socket.
+    bool offers_slabs;            // On the local socket.
+    const TokenKeys* token_keys;  // Null: everybody may do everything.
     // Runs `work` in the connection's lane, then gives its reply to FinishJob of the connection.
     std::function<void(std::uint64_t connection, Work work)> start_job;
   };
@@ -114,6 +116,10 @@ class Connection {
   std::shared_ptr<OpenPut> MakePut(const net::PutBegin& begin) const;
 
   Result<void> TakeFrame();
+  // Whether this client may do that to `name`. kDenied, whether there is such a name or not.
+  Result<void> Allow(Right right, std::string_view name) const;
+  // Takes the credential of HELLO.
+  Result<void> Admit(const net::Hello& hello);
   Result<void> TakeHello(const net::FrameHeader& header);
   Result<void> TakeSlabRegister(const net::FrameHeader& header);
   Result<void> TakeBatchRead(const net::FrameHeader& header);
@@ -150,6 +156,7 @@ class Connection {
   std::deque<Job> jobs_;  // The first one runs.
   std::size_t put_data_count_ = 0;
 
+  std::optional<Token> token_;  // Of a client that has been admitted; none without keys.
   bool has_greeted_ = false;
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
   bool is_starved_ = false;

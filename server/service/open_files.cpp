@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "libffrecord/io/file.h"
-
 namespace ffrecord::server {
 
 Result<OpenFilePtr> OpenFiles::Get(const ExtentPtr& extent) {
@@ -11,12 +9,12 @@ Result<OpenFilePtr> OpenFiles::Get(const ExtentPtr& extent) {
     order_.splice(order_.begin(), order_, found->second);
     return order_.front();
   }
-  auto file = FFR_TRY(OpenReadOnly(extents_.PathOf(extent->id), /*want_direct=*/false));
+  auto fd = FFR_TRY(extents_.OpenFile(extent->id));
   if (order_.size() >= count_max_) {
     places_.erase(order_.back()->extent->id);
     order_.pop_back();
   }
-  order_.push_front(std::make_shared<OpenFile>(OpenFile{extent, std::move(file.fd)}));
+  order_.push_front(std::make_shared<OpenFile>(OpenFile{extent, std::move(fd)}));
   places_.emplace(extent->id, order_.begin());
   return order_.front();
 }

@@ -25,7 +25,7 @@ class OpenFiles {
   OpenFiles(const ExtentStore& extents, std::size_t count_max)
       : extents_(extents), count_max_(count_max) {}
 
-  // Fails as OpenReadOnly.
+  // Fails as ExtentStore::OpenFile.
   Result<OpenFilePtr> Get(const ExtentPtr& extent);
 
   // Lets go of extents that are condemned, so that they can be unlinked and their space is freed.

@@ -25,6 +25,7 @@
 #include "server/service/connection_count.h"
 #include "server/service/frames.h"
 #include "server/service/job_pool.h"
+#include "server/service/tokens.h"
 #include "server/service/worker.h"
 
 namespace ffrecord::server {
@@ -107,6 +108,7 @@ struct Server::Impl {
   std::optional<net::LocalListener> local_listener;
   UniqueFd lock;
   UniqueFd stop_accepting;  // An eventfd.
+  std::optional<TokenKeys> token_keys;
   std::unique_ptr<MetaStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::unique_ptr<Catalog> catalog;
@@ -122,6 +124,7 @@ struct Server::Impl {
 };
 
 Result<void> Server::Impl::Open() {
+  if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
   meta = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
   extents = FFR_TRY(ExtentStore::Open(options.data / "extents"));
   catalog = FFR_TRY(Catalog::Open(*meta, *extents, {options.upload_grace}));
@@ -139,9 +142,14 @@ Result<void> Server::Impl::StartWorkers() {
   std::random_device random;
   const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
   FFR_TRY(ListenLocally(epoch));
-  const Worker::Surroundings around{
-      *catalog,         *extents,           *jobs, epoch, local_listener.has_value(),
-      connection_count, OpenFilesMax(count)};
+  const Worker::Surroundings around{.catalog = *catalog,
+                                    .extents = *extents,
+                                    .jobs = *jobs,
+                                    .epoch = epoch,
+                                    .offers_slabs = local_listener.has_value(),
+                                    .token_keys = token_keys ? &*token_keys : nullptr,
+                                    .connection_count = connection_count,
+                                    .open_files_max = OpenFilesMax(count)};
   for (std::uint32_t i = 0; i < count; ++i) {
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();

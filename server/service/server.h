@@ -29,6 +29,9 @@ class Server {
     // fails to start without it, kAuto goes on and logs why not.
     enum class Transport : std::uint8_t { kAuto, kShm, kTcp };
     Transport transport = Transport::kAuto;
+    // The file with the keys that clients' tokens are made with; empty: everybody may do
+    // everything.
+    std::filesystem::path token_keys = {};
     DiskReader::MakeEngine make_engine = MakeIoEngine;
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
   };

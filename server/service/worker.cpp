@@ -55,6 +55,7 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
             surroundings.jobs,
             surroundings.epoch,
             surroundings.offers_slabs,
+            surroundings.token_keys,
             [this](std::uint64_t id, Connection::Work work) {
               around_.jobs.Post(LaneOf(id), [this, id, work = std::move(work)] {
                 auto reply = std::make_shared<Reply>(work());

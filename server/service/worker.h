@@ -33,6 +33,7 @@ class Worker {
     JobPool& jobs;
     std::uint64_t epoch;
     bool offers_slabs;
+    const TokenKeys* token_keys;        // Null: no authentication.
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
     std::size_t open_files_max;
   };

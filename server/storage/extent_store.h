@@ -15,6 +15,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/unique_fd.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/io/atomic_file.h"
 
@@ -89,6 +90,10 @@ class ExtentStore {
 
   std::filesystem::path PathOf(const ExtentId& id) const;
 
+  // The extent's file, for reading. No link is followed, and nothing outside the store's folder is
+  // reached, whatever the folder holds. Fails with kNotFound, kDenied, kIo.
+  Result<UniqueFd> OpenFile(const ExtentId& id) const;
+
   // A new extent of `size_bytes`, which are reserved on the disk: a full one fails here. Fails with
   // kIo, kConflict if it exists.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
@@ -101,11 +106,13 @@ class ExtentStore {
 
  private:
   friend class ExtentWriter;
-  explicit ExtentStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  ExtentStore(std::filesystem::path folder, UniqueFd folder_fd)
+      : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)) {}
   Result<void> Scan();
   Result<ExtentPtr> Add(const ExtentId& id, std::uint64_t size_bytes, std::uint64_t xxh3);
 
   const std::filesystem::path folder_;
+  const UniqueFd folder_fd_;
   ScanReport scan_report_;
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;

@@ -101,6 +101,41 @@ def test_shared_memory_that_is_demanded_and_not_offered_is_an_error_with_the_rem
         len(ffrecord.open("ffrecord://localhost/x?transport=pigeon"))
 
 
+def test_tokens_made_by_the_command_open_what_they_say_and_nothing_else(
+    tmp_path: Path, files: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("11" * 32 + "\n")
+    keys.chmod(0o600)
+
+    def token(name: str, *options: str) -> str:
+        path = tmp_path / name
+        path.write_text(ok("ffrecord", "token", keys, *options))
+        return f"?token_file={path}"
+
+    with Daemon(tmp_path / "served", "--token-keys", str(keys)) as daemon:
+        own = token("own", "--prefix", "mine/", "--rights", "read,write,delete")
+        reader = token("reader", "--prefix", "mine/", "--client", "a reader")
+        stranger = token("stranger", "--prefix", "other/", "--rights", "read,write,delete")
+        expired = token("expired", "--hours", "0")
+        address = daemon.address("mine/x")
+
+        ffrecord.publish(files, address + own)
+        for transport in ("&transport=shm", "&transport=tcp"):
+            served = ffrecord.open(address + reader + transport)
+            np.testing.assert_array_equal(served[7]["image"], ffrecord.open(files)[7]["image"])
+        for query in ("", stranger, expired):
+            with pytest.raises(PermissionError, match="access denied"):
+                len(ffrecord.open(address + query))
+        with pytest.raises(PermissionError, match="access denied"):
+            ffrecord.remove_published(address + reader)
+        ffrecord.remove_published(address + own)
+    assert "auth=tokens" in "".join(daemon.log)
+    assert "11" * 32 not in "".join(daemon.log)
+    keys.chmod(0o644)
+    assert run("ffrecord", "token", keys).returncode == 4
+
+
 def test_publish_list_and_remove_from_python(daemon: Daemon, files: list[Path]) -> None:
     seen: list[tuple[int, int]] = []
 

@@ -45,6 +45,7 @@ HOME = {
     "sqlite3.h": "server/metadata",
     "spdlog/": "server",
     "CLI/": "server",
+    "openssl/": "server",
     "pybind11/": "python/src",
 }
 INCLUDE = re.compile(r'\s*#\s*include\s*["<]([\w./-]+)[">]')

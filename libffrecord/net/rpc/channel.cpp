@@ -18,17 +18,20 @@ std::chrono::milliseconds Backoff::Next() {
   return std::chrono::milliseconds(std::uniform_int_distribution(step / 2, step)(random_));
 }
 
-Result<std::unique_ptr<Channel>> Channel::Connect(const Address& address, Deadline deadline) {
-  return Open(FFR_TRY(ConnectTcp(address, deadline)), deadline);
+Result<std::unique_ptr<Channel>> Channel::Connect(const Address& address, Deadline deadline,
+                                                  std::span<const std::byte> credential) {
+  return Open(FFR_TRY(ConnectTcp(address, deadline)), deadline, credential);
 }
 
 Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoint,
-                                               Deadline deadline) {
+                                               Deadline deadline,
+                                               std::span<const std::byte> credential) {
   std::unique_ptr<Channel> channel(new Channel(std::move(endpoint)));
   channel->endpoint_->SetLimits(FrameLimits{});
   Hello hello;
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
+  hello.credential.assign(credential.begin(), credential.end());
   hello.capabilities = kCapabilitySlabs | kCapabilityCancel;
   const Reply reply =
       FFR_TRY(channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));

@@ -38,11 +38,13 @@ class Backoff {
 // reply may still be on its way, and the connection is closed.
 class Channel {
  public:
-  // Connects and says HELLO.
-  static Result<std::unique_ptr<Channel>> Connect(const Address& address, Deadline deadline);
+  // Connects and says HELLO, with `credential` if the daemon wants one.
+  static Result<std::unique_ptr<Channel>> Connect(const Address& address, Deadline deadline,
+                                                  std::span<const std::byte> credential = {});
   // Says HELLO on a fresh `endpoint`.
   static Result<std::unique_ptr<Channel>> Open(std::unique_ptr<Endpoint> endpoint,
-                                               Deadline deadline);
+                                               Deadline deadline,
+                                               std::span<const std::byte> credential = {});
 
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }

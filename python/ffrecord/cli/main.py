@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import pathlib
 import sys
+import time
 from typing import Any
 
 import click
@@ -11,6 +13,7 @@ import ffrecord
 from ffrecord.cli.checkpoint import checkpoint
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
 from ffrecord.cli.doctor import examine, show_findings
+from ffrecord.cli.tokens import make_token, read_key
 from ffrecord.cli.topology import topology
 from ffrecord.cli.units import show_size
 
@@ -162,6 +165,31 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
         click.confirm(f"remove {address}?", abort=True, err=True)
     ffrecord.remove_published(address, timeout_s=timeout_s)
     click.echo(f"removed {address}")
+
+
+@cli.command()
+@click.argument("keys", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
+@click.option("--prefix", default="", help="Only names that begin so; end it with a /.")
+@click.option(
+    "--rights", default="read", show_default=True, help="Of read, write, delete; parted by commas."
+)
+@click.option("--hours", type=click.FloatRange(0, 24 * 366), default=12.0, show_default=True)
+@click.option("--client", default="", help="Who it is for; shows in the daemon's log.")
+def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
+    """Make a token with the first key in the file KEYS, and print it.
+
+    Write it to a file that only its user can read, and name that in addresses:
+    ffrecord://HOST/NAME?token_file=PATH.
+    """
+    click.echo(
+        make_token(
+            read_key(keys),
+            prefix=prefix,
+            rights=[right.strip() for right in rights.split(",")],
+            expires_s=int(time.time() + hours * 3600),
+            client=client,
+        )
+    )
 
 
 @cli.command()

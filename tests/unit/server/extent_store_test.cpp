@@ -147,6 +147,35 @@ TEST_F(ExtentStoreTest, DamagedAndForeignFilesAreReportedAndKept) {
   EXPECT_EQ(FileCount(), files);
 }
 
+TEST_F(ExtentStoreTest, NoLinkLeadsOutOfTheFolderAndNothingButFilesIsOpened) {
+  Put(id_, "some data");
+  EXPECT_TRUE(store_->OpenFile(id_));
+  EXPECT_EQ(store_->OpenFile(MakeExtentId(1, 2, 3)).error().code, ErrorCode::kNotFound);
+  const fs::path path = store_->PathOf(id_);
+  fs::rename(path, folder_ / "outside");
+
+  fs::create_symlink(folder_ / "outside", path);
+  EXPECT_FALSE(store_->OpenFile(id_));
+  Open();  // Nor does a scan follow it.
+  EXPECT_FALSE(store_->Find(id_));
+  EXPECT_EQ(store_->scan_report().refused.size(), 1U);
+  fs::remove(path);
+
+  const fs::path slot = path.parent_path();
+  fs::create_directory(folder_ / "elsewhere");
+  fs::copy(folder_ / "outside", folder_ / "elsewhere" / path.filename());
+  fs::remove(slot);
+  fs::create_directory_symlink(folder_ / "elsewhere", slot);
+  EXPECT_FALSE(store_->OpenFile(id_));
+  fs::remove(slot);
+
+  fs::create_directories(path);
+  EXPECT_FALSE(store_->OpenFile(id_));
+  fs::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(store_->OpenFile(id_));
+}
+
 TEST_F(ExtentStoreTest, ACondemnedExtentIsNotFoundAndItsFileStaysUntilUnlinked) {
   Put(id_, "some data");
 

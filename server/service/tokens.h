@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord::server {
+
+// What a client may do.
+enum class Right : std::uint8_t { kRead = 1, kWrite = 2, kDelete = 4 };
+
+// What a token says, once it has been believed: these rights on the names that begin with `prefix`,
+// until `expires`. docs/protocol.md, "Tokens".
+struct Token {
+  std::uint8_t rights = 0;  // Right values, or-ed.
+  std::chrono::system_clock::time_point expires;
+  std::string prefix;  // Empty: all names.
+  std::string client;  // For the log.
+
+  bool Allows(Right right, std::string_view name) const noexcept {
+    return (rights & static_cast<std::uint8_t>(right)) != 0 && name.starts_with(prefix);
+  }
+};
+
+// The secrets that tokens are made with. Whoever has one can make any token.
+class TokenKeys {
+ public:
+  // One key a line, in hexadecimal digits, at least 32 bytes each: the first of several is the one
+  // in use, the others are on their way out. Fails with kNotFound, kDenied if others than the owner
+  // can read the file, kInvalidArgument if it holds something else. No message quotes a key.
+  static Result<TokenKeys> Load(const std::filesystem::path& path);
+
+  // What `credential` says. Fails with kDenied, always in the same words, if it was made with none
+  // of the keys, is malformed or has expired at `now`. Takes the same time for each wrong one.
+  Result<Token> Check(std::span<const std::byte> credential,
+                      std::chrono::system_clock::time_point now) const;
+
+ private:
+  using Key = std::vector<std::byte>;
+  explicit TokenKeys(std::vector<Key> keys) : keys_(std::move(keys)) {}
+  std::vector<Key> keys_;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,193 @@
+// Goal: with keys, a daemon lets each client do what its token says, to the names it says, and
+// nothing else: over every transport, through every request, whatever the client knows already.
+// Method: operations times identities against a daemon in this process; tokens made here.
+
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <ffrecord/client/dataset.h>
+
+#include "client/dataset/remote_files.h"
+#include "client/session/session.h"
+#include "client/session/upload.h"
+#include "daemon.h"
+#include "libffrecord/base/cursor.h"
+#include "test_file.h"
+
+namespace ffrecord::client {
+namespace {
+
+using test::Daemon;
+using namespace std::chrono_literals;
+
+constexpr SessionOptions kOptions{20s};
+constexpr std::uint8_t kRead = 1;
+constexpr std::uint8_t kWrite = 2;
+constexpr std::uint8_t kDelete = 4;
+
+class AccessTest : public testing::TestWithParam<const char*> {
+ protected:
+  AccessTest() {
+    test::WriteFile(folder_ / "keys", std::string(64, '7'));
+    EXPECT_EQ(::chmod((folder_ / "keys").c_str(), 0600), 0);
+    server::Server::Options options;
+    options.token_keys = folder_ / "keys";
+    daemon_.emplace(options);
+  }
+
+  // The address of `name` for who has these rights on the names below `prefix`.
+  std::string Uri(const std::string& name, std::uint8_t rights, const std::string& prefix,
+                  std::int64_t lifetime_s = 3600) {
+    ByteWriter writer;
+    writer.Put(std::uint8_t{1});
+    writer.Put(rights);
+    writer.Put(std::uint16_t{0});
+    writer.Put(static_cast<std::uint64_t>(std::time(nullptr) + lifetime_s));
+    for (const std::string& text : {prefix, std::string("test")}) {
+      writer.Put(static_cast<std::uint16_t>(text.size()));
+      writer.PutText(text);
+    }
+    const std::string key(32, '\x77');
+    std::array<unsigned char, 32> mac;
+    unsigned size = 0;
+    ::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(writer.bytes().data()), writer.bytes().size(),
+           mac.data(), &size);
+    writer.PutBytes(std::as_bytes(std::span(mac)));
+    std::string hex;
+    for (const std::byte byte : writer.bytes()) {
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      hex += kDigits[std::to_integer<std::size_t>(byte) / 16];
+      hex += kDigits[std::to_integer<std::size_t>(byte) % 16];
+    }
+    const std::filesystem::path file = folder_ / ("token-" + std::to_string(token_count_++));
+    test::WriteFile(file, hex + "\n");
+    return daemon_->Uri(name) + "?transport=" + GetParam() + "&token_file=" + file.string();
+  }
+  static Result<void> Publish(const std::filesystem::path& path, const std::string& uri,
+                              bool replace = false) {
+    return PublishDataset({{path}}, uri, replace, kOptions, {});
+  }
+  static ErrorCode Code(const Result<void>& result) {
+    return result ? ErrorCode::kOk : result.error().code;
+  }
+  static ErrorCode OpenCode(const std::string& uri) {
+    const auto reader = OpenDataset({{uri}}, {}, kOptions);
+    return reader ? ErrorCode::kOk : reader.error().code;
+  }
+
+  test::TempFolder folder_;
+  std::optional<Daemon> daemon_;
+  int token_count_ = 0;
+};
+
+TEST_P(AccessTest, EachRightOnOnesOwnNamesAndNoOther) {
+  const test::TestFile file({"zero", std::string(100'000, 'r')});
+  ASSERT_EQ(Code(Publish(file.path(), Uri("a/x", kRead | kWrite, "a/"))), ErrorCode::kOk);
+  ASSERT_EQ(Code(Publish(file.path(), Uri("b/x", kRead | kWrite, ""))), ErrorCode::kOk);
+  constexpr auto kOk = ErrorCode::kOk;
+  constexpr auto kDenied = ErrorCode::kDenied;
+
+  EXPECT_EQ(OpenCode(Uri("a/x", kRead, "a/")), kOk);
+  EXPECT_EQ(OpenCode(Uri("a/x", kRead, "")), kOk);
+  EXPECT_EQ(OpenCode(Uri("a/x", kRead, "a/x")), kOk);
+  EXPECT_EQ(OpenCode(Uri("b/x", kRead, "a/")), kDenied);
+  EXPECT_EQ(OpenCode(Uri("b/none", kRead, "a/")), kDenied);  // Nor whether there is such a name.
+  EXPECT_EQ(OpenCode(Uri("a/none", kRead, "a/")), ErrorCode::kNotFound);
+  EXPECT_EQ(OpenCode(Uri("a/x", kWrite | kDelete, "a/")), kDenied);
+  EXPECT_EQ(OpenCode(Uri("a/x", kRead, "a/", -1)), kDenied);
+  EXPECT_EQ(OpenCode(daemon_->Uri("a/x")), kDenied);
+
+  EXPECT_EQ(Code(Publish(file.path(), Uri("a/y", kRead, "a/"))), kDenied);
+  EXPECT_EQ(Code(Publish(file.path(), Uri("b/y", kRead | kWrite, "a/"), /*replace=*/true)),
+            kDenied);
+  EXPECT_EQ(Code(Publish(file.path(), Uri("a/x", kWrite, "a/"), /*replace=*/true)), kOk);
+
+  const auto list = [&](const std::string& prefix, std::uint8_t rights, const std::string& own) {
+    return ListPublished(Uri(prefix, rights, own), kOptions);
+  };
+  EXPECT_EQ(list("a/", kRead, "a/").value().size(), 1U);
+  EXPECT_EQ(list("", kRead, "").value().size(), 2U);
+  EXPECT_EQ(list("", kRead, "a/").error().code, kDenied);
+  EXPECT_EQ(list("b/", kRead, "a/").error().code, kDenied);
+  EXPECT_EQ(list("a/", kWrite, "a/").error().code, kDenied);
+
+  EXPECT_EQ(Code(RemovePublished(Uri("a/x", kRead | kWrite, "a/"), kOptions)), kDenied);
+  EXPECT_EQ(Code(RemovePublished(Uri("b/x", kDelete, "a/"), kOptions)), kDenied);
+  EXPECT_EQ(Code(RemovePublished(Uri("a/x", kDelete, "a/"), kOptions)), kOk);
+  EXPECT_EQ(OpenCode(Uri("b/x", kRead, "b/")), kOk);
+}
+
+// The ids of extents are no secret to who has once read a manifest.
+TEST_P(AccessTest, WhoKnowsTheIdsOfForeignExtentsCanNeitherReadNorPublishThem) {
+  const test::TestFile file({std::string(100'000, 's')});
+  ASSERT_EQ(Code(Publish(file.path(), Uri("b/secret", kRead | kWrite, "b/"))), ErrorCode::kOk);
+  const auto session = [&](const std::string& uri) {
+    return Session::Get(Location::Parse(uri).value(), kOptions);
+  };
+  const auto deadline = net::Clock::now() + 20s;
+  const DatasetManifest manifest =
+      session(Uri("b/secret", kRead, "b/"))->Resolve("b/secret", deadline).value().manifest;
+  const auto read = [&](const std::string& uri) {
+    const RemoteFiles files(session(uri), manifest, "stolen", kOptions);
+    std::vector<std::byte> memory(100);
+    RangeRead range{0, 0, memory};
+    EXPECT_TRUE(files.Read({&range, 1}));
+    return range.status;
+  };
+
+  EXPECT_EQ(read(Uri("", kRead, "b/")), ErrorCode::kOk);
+  EXPECT_EQ(read(Uri("", kRead, "")), ErrorCode::kOk);
+  EXPECT_EQ(read(Uri("", kRead | kWrite, "a/")), ErrorCode::kNotFound);
+  EXPECT_EQ(read(Uri("", kWrite, "b/")), ErrorCode::kDenied);
+
+  const auto stolen = session(Uri("", kRead | kWrite, "a/"))
+                          ->Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
+  ASSERT_FALSE(stolen);
+  EXPECT_EQ(stolen.error().code, ErrorCode::kConflict) << stolen.error().message;
+  EXPECT_EQ(OpenCode(Uri("a/mine", kRead, "a/")), ErrorCode::kNotFound);
+  const auto shared = session(Uri("", kWrite, ""))
+                          ->Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
+  ASSERT_TRUE(shared) << shared.error().message;
+  EXPECT_EQ(read(Uri("", kRead, "a/")), ErrorCode::kOk);  // Now it is theirs too.
+}
+
+TEST_P(AccessTest, ATokenThatExpiresIsReplacedByTheNextOneInItsFile) {
+  const test::TestFile file({"zero", "one"});
+  ASSERT_EQ(Code(Publish(file.path(), Uri("x", kRead | kWrite, ""))), ErrorCode::kOk);
+  const std::string uri = Uri("x", kRead, "", 2);
+  const auto reader = OpenDataset({{uri}}, {}, kOptions);
+  if (!reader) GTEST_SKIP() << "too slow a machine: the token expired before its first use";
+  const std::string longer = Uri("x", kRead, "", 3600);
+  const auto file_of = [](const std::string& text) { return text.substr(text.find("file=") + 5); };
+  std::filesystem::copy_file(file_of(longer), file_of(uri),
+                             std::filesystem::copy_options::overwrite_existing);
+  std::this_thread::sleep_for(2100ms);
+
+  EXPECT_EQ(test::ReadAll(reader.value()), file.records());
+}
+
+TEST_P(AccessTest, TokenFilesThatHoldNoneAreTheCallersMistake) {
+  for (const char* bad : {"", "xyz", "abc", "zz"}) {
+    test::WriteFile(folder_ / "bad", bad);
+    const auto opened = OpenDataset(
+        {{daemon_->Uri("x") + "?token_file=" + (folder_ / "bad").string()}}, {}, kOptions);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument) << opened.error().message;
+  }
+  EXPECT_EQ(OpenCode(daemon_->Uri("x") + "?token_file=/no/such/file"), ErrorCode::kNotFound);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, AccessTest, testing::Values("tcp", "shm"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+}  // namespace
+}  // namespace ffrecord::client

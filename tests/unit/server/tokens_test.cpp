@@ -1,0 +1,159 @@
+// Goal: a token is believed if it was made with one of the keys, is whole and has not expired; and
+// every other one is refused in the same words.
+// Method: a golden token, made by another program; every bit of it flipped, every cut, every time;
+// key files of every kind.
+
+#include "server/service/tokens.h"
+
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/stat.h>
+
+#include <random>
+
+#include "libffrecord/base/cursor.h"
+#include "seed.h"
+#include "temp_folder.h"
+
+namespace ffrecord::server {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using Time = std::chrono::system_clock::time_point;
+
+// docs/protocol.md, "Golden vectors". The key is 00 01 ... 1f.
+constexpr std::string_view kGolden =
+    "0103000000943577000000000600747261696e2f0500616c69636530f817f4d8fa626e5fa217ac3a31a965c1d241fa"
+    "73b8a4a51155ddf56df8dabc";
+constexpr std::string_view kKey =
+    "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+Time At(std::int64_t seconds) { return Time(std::chrono::seconds(seconds)); }
+const Time kBefore = At(1'999'999'999);
+const Time kExpiry = At(2'000'000'000);
+
+Bytes FromHex(std::string_view text) {
+  Bytes bytes;
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(digit(text[i]) * 16 + digit(text[i + 1])));
+  return bytes;
+}
+
+// `body` with the sum that the key gives it, whatever it says.
+Bytes Signed(Bytes body) {
+  const Bytes key = FromHex(kKey);
+  std::array<unsigned char, 32> mac;
+  unsigned size = 0;
+  ::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+         reinterpret_cast<const unsigned char*>(body.data()), body.size(), mac.data(), &size);
+  for (const unsigned char byte : mac) body.push_back(static_cast<std::byte>(byte));
+  return body;
+}
+
+class TokensTest : public testing::Test {
+ protected:
+  Result<TokenKeys> Load(std::string_view content, mode_t mode = 0600) {
+    test::WriteFile(folder_ / "keys", content);
+    EXPECT_EQ(::chmod((folder_ / "keys").c_str(), mode), 0);
+    return TokenKeys::Load(folder_ / "keys");
+  }
+  void ExpectDenied(const TokenKeys& keys, std::span<const std::byte> credential, Time now) {
+    const auto token = keys.Check(credential, now);
+    ASSERT_FALSE(token);
+    EXPECT_EQ(token.error().code, ErrorCode::kDenied);
+    EXPECT_EQ(token.error().message, keys.Check({}, now).error().message);
+  }
+  test::TempFolder folder_;
+};
+
+TEST_F(TokensTest, TheGoldenTokenSaysWhatItSaysUntilItExpires) {
+  const auto keys = Load(kKey);
+  ASSERT_TRUE(keys) << keys.error().message;
+
+  const auto token = keys.value().Check(FromHex(kGolden), kBefore);
+
+  ASSERT_TRUE(token) << token.error().message;
+  EXPECT_EQ(token.value().prefix, "train/");
+  EXPECT_EQ(token.value().client, "alice");
+  EXPECT_EQ(token.value().expires, kExpiry);
+  EXPECT_TRUE(token.value().Allows(Right::kRead, "train/a"));
+  EXPECT_TRUE(token.value().Allows(Right::kWrite, "train/"));
+  EXPECT_FALSE(token.value().Allows(Right::kDelete, "train/a"));
+  EXPECT_FALSE(token.value().Allows(Right::kRead, "train"));
+  EXPECT_FALSE(token.value().Allows(Right::kRead, "other/train/"));
+  ExpectDenied(keys.value(), FromHex(kGolden), kExpiry);
+}
+
+TEST_F(TokensTest, NoChangedBitAndNoCutIsBelieved) {
+  const auto keys = Load(kKey).value();
+  const Bytes golden = FromHex(kGolden);
+  for (std::size_t bit = 0; bit < golden.size() * 8; ++bit) {
+    Bytes flipped = golden;
+    flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    ExpectDenied(keys, flipped, kBefore);
+  }
+  for (std::size_t size = 0; size < golden.size(); ++size)
+    ExpectDenied(keys, std::span(golden).first(size), kBefore);
+  Bytes longer = golden;
+  longer.push_back({});
+  ExpectDenied(keys, longer, kBefore);
+  std::mt19937 random(test::Seed());
+  for (int i = 0; i < 2000; ++i) {
+    Bytes noise(random() % 200);
+    for (auto& byte : noise) byte = static_cast<std::byte>(random());
+    ExpectDenied(keys, noise, kBefore);
+  }
+}
+
+// Who has the key may be mistaken all the same; nothing that is signed may hurt.
+TEST_F(TokensTest, WellSignedNonsenseIsRefusedToo) {
+  const auto keys = Load(kKey).value();
+  const Bytes golden = FromHex(kGolden);
+  const Bytes body(golden.begin(), golden.end() - 32);
+  ASSERT_TRUE(keys.Check(Signed(body), kBefore));
+  const auto with = [&](std::size_t at, int value) {
+    Bytes changed = body;
+    changed[at] = static_cast<std::byte>(value);
+    return Signed(changed);
+  };
+  ExpectDenied(keys, with(0, 2), kBefore);      // Version.
+  ExpectDenied(keys, with(1, 8), kBefore);      // A right that there is not.
+  ExpectDenied(keys, with(2, 1), kBefore);      // What must be zero.
+  ExpectDenied(keys, with(11, 0xFF), kBefore);  // An expiry that no clock can say.
+  ExpectDenied(keys, with(12, 200), kBefore);   // A prefix that passes the end.
+  ExpectDenied(keys, with(20, 4), kBefore);     // A byte left over.
+  for (std::size_t size = 0; size < body.size(); ++size)
+    ExpectDenied(keys, Signed(Bytes(body.begin(), body.begin() + static_cast<long>(size))),
+                 kBefore);
+}
+
+TEST_F(TokensTest, EveryKeyOfTheFileIsGoodAndNoOther) {
+  const std::string other(64, 'a');
+  EXPECT_TRUE(
+      Load(other + "\n\n" + std::string(kKey) + " \r\n").value().Check(FromHex(kGolden), kBefore));
+  ExpectDenied(Load(other).value(), FromHex(kGolden), kBefore);
+}
+
+TEST_F(TokensTest, KeyFilesThatOthersReadOrThatHoldNoKeysAreRefusedAndNeverQuoted) {
+  for (const mode_t mode : {0640, 0604, 0660, 0644}) {
+    const auto keys = Load(kKey, mode);
+    ASSERT_FALSE(keys) << mode;
+    EXPECT_EQ(keys.error().code, ErrorCode::kDenied) << keys.error().message;
+  }
+  for (const std::string& bad :
+       {std::string(), std::string("\n"), std::string(62, 'a'), std::string(65, 'a'),
+        std::string(64, 'g'), std::string(kKey) + "\nsecret"}) {
+    const auto keys = Load(bad);
+    ASSERT_FALSE(keys) << bad;
+    EXPECT_EQ(keys.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(keys.error().message.find("secret"), std::string::npos);
+    EXPECT_EQ(keys.error().message.find("aaaa"), std::string::npos);
+  }
+  EXPECT_EQ(TokenKeys::Load(folder_ / "none").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(TokenKeys::Load(folder_.path()).error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ffrecord::server
