@@ -235,8 +235,15 @@ def test_a_missing_file_is_raised_where_it_is_first_used(tmp_path: Path) -> None
         Sampler(dataset, 4)
 
 
-def loader_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("ffrecord-loader")]
+def loader_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("ffrecord-loader")}
+
+
+def all_end(threads: set[threading.Thread]) -> bool:
+    """Whether they do, within what a busy machine may take."""
+    for thread in threads:
+        thread.join(60)
+    return not any(thread.is_alive() for thread in threads)
 
 
 def sleep(sample: dict[str, Any]) -> int:
@@ -245,21 +252,25 @@ def sleep(sample: dict[str, Any]) -> int:
 
 
 def test_a_slow_batch_is_a_deadline_and_the_threads_end(path: Path) -> None:
+    before = loader_threads()
     loader = DataLoader(
         Dataset(path, transform=sleep), batch_size=1, mode="threads", num_workers=2, timeout=0.05
     )
 
     with pytest.raises(ffrecord.DeadlineExceeded, match=r"2 loader threads within 0\.05 s"):
         next(iter(loader))
-    assert loader_threads() == []
+    assert all_end(loader_threads() - before)
 
 
 def test_breaking_off_ends_the_threads(path: Path) -> None:
+    before = loader_threads()
+    started: set[threading.Thread] = set()
     for _ in DataLoader(Dataset(path), batch_size=1, mode="threads", num_workers=3):
-        assert loader_threads() != []
+        started = loader_threads() - before
+        assert len(started) == 3
         break
 
-    assert loader_threads() == []
+    assert all_end(started)
 
 
 def test_wrong_options_are_refused(path: Path) -> None:
