@@ -1,11 +1,13 @@
 """Reading record files, local or served."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord.batch import Batch
@@ -125,6 +127,48 @@ class Reader(Records):
     def size_bytes(self) -> int:
         """Of all files."""
         return sum(file.size_bytes for file in self.files)
+
+    def find(self, key: str | bytes) -> int | None:
+        """The index of the record that was written with `key`, of several the first; else None.
+
+        Raises:
+            CorruptionError: what had to be looked at is damaged.
+            OSError: it cannot be read.
+        """
+        return self.find_all([key])[0]
+
+    def find_all(self, keys: Iterable[str | bytes]) -> list[int | None]:
+        """What `find` gives for each of `keys`."""
+        return self._open().find([k.encode() if isinstance(k, str) else bytes(k) for k in keys])
+
+    def column(self, name: str, first: int = 0, count: int | None = None) -> npt.NDArray[Any]:
+        """The values of a fixed-width column of all records, or of `count` from `first` on.
+
+        Where the files have a copy of the column (`Writer(copy_columns=...)`), only that is read:
+        for filters, and for sampling by class. Elsewhere the records are read.
+
+        Raises:
+            KeyError: there is no such column.
+            ValueError: its values have no fixed width.
+            IndexError: there are fewer records.
+            CorruptionError: a record that had to be read is damaged.
+            OSError: it cannot be read.
+        """
+        inner = self._open()
+        number = next((i for i, c in enumerate(self._columns) if c.name == name), None)
+        if number is None:
+            names = ", ".join(column.name for column in self._columns) or "none"
+            raise KeyError(f"there is no column '{name}', but {names}")
+        column = self._columns[number]
+        if column.dtype is None:
+            raise ValueError(f"column '{name}' is {column.type}: read the records")
+        if count is None:
+            count = max(0, len(inner) - first)
+        if not 0 <= first <= len(inner) or not 0 <= count <= len(inner) - first:
+            raise IndexError(f"records {first} to {first + count}: there are {len(inner)}")
+        values = np.empty((count, *column.shape), column.dtype)
+        inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
+        return values
 
     def stats(self) -> dict[str, Any]:
         """What this reader did in this process.

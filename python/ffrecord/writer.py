@@ -1,7 +1,7 @@
 """Writing record files."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord.schema import columns_of, encode, parse
+from ffrecord.schema import Column, columns_of, encode, parse
 
 # What shows its bytes as they are; arrays of any type, contiguous or not.
 BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
+# Copied without being asked: 512 bytes of each record at most, at 8 bytes each.
+_COPIED_SCALARS_MAX = 64
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class WriteSummary:
     raw_size_bytes: int
     file_size_bytes: int
     fingerprint: str
+    dictionary_size_bytes: int = 0
+    """Of the dictionary that the records are compressed with; 0 if there is none."""
 
 
 class Writer:
@@ -50,6 +54,9 @@ class Writer:
         replace: bool = False,
         append: bool = False,
         metadata: Mapping[str, bytes] | None = None,
+        dictionary: bytes | int | None = None,
+        key: str | Literal[True] | None = None,
+        copy_columns: Sequence[str] | None = None,
     ) -> None:
         """Start a file, or go on with one.
 
@@ -63,6 +70,13 @@ class Writer:
             append: add to the file of that name, compressed if it was begun so.
             metadata: values to keep with the file, by name, 16 MiB in all; `Reader.metadata`
                 gives them back. In an append they replace those of the file; None keeps them.
+            dictionary: for compressing many small records that are alike: one of zstd's format, or
+                the size in bytes, 1,024 to 16 MiB, of one to be trained on the first records.
+            key: the column, utf8 or bytes, by whose value `Reader.find` finds the record; True if
+                `write` is given keys. In an append that is so for a file begun with keys.
+            copy_columns: columns kept once more so that `Reader.column` need not read the records:
+                of fixed width, at most 64 bytes each. None: the scalars, if there is a column of
+                utf8 or bytes too.
 
         Raises:
             ValueError: an option or the schema is wrong, or not that of the file to add to.
@@ -77,6 +91,8 @@ class Writer:
         if append:
             if replace or align != 1:
                 raise ValueError("append keeps the file and its alignment: no replace, no align")
+            if dictionary is not None or copy_columns is not None:
+                raise ValueError("append keeps the file's dictionary and column copies")
             self._inner = _ffrecord.RecordWriter.append(
                 os.fsencode(path),
                 compress=True if compress else None,
@@ -87,8 +103,11 @@ class Writer:
             if schema is not None and columns_of(own_schema) != self._columns:
                 self._inner.discard()
                 raise ValueError(f"append to {self.path}: its schema is another; leave it out")
+            self._key_column = _key_column(self._columns, key)
             return
         self._columns = columns_of(own_schema)
+        self._key_column = _key_column(self._columns, key)
+        train = dictionary if isinstance(dictionary, int) else 0
         self._inner = _ffrecord.RecordWriter.create(
             os.fsencode(path),
             own_schema,
@@ -97,13 +116,20 @@ class Writer:
             align=align,
             replace=replace,
             metadata=dict(metadata or {}),
+            dictionary=None if isinstance(dictionary, int) else dictionary,
+            train_dictionary_bytes=train,
+            keys=key is not None,
+            copied_columns=_scalars(self._columns) if copy_columns is None else copy_columns,
         )
 
-    def write(self, sample: BytesLike | Mapping[str, Any]) -> None:
+    def write(
+        self, sample: BytesLike | Mapping[str, Any], *, key: str | bytes | None = None
+    ) -> None:
         """Add one record: a dict with a value for each column, or bytes if there is no schema.
 
         Bytes are whatever has a buffer, arrays of any type included: all their `nbytes`, in C
-        order, strided ones copied.
+        order, strided ones copied. `key`, of at most 65,535 bytes, is what `Reader.find` finds the
+        record by; not in a file whose key is a column.
 
         Raises:
             ValueError: a column is missing, unknown, of another shape or out of its type's range.
@@ -113,7 +139,7 @@ class Writer:
         if not self._columns:
             if isinstance(sample, Mapping):
                 raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
-            self._inner.write(as_buffer(sample))
+            self._inner.write(as_buffer(sample), _as_key(key))
             return
         if not isinstance(sample, Mapping):
             raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
@@ -133,7 +159,12 @@ class Writer:
                 fields.append(as_buffer(value))
             else:
                 fields.append(encode(column, value))
-        self._inner.write_fields(fields)
+        if self._key_column is not None:
+            if key is not None:
+                raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
+            self._inner.write_fields(fields, bytes(fields[self._key_column]))
+        else:
+            self._inner.write_fields(fields, _as_key(key))
 
     def commit(self) -> None:
         """Of an append: make what was written so far durable, and visible to those who open it.
@@ -185,6 +216,32 @@ class Writer:
             f"missing: {', '.join(n for n in names if n not in sample) or 'none'}; "
             f"unknown: {', '.join(str(n) for n in sample if n not in names) or 'none'}"
         )
+
+
+def _as_key(key: str | bytes | None) -> bytes:
+    if key is None:
+        return b""
+    encoded = key.encode() if isinstance(key, str) else bytes(key)
+    if not encoded:
+        raise ValueError("a key has at least one byte; None is no key")
+    return encoded
+
+
+def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) -> int | None:
+    if key is None or key is True:
+        return None
+    for number, column in enumerate(columns):
+        if column.name == key and column.dtype is None:
+            return number
+    raise ValueError(f"key is '{key}'; it must be a column of utf8 or bytes, or True")
+
+
+def _scalars(columns: tuple[Column, ...]) -> list[str]:
+    """Of records that hold more than numbers, the numbers: what one filters and samples by."""
+    if all(column.dtype is not None for column in columns):
+        return []
+    scalars = [column.name for column in columns if column.dtype is not None and not column.shape]
+    return scalars[:_COPIED_SCALARS_MAX]
 
 
 def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -82,6 +83,25 @@ std::shared_ptr<Batch> ReadBatch(CountingReader& self,
   return batch;
 }
 
+// For each key the index of its record, or None.
+std::vector<std::optional<std::uint64_t>> Find(const CountingReader& self,
+                                               const std::vector<std::string>& keys) {
+  return ValueOrRaise(WithoutGil([&] {
+    std::vector<std::span<const std::byte>> spans;
+    spans.reserve(keys.size());
+    for (const std::string& key : keys) spans.push_back(std::as_bytes(std::span(key)));
+    return self.reader.FindAll(spans);
+  }));
+}
+
+void ReadColumn(const CountingReader& self, std::size_t column, std::uint64_t first,
+                std::uint64_t count, py::array_t<std::uint8_t, py::array::c_style> destination) {
+  const std::span values(destination.mutable_data(), static_cast<std::size_t>(destination.size()));
+  OkOrRaise(WithoutGil([&] {
+    return self.reader.ReadColumn(column, first, count, std::as_writable_bytes(values));
+  }));
+}
+
 py::dict StatsOf(const CountingReader& self) {
   py::dict stats;
   stats["batches"] = self.batch_count.load();
@@ -155,6 +175,9 @@ void BindRecordReader(py::module_& module) {
       .def("file", &FileOf, py::arg("file_index"))
       .def("metadata", &MetadataOf, py::arg("file_index"))
       .def("read_batch", &ReadBatch, py::arg("indices"))
+      .def("find", &Find, py::arg("keys"))
+      .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
+           py::arg("destination"))
       .def("stats", &StatsOf)
       .def("describe", &Describe, py::arg("index"), py::arg("status"))
       .def(

@@ -97,12 +97,21 @@ Metadata MetadataFrom(const py::dict& values) {
 
 std::unique_ptr<Writer> Create(const std::string& path, const Schema& schema, bool compress,
                                int level, std::uint32_t align, bool replace,
-                               const py::dict& metadata) {
-  const RecordWriter::Options options{.compress = compress,
-                                      .compression_level = level,
-                                      .alignment_bytes = align,
-                                      .replace = replace,
-                                      .metadata = MetadataFrom(metadata)};
+                               const py::dict& metadata, const py::object& dictionary,
+                               std::uint32_t train_dictionary_bytes, bool keys,
+                               const std::vector<std::string>& copied_columns) {
+  RecordWriter::Options options{.compress = compress,
+                                .compression_level = level,
+                                .alignment_bytes = align,
+                                .replace = replace,
+                                .train_dictionary_bytes = train_dictionary_bytes,
+                                .keys = keys,
+                                .copied_columns = copied_columns,
+                                .metadata = MetadataFrom(metadata)};
+  if (!dictionary.is_none()) {
+    const Buffer buffer(dictionary);
+    options.dictionary.assign(buffer.bytes().begin(), buffer.bytes().end());
+  }
   return std::make_unique<Writer>(
       ValueOrRaise(WithoutGil([&] { return RecordWriter::Create(path, schema, options); })));
 }
@@ -121,20 +130,26 @@ std::unique_ptr<Writer1> CreateV1(const std::string& path, std::uint64_t record_
       ValueOrRaise(WithoutGil([&] { return V1Writer::Create(path, record_count, replace); })));
 }
 
-template <class W>
-void Write(W& writer, const py::object& record) {
+void Write(Writer& writer, const py::object& record, const py::bytes& key) {
+  const Buffer buffer(record);
+  const Buffer key_buffer(key);
+  writer.Do([&](auto& inner) { return inner.Write(buffer.bytes(), key_buffer.bytes()); });
+}
+
+void WriteV1(Writer1& writer, const py::object& record) {
   const Buffer buffer(record);
   writer.Do([&](auto& inner) { return inner.Write(buffer.bytes()); });
 }
 
-void WriteFields(Writer& writer, const py::sequence& fields) {
+void WriteFields(Writer& writer, const py::sequence& fields, const py::bytes& key) {
+  const Buffer key_buffer(key);
   std::vector<std::unique_ptr<Buffer>> buffers;
   std::vector<std::span<const std::byte>> spans;
   buffers.reserve(fields.size());
   spans.reserve(fields.size());
   for (const py::handle field : fields)
     spans.push_back(buffers.emplace_back(std::make_unique<Buffer>(field))->bytes());
-  writer.Do([&](RecordWriter& inner) { return inner.WriteFields(spans); });
+  writer.Do([&](RecordWriter& inner) { return inner.WriteFields(spans, key_buffer.bytes()); });
 }
 
 py::dict SummaryOf(const WriteSummary& summary) {
@@ -143,6 +158,7 @@ py::dict SummaryOf(const WriteSummary& summary) {
   result["raw_size_bytes"] = summary.raw_size_bytes;
   result["file_size_bytes"] = summary.file_size_bytes;
   result["fingerprint"] = Bytes(summary.fingerprint);
+  result["dictionary_size_bytes"] = summary.dictionary_size_bytes;
   return result;
 }
 
@@ -152,22 +168,24 @@ void BindRecordWriter(py::module_& module) {
   py::class_<Writer>(module, "RecordWriter", py::is_final())
       .def_static("create", &Create, py::arg("path"), py::arg("schema"), py::kw_only(),
                   py::arg("compress") = false, py::arg("level") = 3, py::arg("align") = 1,
-                  py::arg("replace") = false, py::arg("metadata") = py::dict())
+                  py::arg("replace") = false, py::arg("metadata") = py::dict(),
+                  py::arg("dictionary") = py::none(), py::arg("train_dictionary_bytes") = 0,
+                  py::arg("keys") = false, py::arg("copied_columns") = std::vector<std::string>())
       .def_static("append", &Append, py::arg("path"), py::kw_only(),
                   py::arg("compress") = py::none(), py::arg("level") = 3,
                   py::arg("metadata") = py::none())
       .def_property_readonly("schema", [](const Writer& writer) { return writer.schema(); })
       .def("commit",
            [](Writer& writer) { writer.Do([](RecordWriter& inner) { return inner.Commit(); }); })
-      .def("write", &Write<Writer>, py::arg("record"))
-      .def("write_fields", &WriteFields, py::arg("fields"))
+      .def("write", &Write, py::arg("record"), py::arg("key") = py::bytes())
+      .def("write_fields", &WriteFields, py::arg("fields"), py::arg("key") = py::bytes())
       .def("close", [](Writer& writer) { return SummaryOf(writer.Close()); })
       .def("discard", &Writer::Discard);
 
   py::class_<Writer1>(module, "V1Writer", py::is_final())
       .def_static("create", &CreateV1, py::arg("path"), py::arg("record_count"), py::kw_only(),
                   py::arg("replace") = false)
-      .def("write", &Write<Writer1>, py::arg("record"))
+      .def("write", &WriteV1, py::arg("record"))
       .def("close", [](Writer1& writer) { return SummaryOf(writer.Close()); })
       .def("discard", &Writer1::Discard);
 }

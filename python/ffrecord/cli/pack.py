@@ -20,6 +20,13 @@ _CLASSES_SHOWN_MAX = 30
 @click.argument("destination", type=click.Path())
 @click.option("--compress", is_flag=True, help="Compress each record with zstd.")
 @click.option(
+    "--dictionary",
+    type=Size(),
+    metavar="SIZE",
+    help="Compress with a dictionary of this size, such as 110KiB, trained on the first records: "
+    "for small records that are alike.",
+)
+@click.option(
     "--part-size", type=Size(), default="1GiB", show_default=True, help="Of each part of a folder."
 )
 @click.option("--replace", is_flag=True, help="Replace DESTINATION if it exists.")
@@ -31,6 +38,7 @@ def command(
     source: str,
     destination: str,
     compress: bool,
+    dictionary: int | None,
     part_size: int,
     replace: bool,
     follow_links: bool,
@@ -53,6 +61,7 @@ def command(
             samples,
             destination,
             compress=compress,
+            dictionary_bytes=dictionary or 0,
             part_size_bytes=part_size,
             replace=replace,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),

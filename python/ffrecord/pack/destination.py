@@ -16,6 +16,8 @@ from ffrecord.pack.source import Progressed, Source
 from ffrecord.writer import Writer, WriteSummary
 
 Progress = Callable[[int], None]
+# Of a path, and whether to replace what is there.
+NewWriter = Callable[[Path, bool], Writer]
 
 
 @dataclass
@@ -42,16 +44,21 @@ def pack(
     destination: str | os.PathLike[str],
     *,
     compress: bool = False,
+    dictionary_bytes: int = 0,
     part_size_bytes: int = 1 << 30,
     replace: bool = False,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Write all samples of `source`; nothing is visible before all of it is.
 
+    Samples that have a name are found by it (`Reader.find`).
+
     Args:
         source: see `open_source`.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on.
         compress: each record with zstd.
+        dictionary_bytes: size of a dictionary to be trained for each file, for small records that
+            are alike; 0 for none. Records are then compressed in any case.
         part_size_bytes: in a folder, a part ends with the record that reaches this raw size.
         replace: replace what is there: a file, or a folder with nothing but `*.ffr` in it.
         progress: called with the bytes of the source that are behind.
@@ -66,11 +73,23 @@ def pack(
     _check_vacant(path, replace)
     summary = PackSummary(classes=source.classes)
     samples = _observed(source, progress)
+    compress = compress or dictionary_bytes > 0
+
+    def new_writer(path: Path, replace: bool) -> Writer:
+        return Writer(
+            path,
+            source.schema,
+            compress="zstd" if compress else None,
+            replace=replace,
+            dictionary=dictionary_bytes or None,
+            key="name" if "name" in source.schema else None,
+        )
+
     if path.suffix == ".ffr":
-        _write_file(samples, source, path, compress, replace, summary)
+        _write_file(samples, new_writer, path, replace, summary)
     else:
         with _new_folder(path, replace) as folder:
-            _write_parts(samples, source, folder, compress, part_size_bytes, summary)
+            _write_parts(samples, new_writer, folder, part_size_bytes, summary)
     summary.skipped = {what: count for what, count in source.skipped.items() if count}
     return summary
 
@@ -88,13 +107,12 @@ def _observed(source: Source, progress: Progress | None) -> Iterator[Progressed]
 
 def _write_file(
     samples: Iterator[Progressed],
-    source: Source,
+    new_writer: NewWriter,
     path: Path,
-    compress: bool,
     replace: bool,
     summary: PackSummary,
 ) -> None:
-    with _writer(path, source, compress, replace) as writer:
+    with new_writer(path, replace) as writer:
         for sample, _ in samples:
             writer.write(sample)
         summary.add(writer.close())
@@ -102,9 +120,8 @@ def _write_file(
 
 def _write_parts(
     samples: Iterator[Progressed],
-    source: Source,
+    new_writer: NewWriter,
     folder: Path,
-    compress: bool,
     part_size_bytes: int,
     summary: PackSummary,
 ) -> None:
@@ -112,16 +129,12 @@ def _write_parts(
     while item is not None:
         path = folder / f"PART_{summary.file_count:05}.ffr"
         size_bytes = 0
-        with _writer(path, source, compress, False) as writer:
+        with new_writer(path, False) as writer:
             while item is not None and size_bytes < part_size_bytes:
                 writer.write(item[0])
                 size_bytes += len(item[0]["payload"])
                 item = next(samples, None)
             summary.add(writer.close())
-
-
-def _writer(path: Path, source: Source, compress: bool, replace: bool) -> Writer:
-    return Writer(path, source.schema, compress="zstd" if compress else None, replace=replace)
 
 
 def _check_vacant(path: Path, replace: bool) -> None:
