@@ -108,15 +108,26 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
   errno = saved_errno;
 }
 
-bool Install() {
-  page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  // Read before it is replaced: the handler may run at once.
-  if (::sigaction(SIGBUS, nullptr, &previous) != 0) return false;
+bool SetHandler() {
   struct sigaction action {};
   action.sa_sigaction = &OnBusError;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   return ::sigaction(SIGBUS, &action, nullptr) == 0;
+}
+
+bool Install() {
+  page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  // Read before it is replaced: the handler may run at once.
+  return ::sigaction(SIGBUS, nullptr, &previous) == 0 && SetHandler();
+}
+
+// Frameworks that save and restore signals leave the default behind, which ends the process. A
+// handler of somebody's own is left alone: it may chain ours.
+bool IsReset() {
+  struct sigaction now {};
+  return ::sigaction(SIGBUS, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+         now.sa_handler == SIG_DFL;
 }
 
 }  // namespace
@@ -126,6 +137,7 @@ std::uint64_t LostPageGuard::lost_count() noexcept { return lost.load(); }
 LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
   static const bool installed = Install();
   FFR_ASSERT(installed);
+  if (IsReset()) FFR_ASSERT(SetHandler());
   range_ = TakeRange();
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
   range_->begin.store(address);

@@ -11,7 +11,8 @@ namespace ffrecord {
 //
 // The first one installs a handler, chained to the one before it: a fault elsewhere, and a signal
 // that someone sent, still reach that. A program that installs a handler of its own later, and
-// does not chain it, takes this protection away. Thread-safe; inherited by forked children.
+// does not chain it, takes this protection away; where it sets the default again, the next guard
+// brings ours back, for all ranges. Thread-safe; inherited by forked children.
 class LostPageGuard {
  public:
   LostPageGuard() noexcept = default;

@@ -202,6 +202,24 @@ TEST_F(BusErrorDeathTest, FaultElsewhereEndsTheProcessAsWithoutUs) {
       testing::KilledBySignal(SIGBUS), "");
 }
 
+// Some training frameworks do this when they end.
+TEST_F(BusErrorDeathTest, NextMappingBringsProtectionBackWhereTheDefaultWasSet) {
+  EXPECT_EXIT(
+      {
+        TempFolder folder;
+        const UniqueFd fd = MakeFile(folder / "file", kPage);
+        const auto before = MappedFile::Map(fd.get(), 0, kPage).value();
+        ::signal(SIGBUS, SIG_DFL);
+        const auto after = MappedFile::Map(fd.get(), 0, kPage).value();
+        const bool cut = ::ftruncate(fd.get(), 0) == 0;
+        std::filesystem::remove_all(folder.path());
+        const bool zeros = CountOf(before.bytes(), std::byte{0}) == kPage &&
+                           CountOf(after.bytes(), std::byte{0}) == kPage;
+        ::_exit(cut && zeros ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 TEST_F(BusErrorDeathTest, FaultElsewhereReachesThePlainHandlerBeforeOurs) {
   EXPECT_EXIT(
       {
