@@ -9,6 +9,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -83,6 +84,28 @@ class EditedFile {
     return ranges;
   }
 
+  // What the index says the records are stored as.
+  std::vector<Range> Payloads() const {
+    std::vector<Range> ranges;
+    ForEachPage([&](std::size_t page, std::uint64_t number) {
+      ForEachEntry(page, number, [&](std::size_t entry, std::uint64_t) {
+        const Range payload = PayloadOf(entry);
+        if (payload.end > payload.begin) ranges.push_back(payload);
+      });
+    });
+    return ranges;
+  }
+
+  // Header and contents of each block of keys.
+  std::vector<Range> KeyBlocks() const {
+    std::vector<Range> ranges;
+    for (std::size_t at = content_.find(kKeyBlockMagic); at != std::string::npos;
+         at = content_.find(kKeyBlockMagic, at + 1))
+      if (Fits(at, kKeyBlockHeader) && Fits(at + kKeyBlockHeader, Load32(at + 20)))
+        ranges.push_back({at, at + kKeyBlockHeader + Load32(at + 20)});
+    return ranges;
+  }
+
   // Each edit takes four bytes of `edits`: a place in `ranges`, u24, and the byte to be put there.
   void Apply(std::span<const std::uint8_t> edits, std::span<const Range> ranges) {
     std::size_t size = 0;
@@ -105,6 +128,7 @@ class EditedFile {
   void ForgeChecksums() {
     std::memcpy(id_.data(), content_.data() + 40, id_.size());
     Store(120, Xxh3(Bytes(0, 120)));
+    for (const Range& block : KeyBlocks()) ForgeKeyBlock(block);
     const std::size_t tail = content_.size() - kTailSize;
     const std::size_t footer_size = Load(tail + 16);
     if (footer_size >= kFooterFixed && Fits(footer(), footer_size)) {
@@ -123,6 +147,8 @@ class EditedFile {
   static constexpr std::size_t kEntry = 24;
   static constexpr std::size_t kFooterFixed = 64;
   static constexpr std::size_t kSection = 32;
+  static constexpr std::size_t kKeyBlockHeader = 32;
+  static constexpr std::string_view kKeyBlockMagic = "\xe5KEY";
 
   // docs/format.md, "Seeds".
   static constexpr std::uint64_t kRecordTag = 0;
@@ -132,7 +158,9 @@ class EditedFile {
   static constexpr std::uint64_t kFooterTag = 4;
   static constexpr std::uint64_t kTailTag = 5;
   static constexpr std::uint64_t kSectionHeaderTag = 6;
+  static constexpr std::uint64_t kKeyBlockHeaderTag = 7;
   static constexpr std::uint64_t kKeyPageTag = 11;
+  static constexpr std::uint64_t kKeyBlockTag = 12;
 
   std::uint64_t Seed(std::uint64_t tag, std::uint64_t number) const {
     return PlaceSeed(id_, tag << 56 | number);
@@ -198,31 +226,69 @@ class EditedFile {
     Store(at, Xxh3(Bytes(at + 8, kPage - 8), Seed(tag, number)));
   }
 
-  void ForgeIndex(std::size_t directory, std::size_t size) {
+  // Gives the place and the number of each index page that `directory` names.
+  template <class Visit>
+  void ForEachPageOf(const Range& directory, const Visit& visit) const {
     const std::size_t pages_in_segment = SegmentPages();
     const std::size_t page_count = PagesFor(Load(footer() + 8));
-    for (std::size_t segment = 0; 8 * (segment + 1) <= size; ++segment)
+    for (std::size_t segment = 0; directory.begin + 8 * (segment + 1) <= directory.end; ++segment)
       for (std::size_t i = 0; i < pages_in_segment; ++i) {
-        const std::size_t at = Load(directory + 8 * segment) + i * kPage;
+        const std::size_t at = Load(directory.begin + 8 * segment) + i * kPage;
         const std::uint64_t number = segment * pages_in_segment + i;
         if (number >= page_count || !Fits(at, kPage)) break;
-        for (std::size_t slot = 0; slot < std::min<std::size_t>(Load32(at + 8), kEntriesPerPage);
-             ++slot)
-          ForgeRecord(at + 16 + slot * kEntry, number * kEntriesPerPage + slot);
-        ForgePage(at, kIndexPageTag, number);
+        visit(at, number);
       }
+  }
+  template <class Visit>
+  void ForEachPage(const Visit& visit) const {
+    ForEachSection([&](std::size_t at) {
+      const std::size_t offset = Load(at + 8), size = Load(at + 16);
+      if (Load32(at) == kSegmentDirectory && Fits(offset, size))
+        ForEachPageOf({offset, offset + size}, visit);
+    });
+  }
+
+  // Gives the place and the record index of each entry of a page.
+  template <class Visit>
+  void ForEachEntry(std::size_t page, std::uint64_t number, const Visit& visit) const {
+    const auto count = std::min<std::size_t>(Load32(page + 8), kEntriesPerPage);
+    for (std::size_t slot = 0; slot < count; ++slot)
+      visit(page + 16 + slot * kEntry, number * kEntriesPerPage + slot);
+  }
+
+  // Empty if the entry names none.
+  Range PayloadOf(std::size_t entry) const {
+    const std::uint64_t offset = LoadBytes(entry + 8, 6), size = LoadBytes(entry + 14, 5);
+    if (offset < kHeaderSize + kRecordHeader || !Fits(offset, size)) return {};
+    return {offset, offset + size};
+  }
+
+  void ForgeIndex(std::size_t directory, std::size_t size) {
+    ForEachPageOf({directory, directory + size}, [this](std::size_t at, std::uint64_t number) {
+      ForEachEntry(at, number,
+                   [this](std::size_t entry, std::uint64_t index) { ForgeRecord(entry, index); });
+      ForgePage(at, kIndexPageTag, number);
+    });
   }
 
   // The check of the payload that an entry names, and the record's header if it is there.
   void ForgeRecord(std::size_t entry, std::uint64_t index) {
-    const std::uint64_t offset = LoadBytes(entry + 8, 6), size = LoadBytes(entry + 14, 5);
-    if (offset < kHeaderSize + kRecordHeader || !Fits(offset, size)) return;
-    const std::uint64_t check = Xxh3(Bytes(offset, size), Seed(kRecordTag, index));
+    const Range payload = PayloadOf(entry);
+    if (payload.begin == 0) return;
+    const std::uint64_t check =
+        Xxh3(Bytes(payload.begin, payload.end - payload.begin), Seed(kRecordTag, index));
     Store(entry, check);
-    const std::size_t header = offset - kRecordHeader;
+    const std::size_t header = payload.begin - kRecordHeader;
     if (std::memcmp(&content_[header], "\xe5REC", 4) != 0) return;
     Store(header + 8, check);
     ForgeHeaderCheck(header, kRecordHeaderTag);
+  }
+
+  void ForgeKeyBlock(const Range& block) {
+    const std::size_t contents = block.begin + kKeyBlockHeader;
+    Store(block.begin + 8,
+          Xxh3(Bytes(contents, block.end - contents), Seed(kKeyBlockTag, block.begin)));
+    ForgeHeaderCheck(block.begin, kKeyBlockHeaderTag);
   }
 
   void ForgeKeyPages(std::size_t directory, std::size_t size) {

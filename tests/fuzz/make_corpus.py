@@ -75,6 +75,35 @@ def v2_index_seeds() -> Iterator[bytes]:
         yield bytes([1]) + edit(place, value)
 
 
+def dictionary_seeds() -> Iterator[bytes]:
+    """Each field of the dictionary's head, and each byte of the first frames."""
+    yield from (bytes([options]) for options in range(8))
+    # Ranges are in the order: dictionary, payloads. The golden file's dictionary has 1024 bytes.
+    for place, value in itertools.product([*range(16), *range(16, 1024, 16)], BYTES):
+        yield bytes([0]) + edit(place, value)
+    for place, value in itertools.product(range(1024, 1024 + 64), BYTES):
+        yield bytes([1]) + edit(place, value)
+
+
+def key_index_seeds() -> Iterator[bytes]:
+    """Each field of the directory, of entries at the ends of the first page, and of the block."""
+    yield from (bytes([options]) for options in range(8))
+    # Ranges are in the order: directory, pages, block, or instead of that the header and the
+    # footer to the end. The golden file has one run of two pages.
+    directory_size = 16
+    entries = [0, 1, ENTRIES_PER_PAGE - 1]
+    fields = [PAGE_HEADER_SIZE + ENTRY_SIZE * entry + at for entry in entries for at in range(24)]
+    places = [*range(directory_size), *(directory_size + place for place in [8, 9, 12, *fields])]
+    for place, value in itertools.product(places, BYTES):
+        yield bytes([0]) + edit(place, value)
+    behind = directory_size + 2 * PAGE_SIZE
+    for place, value in itertools.product(range(behind, behind + 48), BYTES):
+        yield bytes([1]) + edit(place, value)
+    sections = behind + HEADER_SIZE + 64
+    for place, value in itertools.product(range(sections, sections + 24), BYTES):
+        yield bytes([2]) + edit(place, value)
+
+
 def schema_seeds() -> Iterator[bytes]:
     """A byte for the size of the section, the section, a record."""
     label = struct.pack("<BBH5s", 9, 0, 5, b"label")
@@ -93,6 +122,8 @@ def schema_seeds() -> Iterator[bytes]:
 
 
 SEEDS = {
+    "dictionary": dictionary_seeds,
+    "key_index": key_index_seeds,
     "schema": schema_seeds,
     "v1_file": v1_file_seeds,
     "v2_file": v2_file_seeds,

@@ -22,6 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if ((data[0] & 1) == 0) file.ForgeChecksums();
   ffrecord::RecordReader::Options options;
   options.verify_checksums = (data[0] & 2) == 0;
-  ffrecord::fuzz::ReadEverything(std::move(file).Take(), options);
+  // One of the golden file with keys, and one of no file.
+  static const std::vector<std::string> keys{"key 1", "no key"};
+  ffrecord::fuzz::ReadEverything(std::move(file).Take(), options, keys);
   return 0;
 }
