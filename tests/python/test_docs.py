@@ -11,6 +11,8 @@ import subprocess
 
 import pytest
 
+import ffrecord
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -26,6 +28,8 @@ def test_commands_of_the_readme_pack_a_folder_of_classes(tmp_path: pathlib.Path)
     for label in ("cats", "dogs"):
         (tmp_path / "pictures" / label).mkdir(parents=True)
         (tmp_path / "pictures" / label / "one.png").write_bytes(os.urandom(500))
+    with ffrecord.Writer(tmp_path / "broken.ffr") as writer:
+        writer.write(b"whole")  # Repair exits 3 where something is lost.
     packing = next(code for code in blocks("README.md", "sh") if "ffrecord-pack" in code)
 
     done = subprocess.run(
@@ -34,6 +38,7 @@ def test_commands_of_the_readme_pack_a_folder_of_classes(tmp_path: pathlib.Path)
 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "train.ffr").stat().st_size > 1000
+    assert [bytes(record) for record in ffrecord.open(tmp_path / "new.ffr")] == [b"whole"]
 
 
 def test_links_between_pages_lead_somewhere() -> None:
