@@ -57,11 +57,16 @@ class Pass:
         """Cut the order into batches."""
         self.batches = np.array_split(order, range(BATCH, len(order), BATCH))
 
-    def ours(self, reader: ffrecord.Reader, image: str) -> int:
-        """Read batches, one submission each; return the bytes."""
-        return sum(
-            sum(picture.nbytes for picture in reader.read(batch)[image]) for batch in self.batches
-        )
+    def ours(self, where: pathlib.Path | str, image: str) -> int:
+        """Open, read batches, one submission each, and close; return the bytes.
+
+        A reader that stays open maps its file, and what is mapped cannot be made cold.
+        """
+        with ffrecord.open(where) as reader:
+            return sum(
+                sum(picture.nbytes for picture in reader.read(batch)[image])
+                for batch in self.batches
+            )
 
     def folder(self, names: list[pathlib.Path]) -> int:
         """Open, read and close one file after the other, as a folder dataset does."""
@@ -85,17 +90,18 @@ def names_of(reader: ffrecord.Reader, folder: pathlib.Path) -> list[pathlib.Path
 
 def compare(packed: pathlib.Path, folder: pathlib.Path, remote: str) -> dict[str, Any]:
     """Time the passes, arms taking turns; return pictures a second, medians and rounds."""
-    local = ffrecord.open(packed)
-    served = ffrecord.open(remote)
-    image, _ = report.columns_of(local)
-    names = names_of(local, folder)
-    order = np.random.default_rng(SEED).permutation(len(local)).astype(np.int64)
+    with ffrecord.open(packed) as local:
+        image, _ = report.columns_of(local)
+        names = names_of(local, folder)
+        by_us = digest(lambda i: local.read([i])[image][0].tobytes(), len(local))
+    by_folder = digest(lambda i: names[i].read_bytes(), len(names))
+    order = np.random.default_rng(SEED).permutation(len(names)).astype(np.int64)
     one = Pass(order)
     arms: dict[str, tuple[list[pathlib.Path], bool, Callable[[], int]]] = {
-        "ffrecord_warm": ([packed], True, lambda: one.ours(local, image)),
+        "ffrecord_warm": ([packed], True, lambda: one.ours(packed, image)),
         "folder_warm": (names, True, lambda: one.folder(names)),
-        "daemon_warm": ([packed], True, lambda: one.ours(served, image)),
-        "ffrecord_cold": ([packed], False, lambda: one.ours(local, image)),
+        "daemon_warm": ([packed], True, lambda: one.ours(remote, image)),
+        "ffrecord_cold": ([packed], False, lambda: one.ours(packed, image)),
         "folder_cold": (names, False, lambda: one.folder(names)),
     }
     rounds: dict[str, list[float]] = {name: [] for name in arms}
@@ -112,8 +118,6 @@ def compare(packed: pathlib.Path, folder: pathlib.Path, remote: str) -> dict[str
             sizes.add(read())
             rounds[name].append(len(order) / (time.monotonic() - start))
 
-    by_us = digest(lambda i: local.read([i])[image][0].tobytes(), len(local))
-    by_folder = digest(lambda i: names[i].read_bytes(), len(names))
     medians = {name: statistics.median(values) for name, values in rounds.items()}
     return {
         "unit": "images/s",

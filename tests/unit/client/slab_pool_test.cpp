@@ -105,8 +105,8 @@ TEST(SlabPoolTest, RandomBlocksNeverOverlapAndTheirRoomIsUsedAgain) {
     }
   }
   // 12 blocks of at most 1.2 MiB fit one slab if room is joined again, or two at the worst.
-  std::ranges::sort(slabs);
-  EXPECT_LE(std::ranges::unique(slabs).begin() - slabs.begin(), 2);
+  std::sort(slabs.begin(), slabs.end());
+  EXPECT_LE(std::unique(slabs.begin(), slabs.end()) - slabs.begin(), 2);
 }
 
 TEST(SlabPoolTest, AfterAQuarantineLateWritesAreNotSeenAndTheSlabIsNotUsedAgain) {

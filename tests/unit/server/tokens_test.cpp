@@ -137,7 +137,7 @@ TEST_F(TokensTest, EveryKeyOfTheFileIsGoodAndNoOther) {
 }
 
 TEST_F(TokensTest, KeyFilesThatOthersReadOrThatHoldNoKeysAreRefusedAndNeverQuoted) {
-  for (const mode_t mode : {0640, 0604, 0660, 0644}) {
+  for (const mode_t mode : {0640U, 0604U, 0660U, 0644U}) {
     const auto keys = Load(kKey, mode);
     ASSERT_FALSE(keys) << mode;
     EXPECT_EQ(keys.error().code, ErrorCode::kDenied) << keys.error().message;
