@@ -107,7 +107,7 @@ def summary(found: dict[str, Any], folder: pathlib.Path) -> str:
         f"{speed['warm_vs_folder']:.1f} x one file at a time ({count(rate['folder_warm'])})",
         f"               cold {count(rate['ffrecord_cold'])} images/s, "
         f"{speed['cold_vs_folder']:.1f} x one file at a time ({count(rate['folder_cold'])})",
-        f"               daemon {count(rate['daemon_warm'])} images/s over TCP",
+        f"               daemon {count(rate['daemon_warm'])} images/s on this machine",
         f"took           {seconds['all']:.0f} s",
         f"report         {folder / 'report.html'}",
     ]
