@@ -8,6 +8,7 @@
 
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/fingerprint.h"
+#include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/column_copies.h"
@@ -195,6 +196,8 @@ class Verification {
       Problem(name + ": " + bytes.error().message);
     else if (SectionCheck(bytes.value(), header.file_id, section.offset_bytes) != section.check)
       Problem(name + ": checksum does not match");
+    else if (section.type == V2Section::kMetadata)
+      CheckMetadata(bytes.value());
     // The first files have no section headers. One that is there and damaged is found as padding
     // that is not zero.
     std::uint64_t begin = section.offset_bytes;
@@ -207,6 +210,12 @@ class Verification {
         Problem(name + ": its header and the footer differ");
     }
     structures_.push_back({begin, section.offset_bytes + section.size_bytes, name});
+  }
+
+  // Only a forger makes metadata whose checksum holds and which cannot be read.
+  void CheckMetadata(std::span<const std::byte> bytes) {
+    const auto metadata = DecodeMetadata(bytes);
+    if (!metadata) Problem(metadata.error().message);
   }
 
   // Segments of the newest commit are checked when records are looked up; those that were replaced
