@@ -38,12 +38,20 @@ int RunInChild(Work work) {
   return WaitForChild(child);
 }
 
-// The system calls that `work` enters in a forked child, after `prepare`; if `kill_at` is not 0 the
-// child is killed at the entry of the kill_at-th. Nothing if tracing is not allowed here. The
-// process must have no other threads, and `work` must make none.
-template <class Prepare, class Work>
-std::optional<std::vector<std::uint64_t>> TraceInChild(Prepare prepare, Work work,
-                                                       std::size_t kill_at = 0) {
+// The numbers of the system calls that a traced child has entered so far, the newest last.
+using SystemCalls = std::vector<std::uint64_t>;
+
+// Kills a traced child at the entry of its n-th call. How often a ring or a heap calls the kernel
+// differs from run to run: a loop over n is not sure to meet each call of the work.
+inline auto AtCall(std::size_t n) {
+  return [n](const SystemCalls& calls) { return calls.size() == n; };
+}
+
+// The system calls that `work` enters in a forked child, after `prepare`; the child is killed at
+// the entry of the first call for which `kill` says so. Nothing if tracing is not allowed here.
+// The process must have no other threads, and `work` must make none.
+template <class Prepare, class Work, class Kill>
+std::optional<SystemCalls> TraceInChild(Prepare prepare, Work work, Kill kill) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(kSkipped);
@@ -52,7 +60,7 @@ std::optional<std::vector<std::uint64_t>> TraceInChild(Prepare prepare, Work wor
     work();
     ::_exit(0);
   }
-  std::vector<std::uint64_t> calls;
+  SystemCalls calls;
   bool traced = false;
   for (int status = 0;;) {
     if (::waitpid(child, &status, 0) != child) std::abort();
@@ -66,7 +74,7 @@ std::optional<std::vector<std::uint64_t>> TraceInChild(Prepare prepare, Work wor
         ::ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof(info), &info) > 0 &&
         info.op == PTRACE_SYSCALL_INFO_ENTRY) {
       calls.push_back(info.entry.nr);
-      if (calls.size() == kill_at) ::kill(child, SIGKILL);
+      if (kill(calls)) ::kill(child, SIGKILL);
     }
     ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
   }

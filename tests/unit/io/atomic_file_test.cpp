@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -530,40 +531,64 @@ TEST(AtomicFileTest, KilledAtRandomMomentsLeavesWholeFilesOrNone) {
   }
 }
 
+const std::string kReplacement(300000, 'n');
+
+// A traced child that replaces `folder`/old and is killed where `kill` says.
+template <class Kill>
+std::optional<test::SystemCalls> ReplaceInChild(const TempFolder& folder, Kill kill) {
+  return test::TraceInChild(
+      [] {},
+      [&] {
+        std::optional<AtomicFile> file;
+        if (!Replace(folder / "old", kReplacement, false, MakeIoEngine(8).value(), file))
+          ::_exit(1);
+      },
+      kill);
+}
+
+// The kernel may let go of a killed process's lock a little later; a leftover that stays for ever
+// ends the test by its time limit.
+void ReplaceUntilNoLeftovers(const TempFolder& folder) {
+  do {
+    std::optional<AtomicFile> next;
+    ASSERT_TRUE(Replace(folder / "old", kReplacement, false, MakeIoEngine(8).value(), next));
+  } while (folder.entry_count() > 1);
+}
+
 TEST(AtomicFileTest, KilledAtEachSystemCallLeavesTheOldOrTheNewFile) {
   if (!MakeUringEngine(8)) GTEST_SKIP() << "io_uring is refused, and threads are not traced";
-  const std::string text(300000, 'n');
   bool old_seen = false;
-  bool leftover_seen = false;
   for (std::size_t kill_at = 1;; ++kill_at) {
     TempFolder folder;
     WriteFile(folder / "old", "old");
-    const auto calls = test::TraceInChild(
-        [] {},
-        [&] {
-          std::optional<AtomicFile> file;
-          if (!Replace(folder / "old", text, false, MakeIoEngine(8).value(), file)) ::_exit(1);
-        },
-        kill_at);
+    const auto calls = ReplaceInChild(folder, test::AtCall(kill_at));
     if (!calls) GTEST_SKIP() << "no tracing here";
     CheckWholeFiles(folder);
     if (ReadFile(folder / "old") == "old") old_seen = true;
     if (calls->size() < kill_at) {
-      EXPECT_EQ(ReadFile(folder / "old"), text);
+      EXPECT_EQ(ReadFile(folder / "old"), kReplacement);
       EXPECT_EQ(folder.entry_count(), 1U);
       EXPECT_GT(kill_at, 10U);
       break;
     }
-    leftover_seen = leftover_seen || folder.entry_count() > 1;
-    // The kernel may let go of a killed process's lock a little later; a leftover that stays for
-    // ever ends this test by its time limit.
-    do {
-      std::optional<AtomicFile> next;
-      ASSERT_TRUE(Replace(folder / "old", text, false, MakeIoEngine(8).value(), next));
-    } while (folder.entry_count() > 1);
+    ReplaceUntilNoLeftovers(folder);
   }
   EXPECT_TRUE(old_seen);
-  EXPECT_TRUE(leftover_seen);
+}
+
+TEST(AtomicFileTest, KilledBeforeTheRenameLeavesANameThatTheNextWriterCollects) {
+  if (!MakeUringEngine(8)) GTEST_SKIP() << "io_uring is refused, and threads are not traced";
+  TempFolder folder;
+  WriteFile(folder / "old", "old");
+  const auto calls = ReplaceInChild(folder, [](const test::SystemCalls& entered) {
+    return entered.back() == SYS_renameat || entered.back() == SYS_renameat2;
+  });
+  if (!calls) GTEST_SKIP() << "no tracing here";
+  CheckWholeFiles(folder);
+  EXPECT_EQ(ReadFile(folder / "old"), "old");
+  EXPECT_EQ(folder.entry_count(), 2U);
+  ReplaceUntilNoLeftovers(folder);
+  EXPECT_EQ(ReadFile(folder / "old"), kReplacement);
 }
 
 TEST(AtomicFileTest, OnlyLeftoversOfTheDeadAreCollected) {

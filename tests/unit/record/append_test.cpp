@@ -409,7 +409,7 @@ TEST(KilledAppendTest, EverySystemCallLeavesTheLastCommitAndTheNextAppendGoesOn)
       for (int i = 0; i < 8; ++i) ASSERT_TRUE(writer.Write(AsBytes(std::string(300'000, 'x'))));
     }
     const auto calls = test::TraceInChild(
-        [] {}, [&] { AppendWith(file.path(), MakeIoEngine(8).value()); }, kill_at);
+        [] {}, [&] { AppendWith(file.path(), MakeIoEngine(8).value()); }, test::AtCall(kill_at));
     if (!calls) GTEST_SKIP() << "no tracing here";
     const auto reader = OpenOne(file.path());
     ASSERT_TRUE(reader) << reader.error().message;
