@@ -131,7 +131,8 @@ SANITIZED = (
     "-Dpython=disabled",
     "-Dbenchmarks=disabled",
 )
-PLAIN = Build("build")
+# What tools/setup has compiled for the package, to the letter: ccache has its objects.
+PLAIN = Build("build", ("--buildtype=release", "-Doptimization=2", "-Db_ndebug=if-release"))
 CLANG = Build("build-clang", ("--buildtype=plain", "-Doptimization=1"), "clang++-14")
 FUZZ = Build(
     "build-fuzz",
