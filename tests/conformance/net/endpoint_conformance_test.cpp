@@ -403,10 +403,12 @@ class Talker {
   void Run() {
     while (!IsDone()) {
       if (endpoint_.payload_bytes_queued() == 0) payloads_.clear();
-      while (sent_ < kFrames && endpoint_.bytes_queued() < 100'000) SendOne();
+      while (CanSend()) SendOne();
       const auto event = endpoint_.Poll();
       ASSERT_TRUE(event) << event.error().message;
       if (event.value() == Endpoint::Event::kNone) {
+        // Both sides may have got all that was sent: who has more to say must not wait for the other.
+        if (CanSend()) continue;
         Endpoint* const one[] = {&endpoint_};
         ASSERT_TRUE(IsDone() || WaitReady(one, Soon()).value());
       } else if (event.value() == Endpoint::Event::kFrame) {
@@ -427,6 +429,7 @@ class Talker {
     Bytes payload;
   };
 
+  bool CanSend() const { return sent_ < kFrames && endpoint_.bytes_queued() < 100'000; }
   bool IsDone() const {
     return sent_ == kFrames && received_ == kFrames && endpoint_.bytes_queued() == 0;
   }
