@@ -1,5 +1,7 @@
 """Order 1 of docs/format.md in plain Python: the reference that the binding is compared with."""
 
+import functools
+
 G = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 
@@ -11,6 +13,7 @@ def mix(z: int) -> int:
     return z ^ z >> 31
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def permute(seed: int, epoch: int, lane: int, count: int, position: int) -> int:
     """The index at `position`."""
     key = mix((seed + G) & MASK) ^ ((epoch + G) & MASK)

@@ -407,7 +407,8 @@ class Talker {
       const auto event = endpoint_.Poll();
       ASSERT_TRUE(event) << event.error().message;
       if (event.value() == Endpoint::Event::kNone) {
-        // Both sides may have got all that was sent: who has more to say must not wait for the other.
+        // Both sides may have got all that was sent: who has more to say must not wait for the
+        // other.
         if (CanSend()) continue;
         Endpoint* const one[] = {&endpoint_};
         ASSERT_TRUE(IsDone() || WaitReady(one, Soon()).value());
