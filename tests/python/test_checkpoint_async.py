@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
+from ffrecord.checkpoint import background
 from ffrecord.checkpoint.background import Background
 from ffrecord.checkpoint.saving import Order, flatten
 from test_checkpoint import ThreadRank, ThreadRanks, same
@@ -218,18 +220,30 @@ def test_the_interpreter_exits_when_the_save_has_ended(tmp_path: Path, how: str)
     assert np.array_equal(ckpt.load(tmp_path)["w"], np.arange(3_000_000))  # type: ignore[index]
 
 
+def waits_for_tensors(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not threading.Event.wait.__code__:
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is not None and caller.f_code is background._wait.__code__
+
+
 def test_an_interrupt_waits_until_the_tensors_are_free(tmp_path: Path) -> None:
     gate = Gate()
+    main = threading.get_ident()
 
     def interrupt() -> None:
+        while not waits_for_tensors(sys._current_frames()[main]):
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)  # Not needed; it only gives the interrupt a chance to come too early.
         gate.opened.set()
 
     state = {"w": np.arange(1_000_000)}
-    threading.Timer(0.05, interrupt).start()
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         ckpt.async_save(tmp_path, 1, state, group=gate, stage_bytes_max=0)
+    interrupter.join()
     state["w"][:] = 0
     assert ckpt.async_save(tmp_path, 2, state).result(60).step == 2
     assert np.array_equal(  # type: ignore[index]
