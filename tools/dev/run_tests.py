@@ -28,6 +28,7 @@ BIN = ROOT / ".venv" / "bin"
 FUZZ_SECONDS = 10
 FUZZ_FORMAT_SECONDS = 60
 FUZZ_FORMAT = ("v1_", "v2_", "dictionary", "key_index")
+RDMA_SKIPPED = 77
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
 THREADED = ("io", "record", "net", "client", "server", "conformance")
 
@@ -177,6 +178,20 @@ def crash_suite() -> Counts:
     return pytest_suite("tests/crash", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)})
 
 
+def rdma_suite() -> Counts:
+    """Run what wants an RDMA device in a virtual machine that has one."""
+    if not PLAIN.make():
+        return Counts(failed=1)
+    build = ROOT / PLAIN.folder
+    code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", "280")
+    if code == RDMA_SKIPPED:
+        return Counts(skipped=1)
+    counts = Counts(passed=1) if code == 0 else Counts(failed=1)  # The machine itself.
+    for report in (build / "rdma" / "out").glob("*.junit.xml"):
+        counts.add(junit_counts(report))
+    return counts
+
+
 def fuzz_suite() -> Counts:
     """Run each fuzz target for a short time, from what it found before."""
     if not FUZZ.make("fuzz-targets"):
@@ -209,6 +224,7 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         "pytest over the installed package",
         lambda: pytest_suite("tests/python", {"FFRECORD_TEST_INSTALLED": "1"}),
     ),
+    "rdma": ("what wants an RDMA device, in a virtual machine", rdma_suite),
     "clang": ("all of it with clang 14, unit tests", lambda: CLANG.meson_test("unit")),
     "asan": (
         "unit, conformance under Address- and UndefinedBehaviorSanitizer",

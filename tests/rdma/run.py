@@ -1,0 +1,271 @@
+"""Run programs in a virtual machine that has an RDMA device, where this one has none.
+
+    tests/rdma/run                      the tests of the build folder that want one
+    tests/rdma/run -- COMMAND ...       a command, its paths as here
+
+Debian's own kernel is fetched into the build folder and booted in QEMU, in pure emulation; it
+makes a soft-RoCE device (rdma_rxe) and sees the files of this machine, so the programs run as they
+were built. That proves what is right, and says nothing about speed. Exits with 0 if all went well,
+1 if a program failed, 4 if the guest ended early, 77 if it cannot run here.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import lzma
+import os
+import pathlib
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GUEST = ROOT / "tests" / "rdma" / "guest"
+# What the guest needs before it can see the host's files.
+FIRST_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
+# Under emulation, checksum and copy instructions that are meant to be fast are the slow ones.
+PROCESSOR = "max,la57=off,pclmulqdq=off,erms=off,fsrm=off,smap=off,smep=off"
+EXIT_FAILED, EXIT_ENDED_EARLY, EXIT_SKIP = 1, 4, 77
+# The device itself, before anything of ours: a ping-pong of the library's own tools.
+PING = "rping -s -a 10.77.0.1 -C 3 & rping -c -a 10.77.0.1 -C 3 && wait $!"
+# Programs of the build folder, each with the tests that are for the guest.
+PROGRAMS: tuple[tuple[str, str], ...] = ()
+
+
+class CannotRun(Exception):
+    """Something that the guest is made of cannot be had here; says what."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel package."""
+
+    folder: pathlib.Path
+    version: str
+
+    @property
+    def image(self) -> pathlib.Path:
+        """What QEMU boots."""
+        return self.folder / "boot" / f"vmlinuz-{self.version}"
+
+    @property
+    def modules(self) -> pathlib.Path:
+        """The folder that is /lib/modules in the guest."""
+        return self.folder / "lib" / "modules"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A command for the guest, and how it ended there: None if it never did."""
+
+    words: Sequence[str]
+    code: int | None = None
+    log: str = ""
+
+
+def output_of(*words: str | pathlib.Path, folder: pathlib.Path | None = None) -> str:
+    """Run a command and return what it prints; CannotRun with its last line if it fails."""
+    try:
+        done = subprocess.run(
+            [str(word) for word in words], cwd=folder, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise CannotRun(f"{words[0]} cannot be started: {error.strerror}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise CannotRun(f"{words[0]} failed: {said[-1]}")
+    return done.stdout
+
+
+def tool(name: str, package: str) -> str:
+    """Path of a program of the host."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if not found:
+        raise CannotRun(f"{name} is missing: apt-get install --no-install-recommends {package}")
+    return found
+
+
+def fetch_kernel(work: pathlib.Path) -> Kernel:
+    """Unpack Debian's generic kernel below `work`, unless it is there: 71 MB, nothing installed.
+
+    Not the cloud kernel, which has neither soft-RoCE nor 9p.
+    """
+    depends = output_of(tool("apt-cache", "apt"), "depends", "linux-image-amd64")
+    packages = [line.split()[-1] for line in depends.splitlines() if "Depends:" in line]
+    if not packages:
+        raise CannotRun("linux-image-amd64 is unknown here: apt-get update")
+    version = packages[0].removeprefix("linux-image-")
+    kernel = Kernel(work / version, version)
+    if not kernel.folder.is_dir():
+        half = work / f"{version}.half"
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir(parents=True)
+        output_of(tool("apt-get", "apt"), "download", packages[0], folder=half)
+        (archive,) = half.glob("*.deb")
+        output_of(tool("dpkg", "dpkg"), "-x", archive, half)
+        archive.unlink()
+        output_of(tool("depmod", "kmod"), "-b", half, version)
+        half.rename(kernel.folder)
+    return kernel
+
+
+def modules_in_order(kernel: Kernel) -> Iterator[pathlib.Path]:
+    """Files of FIRST_MODULES and of what they need, in the order of loading."""
+    seen = set()
+    for module in FIRST_MODULES:
+        words = ("-d", kernel.folder, "-S", kernel.version, "--show-depends", module)
+        for line in output_of(tool("modprobe", "kmod"), *words).splitlines():
+            kind, _, path = line.strip().partition(" ")
+            if kind == "insmod" and path not in seen:
+                seen.add(path)
+                yield pathlib.Path(path.strip())
+
+
+def cpio(files: dict[str, tuple[int, bytes]]) -> bytes:
+    """An archive of `files`, name to mode and content, in the form that the kernel unpacks."""
+    parts = []
+    for number, (name, (mode, content)) in enumerate([*files.items(), ("TRAILER!!!", (0, b""))]):
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
+        head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
+        for part in (head, content):
+            parts += [part, b"\0" * (-len(part) % 4)]
+    return b"".join(parts)
+
+
+def make_initrd(kernel: Kernel, path: pathlib.Path) -> None:
+    """Write the guest's first file system: busybox, a few modules, guest/init."""
+    folder, program = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755
+    busybox = pathlib.Path(tool("busybox", "busybox-static"))
+    files = {
+        "bin": (folder, b""),
+        "bin/busybox": (program, busybox.read_bytes()),
+        "init": (program, (GUEST / "init").read_bytes()),
+        "modules": (folder, b""),
+    }
+    order = []
+    for module in modules_in_order(kernel):
+        content = module.read_bytes()
+        order.append(module.name.removesuffix(".xz"))
+        is_packed = module.suffix == ".xz"
+        files[f"modules/{order[-1]}"] = (
+            program,
+            lzma.decompress(content) if is_packed else content,
+        )
+    files["modules/order"] = (program, "\n".join(order).encode())
+    path.write_bytes(gzip.compress(cpio(files), compresslevel=1))
+
+
+def boot(kernel: Kernel, initrd: pathlib.Path, out: pathlib.Path, timeout_s: float) -> str:
+    """Run a guest until it powers itself off; return what its console said."""
+    words = [
+        tool("qemu-system-x86_64", "qemu-system-x86"),
+        *("-M", "q35", "-smp", "2", "-m", "1536", "-cpu", PROCESSOR),
+        *("-accel", "tcg,thread=multi"),  # A /dev/kvm that is there need not work.
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-serial", "stdio", "-device", "virtio-rng-pci"),
+        *("-kernel", kernel.image, "-initrd", initrd),
+        *("-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"),
+        *("-device", "virtio-9p-pci,fsdev=host,mount_tag=host"),
+        *("-fsdev", f"local,id=out,path={out},security_model=none"),
+        *("-device", "virtio-9p-pci,fsdev=out,mount_tag=out"),
+        "-append",
+        "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr audit=0 tsc=reliable "
+        "random.trust_cpu=on no_timer_check "
+        f"session={GUEST / 'session'} modules={kernel.modules}",
+    ]
+    console = out / "console.log"
+    with console.open("wb") as log:
+        try:
+            subprocess.run(
+                [str(word) for word in words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            log.write(f"\nQEMU was ended: it ran for {timeout_s:.0f} s\n".encode())
+    return console.read_text(errors="replace")
+
+
+def run_in_guest(
+    jobs: Sequence[Sequence[str]], work: pathlib.Path, timeout_s: float
+) -> tuple[list[Job], str]:
+    """Run commands one after the other in one guest; return how each ended, and the console.
+
+    The logs, and files that the commands write to /mnt/out, are left in `work`/out.
+    """
+    if os.uname().machine != "x86_64":
+        raise CannotRun("the guest is an x86-64 machine and runs programs of its own kind")
+    start = time.monotonic()
+    kernel = fetch_kernel(work / "kernel")
+    initrd = work / "initrd.gz"
+    make_initrd(kernel, initrd)
+    out = work / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    for number, words in enumerate(jobs):
+        (out / f"{number:03}.job").write_text(f"exec timeout {timeout_s:.0f} {shlex.join(words)}\n")
+    console = boot(kernel, initrd, out, max(timeout_s - (time.monotonic() - start), 1))
+    if (out / "device.log").exists():
+        console += (out / "device.log").read_text(errors="replace")
+
+    def ended(number: int, words: Sequence[str]) -> Job:
+        code, log = (out / f"{number:03}.{kind}" for kind in ("code", "log"))
+        return Job(
+            words,
+            int(code.read_text()) if code.exists() and code.read_text().strip() else None,
+            log.read_text(errors="replace") if log.exists() else "",
+        )
+
+    return [ended(number, words) for number, words in enumerate(jobs)], console
+
+
+def test_jobs(build: pathlib.Path) -> list[list[str]]:
+    """Commands for the device itself, and for the tests of a build folder."""
+    jobs = [["ibv_devinfo", "-d", "rxe0"], ["bash", "-c", PING]]
+    for name, tests in PROGRAMS:
+        program = build / name
+        if not program.exists():
+            raise CannotRun(f"{program} is not built: libibverbs-dev may be missing")
+        report = f"--gtest_output=xml:/mnt/out/{program.name}.junit.xml"
+        jobs.append([str(program), "--gtest_brief=1", f"--gtest_filter={tests}", report])
+    return jobs
+
+
+def main() -> int:
+    """Run what was asked for in one guest; print logs of what failed; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tests/rdma/run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", metavar="FOLDER")
+    parser.add_argument("--timeout", type=float, default=240.0, metavar="S", help="for all of it")
+    parser.add_argument("command", nargs="*", metavar="COMMAND")
+    arguments = parser.parse_args()
+    build = arguments.build.resolve()
+    try:
+        jobs = [arguments.command] if arguments.command else test_jobs(build)
+        ended, console = run_in_guest(jobs, build / "rdma", arguments.timeout)
+    except CannotRun as reason:
+        print(f"skipped: {reason}")
+        return EXIT_SKIP
+    for job in ended:
+        if job.code != 0 or arguments.command:
+            print(job.log, end="")
+        said = "did not end" if job.code is None else f"exit code {job.code}"
+        print(f"rdma: {shlex.join(job.words)}: {said}", flush=True)
+    if any(job.code is None for job in ended):
+        print(f"the guest ended early; it said:\n{console}")
+        return EXIT_ENDED_EARLY
+    return EXIT_FAILED if any(job.code for job in ended) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
