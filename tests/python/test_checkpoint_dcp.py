@@ -5,8 +5,6 @@ that save DTensors and replicated tensors at one size and load them at others.
 """
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,13 @@ if not torch.distributed.is_available():
     pytest.skip("torch has no distributed package", allow_module_level=True)
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
 import ffrecord  # noqa: E402
 import ffrecord.checkpoint as ckpt  # noqa: E402
 from ffrecord.torch import BalancedSavePlanner, CheckpointReader, CheckpointWriter  # noqa: E402
+from ranks import run_ranks  # noqa: E402
 
 # DCP wraps what a rank raised, which is then part of the message.
 FAILED = (Exception, dcp.api.CheckpointException)
@@ -204,77 +205,49 @@ def test_damage_is_named(tmp_path: Path) -> None:
     )
 
 
-RANK = """
-import sys
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-import ffrecord.checkpoint as ckpt
-from ffrecord.torch import BalancedSavePlanner, CheckpointReader, CheckpointWriter
-
-mode, target, store, rank, size, kind = sys.argv[1:]
-rank, size = int(rank), int(size)
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-mesh = init_device_mesh("cpu", (size,))
-whole = torch.arange(1001 * 303, dtype=torch.float32).reshape(1001, 303)
-placements = {"rows": [Shard(0)], "columns": [Shard(1)], "all": [Replicate()]}
-def state_of(factor):
+def sharded_state(world: int, kind: str, factor: int) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (world,))
+    placements = {"rows": [Shard(0)], "columns": [Shard(1)], "all": [Replicate()]}
+    whole = torch.arange(1001 * 303, dtype=torch.float32).reshape(1001, 303)
     return {
         "sharded": distribute_tensor(whole * factor, mesh, placements[kind]),
         "replicated": torch.arange(700_000, dtype=torch.float32).reshape(700, 1000) * factor,
         "small": torch.ones(5) * factor,
         "step": factor,
     }
-if mode == "save":
+
+
+def save_shards(rank: int, world: int, target: str, kind: str) -> None:
     planner = BalancedSavePlanner()
     for step in (1, 2):
-        state = state_of(step)
+        state = sharded_state(world, kind, step)
         dcp.save(state, storage_writer=CheckpointWriter(target, step=step), planner=planner)
         cached = planner._final is not None
     if rank == 0:
         assert cached
-        import pathlib
-        sizes = [sum(f.stat().st_size for f in part.iterdir())
-                 for part in pathlib.Path(target, "step-000000002").glob("part-*") if part.is_dir()]
-        assert len(sizes) == size, sizes
+        parts = [p for p in Path(target, "step-000000002").glob("part-*") if p.is_dir()]
+        sizes = [sum(f.stat().st_size for f in part.iterdir()) for part in parts]
+        assert len(sizes) == world, sizes
         assert max(sizes) <= 1.15 * min(sizes), sizes
-else:
-    state = state_of(0)
+    torch.distributed.barrier()
+
+
+def load_shards(rank: int, world: int, target: str, kind: str) -> None:
+    del rank
+    state, expected = sharded_state(world, kind, 0), sharded_state(world, kind, 2)
     dcp.load(state, storage_reader=CheckpointReader(target))
-    expected = state_of(2)
     assert torch.equal(state["sharded"].to_local(), expected["sharded"].to_local())
     assert torch.equal(state["replicated"], expected["replicated"])
     assert torch.equal(state["small"], expected["small"])
-    assert state["step"] == 2, state["step"]
-dist.barrier()
-dist.destroy_process_group()
-print("done", rank)
-"""
-
-
-def run_ranks(folder: Path, mode: str, size: int, kind: str) -> None:
-    store = folder / f"store-{mode}-{size}-{kind}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, mode, folder / "run", store, str(rank), str(size), kind],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [process.communicate(timeout=240) for process in processes]
-    for rank, (process, (out, err)) in enumerate(zip(processes, outputs, strict=True)):
-        assert process.returncode == 0, err
-        assert f"done {rank}" in out
+    assert state["step"] == 2
+    torch.distributed.barrier()
 
 
 def test_processes_save_shards_and_load_them_at_other_sizes(tmp_path: Path) -> None:
-    run_ranks(tmp_path, "save", 2, "rows")
-    run_ranks(tmp_path, "load", 3, "columns")
-    run_ranks(tmp_path, "load", 1, "all")
-    loaded: Any = ckpt.load(tmp_path / "run")
+    target = str(tmp_path / "run")
+    run_ranks(save_shards, 2, target, "rows")
+    run_ranks(load_shards, 3, target, "columns")
+    run_ranks(load_shards, 1, target, "all")
+    loaded: Any = ckpt.load(target)
     whole = np.arange(1001 * 303, dtype=np.float32).reshape(1001, 303) * 2
     assert np.array_equal(loaded["state"]["sharded"], whole)

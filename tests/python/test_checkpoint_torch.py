@@ -4,8 +4,6 @@ Method: tensors of every type; a model, optimizer and scheduler trained on after
 never interrupted; torch.distributed ranks that are processes.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ffrecord.checkpoint as ckpt  # noqa: E402 (after the skip)
+from ffrecord.torch.checkpoint import Group  # noqa: E402
+from ranks import run_ranks  # noqa: E402
 
 DTYPES = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
@@ -170,67 +170,55 @@ def test_a_model_that_does_not_fit_is_told_by_path(tmp_path: Path) -> None:
     assert bits(other.weight) == before
 
 
-RANKS = """
-import sys
-import torch, torch.distributed as dist
-import ffrecord.checkpoint as ckpt
-from ffrecord.torch.checkpoint import Group
+WHOLE = torch.arange(60.0).reshape(20, 3)
 
-mode, target, store, rank, size = sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])
-dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=size)
-group = Group()
-torch.manual_seed(7)
-model = torch.nn.Linear(300, 2000)
-whole = torch.arange(60.0).reshape(20, 3)
-if mode == "save":
+
+def same_model() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Linear(300, 2000)
+
+
+def save_parts(rank: int, world: int, target: str) -> list[Any]:
+    model = same_model()
     torch.manual_seed(rank)
-    shard = whole[20 * rank // size : 20 * (rank + 1) // size]
-    commit = ckpt.save(target, 3, {
-        "model": model, "shard": ckpt.Shard(shard, (20, 3), (20 * rank // size, 0)),
+    first, last = 20 * rank // world, 20 * (rank + 1) // world
+    state = {
+        "model": model,
+        "shard": ckpt.Shard(WHOLE[first:last], (20, 3), (first, 0)),
         "rng": ckpt.PerRank(ckpt.rng_state()),
-    }, group=group, replicated="split")
-    print(commit.attempt, torch.rand(1).item())
-elif mode == "fail":
-    try:
-        ckpt.save(target, 4, {"model": object() if rank == size - 1 else model}, group=group)
-    except Exception as error:
-        print(type(error).__name__)
-else:
-    other = torch.nn.Linear(300, 2000)
+    }
+    commit = ckpt.save(target, 3, state, group=Group(), replicated="split")
+    return [commit.attempt, torch.rand(1).item()]
+
+
+def load_columns(rank: int, world: int, target: str) -> list[Any]:
+    model, other = same_model(), torch.nn.Linear(300, 2000)
     mine = ckpt.Shard(torch.zeros(20, 1), (20, 3), (0, rank))
-    loaded = ckpt.load(target, {"model": other, "shard": mine, "rng": ckpt.PerRank(None)},
-                       group=group, elastic=True)
+    state = {"model": other, "shard": mine, "rng": ckpt.PerRank(None)}
+    loaded: Any = ckpt.load(target, state, group=Group(), elastic=True)
     assert torch.equal(other.weight, model.weight) and torch.equal(other.bias, model.bias)
-    assert torch.equal(mine.data, whole[:, rank : rank + 1])
+    assert torch.equal(mine.data, WHOLE[:, rank : rank + 1])
     if loaded["rng"].value is not None:
         ckpt.set_rng_state(loaded["rng"].value)
-    print(ckpt.latest(target).attempt, torch.rand(1).item())
-dist.destroy_process_group()
-"""
+    commit = ckpt.latest(target)
+    assert commit is not None
+    return [commit.attempt, torch.rand(1).item()]
 
 
-def run_ranks(mode: str, target: Path, size: int) -> list[str]:
-    """Output of each rank, a process."""
-    store = target.parent / f"store-{mode}-{size}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANKS, mode, target, store, str(rank), str(size)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [process.communicate(timeout=120)[0].strip() for process in processes]
-    assert [process.returncode for process in processes] == [0] * size
-    return outputs
+def fail_on_the_last(rank: int, world: int, target: str) -> str:
+    try:
+        ckpt.save(target, 4, {"model": object() if rank == world - 1 else 1}, group=Group())
+    except Exception as error:
+        return type(error).__name__
+    return "none"
 
 
 def test_processes_save_together_and_resume_at_other_sizes(tmp_path: Path) -> None:
-    saved = run_ranks("save", tmp_path / "run", 2)
-    assert len({line.split()[0] for line in saved}) == 1
-    assert run_ranks("load", tmp_path / "run", 2) == saved  # The same random numbers go on.
-    run_ranks("load", tmp_path / "run", 3)
-    failed = run_ranks("fail", tmp_path / "run", 2)
-    assert failed == ["PeerError", "TypeError"]
-    assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [3]
+    target = str(tmp_path / "run")
+    saved = run_ranks(save_parts, 2, target)
+    assert len({attempt for attempt, _ in saved}) == 1
+    assert run_ranks(load_columns, 2, target) == saved  # The same random numbers go on.
+    run_ranks(load_columns, 3, target)
+    assert run_ranks(fail_on_the_last, 2, target) == ["PeerError", "TypeError"]
+    assert [commit.step for commit in ckpt.list(target)] == [3]
     assert not list((tmp_path / "run").glob(".attempt*"))

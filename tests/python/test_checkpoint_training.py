@@ -4,8 +4,6 @@ Method: train on a stream of samples with dropout, save beside training, resume 
 compare every loss bit by bit; processes with Gloo save beside their own collectives.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import ffrecord.checkpoint as ckpt  # noqa: E402
 from ffrecord.torch import DataLoader, Sampler, TrainingState  # noqa: E402
+from ranks import run_ranks  # noqa: E402
 
 
 class Numbers:
@@ -88,61 +87,47 @@ def test_nothing_to_resume_is_step_zero(tmp_path: Path) -> None:
         run.training.load(tmp_path / "none", step=3)
 
 
-RANK = """
-import sys
-import torch, torch.distributed as dist
-import ffrecord.checkpoint as ckpt
-from ffrecord.torch import TrainingState
+def parallel_run() -> tuple[torch.nn.Module, torch.optim.Optimizer, TrainingState]:
+    torch.manual_seed(5)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(700, 900))
+    optimizer = torch.optim.AdamW(model.parameters())
+    return model, optimizer, TrainingState(model, optimizer)
 
-mode, target, store, rank, size = sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])
-dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=size)
-torch.manual_seed(5)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(700, 900))
-optimizer = torch.optim.AdamW(model.parameters())
-training = TrainingState(model, optimizer)
-def train(count):
-    for _ in range(count):
-        optimizer.zero_grad()
-        model(torch.rand(4, 700)).square().mean().backward()
-        optimizer.step()
-def weights():
+
+def sum_of(model: torch.nn.Module) -> float:
     return sum(p.double().sum().item() for p in model.parameters())
-if mode == "save":
+
+
+def train_and_save(rank: int, world: int, target: str) -> list[Any]:
+    del world
+    model, optimizer, training = parallel_run()
+
+    def train(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            model(torch.rand(4, 700)).square().mean().backward()
+            optimizer.step()
+
     torch.manual_seed(rank)
     for step in (1, 2, 3):
         train(2)
-        at = weights()
+        at = sum_of(model)
         pending = training.async_save(target, step, replicated="split")
-    train(5)                      # Collectives of training beside those of the save.
-    print(at == weights(), pending.result(100).step, at)
-else:
+    train(5)  # Collectives of training beside those of the save.
+    return [at == sum_of(model), pending.result(100).step, at]
+
+
+def resume(rank: int, world: int, target: str) -> list[Any]:
+    del rank, world
+    model, _, training = parallel_run()
     step = training.load(target)
-    print(training.restored_rng, step, weights())
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def run_ranks(mode: str, target: Path, size: int) -> list[str]:
-    store = target.parent / f"store-{mode}-{size}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, mode, target, store, str(rank), str(size)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [process.communicate(timeout=240)[0].strip() for process in processes]
-    assert [process.returncode for process in processes] == [0] * size
-    return outputs
+    return [training.restored_rng, step, sum_of(model)]
 
 
 def test_processes_save_beside_training_and_resume_at_another_size(tmp_path: Path) -> None:
-    saved = [line.split() for line in run_ranks("save", tmp_path / "run", 2)]
-    assert [line[:2] for line in saved] == [["False", "3"]] * 2
-    assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [1, 2, 3]
-    same = [line.split() for line in run_ranks("load", tmp_path / "run", 2)]
-    assert same == [["True", "3", saved[0][2]]] * 2
-    other = [line.split() for line in run_ranks("load", tmp_path / "run", 1)]
-    assert other == [["False", "3", saved[0][2]]]
+    target = str(tmp_path / "run")
+    saved = run_ranks(train_and_save, 2, target)
+    assert [line[:2] for line in saved] == [[False, 3]] * 2
+    assert [commit.step for commit in ckpt.list(target)] == [1, 2, 3]
+    assert run_ranks(resume, 2, target) == [[True, 3, saved[0][2]]] * 2
+    assert run_ranks(resume, 1, target) == [[False, 3, saved[0][2]]]

@@ -1,46 +1,26 @@
 """Goal: gradients of DDP through the hook equal those of default DDP, bit for bit on all ranks.
 
-Method: spawned ranks train a small model with both and write what they saw to files; ranks that
+Method: ranks train a small model with both and write what they saw to files; ranks that
 are killed, stopped or refuse, and what the others then raise, and when.
 """
 
-import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ffrecord.torch
 from ffrecord import errors
 from ffrecord.torch import CommHook, comm_hook
+from ranks import Ranks, run_ranks
 
 TIMEOUT_S = 8.0
-
-
-def start(rank: int, body: Callable[..., Any], world: int, folder: str, *rest: object) -> None:
-    """One rank: joins the process group through a file, runs `body`, writes what it returns."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
-    )
-    found = body(rank, world, Path(folder), *rest)
-    Path(folder, f"found{rank}.json").write_text(json.dumps(found))
-    # No destroy_process_group(): exit must be clean without it.
-
-
-def run(body: Callable[..., Any], world: int, folder: Path, *rest: object) -> list[Any]:
-    """Spawns ranks and waits for their orderly end; returns what they found."""
-    mp.start_processes(start, (body, world, str(folder), *rest), nprocs=world, start_method="spawn")
-    return [json.loads((folder / f"found{rank}.json").read_text()) for rank in range(world)]
 
 
 def make_model(dtype: torch.dtype) -> nn.Module:
@@ -67,7 +47,7 @@ def gradients_of(
     return gradients
 
 
-def compare(rank: int, world: int, folder: Path, cases: list[tuple[str, bool]]) -> object:
+def compare(rank: int, world: int, folder: str, cases: list[tuple[str, bool]]) -> object:
     del world
     found = []
     for dtype_name, view in cases:
@@ -77,7 +57,7 @@ def compare(rank: int, world: int, folder: Path, cases: list[tuple[str, bool]]) 
             stats = hook.stats()
         theirs = gradients_of(rank, dtype, None, view)
         bits = torch.cat([g.flatten() for g in ours]).view(torch.uint8).numpy().tobytes()
-        (folder / f"{dtype_name}{rank}").write_bytes(bits)
+        Path(folder, f"{dtype_name}{rank}").write_bytes(bits)
         scale = max(float(g.double().abs().max()) for g in theirs)
         error = max(
             float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True)
@@ -111,7 +91,7 @@ def compare(rank: int, world: int, folder: Path, cases: list[tuple[str, bool]]) 
 def test_gradients_are_those_of_default_ddp_and_equal_in_bits_on_all_ranks(
     tmp_path: Path, world: int, cases: list[tuple[str, bool]], tolerances: list[float]
 ) -> None:
-    found = run(compare, world, tmp_path, cases)
+    found = run_ranks(compare, world, str(tmp_path), cases)
 
     for case, ((dtype_name, _), tolerance) in enumerate(zip(cases, tolerances, strict=True)):
         bits = {(tmp_path / f"{dtype_name}{rank}").read_bytes() for rank in range(world)}
@@ -125,13 +105,13 @@ def test_gradients_are_those_of_default_ddp_and_equal_in_bits_on_all_ranks(
             assert rank["bytes_sent"] >= rank["gradient_bytes"] * 2 * (world - 1) / world * 0.99
 
 
-def killed(rank: int, world: int, folder: Path, how: int) -> object:
+def killed(rank: int, world: int, how: int) -> object:
+    del world
     hook = CommHook(timeout_s=TIMEOUT_S if how == signal.SIGKILL else 2.0)
     ddp = DistributedDataParallel(make_model(torch.float32))
     assert hook.register(ddp) is hook
     for step in range(1000):
         if rank == 1 and step == 3:
-            (folder / "gone").touch()
             os.kill(os.getpid(), how)
         began = time.monotonic()
         try:
@@ -147,37 +127,27 @@ def killed(rank: int, world: int, folder: Path, how: int) -> object:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_that_is_killed_or_stopped_raises_on_the_others_and_nobody_hangs(
-    tmp_path: Path, how: int
-) -> None:
-    world = 3
-    context = mp.start_processes(
-        start,
-        (killed, world, str(tmp_path), how),
-        nprocs=world,
-        start_method="spawn",
-        join=False,
-    )
-    assert context is not None
+def test_a_rank_that_is_killed_or_stopped_raises_on_the_others_and_nobody_hangs(how: int) -> None:
+    ranks = Ranks(killed, 3, how)
     try:
         for rank in (0, 2):
-            context.processes[rank].join(100)
-            assert context.processes[rank].exitcode == 0
+            ranks.context.processes[rank].join(100)
+            assert ranks.context.processes[rank].exitcode == 0
     finally:
-        for process in context.processes:
+        for process in ranks.context.processes:
             process.kill()
             process.join(10)
 
     for rank in (0, 2):
-        found = json.loads((tmp_path / f"found{rank}.json").read_text())
+        found = ranks.found(rank)
         assert "rank 1" in found["error"]
         assert "rank 1" in found["later"]
         assert found["took_s"] < TIMEOUT_S
 
 
-def alone(rank: int, world: int, folder: Path) -> object:
+def alone(rank: int, world: int) -> object:
     """World size one, tensors that are refused, a hook that is closed and one that is dropped."""
-    del rank, world, folder
+    del rank, world
     refused = []
     hook = CommHook(timeout_s=TIMEOUT_S)
     tensor = torch.arange(5.0)
@@ -206,8 +176,8 @@ def alone(rank: int, world: int, folder: Path) -> object:
     }
 
 
-def test_misuse_is_refused_and_a_dropped_hook_ends_its_thread(tmp_path: Path) -> None:
-    (found,) = run(alone, 1, tmp_path)
+def test_misuse_is_refused_and_a_dropped_hook_ends_its_thread() -> None:
+    (found,) = run_ranks(alone, 1)
     assert found["same"]
     assert not found["alive"]
     integers, device, strides, closed = found["refused"]
@@ -217,8 +187,8 @@ def test_misuse_is_refused_and_a_dropped_hook_ends_its_thread(tmp_path: Path) ->
     assert "shut down" in closed
 
 
-def different(rank: int, world: int, folder: Path) -> object:
-    del world, folder
+def different(rank: int, world: int) -> object:
+    del world
     with CommHook(timeout_s=TIMEOUT_S) as hook:
         future = hook.all_reduce_average(torch.ones(10 + rank))
         try:
@@ -228,14 +198,14 @@ def different(rank: int, world: int, folder: Path) -> object:
     return "nothing"
 
 
-def test_buckets_that_differ_between_ranks_name_both(tmp_path: Path) -> None:
-    for found in run(different, 2, tmp_path):
+def test_buckets_that_differ_between_ranks_name_both() -> None:
+    for found in run_ranks(different, 2):
         assert "average of 10 f32" in found
         assert "average of 11 f32" in found
 
 
-def refused_listener(rank: int, world: int, folder: Path) -> object:
-    del world, folder
+def refused_listener(rank: int, world: int) -> object:
+    del world
     try:
         CommHook(timeout_s=TIMEOUT_S, listen_host="203.0.113.1" if rank == 1 else "127.0.0.1")
     except OSError as error:
@@ -243,8 +213,8 @@ def refused_listener(rank: int, world: int, folder: Path) -> object:
     return "nothing"
 
 
-def test_a_rank_that_cannot_listen_is_named_on_the_others(tmp_path: Path) -> None:
-    zero, one = run(refused_listener, 2, tmp_path)
+def test_a_rank_that_cannot_listen_is_named_on_the_others() -> None:
+    zero, one = run_ranks(refused_listener, 2)
     assert "203.0.113.1" in one
     assert "[1]" in zero
 
