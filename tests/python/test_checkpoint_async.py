@@ -240,10 +240,14 @@ def test_an_interrupt_waits_until_the_tensors_are_free(tmp_path: Path) -> None:
 
     state = {"w": np.arange(1_000_000)}
     interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
-        ckpt.async_save(tmp_path, 1, state, group=gate, stage_bytes_max=0)
-    interrupter.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's & ignores it.
+    try:
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            ckpt.async_save(tmp_path, 1, state, group=gate, stage_bytes_max=0)
+    finally:
+        interrupter.join()
+        signal.signal(signal.SIGINT, before)
     state["w"][:] = 0
     assert ckpt.async_save(tmp_path, 2, state).result(60).step == 2
     assert np.array_equal(  # type: ignore[index]

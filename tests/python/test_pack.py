@@ -309,6 +309,7 @@ def test_a_kill_leaves_nothing_that_reads(images: Path, tmp_path: Path, target: 
 def test_an_interrupt_exits_with_130_and_leaves_nothing(images: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # A shell's & ignores it.
         "from ffrecord import Writer\n"
         "write = Writer.write\n"
         "def interrupted(self, sample):\n"

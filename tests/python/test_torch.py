@@ -7,7 +7,6 @@ import itertools
 import json
 import pickle
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -246,19 +245,15 @@ def all_end(threads: set[threading.Thread]) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def sleep(sample: dict[str, Any]) -> int:
-    time.sleep(0.5)
-    return int(sample["label"])
-
-
 def test_a_slow_batch_is_a_deadline_and_the_threads_end(path: Path) -> None:
     before = loader_threads()
-    loader = DataLoader(
-        Dataset(path, transform=sleep), batch_size=1, mode="threads", num_workers=2, timeout=0.05
-    )
+    released = threading.Event()
+    dataset = Dataset(path, transform=lambda _: released.wait(60))
+    loader = DataLoader(dataset, batch_size=1, mode="threads", num_workers=2, timeout=0.05)
 
     with pytest.raises(ffrecord.DeadlineExceeded, match=r"2 loader threads within 0\.05 s"):
         next(iter(loader))
+    released.set()
     assert all_end(loader_threads() - before)
 
 
