@@ -44,10 +44,47 @@ class Batch:
     def packed(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """The records back to back, and where each ends: n + 1 offsets."""
     def records(self) -> list[npt.NDArray[np.uint8]]: ...
+    def column_spans(self, column: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the values of a column lie in the slab: starts and sizes."""
     def column_views(self, column: int) -> list[npt.NDArray[np.uint8]]: ...
     def column_text(self, column: int) -> list[str]: ...
     def gather_fixed(self, column: int, destination: npt.NDArray[np.uint8]) -> None: ...
     def select(self, positions: npt.NDArray[np.int64]) -> Batch: ...
+
+has_jpeg: bool
+
+@final
+class ImageDecoder:
+    """What becomes of the pictures of a batch."""
+
+    def __init__(
+        self,
+        *,
+        height: int,
+        width: int,
+        crop: Sequence[float],
+        flip: float,
+        channels: int,
+        dtype: str,
+        layout: str,
+        mean: Sequence[float],
+        deviation: Sequence[float],
+        orient: bool,
+        pixels_max: int,
+    ) -> None: ...
+    @staticmethod
+    def others(field: object) -> npt.NDArray[np.int64]:
+        """Rows of good records that are no JPEGs."""
+    def decode(
+        self,
+        field: object,
+        decoded: Sequence[tuple[int, npt.NDArray[np.uint8]]],
+        seed: int,
+        epoch: int,
+        positions: npt.NDArray[np.int64],
+        threads: int,
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[tuple[int, str]]]:
+        """Bytes; start, height, width of each picture; rows that are none, and why."""
 
 @final
 class RecordReader:

@@ -1,6 +1,6 @@
 """The records of one read."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
 import numpy as np
@@ -10,10 +10,15 @@ from ffrecord import _ffrecord
 from ffrecord.schema import Column
 
 Bytes = npt.NDArray[np.uint8]
-# One record: its bytes, or, in a file with a schema, its values by column.
-Sample = Bytes | dict[str, Any]
-# All values of a column: numbers stacked, bytes and text as lists.
-Values = npt.NDArray[Any] | list[Bytes] | list[str]
+# One record: its bytes, or what a decoder made of them; in a file with a schema, values by column.
+Sample = Any
+# All values of a column: numbers stacked, bytes and text as lists; of a decoder, what it makes.
+Values = npt.NDArray[Any] | list[Any]
+# What decoders made, by column; of records that are just bytes, under None.
+Decoded = Mapping[str | None, Values]
+
+CORRUPT = 3
+"""The status of a record that is damaged: kCorruption of result.h."""
 
 
 class Batch(Sequence[Sample]):
@@ -28,23 +33,30 @@ class Batch(Sequence[Sample]):
     `slab[starts[i] : starts[i] + sizes[i]]`. And in request order, without gaps:
     `data[offsets[i] : offsets[i + 1]]`; this form is free if the block lies so already, and copies
     it once if not. Every array speaks DLPack, as NumPy's do.
+
+    If it was read with decoders, samples and columns are what these made; the block has the bytes.
     """
 
     __slots__ = (
         "_columns",
+        "_decoded",
         "_inner",
         "_packed",
         "_records",
         "_schema",
+        "_status",
         "_values",
         "columns",
         "indices",
+        "reasons",
     )
 
     columns: tuple[str, ...]
     """Names of the columns in sight; empty if records are just bytes."""
     indices: npt.NDArray[np.int64]
     """The index of each record, shape (n,), never negative."""
+    reasons: Mapping[int, str]
+    """By row, why a decoder could make nothing of a record; empty unless kept on request."""
 
     def __init__(
         self,
@@ -61,6 +73,9 @@ class Batch(Sequence[Sample]):
         self._values: dict[str, Values] = {}
         self._packed: tuple[Bytes, npt.NDArray[np.int64]] | None = None
         self._records: list[Bytes] | None = None
+        self._decoded: Decoded = {}
+        self._status: Bytes | None = None
+        self.reasons = {}
         self.columns = tuple(column.name for column in columns) if names is None else tuple(names)
         self.indices = indices
 
@@ -82,7 +97,7 @@ class Batch(Sequence[Sample]):
     @property
     def status(self) -> npt.NDArray[np.uint8]:
         """0 for a good record, else its error code, shape (n,); all 0 unless kept on request."""
-        return self._inner.status
+        return self._inner.status if self._status is None else self._status
 
     @property
     def data(self) -> Bytes:
@@ -110,6 +125,32 @@ class Batch(Sequence[Sample]):
 
         return pinned(self)
 
+    @property
+    def decoded(self) -> Decoded:
+        """What decoders made, by column; of records that are just bytes, under None."""
+        return self._decoded
+
+    def field(self, name: str | None) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the bytes of a column lie, or of whole records for None: block, starts, sizes."""
+        if name is None:
+            return self.slab, self.starts, self.sizes
+        return self.slab, *self._inner.column_spans(self._number(name))
+
+    def with_decoded(self, decoded: Decoded, reasons: Mapping[int, str]) -> "Batch":
+        """The same records with what decoders made of them; those with a reason are corrupt."""
+        made = self._alike(self._inner, self.indices)
+        made._decoded = decoded
+        if reasons:
+            made.reasons = reasons
+            made._status = np.array(self.status)
+            made._status[list(reasons)] = CORRUPT
+        return made
+
+    @property
+    def whole(self) -> Values:
+        """What each record is, columns not told apart: its bytes, or what a decoder made of it."""
+        return self._decoded[None] if None in self._decoded else self.records()
+
     def records(self) -> list[Bytes]:
         """The bytes of each record, columns not told apart."""
         if self._records is None:
@@ -119,13 +160,19 @@ class Batch(Sequence[Sample]):
     def select(self, rows: npt.ArrayLike) -> "Batch":
         """The rows `rows`, integers in [0, n), as a batch over the same block."""
         positions = np.asarray(rows, np.int64).reshape(-1)
-        inner = self._inner.select(positions)
-        indices = self.indices[positions]
-        return Batch(inner, indices, self._schema, self._columns, self.columns)
+        made = self._alike(self._inner.select(positions), self.indices[positions])
+        made._decoded = {name: _rows(values, positions) for name, values in self._decoded.items()}
+        if self._status is not None:
+            made._status = self._status[positions]
+            places = enumerate(positions.tolist())
+            made.reasons = {to: self.reasons[at] for to, at in places if at in self.reasons}
+        return made
 
     def relabelled(self, indices: npt.NDArray[np.int64]) -> "Batch":
         """The same records under the indices of a view."""
-        return Batch(self._inner, indices, self._schema, self._columns, self.columns)
+        made = self._alike(self._inner, indices)
+        made._decoded, made._status, made.reasons = self._decoded, self._status, self.reasons
+        return made
 
     @staticmethod
     def joined(batches: "Sequence[Batch]", rows: npt.NDArray[np.int64]) -> "Batch":
@@ -147,7 +194,9 @@ class Batch(Sequence[Sample]):
         wanted = tuple(names)
         for name in wanted:
             self._number(name)
-        return Batch(self._inner, self.indices, self._schema, self._columns, wanted)
+        made = self.relabelled(self.indices)
+        made.columns = wanted
+        return made
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -164,12 +213,12 @@ class Batch(Sequence[Sample]):
         if isinstance(key, slice):
             return self.select(np.arange(len(self), dtype=np.int64)[key])
         if not self._columns:
-            return self.records()[key]
+            return self.whole[key]
         return {name: self._column(name)[key] for name in self.columns}
 
     def __iter__(self) -> Iterator[Sample]:
         if not self._columns:
-            yield from self.records()
+            yield from self.whole
             return
         for values in zip(*map(self._column, self.columns), strict=True):
             yield dict(zip(self.columns, values, strict=True))
@@ -182,7 +231,8 @@ class Batch(Sequence[Sample]):
         data, offsets = self._packed_form()
         columns = [tuple(column) for column in self._columns]
         status = np.array(self.status)
-        return _restore, (data, offsets, status, self.indices, columns, self.columns)
+        parts = (data, offsets, status, self.indices, columns, self.columns)
+        return _restore, (*parts, dict(self._decoded), dict(self.reasons))
 
     def __copy__(self) -> Self:
         return self  # Nothing in it changes.
@@ -192,7 +242,12 @@ class Batch(Sequence[Sample]):
             self._packed = self._inner.packed()
         return self._packed
 
+    def _alike(self, inner: _ffrecord.Batch, indices: npt.NDArray[np.int64]) -> "Batch":
+        return Batch(inner, indices, self._schema, self._columns, self.columns)
+
     def _column(self, name: str) -> Values:
+        if name in self._decoded:
+            return self._decoded[name]
         if name not in self._values:
             self._values[name] = self._gather(name)
         return self._values[name]
@@ -224,7 +279,14 @@ def _restore(
     indices: npt.NDArray[np.int64],
     columns: list[tuple[str, str, tuple[int, ...]]],
     names: tuple[str, ...],
+    decoded: Decoded,
+    reasons: Mapping[int, str],
 ) -> Batch:
     schema = _ffrecord.Schema(columns)
     inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
-    return Batch(inner, indices, schema, tuple(Column(*column) for column in columns), names)
+    types = tuple(Column(*column) for column in columns)
+    return Batch(inner, indices, schema, types, names).with_decoded(decoded, reasons)
+
+
+def _rows(values: Values, rows: npt.NDArray[np.int64]) -> Values:
+    return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord.batch import Batch, Sample
+from ffrecord.decode.decoder import Decode, Origin, Timed, decoded
 from ffrecord.errors import CorruptionError
 from ffrecord.order import IndexBatch, Indices
 from ffrecord.schema import Column
@@ -78,7 +79,13 @@ class Records(ABC):
         """Type by column, as `Writer` takes it; empty if records are just bytes."""
         return {column.name: column.spelling for column in self.columns}
 
-    def read(self, indices: npt.ArrayLike, *, on_corrupt: OnCorrupt = "raise") -> Batch:
+    def read(
+        self,
+        indices: npt.ArrayLike,
+        *,
+        on_corrupt: OnCorrupt = "raise",
+        decode: Decode | Timed | None = None,
+    ) -> Batch:
         """Read records in one submission.
 
         Args:
@@ -87,6 +94,8 @@ class Records(ABC):
                 out; "replace" takes the next good one of the order if the indices come from a
                 `Sampler`, else by index; "keep" leaves it empty, with its `status`. A daemon that
                 is gone always raises.
+            decode: what becomes of columns, by name, or of records that are just bytes; see
+                `ffrecord.decode`. What cannot be decoded is a corrupt record.
 
         Returns:
             The records in that order; views of one block.
@@ -100,7 +109,13 @@ class Records(ABC):
         """
         if on_corrupt not in ("raise", "skip", "replace", "keep"):
             raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace, keep")
-        batch = self._read(_as_indices(indices))
+        origin = Origin.of(indices)
+
+        def load(wanted: Indices, rows: Indices | None = None) -> Batch:
+            batch = self._read(wanted)
+            return batch if decode is None else decoded(batch, decode, origin, rows)
+
+        batch = load(_as_indices(indices))
         if not batch.status.any():
             return batch
         self._note_damage(batch, on_corrupt)
@@ -109,9 +124,9 @@ class Records(ABC):
         if on_corrupt == "skip":
             return batch.select(np.flatnonzero(batch.status == 0))
         if isinstance(indices, IndexBatch):
-            return self._replace_damaged(batch, indices.following)
-        count = len(self)
-        return self._replace_damaged(batch, lambda rows, by: (batch.indices[rows] + by) % count)
+            return self._replace_damaged(batch, load, indices.following)
+        first, count = batch.indices, len(self)
+        return self._replace_damaged(batch, load, lambda rows, by: (first[rows] + by) % count)
 
     def batches(
         self,
@@ -120,6 +135,7 @@ class Records(ABC):
         start: int = 0,
         stop: int | None = None,
         on_corrupt: OnCorrupt = "raise",
+        decode: Decode | Timed | None = None,
     ) -> Iterator[Batch]:
         """Yield the records [start, stop) in order, `size` at a time, reading one batch ahead."""
         stop = len(self) if stop is None else min(stop, len(self))
@@ -131,7 +147,7 @@ class Records(ABC):
             ahead: Future[Batch] | None = None
             for first in range(start, stop, step):
                 indices = self._in_order(first, min(first + step, stop))
-                following = thread.submit(self.read, indices, on_corrupt=on_corrupt)
+                following = thread.submit(self.read, indices, on_corrupt=on_corrupt, decode=decode)
                 if ahead is not None:
                     yield ahead.result()
                 ahead = following
@@ -196,9 +212,14 @@ class Records(ABC):
     def _note_damage(self, batch: Batch, on_corrupt: OnCorrupt) -> None:
         for row in np.flatnonzero(batch.status).tolist():
             index, status = int(batch.indices[row]), int(batch.status[row])
+            what = None
+            if row in batch.reasons:
+                what = f"{self._describe(index, 0)}, but {batch.reasons[row]}"
             if on_corrupt == "raise" or status not in _DAMAGED_STATUSES:
+                if what is not None:
+                    raise CorruptionError(what)
                 self._raise_for(index, status)
-            self._damaged.setdefault(index, self._describe(index, status))
+            self._damaged.setdefault(index, what or self._describe(index, status))
         allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(self._max_corrupt * len(self)))
         if on_corrupt != "keep" and len(self._damaged) > allowed:
             last = next(reversed(self._damaged.values()))
@@ -207,17 +228,24 @@ class Records(ABC):
                 f"{self._max_corrupt} allows; the last: {last}. Run `ffrecord verify` on the files"
             )
 
-    def _replace_damaged(self, batch: Batch, following: Callable[[Indices, int], Indices]) -> Batch:
+    def _replace_damaged(
+        self,
+        batch: Batch,
+        load: Callable[..., Batch],
+        following: Callable[[Indices, int], Indices],
+    ) -> Batch:
         """Every damaged record's place taken by the next good one."""
         indices = np.array(batch.indices)
         rows = np.flatnonzero(batch.status)
         for distance in range(1, len(self) + 1):
             indices[rows] = following(rows, distance)
-            candidates = self._read(indices[rows])
+            candidates = load(indices[rows], rows)
             self._note_damage(candidates, "replace")
             rows = rows[candidates.status != 0]
             if rows.size == 0:
-                return self.read(indices, on_corrupt="raise")
+                replaced = load(indices)
+                self._note_damage(replaced, "raise")
+                return replaced
         raise CorruptionError(f"none of the {len(self)} records of {self!r} is good")
 
     def _read_ahead_records(self) -> int:

@@ -16,6 +16,7 @@ namespace py = pybind11;
 void BindBatch(py::module_& module);
 void BindCollective(py::module_& module);
 void BindDataset(py::module_& module);
+void BindImages(py::module_& module);
 void BindIoProbe(py::module_& module);
 void BindPermutation(py::module_& module);
 void BindRecordReader(py::module_& module);

@@ -48,6 +48,15 @@ py::list ColumnViews(const py::object& self, std::size_t column) {
   return Views(self, field.starts_bytes, field.sizes_bytes);
 }
 
+// Where the values of a column lie in the block: starts and sizes.
+py::tuple ColumnSpans(const Batch& batch, std::size_t column) {
+  const auto field = FieldOf(batch, column);
+  const auto copy = [](const std::vector<std::int64_t>& numbers) {
+    return py::array_t<std::int64_t>(static_cast<py::ssize_t>(numbers.size()), numbers.data());
+  };
+  return py::make_tuple(copy(field.starts_bytes), copy(field.sizes_bytes));
+}
+
 py::list ColumnText(const Batch& batch, std::size_t column) {
   const auto field = FieldOf(batch, column);
   const auto* slab = reinterpret_cast<const char*>(batch.data().data());
@@ -176,6 +185,7 @@ void BindBatch(py::module_& module) {
       .def("packed", &Packed)
       .def("records", &Records)
       .def("column_views", &ColumnViews, py::arg("column"))
+      .def("column_spans", &ColumnSpans, py::arg("column"))
       .def("column_text", &ColumnText, py::arg("column"))
       .def("gather_fixed", &GatherFixed, py::arg("column"), py::arg("destination").noconvert())
       .def("select", &Select, py::arg("positions"));

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ffrecord.batch import Batch
+from ffrecord.batch import Batch, Values
 from ffrecord.schema import Column
 
 
@@ -39,18 +39,29 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     return default_collate(list(rows))
 
 
-def _batch(batch: Batch) -> dict[str, Any] | list[torch.Tensor]:
+def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
     if not batch.columns:
-        return list(map(torch.from_numpy, batch.records()))
+        return _tensors(batch.whole)
     types = {column.name: column for column in batch.column_types}
     return {name: _column(batch, types[name]) for name in batch.columns}
 
 
-def _column(batch: Batch, column: Column) -> torch.Tensor | list[Any]:
+def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
     values = batch[column.name]
+    if column.name in batch.decoded:
+        return _tensors(values)
     if isinstance(values, np.ndarray):
         tensor = torch.from_numpy(values)
         return tensor.view(torch.bfloat16) if column.type == "bf16" else tensor
-    if column.type == "utf8":
-        return list(values)
-    return [torch.from_numpy(value) for value in values]
+    return _tensors(values)
+
+
+def _tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
+    """Arrays as tensors over the same memory; text as it is; what has parts, by its parts."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    if all(isinstance(value, np.ndarray) for value in values):
+        return [torch.from_numpy(value) for value in values]
+    if values and isinstance(values[0], dict):
+        return {key: _tensors([value[key] for value in values]) for key in values[0]}
+    return list(values)

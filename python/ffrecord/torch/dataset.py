@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch.utils import data
 
 from ffrecord.batch import Batch
+from ffrecord.decode.decoder import Decode, Timed
 from ffrecord.errors import BadArgumentError, RangeError
 from ffrecord.fileio import FileReader, owned
 from ffrecord.locations import Where
@@ -58,6 +59,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         *,
         transform: Callable[..., Any] | None = None,
         columns: Iterable[str] | None = None,
+        decode: Decode | None = None,
         on_corrupt: OnCorrupt = "raise",
         max_corrupt: float = 0.001,
     ) -> None:
@@ -70,6 +72,8 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
                 without a default, that is a NumPy generator seeded by (seed, epoch, index):
                 augmentation is then the same at any world size and after a resume.
             columns: those that are needed; all by default.
+            decode: what becomes of columns, by name, such as `{"image": decode.Image(224)}`, or one
+                decoder for records that are just bytes; see `ffrecord.decode`. Before `transform`.
             on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" shortens the
                 batch; "replace" takes the next good one of the order. `stats` counts both.
             max_corrupt: share of all records that may be damaged before any policy raises.
@@ -79,6 +83,12 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         self.fnames = fnames
         self.transform = transform
         self.columns = None if columns is None else tuple(columns)
+        self.decode = decode
+        if decode is not None and type(self).process is not Dataset.process:
+            raise ValueError(
+                f"{type(self).__name__} defines process, which is given bytes: it cannot have "
+                "decode= too"
+            )
         self.on_corrupt: OnCorrupt = on_corrupt
         self._source = (
             fnames
@@ -167,7 +177,8 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         return self[indices]
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.source.batches(on_corrupt=self.on_corrupt):
+        batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())
+        for batch in batches:
             yield from self._made(batch.indices.tolist(), batch)
 
     def __add__(self, other: data.Dataset[Any]) -> "ConcatDataset":  # type: ignore[override]
@@ -190,10 +201,14 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
 
     def _batch(self, indices: Sequence[int], on_corrupt: OnCorrupt) -> Any:  # noqa: ANN401
         with self.stages.timed("read"):
-            batch = self.source.read(indices, on_corrupt=on_corrupt)
+            batch = self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
         if on_corrupt != "raise":  # Others may stand there now, or fewer.
             indices = SeededIndices.like(batch.indices.tolist(), indices)
         return self._made(indices, batch)
+
+    def _timed_decode(self) -> Timed | None:
+        decode: Decode | None = vars(self).get("decode")
+        return None if decode is None else Timed(decode, self.stages, self.columns)
 
     def _made(self, indices: Sequence[int], batch: Batch) -> Any:  # noqa: ANN401
         with self.stages.timed("decode"):

@@ -17,7 +17,16 @@ def pinned(batch: Batch) -> Batch:
     inner = _ffrecord.Batch.over(
         locked, offsets[:-1], np.diff(offsets), batch.status, batch.inner_schema
     )
-    return Batch(inner, batch.indices, batch.inner_schema, batch.column_types, batch.columns)
+    made = Batch(inner, batch.indices, batch.inner_schema, batch.column_types, batch.columns)
+    locked_values = {
+        name: torch.from_numpy(values).pin_memory().numpy() if _is_array(values) else values
+        for name, values in batch.decoded.items()
+    }
+    return made.with_decoded(locked_values, batch.reasons)
+
+
+def _is_array(values: Any) -> bool:  # noqa: ANN401 - a decoder's own
+    return isinstance(values, np.ndarray)
 
 
 def on_device(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
@@ -64,7 +73,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - as the b
 def size_of(value: Any) -> int:  # noqa: ANN401 - as the batch is built
     """Bytes of the tensors, arrays and batches in a structure."""
     if isinstance(value, Batch):
-        return value.slab.nbytes
+        return value.slab.nbytes + size_of(dict(value.decoded))
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.nbytes
     if isinstance(value, dict):

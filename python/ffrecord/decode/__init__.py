@@ -1,0 +1,21 @@
+"""Decoders: what becomes of the bytes of a column, a batch at a time, without the GIL.
+
+    Dataset("train.ffr", decode={"image": Image(224, crop=RandomCrop(), flip=0.5)})
+
+The keys are columns; columns that are not named stay as they are. For records that are just bytes,
+`decode=` is the one decoder itself. What cannot be decoded is a corrupt record, for `on_corrupt`.
+"""
+
+from ffrecord.decode.decoder import Decode, Decoder, Field
+from ffrecord.decode.image import CenterCrop, Image, RandomCrop
+from ffrecord.decode.text import Text
+
+__all__ = [
+    "CenterCrop",
+    "Decode",
+    "Decoder",
+    "Field",
+    "Image",
+    "RandomCrop",
+    "Text",
+]
