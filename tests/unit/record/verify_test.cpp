@@ -7,6 +7,7 @@
 
 #include "libffrecord/record/verify_source.h"
 #include "memory_files.h"
+#include "memory_output.h"
 #include "seed.h"
 #include "test_file.h"
 
@@ -79,6 +80,28 @@ TEST(VerifyTest, ChangesThatReadersDoNotMindAreFound) {
   EXPECT_EQ(first_problem(1000), "padding before index segment 0: byte 1000 is not zero");
   EXPECT_EQ(first_problem(8192 + 8 + 1), "padding before the footer: byte 8201 is not zero");
   EXPECT_EQ(first_problem(12288 + 64 + 32), "padding before the tail: byte 12384 is not zero");
+}
+
+// Its checksum is right: only who reads it finds out.
+TEST(VerifyTest, MetadataThatCannotBeReadIsFound) {
+  const auto report_of = [](const std::string& section) {
+    test::MemoryOutput output;
+    V2Stream stream(output, V2Header{}, std::span<const std::byte>());
+    EXPECT_TRUE(stream.WriteFront({}));
+    EXPECT_TRUE(stream.AddSection(V2Section::kMetadata, test::AsBytes(section)));
+    EXPECT_TRUE(stream.Commit());
+    return VerifySource(*test::InMemory(output.content)).value();
+  };
+  const std::string one_value("\1\0\0\0\1a\1\0\0\0x", 11);
+  EXPECT_TRUE(report_of(one_value).whole());
+
+  for (const std::string& garbage :
+       {one_value + "x", one_value.substr(0, 10), std::string("garbage"), std::string()}) {
+    const auto report = report_of(garbage);
+    EXPECT_FALSE(report.whole());
+    EXPECT_EQ(report.problem_count, 1U);
+    EXPECT_EQ(report.bad_record_count, 0U);
+  }
 }
 
 TEST(VerifyTest, ManyProblemsAreCounted) {
