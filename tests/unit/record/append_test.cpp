@@ -4,14 +4,17 @@
 // failed in turn; every cut of the file; appenders that go away.
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "child.h"
 #include "faulty_engine.h"
+#include "killing_engine.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/record/verify_source.h"
 #include "memory_files.h"
@@ -398,6 +401,23 @@ void WaitUntilUnlocked(const std::filesystem::path& path) {
   }
 }
 
+// A file whose append was killed: it is at a commit, and can be gone on with. How many records.
+std::uint64_t ExpectACommit(const std::filesystem::path& path) {
+  const auto reader = OpenOne(path);
+  EXPECT_TRUE(reader) << reader.error().message;
+  if (!reader) return 0;
+  const std::uint64_t count = reader.value().record_count();
+  EXPECT_TRUE(count == 10 || count == 15 || count == 20) << count;
+  auto expected = Numbers(0, 10);
+  expected.resize(count, std::string(300'000, 'w'));
+  EXPECT_TRUE(test::ReadAll(reader.value()) == expected);
+  WaitUntilUnlocked(path);
+  Append(path, {"next"});
+  EXPECT_EQ(OpenOne(path).value().record_count(), count + 1);
+  ExpectWhole(path);
+  return count;
+}
+
 TEST(KilledAppendTest, EverySystemCallLeavesTheLastCommitAndTheNextAppendGoesOn) {
   if (!MakeUringEngine(8)) GTEST_SKIP() << "io_uring is refused, and threads are not traced";
   std::array<int, 21> seen{};
@@ -411,23 +431,56 @@ TEST(KilledAppendTest, EverySystemCallLeavesTheLastCommitAndTheNextAppendGoesOn)
     const auto calls = test::TraceInChild(
         [] {}, [&] { AppendWith(file.path(), MakeIoEngine(8).value()); }, test::AtCall(kill_at));
     if (!calls) GTEST_SKIP() << "no tracing here";
-    const auto reader = OpenOne(file.path());
-    ASSERT_TRUE(reader) << reader.error().message;
-    const std::uint64_t count = reader.value().record_count();
-    ASSERT_TRUE(count == 10 || count == 15 || count == 20) << count;
-    ++seen[count];
-    auto expected = Numbers(0, 10);
-    expected.resize(count, std::string(300'000, 'w'));
-    EXPECT_TRUE(test::ReadAll(reader.value()) == expected);
-    WaitUntilUnlocked(file.path());
-    Append(file.path(), {"next"});
-    EXPECT_EQ(OpenOne(file.path()).value().record_count(), count + 1);
-    ExpectWhole(file.path());
+    ++seen[ExpectACommit(file.path())];
     if (calls->size() < kill_at) break;
   }
   EXPECT_GT(seen[10], 5);
   EXPECT_GT(seen[15], 3);
   EXPECT_GT(seen[20], 0);
+}
+
+TEST(KilledAppendTest, EveryWriteAndSyncOfThreadsLeavesTheLastCommitToo) {
+  using Moment = test::KillingEngine::Moment;
+  for (const Moment moment : {Moment::kBefore, Moment::kInFlight, Moment::kAfter}) {
+    std::array<int, 21> seen{};
+    std::uint64_t nth = 1;
+    for (bool is_killed = true; is_killed; ++nth) {
+      SCOPED_TRACE(nth);
+      const TestFile file(Numbers(0, 10));
+      const int status = test::RunInChild([&] {
+        auto engine =
+            std::make_unique<test::KillingEngine>(MakeThreadsEngine(8).value(), nth, moment);
+        return AppendWith(file.path(), std::move(engine)) == 2 ? 0 : 1;
+      });
+      is_killed = status == -SIGKILL;
+      ASSERT_TRUE(is_killed || status == 0) << status;
+      ++seen[ExpectACommit(file.path())];
+    }
+    EXPECT_GT(nth, 8U);  // Two commits of at least a write, a sync, a write and a sync.
+    // What is in flight, and what has ended without being waited for, may be there or not.
+    EXPECT_GT(seen[10], 0);
+    EXPECT_GT(seen[15], 0);
+    EXPECT_GT(seen[20], 0);
+  }
+}
+
+TEST(KilledAppendTest, RandomMomentsLeaveTheLastCommit) {
+  std::mt19937_64 random(test::Seed());
+  for (int round = 0; round < 16; ++round) {
+    const TestFile file(Numbers(0, 10));
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      auto engine = round % 2 == 0 ? MakeThreadsEngine(8) : MakeIoEngine(8);
+      ::_exit(AppendWith(file.path(), std::move(engine).value()) == 2 ? 0 : 1);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 10'000));
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    const int status = test::WaitForChild(child);
+    ASSERT_TRUE(status == -SIGKILL || status == 0) << status;
+    const std::uint64_t count = ExpectACommit(file.path());
+    EXPECT_TRUE(status != 0 || count == 20) << "what was promised is there";
+  }
 }
 
 }  // namespace

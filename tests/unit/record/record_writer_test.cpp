@@ -12,7 +12,9 @@
 #include <chrono>
 #include <thread>
 
+#include "child.h"
 #include "faulty_engine.h"
+#include "killing_engine.h"
 #include "libffrecord/format/fingerprint.h"
 #include "seed.h"
 #include "test_file.h"
@@ -217,9 +219,8 @@ TEST(KilledWriterTest, LeavesAWholeFileOrNone) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       const int version = 1 + round % 2;
-      const bool written =
-          WriteWith(folder / "a.ffr", version, MakeIoEngine(kThreadEngineDepth).value());
-      ::_exit(written ? 0 : 1);
+      auto engine = round % 4 < 2 ? MakeThreadsEngine(8) : MakeIoEngine(8);
+      ::_exit(WriteWith(folder / "a.ffr", version, std::move(engine).value()) ? 0 : 1);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
     ASSERT_EQ(::kill(child, SIGKILL), 0);
@@ -232,6 +233,34 @@ TEST(KilledWriterTest, LeavesAWholeFileOrNone) {
     EXPECT_EQ(test::ReadAll(reader.value()).size(), 20U);
   }
   std::cout << whole << " of 100 were done before the kill" << std::endl;
+}
+
+TEST(KilledWriterTest, EveryWriteAndSyncLeavesTheOldFile) {
+  using Moment = test::KillingEngine::Moment;
+  struct Case {
+    int version;
+    Moment moment;
+  };
+  for (const Case& one : {Case{1, Moment::kInFlight}, Case{2, Moment::kBefore},
+                          Case{2, Moment::kInFlight}, Case{2, Moment::kAfter}}) {
+    std::uint64_t nth = 1;
+    for (bool is_killed = true; is_killed; ++nth) {
+      const TempFolder folder;
+      test::WriteFile(folder / "a.ffr", "old");
+      const int status = test::RunInChild([&] {
+        auto engine =
+            std::make_unique<test::KillingEngine>(MakeThreadsEngine(8).value(), nth, one.moment);
+        return WriteWith(folder / "a.ffr", one.version, std::move(engine)) ? 0 : 1;
+      });
+      is_killed = status == -SIGKILL;
+      ASSERT_TRUE(is_killed || status == 0) << status;
+      if (is_killed)
+        EXPECT_EQ(test::ReadFile(folder / "a.ffr"), "old");
+      else
+        EXPECT_EQ(test::ReadAll(OpenOne(folder / "a.ffr").value()).size(), 20U);
+    }
+    EXPECT_GT(nth, 4U);  // Three writes and a sync at least.
+  }
 }
 
 TEST(WriterMemoryTest, DoesNotGrowWithTheNumberOfRecords) {
