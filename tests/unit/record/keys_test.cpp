@@ -183,6 +183,83 @@ TEST(KeysTest, EachCommitAddsItsKeysAndRunsStayFew) {
   ExpectWhole(file.content);
 }
 
+// The keys of each portion in a run of their own, as a writer may do that never merges. Keys are
+// KeyOf(0), KeyOf(1), ... in order, one for each record.
+std::string WithRunsOf(const std::vector<std::uint64_t>& portions) {
+  const test::TempFolder folder;
+  test::MemoryOutput output;
+  V2Header header;
+  header.append_features = V2Header::kKeys;
+  V2Stream stream(output, header, std::span<const std::byte>());
+  EXPECT_TRUE(stream.WriteFront({}));
+  std::vector<KeyRun> runs;
+  for (const std::uint64_t count : portions) {
+    KeyWriter keys({.path = folder / "file.ffr"});
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t index = stream.totals().record_count;
+      EXPECT_TRUE(stream.AddRecord(AsBytes("record"), AsBytes("record")));
+      EXPECT_TRUE(keys.Add(index, AsBytes(KeyOf(index)), stream));
+      EXPECT_TRUE(!stream.segment_is_full() || stream.EndSegment());
+    }
+    EXPECT_TRUE(stream.pending_count() == 0 || stream.EndSegment());
+    EXPECT_TRUE(keys.Finish(stream));
+    const V2Section section = *stream.totals().Find(V2Section::kKeyDirectory);
+    const auto written = DecodeKeyDirectory(
+        AsBytes(output.content).subspan(section.offset_bytes, section.size_bytes),
+        section.offset_bytes);
+    runs.push_back(written.value().front());
+    EXPECT_TRUE(stream.Commit());
+  }
+  stream.ForgetSections(V2Section::kKeyDirectory);
+  EXPECT_TRUE(stream.AddSection(V2Section::kKeyDirectory, EncodeKeyDirectory(runs)));
+  EXPECT_TRUE(stream.Commit());
+  return output.content;
+}
+
+TEST(KeysTest, SixtyFourRunsAreTheMostAndStaySo) {
+  // Such as leave nothing to be merged by size but the last, and such as are merged all at once.
+  std::vector<std::uint64_t> falling(kKeyRunCountMax, 200);
+  falling.back() = 10;
+  for (const auto& portions : {falling, std::vector<std::uint64_t>(kKeyRunCountMax, 10)}) {
+    const test::TempFolder folder;
+    test::WriteFile(folder / "a.ffr", WithRunsOf(portions));
+    ASSERT_EQ(RunCount(test::ReadFile(folder / "a.ffr")), kKeyRunCountMax);
+    std::uint64_t count = 0;
+    for (const std::uint64_t portion : portions) count += portion;
+    for (int round = 0; round < 3; ++round) {
+      auto writer = RecordWriter::Append(folder / "a.ffr", {}).value();
+      for (int i = 0; i <= round; ++i, ++count)
+        ASSERT_TRUE(writer.Write(AsBytes("record"), AsBytes(KeyOf(count))));
+      ASSERT_TRUE(writer.Close());
+
+      const std::string content = test::ReadFile(folder / "a.ffr");
+      EXPECT_LE(RunCount(content), kKeyRunCountMax);
+      EXPECT_EQ(RunCount(content) == kKeyRunCountMax, portions == falling);
+      ExpectWhole(content);
+      const auto reader = OpenRecords(test::InMemory(content), {}).value();
+      for (std::uint64_t i = 0; i < count; i += i + 30 < count ? 7 : 1)  // And all new ones.
+        ASSERT_EQ(Find(reader, KeyOf(i)), i);
+      ASSERT_EQ(Find(reader, KeyOf(count)), std::nullopt);
+    }
+  }
+}
+
+TEST(KeysTest, RunsAndSpillsAreMergedTogether) {
+  // Each commit spills after three keys, and merges with runs of the ones before.
+  KeyedFile file{.pending_max = 3};
+  std::vector<std::vector<std::string>> commits;
+  std::uint64_t count = 0;
+  for (std::uint64_t i = 0; i < 130; ++i) {
+    commits.push_back(Keys(1 + i * 7 % 40, count));
+    count += commits.back().size();
+  }
+  file.Write(commits);
+  const auto reader = OpenRecords(test::InMemory(file.content), {}).value();
+  for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(Find(reader, KeyOf(i)), i);
+  EXPECT_LE(RunCount(file.content), 12U);  // Each at least twice as large as the one behind it.
+  ExpectWhole(file.content);
+}
+
 // Sixteen values, so that runs of equal hashes are long and cross pages.
 std::uint64_t WeakHash(const FileId&, std::span<const std::byte> key) noexcept {
   return (std::to_integer<std::uint64_t>(key.back()) & 15) << 60;
@@ -330,7 +407,11 @@ TEST(KeyDamageTest, ImpossibleDirectoriesAreRefused) {
                                                            {{huge, 1}},
                                                            {{0xffff'ffff'ffff'f000, 1}}})
     EXPECT_EQ(CodeOfSearch(WithDirectory(runs, {{}}), "abc"), ErrorCode::kCorruption);
-  EXPECT_FALSE(DecodeKeyDirectory(std::vector<std::byte>(16 * 65), 1 << 30));
+  const std::vector<KeyRun> most(kKeyRunCountMax, {8192, 1});
+  std::vector<std::byte> too_many = EncodeKeyDirectory(most);
+  EXPECT_TRUE(DecodeKeyDirectory(too_many, 1 << 30));
+  too_many.insert(too_many.end(), too_many.begin(), too_many.begin() + 16);
+  EXPECT_FALSE(DecodeKeyDirectory(too_many, 1 << 30));
   EXPECT_FALSE(DecodeKeyDirectory(std::vector<std::byte>(15), 1 << 30));
 }
 
