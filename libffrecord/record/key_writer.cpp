@@ -182,7 +182,8 @@ KeyWriter::KeyWriter(Options options)
 
 Result<void> KeyWriter::Add(std::uint64_t record_index, std::span<const std::byte> key,
                             V2Stream& stream) {
-  if (block_.size() + V2KeyBlockHeader::kKeyHeadBytes + key.size() > kBlockBytes)
+  const bool descends = block_key_count_ > 0 && record_index <= block_last_index_;
+  if (descends || block_.size() + V2KeyBlockHeader::kKeyHeadBytes + key.size() > kBlockBytes)
     FFR_TRY(WriteBlock(stream));
   if (pending_.size() == pending_max_) {
     FFR_TRY(WriteBlock(stream));
@@ -195,6 +196,7 @@ Result<void> KeyWriter::Add(std::uint64_t record_index, std::span<const std::byt
   entry.size_bytes = key.size() & kKeySizeBytesMax;
   entry.offset_bytes = block_.size() - key.size();
   pending_.push_back(entry);
+  block_last_index_ = record_index;
   ++block_key_count_;
   return {};
 }

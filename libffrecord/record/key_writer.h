@@ -38,8 +38,9 @@ class KeyWriter {
   };
   explicit KeyWriter(Options options);
 
-  // The key of the newest record of `stream`. Requires 1 <= key.size() <= kKeySizeBytesMax, and
-  // that indices ascend. Fails as the stream, or with kIo if the scratch file does.
+  // The key of a record that `stream` has. Requires 1 <= key.size() <= kKeySizeBytesMax. Keys come
+  // in the order of their records, or a new block is begun. Fails as the stream, or with kIo if the
+  // scratch file does.
   Result<void> Add(std::uint64_t record_index, std::span<const std::byte> key, V2Stream& stream);
 
   // Writes what is not yet in `stream`, and the key directory. To be called before each commit.
@@ -58,6 +59,7 @@ class KeyWriter {
   std::vector<KeyRun> runs_;
   std::vector<std::byte> block_;  // Contents of the block to come.
   std::uint32_t block_key_count_ = 0;
+  std::uint64_t block_last_index_ = 0;
   std::vector<KeyEntry> pending_;  // The last block_key_count_ of them have offsets in block_.
   std::optional<ScratchFile> scratch_;
   std::vector<std::uint64_t> spill_counts_;  // Entries of each sorted part of it.

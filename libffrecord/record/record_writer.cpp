@@ -142,6 +142,13 @@ Result<void> RecordWriter::Impl::WriteStored(std::span<const std::byte> raw,
   return Kept(AddRecord(raw, stored, {}));
 }
 
+Result<void> RecordWriter::Impl::WriteKey(std::uint64_t record_index,
+                                          std::span<const std::byte> key) {
+  FFR_ASSERT(keys.has_value());
+  FFR_TRY(Usable());
+  return Kept(keys->Add(record_index, key, stream));
+}
+
 Result<void> RecordWriter::Impl::AddRecord(std::span<const std::byte> raw,
                                            std::span<const std::byte> stored,
                                            std::span<const std::byte> key) {

@@ -85,8 +85,11 @@ struct RecordWriter::Impl {
   // Compresses what follows with this dictionary, of zstd's format.
   Result<void> UseDictionary(std::span<const std::byte> dictionary);
   Result<void> Write(std::span<const std::byte> record, std::span<const std::byte> key);
-  // A record that is stored as its maker stored it; not checked against the schema.
+  // A record that is stored as its maker stored it. Requires that it fits the schema if columns
+  // are copied.
   Result<void> WriteStored(std::span<const std::byte> raw, std::span<const std::byte> stored);
+  // The key of a record that was stored so. Requires keys, and a key of a size that is allowed.
+  Result<void> WriteKey(std::uint64_t record_index, std::span<const std::byte> key);
   // What is new, if anything is. Requires Usable().
   Result<void> Commit();
   Result<WriteSummary> Close();

@@ -1,12 +1,16 @@
 #include <ffrecord/repair.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/record/file_index.h"
 #include "libffrecord/record/file_window.h"
+#include "libffrecord/record/key_rescue.h"
 #include "libffrecord/record/magic_scan.h"
 #include "libffrecord/record/record_writer_impl.h"
 #include "libffrecord/record/repair_source.h"
@@ -15,7 +19,7 @@
 namespace ffrecord {
 namespace {
 
-constexpr Magic kRecordMagic{0xe5, 'R', 'E', 'C'};
+constexpr std::array<Magic, 2> kMagics{{{0xe5, 'R', 'E', 'C'}, {0xe5, 'K', 'E', 'Y'}}};
 
 // What both versions have in common: the account of what is lost.
 class Repair {
@@ -65,8 +69,13 @@ class Repair {
   }
 
   Result<void> Rebuild(Survey survey, const std::filesystem::path& destination);
+  Result<std::unique_ptr<RecordWriter::Impl>> BeginFile(const Survey& survey,
+                                                        const std::filesystem::path& destination);
+  Result<std::uint64_t> KeepWhatBeginsAt(const Survey& survey, std::uint64_t offset,
+                                         RecordWriter::Impl& writer);
   Result<bool> KeepRecordAt(const Survey& survey, std::uint64_t header_offset,
                             RecordWriter::Impl& writer);
+  Result<void> EndKeys(const Survey& survey, RecordWriter::Impl& writer);
   Result<void> Salvage(const std::filesystem::path& destination);
   bool ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocation& location,
                  std::span<const std::byte>& bytes);
@@ -79,38 +88,74 @@ class Repair {
   std::uint64_t next_index_ = 0;
   std::uint64_t kept_end_ = 0;
   std::uint64_t displaced_count_ = 0;
+  std::optional<KeyRescue> keys_;
 };
 
 Result<void> Repair::Rebuild(Survey survey, const std::filesystem::path& destination) {
   report_.format_version = 2;
   report_.record_count_is_known = survey.record_count.has_value();
+  report_.kept_parts = std::move(survey.kept);
   report_.other_losses = std::move(survey.losses);
-  RecordWriter::Options options;
-  options.compress = (survey.header.required_features & V2Header::kZstd) != 0;
-  options.alignment_bytes = survey.header.alignment_bytes;
-  options.replace = options_.replace;
-  options.metadata = survey.metadata;
-  const bool has_dictionary = options.compress && !survey.dictionary_sections.empty();
-  if (has_dictionary) options.dictionary = survey.dictionary_sections.front();
-  WriterInternals internals;
-  internals.pages_per_segment = survey.header.pages_per_segment;
-  const auto writer =
-      FFR_TRY(MakeRecordWriter(destination, survey.schema, options, std::move(internals)));
-  for (std::size_t i = 1; has_dictionary && i < survey.dictionary_sections.size(); ++i)
-    FFR_TRY(writer->UseDictionary(survey.dictionary_sections[i]));
-
-  std::uint64_t at = FindMagic(window_, size_bytes_, kRecordMagic, V2Header::kEncodedSizeBytes);
-  for (; at < size_bytes_; at = FindMagic(window_, size_bytes_, kRecordMagic, at)) {
-    // Behind a damaged record's header the scan goes on: headers that belong to another place or
-    // file do not hold here.
-    at = FFR_TRY(KeepRecordAt(survey, at, *writer)) ? kept_end_ : at + 1;
+  const auto writer = FFR_TRY(BeginFile(survey, destination));
+  if (survey.has_keys) keys_.emplace(window_, size_bytes_, survey.header.file_id);
+  std::uint64_t at = FindMagic(window_, size_bytes_, kMagics, V2Header::kEncodedSizeBytes);
+  for (; at < size_bytes_; at = FindMagic(window_, size_bytes_, kMagics, at)) {
+    at = FFR_TRY(KeepWhatBeginsAt(survey, at, *writer));
     FFR_TRY(Advance(at));
   }
   if (survey.record_count) Lose(*survey.record_count, size_bytes_);
   if (displaced_count_ > 0)
     report_.other_losses.push_back(std::to_string(displaced_count_) +
                                    " records that came again or out of order");
+  if (keys_) FFR_TRY(EndKeys(survey, *writer));
+  for (const std::string& column : survey.copied_columns)
+    report_.rebuilt_parts.push_back("the copy of column " + column);
   Finish(FFR_TRY(writer->Close()));
+  return {};
+}
+
+Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
+    const Survey& survey, const std::filesystem::path& destination) {
+  RecordWriter::Options options;
+  options.compress = (survey.header.required_features & V2Header::kZstd) != 0;
+  options.alignment_bytes = survey.header.alignment_bytes;
+  options.replace = options_.replace;
+  options.metadata = survey.metadata;
+  options.keys = survey.has_keys;
+  options.copied_columns = survey.copied_columns;
+  const bool has_dictionary = options.compress && !survey.dictionary_sections.empty();
+  if (has_dictionary) options.dictionary = survey.dictionary_sections.front();
+  WriterInternals internals;
+  internals.pages_per_segment = survey.header.pages_per_segment;
+  auto writer =
+      FFR_TRY(MakeRecordWriter(destination, survey.schema, options, std::move(internals)));
+  for (std::size_t i = 1; has_dictionary && i < survey.dictionary_sections.size(); ++i)
+    FFR_TRY(writer->UseDictionary(survey.dictionary_sections[i]));
+  return writer;
+}
+
+// Where to go on: behind what is whole. Behind the header of what is damaged the scan goes on:
+// headers that belong to another place or file do not hold here.
+Result<std::uint64_t> Repair::KeepWhatBeginsAt(const Survey& survey, std::uint64_t offset,
+                                               RecordWriter::Impl& writer) {
+  if (FFR_TRY(KeepRecordAt(survey, offset, writer))) return kept_end_;
+  std::optional<std::uint64_t> end;
+  if (keys_) end = FFR_TRY(keys_->TakeBlock(offset, writer));
+  return end.value_or(offset + 1);
+}
+
+Result<void> Repair::EndKeys(const Survey& survey, RecordWriter::Impl& writer) {
+  // What stands between the records lacks nothing if it is as much as the runs list.
+  if (survey.key_count != keys_->found_count()) FFR_TRY(keys_->TakeFromRuns(writer));
+  report_.kept_key_count = keys_->written_count();
+  // Those of pages that are damaged, too, may have been of records that are kept.
+  const std::uint64_t listed_count = survey.key_count.value_or(0);
+  report_.lost_key_count =
+      keys_->damaged_count() + listed_count - std::min(listed_count, keys_->found_count());
+  report_.rebuilt_parts.push_back("the keys: " + std::to_string(report_.kept_key_count));
+  if (report_.lost_key_count > 0)
+    report_.other_losses.push_back(std::to_string(report_.lost_key_count) +
+                                   " of the keys: their records are found by index only");
   return {};
 }
 
@@ -144,7 +189,10 @@ Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_off
     ++displaced_count_;
     return false;
   }
+  // Only a forger writes what does not fit; nothing of it could be copied.
+  if (writer.copies && !survey.schema.Split(raw, writer.fields)) return false;
   FFR_TRY(writer.WriteStored(raw, stored.value()));
+  if (keys_) keys_->NoteKept(record.index, report_.kept_count);
   Lose(record.index, header_offset);
   Keep(offset + record.stored_size_bytes);
   return true;

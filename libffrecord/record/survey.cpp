@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "libffrecord/format/user_metadata.h"
+#include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/format/v2_footer.h"
+#include "libffrecord/format/v2_keys.h"
 #include "libffrecord/record/coalesce.h"
+#include "libffrecord/record/column_copy_writer.h"
 #include "libffrecord/record/magic_scan.h"
 #include "libffrecord/record/v2_commit.h"
 
@@ -28,12 +31,14 @@ class Surveyor {
     const V2Source source{source_, 0, survey_.header.file_id};
     if (auto commit = FFR_TRY(FindNewestCommit(source))) {
       survey_.record_count = commit->footer.record_count;
-      for (const V2Section& section : commit->footer.sections) Take(section);
+      for (const V2Section& section : commit->footer.sections)
+        if (!Take(section)) damaged_types_.push_back(section.type);
+      if (commit->size_bytes == size_bytes_) CountKeys(source, *commit);
     } else {
       survey_.losses.push_back("footer and tail");
     }
     // A commit's list is complete; without one, or with a hole in it, the whole file is searched.
-    if (!survey_.record_count || is_incomplete_) FindSections();
+    if (!survey_.record_count || !damaged_types_.empty()) FindSections();
     Conclude();
     return std::optional<Survey>(std::move(survey_));
   }
@@ -76,11 +81,14 @@ class Surveyor {
 
   // Notes the section if it is whole.
   bool Take(const V2Section& section) {
-    const bool wanted = section.type == V2Section::kSchema ||
-                        section.type == V2Section::kDictionary ||
-                        section.type == V2Section::kMetadata;
-    if (!wanted) return true;
-    if (section.size_bytes > V2Section::kMetadataSizeBytesMax) return false;
+    has_key_directory_ = has_key_directory_ || section.type == V2Section::kKeyDirectory;
+    // These two say only where things were, and are made anew.
+    if (section.type == V2Section::kSegmentDirectory || section.type == V2Section::kKeyDirectory)
+      return true;
+    const bool known =
+        section.type == V2Section::kSchema || section.type == V2Section::kDictionary ||
+        section.type == V2Section::kMetadata || section.type == V2Section::kColumnCopy;
+    if (!known || section.size_bytes > V2Section::kMetadataSizeBytesMax) return false;
     const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
     const bool whole = bytes && SectionCheck(bytes.value(), survey_.header.file_id,
                                              section.offset_bytes) == section.check;
@@ -88,8 +96,21 @@ class Surveyor {
       sections_.insert_or_assign(
           section.offset_bytes,
           std::pair(section.type, std::vector(bytes.value().begin(), bytes.value().end())));
-    is_incomplete_ = is_incomplete_ || !whole;
     return whole;
+  }
+
+  void CountKeys(const V2Source& source, const V2Commit& commit) {
+    survey_.key_count = 0;
+    const V2Section* section = commit.footer.Find(V2Section::kKeyDirectory);
+    if (section == nullptr) return;
+    survey_.key_count.reset();
+    const auto directory = source.FetchSection(*section);
+    if (!directory) return;
+    const auto runs = DecodeKeyDirectory(directory.value().bytes, commit.footer_offset_bytes);
+    if (!runs) return;
+    std::uint64_t count = 0;  // Of at most 64 runs of at most 2^48 keys.
+    for (const KeyRun& run : runs.value()) count += run.entry_count;
+    survey_.key_count = count;
   }
 
   void FindSections() {
@@ -107,37 +128,95 @@ class Surveyor {
 
   // Of several schemas and metadata the last counts: it is of the newest commit.
   void Conclude() {
-    bool has_schema = false;
     for (auto& [offset, section] : sections_) {
       auto& [type, bytes] = section;
       if (type == V2Section::kSchema) {
         auto schema = Schema::Decode(bytes);
         if (schema) survey_.schema = std::move(schema).value();
-        has_schema = bool(schema);
+        has_schema_ = bool(schema);
       } else if (type == V2Section::kMetadata) {
         auto metadata = DecodeMetadata(bytes);
         if (metadata) survey_.metadata = std::move(metadata).value();
+        if (!metadata) damaged_types_.push_back(type);
+      } else if (type == V2Section::kColumnCopy) {
+        column_copies_.push_back(&bytes);
       } else {
         ConcludeDictionary(bytes);
       }
     }
-    V2Header& header = survey_.header;
-    if ((header.append_features & V2Header::kKeys) != 0)
-      survey_.losses.push_back("the keys: records are found by index only");
-    if ((header.append_features & V2Header::kColumnCopies) != 0)
+    if (!header_is_whole_) {
+      survey_.header.required_features = V2Header::kZstd;
+      survey_.header.append_features =
+          (has_key_directory_ ? V2Header::kKeys : 0) |
+          (column_copies_.empty() ? std::uint64_t{0} : V2Header::kColumnCopies);
+    }
+    survey_.has_keys = (survey_.header.append_features & V2Header::kKeys) != 0;
+    ConcludeColumnCopies();
+    Account();
+  }
+
+  // In words.
+  void Account() {
+    const V2Header& header = survey_.header;
+    auto& kept = survey_.kept;
+    auto& losses = survey_.losses;
+    if (has_schema_) kept.push_back("the schema");
+    if (!has_schema_ && (header.required_features & V2Header::kSchema) != 0)
+      losses.push_back("the schema: records are plain bytes now");
+    if (!survey_.metadata.empty()) kept.push_back("the metadata");
+    if (IsDamaged(V2Section::kMetadata))
+      losses.push_back(survey_.metadata.empty() ? "the metadata"
+                                                : "the newest metadata: older ones are kept");
+    const std::size_t dictionaries = survey_.dictionaries.size();
+    if (dictionaries > 0)
+      kept.push_back(dictionaries == 1 ? std::string("the dictionary")
+                                       : std::to_string(dictionaries) + " dictionaries");
+    const bool needs_one = (header.required_features & V2Header::kDictionary) != 0;
+    // A file of which too little was known to train one has none, and says so in its footer.
+    if (IsDamaged(V2Section::kDictionary) ||
+        (needs_one && dictionaries == 0 && !survey_.record_count))
+      losses.push_back("a dictionary, and the records that need it");
+    for (const std::uint32_t type : damaged_types_)
+      if (type > V2Section::kColumnCopy)
+        losses.push_back("a section of type " + std::to_string(type) +
+                         ", which a newer library may know");
+  }
+
+  bool IsDamaged(std::uint32_t type) const {
+    return std::find(damaged_types_.begin(), damaged_types_.end(), type) != damaged_types_.end();
+  }
+
+  // Which columns were copied, only their sections say.
+  void ConcludeColumnCopies() {
+    if ((survey_.header.append_features & V2Header::kColumnCopies) == 0) return;
+    const auto& columns = survey_.schema.columns();
+    std::vector<bool> wanted(columns.size(), false);
+    for (const std::vector<std::byte>* section : column_copies_) {
+      const std::uint64_t head_bytes =
+          std::min<std::uint64_t>(ColumnCopySizeBytes(0), section->size());
+      const auto copy = DecodeColumnCopy(*section, (section->size() - head_bytes) / 16);
+      if (copy && copy.value().column < columns.size()) wanted[copy.value().column] = true;
+    }
+    const bool unknown = IsDamaged(V2Section::kColumnCopy) || column_copies_.empty();
+    std::uint64_t total_bytes = 0;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::uint64_t width = survey_.schema.width_bytes(i);
+      if ((!wanted[i] && !unknown) || width == 0 || width > kCopiedColumnBytesMax ||
+          width > ColumnCopyWriter::kCopiedBytesMax - total_bytes)
+        continue;
+      total_bytes += width;
+      survey_.copied_columns.push_back(columns[i].name);
+    }
+    if (survey_.copied_columns.empty())
       survey_.losses.push_back("the column copies: columns are read out of the records now");
-    if (!header_is_whole_) header.required_features = V2Header::kZstd;
-    if (!has_schema && (header.required_features & V2Header::kSchema) != 0)
-      survey_.losses.push_back("the schema: records are plain bytes now");
-    if (survey_.dictionaries.empty() && (header.required_features & V2Header::kDictionary) != 0)
-      survey_.losses.push_back("the dictionary, and the records that need it");
-    else if (is_incomplete_)
-      survey_.losses.push_back("a section that the footer lists");
+    else if (unknown)
+      survey_.losses.push_back(
+          "which columns were copied: of all that are small enough there are copies now");
   }
 
   void ConcludeDictionary(std::vector<std::byte>& bytes) {
     auto dictionary = ZstdDictionary::Make(bytes);
-    if (!dictionary) return;
+    if (!dictionary) return damaged_types_.push_back(V2Section::kDictionary);
     const auto same = [&](const ZstdDictionary& other) {
       return other.id() == dictionary.value().id();
     };
@@ -151,8 +230,12 @@ class Surveyor {
   const std::uint64_t size_bytes_;
   Survey survey_;
   bool header_is_whole_ = false;
-  bool is_incomplete_ = false;  // The newest footer lists a section that is damaged.
+  bool has_schema_ = false;
+  bool has_key_directory_ = false;
+  // Of sections that the newest footer lists and that are damaged, or whose contents are.
+  std::vector<std::uint32_t> damaged_types_;
   std::map<std::uint64_t, std::pair<std::uint32_t, std::vector<std::byte>>> sections_;  // By place.
+  std::vector<const std::vector<std::byte>*> column_copies_;  // Among them.
 };
 
 }  // namespace

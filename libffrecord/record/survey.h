@@ -24,8 +24,14 @@ struct Survey {
   std::vector<std::vector<std::byte>> dictionary_sections;
   std::vector<ZstdDictionary> dictionaries;  // The same, prepared.
   Metadata metadata;
+  bool has_keys = false;
+  std::vector<std::string> copied_columns;    // Such as can be copied again.
   std::optional<std::uint64_t> record_count;  // Of the newest commit, if there is one.
-  std::vector<std::string> losses;            // For people.
+  // How many keys its runs list; known only if the file ends in that commit.
+  std::optional<std::uint64_t> key_count;
+  // For people: what is as it was; what is not, or not at all.
+  std::vector<std::string> kept;
+  std::vector<std::string> losses;
 };
 
 // Looks for header, commits and sections: where they ought to be, and if something is missing, in

@@ -22,7 +22,14 @@ class RepairReport:
     """Whether the file still says how many records there were. Else what was lost behind the last
     one that is kept is not known."""
     skipped_bytes: int
+    kept_parts: tuple[str, ...]
+    """What stands beside the records and is as it was, in words."""
+    rebuilt_parts: tuple[str, ...]
+    """What was made anew for the records that are kept."""
     other_losses: tuple[str, ...]
+    kept_key_count: int
+    lost_key_count: int
+    """As far as the file says how many there were; some may be of records that are lost too."""
     size_bytes: int
     """Of the new file."""
     fingerprint: str
@@ -42,8 +49,9 @@ def repair(
 ) -> RepairReport:
     """Make a new file of every record that is whole in a damaged one, which is only read.
 
-    Records keep their order and are numbered anew; schema, metadata and compression are kept as far
-    as they can be found. The new file appears whole or not at all.
+    Records keep their order and are numbered anew; schema, metadata, dictionaries and compression
+    are kept as far as they can be found, keys and column copies are made anew. The new file appears
+    whole or not at all.
 
     Args:
         source: one local file, of either version.
@@ -63,6 +71,8 @@ def repair(
         **{
             **found,
             "lost": tuple(found["lost"]),
+            "kept_parts": tuple(found["kept_parts"]),
+            "rebuilt_parts": tuple(found["rebuilt_parts"]),
             "other_losses": tuple(found["other_losses"]),
             "fingerprint": found["fingerprint"].hex(),
         }

@@ -149,6 +149,32 @@ def test_repair_of_a_good_file_makes_another(file: Path, tmp_path: Path) -> None
     assert ffrecord.open(tmp_path / "new.ffr").fingerprint == ffrecord.open(file).fingerprint
 
 
+def test_repair_brings_keys_copies_and_metadata_along_and_says_so(tmp_path: Path) -> None:
+    schema = {"label": "i64", "name": "utf8"}
+    metadata = {"source": b"here"}
+    old, new = tmp_path / "a.ffr", tmp_path / "new.ffr"
+    with ffrecord.Writer(
+        old, schema, key="name", copy_columns=["label"], metadata=metadata
+    ) as writer:
+        for i in range(50):
+            writer.write({"label": i, "name": f"name {i:02}"})
+    content = bytearray(old.read_bytes())
+    content[content.index(b"name 07")] ^= 1  # In the record, not in its key.
+    old.write_bytes(content)
+
+    done = run("ffrecord", "repair", old, new)
+
+    assert done.returncode == 3
+    for line in ("kept: the schema", "kept: the metadata", "made anew: the keys: 49"):
+        assert line in done.stdout
+    assert "made anew: the copy of column label" in done.stdout
+    assert "kept 49 records, lost 1" in done.stdout
+    with ffrecord.open(new) as reader:
+        assert [reader.find(f"name {i:02}") for i in (6, 7, 8)] == [6, None, 7]
+        assert reader.column("label").tolist() == [i for i in range(50) if i != 7]
+        assert reader.metadata() == metadata
+
+
 def test_repair_of_what_is_no_record_file_makes_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.ffr").write_text("no records in here")
     done = run("ffrecord", "repair", tmp_path / "text.ffr", tmp_path / "new.ffr")

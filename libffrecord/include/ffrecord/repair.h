@@ -36,8 +36,15 @@ struct RepairReport {
   // Of the old file, where records are missing: from the end of what was kept before them to the
   // beginning of what was kept behind them.
   std::uint64_t skipped_bytes = 0;
-  std::vector<std::string> other_losses;  // For people: "the schema: ...".
-  std::uint64_t file_size_bytes = 0;      // Of the new file.
+  // For people, what stands beside the records: as it was; made anew for those that are kept; not
+  // or not all there any more, with what that means.
+  std::vector<std::string> kept_parts;     // "the schema"
+  std::vector<std::string> rebuilt_parts;  // "the keys: 300"
+  std::vector<std::string> other_losses;   // "the schema: ..."
+  std::uint64_t kept_key_count = 0;
+  // As far as the file says how many there were; some may be of records that are lost too.
+  std::uint64_t lost_key_count = 0;
+  std::uint64_t file_size_bytes = 0;  // Of the new file.
   std::array<std::byte, 16> fingerprint{};
 
   bool lost_nothing() const noexcept { return lost_count == 0 && other_losses.empty(); }
@@ -54,9 +61,9 @@ struct RepairOptions {
 //
 // Version 2: neither index nor footer is needed. Every record whose own header and checksum hold is
 // kept, found by a scan; alignment, compressed bytes, schema, dictionaries and metadata are kept as
-// far as they can be found. Records are numbered anew. The file's id must be known, from its header
-// or from any tail. Version 1, which has no record headers, needs its tables: what they say is
-// whole is kept.
+// far as they can be found. Records are numbered anew; their keys, and copies of columns, are
+// written anew. The file's id must be known, from its header or from any tail. Version 1, which has
+// no record headers, needs its tables: what they say is whole is kept.
 //
 // The destination appears whole or not at all, as with RecordWriter. Fails with kCorruption if
 // nothing says what the file is, with kNotFound, kConflict or kIo; with kInvalidArgument if the

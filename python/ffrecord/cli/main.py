@@ -98,7 +98,8 @@ def _verdict(report: ffrecord.FileReport) -> list[str]:
 def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
     """Make DESTINATION of what is whole in the damaged file SOURCE; exit 3 if anything is lost.
 
-    Neither index nor footer is needed: every record that is whole is kept, in order.
+    Neither index nor footer is needed: every record that is whole is kept, in order, with its
+    key; schema, metadata, dictionaries and column copies are too.
     """
     with progress_bar("repairing") as show:
         report = ffrecord.repair(source, destination, replace=replace, progress=show)
@@ -112,7 +113,9 @@ def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
 
 def _account(report: ffrecord.RepairReport) -> list[str]:
     """What was kept, and what was not."""
-    lines = [f"lost: {loss}" for loss in report.other_losses]
+    lines = [f"kept: {part}" for part in report.kept_parts]
+    lines += [f"made anew: {part}" for part in report.rebuilt_parts]
+    lines += [f"lost: {loss}" for loss in report.other_losses]
     ranges = [
         f"{first}" if end == first + 1 else f"{first} to {end - 1}" for first, end in report.lost
     ]
