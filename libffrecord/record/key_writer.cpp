@@ -14,6 +14,9 @@ namespace {
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 constexpr std::size_t kSpillBufferEntries = 1024;
 constexpr std::uint64_t kPagesPerRead = 16;
+// With more, 400 MB of pages, what is written between two commits could exceed what readers look
+// through for the older one when the newer never comes (kCommitSearchBytesMax).
+constexpr std::uint64_t kMergedEntriesMax = std::uint64_t{1} << 24;
 
 // Sorted entries that are taken one by one. `current` is null at the end.
 class EntrySource {
@@ -227,9 +230,11 @@ Result<void> KeyWriter::Spill() {
 
 std::vector<KeyRun> KeyWriter::TakeSmallRuns(std::uint64_t entry_count) {
   std::vector<KeyRun> small;
-  while (!runs_.empty() &&
-         (runs_.back().entry_count / 2 < entry_count || runs_.size() + 1 > kKeyRunCountMax)) {
-    entry_count += runs_.back().entry_count;
+  while (!runs_.empty() && entry_count < kMergedEntriesMax) {
+    const std::uint64_t last_count = runs_.back().entry_count;
+    const bool is_small = last_count / 2 < entry_count || runs_.size() + 1 > kKeyRunCountMax;
+    if (!is_small || last_count > kMergedEntriesMax - entry_count) break;
+    entry_count += last_count;
     small.push_back(runs_.back());
     runs_.pop_back();
   }
@@ -249,7 +254,12 @@ Result<void> KeyWriter::Finish(V2Stream& stream) {
     sources.push_back(std::make_unique<SpillSource>(*scratch_, spill_begin, count));
     spill_begin += count * sizeof(KeyEntry);
   }
-  for (const KeyRun& run : TakeSmallRuns(entry_count)) {
+  const std::vector<KeyRun> small_runs = TakeSmallRuns(entry_count);
+  if (runs_.size() == kKeyRunCountMax)
+    return Error{ErrorCode::kInvalidArgument,
+                 path_.string() +
+                     ": there are too many keys to append more; write the records to a new file"};
+  for (const KeyRun& run : small_runs) {
     FFR_ASSERT(read_at_ != nullptr);
     sources.push_back(std::make_unique<RunSource>(read_at_, stream.header().file_id, run));
   }

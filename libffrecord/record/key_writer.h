@@ -21,8 +21,8 @@ namespace ffrecord {
 //
 // Memory: 24 bytes for each key since the last commit, at most 24 MiB: more go, sorted, to a
 // scratch file, from which they are merged (up to 24 KiB for each million keys). What a commit adds
-// is merged with the older runs that are not at least twice as large, so there are at most
-// 48 runs, and each entry is written again at most 48 times. Thread-bound.
+// is merged with the older runs that are not at least twice as large, up to 2^24 entries, so that
+// commits stay near to each other; what would need a 65th run is refused. Thread-bound.
 class KeyWriter {
  public:
   // Reads bytes of the file below its last commit.

@@ -244,6 +244,35 @@ TEST(KeysTest, SixtyFourRunsAreTheMostAndStaySo) {
   }
 }
 
+// Runs that are only listed: what is not merged is not read.
+TEST(KeysTest, LargeRunsAreNotWrittenAgainAndASixtyFifthIsRefused) {
+  constexpr std::uint64_t kLarge = std::uint64_t{1} << 24;
+  const auto runs_after = [&](std::vector<KeyRun> runs, std::uint64_t key_count) {
+    test::MemoryOutput output;
+    V2Stream stream(output, V2Header{}, std::span<const std::byte>());
+    KeyWriter keys(
+        {.path = "keys.ffr", .runs = std::move(runs), .read_at = [](auto, auto) -> Result<void> {
+           return Error{ErrorCode::kCorruption, "a run is read"};
+         }});
+    for (std::uint64_t i = 0; i < key_count; ++i)
+      EXPECT_TRUE(keys.Add(i, AsBytes(KeyOf(i)), stream));
+    const auto finished = keys.Finish(stream);
+    if (!finished) return Result<std::uint64_t>(finished.error());
+    return Result<std::uint64_t>(stream.totals().Find(V2Section::kKeyDirectory)->size_bytes / 16);
+  };
+  EXPECT_EQ(runs_after({{8192, kLarge}}, 10).value(), 2U);
+  EXPECT_EQ(runs_after({{8192, 19}}, 10).error().code, ErrorCode::kCorruption) << "it is merged";
+  // Among 64 the last must be merged, which only a small one can be.
+  std::vector<KeyRun> full(kKeyRunCountMax, {8192, kLarge});
+  const auto refused = runs_after(full, 1);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("too many keys"), std::string::npos);
+  full.back().entry_count = 1000;
+  EXPECT_EQ(runs_after(full, 1).error().code, ErrorCode::kCorruption);
+  full.back().entry_count = kLarge - 1;
+  EXPECT_EQ(runs_after(full, 2).error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST(KeysTest, RunsAndSpillsAreMergedTogether) {
   // Each commit spills after three keys, and merges with runs of the ones before.
   KeyedFile file{.pending_max = 3};
