@@ -5,13 +5,17 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/batch.h>
 #include <ffrecord/ffrecord.h>
 #include <ffrecord/record_reader.h>
 #include <ffrecord/record_writer.h>
+#include <ffrecord/repair.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
 
@@ -38,6 +42,18 @@ struct ffr_writer {
   ffrecord::RecordWriter writer;
 };
 
+struct ffr_metadata {
+  std::vector<std::pair<std::string, std::vector<std::byte>>> values;
+};
+
+struct ffr_report {
+  bool is_whole = false;
+  std::uint64_t record_count = 0;
+  std::uint64_t lost_count = 0;
+  std::vector<std::string> lines;
+  std::vector<ffrecord::IndexRange> lost;
+};
+
 namespace ffrecord::capi {
 
 // Never fails: where there is no memory, an error made in advance says that.
@@ -57,6 +73,12 @@ inline Error NoSuchColumn(std::size_t column, std::size_t count) {
   return {ErrorCode::kOutOfRange, "column " + std::to_string(column) +
                                       " is out of range: there are " + std::to_string(count) +
                                       " columns"};
+}
+
+// Bytes that the caller lends; nothing where they are NULL and should not be.
+inline std::optional<std::span<const std::byte>> Bytes(const void* data, std::size_t size) {
+  if (data == nullptr && size > 0) return std::nullopt;
+  return std::span(static_cast<const std::byte*>(data), size);
 }
 
 // Runs `work`, which returns Result<void>; no exception passes.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -77,6 +78,55 @@ Result<void> GatherColumn(const ffr_batch* batch, std::size_t column, void* dest
   if (destination == nullptr && size > 0)
     return InvalidArgument("read column: no place for the values");
   return batch->batch.GatherFixed(column, {static_cast<std::byte*>(destination), size});
+}
+
+Result<void> FindKeys(const ffr_reader* reader, const ffr_bytes* keys, std::size_t count,
+                      std::uint64_t* indices) {
+  if (reader == nullptr || ((keys == nullptr || indices == nullptr) && count > 0))
+    return InvalidArgument("find records: an argument is NULL");
+  std::vector<std::span<const std::byte>> wanted;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto key = Bytes(keys[i].data, keys[i].size);
+    if (!key) return InvalidArgument("find records: key " + std::to_string(i) + " is NULL");
+    wanted.push_back(*key);
+  }
+  const auto found = FFR_TRY(reader->reader.FindAll(wanted));
+  std::ranges::transform(found, indices,
+                         [](const auto& one) { return one.value_or(FFR_NO_RECORD); });
+  return {};
+}
+
+Result<void> ReadColumn(const ffr_reader* reader, std::size_t column, std::uint64_t first,
+                        std::uint64_t count, void* destination, std::size_t size) {
+  if (reader == nullptr || (destination == nullptr && size > 0))
+    return InvalidArgument("read column: the reader or the place for the values is NULL");
+  const std::size_t column_count = reader->reader.schema().columns().size();
+  if (column >= column_count) return NoSuchColumn(column, column_count);
+  return reader->reader.ReadColumn(column, first, count,
+                                   {static_cast<std::byte*>(destination), size});
+}
+
+Result<void> ReadMetadata(const ffr_reader* reader, std::size_t file, ffr_metadata** metadata) {
+  if (reader == nullptr || metadata == nullptr)
+    return InvalidArgument("read metadata: the reader or the place for it is NULL");
+  Metadata read = FFR_TRY(reader->reader.metadata(file));
+  auto made = std::make_unique<ffr_metadata>();
+  for (auto& [name, value] : read) made->values.emplace_back(name, std::move(value));
+  *metadata = made.release();
+  return {};
+}
+
+Result<void> MetadataAt(const ffr_metadata* metadata, std::size_t position,
+                        ffr_named_bytes* found) {
+  if (metadata == nullptr || found == nullptr)
+    return InvalidArgument("find metadata: it or the place for the value is NULL");
+  if (position >= metadata->values.size())
+    return Error{ErrorCode::kOutOfRange, "metadata value " + std::to_string(position) +
+                                             " is out of range: there are " +
+                                             std::to_string(metadata->values.size())};
+  const auto& [name, value] = metadata->values[position];
+  *found = {name.c_str(), {value.data(), value.size()}};
+  return {};
 }
 
 }  // namespace
@@ -159,4 +209,30 @@ ffr_code ffr_batch_gather(const ffr_batch* batch, size_t column, void* destinati
   return Guarded(error, [&] {
     return ffrecord::capi::GatherColumn(batch, column, destination, destination_size);
   });
+}
+
+ffr_code ffr_reader_find(const ffr_reader* reader, const ffr_bytes* keys, size_t key_count,
+                         uint64_t* indices, ffr_error** error) {
+  return Guarded(error, [&] { return ffrecord::capi::FindKeys(reader, keys, key_count, indices); });
+}
+
+ffr_code ffr_reader_column(const ffr_reader* reader, size_t column, uint64_t first, uint64_t count,
+                           void* destination, size_t destination_size, ffr_error** error) {
+  return Guarded(error, [&] {
+    return ffrecord::capi::ReadColumn(reader, column, first, count, destination, destination_size);
+  });
+}
+
+ffr_code ffr_reader_metadata(const ffr_reader* reader, size_t file, ffr_metadata** metadata,
+                             ffr_error** error) {
+  return Guarded(error, [&] { return ffrecord::capi::ReadMetadata(reader, file, metadata); });
+}
+
+void ffr_metadata_free(ffr_metadata* metadata) { delete metadata; }
+
+size_t ffr_metadata_count(const ffr_metadata* metadata) { return metadata->values.size(); }
+
+ffr_code ffr_metadata_at(const ffr_metadata* metadata, size_t position, ffr_named_bytes* found,
+                         ffr_error** error) {
+  return Guarded(error, [&] { return ffrecord::capi::MetadataAt(metadata, position, found); });
 }

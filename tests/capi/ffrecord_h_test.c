@@ -3,44 +3,7 @@
  * Method: C11 with all warnings, linked with the shared library as an outsider is, in a folder of
  * its own. Prints the first check that fails, exits with 1, and leaves the folder behind. */
 
-#define _POSIX_C_SOURCE 200809L
-
-#include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <ffrecord/ffrecord.h>
-
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, __func__, #condition); \
-      exit(1);                                                                      \
-    }                                                                               \
-  } while (0)
-
-static char folder[512];
-
-static const char* path_of(const char* name) {
-  static char path[1024];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  return path;
-}
-
-/* `code` with the object that came with it: both say `expected`, and the text says `part`. */
-static void check_error(ffr_code code, ffr_code expected, ffr_error* error, const char* part) {
-  CHECK(code == expected);
-  CHECK(error != NULL);
-  CHECK(ffr_error_code(error) == expected);
-  if (strstr(ffr_error_message(error), part) == NULL) {
-    fprintf(stderr, "no \"%s\" in: %s\n", part, ffr_error_message(error));
-    exit(1);
-  }
-  ffr_error_free(error);
-}
+#include "capi_test.h"
 
 static void write_texts(const char* path, const char* const* texts, size_t count) {
   ffr_writer* writer = NULL;
@@ -337,22 +300,6 @@ static void options_grow(void) {
   ffr_writer_options level = {.struct_size = sizeof level, .compression_level = 20};
   code = ffr_writer_create(path_of("level.ffr"), NULL, &level, &writer, &error);
   check_error(code, FFR_INVALID_ARGUMENT, error, "compression_level is 20");
-}
-
-static void make_folder(void) {
-  const char* temporary = getenv("TMPDIR");
-  snprintf(folder, sizeof folder, "%s/ffrecord_h_test-XXXXXX",
-           temporary != NULL ? temporary : "/tmp");
-  CHECK(mkdtemp(folder) != NULL);
-}
-
-static void remove_folder(void) {
-  DIR* entries = opendir(folder);
-  CHECK(entries != NULL);
-  for (const struct dirent* entry; (entry = readdir(entries)) != NULL;)
-    if (entry->d_name[0] != '.') unlink(path_of(entry->d_name));
-  closedir(entries);
-  CHECK(rmdir(folder) == 0);
 }
 
 int main(void) {

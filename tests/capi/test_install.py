@@ -96,6 +96,27 @@ def test_examples_pack_and_read_through_the_shared_library(
     assert read == "record 17: 18 bytes\nrecord 999: 19 bytes\nrecord 17: 18 bytes\n"
 
 
+def test_example_in_c_packs_appends_checks_and_finds(
+    installed: Installed, tmp_path: pathlib.Path
+) -> None:
+    program = tmp_path / "find_by_key"
+    installed.build(EXAMPLES / "find_by_key.c", program, *installed.flags("--cflags", "--libs"))
+
+    def find(key: str, lines: str) -> str:
+        return subprocess.run(
+            [program, tmp_path / "animals.ffr", key],
+            env=os.environ | {"LD_LIBRARY_PATH": str(installed.library)},
+            input=lines,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert find("dog", "cat meow\ndog woof woof\n") == "2 records, whole\nrecord 1: woof woof\n"
+    assert find("cow", "cow moo\n") == "3 records, whole\nrecord 2: moo\n"
+    assert find("owl", "") == "3 records, whole\nno record has the key owl\n"
+
+
 def test_example_tells_a_missing_file(installed: Installed, tmp_path: pathlib.Path) -> None:
     flags = installed.flags("--cflags", "--libs")
     installed.build(EXAMPLES / "read_batch.c", tmp_path / "read_batch", *flags)

@@ -75,6 +75,12 @@ typedef struct ffr_bytes {
   size_t size;
 } ffr_bytes;
 
+// A value of user metadata: any bytes under a name of 1 to 255 bytes.
+typedef struct ffr_named_bytes {
+  const char* name;
+  ffr_bytes value;
+} ffr_named_bytes;
+
 // As in the file: docs/format.md, "Schema".
 enum {
   FFR_BOOL = 1,  // One byte, 0 or 1.
@@ -177,6 +183,41 @@ FFR_EXPORT ffr_code ffr_reader_read(const ffr_reader* reader, const uint64_t* in
 FFR_EXPORT ffr_error* ffr_reader_describe(const ffr_reader* reader, uint64_t index,
                                           ffr_code status);
 
+// 2^64 - 1: what ffr_reader_find gives for a key that no record has.
+#define FFR_NO_RECORD UINT64_MAX
+
+// Finds, for each of `keys`, the record that was written with it, of several the one with the
+// lowest index: fills `key_count` indices. Reads a few pages of each file that has keys.
+//
+// Fails with FFR_CORRUPTION if what had to be looked at is damaged, or as ffr_reader_read.
+FFR_EXPORT ffr_code ffr_reader_find(const ffr_reader* reader, const ffr_bytes* keys,
+                                    size_t key_count, uint64_t* indices, ffr_error** error);
+// Reads the values of one fixed-width column of the records [first, first + count), back to back.
+// Where the file has a copy of the column, nothing else is read.
+//
+// Fails with FFR_OUT_OF_RANGE if there are no such records, with FFR_INVALID_ARGUMENT unless the
+// column is fixed-width and `destination_size` is `count` times the size of a value, and with a
+// record's status if one cannot be read.
+FFR_EXPORT ffr_code ffr_reader_column(const ffr_reader* reader, size_t column, uint64_t first,
+                                      uint64_t count, void* destination, size_t destination_size,
+                                      ffr_error** error);
+
+// What the writer of a file kept with it. Immutable.
+typedef struct ffr_metadata ffr_metadata;
+
+// Reads the metadata of the file number `file` of the list; without values if it has none.
+//
+// Fails with FFR_OUT_OF_RANGE if there is no such file, FFR_CORRUPTION, or as ffr_reader_read.
+FFR_EXPORT ffr_code ffr_reader_metadata(const ffr_reader* reader, size_t file,
+                                        ffr_metadata** metadata, ffr_error** error);
+FFR_EXPORT void ffr_metadata_free(ffr_metadata* metadata);
+FFR_EXPORT size_t ffr_metadata_count(const ffr_metadata* metadata);
+// Fills `found` with the value at `position`, ascending by name; borrowed from the metadata.
+//
+// Fails with FFR_OUT_OF_RANGE if there is none.
+FFR_EXPORT ffr_code ffr_metadata_at(const ffr_metadata* metadata, size_t position,
+                                    ffr_named_bytes* found, ffr_error** error);
+
 FFR_EXPORT void ffr_batch_free(ffr_batch* batch);
 FFR_EXPORT size_t ffr_batch_size(const ffr_batch* batch);
 // The record at `position` of the request; without bytes unless its status is FFR_OK. Requires
@@ -213,6 +254,17 @@ typedef struct ffr_writer_options {
   uint32_t compression_level;  // 1 to 19: zstd for each record that it makes smaller; 0: none.
   uint32_t alignment;          // Of each record in the file, in bytes: 1, 512 or 4096; 0: 1.
   uint32_t replace;            // Not 0: replace a file of that name.
+  uint32_t keys;               // Not 0: records may have keys, by which readers find them.
+  // For many small records that are alike: size in bytes of a zstd dictionary to be trained on the
+  // first of them, 1,024 to 16 MiB; 0: none. Or the bytes of one. Both need a compression_level.
+  uint32_t train_dictionary_size;
+  uint32_t copied_column_count;
+  ffr_bytes dictionary;
+  // Names of columns whose values are kept once more, so that ffr_reader_column reads them alone:
+  // of fixed width, at most 64 bytes each, 512 together.
+  const char* const* copied_columns;
+  const ffr_named_bytes* metadata;  // Kept with the file, 16 MiB in all. No name twice.
+  size_t metadata_count;
 } ffr_writer_options;
 
 // Writes one version 2 file, of any number of records, in constant memory. Nothing is visible under
@@ -226,6 +278,31 @@ typedef struct ffr_writer ffr_writer;
 FFR_EXPORT ffr_code ffr_writer_create(const char* path, const ffr_schema* schema,
                                       const ffr_writer_options* options, ffr_writer** writer,
                                       ffr_error** error);
+typedef struct ffr_append_options {
+  size_t struct_size;
+  uint32_t compression_level;       // 1 to 19, for a file that was begun with compression; 0: 3.
+  uint32_t store_raw;               // Not 0: nothing that is added is compressed.
+  uint64_t commit_interval;         // A commit is made when so many bytes were written since the
+                                    // last: 1 MiB to 64 MiB; 0: 64 MiB.
+  const ffr_named_bytes* metadata;  // In place of the file's; NULL keeps that.
+  size_t metadata_count;
+} ffr_append_options;
+
+// Goes on behind the last record of a local file, in place and by one writer at a time; `options`
+// may be NULL. Each commit is on stable storage before it counts. After a kill the file is as at
+// its last commit; what lies behind that, the next append removes.
+//
+// Fails with FFR_CONFLICT if another writer appends to the file, FFR_INVALID_ARGUMENT if an option
+// is out of range, the file has version 1 or was begun without what an option asks for,
+// FFR_NOT_FOUND, FFR_CORRUPTION, FFR_DENIED, or FFR_IO.
+FFR_EXPORT ffr_code ffr_writer_append(const char* path, const ffr_append_options* options,
+                                      ffr_writer** writer, ffr_error** error);
+// Makes what was appended so far durable, and visible to who opens the file from now on.
+//
+// Fails with FFR_INVALID_ARGUMENT if the file is new, for that is visible after ffr_writer_close;
+// with FFR_IO.
+FFR_EXPORT ffr_code ffr_writer_commit(ffr_writer* writer, ffr_error** error);
+
 // Adds one record, which is copied.
 //
 // Fails with FFR_INVALID_ARGUMENT if it does not fit the schema or has 2^40 bytes or more, with
@@ -235,6 +312,14 @@ FFR_EXPORT ffr_code ffr_writer_write(ffr_writer* writer, const void* data, size_
 // Adds one record made of one value for each column of the schema, in its order. Fails likewise.
 FFR_EXPORT ffr_code ffr_writer_write_fields(ffr_writer* writer, const ffr_bytes* fields,
                                             size_t field_count, ffr_error** error);
+// The same with a key of 1 to 65,535 bytes, which need not be unique; of size 0: without one. Fail
+// likewise, and with FFR_INVALID_ARGUMENT if the key is larger or the file was begun without keys.
+FFR_EXPORT ffr_code ffr_writer_write_keyed(ffr_writer* writer, const void* data, size_t size,
+                                           const void* key, size_t key_size, ffr_error** error);
+FFR_EXPORT ffr_code ffr_writer_write_fields_keyed(ffr_writer* writer, const ffr_bytes* fields,
+                                                  size_t field_count, const void* key,
+                                                  size_t key_size, ffr_error** error);
+// Of an append, those of the old file included.
 FFR_EXPORT uint64_t ffr_writer_record_count(const ffr_writer* writer);
 // Writes the index, syncs, and publishes the file under its name: it is then whole and on stable
 // storage. Nothing but ffr_writer_free may follow.
@@ -242,8 +327,69 @@ FFR_EXPORT uint64_t ffr_writer_record_count(const ffr_writer* writer);
 // Fails with FFR_IO, or with FFR_CONFLICT if the name has come into being meanwhile; what was there
 // before is then untouched.
 FFR_EXPORT ffr_code ffr_writer_close(ffr_writer* writer, ffr_error** error);
-// Without a successful close before, nothing is left of the file.
+// Without a successful close before, nothing is left of a new file, and of an append what was
+// committed.
 FFR_EXPORT void ffr_writer_free(ffr_writer* writer);
+
+// -------------------------------------------------------------------------- Checking and repairing
+
+// Called now and then on the calling thread with bytes done and bytes in all. Returns 0 to go on;
+// else the call ends with FFR_DEADLINE_EXCEEDED. Must return, and not by an exception or longjmp.
+typedef int (*ffr_progress)(void* context, uint64_t done, uint64_t total);
+
+// What a check or a repair has found. Immutable.
+typedef struct ffr_report ffr_report;
+
+FFR_EXPORT void ffr_report_free(ffr_report* report);
+// Not 0 if nothing is wrong with the file; of a repair, if nothing is lost.
+FFR_EXPORT int ffr_report_is_whole(const ffr_report* report);
+// Of the file that was checked; of the new file of a repair.
+FFR_EXPORT uint64_t ffr_report_record_count(const ffr_report* report);
+// Records that a reader would not return; of a repair, those that the new file lacks.
+FFR_EXPORT uint64_t ffr_report_lost_count(const ffr_report* report);
+// In words, each line with its place: what is wrong; of a repair, what was kept, made anew, lost.
+// At most about a hundred; the rest is only counted.
+FFR_EXPORT size_t ffr_report_line_count(const ffr_report* report);
+// Borrowed from the report; NULL if there is no such line.
+FFR_EXPORT const char* ffr_report_line(const ffr_report* report, size_t line);
+// Of a repair: the first thousand ranges [begin, end) of records of the old file that the new one
+// lacks, ascending; so an old index becomes a new one.
+FFR_EXPORT size_t ffr_report_lost_range_count(const ffr_report* report);
+// Fills both.
+//
+// Fails with FFR_OUT_OF_RANGE if there is no such range.
+FFR_EXPORT ffr_code ffr_report_lost_range(const ffr_report* report, size_t range, uint64_t* begin,
+                                          uint64_t* end, ffr_error** error);
+
+typedef struct ffr_verify_options {
+  size_t struct_size;
+  ffr_progress progress;  // NULL: none.
+  void* context;          // For `progress`.
+} ffr_verify_options;
+
+// Reads every byte of a local file once and checks it. What is found is in the report, and is no
+// failure of the call. `options` may be NULL.
+//
+// Fails as ffr_reader_open if the file cannot be opened at all; with FFR_DEADLINE_EXCEEDED.
+FFR_EXPORT ffr_code ffr_verify(const char* path, const ffr_verify_options* options,
+                               ffr_report** report, ffr_error** error);
+
+typedef struct ffr_repair_options {
+  size_t struct_size;
+  uint32_t replace;       // Not 0: replace a file of the destination's name.
+  ffr_progress progress;  // NULL: none.
+  void* context;          // For `progress`.
+} ffr_repair_options;
+
+// Makes a new file of all that is whole in a damaged one, which is only read: records in order with
+// their keys, column copies, schema, dictionaries, metadata. `options` may be NULL.
+//
+// Fails with FFR_CORRUPTION if nothing says what the file is, FFR_CONFLICT if `destination` exists
+// and is not to be replaced, FFR_NOT_FOUND, FFR_INVALID_ARGUMENT if the file needs a newer library,
+// FFR_IO, or FFR_DEADLINE_EXCEEDED; then there is no new file.
+FFR_EXPORT ffr_code ffr_repair(const char* source, const char* destination,
+                               const ffr_repair_options* options, ffr_report** report,
+                               ffr_error** error);
 
 #ifdef __cplusplus
 }
