@@ -230,6 +230,41 @@ TEST(RepairPartsTest, OnlyWhatDamagedPagesHoldIsLost) {
   EXPECT_EQ(repaired.report.rebuilt_parts.size(), 2U);
 }
 
+TEST(RepairPartsTest, WhateverIsDamagedTheNewFileIsWhole) {
+  std::mt19937_64 random(test::Seed());
+  const std::string whole = FileWithAll(200);
+  // Header, schema and dictionary stay, without which this file says nothing.
+  const std::size_t front =
+      PlacesIn(whole).records[0].offset_bytes - V2RecordHeader::kEncodedSizeBytes;
+  for (int round = 0; round < 30; ++round) {
+    SCOPED_TRACE(round);
+    std::string damaged = whole;
+    for (std::uint64_t i = 1 + random() % 6; i > 0; --i) {
+      const std::size_t at = front + random() % (damaged.size() - front);
+      const std::size_t size = std::min<std::size_t>(1 + random() % 300, damaged.size() - at);
+      switch (random() % 4) {
+        case 0:
+          damaged[at] = static_cast<char>(random());
+          break;
+        case 1:
+          damaged.replace(at, size, test::RandomText(size, random));
+          break;
+        case 2:  // What belongs to another place.
+          damaged.replace(at, size, whole.substr(random() % (whole.size() - size), size));
+          break;
+        default:
+          damaged.resize(damaged.size() - size);
+      }
+    }
+    const Repaired repaired(damaged);  // Checks all that is in the new file.
+    EXPECT_LE(repaired.report.kept_count, 200U);
+    EXPECT_EQ(repaired.report.kept_key_count + repaired.WithoutKey().size(),
+              static_cast<std::uint64_t>(std::ranges::count_if(repaired.labels, [](auto label) {
+                return !KeyOf(static_cast<std::uint64_t>(label)).empty();
+              })));
+  }
+}
+
 TEST(RepairPartsTest, DamagedKeyIsTheOnlyOneOfItsBlockThatIsLost) {
   const Places places = PlacesIn(Whole());
   std::string damaged = Whole();
