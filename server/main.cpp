@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/config/notify.h"
 #include "server/config/settings.h"
+#include "server/config/settings_file.h"
 #include "server/service/server.h"
 
 namespace {
@@ -16,7 +18,6 @@ namespace {
 using namespace ffrecord;          // NOLINT: this file is the program.
 using namespace ffrecord::server;  // NOLINT
 
-constexpr int kExitUsage = 2;
 constexpr int kExitEnvironment = 4;
 constexpr std::uint16_t kDefaultPort = 9400;
 // Together with the way out well below the two seconds that a supervisor may rely on.
@@ -45,57 +46,38 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-DiskReader::MakeEngine EngineMaker(Settings::Engine engine) {
-  switch (engine) {
-    case Settings::Engine::kUring:
-      return MakeUringEngine;
-    case Settings::Engine::kThreads:
-      return MakeThreadsEngine;
-    case Settings::Engine::kAuto:
-      break;
-  }
+DiskReader::MakeEngine EngineMaker(const std::string& engine) {
+  if (engine == "io_uring") return MakeUringEngine;
+  if (engine == "threads") return MakeThreadsEngine;
   return MakeIoEngine;
 }
 
-Server::Options::Transport TransportOf(Settings::Transport transport) {
-  switch (transport) {
-    case Settings::Transport::kShm:
-      return Server::Options::Transport::kShm;
-    case Settings::Transport::kTcp:
-      return Server::Options::Transport::kTcp;
-    case Settings::Transport::kAuto:
-      break;
-  }
+Server::Options::Transport TransportOf(const std::string& transport) {
+  if (transport == "shm") return Server::Options::Transport::kShm;
+  if (transport == "tcp") return Server::Options::Transport::kTcp;
   return Server::Options::Transport::kAuto;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  Settings settings;
-  int exit_code = 0;
-  if (!ParseCommandLine(argc, argv, settings, exit_code)) return exit_code;
-  SetUpLog(settings);
-  const sigset_t signals = BlockSignals();
-
-  auto listen = net::Address::Parse(settings.listen, kDefaultPort);
-  if (!listen) return Refuse(kExitUsage, listen.error().message);
-  if (!IsLoopback(listen.value().host) && settings.token_keys.empty()) {
-    if (!settings.insecure)
-      return Refuse(kExitUsage, settings.listen +
-                                    " can be reached from other machines, and there is no "
-                                    "authentication: listen on 127.0.0.1, give --token-keys, or "
-                                    "accept the risk with --insecure");
-    spdlog::warn("event=insecure listen={}", settings.listen);
-  }
-
+// Requires that CheckSettings has found nothing.
+Server::Options OptionsOf(const Settings& settings) {
   Server::Options options;
   options.data = settings.data;
-  options.listen = listen.value();
+  options.listen = net::Address::Parse(settings.listen, kDefaultPort).value();
   options.core_count = settings.cores;
+  options.connection_count_max = settings.connections;
+  options.held_bytes_max = std::uint64_t{settings.inflight_mib} << 20;
   options.transport = TransportOf(settings.transport);
   options.token_keys = settings.token_keys;
   options.make_engine = EngineMaker(settings.io_engine);
+  options.upload_grace = std::chrono::seconds(settings.upload_grace_s);
+  return options;
+}
+
+int Serve(const Settings& settings) {
+  SetUpLog(settings);
+  const sigset_t signals = BlockSignals();
+  const Server::Options options = OptionsOf(settings);
+  if (settings.insecure) spdlog::warn("event=insecure listen={}", settings.listen);
   auto server = Server::Start(options);
   if (!server) return Refuse(kExitEnvironment, server.error().message);
   spdlog::info("event=ready listen={} data={} transports={} auth={} engine={} version={}",
@@ -113,4 +95,23 @@ int main(int argc, char** argv) {
   // What hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.
   if (!is_done) std::_Exit(0);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Command command = ParseCommandLine(argc, argv);
+  switch (command.kind) {
+    case Command::Kind::kServe:
+      return Serve(command.settings);
+    case Command::Kind::kCheckConfig:
+      std::puts("the settings are good");
+      return 0;
+    case Command::Kind::kPrintConfig:
+      (void)std::fputs(PrintSettings(command.settings).c_str(), stdout);
+      return 0;
+    case Command::Kind::kEnd:
+      break;
+  }
+  return command.exit_code;
 }

@@ -4,55 +4,135 @@
 #include <netinet/in.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
 #include <map>
+#include <utility>
+
+#include "libffrecord/net/transport/endpoint.h"
+#include "server/config/setting_table.h"
+#include "server/config/settings_file.h"
 
 namespace ffrecord::server {
+namespace {
 
-bool ParseCommandLine(int argc, char** argv, Settings& settings, int& exit_code) {
+constexpr int kExitUsage = 2;
+constexpr int kExitEnvironment = 4;
+
+std::string FlagOf(std::string_view key) {
+  std::string flag = "--" + std::string(key);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+std::string ShapeOf(const Setting& setting) {
+  std::string shape;
+  for (const std::string_view choice : setting.choices)
+    shape.append(shape.empty() ? "" : "|").append(choice);
+  return shape.empty() ? std::string(setting.shape) : shape;
+}
+
+// What the command line says about settings, as it stands there; the file comes first.
+using Given = std::map<const Setting*, std::string>;
+
+void AddSettings(CLI::App& app, Given& given) {
+  static const Settings kDefaults;
+  for (const Setting& setting : SettingTable()) {
+    const auto keep = [&given, &setting](const std::string& text) { given[&setting] = text; };
+    auto* const option =
+        app.add_option_function<std::string>(FlagOf(setting.key), keep, std::string(setting.help))
+            ->type_name(ShapeOf(setting));
+    const std::string value = PrintValue(kDefaults, setting);
+    if (value != "\"\"") option->default_str(value)->run_callback_for_default(false);
+  }
+}
+
+Result<Settings> Assemble(const std::string& file, const Given& given) {
+  Settings settings;
+  if (!file.empty()) FFR_TRY(ReadSettingsFile(file, settings));
+  for (const auto& [setting, text] : given) {
+    auto assigned = AssignText(settings, *setting, text);
+    if (assigned) continue;
+    Error error = std::move(assigned).error();
+    error.message.replace(0, setting->key.size(), FlagOf(setting->key));
+    return error;
+  }
+  return settings;
+}
+
+Result<void> CheckAddress(const std::string& key, const std::string& text) {
+  constexpr std::uint16_t kNoPort = 0;
+  auto address = net::Address::Parse(text, kNoPort);
+  if (!address) return Error{ErrorCode::kInvalidArgument, key + ": " + address.error().message};
+  return {};
+}
+
+std::string HostOf(const std::string& text) { return net::Address::Parse(text, 0).value().host; }
+
+}  // namespace
+
+Result<void> CheckSettings(const Settings& settings) {
+  if (settings.data.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "no folder for the data: give --data DIR, or data = \"DIR\" in the file"};
+  FFR_TRY(CheckAddress("listen", settings.listen));
+  if (!settings.admin.empty()) FFR_TRY(CheckAddress("admin", settings.admin));
+  if (settings.insecure) return {};
+  if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 settings.listen +
+                     " can be reached from other machines, and there is no authentication: listen "
+                     "on 127.0.0.1, give --token-keys, or accept the risk with --insecure"};
+  if (!settings.admin.empty() && !IsLoopback(HostOf(settings.admin)))
+    return Error{ErrorCode::kInvalidArgument,
+                 settings.admin +
+                     " can be reached from other machines, and the admin port asks nobody for a "
+                     "token: put it on 127.0.0.1, or accept the risk with --insecure"};
+  return {};
+}
+
+Command ParseCommandLine(int argc, char** argv) {
   CLI::App app(
       "The storage daemon of FFRecord: keeps published datasets and checkpoints in one "
       "folder and serves them.");
   app.name("ffrecordd");
-  app.add_option("--data", settings.data, "Folder that holds all data; made if it is missing")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--listen", settings.listen, "Address to serve on")
-      ->capture_default_str()
-      ->type_name("HOST:PORT");
-  app.add_option("--cores", settings.cores, "Event loops; 0 is one for each core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  const std::map<std::string, Settings::Engine> engines{{"auto", Settings::Engine::kAuto},
-                                                        {"io_uring", Settings::Engine::kUring},
-                                                        {"threads", Settings::Engine::kThreads}};
-  app.add_option("--io-engine", settings.io_engine, "How the disk is read (auto)")
-      ->transform(CLI::CheckedTransformer(engines))
-      ->type_name("auto|io_uring|threads");
-  const std::map<std::string, Settings::Transport> transports{{"auto", Settings::Transport::kAuto},
-                                                              {"shm", Settings::Transport::kShm},
-                                                              {"tcp", Settings::Transport::kTcp}};
-  app.add_option("--transport", settings.transport,
-                 "tcp alone, or shared memory for clients of this machine too: if it can be had "
-                 "(auto), or not at all without it (shm)")
-      ->transform(CLI::CheckedTransformer(transports))
-      ->type_name("auto|shm|tcp");
-  app.add_option("--token-keys", settings.token_keys,
-                 "Serve only who has a token made with a key in this file, which only its owner "
-                 "may read (default: whoever connects)")
-      ->type_name("FILE");
-  app.add_option("--log-level", settings.log_level, "What is logged to stderr")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
-      ->capture_default_str();
-  app.add_flag("--insecure", settings.insecure,
+  std::string file;
+  Given given;
+  Command command;
+  bool wants_check = false;
+  bool wants_print = false;
+  app.add_option("--config", file, "File with settings; flags override it")
+      ->type_name("FILE")
+      ->envname("FFRECORD_CONFIG");
+  AddSettings(app, given);
+  bool insecure = false;
+  app.add_flag("--insecure", insecure,
                "Serve without authentication on an address that other machines reach");
+  app.add_flag("--check-config", wants_check, "Check the settings, and end");
+  app.add_flag("--print-config", wants_print, "Print the settings as a file, and end");
   app.set_version_flag("--version", std::string("ffrecordd ") + FFRECORD_VERSION);
   try {
     app.parse(argc, argv);
-    return true;
   } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error) == 0 ? 0 : 2;
-    return false;
+    command.exit_code = app.exit(error) == 0 ? 0 : kExitUsage;
+    return command;
   }
+  auto settings = Assemble(file, given);
+  if (settings) settings.value().insecure = insecure;
+  // What is printed is to be looked at, also when it would not do.
+  Result<void> checked;
+  if (settings && !wants_print) checked = CheckSettings(settings.value());
+  if (!settings || !checked) {
+    const Error& error = settings ? checked.error() : settings.error();
+    (void)std::fprintf(stderr, "ffrecordd: %s\n", error.message.c_str());
+    command.exit_code = error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitEnvironment;
+    return command;
+  }
+  command.settings = std::move(settings).value();
+  command.kind = wants_print   ? Command::Kind::kPrintConfig
+                 : wants_check ? Command::Kind::kCheckConfig
+                               : Command::Kind::kServe;
+  return command;
 }
 
 // Names other than localhost may lead anywhere, whatever they look like.

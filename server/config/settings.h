@@ -4,26 +4,50 @@
 #include <filesystem>
 #include <string>
 
+#include <ffrecord/result.h>
+
 namespace ffrecord::server {
 
-// What a daemon is told at start.
+// What a daemon is told at start: by a file, and by flags, which override it. Each member but the
+// last is one key of the file and one flag of the same name; setting_table.h describes them.
 struct Settings {
-  std::filesystem::path data;
+  std::filesystem::path data;  // Required.
   std::string listen = "127.0.0.1:9400";
+  std::string admin;        // Where to serve metrics and the dashboard; empty: nowhere.
   std::uint32_t cores = 0;  // 0: one event loop for each core.
-  enum class Engine : std::uint8_t { kAuto, kUring, kThreads };
-  Engine io_engine = Engine::kAuto;
+  std::string io_engine = "auto";
   // How clients of this machine may get at bytes; auto: shared memory too, if it can be offered.
-  enum class Transport : std::uint8_t { kAuto, kShm, kTcp };
-  Transport transport = Transport::kAuto;
-  std::filesystem::path token_keys;  // Empty: everybody may do everything.
+  std::string transport = "auto";
+  std::uint32_t connections = 10'000;  // BUSY beyond.
+  std::uint32_t inflight_mib = 64;     // Read and not yet sent, for each core.
+  std::uint32_t upload_grace_s = 600;  // After which a silent upload is collected.
+  std::filesystem::path token_keys;    // Empty: everybody may do everything.
   std::string log_level = "info";
-  bool insecure = false;  // May listen on an address that others reach, without authentication.
+
+  // May listen where others reach it, without authentication. A flag only: no file hides it.
+  bool insecure = false;
 };
 
-// Reads the command line. Returns true to go on; false if the process is to end with `exit_code`,
-// after help, the version or an error has been printed: 0, or 2 for a usage error.
-bool ParseCommandLine(int argc, char** argv, Settings& settings, int& exit_code);
+// What the command line wants done.
+struct Command {
+  enum class Kind : std::uint8_t {
+    kServe,
+    kCheckConfig,  // Nothing more: the settings are good.
+    kPrintConfig,  // The settings, as a file that would make them.
+    kEnd,          // Help, the version or an error has been printed.
+  };
+  Kind kind = Kind::kEnd;
+  int exit_code = 0;  // With kEnd: 0, 2 for a usage error, 4 for a file that cannot be read.
+  Settings settings;
+};
+
+// Reads the command line and the file that --config or $FFRECORD_CONFIG names. Everything that can
+// be told without touching data or network is checked, see CheckSettings.
+Command ParseCommandLine(int argc, char** argv);
+
+// Fails with kInvalidArgument, naming the remedy, if there is no data folder, an address cannot be
+// read, or one can be reached by others who need no token there.
+Result<void> CheckSettings(const Settings& settings);
 
 // Whether `host` can be reached from this machine only.
 bool IsLoopback(const std::string& host);

@@ -22,12 +22,11 @@ namespace ffrecord::server {
 
 // Reads runs for all connections of one thread, through that thread's engine. Thread-bound.
 //
-// Its memory is bounded: what was started and not yet released counts against kHeldBytesMax. Beyond
-// it, who holds nothing may still start one run, so that those who hold much and take nothing off
-// stop nobody.
+// Its memory is bounded: what was started and not yet released counts against held_bytes_max.
+// Beyond it, who holds nothing may still start one run, so that those who hold much and take
+// nothing off stop nobody.
 class DiskReader {
  public:
-  static constexpr std::uint64_t kHeldBytesMax = std::uint64_t{64} << 20;
   static constexpr std::uint32_t kDepth = 256;
 
   using MakeEngine = std::function<Result<std::unique_ptr<IoEngine>>(std::uint32_t depth)>;
@@ -45,15 +44,20 @@ class DiskReader {
     net::EntryStatus status = net::EntryStatus::kOk;
   };
 
-  // `files_count_max`: how many files to keep open.
-  DiskReader(std::unique_ptr<IoEngine> engine, const ExtentStore& extents,
-             std::size_t files_count_max)
-      : engine_(std::move(engine)), files_(extents, files_count_max) {}
+  struct Bounds {
+    std::size_t files_count_max = 0;  // How many files to keep open.
+    std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
+  };
+  DiskReader(std::unique_ptr<IoEngine> engine, const ExtentStore& extents, const Bounds& bounds)
+      : engine_(std::move(engine)),
+        files_(extents, bounds.files_count_max),
+        held_bytes_max_(bounds.held_bytes_max) {}
   ~DiskReader();
 
   std::string_view engine_name() const noexcept { return engine_->name(); }
   std::uint32_t reading_count() const noexcept { return static_cast<std::uint32_t>(reads_.size()); }
-  bool has_room() const noexcept { return held_bytes_ < kHeldBytesMax; }
+  std::uint64_t held_bytes() const noexcept { return held_bytes_; }
+  bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
   // Runs that ended without being read: Poll() will report them.
   bool has_failed() const noexcept { return !failed_.empty(); }
 
@@ -83,6 +87,7 @@ class DiskReader {
 
   std::unique_ptr<IoEngine> engine_;
   OpenFiles files_;
+  const std::uint64_t held_bytes_max_;
   std::uint64_t held_bytes_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
   std::vector<IoRequest*> queued_;  // Not yet taken by the engine.

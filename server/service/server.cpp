@@ -149,7 +149,7 @@ Result<void> Server::Impl::StartWorkers() {
                                     .offers_slabs = local_listener.has_value(),
                                     .token_keys = token_keys ? &*token_keys : nullptr,
                                     .connection_count = connection_count,
-                                    .open_files_max = OpenFilesMax(count)};
+                                    .disk_bounds = {OpenFilesMax(count), options.held_bytes_max}};
   for (std::uint32_t i = 0; i < count; ++i) {
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();

@@ -25,6 +25,8 @@ class Server {
     net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
     std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
     std::uint32_t connection_count_max = 10'000;  // BUSY beyond.
+    // Read and not yet sent, for each event loop.
+    std::uint64_t held_bytes_max = DiskReader::Bounds{}.held_bytes_max;
     // Whether clients of this machine may use shared memory, over a local socket beside TCP: kShm
     // fails to start without it, kAuto goes on and logs why not.
     enum class Transport : std::uint8_t { kAuto, kShm, kTcp };

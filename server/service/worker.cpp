@@ -48,7 +48,7 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
     : around_(surroundings),
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
-      disk_(std::move(engine), surroundings.extents, surroundings.open_files_max),
+      disk_(std::move(engine), surroundings.extents, surroundings.disk_bounds),
       host_{surroundings.catalog,
             surroundings.extents,
             disk_,

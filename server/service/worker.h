@@ -35,7 +35,7 @@ class Worker {
     bool offers_slabs;
     const TokenKeys* token_keys;        // Null: no authentication.
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
-    std::size_t open_files_max;
+    DiskReader::Bounds disk_bounds;
   };
 
   static Result<std::unique_ptr<Worker>> Start(const Surroundings& surroundings,

@@ -21,7 +21,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{NET}/protocol": {f"{LIB}/base"},
     f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},
     f"{NET}/rpc": RPC,
-    "server/config": {f"{LIB}/base"},
+    "server/config": {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"},
     "server/storage": RECORD,
     "server/metadata": RECORD,
     "server/service": RECORD | RPC | {"server/storage", "server/metadata"},
@@ -48,6 +48,8 @@ HOME = {
     "sqlite3.h": "server/metadata",
     "spdlog/": "server",
     "CLI/": "server",
+    "toml++/": "server/config",
+    "httplib.h": "server/service",
     "openssl/": "server",
     "pybind11/": "python/src",
 }

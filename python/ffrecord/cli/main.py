@@ -11,6 +11,7 @@ import click
 
 import ffrecord
 from ffrecord.cli.checkpoint import checkpoint
+from ffrecord.cli.config import config
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
 from ffrecord.cli.doctor import examine, show_findings
 from ffrecord.cli.tokens import make_token, read_key
@@ -212,6 +213,7 @@ def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
 
 
 cli.add_command(topology)
+cli.add_command(config)
 cli.add_command(checkpoint)
 
 

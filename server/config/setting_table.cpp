@@ -1,0 +1,131 @@
+#include "server/config/setting_table.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::array<std::string_view, 3> kEngines{"auto", "io_uring", "threads"};
+constexpr std::array<std::string_view, 3> kTransports{"auto", "shm", "tcp"};
+constexpr std::array<std::string_view, 4> kLogLevels{"debug", "info", "warn", "error"};
+
+constexpr std::array kTable{
+    Setting{"data", &Settings::data, "DIR", "Folder that holds all data; made if it is missing"},
+    Setting{"listen", &Settings::listen, "HOST:PORT", "Address to serve on"},
+    Setting{"admin", &Settings::admin, "HOST:PORT",
+            "Address for metrics, health and the dashboard, over HTTP; empty: none"},
+    Setting{"cores", &Settings::cores, "COUNT", "Event loops; 0 is one for each core", {}, 0, 1024},
+    Setting{"io_engine", &Settings::io_engine, "ENGINE", "How the disk is read", kEngines},
+    Setting{"transport", &Settings::transport, "TRANSPORT",
+            "tcp alone, or shared memory for clients of this machine too: if it can be had (auto), "
+            "or not at all without it (shm)",
+            kTransports},
+    Setting{"connections",
+            &Settings::connections,
+            "COUNT",
+            "Clients at one time; BUSY beyond",
+            {},
+            1,
+            1'000'000},
+    Setting{"inflight_mib",
+            &Settings::inflight_mib,
+            "MIB",
+            "Memory for what is read and not yet sent, for each core",
+            {},
+            1,
+            65'536},
+    Setting{"upload_grace_s",
+            &Settings::upload_grace_s,
+            "SECONDS",
+            "After which an upload that fell silent is collected",
+            {},
+            1,
+            86'400},
+    Setting{"token_keys", &Settings::token_keys, "FILE",
+            "Serve only who has a token made with a key in this file, which only its owner may "
+            "read; empty: whoever connects"},
+    Setting{"log_level", &Settings::log_level, "LEVEL", "What is logged to stderr", kLogLevels},
+};
+
+std::string Joined(std::span<const std::string_view> choices) {
+  std::string text;
+  for (const std::string_view choice : choices)
+    text.append(text.empty() ? "" : ", ").append(choice);
+  return text;
+}
+
+Error Bad(const Setting& setting, const std::string& wanted, const std::string& found) {
+  return Error{ErrorCode::kInvalidArgument,
+               std::string(setting.key) + ": wants " + wanted + ", not " + found};
+}
+
+// A TOML basic string.
+std::string Quoted(std::string_view text) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted.append({'\\', c});
+    } else if (byte < 0x20 || byte == 0x7F) {
+      quoted.append("\\u00").append({kHex[byte >> 4], kHex[byte & 15]});
+    } else {
+      quoted.push_back(c);
+    }
+  }
+  return quoted + '"';
+}
+
+}  // namespace
+
+std::span<const Setting> SettingTable() noexcept { return kTable; }
+
+const Setting* FindSetting(std::string_view key) noexcept {
+  const auto* const found = std::ranges::find(kTable, key, &Setting::key);
+  return found == kTable.end() ? nullptr : found;
+}
+
+Result<void> Assign(Settings& settings, const Setting& setting, const SettingValue& value) {
+  if (const auto* const number = std::get_if<Setting::Number>(&setting.member)) {
+    const std::string wanted =
+        "a whole number from " + std::to_string(setting.min) + " to " + std::to_string(setting.max);
+    const auto* const given = std::get_if<std::int64_t>(&value);
+    if (given == nullptr) return Bad(setting, wanted, Quoted(std::get<std::string>(value)));
+    if (*given < setting.min || *given > setting.max)
+      return Bad(setting, wanted, std::to_string(*given));
+    settings.*(*number) = static_cast<std::uint32_t>(*given);
+    return {};
+  }
+  const auto* const given = std::get_if<std::string>(&value);
+  if (given == nullptr) return Bad(setting, "a text", std::to_string(std::get<1>(value)));
+  if (!setting.choices.empty() &&
+      std::ranges::find(setting.choices, *given) == setting.choices.end())
+    return Bad(setting, "one of " + Joined(setting.choices), Quoted(*given));
+  if (const auto* const path = std::get_if<Setting::Path>(&setting.member))
+    settings.*(*path) = *given;
+  else
+    settings.*std::get<Setting::Text>(setting.member) = *given;
+  return {};
+}
+
+Result<void> AssignText(Settings& settings, const Setting& setting, const std::string& text) {
+  if (!std::holds_alternative<Setting::Number>(setting.member))
+    return Assign(settings, setting, text);
+  std::int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, number);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return Assign(settings, setting, text);
+  return Assign(settings, setting, number);
+}
+
+std::string PrintValue(const Settings& settings, const Setting& setting) {
+  if (const auto* const number = std::get_if<Setting::Number>(&setting.member))
+    return std::to_string(settings.*(*number));
+  if (const auto* const path = std::get_if<Setting::Path>(&setting.member))
+    return Quoted((settings.*(*path)).string());
+  return Quoted(settings.*std::get<Setting::Text>(setting.member));
+}
+
+}  // namespace ffrecord::server
