@@ -20,6 +20,7 @@ using namespace ffrecord::server;  // NOLINT
 
 constexpr int kExitEnvironment = 4;
 constexpr std::uint16_t kDefaultPort = 9400;
+constexpr std::uint16_t kDefaultAdminPort = 9401;
 // Together with the way out well below the two seconds that a supervisor may rely on.
 constexpr auto kDrainTime = std::chrono::milliseconds(1200);
 
@@ -63,6 +64,9 @@ Server::Options OptionsOf(const Settings& settings) {
   Server::Options options;
   options.data = settings.data;
   options.listen = net::Address::Parse(settings.listen, kDefaultPort).value();
+  if (!settings.admin.empty())
+    options.admin = net::Address::Parse(settings.admin, kDefaultAdminPort).value();
+  options.version = FFRECORD_VERSION;
   options.core_count = settings.cores;
   options.connection_count_max = settings.connections;
   options.held_bytes_max = std::uint64_t{settings.inflight_mib} << 20;
@@ -80,10 +84,11 @@ int Serve(const Settings& settings) {
   if (settings.insecure) spdlog::warn("event=insecure listen={}", settings.listen);
   auto server = Server::Start(options);
   if (!server) return Refuse(kExitEnvironment, server.error().message);
-  spdlog::info("event=ready listen={} data={} transports={} auth={} engine={} version={}",
+  const auto admin = server.value()->admin_address();
+  spdlog::info("event=ready listen={} data={} transports={} auth={} admin={} engine={} version={}",
                server.value()->address().ToString(), settings.data.string(),
                server.value()->transports(), settings.token_keys.empty() ? "none" : "tokens",
-               server.value()->engine_name(), FFRECORD_VERSION);
+               admin ? admin->ToString() : "none", server.value()->engine_name(), FFRECORD_VERSION);
 
   NotifyServiceManager("READY=1");
   int signal = 0;

@@ -71,6 +71,7 @@ class BatchReads::Frame {
 };
 
 BatchReads::~BatchReads() {
+  metrics_.batches.Remove(batches_.size());
   // What landed and was never sent. What is still being read the worker releases when it lands.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
@@ -100,6 +101,7 @@ void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
                        ? Clock::time_point::max()
                        : batch.arrived + std::chrono::milliseconds(request.deadline_ms);
   batches_.emplace(next_batch_++, std::move(batch));
+  metrics_.batches.Add();
 }
 
 void BatchReads::Cancel(std::uint64_t request_id) {
@@ -134,8 +136,13 @@ bool BatchReads::Start() {
              batch.is_cancelled ? EntryStatus::kCancelled : EntryStatus::kDeadline);
         continue;
       }
-      if (*held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes) return false;
-      if (*held_bytes_ > 0 && !disk_.has_room()) return true;
+      const bool is_window_full = *held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes;
+      if (is_window_full || (*held_bytes_ > 0 && !disk_.has_room())) {
+        if (reading_count_ == 0 && !batch.stalled) batch.stalled = now;
+        return !is_window_full;
+      }
+      if (batch.stalled) batch.stalled_time += now - *std::exchange(batch.stalled, std::nullopt);
+      ++reading_count_;
       batch.runs[batch.next_run].state = RunState::kReading;
       *held_bytes_ += run.size_bytes;
       disk_.Start({connection_, number, batch.next_run}, run,
@@ -180,6 +187,7 @@ void BatchReads::Take(DiskReader::Landed landed) {
   const auto found = batches_.find(landed.ticket.batch);
   FFR_ASSERT(found != batches_.end());  // A batch does not end before all its runs have landed.
   Batch& batch = found->second;
+  --reading_count_;
   const std::uint32_t run = landed.ticket.run;
   batch.ended = Clock::now();
   if (landed.status != EntryStatus::kOk) {
@@ -237,13 +245,15 @@ Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload)
       ++entry;
       continue;
     }
-    FFR_TRY(SendDone(batch, endpoint));
+    FFR_TRY(SendDone(batch, endpoint, payload));
     entry = batches_.erase(entry);
+    metrics_.batches.Remove();
   }
   return {};
 }
 
-Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint) {
+Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint,
+                                  OutgoingPayload& payload) {
   net::BatchDone done;
   for (std::size_t i = 0; i < batch.plan.statuses.size(); ++i) {
     if (batch.plan.statuses[i] == EntryStatus::kOk) {
@@ -255,10 +265,31 @@ Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint) {
   }
   if (done.failed_count > 0) done.statuses = batch.plan.statuses;
   done.queue_us = Microseconds(batch.arrived, batch.started);
-  done.disk_us = Microseconds(batch.started, batch.ended);
+  done.disk_us = Microseconds(batch.started, batch.ended - batch.stalled_time);
+  done.grant_us = Microseconds({}, Clock::time_point(batch.stalled_time));
   done.send_us = Microseconds(batch.ended, Clock::now());
+  Measure(batch, done, endpoint.transport(), payload);
   return endpoint.Send(MakeHeader(net::ReplyTo(net::FrameType::kBatchRead), batch.request_id),
                        done.Encode(), {});
+}
+
+void BatchReads::Measure(const Batch& batch, const net::BatchDone& done, std::string_view transport,
+                         OutgoingPayload& payload) {
+  for (const net::EntryStatus status : batch.plan.statuses)
+    metrics_.entries[static_cast<std::size_t>(status)].Add();
+  metrics_.read_bytes[WorkerMetrics::TransportIndex(transport)].Add(done.size_bytes);
+  metrics_.read.queue.Observe(batch.started - batch.arrived);
+  metrics_.read.disk.Observe(batch.ended - batch.started - batch.stalled_time);
+  metrics_.read.grant.Observe(batch.stalled_time);
+  // Let go of when all payload before it has left.
+  payload.Add(std::shared_ptr<const void>(nullptr,
+                                          [read = &metrics_.read, arrived = batch.arrived,
+                                           ended = batch.ended](const void*) {
+                                            const auto now = Clock::now();
+                                            read->network.Observe(now - ended);
+                                            read->whole.Observe(now - arrived);
+                                          }),
+              0);
 }
 
 }  // namespace ffrecord::server

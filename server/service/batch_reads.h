@@ -3,7 +3,10 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -13,6 +16,7 @@
 #include "libffrecord/net/transport/slab.h"
 #include "server/service/batch_plan.h"
 #include "server/service/disk_reader.h"
+#include "server/service/metrics.h"
 #include "server/service/outgoing_payload.h"
 
 namespace ffrecord::server {
@@ -27,7 +31,9 @@ class BatchReads {
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
   using Clock = std::chrono::steady_clock;
 
-  BatchReads(DiskReader& disk, std::uint64_t connection) : disk_(disk), connection_(connection) {}
+  // `metrics` outlives this, and the payload that it has sent.
+  BatchReads(DiskReader& disk, std::uint64_t connection, WorkerMetrics& metrics)
+      : disk_(disk), connection_(connection), metrics_(metrics) {}
   ~BatchReads();
   BatchReads(const BatchReads&) = delete;
   BatchReads& operator=(const BatchReads&) = delete;
@@ -67,6 +73,9 @@ class BatchReads {
     Clock::time_point arrived;
     Clock::time_point started;
     Clock::time_point ended;  // The last run landed.
+    // Since when nothing is being read, for the client takes nothing off; and all such times.
+    std::optional<Clock::time_point> stalled;
+    Clock::duration stalled_time{};
     Clock::time_point deadline;
   };
   class Frame;
@@ -75,11 +84,15 @@ class BatchReads {
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
   Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
-  Result<void> SendDone(const Batch& batch, net::Endpoint& endpoint);
+  Result<void> SendDone(const Batch& batch, net::Endpoint& endpoint, OutgoingPayload& payload);
+  void Measure(const Batch& batch, const net::BatchDone& done, std::string_view transport,
+               OutgoingPayload& payload);
   void Release(std::uint32_t size_bytes);
 
   DiskReader& disk_;
   const std::uint64_t connection_;
+  WorkerMetrics& metrics_;
+  std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;
   // Of this connection; shared with the buffers on their way out, which may outlive it here.

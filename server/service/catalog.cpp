@@ -365,6 +365,7 @@ Result<void> Catalog::Remove(const net::Delete& request) {
 }
 
 void Catalog::AddReferences(const std::string& name, const DatasetManifest& manifest) {
+  name_count_.fetch_add(1, std::memory_order_relaxed);
   const auto holder = std::make_shared<const std::string>(name);
   const std::lock_guard lock(holders_mutex_);
   for (const ManifestFile& file : manifest.files) {
@@ -390,6 +391,7 @@ std::vector<bool> Catalog::Holds(std::string_view prefix, std::span<const Extent
 }
 
 void Catalog::DropReferences(const std::string& name, const DatasetManifest& manifest) {
+  name_count_.fetch_sub(1, std::memory_order_relaxed);
   const std::lock_guard lock(holders_mutex_);
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestExtent& extent : file.extents) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -56,6 +57,8 @@ class Catalog {
                                                const Options& options);
 
   const Report& report() const noexcept { return report_; }
+
+  std::uint64_t name_count() const noexcept { return name_count_.load(std::memory_order_relaxed); }
 
   // A writer for the extent, its upload on record; none if it is sealed already. Fails with
   // kConflict if an extent of that id has another size, with kIo.
@@ -128,6 +131,7 @@ class Catalog {
   ExtentStore& extents_;
   const Options options_;
   Report report_;
+  std::atomic<std::uint64_t> name_count_{0};  // Of those with a sound manifest.
 
   std::mutex mutex_;  // Of all below, and of each read-decide-commit.
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> references_;  // By live manifests.

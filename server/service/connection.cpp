@@ -35,7 +35,7 @@ Connection::Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::
     : host_(host),
       id_(id),
       endpoint_(std::move(endpoint)),
-      reads_(host.disk, id),
+      reads_(host.disk, id, host.metrics),
       progress_(Clock::now()) {}
 
 // --- Turns ---------------------------------------------------------------------------------------
@@ -141,6 +141,8 @@ Result<void> Connection::TakeFrame() {
     is_closing_ = true;
     return SendError(header.request_id, expired);
   }
+  if (const auto type = static_cast<std::size_t>(header.type); type < host_.metrics.requests.size())
+    host_.metrics.requests[type].Add();
   switch (header.type) {
     case FrameType::kHello:
       return TakeHello(header);
@@ -192,6 +194,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   if (auto admitted = Admit(hello); !admitted) {
     is_closing_ = true;
     fault_ = "no valid token";
+    host_.metrics.tokens_refused.Add();
     return SendError(header.request_id, admitted.error());
   }
   has_greeted_ = true;
@@ -253,7 +256,10 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
   const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
   if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
     return SendError(header.request_id, allowed.error());
-  if (reads_.count() >= kBatchCountMax) return SendBusy(header.request_id);
+  if (reads_.count() >= kBatchCountMax) {
+    host_.metrics.busy_batches.Add();
+    return SendBusy(header.request_id);
+  }
   std::shared_ptr<const net::RemoteSlab> slab;
   if (batch.slab_id != 0) {
     if (batch.slab_id <= slabs_.size()) slab = slabs_[batch.slab_id - 1];
@@ -340,7 +346,10 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
   put_->next_offset_bytes += header.payload_size_bytes;
   ++put_data_count_;
   return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
-    jobs_.push_back({sent.request_id, true, [put, buffer]() -> Reply {
+    jobs_.push_back({sent.request_id, true,
+                     [put, buffer, arrived = Clock::now(), &metrics = host_.metrics]() -> Reply {
+                       const auto begin = Clock::now();
+                       put->queue_time += begin - arrived;
                        Reply silent;
                        silent.is_silent = true;
                        if (put->error) return silent;  // Was told when it happened.
@@ -350,7 +359,11 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
                          return ErrorReplyOf(*put->error);
                        }
                        auto appended = put->writer->Append(*buffer);
-                       if (appended) return silent;
+                       put->write_time += Clock::now() - begin;
+                       if (appended) {
+                         metrics.written_bytes.Add(buffer->size());
+                         return silent;
+                       }
                        put->error = std::move(appended).error();
                        put->writer.reset();
                        return ErrorReplyOf(*put->error);
@@ -365,17 +378,27 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
   if (!put_ || seal.id != put_->begin.id)
     return OutOfPlace("PUT_SEAL for an extent that is not open");
   auto put = std::exchange(put_, nullptr);
-  return AddJob(header, [put = std::move(put), seal, &host = host_]() -> Reply {
-    if (put->error) return ErrorReplyOf(*put->error);
-    if (put->writer) {
-      auto sealed = host.catalog.Seal(*put->writer, seal);
-      put->writer.reset();
-      return sealed ? EmptyReply(FrameType::kPutSeal) : ErrorReplyOf(sealed.error());
-    }
-    const ExtentPtr extent = host.extents.Find(seal.id);
-    if (extent && extent->xxh3 == seal.xxh3) return EmptyReply(FrameType::kPutSeal);
-    return ErrorReplyOf({ErrorCode::kConflict, "the extent is sealed with other bytes"});
-  });
+  return AddJob(
+      header, [put = std::move(put), seal, &host = host_, arrived = Clock::now()]() -> Reply {
+        if (put->error) return ErrorReplyOf(*put->error);
+        if (put->writer) {
+          const auto begin = Clock::now();
+          auto sealed = host.catalog.Seal(*put->writer, seal);
+          const auto end = Clock::now();
+          const auto checksum_time = put->writer->checksum_time();
+          put->writer.reset();
+          put->write_time += end - begin;
+          WorkerMetrics::WriteStages& stages = host.metrics.write;
+          stages.queue.Observe(put->queue_time + (begin - arrived));
+          stages.checksum.Observe(checksum_time);
+          stages.disk.Observe(put->write_time - checksum_time);
+          stages.whole.Observe(end - put->begun);
+          return sealed ? EmptyReply(FrameType::kPutSeal) : ErrorReplyOf(sealed.error());
+        }
+        const ExtentPtr extent = host.extents.Find(seal.id);
+        if (extent && extent->xxh3 == seal.xxh3) return EmptyReply(FrameType::kPutSeal);
+        return ErrorReplyOf({ErrorCode::kConflict, "the extent is sealed with other bytes"});
+      });
 }
 
 // --- Names ---------------------------------------------------------------------------------------
@@ -449,7 +472,10 @@ Result<void> Connection::Refuse(const FrameHeader& header, Error error) {
 // --- Jobs and replies ----------------------------------------------------------------------------
 
 Result<void> Connection::AddJob(const FrameHeader& header, Work work) {
-  if (jobs_.size() - put_data_count_ >= kJobCountMax) return SendBusy(header.request_id);
+  if (jobs_.size() - put_data_count_ >= kJobCountMax) {
+    host_.metrics.busy_jobs.Add();
+    return SendBusy(header.request_id);
+  }
   jobs_.push_back({header.request_id, false, std::move(work)});
   if (jobs_.size() == 1) StartJob();
   return {};
@@ -468,11 +494,17 @@ void Connection::FinishJob(Reply reply) {
 }
 
 Result<void> Connection::SendReply(std::uint64_t request_id, Reply reply) {
+  if (reply.type == FrameType::kError && !reply.body.empty()) CountError(reply.body[0]);
   const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(reply.payload));
   const std::span<const std::byte> piece(*payload);
   FFR_TRY(endpoint_->Send(MakeHeader(reply.type, request_id), reply.body, {&piece, 1}));
   if (!piece.empty()) payload_.Add(payload, piece.size());
   return {};
+}
+
+void Connection::CountError(std::byte code) {
+  const auto index = std::to_integer<std::size_t>(code);
+  if (index < host_.metrics.errors.size()) host_.metrics.errors[index].Add();
 }
 
 Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
@@ -481,6 +513,7 @@ Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
 }
 
 Result<void> Connection::SendError(std::uint64_t request_id, const Error& error) {
+  CountError(static_cast<std::byte>(error.code));
   return SendBody(FrameType::kError, request_id, net::FromError(error).Encode());
 }
 

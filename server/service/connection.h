@@ -19,6 +19,7 @@
 #include "server/service/batch_reads.h"
 #include "server/service/catalog.h"
 #include "server/service/job_pool.h"
+#include "server/service/metrics.h"
 #include "server/service/outgoing_payload.h"
 #include "server/service/tokens.h"
 
@@ -58,6 +59,7 @@ class Connection {
     DiskReader& disk;
     JobPool& jobs;
     std::uint64_t epoch;
+    WorkerMetrics& metrics;
     bool offers_slabs;            // On the local socket.
     const TokenKeys* token_keys;  // Null: everybody may do everything.
     // Runs `work` in the connection's lane, then gives its reply to FinishJob of the connection.
@@ -97,6 +99,10 @@ class Connection {
     std::uint64_t next_offset_bytes = 0;  // The loop's.
     std::optional<ExtentWriter> writer;   // The jobs'. None: sealed already, or failed.
     std::optional<Error> error;           // The jobs'. The first failure, which stays.
+    // The jobs'. When it began, how long it waited for a thread, and how long it was written.
+    Clock::time_point begun = Clock::now();
+    Clock::duration queue_time{};
+    Clock::duration write_time{};
   };
   struct Job {
     std::uint64_t request_id;
@@ -142,6 +148,7 @@ class Connection {
                         std::span<const std::byte> body);
   Result<void> SendError(std::uint64_t request_id, const Error& error);
   Result<void> SendBusy(std::uint64_t request_id);
+  void CountError(std::byte code);
 
   const Host& host_;
   const std::uint64_t id_;

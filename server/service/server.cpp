@@ -1,12 +1,14 @@
 #include "server/service/server.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,9 +24,12 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/messages.h"
+#include "server/service/admin_server.h"
 #include "server/service/connection_count.h"
 #include "server/service/frames.h"
 #include "server/service/job_pool.h"
+#include "server/service/metrics.h"
+#include "server/service/metrics_text.h"
 #include "server/service/tokens.h"
 #include "server/service/worker.h"
 
@@ -42,6 +47,8 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::uint32_t kRetryAfterMs = 1000;
 // Lines of one kind in the log at start; the count is told as well.
 constexpr std::size_t kExamplesMax = 10;
+// On the dashboard; the count of all is a metric.
+constexpr std::uint32_t kDatasetsShown = 200;
 
 Result<UniqueFd> LockFolder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0750) == 0) {
@@ -94,6 +101,9 @@ struct Server::Impl {
       : options(std::move(given)), listener(std::move(at)) {}
   ~Impl();
 
+  Result<void> StartAdmin();
+  MetricsView View() const;
+  Result<std::string> DatasetsJson();
   Result<void> Open();
   Result<void> StartWorkers();
   Result<void> ListenLocally(std::uint64_t epoch);
@@ -113,15 +123,85 @@ struct Server::Impl {
   std::unique_ptr<ExtentStore> extents;
   std::unique_ptr<Catalog> catalog;
   std::string engine_name;
+  // What is above is there, and stays, once this is not kStarting: the admin server's word.
+  enum class State : std::uint8_t { kStarting, kReady, kDraining };
+  std::atomic<State> state{State::kStarting};
+  const Clock::time_point started = Clock::now();
+  std::vector<std::unique_ptr<WorkerMetrics>> metrics;  // One for each worker.
+  Counter connections_refused;
   ConnectionCount connection_count;
   std::atomic<bool> is_collecting{false};
   std::unique_ptr<JobPool> jobs;
   std::vector<std::unique_ptr<Worker>> workers;
+  std::unique_ptr<AdminServer> admin;
   std::thread acceptor;
   // The acceptor's own:
   std::size_t next_worker = 0;
   bool is_paused = false;  // Descriptors are exhausted.
 };
+
+// --- What operators look at ----------------------------------------------------------------------
+
+Result<void> Server::Impl::StartAdmin() {
+  if (!options.admin) return {};
+  AdminServer::Pages pages;
+  pages.metrics = [this] { return MetricsText(View()); };
+  pages.datasets = [this] { return DatasetsJson(); };
+  pages.not_ready = [this]() -> std::string {
+    switch (state.load(std::memory_order_acquire)) {
+      case State::kStarting:
+        return "starting";
+      case State::kDraining:
+        return "draining";
+      case State::kReady:
+        break;
+    }
+    return "";
+  };
+  admin = FFR_TRY(AdminServer::Start(*options.admin, std::move(pages)));
+  return {};
+}
+
+MetricsView Server::Impl::View() const {
+  MetricsView view;
+  view.version = options.version;
+  view.uptime = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
+  view.is_authenticated = !options.token_keys.empty();
+  view.connection_count_max = options.connection_count_max;
+  struct statvfs disk {};
+  if (::statvfs(options.data.c_str(), &disk) == 0) {
+    view.disk_free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+    view.disk_size_bytes = std::uint64_t{disk.f_blocks} * disk.f_frsize;
+  }
+  const State now = state.load(std::memory_order_acquire);
+  view.state = now == State::kReady ? "ready" : now == State::kDraining ? "draining" : "starting";
+  if (now == State::kStarting) return view;
+  view.engine = engine_name;
+  view.held_bytes_max = options.held_bytes_max * workers.size();
+  view.connections_refused = connections_refused.value();
+  view.dataset_count = catalog->name_count();
+  view.extent_count = extents->totals().extent_count;
+  view.extent_bytes = extents->totals().size_bytes;
+  view.workers = metrics;
+  return view;
+}
+
+// Names have no characters that JSON would want escaped.
+Result<std::string> Server::Impl::DatasetsJson() {
+  if (state.load(std::memory_order_acquire) == State::kStarting)
+    return Error{ErrorCode::kUnavailable, "starting"};
+  // What names there are only a token tells.
+  if (token_keys) return Error{ErrorCode::kDenied, "names are told to those with tokens only"};
+  const auto listed = FFR_TRY(catalog->List({kDatasetsShown, "", ""}));
+  std::string json = "{\"datasets\": [";
+  for (const auto& entry : listed.entries)
+    json += fmt::format("{}{{\"name\": \"{}\", \"size_bytes\": {}, \"file_count\": {}}}",
+                        json.ends_with('[') ? "" : ", ", entry.name, entry.size_bytes,
+                        entry.file_count);
+  return json + (listed.more ? "], \"more\": true}" : "], \"more\": false}");
+}
+
+// --- Start and stop ------------------------------------------------------------------------------
 
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
@@ -142,20 +222,24 @@ Result<void> Server::Impl::StartWorkers() {
   std::random_device random;
   const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
   FFR_TRY(ListenLocally(epoch));
-  const Worker::Surroundings around{.catalog = *catalog,
-                                    .extents = *extents,
-                                    .jobs = *jobs,
-                                    .epoch = epoch,
-                                    .offers_slabs = local_listener.has_value(),
-                                    .token_keys = token_keys ? &*token_keys : nullptr,
-                                    .connection_count = connection_count,
-                                    .disk_bounds = {OpenFilesMax(count), options.held_bytes_max}};
+  const DiskReader::Bounds bounds{OpenFilesMax(count), options.held_bytes_max};
+  for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
+    const Worker::Surroundings around{.catalog = *catalog,
+                                      .extents = *extents,
+                                      .jobs = *jobs,
+                                      .epoch = epoch,
+                                      .metrics = *metrics[i],
+                                      .offers_slabs = local_listener.has_value(),
+                                      .token_keys = token_keys ? &*token_keys : nullptr,
+                                      .connection_count = connection_count,
+                                      .disk_bounds = bounds};
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();
     workers.push_back(FFR_TRY(Worker::Start(around, std::move(engine))));
   }
   acceptor = std::thread([this] { Accept(); });
+  state.store(State::kReady, std::memory_order_release);
   return {};
 }
 
@@ -198,6 +282,7 @@ void Server::Impl::Take(Result<std::unique_ptr<net::Endpoint>> accepted) {
   } else if (!accepted.value()) {
     return;
   } else if (!connection_count.Add(options.connection_count_max)) {
+    connections_refused.Add();
     TurnAway(*accepted.value());
   } else {
     workers[next_worker++ % workers.size()]->Adopt(std::move(accepted).value());
@@ -224,6 +309,8 @@ void Server::Impl::Collect() {
 }
 
 bool Server::Impl::Stop(Clock::time_point deadline) {
+  auto ready = State::kReady;
+  state.compare_exchange_strong(ready, State::kDraining);
   if (acceptor.joinable()) {
     const std::uint64_t one = 1;
     (void)!::write(stop_accepting.get(), &one, sizeof(one));
@@ -236,6 +323,7 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
 }
 
 Server::Impl::~Impl() {
+  admin.reset();  // It looks at all the others.
   (void)Stop(Clock::now());
   jobs.reset();  // Waits; its jobs report to workers, which go after it.
 }
@@ -248,12 +336,17 @@ Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
   // Before the scan, which may take long: a port in use is told at once, and early clients wait.
   auto impl = std::make_unique<Impl>(options, FFR_TRY(net::TcpListener::Listen(options.listen)));
   impl->lock = std::move(lock);
+  FFR_TRY(impl->StartAdmin());
   FFR_TRY(impl->Open());
   FFR_TRY(impl->StartWorkers());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
 const net::Address& Server::address() const noexcept { return impl_->listener.address(); }
+std::optional<net::Address> Server::admin_address() const {
+  if (!impl_->admin) return std::nullopt;
+  return impl_->admin->address();
+}
 std::string_view Server::engine_name() const noexcept { return impl_->engine_name; }
 std::string_view Server::transports() const noexcept {
   return impl_->local_listener ? "tcp,shm" : "tcp";

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ffrecord/result.h>
@@ -35,10 +36,14 @@ class Server {
     // everything.
     std::filesystem::path token_keys = {};
     DiskReader::MakeEngine make_engine = MakeIoEngine;
+    // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Whoever can
+    // connect is answered.
+    std::optional<net::Address> admin = {};
+    std::string version = {};  // For the metrics.
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
   };
 
-  // Serves when it returns. Fails with kConflict if the port is in use or another daemon holds the
+  // Serves when it returns. Fails with kConflict if a port is in use or another daemon holds the
   // folder, kNotFound, kDenied or kIo if the folder cannot be used, kCorruption if its metadata is
   // damaged. The message names the remedy.
   static Result<std::unique_ptr<Server>> Start(const Options& options);
@@ -47,6 +52,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   const net::Address& address() const noexcept;
+  std::optional<net::Address> admin_address() const;
   std::string_view engine_name() const noexcept;
   std::string_view transports() const noexcept;  // "tcp,shm" or "tcp".
   const Catalog::Report& catalog_report() const noexcept;

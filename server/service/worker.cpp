@@ -54,11 +54,14 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
             disk_,
             surroundings.jobs,
             surroundings.epoch,
+            surroundings.metrics,
             surroundings.offers_slabs,
             surroundings.token_keys,
             [this](std::uint64_t id, Connection::Work work) {
+              around_.metrics.jobs.Add();
               around_.jobs.Post(LaneOf(id), [this, id, work = std::move(work)] {
                 auto reply = std::make_shared<Reply>(work());
+                around_.metrics.jobs.Remove();
                 Post([this, id, reply] {
                   const auto found = connections_.find(id);
                   if (found == connections_.end()) return;
@@ -121,6 +124,8 @@ void Worker::Loop() {
       next_tick_ = now + kTickInterval;
     }
     WakeStarved();
+    around_.metrics.disk_reads.Set(disk_.reading_count());
+    around_.metrics.held_bytes.Set(disk_.held_bytes());
     const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
     const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
     WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
@@ -227,6 +232,9 @@ void Worker::Add(std::unique_ptr<net::Endpoint> endpoint) {
   const std::uint64_t id = next_id_++;
   auto connection = std::make_unique<Connection>(host_, id, std::move(endpoint));
   Connection& added = *connection;
+  const std::size_t transport = WorkerMetrics::TransportIndex(added.transport());
+  around_.metrics.connections[transport].Add();
+  around_.metrics.connections_opened[transport].Add();
   connections_.emplace(id, Member{std::move(connection), 0});
   Watch(added, EPOLL_CTL_ADD);
   if (is_draining_) added.Drain();
@@ -246,9 +254,12 @@ void Worker::Watch(Connection& connection, int operation) {
 void Worker::Close(std::uint64_t id) {
   const auto found = connections_.find(id);
   const Connection& connection = *found->second.connection;
-  if (!connection.fault().empty())
+  if (!connection.fault().empty()) {
     spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
                  connection.fault());
+    around_.metrics.connection_faults.Add();
+  }
+  around_.metrics.connections[WorkerMetrics::TransportIndex(connection.transport())].Remove();
   connections_.erase(found);
   around_.connection_count.Remove();
 }

@@ -32,6 +32,7 @@ class Worker {
     ExtentStore& extents;
     JobPool& jobs;
     std::uint64_t epoch;
+    WorkerMetrics& metrics;  // This worker's.
     bool offers_slabs;
     const TokenKeys* token_keys;        // Null: no authentication.
     ConnectionCount& connection_count;  // Of the daemon; counted down here.

@@ -52,7 +52,9 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
     return Error{ErrorCode::kInvalidArgument, "extent " + ToHex(id_) + ": more bytes than the " +
                                                   std::to_string(announced_size_bytes_) +
                                                   " that were announced"};
+  const auto begin = std::chrono::steady_clock::now();
   sum_.Update(bytes);
+  checksum_time_ += std::chrono::steady_clock::now() - begin;
   return file_.Append(bytes);
 }
 
@@ -119,6 +121,11 @@ Result<void> ExtentStore::Scan() {
   return {};
 }
 
+ExtentStore::Totals ExtentStore::totals() const {
+  const std::lock_guard lock(mutex_);
+  return {index_.size(), size_bytes_};
+}
+
 ExtentPtr ExtentStore::Find(const ExtentId& id) const {
   const std::lock_guard lock(mutex_);
   const auto found = index_.find(id);
@@ -175,6 +182,7 @@ Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
     extent->size_bytes = size_bytes;
     extent->xxh3 = xxh3;
     place = std::move(extent);
+    size_bytes_ += size_bytes;
   } else if (place->size_bytes != size_bytes || place->xxh3 != xxh3) {
     return Error{ErrorCode::kConflict, "extent " + ToHex(id) + " exists with other bytes"};
   }
@@ -187,6 +195,7 @@ ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
   if (found == index_.end()) return nullptr;
   ExtentPtr extent = std::move(found->second);
   index_.erase(found);
+  size_bytes_ -= extent->size_bytes;
   extent->is_condemned.store(true, std::memory_order_release);
   return extent;
 }

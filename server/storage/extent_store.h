@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -46,6 +47,9 @@ class ExtentWriter {
 
   std::uint64_t size_bytes() const noexcept { return file_.size_bytes(); }
 
+  // How much of the time in Append() went into the checksum.
+  std::chrono::nanoseconds checksum_time() const noexcept { return checksum_time_; }
+
   // Fails with kInvalidArgument past the size that was announced, with kIo as AtomicFile does.
   Result<void> Append(std::span<const std::byte> bytes);
 
@@ -64,6 +68,7 @@ class ExtentWriter {
   ExtentId id_;
   std::uint64_t announced_size_bytes_;
   Xxh3Stream sum_;
+  std::chrono::nanoseconds checksum_time_{};
 };
 
 // The sealed extents in one folder: FOLDER/<slot>/<id>, each with its trailer.
@@ -83,6 +88,13 @@ class ExtentStore {
   static Result<std::unique_ptr<ExtentStore>> Open(const std::filesystem::path& folder);
 
   const ScanReport& scan_report() const noexcept { return scan_report_; }
+
+  // What the index holds.
+  struct Totals {
+    std::uint64_t extent_count = 0;
+    std::uint64_t size_bytes = 0;
+  };
+  Totals totals() const;
 
   // The extent called `id`, or null.
   ExtentPtr Find(const ExtentId& id) const;
@@ -116,6 +128,7 @@ class ExtentStore {
   ScanReport scan_report_;
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
+  std::uint64_t size_bytes_ = 0;  // Of all in the index.
 };
 
 }  // namespace ffrecord::server

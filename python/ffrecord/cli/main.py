@@ -1,6 +1,7 @@
 """ffrecord: look at record files, check them, and serve them from a daemon."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 import click
 
 import ffrecord
+from ffrecord.cli.admin import activity, fetch, show_activity, show_status
+from ffrecord.cli.admin import status as status_of
 from ffrecord.cli.checkpoint import checkpoint
 from ffrecord.cli.config import config
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
@@ -211,6 +214,46 @@ def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
     else:
         click.echo(show_findings(findings))
 
+
+_admin_address = click.argument("address", default="http://127.0.0.1:9401")
+
+
+@cli.command()
+@_admin_address
+@click.option("--timeout", "timeout_s", type=float, default=10.0, show_default=True)
+@_as_json
+def status(address: str, timeout_s: float, as_json: bool) -> None:
+    """Show how the daemon is whose admin port is at ADDRESS."""
+    facts = status_of(fetch(address, timeout_s))
+    click.echo(json.dumps(facts) if as_json else show_status(facts))
+
+
+@cli.command()
+@_admin_address
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True
+)
+@click.option("--count", type=click.IntRange(1), help="How many looks; until Ctrl-C by default.")
+@click.option("--timeout", "timeout_s", type=float, default=10.0, show_default=True)
+@_as_json
+def top(
+    address: str, interval_s: float, count: int | None, timeout_s: float, as_json: bool
+) -> None:
+    """Show what the daemon does whose admin port is at ADDRESS, again and again."""
+    before = fetch(address, timeout_s)
+    for number in itertools.count(1):
+        time.sleep(interval_s)
+        now = fetch(address, timeout_s)
+        rates = activity(before, now)
+        if not as_json and number > 1 and sys.stdout.isatty():
+            click.echo(f"\x1b[{_TOP_LINES}A", nl=False)
+        click.echo(json.dumps(rates) if as_json else show_activity(rates))
+        if number == count:
+            return
+        before = now
+
+
+_TOP_LINES = 5  # Of one look.
 
 cli.add_command(topology)
 cli.add_command(config)

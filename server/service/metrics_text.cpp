@@ -1,0 +1,212 @@
+#include "server/service/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+#include <utility>
+
+namespace ffrecord::server {
+namespace {
+
+using Worker = WorkerMetrics;
+
+constexpr std::array kEntryStatuses{"ok",        "not_here", "corrupt",      "busy",    "denied",
+                                    "cancelled", "io_error", "out_of_range", "deadline"};
+constexpr std::array kErrorCodes{"ok",     "invalid_argument", "not_found",         "corruption",
+                                 "io",     "unavailable",      "deadline_exceeded", "conflict",
+                                 "denied", "out_of_range"};
+constexpr std::array kRequestTypes{
+    std::pair{net::FrameType::kHello, "hello"},
+    std::pair{net::FrameType::kPing, "ping"},
+    std::pair{net::FrameType::kResolve, "resolve"},
+    std::pair{net::FrameType::kSlabRegister, "slab_register"},
+    std::pair{net::FrameType::kExtentBind, "extent_bind"},
+    std::pair{net::FrameType::kBatchRead, "batch_read"},
+    std::pair{net::FrameType::kCancel, "cancel"},
+    std::pair{net::FrameType::kPutBegin, "put_begin"},
+    std::pair{net::FrameType::kPutData, "put_data"},
+    std::pair{net::FrameType::kPutSeal, "put_seal"},
+    std::pair{net::FrameType::kDelete, "delete"},
+    std::pair{net::FrameType::kPublish, "publish"},
+    std::pair{net::FrameType::kList, "list"},
+};
+
+// Writes one family after another. Labels are ours, and need no escapes.
+class Writer {
+ public:
+  explicit Writer(const MetricsView& view) : view_(view) {}
+
+  void Family(const char* name, const char* type, const char* help) {
+    name_ = name;
+    Append("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  }
+  void Value(std::uint64_t value) { Append("{} {}\n", name_, value); }
+  void Value(const char* label, std::string_view which, std::uint64_t value) {
+    Append("{}{{{}=\"{}\"}} {}\n", name_, label, which, value);
+  }
+  // The sum over all workers of what `of` picks.
+  template <class Of>
+  std::uint64_t Sum(Of of) const {
+    std::uint64_t sum = 0;
+    for (const auto& worker : view_.workers) sum += of(*worker).value();
+    return sum;
+  }
+  void Gauge(const char* name, const char* help, std::uint64_t value) {
+    Family(name, "gauge", help);
+    Value(value);
+  }
+  void Count(const char* name, const char* help, std::uint64_t value) {
+    Family(name, "counter", help);
+    Value(value);
+  }
+  // One value for each place of an array of counters.
+  template <class Names, class Of>
+  void Each(const char* label, const Names& names, Of of, std::size_t first = 0) {
+    for (std::size_t i = first; i < names.size(); ++i)
+      Value(label, names[i],
+            Sum([&](const Worker& worker) -> const Counter& { return of(worker)[i]; }));
+  }
+  template <class Of>
+  void Times(const std::string& labels, Of of) {
+    Histogram::Sum sum;
+    for (const auto& worker : view_.workers) sum.Add(of(*worker));
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i + 1 < sum.buckets.size(); ++i) {
+      count += sum.buckets[i];
+      const double bound_s = static_cast<double>(Histogram::BoundUs(i)) / 1e6;
+      Append("{}_bucket{{{},le=\"{}\"}} {}\n", name_, labels, bound_s, count);
+    }
+    count += sum.buckets.back();
+    Append("{}_bucket{{{},le=\"+Inf\"}} {}\n", name_, labels, count);
+    Append("{}_sum{{{}}} {}\n", name_, labels, static_cast<double>(sum.sum_us) / 1e6);
+    Append("{}_count{{{}}} {}\n", name_, labels, count);
+  }
+  template <class... Arguments>
+  void Append(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+  }
+
+  std::string text() && { return std::move(text_); }
+
+ private:
+  const MetricsView& view_;
+  const char* name_ = "";
+  std::string text_;
+};
+
+void WriteDaemon(const MetricsView& view, Writer& out) {
+  out.Family("ffrecord_build_info", "gauge", "The version of the daemon.");
+  out.Append("ffrecord_build_info{{version=\"{}\",engine=\"{}\",auth=\"{}\"}} 1\n", view.version,
+             view.engine, view.is_authenticated ? "tokens" : "none");
+  out.Family("ffrecord_state", "gauge", "1 for what the daemon does now.");
+  for (const std::string_view state : {"starting", "ready", "draining"})
+    out.Value("state", state, state == view.state ? 1 : 0);
+  out.Gauge("ffrecord_uptime_seconds", "Since the daemon began to start.",
+            static_cast<std::uint64_t>(view.uptime.count()));
+  out.Gauge("ffrecord_datasets", "Names that are published.", view.dataset_count);
+  out.Gauge("ffrecord_extents", "Sealed extents.", view.extent_count);
+  out.Gauge("ffrecord_extent_bytes", "Bytes in sealed extents.", view.extent_bytes);
+  out.Gauge("ffrecord_disk_free_bytes", "What the disk of the data folder still takes.",
+            view.disk_free_bytes);
+  out.Gauge("ffrecord_disk_size_bytes", "The size of the disk of the data folder.",
+            view.disk_size_bytes);
+}
+
+void WriteConnections(const MetricsView& view, Writer& out) {
+  out.Family("ffrecord_connections", "gauge", "Connections now.");
+  out.Each(
+      "transport", Worker::kTransportNames,
+      [](const Worker& worker) -> auto& { return worker.connections; });
+  out.Gauge("ffrecord_connections_max", "Above which clients are told BUSY.",
+            view.connection_count_max);
+  out.Family("ffrecord_connections_opened_total", "counter", "Connections that were taken.");
+  out.Each(
+      "transport", Worker::kTransportNames,
+      [](const Worker& worker) -> auto& { return worker.connections_opened; });
+  out.Count("ffrecord_connections_refused_total", "Connections that were turned away with BUSY.",
+            view.connections_refused);
+  out.Count("ffrecord_connection_faults_total",
+            "Connections closed for a fault of the client or of the line.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.connection_faults; }));
+  out.Count("ffrecord_tokens_refused_total", "Greetings without a token that holds.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.tokens_refused; }));
+}
+
+void WriteRequests(Writer& out) {
+  out.Family("ffrecord_requests_total", "counter", "Requests that arrived.");
+  for (const auto& [type, name] : kRequestTypes)
+    out.Value("type", name,
+              out.Sum([index = static_cast<std::size_t>(type)](const Worker& worker) -> auto& {
+                return worker.requests[index];
+              }));
+  out.Family("ffrecord_errors_total", "counter", "Requests that were answered with ERROR.");
+  out.Each(
+      "code", kErrorCodes, [](const Worker& worker) -> auto& { return worker.errors; }, 1);
+  out.Family("ffrecord_busy_total", "counter", "Requests that were answered with BUSY.");
+  out.Value("request", "read",
+            out.Sum([](const Worker& worker) -> auto& { return worker.busy_batches; }));
+  out.Value("request", "other",
+            out.Sum([](const Worker& worker) -> auto& { return worker.busy_jobs; }));
+  out.Family("ffrecord_entries_total", "counter", "Pieces of records that batches asked for, by status.");
+  out.Each(
+      "status", kEntryStatuses, [](const Worker& worker) -> auto& { return worker.entries; });
+  out.Family("ffrecord_read_bytes_total", "counter", "Bytes of entries that were read.");
+  out.Each(
+      "transport", Worker::kTransportNames,
+      [](const Worker& worker) -> auto& { return worker.read_bytes; });
+  out.Count("ffrecord_written_bytes_total", "Bytes of extents that were written.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.written_bytes; }));
+}
+
+void WriteQueues(const MetricsView& view, Writer& out) {
+  out.Family("ffrecord_queue_depth", "gauge", "What is under way now.");
+  out.Value("queue", "batches",
+            out.Sum([](const Worker& worker) -> auto& { return worker.batches; }));
+  out.Value("queue", "disk_reads",
+            out.Sum([](const Worker& worker) -> auto& { return worker.disk_reads; }));
+  out.Value("queue", "jobs", out.Sum([](const Worker& worker) -> auto& { return worker.jobs; }));
+  out.Gauge("ffrecord_inflight_bytes", "Being read, or read and not yet sent.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.held_bytes; }));
+  out.Gauge("ffrecord_inflight_bytes_max", "Above which no more is read.", view.held_bytes_max);
+}
+
+void WriteTimes(Writer& out) {
+  out.Family("ffrecord_stage_seconds", "histogram", "Where the time of a request goes.");
+  const auto stage = [&](const char* request, const char* name, auto of) {
+    out.Times(fmt::format("request=\"{}\",stage=\"{}\"", request, name), of);
+  };
+  stage(
+      "read", "queue", [](const Worker& worker) -> auto& { return worker.read.queue; });
+  stage(
+      "read", "disk", [](const Worker& worker) -> auto& { return worker.read.disk; });
+  stage(
+      "read", "grant", [](const Worker& worker) -> auto& { return worker.read.grant; });
+  stage(
+      "read", "network", [](const Worker& worker) -> auto& { return worker.read.network; });
+  stage(
+      "write", "queue", [](const Worker& worker) -> auto& { return worker.write.queue; });
+  stage(
+      "write", "disk", [](const Worker& worker) -> auto& { return worker.write.disk; });
+  stage(
+      "write", "checksum", [](const Worker& worker) -> auto& { return worker.write.checksum; });
+  out.Family("ffrecord_request_seconds", "histogram", "From a request to the end of its answer.");
+  out.Times(
+      "request=\"read\"", [](const Worker& worker) -> auto& { return worker.read.whole; });
+  out.Times(
+      "request=\"write\"", [](const Worker& worker) -> auto& { return worker.write.whole; });
+}
+
+}  // namespace
+
+std::string MetricsText(const MetricsView& view) {
+  Writer out(view);
+  WriteDaemon(view, out);
+  WriteConnections(view, out);
+  WriteRequests(out);
+  WriteQueues(view, out);
+  WriteTimes(out);
+  return std::move(out).text();
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/service/metrics.h"
+
+namespace ffrecord::server {
+
+// What the metrics tell of one daemon.
+struct MetricsView {
+  std::string_view version;
+  std::string_view state;   // "starting", "ready" or "draining".
+  std::string_view engine;  // Empty while it starts.
+  std::chrono::seconds uptime{};
+  bool is_authenticated = false;
+  std::uint32_t connection_count_max = 0;
+  std::uint64_t held_bytes_max = 0;  // Of all event loops.
+  std::uint64_t connections_refused = 0;
+  std::uint64_t dataset_count = 0;
+  std::uint64_t extent_count = 0;
+  std::uint64_t extent_bytes = 0;
+  std::uint64_t disk_free_bytes = 0;
+  std::uint64_t disk_size_bytes = 0;
+  std::span<const std::unique_ptr<WorkerMetrics>> workers;
+};
+
+// In the text format of Prometheus, version 0.0.4. Times are in seconds, sizes in bytes.
+std::string MetricsText(const MetricsView& view);
+
+}  // namespace ffrecord::server

@@ -1,0 +1,362 @@
+"""Goal: operators see what a daemon does, in numbers that are right, and nobody else sees it.
+
+Method: the real ffrecordd under known work. Its metrics are read by a parser that takes nothing
+that the format does not allow, and by promtool; its page by a browser; alerts and the board may
+name only metrics that there are.
+"""
+
+import http.client
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cli
+import ffrecord
+from conftest import ROOT
+from daemon import Daemon
+
+MONITORING = ROOT / "server" / "monitoring"
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+HELP = re.compile(rf"# HELP ({NAME}) (.+)")
+TYPE = re.compile(rf"# TYPE ({NAME}) (counter|gauge|histogram)")
+SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)\}})? (\S+)")
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def parse_strictly(text: str) -> Samples:
+    """What the exposition format allows, and a little less; see prometheus.io."""
+    assert text.endswith("\n")
+    samples: Samples = {}
+    types: dict[str, str] = {}
+    family = ""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if match := HELP.fullmatch(line):
+            family = match[1]
+            typed = TYPE.fullmatch(next(lines))
+            assert typed is not None, line
+            assert typed[1] == family, line
+            assert family not in types, f"{family} comes twice"
+            types[family] = typed[2]
+            assert (typed[2] == "counter") == family.endswith("_total"), family
+            continue
+        match = SAMPLE.fullmatch(line)
+        assert match is not None, line
+        name, value = match[1], float(match[3])
+        suffix = name.removeprefix(family)
+        wanted = ("_bucket", "_sum", "_count") if types[family] == "histogram" else ("",)
+        assert suffix in wanted, line
+        labels = re.findall(r'(\w+)="([^"]*)"', match[2] or "")
+        key = (name, frozenset(labels))
+        assert len(dict(labels)) == len(labels), line
+        assert key not in samples, line
+        assert value >= 0, line
+        assert math.isfinite(value), line
+        samples[key] = value
+    check_histograms(samples, [name for name, kind in types.items() if kind == "histogram"])
+    return samples
+
+
+def check_histograms(samples: Samples, families: list[str]) -> None:
+    """Buckets rise to +Inf, which is the count."""
+    for family in families:
+        series: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
+        for (name, labels), value in samples.items():
+            if name == f"{family}_bucket":
+                bound = float(dict(labels)["le"])
+                series.setdefault(labels - {("le", dict(labels)["le"])}, {})[bound] = value
+        assert series, family
+        for labels, buckets in series.items():
+            counts = [buckets[bound] for bound in sorted(buckets)]
+            assert counts == sorted(counts)
+            assert max(buckets) == math.inf
+            assert buckets[math.inf] == samples[f"{family}_count", labels]
+            assert (f"{family}_sum", labels) in samples
+
+
+def get(address: str, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read().decode()
+    finally:
+        connection.close()
+
+
+def metrics(address: str) -> dict[str, float]:
+    """By name and labels as they would be written, in the order of the labels' names."""
+    status, headers, text = get(address, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    return {
+        name + ("{" + ",".join(f'{k}="{v}"' for k, v in sorted(labels)) + "}" if labels else ""): n
+        for (name, labels), n in parse_strictly(text).items()
+    }
+
+
+def admin_of(daemon: Daemon) -> str:
+    line = next(line for line in daemon.log if "event=ready" in line)
+    match = re.search(r" admin=(\S+)", line)
+    assert match is not None
+    return match[1]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path / "data", "--admin", "127.0.0.1:0", "--cores", "2") as running:
+        yield running
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    path = tmp_path / "train.ffr"
+    with ffrecord.Writer(path) as writer:
+        for number in range(100):
+            writer.write(bytes([number]) * 1000)
+    return path
+
+
+def work(daemon: Daemon, records: Path) -> None:
+    """Publish 100 records of 1,000 bytes, read 30 over TCP and 20 over shared memory."""
+    ffrecord.publish(records, daemon.address("train"))
+    for transport, count in (("tcp", 30), ("shm", 20)):
+        with ffrecord.open(daemon.address(f"train?transport={transport}")) as reader:
+            assert len(reader.read(list(range(count))).records()) == count
+
+
+def test_the_metrics_count_what_was_done(daemon: Daemon, records: Path) -> None:
+    address = admin_of(daemon)
+    before = metrics(address)
+    work(daemon, records)
+    # The last byte is on its way before it is counted.
+    for _ in range(600):
+        after = metrics(address)
+        batches = after['ffrecord_requests_total{type="batch_read"}']
+        if after['ffrecord_request_seconds_count{request="read"}'] == batches:
+            break
+        time.sleep(0.1)
+
+    assert before.keys() == after.keys()
+    assert before["ffrecord_datasets"] == 0
+    assert after["ffrecord_datasets"] == 1
+    assert after["ffrecord_extents"] == 1
+    # Neighbours are asked for in one piece, and opening reads the index.
+    assert 2 <= after['ffrecord_entries_total{status="ok"}'] <= 50
+    assert after['ffrecord_entries_total{status="corrupt"}'] == 0
+    assert after['ffrecord_read_bytes_total{transport="tcp"}'] >= 30_000
+    assert after['ffrecord_read_bytes_total{transport="shm"}'] >= 20_000
+    assert after["ffrecord_written_bytes_total"] == after["ffrecord_extent_bytes"] >= 100_000
+    assert after['ffrecord_requests_total{type="publish"}'] == 1
+    assert batches >= 2
+    assert after['ffrecord_connections_opened_total{transport="shm"}'] >= 1
+    assert after["ffrecord_disk_free_bytes"] > 0
+    assert after['ffrecord_queue_depth{queue="batches"}'] == 0
+    for stage in ("queue", "disk", "grant", "network"):
+        assert after[f'ffrecord_stage_seconds_count{{request="read",stage="{stage}"}}'] == batches
+    for stage in ("queue", "disk", "checksum"):
+        assert after[f'ffrecord_stage_seconds_count{{request="write",stage="{stage}"}}'] == 1
+    # What took long is not in no stage: together they are the whole.
+    parts = sum(
+        after[f'ffrecord_stage_seconds_sum{{request="read",stage="{stage}"}}']
+        for stage in ("queue", "disk", "grant", "network")
+    )
+    assert parts == pytest.approx(after['ffrecord_request_seconds_sum{request="read"}'], abs=1e-4)
+
+
+def test_faults_and_refusals_are_counted(daemon: Daemon) -> None:
+    address = admin_of(daemon)
+    with pytest.raises(FileNotFoundError):
+        len(ffrecord.open(daemon.address("nothing")))
+    host, port = daemon.listen.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as hostile:
+        hostile.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nnot a frame at all\r\n\r\n")
+        assert hostile.recv(100) == b""
+
+    after = metrics(address)
+
+    assert after['ffrecord_errors_total{code="not_found"}'] == 1
+    assert after["ffrecord_connection_faults_total"] == 1
+
+
+def test_health_is_told_from_readiness(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data", "--admin", "127.0.0.1:0") as daemon:
+        address = admin_of(daemon)
+        assert get(address, "/healthz")[0] == 200
+        assert get(address, "/readyz")[::2] == (200, "ok\n")
+        # A connection with a request under way that never ends holds up the stop.
+        host, port = daemon.listen.split(":")
+        with socket.create_connection((host, int(port)), timeout=60):
+            pass
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(30) == 0
+    with pytest.raises(OSError):
+        get(address, "/healthz")
+
+
+def test_a_port_in_use_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+    other = Daemon(tmp_path / "other", "--admin", admin_of(daemon))
+    with pytest.raises(AssertionError, match=r"cannot serve the admin port .* in use"):
+        other.start()
+    other.process.wait(30)
+
+
+def test_only_questions_are_answered_and_only_by_our_own_name(daemon: Daemon) -> None:
+    address = admin_of(daemon)
+    port = address.split(":")[1]
+    for host in (address, f"localhost:{port}", "127.0.0.1", f"[::1]:{port}"):
+        assert get(address, "/metrics", Host=host)[0] == 200, host
+    for host in ("evil.example.org", f"evil.example.org:{port}", "127.0.0.1.example.org", "a:b:c"):
+        assert get(address, "/metrics", Host=host)[0] == 403, host
+    for path in ("/nothing", "/../metrics", "/metrics/", "/" + "x" * 5000):
+        assert get(address, path)[0] in (400, 404, 414), path
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("POST", "/metrics", body="x")
+    assert connection.getresponse().status in (400, 404)
+    connection.close()
+    _, headers, _ = get(address, "/")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_names_are_told_to_no_stranger(tmp_path: Path, records: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("00" * 32 + "\n")
+    keys.chmod(0o600)
+    token = tmp_path / "token"
+    token.write_text(cli.ok("ffrecord", "token", keys, "--rights", "read,write"))
+    flags = ("--admin", "127.0.0.1:0", "--token-keys", str(keys))
+    with Daemon(tmp_path / "data", *flags) as daemon:
+        ffrecord.publish(records, daemon.address(f"secret?token_file={token}"))
+        with pytest.raises(PermissionError):
+            len(ffrecord.open(daemon.address("secret")))
+        address = admin_of(daemon)
+        assert get(address, "/datasets")[0] == 403
+        assert "secret" not in get(address, "/metrics")[2] + get(address, "/")[2]
+        counted = metrics(address)
+        assert counted["ffrecord_tokens_refused_total"] >= 1
+        assert counted["ffrecord_datasets"] == 1
+
+
+def test_promtool_takes_the_metrics_and_the_alerts(daemon: Daemon) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here: apt install prometheus")
+    text = get(admin_of(daemon), "/metrics")[2]
+
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=text, text=True, capture_output=True, check=False
+    )
+    rules = subprocess.run(
+        [promtool, "check", "rules", MONITORING / "alerts.yml"],
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert rules.returncode == 0, rules.stdout + rules.stderr
+
+
+def test_page_board_and_alerts_name_only_metrics_that_there_are(daemon: Daemon) -> None:
+    known = {re.split(r"[{ ]", name)[0] for name in metrics(admin_of(daemon))}
+    families = known | {re.sub(r"_(bucket|sum|count)$", "", name) for name in known}
+    board = json.loads((MONITORING / "grafana.json").read_text())
+    expressions = " ".join(
+        target["expr"] for panel in board["panels"] for target in panel["targets"]
+    )
+    texts = {
+        "grafana.json": expressions,
+        "alerts.yml": (MONITORING / "alerts.yml").read_text(),
+        "dashboard.html": (MONITORING / "dashboard.html").read_text(),
+    }
+    for name, text in texts.items():
+        used = set(re.findall(r"ffrecord_[a-z_]+[a-z]", text))
+        assert len(used) > 5, name
+        assert used <= families | {"ffrecord"}, (name, used - families)
+
+
+def test_the_page_asks_for_nothing_from_elsewhere() -> None:
+    page = (MONITORING / "dashboard.html").read_text()
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"'\s)>]+)""", page)
+    addresses = set(re.findall(r"https?://[^\s\"'`]+", page))
+    assert links == ["data:,"]
+    # Names of XML, never asked for.
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
+    assert re.findall(r'fetch\("(\w+)"\)', page) == ["metrics", "datasets"]
+
+
+def test_a_browser_shows_what_the_daemon_does(
+    daemon: Daemon, records: Path, tmp_path: Path
+) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-headless-shell")
+    if browser is None:
+        pytest.skip("no chromium here: apt install chromium-headless-shell")
+    work(daemon, records)
+
+    shown = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'browser'}",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            f"http://{admin_of(daemon)}/",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+
+    assert shown.returncode == 0, shown.stderr
+    page = shown.stdout
+    assert re.search(r'id="state" class="state">ready<', page), page[:3000]
+    assert "<td>train</td><td>1</td>" in page
+    assert re.search(r"<b>1</b><span[^>]*>datasets<", page)
+    for chart in ("throughput", "latency", "stages", "queues"):
+        svg = page[page.index(f'id="{chart}"') :]
+        assert "<polyline" in svg[: svg.index("</svg>")], chart
+    assert re.search(r"<td>shm</td><td>\d+</td><td>[1-9]", page)
+
+
+def test_status_and_top_read_the_port(daemon: Daemon, records: Path) -> None:
+    address = admin_of(daemon)
+    work(daemon, records)
+
+    facts = json.loads(cli.ok("ffrecord", "status", f"http://{address}", "--json"))
+    text = cli.ok("ffrecord", "status", address)
+    looks = cli.ok("ffrecord", "top", address, "--interval", "0.1", "--count", "2", "--json")
+
+    assert facts["state"] == "ready"
+    assert facts["datasets"] == 1
+    assert facts["read_bytes"] >= 50_000
+    assert facts["errors"].keys() <= {"not_found"}  # Publishing asks whether the name is there.
+    assert re.search(r"^state +ready$", text, re.MULTILINE)
+    for look in map(json.loads, looks.splitlines()):
+        assert look["pieces_per_s"] == 0
+        assert look["batch_p99_s"] == 0
+    assert len(looks.splitlines()) == 2
+    assert "a batch" in cli.ok("ffrecord", "top", address, "--interval", "0.1", "--count", "1")
+
+
+def test_where_no_daemon_answers_status_says_so() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        done = cli.run("ffrecord", "status", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    assert done.returncode == 4
+    assert "--admin" in done.stderr
