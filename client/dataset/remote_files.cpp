@@ -218,7 +218,12 @@ Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t re
                                               Deadline deadline) {
   std::vector<std::uint32_t> received_bytes(asked.parts.size());
   for (;;) {
-    const auto header = FFR_TRY(channel.Receive(request, deadline, "records"));
+    auto received = channel.Receive(request, deadline, "records");
+    if (!received) {
+      if (channel.retry_after()) asked.may_be_written = false;  // It was not taken.
+      return std::move(received).error();
+    }
+    const net::FrameHeader header = received.value();
     if (header.type == net::ReplyTo(FrameType::kBatchRead)) {
       asked.may_be_written = false;
       return TakeDone(channel, asked.parts, received_bytes);

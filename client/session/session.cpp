@@ -15,6 +15,7 @@
 #include <ffrecord/client/dataset.h>
 
 #include "libffrecord/io/file.h"
+#include "libffrecord/net/rpc/breaker.h"
 
 namespace ffrecord::client {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using net::Channel;
 using net::Deadline;
 using net::FrameType;
+using std::chrono_literals::operator""ms;
 
 // More callers than this at one time wait for each other: a daemon has many clients to serve.
 constexpr std::size_t kConnectionsMax = 16;
@@ -139,6 +141,7 @@ struct Session::Pool {
   std::size_t used_count = 0;
   bool reached = false;  // A greeting was answered once.
   Link link;             // Of the connection made last.
+  net::Breaker breaker{RandomNumber()};
 };
 
 Session::Session(net::Address address, Transport transport, std::string token_file)
@@ -168,17 +171,20 @@ std::shared_ptr<Session> Session::Get(const net::Address& address, Transport tra
 }
 
 // Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is.
-Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link) const {
+Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
+                                                  RetryAfter& busy) const {
   // Read each time: tokens are short-lived, and whoever renews them writes the file anew.
   const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
-  auto tcp = FFR_TRY(Channel::Connect(address_, deadline, token));
+  auto tcp = FFR_TRY(Channel::Connect(address_, deadline, token, &busy));
   link = {"tcp", "asked for"};
   if (transport_ == Transport::kTcp) return tcp;
-  auto local = ConnectLocally(tcp->hello(), deadline, token);
+  auto local = ConnectLocally(tcp->hello(), deadline, token, busy);
   if (local) {
     link = {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"};
     return local;
   }
+  // There is room for one of us less: that says nothing about shared memory.
+  if (busy) return std::move(local).error();
   const std::string why = local.error().message;
   link.reason = "no shared memory: " + why;
   if (transport_ == Transport::kAuto) return tcp;
@@ -191,12 +197,13 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link)
 
 Result<std::unique_ptr<Channel>> Session::ConnectLocally(const net::HelloReply& greeted,
                                                          Deadline deadline,
-                                                         std::span<const std::byte> token) const {
+                                                         std::span<const std::byte> token,
+                                                         RetryAfter& busy) const {
   if ((greeted.capabilities & net::kCapabilitySlabs) == 0)
     return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
   auto local = FFR_TRY(
       net::ConnectLocal(net::LocalSocketName(greeted.epoch), address_.ToString(), deadline));
-  auto channel = FFR_TRY(Channel::Open(std::move(local), deadline, token));
+  auto channel = FFR_TRY(Channel::Open(std::move(local), deadline, token, &busy));
   if (channel->hello().epoch != greeted.epoch)
     return Error{ErrorCode::kUnavailable, "its local socket is answered by another daemon"};
   return channel;
@@ -213,7 +220,7 @@ Result<PooledBuffer> Session::TakeMemory(std::uint64_t size_bytes) const {
                                                    : BufferPool::Process().Take(size_bytes);
 }
 
-Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline) {
+Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& busy) {
   Pool& pool = pool_.Get();
   {
     std::unique_lock lock(pool.mutex);
@@ -232,7 +239,7 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline) {
     }
   }
   Link link;
-  auto channel = Connect(deadline, link);
+  auto channel = Connect(deadline, link, busy);
   const std::lock_guard lock(pool.mutex);
   if (channel) {
     uses_shm_.store(link.transport == "shm", std::memory_order_relaxed);
@@ -243,6 +250,11 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline) {
   --pool.used_count;
   pool.returned.notify_one();
   return channel;
+}
+
+bool Session::WasReached(Pool& pool) {
+  const std::lock_guard lock(pool.mutex);
+  return pool.reached;
 }
 
 void Session::GiveBack(std::unique_ptr<Channel> channel) {
@@ -261,31 +273,43 @@ void Session::CloseIdle(const std::function<bool(Channel&)>& unwanted) {
 
 Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient) {
   net::Backoff backoff(RandomNumber());
+  Pool& pool = pool_.Get();
+  Error last{ErrorCode::kDeadlineExceeded,
+             "time is up: " + peer_ + " does not answer, and another caller was trying it"};
   for (;;) {
-    Error error{ErrorCode::kUnavailable, ""};
+    const auto entry = pool.breaker.Enter(deadline);
+    if (entry == net::Breaker::Entry::kNotYet) return AtDeadline(std::move(last), peer_);
+    RetryAfter busy;
     bool connected = false;
-    if (auto channel = Take(deadline)) {
+    if (auto channel = Take(deadline, busy)) {
       connected = true;
       auto done = attempt(*channel.value());
+      busy = channel.value()->retry_after();
       GiveBack(std::move(channel).value());
-      if (done) return {};
-      error = std::move(done).error();
+      if (done) {
+        pool.breaker.Succeeded();
+        return {};
+      }
+      last = std::move(done).error();
     } else {
-      error = std::move(channel).error();
+      last = std::move(channel).error();
     }
-    if (error.code != ErrorCode::kUnavailable) return error;
-    Pool& pool = pool_.Get();
-    const bool reached = [&] {
-      const std::lock_guard lock(pool.mutex);
-      return pool.reached;
-    }();
-    if (!connected && !reached && !patient) {
-      error.message = "no daemon answers at " + peer_ + ": " + error.message +
-                      "; start one there with: ffrecordd --data DIR";
-      return error;
+    const bool has_answered = busy || (connected && last.code != ErrorCode::kUnavailable &&
+                                       last.code != ErrorCode::kDeadlineExceeded);
+    if (has_answered)
+      pool.breaker.Succeeded();
+    else if (last.code == ErrorCode::kUnavailable)
+      pool.breaker.Failed(entry);
+    else
+      pool.breaker.Abandoned(entry);
+    if (last.code != ErrorCode::kUnavailable) return last;
+    if (!connected && !busy && !patient && !WasReached(pool)) {
+      last.message = "no daemon answers at " + peer_ + ": " + last.message +
+                     "; start one there with: ffrecordd --data DIR";
+      return last;
     }
-    const Deadline next = net::Clock::now() + backoff.Next();
-    if (next >= deadline) return AtDeadline(std::move(error), peer_);
+    const Deadline next = net::Clock::now() + backoff.Next(busy.value_or(0ms));
+    if (next >= deadline) return AtDeadline(std::move(last), peer_);
     std::this_thread::sleep_until(next);
   }
 }

@@ -49,7 +49,8 @@ struct Location {
 //
 // Every call ends by its deadline. A daemon that was never reached is given up at once with
 // kUnavailable, which says how to start one; after a first success a call tries again, with
-// back-off, until its deadline. A call that was repeated has one effect.
+// back-off, until its deadline. A daemon that says BUSY is left alone for as long as it wants; to
+// one that does not answer only one caller goes at a time. A call that was repeated has one effect.
 class Session {
  public:
   static std::shared_ptr<Session> Get(const net::Address& address,
@@ -113,11 +114,16 @@ class Session {
 
  private:
   struct Pool;
-  Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline);
-  Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link) const;
+  // Those that connect set `busy` if the daemon is too busy to greet.
+  using RetryAfter = net::Channel::RetryAfter;
+  Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline, RetryAfter& busy);
+  Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link,
+                                                RetryAfter& busy) const;
   Result<std::unique_ptr<net::Channel>> ConnectLocally(const net::HelloReply& greeted,
                                                        net::Deadline deadline,
-                                                       std::span<const std::byte> token) const;
+                                                       std::span<const std::byte> token,
+                                                       RetryAfter& busy) const;
+  static bool WasReached(Pool& pool);
   void GiveBack(std::unique_ptr<net::Channel> channel);
 
   net::Address address_;

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -71,6 +72,7 @@ void AddPages(httplib::Server& http, AdminServer::Pages pages) {
 struct AdminServer::Impl {
   httplib::Server http;
   net::Address address;
+  std::atomic<bool> has_ended{false};
   std::thread thread;
 };
 
@@ -114,9 +116,12 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& addr
                  number};
   }
   impl->address.port = static_cast<std::uint16_t>(bound_port);
-  impl->thread = std::thread([&http] { http.listen_after_bind(); });
+  impl->thread = std::thread([&http, &has_ended = impl->has_ended] {
+    http.listen_after_bind();
+    has_ended = true;
+  });
   // Else a stop that comes first would stop nothing.
-  while (!http.is_running()) std::this_thread::yield();
+  while (!http.is_running() && !impl->has_ended) std::this_thread::yield();
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
 }
 

@@ -148,7 +148,8 @@ void WriteRequests(Writer& out) {
             out.Sum([](const Worker& worker) -> auto& { return worker.busy_batches; }));
   out.Value("request", "other",
             out.Sum([](const Worker& worker) -> auto& { return worker.busy_jobs; }));
-  out.Family("ffrecord_entries_total", "counter", "Pieces of records that batches asked for, by status.");
+  out.Family("ffrecord_entries_total", "counter",
+             "Pieces of records that batches asked for, by status.");
   out.Each(
       "status", kEntryStatuses, [](const Worker& worker) -> auto& { return worker.entries; });
   out.Family("ffrecord_read_bytes_total", "counter", "Bytes of entries that were read.");

@@ -12,20 +12,23 @@ std::string TypeName(FrameType type) {
 
 }  // namespace
 
-std::chrono::milliseconds Backoff::Next() {
+std::chrono::milliseconds Backoff::Next(std::chrono::milliseconds at_least) {
   const auto step = step_.count();
   step_ = std::min(step_ * 2, std::chrono::milliseconds(1000));
-  return std::chrono::milliseconds(std::uniform_int_distribution(step / 2, step)(random_));
+  return at_least +
+         std::chrono::milliseconds(std::uniform_int_distribution(step / 2, step)(random_));
 }
 
 Result<std::unique_ptr<Channel>> Channel::Connect(const Address& address, Deadline deadline,
-                                                  std::span<const std::byte> credential) {
-  return Open(FFR_TRY(ConnectTcp(address, deadline)), deadline, credential);
+                                                  std::span<const std::byte> credential,
+                                                  RetryAfter* retry_after) {
+  return Open(FFR_TRY(ConnectTcp(address, deadline)), deadline, credential, retry_after);
 }
 
 Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoint,
                                                Deadline deadline,
-                                               std::span<const std::byte> credential) {
+                                               std::span<const std::byte> credential,
+                                               RetryAfter* retry_after) {
   std::unique_ptr<Channel> channel(new Channel(std::move(endpoint)));
   channel->endpoint_->SetLimits(FrameLimits{});
   Hello hello;
@@ -33,9 +36,12 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
   hello.credential.assign(credential.begin(), credential.end());
   hello.capabilities = kCapabilitySlabs | kCapabilityCancel;
-  const Reply reply =
-      FFR_TRY(channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
-  auto decoded = HelloReply::Decode(reply.body);
+  auto reply = channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting");
+  if (!reply) {
+    if (retry_after != nullptr) *retry_after = channel->retry_after();
+    return std::move(reply).error();
+  }
+  auto decoded = HelloReply::Decode(reply.value().body);
   if (!decoded) return channel->Break(std::move(decoded).error());
   channel->hello_ = std::move(decoded).value();
   if (channel->hello_.version != Hello::kVersion)
@@ -74,6 +80,7 @@ Result<std::uint64_t> Channel::Send(FrameType type, std::span<const std::byte> b
   FrameHeader header;
   header.type = type;
   header.request_id = next_request_++;
+  retry_after_.reset();
   if (auto sent = endpoint_->Send(header, body, payload); !sent)
     return Break(std::move(sent).error());
   return header.request_id;
@@ -119,9 +126,14 @@ Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
       return Break({ErrorCode::kUnavailable, peer() + " sent " + TypeName(header.type) +
                                                  " for another request than " + std::string(what)});
     if (header.type == FrameType::kError) return TakeError();
-    if (header.type == FrameType::kBusy)
+    if (header.type == FrameType::kBusy) {
+      const auto busy = Busy::Decode(body());
+      if (!busy) return Break(busy.error());
+      retry_after_ =
+          std::min(std::chrono::milliseconds(busy.value().retry_after_ms), kRetryAfterMax);
       return Error{ErrorCode::kUnavailable,
                    peer() + " is busy and did not take the request for " + std::string(what)};
+    }
     return header;
   }
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -19,11 +20,12 @@
 namespace ffrecord::net {
 
 // How long to wait before the next try: doubling from 10 ms to 1 s, of which a random half to
-// whole, so that many clients of a daemon that comes back do not arrive together.
+// whole, so that many clients of a daemon that comes back do not arrive together. Never less than
+// `at_least`, to which the same random time is added.
 class Backoff {
  public:
   explicit Backoff(std::uint64_t seed) : random_(seed) {}
-  std::chrono::milliseconds Next();
+  std::chrono::milliseconds Next(std::chrono::milliseconds at_least = {});
 
  private:
   std::minstd_rand random_;
@@ -38,13 +40,21 @@ class Backoff {
 // reply may still be on its way, and the connection is closed.
 class Channel {
  public:
-  // Connects and says HELLO, with `credential` if the daemon wants one.
+  // How long a daemon that is busy wants to be left alone. A longer time than kRetryAfterMax is not
+  // believed.
+  using RetryAfter = std::optional<std::chrono::milliseconds>;
+  static constexpr std::chrono::milliseconds kRetryAfterMax{10'000};
+
+  // Connects and says HELLO, with `credential` if the daemon wants one. `retry_after`, if given, is
+  // set if it fails because the daemon is busy.
   static Result<std::unique_ptr<Channel>> Connect(const Address& address, Deadline deadline,
-                                                  std::span<const std::byte> credential = {});
+                                                  std::span<const std::byte> credential = {},
+                                                  RetryAfter* retry_after = nullptr);
   // Says HELLO on a fresh `endpoint`.
   static Result<std::unique_ptr<Channel>> Open(std::unique_ptr<Endpoint> endpoint,
                                                Deadline deadline,
-                                               std::span<const std::byte> credential = {});
+                                               std::span<const std::byte> credential = {},
+                                               RetryAfter* retry_after = nullptr);
 
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
@@ -54,6 +64,8 @@ class Channel {
 
   // Whether the daemon still holds this connection: looks without waiting. Between dialogues only.
   bool Alive();
+  // Set if the last dialogue ended with BUSY: the daemon has not begun what it was asked for.
+  const RetryAfter& retry_after() const noexcept { return retry_after_; }
   // Ends a dialogue of which replies may still come. Returns `error`, or kUnavailable for a damaged
   // frame: to callers that is a broken connection, and another one may do better.
   Error Break(Error error);
@@ -102,6 +114,7 @@ class Channel {
   std::uint64_t next_request_ = 1;
   bool broken_ = false;
   bool going_away_ = false;
+  RetryAfter retry_after_;
 };
 
 }  // namespace ffrecord::net

@@ -14,6 +14,7 @@
 
 #include "child.h"
 #include "daemon.h"
+#include "libffrecord/net/rpc/channel.h"
 #include "seed.h"
 #include "test_file.h"
 
@@ -359,6 +360,20 @@ TEST(DatasetWithoutDaemonTest, ARefusedConnectionSaysWhereAndHowToStartOne) {
   EXPECT_NE(message.find(uri.substr(0, uri.rfind('/'))), std::string::npos) << message;
   EXPECT_NE(message.find("ffrecordd --data"), std::string::npos) << message;
   EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);  // Not the timeout, half a minute.
+}
+
+TEST(DatasetWithoutDaemonTest, ADaemonThatIsFullIsAskedAgainUntilThereIsRoom) {
+  Daemon full({.connection_count_max = 1});
+  auto guest = net::Channel::Connect(full.address(), net::Clock::now() + 60s);
+  ASSERT_TRUE(guest) << guest.error().message;
+  const auto refused = OpenDataset({{full.Uri("name") + "?transport=tcp"}}, {}, {300ms});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("busy"), std::string::npos) << refused.error().message;
+
+  guest.value().reset();
+
+  const auto answered = OpenDataset({{full.Uri("name") + "?transport=tcp"}}, {}, {60s});
+  EXPECT_EQ(answered.error().code, ErrorCode::kNotFound) << answered.error().message;
 }
 
 TEST_P(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {

@@ -97,6 +97,38 @@ TEST(SessionTest, BusyIsAskedAgainOnTheSameConnection) {
   EXPECT_EQ(daemon.connection_count(), 1);
 }
 
+TEST(SessionTest, ABusyDaemonIsLeftAloneForAsLongAsItWants) {
+  constexpr auto kWanted = 150ms;
+  std::vector<net::Clock::time_point> asked;
+  FakeDaemon daemon([&](Request& request) {
+    asked.push_back(net::Clock::now());
+    if (asked.size() < 3) {
+      FakeDaemon::Send(request, FrameType::kBusy, net::Busy{150}.Encode());
+      return true;
+    }
+    FakeDaemon::Send(request, net::ReplyTo(FrameType::kResolve), net::RevisionReply{3}.Encode(),
+                     EncodeDatasetManifest(OneFile(10)).value());
+    return true;
+  });
+
+  ASSERT_TRUE(Session::Get(daemon.address())->Resolve("name", In(60s)));
+
+  ASSERT_EQ(asked.size(), 3U);
+  EXPECT_GE(asked[1] - asked[0], kWanted);
+  EXPECT_GE(asked[2] - asked[1], kWanted);
+}
+
+TEST(SessionTest, ABusyDaemonThatWantsForeverCostsTheTimeoutAndNoMore) {
+  FakeDaemon daemon([&](Request& request) {
+    FakeDaemon::Send(request, FrameType::kBusy, net::Busy{UINT32_MAX}.Encode());
+    return true;
+  });
+  const auto resolved = Session::Get(daemon.address())->Resolve("name", In(300ms));
+  ASSERT_FALSE(resolved);
+  EXPECT_EQ(resolved.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(resolved.error().message.find("busy"), std::string::npos) << resolved.error().message;
+}
+
 TEST(SessionTest, AConnectionThatBreaksIsMadeAnew) {
   FakeDaemon daemon([](Request& request) {
     if (request.connection < 2) return false;
