@@ -210,6 +210,9 @@ def repair_file(
 def probe_io_engine() -> tuple[str, str]:
     """Name of the engine that reads files here, and why."""
 
+def probe_rdma() -> tuple[str, list[tuple[str, int, str, int, str]]]:
+    """Why RDMA is absent, and of each port: device, number, address, MTU, why it is skipped."""
+
 @final
 class StagingArena:
     """Memory that tensors are copied to before they are saved."""

@@ -1,3 +1,4 @@
+#include <ffrecord/client/rdma_probe.h>
 #include <ffrecord/io_probe.h>
 
 #include "python/src/bind.h"
@@ -8,6 +9,14 @@ void BindIoProbe(py::module_& module) {
   module.def("probe_io_engine", [] {
     const IoEngineChoice choice = WithoutGil([] { return ProbeIoEngine(); });
     return py::make_tuple(choice.name, choice.reason);
+  });
+  module.def("probe_rdma", [] {
+    const RdmaFindings findings = WithoutGil([] { return ProbeRdma(); });
+    py::list ports;
+    for (const RdmaPortFindings& port : findings.ports)
+      ports.append(
+          py::make_tuple(port.device, port.port, port.address, port.mtu_bytes, port.why_skipped));
+    return py::make_tuple(findings.why_absent, ports);
   });
 }
 

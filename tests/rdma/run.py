@@ -30,10 +30,14 @@ FIRST_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 # Under emulation, checksum and copy instructions that are meant to be fast are the slow ones.
 PROCESSOR = "max,la57=off,pclmulqdq=off,erms=off,fsrm=off,smap=off,smep=off"
 EXIT_FAILED, EXIT_ENDED_EARLY, EXIT_SKIP = 1, 4, 77
-# The device itself, before anything of ours: a ping-pong of the library's own tools.
-PING = "rping -s -a 10.77.0.1 -C 3 & rping -c -a 10.77.0.1 -C 3 && wait $!"
+# The device itself, before anything of ours: a ping-pong of the library's own tools. The client is
+# refused until the server listens.
+PING = "rping -s -a 10.77.0.1 -C 3 & until rping -c -a 10.77.0.1 -C 3; do sleep 0.2; done; wait $!"
 # Programs of the build folder, each with the tests that are for the guest.
-PROGRAMS: tuple[tuple[str, str], ...] = ()
+PROGRAMS = (
+    ("tests/conformance/conformance-net_endpoint", "*/rdma"),
+    ("tests/unit/net_rdma-test", "*"),
+)
 
 
 class CannotRun(Exception):

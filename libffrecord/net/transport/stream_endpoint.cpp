@@ -294,7 +294,8 @@ Result<StreamEndpoint::Progress> StreamEndpoint::FillPlaces() {
 
 Result<StreamEndpoint::Progress> StreamEndpoint::Read(std::span<const iovec> pieces,
                                                       std::size_t& size_bytes) {
-  if (std::exchange(drained_, false)) return Progress::kWaiting;
+  // Once sending has failed, what the peer said last is asked for though it came a moment ago.
+  if (std::exchange(drained_, false) && !send_error_) return Progress::kWaiting;
   const auto read = FFR_TRY(stream_->Read(pieces));
   if (!read) return Progress::kWaiting;
   if (*read == 0) return Progress::kEnded;

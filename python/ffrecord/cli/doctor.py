@@ -13,6 +13,8 @@ from ffrecord.cli.units import show_size
 
 # Below this many descriptors, many files and workers at once run out of them.
 _DESCRIPTORS_ENOUGH = 4096
+# Below this much, some hundreds of RDMA connections are refused.
+_LOCKED_ENOUGH_BYTES = 64 << 20
 
 
 def examine(address: str | None = None, timeout_s: float = 30.0) -> dict[str, Any]:
@@ -63,6 +65,49 @@ def examine(address: str | None = None, timeout_s: float = 30.0) -> dict[str, An
     if facts["torch"] is None:
         advice.append("torch is not installed, so there is no ffrecord.torch: pip install torch")
     return {**facts, "advice": advice}
+
+
+def examine_rdma() -> dict[str, Any]:
+    """What this machine has for RDMA: its ports, which one is taken, and why not the others."""
+    why_absent, found = _ffrecord.probe_rdma()
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    ports = [
+        {"device": device, "port": number, "address": address, "mtu": mtu, "skipped": skipped}
+        for device, number, address, mtu, skipped in found
+    ]
+    usable = [port for port in ports if not port["skipped"]]
+    advice = []
+    if why_absent:
+        advice.append(f"no RDMA here, for {why_absent}")
+    elif not ports:
+        advice.append("the kernel knows no RDMA device: is there one, and is its driver loaded?")
+    elif not usable:
+        advice.append("no port can be used; each says why")
+    if usable and 0 <= locked < _LOCKED_ENOUGH_BYTES:
+        advice.append(
+            f"only {show_size(locked)} of memory may be locked, which every RDMA connection needs: "
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity for a service"
+        )
+    return {
+        "chosen": f"{usable[0]['device']} port {usable[0]['port']}" if usable else None,
+        "ports": ports,
+        "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
+        "advice": advice,
+    }
+
+
+def show_rdma(findings: dict[str, Any]) -> str:
+    """For people: one port a line, then the rest."""
+    lines = []
+    for port in findings["ports"]:
+        state = (
+            f"skipped: {port['skipped']}"
+            if port["skipped"]
+            else f"address {port['address']}, MTU {port['mtu']}"
+        )
+        lines.append(f"{port['device']} port {port['port']}: {state}")
+    rest = {name: value for name, value in findings.items() if name != "ports"}
+    return "\n".join([*lines, show_findings(rest)])
 
 
 def show_findings(findings: dict[str, Any]) -> str:

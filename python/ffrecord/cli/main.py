@@ -16,7 +16,7 @@ from ffrecord.cli.admin import status as status_of
 from ffrecord.cli.checkpoint import checkpoint
 from ffrecord.cli.config import config
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
-from ffrecord.cli.doctor import examine, show_findings
+from ffrecord.cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord.cli.tokens import make_token, read_key
 from ffrecord.cli.topology import topology
 from ffrecord.cli.units import show_size
@@ -206,13 +206,14 @@ def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: st
 def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
     """Show what this machine gives to the library, and what holds it back.
 
-    With the ADDRESS of a daemon, also how bytes come from there, and why that way.
+    With the ADDRESS of a daemon, also how bytes come from there, and why that way. With the word
+    `rdma` instead, the ports of RDMA devices, which one is taken, and why not the others.
     """
-    findings = examine(address, timeout_s)
-    if as_json:
-        click.echo(json.dumps(findings))
+    if address == "rdma":
+        findings, show = examine_rdma(), show_rdma
     else:
-        click.echo(show_findings(findings))
+        findings, show = examine(address, timeout_s), show_findings
+    click.echo(json.dumps(findings) if as_json else show(findings))
 
 
 _admin_address = click.argument("address", default="http://127.0.0.1:9401")

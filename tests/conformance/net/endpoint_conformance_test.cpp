@@ -1,55 +1,30 @@
 // Goal: every transport moves frames and payloads unchanged and in order, refuses what is
 // malformed, and never holds more than it must. Method: two ends in this process; scripted and
-// random traffic, slow readers, broken frames. What a hostile peer sends is fed as raw bytes, in
-// pieces of any size.
+// random traffic, slow readers, broken frames.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <random>
 #include <thread>
 
-#include "libffrecord/base/checksum.h"
-#include "libffrecord/base/endian.h"
+#include "endpoint_pairs.h"
 #include "libffrecord/net/transport/endpoint.h"
-#include "libffrecord/net/transport/stream_endpoint.h"
 #include "seed.h"
 
 namespace ffrecord::net {
 namespace {
 
+using namespace test;
 using namespace std::chrono_literals;
 using testing::HasSubstr;
-using Bytes = std::vector<std::byte>;
-
-Deadline Soon() { return Clock::now() + 60s; }
-
-Bytes RandomBytes(std::mt19937& random, std::size_t size) {
-  Bytes bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
-Bytes EncodeFrame(FrameHeader header, const Bytes& body, const Bytes& payload) {
-  header.payload_size_bytes = static_cast<std::uint32_t>(payload.size());
-  Bytes bytes(FrameHeader::kEncodedSizeBytes);
-  EncodeFrameHeader(header, body, std::span(bytes).first<FrameHeader::kEncodedSizeBytes>());
-  bytes.insert(bytes.end(), body.begin(), body.end());
-  bytes.insert(bytes.end(), payload.begin(), payload.end());
-  return bytes;
-}
 
 std::span<const std::span<const std::byte>> None() { return {}; }
 
@@ -74,29 +49,6 @@ Result<Endpoint::Event> NextEventOf(Endpoint& endpoint, Endpoint& other) {
   }
 }
 
-// --- Pairs -------------------------------------------------------------------------------------
-
-EndpointPair MakeTcpPair() {
-  auto listener = TcpListener::Listen({"127.0.0.1", 0}).value();
-  EndpointPair pair;
-  pair.near = ConnectTcp(listener.address(), Soon()).value();
-  while (!pair.far) pair.far = listener.Accept().value();
-  return pair;
-}
-
-std::string FreshName() {
-  static std::atomic<int> next{0};
-  return "ffrecord-test-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
-}
-
-EndpointPair MakeLocalPair() {
-  auto listener = LocalListener::Listen(FreshName()).value();
-  EndpointPair pair;
-  pair.near = ConnectLocal(listener.name(), "local", Soon()).value();
-  while (!pair.far) pair.far = listener.Accept().value();
-  return pair;
-}
-
 struct EndpointUnderTest {
   std::string name;
   std::function<EndpointPair()> make_pair;
@@ -105,6 +57,8 @@ struct EndpointUnderTest {
 class EndpointConformance : public testing::TestWithParam<EndpointUnderTest> {
  protected:
   void SetUp() override {
+    if (GetParam().name == "rdma" && !TestRdmaDevice())
+      GTEST_SKIP() << TestRdmaDevice().error().message;
     auto pair = GetParam().make_pair();
     near_ = std::move(pair.near);
     far_ = std::move(pair.far);
@@ -479,7 +433,7 @@ class Talker {
 };
 
 TEST_P(EndpointConformance, RandomFramesInBothDirectionsAtOnceArriveUnchangedAndInOrder) {
-  const std::uint32_t seed = test::Seed();
+  const std::uint32_t seed = ffrecord::test::Seed();
   Talker near(*near_, seed, seed + 1);
   Talker far(*far_, seed + 1, seed);
 
@@ -491,163 +445,9 @@ TEST_P(EndpointConformance, RandomFramesInBothDirectionsAtOnceArriveUnchangedAnd
 INSTANTIATE_TEST_SUITE_P(
     AllTransports, EndpointConformance,
     testing::Values(EndpointUnderTest{"tcp", MakeTcpPair}, EndpointUnderTest{"shm", MakeLocalPair},
+                    EndpointUnderTest{"rdma", MakeRdmaPair},
                     EndpointUnderTest{"loopback", [] { return MakeLoopbackPair({}).value(); }}),
     [](const auto& instance) { return instance.param.name; });
-
-// --- Raw bytes from a hostile peer -------------------------------------------------------------
-
-// Gives bytes in pieces of random size, with waits between, and then ends.
-class ScriptedStream final : public ByteStream {
- public:
-  explicit ScriptedStream(Bytes bytes) : bytes_(std::move(bytes)), random_(test::Seed()) {}
-  std::string_view transport() const noexcept override { return "scripted"; }
-  int fd() const noexcept override { return -1; }
-  Result<std::size_t> Write(std::span<const iovec>, int) override { return std::size_t{0}; }
-  Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override {
-    if (random_() % 4 == 0) return std::optional<std::size_t>();
-    std::size_t left = std::min<std::size_t>(bytes_.size() - at_, 1 + random_() % 50);
-    const std::size_t begin = at_;
-    for (const iovec& piece : pieces) {
-      const std::size_t size = std::min(left, piece.iov_len);
-      std::memcpy(piece.iov_base, bytes_.data() + at_, size);
-      at_ += size;
-      left -= size;
-    }
-    return std::optional(at_ - begin);
-  }
-
- private:
-  const Bytes bytes_;
-  std::mt19937 random_;
-  std::size_t at_ = 0;
-};
-
-std::unique_ptr<Endpoint> MakeScripted(const Bytes& bytes) {
-  return std::make_unique<StreamEndpoint>(std::make_unique<ScriptedStream>(bytes), "script");
-}
-
-// Requires that the bytes fit the kernel's buffers.
-std::unique_ptr<Endpoint> MakeTcpFed(const Bytes& bytes) {
-  auto listener = TcpListener::Listen({"127.0.0.1", 0}).value();
-  UniqueFd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  name.sin_port = htons(listener.address().port);
-  EXPECT_EQ(::connect(raw.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
-  EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  std::unique_ptr<Endpoint> endpoint;
-  while (!endpoint) endpoint = listener.Accept().value();
-  return endpoint;
-}
-
-std::unique_ptr<Endpoint> MakeLocalFed(const Bytes& bytes) {
-  auto listener = LocalListener::Listen(FreshName()).value();
-  UniqueFd raw(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path + 1, listener.name().data(), listener.name().size());
-  const auto size = offsetof(sockaddr_un, sun_path) + 1 + listener.name().size();
-  EXPECT_EQ(::connect(raw.get(), reinterpret_cast<sockaddr*>(&name), static_cast<socklen_t>(size)),
-            0);
-  EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  std::unique_ptr<Endpoint> endpoint;
-  while (!endpoint) endpoint = listener.Accept().value();
-  return endpoint;
-}
-
-struct FedEndpoint {
-  std::string name;
-  std::function<std::unique_ptr<Endpoint>(const Bytes&)> make;
-};
-
-class RawBytesConformance : public testing::TestWithParam<FedEndpoint> {
- protected:
-  // Receives all that can be received, payloads included; returns how it ended: kOk for a close in
-  // good order. Counts whole frames.
-  ErrorCode Drain(const Bytes& bytes) {
-    const auto endpoint = GetParam().make(bytes);
-    endpoint->SetLimits({.body_size_bytes_max = 64 << 10, .payload_size_bytes_max = 64 << 10});
-    frames_ = 0;
-    Bytes landed;
-    for (;;) {
-      const auto event = NextEvent(*endpoint, Soon(), "an end");
-      if (!event) {
-        EXPECT_EQ(endpoint->fd(), -1);
-        return event.error().code;
-      }
-      if (event.value() == Endpoint::Event::kClosed) return ErrorCode::kOk;
-      if (event.value() == Endpoint::Event::kFrame && endpoint->header().payload_size_bytes > 0) {
-        landed.resize(endpoint->header().payload_size_bytes);
-        const std::span<std::byte> places[] = {landed};
-        EXPECT_TRUE(endpoint->ReceivePayload(places));
-      } else {
-        ++frames_;
-      }
-    }
-  }
-  int frames_ = 0;
-};
-
-TEST_P(RawBytesConformance, WholeFramesAreTaken) {
-  Bytes bytes;
-  for (std::size_t i = 0; i < 5; ++i) {
-    const Bytes frame = EncodeFrame({}, Bytes(i * 10'000), Bytes(i * 7'000));
-    bytes.insert(bytes.end(), frame.begin(), frame.end());
-  }
-  EXPECT_EQ(Drain(bytes), ErrorCode::kOk);
-  EXPECT_EQ(frames_, 5);
-}
-
-TEST_P(RawBytesConformance, AFlippedBitInHeaderOrBodyIsCorruption) {
-  const Bytes good = EncodeFrame({.request_id = 3}, Bytes(24, std::byte{9}), {});
-  for (std::size_t bit = 0; bit < good.size() * 8; bit += 3) {
-    Bytes bytes = good;
-    bytes[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
-    EXPECT_EQ(Drain(bytes), ErrorCode::kCorruption) << "bit " << bit;
-    EXPECT_EQ(frames_, 0);
-  }
-}
-
-TEST_P(RawBytesConformance, ACutAtAnyByteInsideAFrameIsUnavailable) {
-  const Bytes whole = EncodeFrame({}, Bytes(30), Bytes(20));
-  for (std::size_t size = 0; size <= whole.size(); ++size) {
-    const bool is_between = size == 0 || size == whole.size();
-    EXPECT_EQ(Drain(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size))),
-              is_between ? ErrorCode::kOk : ErrorCode::kUnavailable)
-        << size;
-  }
-}
-
-TEST_P(RawBytesConformance, RandomBytesEndInAnErrorAndNeverInACrash) {
-  std::mt19937 random(test::Seed());
-  for (int i = 0; i < 200; ++i)
-    EXPECT_NE(Drain(RandomBytes(random, 1 + random() % 200)), ErrorCode::kOk);
-}
-
-TEST_P(RawBytesConformance, SpoiltTrafficNeverGivesMoreFramesThanWereSent) {
-  std::mt19937 random(test::Seed());
-  for (int i = 0; i < 200; ++i) {
-    Bytes bytes;
-    const int sent = 1 + static_cast<int>(random() % 5);
-    for (int frame = 0; frame < sent; ++frame) {
-      const Bytes one = EncodeFrame({.request_id = random()}, RandomBytes(random, random() % 100),
-                                    RandomBytes(random, random() % 100));
-      bytes.insert(bytes.end(), one.begin(), one.end());
-    }
-    for (std::size_t spoilt = random() % 4; spoilt > 0; --spoilt)
-      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
-    if (random() % 2 == 0) bytes.resize(random() % bytes.size());
-    (void)Drain(bytes);
-    EXPECT_LE(frames_, sent);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(AllStreams, RawBytesConformance,
-                         testing::Values(FedEndpoint{"tcp", MakeTcpFed},
-                                         FedEndpoint{"shm", MakeLocalFed},
-                                         FedEndpoint{"scripted", MakeScripted}),
-                         [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace ffrecord::net

@@ -1,0 +1,15 @@
+#include <ffrecord/client/rdma_probe.h>
+
+#include "libffrecord/net/transport/rdma/rdma.h"
+
+namespace ffrecord {
+
+RdmaFindings ProbeRdma() {
+  const net::RdmaSurvey survey = net::SurveyRdma();
+  RdmaFindings findings{survey.why_absent, {}, survey.memory_lock_limit_bytes};
+  for (const net::RdmaPort& port : survey.ports)
+    findings.ports.push_back({port.device, port.port, port.gid, port.mtu_bytes, port.why_skipped});
+  return findings;
+}
+
+}  // namespace ffrecord

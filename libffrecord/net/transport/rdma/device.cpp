@@ -1,0 +1,190 @@
+#include "libffrecord/net/transport/rdma/device.h"
+
+#include <arpa/inet.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "libffrecord/net/transport/rdma/queue_pair.h"
+
+namespace ffrecord::net {
+namespace {
+
+constexpr auto kLingerMax = std::chrono::seconds(2);
+// How often completions of what lingers are looked for.
+constexpr auto kLingerStep = std::chrono::milliseconds(1);
+
+bool IsMappedIpv4(const ibv_gid& gid) {
+  constexpr std::array<std::uint8_t, 12> kPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  return std::equal(kPrefix.begin(), kPrefix.end(), gid.raw);
+}
+
+std::string Text(const ibv_gid& gid) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const bool is_ipv4 = IsMappedIpv4(gid);
+  ::inet_ntop(is_ipv4 ? AF_INET : AF_INET6, gid.raw + (is_ipv4 ? 12 : 0), text.data(), text.size());
+  return text.data();
+}
+
+// The first RoCE version 2 address that stands for an IPv4 one; else the first of that version.
+std::optional<ibv_gid_entry> ChooseGid(const Verbs& verbs, ibv_context* context, std::uint8_t port,
+                                       int count) {
+  std::optional<ibv_gid_entry> chosen;
+  for (int i = 0; i < count; ++i) {
+    ibv_gid_entry entry{};
+    if (verbs.query_gid(context, port, static_cast<std::uint32_t>(i), &entry, 0, sizeof(entry)) !=
+            0 ||
+        entry.gid_type != IBV_GID_TYPE_ROCE_V2)
+      continue;
+    if (IsMappedIpv4(entry.gid)) return entry;
+    if (!chosen) chosen = entry;
+  }
+  return chosen;
+}
+
+RdmaPort LookAtPort(const Verbs& verbs, ibv_context* context, std::string device,
+                    std::uint8_t number) {
+  RdmaPort port{.device = std::move(device), .port = number, .gid = {}, .why_skipped = {}};
+  ibv_port_attr attributes{};
+  const int failed = verbs.query_port_begin(context, number,
+                                            reinterpret_cast<_compat_ibv_port_attr*>(&attributes));
+  if (failed != 0) {
+    port.why_skipped = std::string("its state cannot be read: ") + std::strerror(failed);
+    return port;
+  }
+  port.mtu_bytes = 128U << attributes.active_mtu;
+  if (attributes.state != IBV_PORT_ACTIVE) {
+    port.why_skipped = "it is not active: bring its network link up";
+  } else if (attributes.link_layer != IBV_LINK_LAYER_ETHERNET) {
+    port.why_skipped = "its link is InfiniBand; only RoCE version 2 is spoken";
+  } else if (const auto gid = ChooseGid(verbs, context, number, attributes.gid_tbl_len)) {
+    port.gid_index = gid->gid_index;
+    port.gid = Text(gid->gid);
+  } else {
+    port.why_skipped = "it has no RoCE version 2 address: give its network link an IP address";
+  }
+  return port;
+}
+
+// Calls `visit(context, port)` for each port, or with a null context for a device that cannot be
+// opened, until it returns true: then the context is the visitor's.
+template <class Visit>
+Result<void> VisitPorts(const Verbs& verbs, const Visit& visit) {
+  int count = 0;
+  ibv_device** const list = verbs.get_device_list(&count);
+  if (list == nullptr)
+    return Error{ErrorCode::kUnavailable, std::string("the kernel lists no RDMA devices: ") +
+                                              std::strerror(errno) + "; load the module ib_uverbs"};
+  const std::unique_ptr<ibv_device*, decltype(verbs.free_device_list)> owned(
+      list, verbs.free_device_list);
+  for (int i = 0; i < count; ++i) {
+    const std::string name = verbs.get_device_name(list[i]);
+    ibv_context* const context = verbs.open_device(list[i]);
+    if (context == nullptr) {
+      const std::string why = std::string("it cannot be opened: ") + std::strerror(errno) +
+                              "; this user needs /dev/infiniband/uverbs*";
+      visit(nullptr, RdmaPort{.device = name, .gid = {}, .why_skipped = why});
+      continue;
+    }
+    ibv_device_attr attributes{};
+    if (verbs.query_device(context, &attributes) != 0) attributes.phys_port_cnt = 0;
+    bool is_taken = false;
+    for (unsigned port = 1; port <= attributes.phys_port_cnt && !is_taken; ++port)
+      is_taken = visit(context, LookAtPort(verbs, context, name, static_cast<std::uint8_t>(port)));
+    if (is_taken) return {};
+    verbs.close_device(context);
+  }
+  return {};
+}
+
+}  // namespace
+
+RdmaSurvey SurveyRdma() {
+  RdmaSurvey survey;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  survey.memory_lock_limit_bytes = limit.rlim_cur;
+  const auto verbs = LoadVerbs();
+  if (!verbs) {
+    survey.why_absent = verbs.error().message;
+    return survey;
+  }
+  const auto visited = VisitPorts(*verbs.value(), [&](ibv_context*, RdmaPort port) {
+    survey.ports.push_back(std::move(port));
+    return false;
+  });
+  if (!visited) survey.why_absent = visited.error().message;
+  return survey;
+}
+
+Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
+  const Verbs* const verbs = FFR_TRY(LoadVerbs());
+  std::shared_ptr<RdmaDevice> opened;
+  std::string skipped;
+  FFR_TRY(VisitPorts(*verbs, [&](ibv_context* context, RdmaPort port) {
+    if (!name.empty() && port.device != name) return false;
+    if (!port.why_skipped.empty()) {
+      skipped +=
+          "; " + port.device + " port " + std::to_string(port.port) + ": " + port.why_skipped;
+      return false;
+    }
+    opened = std::make_shared<OpenRdmaDevice>(*verbs, context, std::move(port));
+    return true;
+  }));
+  if (opened) return opened;
+  return Error{ErrorCode::kUnavailable,
+               (name.empty() ? std::string("no RDMA device can be used")
+                             : "the RDMA device " + name + " cannot be used") +
+                   (skipped.empty() ? "; none is there" : skipped)};
+}
+
+OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port)
+    : verbs_(verbs), context_(context), port_(std::move(port)), owner_(::getpid()) {}
+
+OpenRdmaDevice::~OpenRdmaDevice() {
+  if (::getpid() != owner_) {  // The thread is not in this process, the device not ours to close.
+    if (linger_.joinable()) linger_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_one();
+  if (linger_.joinable()) linger_.join();
+  verbs_.close_device(context_);
+}
+
+void OpenRdmaDevice::Linger(std::unique_ptr<QueuePair> queue_pair,
+                            std::unique_ptr<Endpoint> control) {
+  const std::lock_guard lock(mutex_);
+  arrived_.push_back({std::move(control), std::move(queue_pair), Clock::now() + kLingerMax});
+  if (!linger_.joinable()) linger_ = std::thread([this] { RunLinger(); });
+  changed_.notify_one();
+}
+
+void OpenRdmaDevice::RunLinger() {
+  std::vector<Closing> closing;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (closing.empty()) changed_.wait(lock, [&] { return ends_ || !arrived_.empty(); });
+      std::ranges::move(arrived_, std::back_inserter(closing));
+      arrived_.clear();
+      if (closing.empty() && ends_) return;
+    }
+    const auto now = Clock::now();
+    std::erase_if(closing, [now](const Closing& one) {
+      return one.queue_pair->HasSentAll() || now >= one.deadline;
+    });
+    if (!closing.empty()) std::this_thread::sleep_for(kLingerStep);
+  }
+}
+
+}  // namespace ffrecord::net

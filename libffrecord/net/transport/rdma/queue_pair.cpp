@@ -1,0 +1,307 @@
+#include "libffrecord/net/transport/rdma/queue_pair.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord::net {
+namespace {
+
+constexpr std::uint32_t kInlineSizeBytes = 128;
+// Every so many requests one is signalled, so fewer than the buffers are ever without a sign.
+constexpr std::uint32_t kSignalEvery = QueuePair::kBufferCount / 2;
+constexpr std::uint32_t kNumberMask = (1U << 24) - 1;
+// 4.096 us * 2^16 = 0.27 s to wait for an answer, seven times, then the connection is broken.
+constexpr std::uint8_t kTimeoutExponent = 16;
+constexpr std::uint8_t kRetries = 7;
+// 0.64 ms, six times: a peer that keeps to its credits has always posted a buffer.
+constexpr std::uint8_t kNotReadyTimer = 12;
+constexpr std::uint8_t kNotReadyRetries = 6;
+constexpr std::uint8_t kHopLimit = 64;
+
+ibv_mtu MtuOf(std::uint32_t bytes) {
+  return static_cast<ibv_mtu>(std::bit_width(bytes) - std::bit_width(128U));
+}
+
+}  // namespace
+
+QueuePair::QueuePair(OpenRdmaDevice& device) noexcept
+    : device_(device), verbs_(device.verbs()), owner_(::getpid()) {
+  device_.AddConnection();
+}
+
+QueuePair::~QueuePair() {
+  if (::getpid() != owner_) return;
+  if (pair_ != nullptr) {
+    // In this order nothing is under way any more when the memory and its domain go.
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_ERR;
+    (void)verbs_.modify_qp(pair_, &attributes, IBV_QP_STATE);
+    TakeEvents();  // The library waits for events that nobody has taken.
+    (void)verbs_.destroy_qp(pair_);
+  }
+  if (receive_region_ != nullptr) (void)verbs_.dereg_mr(receive_region_);
+  if (send_region_ != nullptr) (void)verbs_.dereg_mr(send_region_);
+  for (ibv_cq* const queue : {sent_, received_})
+    if (queue != nullptr) (void)verbs_.destroy_cq(queue);
+  if (channel_ != nullptr) (void)verbs_.destroy_comp_channel(channel_);
+  if (domain_ != nullptr) (void)verbs_.dealloc_pd(domain_);
+  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+  device_.RemoveConnection();
+}
+
+Result<std::unique_ptr<QueuePair>> QueuePair::Make(OpenRdmaDevice& device) {
+  std::unique_ptr<QueuePair> made(new QueuePair(device));
+  FFR_TRY(made->MapBuffers());
+  FFR_TRY(made->MakeObjects());
+  for (std::uint32_t i = 0; i < kReceiveCount; ++i) FFR_TRY(made->PostReceive(i));
+  made->AskForReceived();
+  return made;
+}
+
+Result<void> QueuePair::MapBuffers() {
+  constexpr std::size_t kSizeBytes = std::size_t{kReceiveCount + kBufferCount} * kBufferSizeBytes;
+  void* const begin = ::mmap(nullptr, kSizeBytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (begin == MAP_FAILED) return Refused("map its buffers", errno);
+  memory_ = {static_cast<std::byte*>(begin), kSizeBytes};
+  // The device knows pages, not addresses: after a fork they must stay with this process.
+  if (::madvise(begin, kSizeBytes, MADV_DONTFORK) != 0)
+    return Refused("keep its buffers from children", errno);
+  domain_ = verbs_.alloc_pd(device_.context());
+  if (domain_ == nullptr) return Refused("make a protection domain", errno);
+  constexpr std::size_t kReceiveBytes = std::size_t{kReceiveCount} * kBufferSizeBytes;
+  receive_region_ = verbs_.reg_mr(domain_, begin, kReceiveBytes, IBV_ACCESS_LOCAL_WRITE);
+  if (receive_region_ == nullptr) return Refused("lock its buffers in memory", errno);
+  send_region_ =
+      verbs_.reg_mr(domain_, memory_.data() + kReceiveBytes, kSizeBytes - kReceiveBytes, 0);
+  if (send_region_ == nullptr) return Refused("lock its buffers in memory", errno);
+  return {};
+}
+
+Result<void> QueuePair::MakeObjects() {
+  channel_ = verbs_.create_comp_channel(device_.context());
+  if (channel_ == nullptr) return Refused("make a completion channel", errno);
+  if (::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK) != 0)
+    return Refused("make its channel not block", errno);
+  sent_ = verbs_.create_cq(device_.context(), static_cast<int>(kSendCount), nullptr, channel_, 0);
+  received_ =
+      verbs_.create_cq(device_.context(), static_cast<int>(kReceiveCount), nullptr, channel_, 0);
+  if (sent_ == nullptr || received_ == nullptr) return Refused("make a completion queue", errno);
+
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = sent_;
+  wanted.recv_cq = received_;
+  wanted.cap = {.max_send_wr = kSendCount,
+                .max_recv_wr = kReceiveCount,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = kInlineSizeBytes};
+  wanted.qp_type = IBV_QPT_RC;
+  pair_ = verbs_.create_qp(domain_, &wanted);
+  if (pair_ == nullptr) {
+    wanted.cap.max_inline_data = 0;  // Only a faster way for small messages.
+    pair_ = verbs_.create_qp(domain_, &wanted);
+  }
+  if (pair_ == nullptr) return Refused("make a queue pair", errno);
+  inline_size_bytes_ = wanted.cap.max_inline_data;
+
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = device_.port().port;
+  attributes.qp_access_flags = 0;
+  const int failed = verbs_.modify_qp(
+      pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  if (failed != 0) return Refused("prepare its queue pair", failed);
+
+  ibv_gid_entry gid{};
+  const int unknown = verbs_.query_gid(device_.context(), device_.port().port,
+                                       device_.port().gid_index, &gid, 0, sizeof(gid));
+  if (unknown != 0) return Refused("read its own address", unknown);
+  std::memcpy(own_.gid.data(), gid.gid.raw, own_.gid.size());
+  own_.queue_pair = pair_->qp_num;
+  if (::getrandom(&own_.packet_number, sizeof(own_.packet_number), 0) !=
+      static_cast<ssize_t>(sizeof(own_.packet_number)))
+    return Refused("draw a random number", errno);
+  own_.packet_number &= kNumberMask;
+  own_.buffer_size_bytes = kBufferSizeBytes;
+  own_.buffer_count = kBufferCount;
+  own_.mtu_bytes = static_cast<std::uint16_t>(device_.port().mtu_bytes);
+  return {};
+}
+
+Result<void> QueuePair::Connect(const RdmaConnect& peer) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = MtuOf(std::min(own_.mtu_bytes, peer.mtu_bytes));
+  attributes.dest_qp_num = peer.queue_pair;
+  attributes.rq_psn = peer.packet_number;
+  attributes.min_rnr_timer = kNotReadyTimer;
+  attributes.ah_attr.is_global = 1;
+  attributes.ah_attr.port_num = device_.port().port;
+  std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device_.port().gid_index);
+  attributes.ah_attr.grh.hop_limit = kHopLimit;
+  int failed =
+      verbs_.modify_qp(pair_, &attributes,
+                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (failed != 0)
+    return Error{ErrorCode::kUnavailable,
+                 "there is no way to the peer's RDMA address from " + device_.port().device + " (" +
+                     device_.port().gid + "): " + std::strerror(failed) +
+                     "; both ends need RoCE version 2 addresses that reach each other"};
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.sq_psn = own_.packet_number;
+  attributes.timeout = kTimeoutExponent;
+  attributes.retry_cnt = kRetries;
+  attributes.rnr_retry = kNotReadyRetries;
+  failed = verbs_.modify_qp(pair_, &attributes,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (failed != 0) return Refused("make its queue pair send", failed);
+  return {};
+}
+
+Error QueuePair::Refused(const char* tried, int number) const {
+  const bool is_lock = number == ENOMEM || number == EPERM || number == EAGAIN;
+  return {
+      ErrorCode::kIo,
+      "an RDMA connection on " + device_.port().device + " cannot " + tried + ": " +
+          std::strerror(number) +
+          (is_lock ? "; allow more locked memory (ulimit -l, LimitMEMLOCK=) or fewer connections"
+                   : ""),
+      number};
+}
+
+Error QueuePair::Broken(const ibv_wc& completion) const {
+  std::string why = verbs_.wc_status_str(completion.status);
+  switch (completion.status) {
+    case IBV_WC_RETRY_EXC_ERR:
+      return {ErrorCode::kUnavailable, "the peer does not answer (" + why + ")"};
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return {ErrorCode::kUnavailable,
+              "the peer takes no messages though it said so (" + why + ")"};
+    case IBV_WC_LOC_LEN_ERR:
+      return {ErrorCode::kCorruption, "the peer sent more than a buffer holds (" + why + ")"};
+    default:
+      return {ErrorCode::kUnavailable, "the queue pair broke (" + why + ")"};
+  }
+}
+
+// --- Messages ------------------------------------------------------------------------------------
+
+std::span<const std::byte> QueuePair::receive_buffer(std::uint32_t index) const {
+  FFR_ASSERT(index < kReceiveCount);
+  return memory_.subspan(std::size_t{index} * kBufferSizeBytes, kBufferSizeBytes);
+}
+
+std::span<std::byte> QueuePair::send_buffer() const {
+  FFR_ASSERT(HasSendBuffer());
+  const std::size_t index = kReceiveCount + messages_sent_ % kBufferCount;
+  return memory_.subspan(index * kBufferSizeBytes, kBufferSizeBytes);
+}
+
+Result<void> QueuePair::PostReceive(std::uint32_t index) {
+  const auto buffer = receive_buffer(index);
+  ibv_sge piece{reinterpret_cast<std::uintptr_t>(buffer.data()), kBufferSizeBytes,
+                receive_region_->lkey};
+  ibv_recv_wr request{};
+  request.wr_id = index;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  ibv_recv_wr* bad = nullptr;
+  const int failed = ::ibv_post_recv(pair_, &request, &bad);
+  if (failed != 0) return Refused("post a receive buffer", failed);
+  return {};
+}
+
+Result<void> QueuePair::PostSend(std::uint32_t size_bytes, std::uint32_t immediate, bool is_last) {
+  FFR_ASSERT(HasSendRoom());
+  ibv_sge piece{};
+  if (size_bytes > 0) {
+    piece = {reinterpret_cast<std::uintptr_t>(send_buffer().data()), size_bytes,
+             send_region_->lkey};
+    ++messages_sent_;
+  }
+  ++posted_;
+  if (is_last) last_ = posted_;
+  ibv_send_wr request{};
+  request.wr_id = std::uint64_t{messages_sent_} << 32 | posted_;
+  request.sg_list = &piece;
+  request.num_sge = size_bytes > 0 ? 1 : 0;
+  request.opcode = IBV_WR_SEND_WITH_IMM;
+  request.imm_data = htonl(immediate);
+  if (is_last || posted_ % kSignalEvery == 0) request.send_flags |= IBV_SEND_SIGNALED;
+  if (size_bytes <= inline_size_bytes_) request.send_flags |= IBV_SEND_INLINE;
+  ibv_send_wr* bad = nullptr;
+  const int failed = ::ibv_post_send(pair_, &request, &bad);
+  if (failed != 0) return Refused("send", failed);
+  return {};
+}
+
+Result<std::optional<QueuePair::Received>> QueuePair::TakeReceived() {
+  ibv_wc completion{};
+  const int count = ::ibv_poll_cq(received_, 1, &completion);
+  if (count < 0) return Refused("read its completions", errno);
+  if (count == 0) return std::optional<Received>();
+  if (completion.status != IBV_WC_SUCCESS) {
+    // Receives fail because a send did: that one knows why.
+    FFR_TRY(TakeSent());
+    return Broken(completion);
+  }
+  if (completion.opcode != IBV_WC_RECV || (completion.wc_flags & IBV_WC_WITH_IMM) == 0)
+    return Error{ErrorCode::kCorruption, "the peer sent a message that is none of ours"};
+  return std::optional(Received{static_cast<std::uint32_t>(completion.wr_id), completion.byte_len,
+                                ntohl(completion.imm_data)});
+}
+
+Result<void> QueuePair::TakeSent() {
+  ibv_wc completion{};
+  for (;;) {
+    const int count = ::ibv_poll_cq(sent_, 1, &completion);
+    if (count < 0) return Refused("read its completions", errno);
+    if (count == 0) return {};
+    if (completion.status != IBV_WC_SUCCESS) {
+      is_broken_ = true;
+      return Broken(completion);
+    }
+    done_ = static_cast<std::uint32_t>(completion.wr_id);
+    messages_done_ = static_cast<std::uint32_t>(completion.wr_id >> 32);
+  }
+}
+
+bool QueuePair::HasSentAll() { return is_broken_ || !last_ || !TakeSent() || done_ == *last_; }
+
+// --- Events --------------------------------------------------------------------------------------
+
+void QueuePair::TakeEvents() noexcept {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  while (verbs_.get_cq_event(channel_, &queue, &context) == 0) {
+    verbs_.ack_cq_events(queue, 1);
+    (queue == received_ ? asked_for_received_ : asked_for_sent_) = false;
+  }
+}
+
+void QueuePair::AskForReceived() noexcept {
+  if (!std::exchange(asked_for_received_, true)) (void)::ibv_req_notify_cq(received_, 0);
+}
+
+void QueuePair::AskForSent() noexcept {
+  if (!std::exchange(asked_for_sent_, true)) (void)::ibv_req_notify_cq(sent_, 0);
+}
+
+}  // namespace ffrecord::net

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libffrecord/net/protocol/rdma_messages.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::net {
+
+// A port of an RDMA device, as it is now.
+struct RdmaPort {
+  std::string device;  // "mlx5_0"
+  std::uint8_t port = 0;
+  std::uint32_t gid_index = 0;
+  std::string gid;  // "10.0.0.1" where it stands for an IPv4 address, else as IPv6.
+  std::uint32_t mtu_bytes = 0;
+  std::string why_skipped;  // Empty for a port that can be used; the fields before may be unset.
+};
+
+// What this machine has for RDMA.
+struct RdmaSurvey {
+  std::string why_absent;       // Empty if the library is there and lists its devices.
+  std::vector<RdmaPort> ports;  // Devices and ports in the library's order.
+  std::uint64_t memory_lock_limit_bytes = 0;  // UINT64_MAX: none.
+};
+RdmaSurvey SurveyRdma();
+
+// One opened port, for any number of connections; each keeps it open.
+//
+// libibverbs is loaded when it is first asked for, so that programs run on machines without it.
+// Thread-safe. Not inherited: of what a connection holds, a forked child frees nothing.
+class RdmaDevice {
+ public:
+  // The first port that can be used, or that of the device called `name`. Fails with kUnavailable,
+  // naming each port and why it was skipped.
+  static Result<std::shared_ptr<RdmaDevice>> Open(const std::string& name = {});
+  virtual ~RdmaDevice() = default;
+
+  virtual const RdmaPort& port() const noexcept = 0;
+  // Connections that still hold a queue pair: open ones, and those whose last bytes are under way.
+  virtual std::uint64_t connection_count() const noexcept = 0;
+};
+
+// One end of a connection in the making: a queue pair with its receive buffers ready.
+//
+// Both ends Make() one and tell each other own() over a connection they have, the control;
+// Connect() then gives the endpoint ("rdma"). The end that connects waits for the other's own(),
+// which is told only after that one's Connect(); until the first word from it that end sends
+// nothing.
+class RdmaLink {
+ public:
+  enum class Side : std::uint8_t { kConnects, kAccepts };
+
+  // Fails with kIo, naming the remedy, if memory may not be locked or the device has no room.
+  static Result<std::unique_ptr<RdmaLink>> Make(std::shared_ptr<RdmaDevice> device);
+  virtual ~RdmaLink() = default;
+
+  virtual const RdmaConnect& own() const noexcept = 0;
+  // The endpoint keeps `control`, on which nothing more may be said: its end is the only sign of a
+  // peer that died. Fails with kUnavailable if the peer cannot be reached this way. To be called
+  // once.
+  virtual Result<std::unique_ptr<Endpoint>> Connect(const RdmaConnect& peer, Side side,
+                                                    std::unique_ptr<Endpoint> control) = 0;
+};
+
+// Turns a connection into one over RDMA: asks with RDMA_CONNECT and waits for the reply. Fails as
+// RdmaLink, and with kDeadlineExceeded, kDenied or kUnavailable as the peer answers.
+Result<std::unique_ptr<Endpoint>> ConnectRdma(std::shared_ptr<RdmaDevice> device,
+                                              std::unique_ptr<Endpoint> control, Deadline deadline);
+
+// The other side, when `control` has just returned RDMA_CONNECT: replies. A body that is malformed
+// is kCorruption.
+Result<std::unique_ptr<Endpoint>> AcceptRdma(std::shared_ptr<RdmaDevice> device,
+                                             std::unique_ptr<Endpoint> control, Deadline deadline);
+
+}  // namespace ffrecord::net

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/net/transport/rdma/queue_pair.h"
+#include "libffrecord/net/transport/stream_endpoint.h"
+
+namespace ffrecord::net {
+
+// A stream of bytes as messages between two queue pairs, held back by credits: a message is sent
+// only into a buffer that the peer has posted, so that none is ever refused.
+//
+// fd() is an epoll of three things: the queue pair's events; the control connection, whose end is
+// the only sign of a peer that died while nothing was under way to it; and a bell that rings while
+// something was found on the way that the next call must know.
+class RdmaStream final : public ByteStream {
+ public:
+  // `may_send`: the peer is known to be ready; else it is once it has said something.
+  static Result<std::unique_ptr<RdmaStream>> Make(std::shared_ptr<OpenRdmaDevice> device,
+                                                  std::unique_ptr<QueuePair> queue_pair,
+                                                  std::unique_ptr<Endpoint> control,
+                                                  const RdmaConnect& peer, bool may_send);
+  ~RdmaStream() override;
+
+  std::string_view transport() const noexcept override { return "rdma"; }
+  int fd() const noexcept override { return epoll_.get(); }
+  Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
+  Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
+
+ private:
+  // A message of which the bytes [begin, end) have not been read yet.
+  struct Arrived {
+    std::uint32_t buffer;
+    std::uint32_t begin;
+    std::uint32_t end;
+  };
+
+  RdmaStream(std::shared_ptr<OpenRdmaDevice> device, std::unique_ptr<QueuePair> queue_pair,
+             std::unique_ptr<Endpoint> control, const RdmaConnect& peer, bool may_send);
+  Result<void> MakeDescriptor();
+  bool CanSend() const noexcept;
+  Result<void> SendMessage(std::uint32_t size_bytes, bool is_last);
+  // Takes what has arrived. What breaks the connection is kept in broken_, for the reader.
+  void TakeMessages();
+  Result<void> TakeMessage(const QueuePair::Received& message);
+  Result<std::size_t> CopyArrived(std::span<const iovec> pieces);
+  Result<void> Free(std::uint32_t buffer);
+  // Before the caller waits: asks for events and looks again. True if there is more to read.
+  bool PrepareToWait();
+  void LookAtControl();
+  void Ring(bool on) noexcept;
+
+  const std::shared_ptr<OpenRdmaDevice> device_;
+  std::unique_ptr<QueuePair> queue_pair_;
+  std::unique_ptr<Endpoint> control_;
+  const pid_t owner_;
+  const std::uint32_t message_size_bytes_max_;
+  const std::uint32_t credits_max_;
+  UniqueFd epoll_;
+  UniqueFd bell_;
+  bool rings_ = false;
+
+  bool may_send_;
+  bool waits_to_write_ = false;  // The last Write could not send all.
+  std::uint32_t credits_;        // Buffers of the peer that are free for our messages.
+  std::uint32_t owed_ = 0;       // Buffers of ours that are free again, and the peer not told.
+  std::deque<Arrived> arrived_;
+  bool has_ended_ = false;  // The peer's last word has come.
+  std::optional<Error> broken_;
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,69 @@
+#pragma once
+
+// Ends of connections for tests, both in this process.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
+
+namespace ffrecord::net::test {
+
+using namespace std::chrono_literals;
+using Bytes = std::vector<std::byte>;
+
+inline Deadline Soon() { return Clock::now() + 60s; }
+
+inline Bytes RandomBytes(std::mt19937& random, std::size_t size) {
+  Bytes bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+inline EndpointPair MakeTcpPair() {
+  auto listener = TcpListener::Listen({"127.0.0.1", 0}).value();
+  EndpointPair pair;
+  pair.near = ConnectTcp(listener.address(), Soon()).value();
+  while (!pair.far) pair.far = listener.Accept().value();
+  return pair;
+}
+
+inline std::string FreshName() {
+  static std::atomic<int> next{0};
+  return "ffrecord-test-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
+}
+
+inline EndpointPair MakeLocalPair() {
+  auto listener = LocalListener::Listen(FreshName()).value();
+  EndpointPair pair;
+  pair.near = ConnectLocal(listener.name(), "local", Soon()).value();
+  while (!pair.far) pair.far = listener.Accept().value();
+  return pair;
+}
+
+// The RDMA device that tests share, or why there is none.
+inline const Result<std::shared_ptr<RdmaDevice>>& TestRdmaDevice() {
+  static const auto device = RdmaDevice::Open();
+  return device;
+}
+
+// Requires TestRdmaDevice().
+inline EndpointPair MakeRdmaPair() {
+  auto control = MakeTcpPair();
+  const auto near = RdmaLink::Make(TestRdmaDevice().value()).value();
+  const auto far = RdmaLink::Make(TestRdmaDevice().value()).value();
+  EndpointPair pair;
+  pair.far = far->Connect(near->own(), RdmaLink::Side::kAccepts, std::move(control.far)).value();
+  pair.near = near->Connect(far->own(), RdmaLink::Side::kConnects, std::move(control.near)).value();
+  return pair;
+}
+
+}  // namespace ffrecord::net::test
