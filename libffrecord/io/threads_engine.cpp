@@ -1,12 +1,9 @@
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <vector>
@@ -15,6 +12,7 @@
 #include "libffrecord/io/engine_support.h"
 #include "libffrecord/io/fork_generation.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/io/process_threads.h"
 
 namespace ffrecord {
 namespace {
@@ -48,15 +46,14 @@ struct Front {
   std::condition_variable wake;
 };
 
-// The process's threads for blocking I/O. Never destroyed; at exit its threads end and are joined,
-// and what comes later is run by those who wait for it. So it is too if no thread can be started.
+// The process's threads for blocking I/O. At exit they end and are joined, and what comes later is
+// run by those who wait for it. So it is too if no thread can be started.
 class Pool {
  public:
-  static Pool& Process();
-
   void Submit(Front& front, std::span<IoRequest* const> requests);
   std::uint32_t Wait(Front& front, std::span<IoRequest*> done, std::size_t wanted,
                      const Deadline& deadline);
+  void EndThreads();
 
  private:
   struct Job {
@@ -64,13 +61,10 @@ class Pool {
     Front* front;
   };
 
-  explicit Pool(std::uint32_t generation) : generation_(generation) {}
   static void* Work(void* pool);
-  void JoinAtExit();
   void StartThreads();
   void RunFront(std::unique_lock<std::mutex>& lock);
 
-  const std::uint32_t generation_;
   std::mutex mutex_;
   std::condition_variable work_;
   std::deque<Job> jobs_;
@@ -79,48 +73,20 @@ class Pool {
   bool stopping_ = false;
 };
 
-Pool& Pool::Process() {
-  static std::atomic<Pool*> current{nullptr};
-  // No lock: a child may be born while another thread of the parent holds it.
-  const std::uint32_t generation = ForkGeneration();
-  Pool* pool = current.load();
-  while (pool == nullptr || pool->generation_ != generation) {
-    auto* fresh = new Pool(generation);  // The parent's stays: its locks are in an unknown state.
-    if (current.compare_exchange_strong(pool, fresh)) {
-      static const int registered = std::atexit([] {
-        Pool* last = current.load();
-        if (last->generation_ == ForkGeneration()) last->JoinAtExit();
-      });
-      FFR_ASSERT(registered == 0);
-      return *fresh;
-    }
-    delete fresh;
-  }
-  return *pool;
-}
-
 // Requires the lock. Failure is no error: then those who wait do the work.
 void Pool::StartThreads() {
-  // Signals belong to the program's own threads; faults belong to whoever causes them.
-  sigset_t blocked;
-  sigset_t before;
-  ::sigfillset(&blocked);
-  for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
-    ::sigdelset(&blocked, fault);
-  ::pthread_sigmask(SIG_SETMASK, &blocked, &before);
   while (idle_ < jobs_.size() && threads_.size() < kThreadsMax && !stopping_) {
     pthread_t thread{};
-    if (::pthread_create(&thread, nullptr, &Pool::Work, this) != 0) break;
+    if (!StartQuietThread(thread, &Pool::Work, this)) return;
     threads_.push_back(thread);
     ++idle_;  // It will take a job as soon as it gets the lock.
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Pool::Submit(Front& front, std::span<IoRequest* const> requests) {
   const std::lock_guard lock(mutex_);
   for (IoRequest* request : requests) jobs_.push_back({request, &front});
-  if (idle_ < jobs_.size() && threads_.size() < kThreadsMax && !stopping_) StartThreads();
+  StartThreads();
   for (std::size_t i = 0; i < std::min(idle_, requests.size()); ++i) work_.notify_one();
 }
 
@@ -147,7 +113,7 @@ void* Pool::Work(void* pool) {
   }
 }
 
-void Pool::JoinAtExit() {
+void Pool::EndThreads() {
   std::vector<pthread_t> threads;
   {
     const std::lock_guard lock(mutex_);
@@ -212,7 +178,7 @@ class ThreadsEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
  private:
-  Pool& pool_ = Pool::Process();
+  Pool& pool_ = OfThisProcess<Pool>();
   const std::uint32_t generation_ = ForkGeneration();
   const std::uint32_t depth_;
   std::unique_ptr<Front> front_ = std::make_unique<Front>();

@@ -52,6 +52,7 @@ struct BatchPlan {
   std::vector<PlannedRead> reads;
   std::uint64_t arena_size_bytes = 0;
   std::uint64_t scratch_size_bytes = 0;
+  std::uint64_t expanded_size_bytes = 0;  // Of the arena, what is expanded from compressed records.
 };
 
 // Plans anew in `plan`, whose memory is reused. Touches index pages, but reads no record. Fails

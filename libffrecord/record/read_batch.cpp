@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "libffrecord/record/batch_plan.h"
 #include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/resident_batch.h"
+#include "libffrecord/record/shared_work.h"
 
 namespace ffrecord {
 namespace {
@@ -29,6 +31,8 @@ struct Workspace {
   std::vector<RangeRead> ranges;
   std::vector<std::uint32_t> range_reads;  // For each range, the read that it is a piece of.
   std::vector<Progress> progress;          // For each read.
+  std::vector<std::uint32_t> waiting;      // Records that are to be expanded with help,
+  std::vector<std::uint32_t> piece_ends;   // cut into pieces.
 };
 
 // One batch on its way: reads what the plan says, checks and expands records as they arrive.
@@ -41,6 +45,8 @@ class BatchExecution {
         ranges_(workspace.ranges),
         range_reads_(workspace.range_reads),
         progress_(workspace.progress),
+        waiting_(workspace.waiting),
+        piece_ends_(workspace.piece_ends),
         arena_(arena),
         scratch_(scratch) {}
 
@@ -49,12 +55,58 @@ class BatchExecution {
       if (record.status == ErrorCode::kOk && record.read == PlannedRecord::kNoRead)
         Finish(record, {});
     PlanRanges();
+    AskForHelp();
     auto read = reader_.source->ReadEach(ranges_, [this](RangeRead& range) { Arrived(range); });
     if (!read) return read;
+    if (helpers_) FinishPieces();
     return ReadAgain();
   }
 
  private:
+  void AskForHelp() {
+    if (plan_.expanded_size_bytes < SharedWork::kExpandedBytesMin ||
+        reader_.options.helper_count_max == 0)
+      return;
+    helpers_.emplace(reader_.options.helper_count_max,
+                     [this](std::size_t piece, std::uint32_t) { ExpandPiece(piece); });
+    if (helpers_->helper_count() == 0) return helpers_.reset();
+    // They look at these while more is written behind.
+    waiting_.resize(plan_.records.size());
+    piece_ends_.resize(plan_.records.size());
+  }
+
+  // Leaves the record to whoever comes first.
+  void Postpone(std::size_t record) {
+    waiting_[waiting_count_++] = static_cast<std::uint32_t>(record);
+    piece_bytes_ += plan_.records[record].location.raw_size_bytes;
+    if (piece_bytes_ >= SharedWork::kExpandedPieceBytes) EndPiece();
+  }
+
+  void EndPiece() {
+    piece_ends_[piece_count_++] = waiting_count_;
+    piece_bytes_ = 0;
+    helpers_->Ready(piece_count_);
+  }
+
+  void FinishPieces() {
+    if (piece_bytes_ > 0) EndPiece();
+    helpers_->Finish();
+  }
+
+  void ExpandPiece(std::size_t piece) {
+    const std::uint32_t begin = piece > 0 ? piece_ends_[piece - 1] : 0;
+    for (std::uint32_t i = begin; i < piece_ends_[piece]; ++i) {
+      PlannedRecord& record = plan_.records[waiting_[i]];
+      Finish(record, StoredOf(record));
+    }
+  }
+
+  std::span<const std::byte> StoredOf(const PlannedRecord& record) const {
+    const PlannedRead& read = plan_.reads[record.read];
+    return BufferOf(read).subspan(record.location.offset_bytes - read.begin_bytes,
+                                  record.location.stored_size_bytes);
+  }
+
   std::span<std::byte> BufferOf(const PlannedRead& read) const {
     return (read.into_scratch ? scratch_ : arena_)
         .subspan(read.buffer_begin_bytes, read.size_bytes());
@@ -83,14 +135,15 @@ class BatchExecution {
     if (range.status != ErrorCode::kOk) progress.status = range.status;
     if (--progress.pieces_left > 0) return;
     const PlannedRead& read = plan_.reads[number];
-    const std::span<const std::byte> buffer = BufferOf(read);
     for (std::size_t i = read.first_record; i < read.end_record; ++i) {
       PlannedRecord& record = plan_.records[i];
       if (record.read != number) continue;
       record.status = progress.status;
-      if (record.status == ErrorCode::kOk)
-        Finish(record, buffer.subspan(record.location.offset_bytes - read.begin_bytes,
-                                      record.location.stored_size_bytes));
+      if (record.status != ErrorCode::kOk) continue;
+      if (helpers_ && record.location.compressed())
+        Postpone(i);
+      else
+        Finish(record, StoredOf(record));
     }
   }
 
@@ -148,8 +201,14 @@ class BatchExecution {
   std::vector<RangeRead>& ranges_;
   std::vector<std::uint32_t>& range_reads_;
   std::vector<Progress>& progress_;
+  std::vector<std::uint32_t>& waiting_;
+  std::vector<std::uint32_t>& piece_ends_;
+  std::uint32_t waiting_count_ = 0;
+  std::uint32_t piece_count_ = 0;
+  std::uint64_t piece_bytes_ = 0;  // Of the piece that is being made.
   const std::span<std::byte> arena_;
   const std::span<std::byte> scratch_;
+  std::optional<SharedWork> helpers_;  // Ends before what it works on.
 };
 
 void FillTables(const BatchPlan& plan, const BatchBlock& block) {

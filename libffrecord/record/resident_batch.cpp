@@ -1,8 +1,9 @@
 #include "libffrecord/record/resident_batch.h"
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "libffrecord/io/lost_pages.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/batch_block.h"
+#include "libffrecord/record/coalesce.h"
+#include "libffrecord/record/shared_work.h"
 
 namespace ffrecord {
 namespace {
@@ -25,13 +28,21 @@ constexpr std::size_t kCacheLineBytes = 64;
 // Of one record; what follows the processor fetches by itself.
 constexpr std::uint64_t kPrefetchBytesMax = 512;
 
-// After so many records or bytes the thread asks how often it had to wait; then after twice as
-// many, and so on.
+// After so many records or bytes the thread asks whether it had to wait; then after twice as many,
+// and so on.
 constexpr std::size_t kFirstStepRecords = 16;
 constexpr std::uint64_t kFirstStepBytes = std::uint64_t{256} << 10;
 // Waiting for one page takes about as long as reading so many records in the usual way.
 constexpr std::size_t kRecordsPerFault = 64;
 constexpr std::uint64_t kFaultsAlways = 2;
+// No device brings a page sooner: what took less time has not waited, and the clock, unlike the
+// count of faults, is read without a system call.
+constexpr std::chrono::microseconds kFaultTimeMin{5};
+
+// To expand a byte takes about as long as to copy and check so many.
+constexpr std::uint64_t kBytesCopiedPerExpanded = 8;
+// What those who expand together may have of memory for records that are not yet expanded.
+constexpr std::uint64_t kSharedRoomBytesMax = std::uint64_t{64} << 20;
 
 // Records that are looked for before a batch is believed to be in memory, and after one that was.
 constexpr std::size_t kSamples = 4;
@@ -59,6 +70,7 @@ struct Scratch {
   std::vector<Source> sources;
   std::vector<std::uint32_t> slots;
   std::vector<std::byte> stored;  // A compressed record, copied before it is checked.
+  std::vector<std::uint32_t> piece_ends;
 };
 
 class ResidentBatch {
@@ -78,9 +90,11 @@ class ResidentBatch {
     return block_.Finish(reader_.schema);
   }
 
-  bool had_to_wait() const noexcept { return had_to_wait_; }
+  bool had_to_wait() const noexcept { return had_to_wait_.load(std::memory_order_relaxed); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   bool Locate() {
     scratch_.sources.resize(indices_.size());
     for (std::size_t i = 0; i < std::min(kIndexAhead, indices_.size()); ++i) Approach(i);
@@ -96,6 +110,7 @@ class ResidentBatch {
       }
       source.stored = mapped_.data() + source.location.offset_bytes;
       size_bytes_ += source.location.raw_size_bytes;
+      if (source.location.compressed()) expanded_bytes_ += source.location.raw_size_bytes;
       if (size_bytes_ > kBatchSizeBytesMax) return false;
     }
     if (size_bytes_ / indices_.size() > kCopyTwiceBytesMax) ShareDuplicates();
@@ -152,40 +167,114 @@ class ResidentBatch {
     return true;
   }
 
+  // One by one, until what was seen suffices to believe that the rest is in memory too; that may
+  // then be worth sharing with helpers.
   bool CopyRecords() {
     const std::uint64_t faults_before = MajorFaultsOfThread();
-    std::uint64_t begin = 0;
+    const Clock::time_point start = Clock::now();
     std::size_t next_check = kFirstStepRecords;
     std::uint64_t next_check_bytes = kFirstStepBytes;
     for (std::size_t i = 0; i < std::min(kDataAhead, indices_.size()); ++i) PrefetchData(i);
     for (std::size_t i = 0; i < indices_.size(); ++i) {
       if (i + kDataAhead < indices_.size()) PrefetchData(i + kDataAhead);
-      const Source& source = scratch_.sources[i];
-      block_.statuses[i] = ErrorCode::kOk;
-      if (source.same_as != i) {
-        block_.starts_bytes[i] = block_.starts_bytes[source.same_as];
-        block_.sizes_bytes[i] = block_.sizes_bytes[source.same_as];
-        continue;
-      }
-      const std::uint64_t size = source.location.raw_size_bytes;
-      if (!CopyOne(source, block_.data.subspan(begin, size))) return false;
-      block_.starts_bytes[i] = static_cast<std::int64_t>(begin);
-      block_.sizes_bytes[i] = static_cast<std::int64_t>(size);
-      begin += size;
-      if (i < next_check && begin < next_check_bytes) continue;
+      if (Place(i) && !CopyOne(i, StoredRoom(i))) return false;
+      if (i < next_check && placed_bytes_ < next_check_bytes) continue;
       next_check = 2 * i + kFirstStepRecords;
-      next_check_bytes = 2 * begin + kFirstStepBytes;
-      if (HadToWait(faults_before, i)) return false;
+      next_check_bytes = 2 * placed_bytes_ + kFirstStepBytes;
+      if (HadToWait(start, faults_before, i)) return false;
+      if (IsWorthSharing(i + 1)) return CopyTogether(i + 1);
     }
-    HadToWait(faults_before, indices_.size());
+    HadToWait(start, faults_before, indices_.size());
+    return true;
+  }
+
+  // Fills the tables for position `i`. True if its bytes have to be copied there.
+  bool Place(std::size_t i) {
+    const Source& source = scratch_.sources[i];
+    block_.statuses[i] = ErrorCode::kOk;
+    if (source.same_as != i) {
+      block_.starts_bytes[i] = block_.starts_bytes[source.same_as];
+      block_.sizes_bytes[i] = block_.sizes_bytes[source.same_as];
+      return false;
+    }
+    block_.starts_bytes[i] = static_cast<std::int64_t>(placed_bytes_);
+    block_.sizes_bytes[i] = static_cast<std::int64_t>(source.location.raw_size_bytes);
+    placed_bytes_ += source.location.raw_size_bytes;
     return true;
   }
 
   // More often than `record_count` records, read in the usual way, would excuse.
-  bool HadToWait(std::uint64_t faults_before, std::size_t record_count) {
-    had_to_wait_ =
-        MajorFaultsOfThread() - faults_before > kFaultsAlways + record_count / kRecordsPerFault;
-    return had_to_wait_;
+  static bool IsTooOften(std::uint64_t faults, std::size_t record_count) {
+    return faults > kFaultsAlways + record_count / kRecordsPerFault;
+  }
+
+  bool HadToWait(Clock::time_point start, std::uint64_t faults_before, std::size_t record_count) {
+    const auto excused = kFaultTimeMin * (kFaultsAlways + record_count / kRecordsPerFault);
+    if (Clock::now() - start <= excused) return false;
+    had_to_wait_ = IsTooOften(MajorFaultsOfThread() - faults_before, record_count);
+    return had_to_wait();
+  }
+
+  static std::uint64_t WorkBytes(const RecordLocation& location) {
+    return location.raw_size_bytes * (location.compressed() ? kBytesCopiedPerExpanded : 1);
+  }
+
+  // Of what is copied and not expanded every byte comes from memory, which one thread keeps busy.
+  bool IsWorthSharing(std::size_t from) const {
+    return reader_.options.helper_count_max > 0 &&
+           expanded_bytes_ / indices_.size() * (indices_.size() - from) >=
+               SharedWork::kExpandedBytesMin;
+  }
+
+  // The rest, from position `from` on, together with those who help.
+  bool CopyTogether(std::size_t from) {
+    const std::uint64_t room_bytes = PlanPieces(from);
+    const std::uint64_t rooms_max = kSharedRoomBytesMax / room_bytes;
+    SharedWork work(static_cast<std::uint32_t>(
+                        std::min<std::uint64_t>(reader_.options.helper_count_max, rooms_max)),
+                    [&](std::size_t piece, std::uint32_t slot) {
+                      CopyPiece(from, piece, rooms_->subspan(slot * room_bytes, room_bytes));
+                    });
+    auto rooms = BufferPool::Process().Take((work.helper_count() + 1) * room_bytes);
+    if (!rooms) return false;
+    rooms_ = std::move(rooms).value();
+    work.Ready(scratch_.piece_ends.size());
+    work.Finish();
+    return !failed_.load(std::memory_order_relaxed);
+  }
+
+  // Places all and cuts it into pieces. Returns the room that the largest compressed one takes.
+  std::uint64_t PlanPieces(std::size_t from) {
+    scratch_.piece_ends.clear();
+    std::uint64_t room_bytes = 0;
+    std::uint64_t piece_bytes = 0;
+    for (std::size_t i = from; i < indices_.size(); ++i) {
+      if (!Place(i)) continue;
+      const RecordLocation& location = scratch_.sources[i].location;
+      if (location.compressed()) room_bytes = std::max(room_bytes, location.stored_size_bytes);
+      piece_bytes += WorkBytes(location);
+      if (piece_bytes < SharedWork::kExpandedPieceBytes * kBytesCopiedPerExpanded) continue;
+      scratch_.piece_ends.push_back(static_cast<std::uint32_t>(i + 1));
+      piece_bytes = 0;
+    }
+    if (piece_bytes > 0) scratch_.piece_ends.push_back(static_cast<std::uint32_t>(indices_.size()));
+    return AlignUp(std::max<std::uint64_t>(room_bytes, 1), kCacheLineBytes);
+  }
+
+  // On any thread.
+  void CopyPiece(std::size_t from, std::size_t piece, std::span<std::byte> room) {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    const std::uint64_t faults_before = MajorFaultsOfThread();
+    const std::size_t begin = piece > 0 ? scratch_.piece_ends[piece - 1] : from;
+    const std::size_t end = scratch_.piece_ends[piece];
+    for (std::size_t i = begin; i < end; ++i) {
+      if (i + kDataAhead < end) PrefetchData(i + kDataAhead);
+      if (scratch_.sources[i].same_as == i && !CopyOne(i, room)) failed_ = true;
+    }
+    const std::uint64_t faults = MajorFaultsOfThread() - faults_before;
+    const std::uint64_t all_faults = shared_faults_.fetch_add(faults) + faults;
+    if (IsTooOften(all_faults, shared_records_.fetch_add(end - begin) + (end - begin)))
+      had_to_wait_ = failed_ = true;
   }
 
   void PrefetchData(std::size_t i) const {
@@ -196,20 +285,30 @@ class ResidentBatch {
     if (size > 0) Prefetch(source.stored + size - 1);
   }
 
-  // Copies first and checks the copy: the page behind the original may go at any moment.
-  bool CopyOne(const Source& source, std::span<std::byte> raw) {
-    const std::uint64_t stored_size = source.location.stored_size_bytes;
-    std::span<std::byte> copy = raw;
-    if (source.location.compressed()) {
-      if (scratch_.stored.size() < stored_size) scratch_.stored.resize(stored_size);
-      copy = std::span(scratch_.stored).first(stored_size);
-    }
+  // Where this thread alone copies what is compressed at `i`.
+  std::span<std::byte> StoredRoom(std::size_t i) {
+    const RecordLocation& location = scratch_.sources[i].location;
+    if (!location.compressed()) return {};
+    if (scratch_.stored.size() < location.stored_size_bytes)
+      scratch_.stored.resize(location.stored_size_bytes);
+    return scratch_.stored;
+  }
+
+  // Copies first and checks the copy: the page behind the original may go at any moment. What is
+  // compressed is copied to `room`.
+  bool CopyOne(std::size_t i, std::span<std::byte> room) const {
+    const Source& source = scratch_.sources[i];
+    const std::span<std::byte> raw =
+        block_.data.subspan(static_cast<std::size_t>(block_.starts_bytes[i]),
+                            static_cast<std::size_t>(block_.sizes_bytes[i]));
+    const bool compressed = source.location.compressed();
+    const std::span<std::byte> copy =
+        compressed ? room.first(source.location.stored_size_bytes) : raw;
     if (!copy.empty()) std::memcpy(copy.data(), source.stored, copy.size());
     if (reader_.options.verify_checksums &&
         !source.index->Matches(source.index_in_file, source.location, copy))
       return false;
-    if (!source.location.compressed()) return true;
-    return static_cast<bool>(source.index->Expand(copy, raw));
+    return !compressed || source.index->Expand(copy, raw);
   }
 
   const RecordReader::Impl& reader_;
@@ -217,12 +316,19 @@ class ResidentBatch {
   Scratch& scratch_;
   BatchBlock block_;
   std::uint64_t size_bytes_ = 0;
+  std::uint64_t expanded_bytes_ = 0;
+  std::uint64_t placed_bytes_ = 0;
   std::span<const std::byte> mapped_;
   std::uint32_t mapped_file_ = 0;
   std::uint32_t file_ = 0;
   std::uint64_t file_begin_ = 0;
   std::uint64_t file_end_ = 0;
-  bool had_to_wait_ = false;
+  std::atomic<bool> had_to_wait_{false};
+  // Of what is copied together.
+  PooledBuffer rooms_;
+  std::atomic<bool> failed_{false};
+  std::atomic<std::uint64_t> shared_faults_{0};
+  std::atomic<std::uint64_t> shared_records_{0};
 };
 
 }  // namespace

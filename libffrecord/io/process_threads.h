@@ -1,0 +1,48 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/io/fork_generation.h"
+
+namespace ffrecord {
+
+// Starts a thread that leaves all signals to the program's own threads, but for faults, which
+// belong to whoever causes them. False if the system has no thread to give.
+bool StartQuietThread(pthread_t& thread, void* (*run)(void*), void* argument) noexcept;
+
+// The one T of this process, made at first use; T owns threads. A forked child gets another, for
+// threads do not follow it and its copies of locks are in an unknown state. Never destroyed: at
+// exit T::EndThreads() is called, and T must go on serving those who come later, without threads.
+// Takes no lock, so that a child may be born at any moment. Thread-safe.
+template <class T>
+T& OfThisProcess() {
+  struct Instance {
+    explicit Instance(std::uint32_t number) : generation(number) {}
+    const std::uint32_t generation;
+    T object;
+  };
+  static std::atomic<Instance*> current{nullptr};
+  const std::uint32_t generation = ForkGeneration();
+  Instance* instance = current.load();
+  while (instance == nullptr || instance->generation != generation) {
+    auto* fresh = new Instance(generation);  // The parent's stays.
+    if (!current.compare_exchange_strong(instance, fresh)) {
+      delete fresh;
+      continue;
+    }
+    static const int registered = std::atexit([] {
+      Instance* last = current.load();
+      if (last->generation == ForkGeneration()) last->object.EndThreads();
+    });
+    FFR_ASSERT(registered == 0);
+    return fresh->object;
+  }
+  return instance->object;
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace ffrecord {
+
+// Work in pieces that the thread it belongs to does together with helpers: threads of one small
+// pool of the process, as far as they are free. Without any of them all is done all the same.
+//
+// Pieces are numbered from 0 and become ready in that order; each is done once, by any thread, in
+// any order. Worth its while for pieces of some tens of microseconds. The pool starts its threads
+// as work comes, as many as the process may use processors less one, at most kHelperCountMax; a
+// forked child has a pool of its own, and after exit() has begun there are no helpers.
+//
+// Thread-bound; lives on the stack of its thread. Destroyed, it waits for the pieces that have been
+// begun and drops the rest.
+class SharedWork {
+ public:
+  static constexpr std::uint32_t kHelperCountMax = 15;
+  // What a batch must expand, in bytes, to be worth waking helpers, and what makes a good piece.
+  static constexpr std::uint64_t kExpandedBytesMin = std::uint64_t{512} << 10;
+  static constexpr std::uint64_t kExpandedPieceBytes = std::uint64_t{64} << 10;
+
+  // What does a piece, on any thread. `slot` tells those apart who work at the same time: 0 is this
+  // work's thread, helpers have 1 to helper_count(). What it changes is seen when Finish() returns.
+  using DoPiece = std::function<void(std::size_t piece, std::uint32_t slot)>;
+
+  // At most `helper_count_max` help at a time.
+  SharedWork(std::uint32_t helper_count_max, DoPiece do_piece);
+  SharedWork(const SharedWork&) = delete;
+  SharedWork& operator=(const SharedWork&) = delete;
+  ~SharedWork();
+
+  // Helpers at a time there can be here; 0 on a machine of one processor.
+  std::uint32_t helper_count() const noexcept { return helper_count_; }
+
+  // The pieces below `count` are ready; `count` never falls. If more are waiting than helpers will
+  // get to soon, does one of them here.
+  void Ready(std::size_t count);
+
+  // Does what is left, together with those who help, until all that is ready is done.
+  void Finish();
+
+ private:
+  friend class HelperPool;
+  void WaitForHelpers();
+
+  const DoPiece do_piece_;
+  const std::uint32_t helper_count_;
+  // Guarded by the pool's mutex.
+  bool offered_ = false;          // To helpers.
+  std::size_t ready_ = 0;         // Pieces that may be begun,
+  std::size_t begun_ = 0;         // and those that were.
+  std::uint32_t slots_ = 0;       // Bit i: the helper of slot i is at work.
+  std::condition_variable left_;  // By the last helper.
+};
+
+}  // namespace ffrecord
