@@ -97,32 +97,40 @@ Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_d
   // Through io_uring a non-blocking file answers EAGAIN for what is not in memory.
   if (::fcntl(file.fd.get(), F_SETFL, 0) != 0) return ErrnoError("open", path, errno);
   file.size_bytes = status.stx_size;
-  if (want_direct) OpenDirect(file);
+  if (want_direct) {
+    DirectFile direct = OpenDirect(file.fd.get());
+    file.direct_fd = std::move(direct.fd);
+    file.direct_alignment = direct.alignment;
+  }
   return file;
 }
 
-void OpenDirect(ReadOnlyFile& file) {
+DirectFile OpenDirect(int fd) {
   struct statx status {};
-  if (::statx(file.fd.get(), "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return;
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return {};
   if ((status.stx_mask & STATX_DIOALIGN) == 0 || status.stx_dio_mem_align == 0 ||
       status.stx_dio_offset_align == 0)
-    return;
-  file.direct_fd = ReopenDirect(file.fd.get());
-  if (file.direct_fd)
-    file.direct_alignment = {status.stx_dio_mem_align, status.stx_dio_offset_align};
+    return {};
+  DirectFile direct{ReopenDirect(fd), {}};
+  if (direct.fd) direct.alignment = {status.stx_dio_mem_align, status.stx_dio_offset_align};
+  return direct;
 }
 
-void MakeRoomForDescriptors(std::uint64_t count) noexcept {
-  constexpr rlim_t kSpare = 256;  // For all else that the process has open or will open.
+std::uint64_t MakeRoomForDescriptors(std::uint64_t count) noexcept {
+  constexpr rlim_t kSpareMax = 256;  // For all else that the process has open or will open.
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
   // Descriptors are numbered from below: the next one tells about how many there are.
   const UniqueFd next(::open("/", O_PATH | O_CLOEXEC));
   const rlim_t used = next ? static_cast<rlim_t>(next.get()) : limit.rlim_cur;
-  const rlim_t wanted = used + count + kSpare;
-  if (wanted <= limit.rlim_cur || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // If it is refused, opening says so.
+  const rlim_t wanted = used + count + kSpareMax;
+  if (wanted > limit.rlim_cur && limit.rlim_cur != limit.rlim_max) {
+    rlimit raised = limit;
+    raised.rlim_cur = std::min(wanted, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  const rlim_t spare = std::min(kSpareMax, limit.rlim_cur / 4);
+  return limit.rlim_cur - std::min(limit.rlim_cur, used + spare);
 }
 
 Result<void> SyncParentFolder(const std::filesystem::path& path) {

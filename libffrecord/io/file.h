@@ -31,17 +31,21 @@ struct ReadOnlyFile {
 // no failure.
 Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct);
 
-// Gives `file` a direct descriptor and its alignment, where the file system allows that; else
-// changes nothing.
-void OpenDirect(ReadOnlyFile& file);
+// The file of `fd` opened once more, with O_DIRECT; without a descriptor where the file system does
+// not allow that.
+struct DirectFile {
+  UniqueFd fd;
+  DirectAlignment alignment;
+};
+DirectFile OpenDirect(int fd);
 
 // An Error of kIo, or of the code that fits `system_errno`, that says what was tried on what.
 Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int system_errno);
 
 // Raises the process's soft limit of open files, if need be and as far as the hard limit allows, so
-// that `count` more can be opened. The limit stays raised. Where even that is too little, opening
-// them will fail by and by with what ErrnoError says of EMFILE.
-void MakeRoomForDescriptors(std::uint64_t count) noexcept;
+// that `count` more can be opened. The limit stays raised. Returns how many there is room for, some
+// being left to the rest of the process: `count`, fewer, or more.
+std::uint64_t MakeRoomForDescriptors(std::uint64_t count) noexcept;
 
 // Reads all of `destination` at `offset_bytes`. Fails with kIo, or with kCorruption if the file
 // ends before.

@@ -1,13 +1,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/mapped_file.h"
+#include "libffrecord/io/open_files.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/range_reader.h"
 #include "libffrecord/record/resident_guess.h"
@@ -15,64 +17,72 @@
 namespace ffrecord {
 namespace {
 
-struct LocalFile {
-  std::string name;
-  ReadOnlyFile file;
-  bool tells_what_is_in_memory = false;  // Asked only where direct reads are not all there is.
+using Way = OpenFiles::Way;
 
-  // Blocks of direct reads; 1 where reads go through the page cache.
-  std::uint32_t alignment_bytes() const noexcept {
-    if (!file.direct_fd) return 1;
-    return std::max(file.direct_alignment.memory_bytes, file.direct_alignment.offset_bytes);
-  }
-  int read_fd() const noexcept { return file.direct_fd ? file.direct_fd.get() : file.fd.get(); }
+// Mappings that one reader makes: half of what the kernel allows a process by default
+// (vm.max_map_count), for memory and threads need some too.
+constexpr std::uint32_t kMappingsMax = 32'000;
+
+// For how many milliseconds a thread waits for a descriptor while others use them all.
+constexpr int kWaitCountMax = 5000;
+
+// What one call leaves to the next of its thread.
+struct CallMemory {
+  std::vector<IoRequest> requests;
+  std::vector<OpenFiles::Pin> pins;
 };
 
-// The thread's memory for requests: what one call leaves to the next.
-class Requests {
+// The thread's own CallMemory for the time of a call, empty.
+class Borrowed {
  public:
-  Requests() : requests_(std::move(Kept())) { requests_.clear(); }
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
-  ~Requests() {
-    constexpr std::size_t kKeptMax = std::size_t{1} << 14;
-    if (requests_.capacity() <= kKeptMax) Kept() = std::move(requests_);
+  Borrowed() : memory_(std::move(Kept())) {
+    memory_.requests.clear();
+    memory_.pins.clear();
   }
-  std::vector<IoRequest>* operator->() noexcept { return &requests_; }
-  std::vector<IoRequest>& operator*() noexcept { return requests_; }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  ~Borrowed() {
+    constexpr std::size_t kKeptMax = std::size_t{1} << 14;
+    memory_.pins.clear();
+    if (memory_.requests.capacity() <= kKeptMax) Kept() = std::move(memory_);
+  }
+  CallMemory* operator->() noexcept { return &memory_; }
 
  private:
-  static std::vector<IoRequest>& Kept() {
-    thread_local std::vector<IoRequest> kept;
+  static CallMemory& Kept() {
+    thread_local CallMemory kept;
     return kept;
   }
-  std::vector<IoRequest> requests_;
+  CallMemory memory_;
 };
 
 // Descriptors are read at stated offsets only, so threads and forked children share them.
 class LocalFiles final : public RangeReader {
  public:
-  // `page_cache_first`: direct descriptors are for what the page cache does not hold.
-  LocalFiles(std::vector<LocalFile> files, std::uint32_t queue_depth, IoPolicy policy,
-             bool page_cache_first)
+  // `page_cache_first`: direct descriptors are for what the page cache does not hold; which files
+  // tell what that is.
+  LocalFiles(std::unique_ptr<OpenFiles> files, std::uint32_t queue_depth, IoPolicy policy,
+             bool page_cache_first, std::vector<bool> tells_what_is_in_memory)
       : files_(std::move(files)),
         queue_depth_(queue_depth),
         policy_(policy),
         page_cache_first_(page_cache_first),
-        whole_(files_.size()) {}
+        tells_what_is_in_memory_(std::move(tells_what_is_in_memory)),
+        whole_(files_->count()) {}
   ~LocalFiles() override {
     for (const auto& whole : whole_) delete whole.load();
   }
 
-  std::size_t file_count() const noexcept override { return files_.size(); }
+  std::size_t file_count() const noexcept override { return files_->count(); }
   const std::string& file_name(std::uint32_t file) const noexcept override {
-    return files_[file].name;
+    return files_->name(file);
   }
   std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
-    return files_[file].file.size_bytes;
+    return files_->size_bytes(file);
   }
+  // Blocks of direct reads; 1 where reads go through the page cache.
   std::uint32_t alignment_bytes(std::uint32_t file) const noexcept override {
-    return files_[file].alignment_bytes();
+    return std::max(files_->direct_alignment_bytes(file), 1U);
   }
 
   Result<void> Read(std::span<RangeRead> ranges) const override {
@@ -81,30 +91,38 @@ class LocalFiles final : public RangeReader {
 
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override {
     if (ranges.empty()) return {};
-    Requests requests;
+    Borrowed memory;
+    // Until it is submitted a request names the way in place of the descriptor.
     for (RangeRead& range : ranges)
-      requests->push_back({.fd = files_[range.file].read_fd(),
-                           .offset_bytes = range.offset_bytes,
-                           .buffer = range.destination,
-                           .user = &range});
+      memory->requests.push_back({.fd = static_cast<int>(WayOf(range.file)),
+                                  .offset_bytes = range.offset_bytes,
+                                  .buffer = range.destination,
+                                  .user = &range});
     if (policy_ == IoPolicy::kDirect && page_cache_first_ && warm_guess_.Try())
-      PreferPageCache(*requests);
+      PreferPageCache(memory->requests);
     IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
-    return RunAll(*engine, *requests, queue_depth_, [&](const IoRequest& request) {
+    const auto ended = [&](const IoRequest& request) {
       auto& range = *static_cast<RangeRead*>(request.user);
       range.status = StatusOf(range, request.result);
       arrived(range);
-    });
+    };
+    std::span<IoRequest> left = memory->requests;
+    while (!left.empty()) {
+      const std::span<IoRequest> round = PinFiles(left, memory->pins, arrived);
+      FFR_TRY(RunAll(*engine, round, queue_depth_, ended));
+      memory->pins.clear();
+    }
+    return {};
   }
 
   // The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const override {
-    const ReadOnlyFile& opened = files_[file].file;
-    if (offset_bytes > opened.size_bytes || size_bytes > opened.size_bytes - offset_bytes)
+    const std::uint64_t file_size = file_size_bytes(file);
+    if (offset_bytes > file_size || size_bytes > file_size - offset_bytes)
       return Error{ErrorCode::kCorruption,
-                   files_[file].name + ": an index of " + std::to_string(size_bytes) +
-                       " bytes at " + std::to_string(offset_bytes) + " passes the end of the file"};
+                   file_name(file) + ": an index of " + std::to_string(size_bytes) + " bytes at " +
+                       std::to_string(offset_bytes) + " passes the end of the file"};
     const Mapping* whole = Whole(file);
     // Under a limit of address space a large file may not fit, though its index does.
     if (whole == nullptr) return MapPart(file, offset_bytes, size_bytes);
@@ -117,34 +135,92 @@ class LocalFiles final : public RangeReader {
     return whole != nullptr ? (*whole)->bytes() : std::span<const std::byte>();
   }
 
+  std::string Trouble(std::uint32_t file) const override {
+    const auto pin = files_->Take(file, WayOf(file));
+    return pin ? std::string() : pin.error().message;
+  }
+
   IoPolicy policy() const noexcept override { return policy_; }
 
  private:
   using Mapping = std::shared_ptr<const MappedFile>;
+
+  Way WayOf(std::uint32_t file) const noexcept {
+    return files_->direct_alignment_bytes(file) > 0 ? Way::kDirect : Way::kBuffered;
+  }
+
+  // The file's descriptor. A file that is gone now, but was there, is an error of I/O.
+  Result<OpenFiles::Pin> Take(std::uint32_t file, Way way) const {
+    auto pin = files_->Take(file, way);
+    if (pin || pin.error().code == ErrorCode::kCorruption) return pin;
+    return Error{ErrorCode::kIo, std::move(pin).error().message, pin.error().system_errno};
+  }
+
+  static bool IsExhausted(const Result<OpenFiles::Pin>& pin) noexcept {
+    return !pin && (pin.error().system_errno == EMFILE || pin.error().system_errno == ENFILE);
+  }
+
+  // Takes from the front of `left` as many requests as can have their files open at a time, and
+  // returns those of them whose files are. Of the others, `arrived` learns it.
+  std::span<IoRequest> PinFiles(std::span<IoRequest>& left, std::vector<OpenFiles::Pin>& pins,
+                                const Arrived& arrived) const {
+    std::size_t ready = 0;
+    std::size_t seen = 0;
+    std::uint32_t pinned_file = 0;
+    int pinned_way = -1;
+    for (; seen < left.size(); ++seen) {
+      auto& range = *static_cast<RangeRead*>(left[seen].user);
+      const int way = left[seen].fd;
+      if (way != pinned_way || range.file != pinned_file) {
+        if (pins.size() == files_->pin_count_max()) break;
+        auto pin = Take(range.file, static_cast<Way>(way));
+        // Others have all descriptors. Those of this round come back with it; without one, somebody
+        // else's round ends.
+        if (IsExhausted(pin) && !pins.empty()) break;
+        for (int wait = 0; IsExhausted(pin) && wait < kWaitCountMax; ++wait) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          pin = Take(range.file, static_cast<Way>(way));
+        }
+        if (!pin) {
+          range.status =
+              pin.error().code == ErrorCode::kCorruption ? ErrorCode::kCorruption : ErrorCode::kIo;
+          arrived(range);
+          continue;
+        }
+        pins.push_back(std::move(pin).value());
+        pinned_file = range.file;
+        pinned_way = way;
+      }
+      left[ready] = left[seen];
+      left[ready++].fd = pins.back().fd();
+    }
+    const auto round = left.first(ready);
+    left = left.subspan(seen);
+    return round;
+  }
 
   ErrorCode StatusOf(const RangeRead& range, std::int64_t result) const noexcept {
     if (result < 0) return ErrorCode::kIo;
     const auto arrived_bytes = static_cast<std::uint64_t>(result);
     if (arrived_bytes == range.destination.size()) return ErrorCode::kOk;
     // A widened read of the last block may end early, at the file's end and not before.
-    const bool to_the_end = files_[range.file].alignment_bytes() > 1 &&
+    const bool to_the_end = alignment_bytes(range.file) > 1 &&
                             range.offset_bytes + arrived_bytes >= file_size_bytes(range.file);
     return to_the_end ? ErrorCode::kOk : ErrorCode::kCorruption;
   }
 
-  // Sends what is in the page cache to the descriptors that read from there.
+  // Sends what is in the page cache the way that reads from there.
   void PreferPageCache(std::vector<IoRequest>& requests) const {
     std::size_t hits = 0;
     for (IoRequest& request : requests) {
       const auto& range = *static_cast<const RangeRead*>(request.user);
-      const LocalFile& local = files_[range.file];
-      if (!local.tells_what_is_in_memory) continue;
+      if (!tells_what_is_in_memory_[range.file]) continue;
       const std::span<const std::byte> mapped = Mapped(range.file);
       if (range.offset_bytes >= mapped.size()) continue;
       const std::uint64_t size =
           std::min<std::uint64_t>(range.destination.size(), mapped.size() - range.offset_bytes);
       if (!IsInMemory(mapped.subspan(range.offset_bytes, size))) continue;
-      request.fd = local.file.fd.get();
+      request.fd = static_cast<int>(Way::kBuffered);
       ++hits;
     }
     constexpr std::size_t kLooksPerHit = 16;  // A hit saves far more than so many looks cost.
@@ -158,9 +234,12 @@ class LocalFiles final : public RangeReader {
   const Mapping* Whole(std::uint32_t file) const {
     const Mapping* whole = whole_[file].load(std::memory_order_acquire);
     if (whole != nullptr) return whole;
-    const ReadOnlyFile& opened = files_[file].file;
-    auto mapped = MappedFile::Map(opened.fd.get(), 0, opened.size_bytes);
+    if (mapping_count_.load(std::memory_order_relaxed) >= kMappingsMax) return nullptr;
+    const auto pin = files_->Take(file, Way::kBuffered);
+    if (!pin) return nullptr;
+    auto mapped = MappedFile::Map(pin.value().fd(), 0, file_size_bytes(file));
     if (!mapped) return nullptr;
+    mapping_count_.fetch_add(1, std::memory_order_relaxed);
     ExpectRandomAccess(mapped.value().bytes());
     auto fresh = std::make_unique<const Mapping>(
         std::make_shared<const MappedFile>(std::move(mapped).value()));
@@ -169,39 +248,44 @@ class LocalFiles final : public RangeReader {
     return whole;
   }
 
-  // A part of the file, mapped; or read into memory, where the process has as many mappings as the
-  // kernel allows (vm.max_map_count), as with more files than that.
+  // A part of the file, mapped; or read into memory, where there are as many mappings as this
+  // reader makes or the kernel allows, as with more files than that.
   Result<IndexBytes> MapPart(std::uint32_t file, std::uint64_t offset_bytes,
                              std::uint64_t size_bytes) const {
-    auto mapped = MappedFile::Map(files_[file].file.fd.get(), offset_bytes, size_bytes);
+    const auto pin = FFR_TRY(Take(file, Way::kBuffered));
+    if (mapping_count_.load(std::memory_order_relaxed) >= kMappingsMax)
+      return ReadPart(pin.fd(), file, offset_bytes, size_bytes);
+    auto mapped = MappedFile::Map(pin.fd(), offset_bytes, size_bytes);
     if (!mapped && mapped.error().system_errno == ENOMEM)
-      return ReadPart(file, offset_bytes, size_bytes);
+      return ReadPart(pin.fd(), file, offset_bytes, size_bytes);
     if (!mapped) return std::move(mapped).error();
+    mapping_count_.fetch_add(1, std::memory_order_relaxed);
     auto owner = std::make_shared<const MappedFile>(std::move(mapped).value());
     const auto bytes = owner->bytes();
     return IndexBytes{std::move(owner), bytes};
   }
 
-  Result<IndexBytes> ReadPart(std::uint32_t file, std::uint64_t offset_bytes,
+  Result<IndexBytes> ReadPart(int fd, std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const {
     auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
-    IoRequest request{
-        .fd = files_[file].file.fd.get(), .offset_bytes = offset_bytes, .buffer = *memory};
+    IoRequest request{.fd = fd, .offset_bytes = offset_bytes, .buffer = *memory};
     IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
     FFR_TRY(RunAll(*engine, {&request, 1}, 1));
     const RangeRead range{file, offset_bytes, *memory};
     const ErrorCode status = StatusOf(range, request.result);
     if (status != ErrorCode::kOk)
-      return Error{status, files_[file].name + ": cannot read " + std::to_string(size_bytes) +
+      return Error{status, file_name(file) + ": cannot read " + std::to_string(size_bytes) +
                                " bytes of index at " + std::to_string(offset_bytes)};
     const std::span<const std::byte> bytes = *memory;
     return IndexBytes{std::move(memory), bytes};
   }
 
-  const std::vector<LocalFile> files_;
+  const std::unique_ptr<const OpenFiles> files_;
   const std::uint32_t queue_depth_;
   const IoPolicy policy_;  // Of what is not in memory.
   const bool page_cache_first_;
+  const std::vector<bool> tells_what_is_in_memory_;  // Asked only where that is of use.
+  mutable std::atomic<std::uint32_t> mapping_count_{0};
   mutable ResidentGuess warm_guess_;  // Whether anything is in the page cache.
   mutable std::vector<std::atomic<const Mapping*>> whole_;  // For each file; owned.
 };
@@ -213,29 +297,20 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
                                                     std::uint64_t page_cache_room_bytes) {
   if (paths.empty())
     return Error{ErrorCode::kInvalidArgument, "open records: the list of files is empty"};
-  std::vector<LocalFile> files;
-  files.reserve(paths.size());
-  MakeRoomForDescriptors(paths.size() * (options.io == IoPolicy::kBuffered ? 1 : 2));
+  auto files = FFR_TRY(OpenFiles::Open(paths, options.io != IoPolicy::kBuffered));
   std::uint64_t size_bytes = 0;
-  for (const std::filesystem::path& path : paths) {
-    LocalFile local;
-    local.name = path.string();
-    local.file = FFR_TRY(OpenReadOnly(path, false));
-    size_bytes += local.file.size_bytes;
-    files.push_back(std::move(local));
-  }
+  for (std::uint32_t file = 0; file < paths.size(); ++file) size_bytes += files->size_bytes(file);
   const bool fits = size_bytes <= page_cache_room_bytes / 2;
   const bool direct = options.io == IoPolicy::kDirect || (options.io == IoPolicy::kAuto && !fits);
-  for (LocalFile& local : files) {
-    if (direct) OpenDirect(local.file);
-    // Batches are aligned to this much and no more.
-    if (local.alignment_bytes() > BufferPool::kAlignment) local.file.direct_fd.Reset();
-    if (direct && options.io == IoPolicy::kAuto)
-      local.tells_what_is_in_memory = TellsWhatIsInMemory(local.file.fd.get());
-  }
+  // Batches are aligned to this much and no more.
+  if (direct) FFR_TRY(files->OpenDirectly(BufferPool::kAlignment));
+  std::vector<bool> tells(paths.size());
+  if (direct && options.io == IoPolicy::kAuto)
+    for (std::uint32_t file = 0; file < paths.size(); ++file)
+      tells[file] = TellsWhatIsInMemory(FFR_TRY(files->Take(file, Way::kBuffered)).fd());
   return std::unique_ptr<RangeReader>(std::make_unique<LocalFiles>(
       std::move(files), options.queue_depth, direct ? IoPolicy::kDirect : IoPolicy::kBuffered,
-      options.io != IoPolicy::kDirect));
+      options.io != IoPolicy::kDirect, std::move(tells)));
 }
 
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,

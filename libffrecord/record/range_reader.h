@@ -77,6 +77,9 @@ class RangeReader {
   // waits for its page alone, and what the file has lost reads as zeros: check the copy.
   virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
 
+  // For people: why nothing of the file can be read now; empty if it can.
+  virtual std::string Trouble(std::uint32_t /*file*/) const { return {}; }
+
   // How what is not in memory is read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
 };

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/io/file.h"
+
+namespace ffrecord {
+
+// A list of sealed files that are read, of which only so many are open at a time as the process's
+// limit of descriptors allows; a list that fits below it stays open. What was closed is opened
+// again by its name when it is next needed, and must then be the same file: device, inode, time of
+// birth and size. (What bytes it holds is for checksums to say, as with a file that stays open.)
+//
+// Files are counted from 0 in list order. Thread-safe without a mutex: one that a thread holds
+// while another forks stays locked in the child for ever. Parent and child may both go on using
+// it; each then opens and closes for itself.
+class OpenFiles {
+ public:
+  enum class Way : std::uint8_t { kBuffered = 0, kDirect = 1 };
+
+  // A descriptor that stays open while this lives. Borrows the OpenFiles. Move-only.
+  class Pin {
+   public:
+    Pin(Pin&& other) noexcept : word_(other.word_), fd_(other.fd_) { other.word_ = nullptr; }
+    Pin& operator=(Pin&& other) noexcept {
+      std::swap(word_, other.word_);
+      std::swap(fd_, other.fd_);
+      return *this;
+    }
+    ~Pin();
+    int fd() const noexcept { return fd_; }
+
+   private:
+    friend class OpenFiles;
+    Pin(std::atomic<std::uint64_t>* word, int fd) noexcept : word_(word), fd_(fd) {}
+    std::atomic<std::uint64_t>* word_;  // None if the file is never closed.
+    int fd_;
+  };
+
+  // Opens each of `paths` once. `direct_too`: they may be opened directly. Fails as OpenReadOnly.
+  static Result<std::unique_ptr<OpenFiles>> Open(std::span<const std::filesystem::path> paths,
+                                                 bool direct_too);
+  OpenFiles(const OpenFiles&) = delete;
+  OpenFiles& operator=(const OpenFiles&) = delete;
+  ~OpenFiles();
+
+  std::size_t count() const noexcept { return files_.size(); }
+  const std::string& name(std::uint32_t file) const noexcept { return files_[file].path.native(); }
+  std::uint64_t size_bytes(std::uint32_t file) const noexcept { return files_[file].size_bytes; }
+
+  // Opens all for direct I/O too; what each file demands is then in direct_alignment_bytes(), 0
+  // where the file system refuses or wants blocks larger than `alignment_max_bytes`. For set-up:
+  // nothing else may be called meanwhile.
+  Result<void> OpenDirectly(std::uint32_t alignment_max_bytes);
+  // What direct reads must be a multiple of; 0 if there are none.
+  std::uint32_t direct_alignment_bytes(std::uint32_t file) const noexcept {
+    return files_[file].direct_alignment_bytes;
+  }
+
+  // The file's descriptor. kDirect only if there is a direct alignment. Fails with kCorruption
+  // if another file has taken the name, else with what open says; with kIo (EMFILE) if there is no
+  // descriptor, nor one to close: others hold them.
+  Result<Pin> Take(std::uint32_t file, Way way) const;
+
+  // How many one thread should pin at a time, that others get some too; at least 1.
+  std::size_t pin_count_max() const noexcept { return pin_count_max_; }
+
+  // Descriptors that are open now, about.
+  std::size_t open_count() const noexcept;
+
+ private:
+  struct File {
+    std::filesystem::path path;
+    std::uint64_t size_bytes = 0;
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::int64_t birth_ns = 0;
+    std::uint32_t direct_alignment_bytes = 0;
+  };
+  struct Slots;
+
+  OpenFiles(std::size_t file_count, bool direct_too);
+  Slots& SlotsOfThisProcess() const;
+  std::size_t SlotOf(std::uint32_t file, Way way) const noexcept {
+    return file * ways_ + static_cast<std::size_t>(way);
+  }
+  void Divide(std::size_t wanted);
+  void Keep(std::size_t slot, UniqueFd fd);
+  Result<void> Add(const std::filesystem::path& path);
+  Result<UniqueFd> OpenAgain(const File& file, Way way) const;
+
+  std::vector<File> files_;
+  const std::size_t ways_;
+  std::uint64_t room_;  // For descriptors, all in all.
+  bool closes_ = false;
+  std::size_t capacity_ = 0;  // Of descriptors; enough for all if none is ever closed.
+  std::size_t pin_count_max_ = 0;
+  mutable std::atomic<Slots*> slots_;
+};
+
+}  // namespace ffrecord
