@@ -197,6 +197,13 @@ Result<OpenFiles::Pin> OpenFiles::Take(std::uint32_t file, Way way) const {
   }
 }
 
+bool OpenFiles::HasChanged(std::uint32_t file) const {
+  const auto pin = Take(file, Way::kBuffered);
+  struct stat status {};
+  return !pin || ::fstat(pin.value().fd(), &status) != 0 ||
+         static_cast<std::uint64_t>(status.st_size) != files_[file].size_bytes;
+}
+
 std::size_t OpenFiles::open_count() const noexcept { return slots_.load()->open_count.load(); }
 
 }  // namespace ffrecord

@@ -58,6 +58,9 @@ class OpenFiles {
   const std::string& name(std::uint32_t file) const noexcept { return files_[file].path.native(); }
   std::uint64_t size_bytes(std::uint32_t file) const noexcept { return files_[file].size_bytes; }
 
+  // Whether the file has another size now, or cannot be opened any more.
+  bool HasChanged(std::uint32_t file) const;
+
   // Opens all for direct I/O too; what each file demands is then in direct_alignment_bytes(), 0
   // where the file system refuses or wants blocks larger than `alignment_max_bytes`. For set-up:
   // nothing else may be called meanwhile.

@@ -140,6 +140,12 @@ class LocalFiles final : public RangeReader {
     return pin ? std::string() : pin.error().message;
   }
 
+  bool HasChanged() const override {
+    for (std::uint32_t file = 0; file < files_->count(); ++file)
+      if (files_->HasChanged(file)) return true;
+    return false;
+  }
+
   IoPolicy policy() const noexcept override { return policy_; }
 
  private:

@@ -80,6 +80,9 @@ class RangeReader {
   // For people: why nothing of the file can be read now; empty if it can.
   virtual std::string Trouble(std::uint32_t /*file*/) const { return {}; }
 
+  // Whether a file has another size now than when it was opened: what fails may not be damaged.
+  virtual bool HasChanged() const { return false; }
+
   // How what is not in memory is read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
 };
@@ -91,6 +94,12 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
                                                     std::uint64_t page_cache_room_bytes);
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
                                                     const RecordReader::Options& options);
+
+// A RecordReader over what `open_source` opens. A file that an appender cuts while it is opened,
+// for a killed one left something behind, looks damaged: it is opened anew, a few times at most.
+Result<RecordReader> OpenRecordsAnew(
+    const std::function<Result<std::unique_ptr<RangeReader>>()>& open_source,
+    const RecordReader::Options& options);
 
 // A RecordReader over the files of `source`.
 Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,

@@ -69,12 +69,24 @@ Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
   return RecordReader(std::move(impl));
 }
 
+Result<RecordReader> OpenRecordsAnew(
+    const std::function<Result<std::unique_ptr<RangeReader>>()>& open_source,
+    const RecordReader::Options& options) {
+  constexpr int kCountMax = 8;  // An appender cuts once.
+  for (int count = 1;; ++count) {
+    std::shared_ptr<const RangeReader> source = FFR_TRY(open_source());
+    auto reader = OpenRecords(source, options);
+    if (reader || reader.error().code != ErrorCode::kCorruption || count == kCountMax)
+      return reader;
+    if (!source->HasChanged()) return reader;
+  }
+}
+
 Result<RecordReader> RecordReader::Open(std::span<const std::filesystem::path> paths,
                                         const Options& options) {
   auto checked = CheckOptions(options);
   if (!checked) return std::move(checked).error();
-  std::shared_ptr<const RangeReader> source = FFR_TRY(OpenLocalFiles(paths, options));
-  return OpenRecords(std::move(source), options);
+  return OpenRecordsAnew([&] { return OpenLocalFiles(paths, options); }, options);
 }
 
 RecordReader::RecordReader(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

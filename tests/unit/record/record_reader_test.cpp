@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/range_reader.h"
 #include "seed.h"
 #include "test_file.h"
 
@@ -343,6 +344,47 @@ TEST(RecordReaderTest, FailedOpenLeaksNoDescriptor) {
   const auto before = descriptor_count();
   for (int i = 0; i < 10; ++i) ASSERT_FALSE(RecordReader::Open(paths, {}));
   EXPECT_EQ(descriptor_count(), before);
+}
+
+// What an appender cuts off while the file is opened was there when its size was read.
+TEST(CutWhileOpenedTest, TheFileIsOpenedAnewAndNoDamageReported) {
+  const TestFile file({"zero", "first", "second"});
+  const std::uint64_t size = std::filesystem::file_size(file.path());
+  for (const IoPolicy io : {IoPolicy::kBuffered, IoPolicy::kDirect}) {
+    const RecordReader::Options options{.io = io};
+    int open_count = 0;
+    const auto cut_once = [&]() -> Result<std::unique_ptr<RangeReader>> {
+      ++open_count;
+      std::filesystem::resize_file(file.path(), open_count == 1 ? size + 200'000 : size);
+      auto source = OpenLocalFiles(std::span(&file.path(), 1), options);
+      std::filesystem::resize_file(file.path(), size);
+      return source;
+    };
+    const auto reader = OpenRecordsAnew(cut_once, options);
+    ASSERT_TRUE(reader) << reader.error().message;
+    EXPECT_EQ(reader.value().record_count(), 3U);
+    EXPECT_EQ(open_count, 2);
+  }
+}
+
+TEST(CutWhileOpenedTest, RealDamageIsReportedAtOnceAndEndlessChangeInTheEnd) {
+  const TestFile file({"zero", "first", "second"});
+  std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) - 1);
+  int open_count = 0;
+  bool keeps_changing = false;
+  const auto open = [&]() -> Result<std::unique_ptr<RangeReader>> {
+    ++open_count;
+    auto source = OpenLocalFiles(std::span(&file.path(), 1), {});
+    if (keeps_changing)
+      std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) - 1);
+    return source;
+  };
+  EXPECT_EQ(OpenRecordsAnew(open, {}).error().code, ErrorCode::kCorruption);
+  EXPECT_EQ(open_count, 1);
+  keeps_changing = true;
+  EXPECT_EQ(OpenRecordsAnew(open, {}).error().code, ErrorCode::kCorruption);
+  EXPECT_GT(open_count, 2);
+  EXPECT_LT(open_count, 20);
 }
 
 }  // namespace
