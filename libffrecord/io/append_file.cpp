@@ -75,7 +75,7 @@ Result<AppendFile> AppendFile::Open(const std::filesystem::path& path,
       named.st_dev != locked.st_dev)
     return Error{ErrorCode::kConflict,
                  "append to " + path.string() + ": another file has taken its name; try again"};
-  if (!engine) engine = FFR_TRY(MakeIoEngine(kWritesInFlight));
+  if (!engine) engine = FFR_TRY(MakeInlineEngine(kWritesInFlight));
   AppendFile file(path, std::move(fd), std::move(engine));
   file.old_size_bytes_ = static_cast<std::uint64_t>(locked.st_size);
   return file;

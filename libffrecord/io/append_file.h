@@ -24,7 +24,7 @@ class AppendFile {
  public:
   // Fails with kConflict if another writer has the lock or the file was replaced meanwhile, with
   // kNotFound, with kInvalidArgument if it is not a regular file, with kDenied if it is read-only,
-  // with kIo. `engine` null: MakeIoEngine.
+  // with kIo. `engine` null: MakeInlineEngine.
   static Result<AppendFile> Open(const std::filesystem::path& path,
                                  std::unique_ptr<IoEngine> engine);
   AppendFile(AppendFile&& other) noexcept;

@@ -258,7 +258,9 @@ Result<FileAppender> FileAppender::Make(const std::filesystem::path& path, int f
                                         UniqueFd direct_fd, const Options& options,
                                         std::unique_ptr<IoEngine> engine) {
   if (auto checked = CheckOptions(options); !checked) return checked.error();
-  if (!engine) engine = FFR_TRY(MakeIoEngine(options.buffers_in_flight));
+  if (!engine)
+    engine = FFR_TRY(direct_fd ? MakeIoEngine(options.buffers_in_flight)
+                               : MakeInlineEngine(options.buffers_in_flight));
   return FileAppender(
       std::make_unique<Impl>(path, fd, std::move(direct_fd), options, std::move(engine)));
 }

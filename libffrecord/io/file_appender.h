@@ -27,8 +27,8 @@ class FileAppender {
   };
 
   // `path` is for messages. `direct_fd`, if there is one, is the same file with O_DIRECT: most
-  // bytes then go there. `engine` null: MakeIoEngine. Fails with kInvalidArgument if an option is
-  // out of range, with kIo.
+  // bytes then go there. `engine` null: MakeIoEngine for those, else MakeInlineEngine. Fails with
+  // kInvalidArgument if an option is out of range, with kIo.
   static Result<FileAppender> Make(const std::filesystem::path& path, int fd, UniqueFd direct_fd,
                                    const Options& options, std::unique_ptr<IoEngine> engine);
   FileAppender(FileAppender&&) noexcept;

@@ -39,7 +39,7 @@ class IoEngine {
  public:
   virtual ~IoEngine() = default;
 
-  // "io_uring", "threads" or "faulty".
+  // "io_uring", "threads", "inline" or "faulty".
   virtual std::string_view name() const noexcept = 0;
 
   // Takes requests from the front while there is room and returns how many. Fewer than given is
@@ -61,6 +61,11 @@ class IoEngine {
 // fails with kIo if the kernel or the container refuses io_uring; the other always works.
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
 Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
+
+// One that runs each request in Submit(), which then blocks: for writes through the page cache,
+// which are copies of memory. A ring hands such writes to threads of the kernel, one at a time for
+// each file; nothing is won by that, and more can go wrong.
+Result<std::unique_ptr<IoEngine>> MakeInlineEngine(std::uint32_t depth);
 
 // io_uring where it is allowed, else threads. A refusal holds for the process; without descriptors
 // or memory for one more ring, only this engine has threads. FFRECORD_IO_ENGINE=threads in the

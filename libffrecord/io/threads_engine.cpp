@@ -1,14 +1,13 @@
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <vector>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/io/blocking_request.h"
 #include "libffrecord/io/engine_support.h"
 #include "libffrecord/io/fork_generation.h"
 #include "libffrecord/io/io_engine.h"
@@ -19,25 +18,6 @@ namespace {
 
 // Enough blocking reads at a time to fill the queue of a fast disk; started only as work piles up.
 constexpr std::size_t kThreadsMax = 32;
-
-std::int64_t RunOnce(const IoRequest& request) {
-  const auto size = std::min<std::uint64_t>(request.buffer.size(), kIoTransferMaxBytes);
-  const auto offset = static_cast<off_t>(request.offset_bytes);
-  switch (request.kind) {
-    case IoRequest::Kind::kRead:
-      return ::pread(request.fd, request.buffer.data(), size, offset);
-    case IoRequest::Kind::kWrite:
-      return ::pwrite(request.fd, request.buffer.data(), size, offset);
-    case IoRequest::Kind::kSync:
-      return ::fdatasync(request.fd);
-  }
-  return -1;
-}
-
-void Run(IoRequest& request) {
-  const std::int64_t moved = RunOnce(request);
-  request.result = moved < 0 ? -errno : moved;
-}
 
 // What an engine shares with the pool; guarded by the pool's mutex.
 struct Front {
@@ -95,7 +75,7 @@ void Pool::RunFront(std::unique_lock<std::mutex>& lock) {
   const Job job = jobs_.front();
   jobs_.pop_front();
   lock.unlock();
-  Run(*job.request);
+  RunBlocking(*job.request);
   lock.lock();
   job.front->done.push_back(job.request);
   if (job.front->done.size() >= job.front->wanted) job.front->wake.notify_one();

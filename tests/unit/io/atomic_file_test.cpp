@@ -536,14 +536,13 @@ const std::string kReplacement(300000, 'n');
 // A traced child that replaces `folder`/old and is killed where `kill` says.
 template <class Kill>
 std::optional<test::SystemCalls> ReplaceInChild(const TempFolder& folder, Kill kill) {
-  return test::TraceInChild(
-      [] {},
-      [&] {
-        std::optional<AtomicFile> file;
-        if (!Replace(folder / "old", kReplacement, false, MakeIoEngine(8).value(), file))
-          ::_exit(1);
-      },
-      kill);
+  return test::TraceInChild([] {},
+                            [&] {
+                              std::optional<AtomicFile> file;
+                              if (!Replace(folder / "old", kReplacement, false, nullptr, file))
+                                ::_exit(1);
+                            },
+                            kill);
 }
 
 // The kernel may let go of a killed process's lock a little later; a leftover that stays for ever
@@ -551,12 +550,11 @@ std::optional<test::SystemCalls> ReplaceInChild(const TempFolder& folder, Kill k
 void ReplaceUntilNoLeftovers(const TempFolder& folder) {
   do {
     std::optional<AtomicFile> next;
-    ASSERT_TRUE(Replace(folder / "old", kReplacement, false, MakeIoEngine(8).value(), next));
+    ASSERT_TRUE(Replace(folder / "old", kReplacement, false, nullptr, next));
   } while (folder.entry_count() > 1);
 }
 
 TEST(AtomicFileTest, KilledAtEachSystemCallLeavesTheOldOrTheNewFile) {
-  if (!MakeUringEngine(8)) GTEST_SKIP() << "io_uring is refused, and threads are not traced";
   bool old_seen = false;
   for (std::size_t kill_at = 1;; ++kill_at) {
     TempFolder folder;
@@ -577,7 +575,6 @@ TEST(AtomicFileTest, KilledAtEachSystemCallLeavesTheOldOrTheNewFile) {
 }
 
 TEST(AtomicFileTest, KilledBeforeTheRenameLeavesANameThatTheNextWriterCollects) {
-  if (!MakeUringEngine(8)) GTEST_SKIP() << "io_uring is refused, and threads are not traced";
   TempFolder folder;
   WriteFile(folder / "old", "old");
   const auto calls = ReplaceInChild(folder, [](const test::SystemCalls& entered) {
