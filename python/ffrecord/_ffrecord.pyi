@@ -51,6 +51,19 @@ class Batch:
     def gather_fixed(self, column: int, destination: npt.NDArray[np.uint8]) -> None: ...
     def select(self, positions: npt.NDArray[np.int64]) -> Batch: ...
 
+def npy_views(field: object) -> tuple[list[Any], list[tuple[int, str]]]:
+    """Arrays over the memory of .npy files, and what is wrong with some rows."""
+
+def npy_stack(
+    field: object, dtype: str, shape: Sequence[int], destination: npt.NDArray[np.uint8]
+) -> list[tuple[int, str]]:
+    """Copy arrays of one type and shape back to back."""
+
+def safetensors_views(
+    field: object, names: Sequence[str]
+) -> tuple[list[Any], list[tuple[int, str]]]:
+    """Tensors by name over the memory of safetensors files; all if no names are given."""
+
 has_jpeg: bool
 
 @final

@@ -13,6 +13,7 @@ namespace ffrecord::python {
 namespace py = pybind11;
 
 // One for each bind_<class>.cpp; called once, by module.cpp, bases before users.
+void BindArrays(py::module_& module);
 void BindBatch(py::module_& module);
 void BindCollective(py::module_& module);
 void BindDataset(py::module_& module);

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindRepair(module);
   BindPermutation(module);
   BindIoProbe(module);
+  BindArrays(module);
   BindImages(module);
   BindCheckpoint(module);
   BindCollective(module);

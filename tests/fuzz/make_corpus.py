@@ -121,8 +121,33 @@ def schema_seeds() -> Iterator[bytes]:
             yield bytes([len(section)]) + section + record
 
 
+def array_headers_seeds() -> Iterator[bytes]:
+    """A .npy file, and a safetensors file."""
+    for shape, data in (("()", b"1234"), ("(2, 3), ", b"x" * 24), ("(0, 5)", b"")):
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}".encode()
+        yield b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + data
+    entry = b'{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]}'
+    metadata = b'{"__metadata__":{"k":"v"},"\\u00e4":'
+    for header in (b"{}", b'{"a":' + entry + b"}", metadata + entry + b"}"):
+        yield len(header).to_bytes(8, "little") + header + (b"1234" if b"BF16" in header else b"")
+
+
+def jpeg_seeds() -> Iterator[bytes]:
+    """Grey pictures of 16 by 8 pixels, as small as a baseline JPEG can be, with all options."""
+    table = b"\xff\xdb\0\x43\0" + b"\1" * 64
+    frame = b"\xff\xc0\0\x0b\x08\0\x08\0\x10\1\1\x11\0"
+    codes = b"".join(
+        b"\xff\xc4\0\x14" + bytes([kind, 1]) + b"\0" * 15 + b"\0" for kind in (0x00, 0x10)
+    )
+    scan = b"\xff\xda\0\x08\1\1\0\0\x3f\0" + b"\x0f"
+    for options in range(32):
+        yield bytes([options]) + b"\xff\xd8" + table + frame + codes + scan + b"\xff\xd9"
+
+
 SEEDS = {
+    "array_headers": array_headers_seeds,
     "dictionary": dictionary_seeds,
+    "jpeg": jpeg_seeds,
     "key_index": key_index_seeds,
     "schema": schema_seeds,
     "v1_file": v1_file_seeds,

@@ -6,6 +6,7 @@ The keys are columns; columns that are not named stay as they are. For records t
 `decode=` is the one decoder itself. What cannot be decoded is a corrupt record, for `on_corrupt`.
 """
 
+from ffrecord.decode.arrays import Npy, Safetensors
 from ffrecord.decode.decoder import Decode, Decoder, Field
 from ffrecord.decode.image import CenterCrop, Image, RandomCrop
 from ffrecord.decode.text import Text
@@ -16,6 +17,8 @@ __all__ = [
     "Decoder",
     "Field",
     "Image",
+    "Npy",
     "RandomCrop",
+    "Safetensors",
     "Text",
 ]
