@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <utility>
 
+#include <ffrecord/io_probe.h>
+
 #include "libffrecord/base/assert.h"
 
 namespace ffrecord {
@@ -133,6 +135,16 @@ bool IsReset() {
 }  // namespace
 
 std::uint64_t LostPageGuard::lost_count() noexcept { return lost.load(); }
+
+void LostPageGuard::TakeOver() noexcept {
+  struct sigaction now {};
+  if (blocks.load() == nullptr || ::sigaction(SIGBUS, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == &OnBusError) return;
+  previous = now;
+  static_cast<void>(SetHandler());
+}
+
+void GuardLostPagesAgain() noexcept { LostPageGuard::TakeOver(); }
 
 LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
   static const bool installed = Install();

@@ -21,6 +21,11 @@ class LostPageGuard {
   LostPageGuard& operator=(LostPageGuard&& other) noexcept;
   ~LostPageGuard();
 
+  // Puts the handler in front of one that was installed since and does not call ours, as torch does
+  // in its worker processes; what it does not know still reaches that one. Does nothing where no
+  // range is guarded yet. Requires that no other thread does the same.
+  static void TakeOver() noexcept;
+
   // How many pages of this process were lost so far: bytes copied between two equal counts were
   // those of files.
   static std::uint64_t lost_count() noexcept;

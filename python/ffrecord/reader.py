@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from multiprocessing import context
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord.batch import Batch
+from ffrecord.errors import CorruptionError
 from ffrecord.locations import SCHEME, Where, expand, normalise
 from ffrecord.order import Indices
 from ffrecord.records import OnCorrupt as OnCorrupt
@@ -74,6 +76,7 @@ class Reader(Records):
             "max_corrupt": max_corrupt,
         }
         self._closed = False
+        self._expected: str | None = None
         self._inner: _ffrecord.RecordReader | None = None
         self._kept: dict[str, _ffrecord.RecordReader] = {}
         self._schema: _ffrecord.Schema | None = None
@@ -201,10 +204,16 @@ class Reader(Records):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"where": self.where, **self._options}
+        state = {"where": self.where, **self._options}
+        if self._inner is not None and context.get_spawning_popen() is not None:
+            # A process that is being started reads for this one: the same data, or none.
+            state["expected"] = self.fingerprint
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        expected = state.pop("expected", None)
         self.__init__(**state)  # type: ignore[misc]
+        self._expected = expected
 
     def __repr__(self) -> str:
         first = repr(self.where[0])
@@ -224,6 +233,12 @@ class Reader(Records):
             direct=self._options["direct"],
             timeout_s=self._options["timeout_s"],
         )
+        if self._expected not in (None, found := inner.fingerprint.hex()):
+            raise CorruptionError(
+                f"{self.where[0]}: replaced since this process was started: its fingerprint is "
+                f"{found}, that of what is being loaded {self._expected}; put the files back, or "
+                "make a new dataset"
+            )
         # Of threads that open at once all use what the first has kept, for it does the counting.
         inner = self._kept.setdefault("reader", inner)
         for warning in inner.warnings:

@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 import time
+from multiprocessing import context
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,7 @@ def test_every_kind_of_batch_crosses_unchanged(path: Path, size: int) -> None:
         "complex": torch.complex(big, -big).conj(),
         "scalar": torch.tensor(2.5),
         "empty": torch.empty((0, 3)),
+        "empty of no stride": torch.empty_strided((0,), (0,), dtype=torch.int64),
         "strided": torch.arange(24).reshape(4, 6)[::2, 1:].t(),
         "array": np.arange(size, dtype=np.int16),
         "nested": [(1, "a"), {"b": torch.ones(2)}],
@@ -233,7 +235,7 @@ def test_every_kind_of_batch_crosses_unchanged(path: Path, size: int) -> None:
 
     found = send(kinds)
 
-    for name in ("bf16", "bool", "complex", "scalar", "empty", "strided"):
+    for name in ("bf16", "bool", "complex", "scalar", "empty", "empty of no stride", "strided"):
         assert torch.equal(found[name], kinds[name].resolve_conj())  # type: ignore[attr-defined]
         assert found[name].dtype == kinds[name].dtype  # type: ignore[attr-defined]
     assert np.array_equal(found["array"], kinds["array"])  # type: ignore[arg-type]
@@ -283,6 +285,38 @@ def test_a_killed_worker_is_an_error_not_a_hang(path: Path) -> None:
         list(loader)
 
 
+def test_a_run_goes_on_from_its_state_after_a_worker_was_killed(path: Path) -> None:
+    dataset = Dataset(path, transform=with_pid)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1)
+    batches = iter(loader)
+    numbers, makers = next(batches)
+    seen = [numbers.tolist()]
+    os.kill(int(makers[0]), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker.*exited unexpectedly|killed by signal"):
+        for numbers, _ in batches:
+            seen.append(numbers.tolist())
+
+    resumed = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=1)
+    resumed.load_state_dict(loader.state_dict())
+
+    assert seen + [numbers.tolist() for numbers, _ in resumed] == expected()
+
+
+def with_pid(sample: dict[str, Any]) -> tuple[int, int]:
+    return int(sample["label"]), os.getpid()
+
+
+def unsendable(batch: Any) -> Any:  # noqa: ANN401 - as collate_fn is called
+    return lambda: batch
+
+
+def test_a_batch_that_cannot_cross_is_an_error_not_a_hang(path: Path) -> None:
+    loader = DataLoader(Dataset(path), batch_size=60, num_workers=1, collate_fn=unsendable)
+
+    with pytest.raises(RuntimeError, match="of worker 0 cannot be handed over"):
+        list(loader)
+
+
 never = threading.Event()
 
 
@@ -298,13 +332,14 @@ def test_a_worker_that_hangs_is_a_deadline(path: Path) -> None:
         next(iter(loader))
 
 
+@pytest.mark.parametrize("options", [{"mode": "threads"}, {}], ids=["threads", "workers"])
 def test_a_file_that_is_cut_under_a_loader_costs_its_records_only(
-    path: Path, tmp_path: Path
+    path: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     copy = tmp_path / "copy.ffr"
     copy.write_bytes(path.read_bytes())
     dataset = Dataset(copy, on_corrupt="skip", max_corrupt=1.0)
-    loader = DataLoader(dataset, batch_size=20, mode="threads", num_workers=1, prefetch_factor=1)
+    loader = DataLoader(dataset, batch_size=20, num_workers=1, prefetch_factor=1, **options)
     batches = iter(loader)
     first = next(batches)["label"].tolist()
 
@@ -315,6 +350,68 @@ def test_a_file_that_is_cut_under_a_loader_costs_its_records_only(
     assert seen == sorted(set(seen))
     assert len(seen) < COUNT
     assert loader.stats()["damaged"] > 0
+
+
+@pytest.mark.parametrize("options", [{"mode": "threads"}, {}], ids=["threads", "workers"])
+def test_a_file_replaced_in_mid_run_is_never_mixed_in(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    copy, other = tmp_path / "copy.ffr", tmp_path / "other.ffr"
+    copy.write_bytes(path.read_bytes())
+    with ffrecord.Writer(other, {"label": "i64", "x": "f32[3]", "image": "bytes"}) as writer:
+        for i in range(COUNT):
+            writer.write({"label": -i, "x": np.zeros(3), "image": b""})
+    dataset = Dataset(copy)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1, **options)
+    batches = iter(loader)
+    seen = [next(batches)["label"].tolist()]
+
+    os.replace(other, copy)
+
+    # Who has the file open reads on in what it has opened; so do children by fork.
+    assert seen + labels(batches) == expected(0)
+    assert labels(loader) == expected(1)
+
+
+def test_a_process_that_is_started_refuses_a_file_that_was_replaced(
+    path: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.ffr"
+    copy.write_bytes(path.read_bytes())
+    dataset = Dataset(copy)
+    assert len(dataset) == COUNT
+    context.set_spawning_popen(object())  # As multiprocessing does while it pickles.
+    try:
+        sent = pickle.dumps(dataset)
+    finally:
+        context.set_spawning_popen(None)
+    with ffrecord.Writer(copy, {"label": "i64"}, replace=True) as writer:
+        for i in range(COUNT):
+            writer.write({"label": i})
+
+    with pytest.raises(ffrecord.CorruptionError, match=r"copy\.ffr: replaced since"):
+        len(pickle.loads(sent))
+    assert len(pickle.loads(pickle.dumps(dataset))) == COUNT  # A pickle on disk holds paths only.
+
+
+@every_engine
+def test_a_state_of_other_data_is_refused_and_one_of_another_batch_goes_on(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with ffrecord.Writer(tmp_path / "other.ffr", {"label": "i64"}) as writer:
+        for i in range(COUNT):
+            writer.write({"label": i})
+    dataset, other = Dataset(path), Dataset(tmp_path / "other.ffr")
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)
+    state = {**loader.state_dict(), "position": 40}
+
+    with pytest.raises(ValueError, match="fingerprint"):
+        loader.load_state_dict(Sampler(other, 20).state_dict())
+    assert labels(loader) == expected()
+
+    larger = DataLoader(dataset, batch_sampler=Sampler(dataset, 40, seed=9), **options)
+    larger.load_state_dict(state)
+    assert labels(larger) == expected(batch=40)[1:]  # Of the state's order, not of seed 9.
 
 
 def test_a_daemon_that_is_restarted_in_mid_epoch_costs_nothing(path: Path, tmp_path: Path) -> None:

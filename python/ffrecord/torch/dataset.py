@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils import data
 
+from ffrecord import _ffrecord
 from ffrecord.batch import Batch
 from ffrecord.decode.decoder import Decode, Timed
 from ffrecord.errors import BadArgumentError, RangeError
@@ -24,6 +26,8 @@ from ffrecord.views import Choice, concat, positive
 from ffrecord.views import Subset as SubsetView
 
 OnCorrupt = Literal["raise", "skip", "replace"]
+_guarded_pid = 0  # The last worker process whose handler was looked after.
+
 Key = int | slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
@@ -200,6 +204,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         return f"<ffrecord.torch.{type(self).__name__} over {self.source!r}>"
 
     def _batch(self, indices: Sequence[int], on_corrupt: OnCorrupt) -> Any:  # noqa: ANN401
+        _guard_in_worker()
         with self.stages.timed("read"):
             batch = self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
         if on_corrupt != "raise":  # Others may stand there now, or fewer.
@@ -328,6 +333,14 @@ class ConcatDataset(Dataset):
             return positive(wanted, len(self))
         except IndexError as error:
             raise RangeError(str(error)) from None
+
+
+def _guard_in_worker() -> None:
+    """In torch's processes, whose handler of bus errors would end them where a file shrinks."""
+    global _guarded_pid
+    if data.get_worker_info() is not None and _guarded_pid != os.getpid():
+        _guarded_pid = os.getpid()
+        _ffrecord.guard_lost_pages_again()
 
 
 def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as dataset makes them

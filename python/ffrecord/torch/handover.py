@@ -44,7 +44,11 @@ class Crossing:
 
     def __reduce__(self) -> tuple[Any, ...]:
         with _sending.timed("handover"):
-            return self._reduced()
+            try:
+                return self._reduced()
+            except Exception as error:
+                # multiprocessing would print it and drop the batch, for which torch would wait.
+                return _refuse, (f"{type(error).__name__}: {error}", self.worker)
 
     def _reduced(self) -> tuple[Any, ...]:
         buffers: list[pickle.PickleBuffer] = []
@@ -104,6 +108,8 @@ class _Pickler(pickle.Pickler):
         if not plain or value.device.type != "cpu" or value.requires_grad or value.is_quantized:
             return NotImplemented
         flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        if not flat.numel():  # Its stride may be one that cannot be viewed as bytes.
+            flat = torch.empty(0, dtype=torch.uint8)
         data = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
         return _tensor, (data, str(value.dtype).removeprefix("torch."), tuple(value.shape))
 
@@ -113,6 +119,10 @@ def _tensor(data: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:  # n
     if len(memoryview(data)) == 0:
         return torch.empty(shape, dtype=kind)
     return torch.frombuffer(data, dtype=kind).reshape(shape)
+
+
+def _refuse(reason: str, worker: int) -> Crossing:
+    raise RuntimeError(f"the batch of worker {worker} cannot be handed over: {reason}")
 
 
 def _receive(

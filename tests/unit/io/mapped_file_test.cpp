@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "libffrecord/base/unique_fd.h"
+#include "libffrecord/io/lost_pages.h"
 #include "seed.h"
 #include "temp_folder.h"
 
@@ -218,6 +219,25 @@ TEST_F(BusErrorDeathTest, NextMappingBringsProtectionBackWhereTheDefaultWasSet) 
         ::_exit(cut && zeros ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
+}
+
+// torch does this in each of its worker processes.
+TEST_F(BusErrorDeathTest, ProtectionIsTakenBackFromAHandlerThatStillGetsWhatIsElsewhere) {
+  EXPECT_EXIT(
+      {
+        TempFolder folder;
+        const UniqueFd fd = MakeFile(folder / "file", kPage);
+        const auto mapped = MappedFile::Map(fd.get(), 0, kPage).value();
+        InstallBefore(
+            +[](int) { ::_exit(42); }, 0);
+        LostPageGuard::TakeOver();
+        LostPageGuard::TakeOver();
+        const bool cut = ::ftruncate(fd.get(), 0) == 0;
+        std::filesystem::remove_all(folder.path());
+        if (!cut || CountOf(mapped.bytes(), std::byte{0}) != kPage) ::_exit(1);
+        FaultElsewhere();
+      },
+      testing::ExitedWithCode(42), "");
 }
 
 TEST_F(BusErrorDeathTest, FaultElsewhereReachesThePlainHandlerBeforeOurs) {
