@@ -5,6 +5,7 @@ round to round, so that a machine that drifts drifts under all of them. A ratio 
 rounds of ours over the reference of the same round, higher is better.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -35,6 +36,7 @@ class Settings:
     rounds: int
     scratch: pathlib.Path  # A folder for files that are kept between runs.
     programs: pathlib.Path  # Where benchmark programs of ours were built.
+    options: argparse.Namespace  # What `add_options` of the benchmark asked for.
 
 
 @dataclasses.dataclass(frozen=True)

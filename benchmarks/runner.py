@@ -1,7 +1,8 @@
 """The one runner of all benchmarks: benchmarks/run NAME [--quick] [--json FILE].
 
 A benchmark is a module `benchmarks/<room>/<name>.py` with a docstring, whose first line describes
-it, and a function `bench(settings) -> Outcome`. harness.py has what they share.
+it, and a function `bench(settings) -> Outcome`; `add_options(parser)`, if it takes any of its own.
+harness.py has what they share.
 """
 
 import argparse
@@ -41,8 +42,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="within about two minutes")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the result there")
     parser.add_argument("--rounds", type=int, default=0, help="of each arm; at least 5")
+    name = parser.parse_known_args([word for word in sys.argv[1:] if word not in ("-h", "--help")])
+    if module := load(names[name[0].name]) if name[0].name else None:
+        getattr(module, "add_options", lambda _: None)(parser)
     arguments = parser.parse_args()
-    if arguments.name is None:
+    if module is None:
         for name, path in names.items():
             print(f"{name:12} {(load(path).__doc__ or '').splitlines()[0]}")
         return EXIT_USAGE
@@ -52,9 +56,9 @@ def main() -> int:
     scratch = HERE.parent / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
     programs = HERE.parent / "build-bench" / "benchmarks"
-    settings = harness.Settings(arguments.quick, rounds, scratch, programs)
+    settings = harness.Settings(arguments.quick, rounds, scratch, programs, arguments)
     try:
-        outcome = load(names[arguments.name]).bench(settings)
+        outcome = module.bench(settings)
     except harness.Unable as error:
         print(f"benchmarks/run {arguments.name}: {error}", file=sys.stderr)
         return EXIT_ENVIRONMENT

@@ -1,186 +1,136 @@
-"""One arm of the loader's benchmark: `arm.py ARM WORKLOAD FOLDER EPOCHS CHECK`, prints JSON.
+"""One arm of the loader's benchmark: `arm.py ARM WORKLOAD FOLDER WORKERS`.
 
-Every arm loads whole epochs of the same records in batches, with two workers or threads, and does
-with a batch what a training loop does first: nothing. An epoch before those against the clock
-warms up; if CHECK is 1, it makes a digest over the records, which does not depend on their order.
+It answers each line of its input with a line of JSON: `digest` loads an epoch and says of what;
+`go SECONDS RECORDS` loads on for so long, or so many records, whichever is later, after a while
+that empties what was read ahead; `take BATCHES` loads on, and `cold RECORDS` says what that took.
 """
 
 import json
 import os
 import pathlib
-import resource
 import sys
 import time
 import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils import data
+from batches import Batch, records_of, size_of
+from ways import WAYS, Epoch, Task
+from workloads import digest
 
-WORKERS = 2
-SEED = 7
-# Records, and records of one batch.
-BATCHES = {"images": 256, "tokens": 64, "tabular": 4096}
-
-# A batch as its records: anything with a buffer.
-Batches = Iterator[Iterable[Any]]
+_DRAIN_S = 0.3
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def digest_of(records: Iterable[Any]) -> int:
-    """The same for the same records in any order."""
-    return sum(zlib.crc32(memoryview(np.ascontiguousarray(record))) for record in records)
-
-
-def tensors(samples: list[bytes]) -> list[torch.Tensor]:
-    return [torch.from_numpy(np.frombuffer(sample, np.uint8)) for sample in samples]
-
-
-def torch_loader(dataset: Any, workload: str, shuffle: bool, **options: Any) -> Any:  # noqa: ANN401
-    return data.DataLoader(
-        dataset,
-        batch_size=BATCHES[workload],
-        shuffle=shuffle,
-        num_workers=WORKERS,
-        collate_fn=tensors,
-        persistent_workers=True,
-        **options,
-    )
-
-
-def ours(workload: str, folder: pathlib.Path, **options: Any) -> Callable[[], Batches]:  # noqa: ANN401
-    from ffrecord.torch import DataLoader, Dataset, Sampler
-
-    dataset = Dataset(folder / f"{workload}.ffr")
-    sampler = Sampler(dataset, BATCHES[workload], SEED, last="short")
-    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=WORKERS, **options)
-
-    def epoch() -> Batches:
-        for batch in loader:
-            yield batch["row"].numpy() if isinstance(batch, dict) else batch
-
-    return epoch
-
-
-class Folder(data.Dataset[bytes]):
-    """Small files, as ImageFolder reads them, without decoding."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        """List the folder."""
-        self.paths = sorted(os.fspath(path) for path in folder.iterdir())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> bytes:
-        with open(self.paths[index], "rb") as file:
-            return file.read()
-
-
-class ArrayRecords(data.Dataset[bytes]):
-    """array-record, opened as its documentation says for random access; one read for each batch."""
-
-    def __init__(self, path: pathlib.Path, tuned: bool) -> None:
-        """Look how many records there are."""
-        self.path = os.fspath(path)
-        self.options = "readahead_buffer_size:0,max_parallelism:0" if tuned else ""
-        self.reader: Any = None
-        self.count: int = self._open().num_records()
-
-    def _open(self) -> Any:  # noqa: ANN401 - array-record's own
-        from array_record.python import array_record_module
-
-        return array_record_module.ArrayRecordReader(self.path, options=self.options)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> bytes:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: list[int]) -> list[bytes]:
-        """The records of one batch."""
-        if self.reader is None:
-            self.reader = self._open()
-        records: list[bytes] = self.reader.read(indices)
-        return records
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "reader": None}
-
-
-def torch_folder(workload: str, folder: pathlib.Path) -> Callable[[], Batches]:
-    loader = torch_loader(Folder(folder / f"{workload}-files"), workload, True)
-    return lambda: iter(loader)
-
-
-def array_record(workload: str, folder: pathlib.Path, tuned: bool) -> Callable[[], Batches]:
-    name = f"{workload}.array_record" if tuned else f"{workload}-default.array_record"
-    # Its threads do not survive a fork.
-    dataset = ArrayRecords(folder / name, tuned)
-    loader = torch_loader(dataset, workload, True, multiprocessing_context="spawn")
-    return lambda: iter(loader)
-
-
-def webdataset(workload: str, folder: pathlib.Path) -> Callable[[], Batches]:
-    import webdataset as wds
-
-    shards = sorted(os.fspath(path) for path in (folder / f"{workload}-tar").glob("*.tar"))
-    dataset = wds.WebDataset(shards, shardshuffle=len(shards), seed=SEED).to_tuple("bin")
-    dataset = dataset.batched(BATCHES[workload], collation_fn=lambda rows: [r[0] for r in rows])
-    loader = wds.WebLoader(
-        dataset,
-        batch_size=None,
-        num_workers=WORKERS,
-        collate_fn=tensors,
-        multiprocessing_context="fork",
-    )
-    return lambda: iter(loader)
-
-
-ARMS: dict[str, Callable[[str, pathlib.Path], Callable[[], Batches]]] = {
-    "ours_threads": lambda w, f: ours(w, f, mode="threads"),
-    "ours_workers": lambda w, f: ours(w, f, persistent_workers=True),
-    "torch_folder": torch_folder,
-    "array_record": lambda w, f: array_record(w, f, tuned=True),
-    "array_record_default": lambda w, f: array_record(w, f, tuned=False),
-    "webdataset": webdataset,
-}
+def family() -> list[int]:
+    """This process and its descendants."""
+    found = [os.getpid()]
+    for pid in found:
+        try:
+            for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+                found += map(int, children.read_text().split())
+        except OSError:
+            continue  # It has ended.
+    return found
 
 
 def cpu_seconds() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """User and system time of the family, of its dead members too."""
+    ticks = 0
+    for pid in family():
+        try:
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        ticks += sum(map(int, stat.rpartition(")")[2].split()[11:15]))
+    return ticks / _TICKS
+
+
+def memory_bytes() -> dict[str, int]:
+    """Resident bytes of the family: all, shared ones divided; and those that are no file's."""
+    sums = {"Pss": 0, "Pss_Anon": 0, "Pss_Shmem": 0}
+    for pid in family():
+        try:
+            lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, rest = line.partition(":")
+            if name in sums:
+                sums[name] += int(rest.split()[0]) * 1024
+    return {"pss": sums["Pss"], "own": sums["Pss_Anon"] + sums["Pss_Shmem"]}
+
+
+def endless(epoch: Epoch) -> Iterator[Batch]:
+    """Epoch after epoch."""
+    while True:
+        yield from epoch()
+
+
+def whole_epoch(epoch: Epoch) -> dict[str, Any]:
+    """What an epoch consists of."""
+    found, records = 0, 0
+    for batch in epoch():
+        found += digest(records_of(batch))
+        records += len(batch)
+    return {"records": records, "digest": found}
+
+
+def window(batches: Iterator[Batch], seconds: float, records_min: int) -> dict[str, Any]:
+    """Load on, and say what it took."""
+    records = size = 0
+    waits: list[float] = []
+    batch: Batch = None
+    cpu, began = cpu_seconds(), time.perf_counter()
+    end = began
+    while end - began < seconds or records < records_min:
+        batch = next(batches)
+        records += len(batch)
+        size += size_of(batch)
+        now = time.perf_counter()
+        waits.append(now - end)
+        end = now
+    used = cpu_seconds() - cpu
+    waits.sort()
+    return {
+        "records": records,
+        "bytes": size,
+        "seconds": end - began,
+        "cpu_seconds": used,
+        "p99_ms": waits[int(len(waits) * 0.99)] * 1e3,
+        **memory_bytes(),
+    }
 
 
 def main() -> None:
-    """Load one epoch to warm up, then so many against the clock."""
+    """Serve until the input ends."""
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    arm, workload, folder, epochs, check = sys.argv[1:]
-    epoch = ARMS[arm](workload, pathlib.Path(folder))
-    digest = records = 0
-    for batch in epoch():
-        digest += digest_of(batch) if check == "1" else 0
-    began, cpu = time.perf_counter(), cpu_seconds()
-    for _ in range(int(epochs)):
-        for batch in epoch():
-            records += len(batch)  # type: ignore[arg-type]
-    seconds = time.perf_counter() - began
-    # Workers count when they have ended: the processor time of children is that of all epochs.
-    print(
-        json.dumps(
-            {
-                "records": records,
-                "seconds": seconds,
-                "digest": digest,
-                "cpu_seconds": cpu_seconds() - cpu,
-                "rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-            }
-        )
-    )
+    warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
+    arm, workload, folder, workers = sys.argv[1:]
+    epoch = WAYS[arm](Task(workload, pathlib.Path(folder), int(workers)))
+    batches = endless(epoch)
+    print(json.dumps({"ready": arm}), file=answers, flush=True)
+    for line in sys.stdin:
+        command, *numbers = line.split()
+        if command == "digest":
+            found = whole_epoch(epoch)
+        elif command == "take":
+            found = {"taken": sum(1 for _ in islice(batches, int(numbers[0])))}
+        elif command == "cold":
+            found = window(batches, 0, int(numbers[0]))
+        else:
+            until = time.perf_counter() + _DRAIN_S
+            while time.perf_counter() < until:
+                next(batches)
+            found = window(batches, float(numbers[0]), int(numbers[1]))
+        print(json.dumps(found), file=answers, flush=True)
+    # Some libraries wait at exit for threads that wait for them; others are ended from outside.
+    os._exit(0)
 
 
 if __name__ == "__main__":
