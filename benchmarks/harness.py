@@ -36,7 +36,8 @@ class Settings:
     rounds: int
     scratch: pathlib.Path  # A folder for files that are kept between runs.
     programs: pathlib.Path  # Where benchmark programs of ours were built.
-    options: argparse.Namespace  # What `add_options` of the benchmark asked for.
+    # What `add_options` of the benchmark asked for.
+    options: argparse.Namespace = dataclasses.field(default_factory=argparse.Namespace)
 
 
 @dataclasses.dataclass(frozen=True)
