@@ -199,7 +199,10 @@ TEST_F(RdmaTest, HundredsOfConnectionsLeaveNothingBehind) {
     if (i % 2 == 0) std::swap(pair.near, pair.far);
   }
   WaitForNoConnection(*device);
-  EXPECT_EQ(OpenFiles(), files);
+  // The control connection is closed a moment after its queue pair.
+  const Deadline deadline = Soon();
+  while (OpenFiles() > files && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  EXPECT_LE(OpenFiles(), files);
 }
 
 TEST_F(RdmaTest, ALimitOfLockedMemoryIsNamedWithItsRemedy) {
