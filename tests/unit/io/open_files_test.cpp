@@ -49,7 +49,8 @@ struct OpenFilesTest : testing::Test {
     const auto pin = files.Take(file, way);
     if (!pin) return false;
     alignas(4096) char content[4096];
-    return ::pread(pin.value().fd(), content, 4096, 0) == 4096 && std::stoul(content) == file;
+    return ::pread(pin.value().fd(), content, 4096, 0) == 4096 &&
+           std::stoul(std::string(content, sizeof(content))) == file;
   }
   // In a process that may have kLimit descriptors and no more.
   template <class Work>
