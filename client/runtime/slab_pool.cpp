@@ -16,7 +16,7 @@
 
 #include "client/runtime/per_process.h"
 #include "libffrecord/base/assert.h"
-#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/base/fork_generation.h"
 
 namespace ffrecord::client {
 namespace {

@@ -1,15 +1,16 @@
 #include <algorithm>
 #include <cmath>
-#include <new>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/images.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/shared_work.h"
 #include "libffrecord/decode/crop.h"
 #include "libffrecord/decode/jpeg.h"
-#include "libffrecord/decode/parallel.h"
 #include "libffrecord/decode/pixels.h"
 #include "libffrecord/decode/resize.h"
 
@@ -226,13 +227,19 @@ std::size_t ImageDecoder::SizeOf(const Picture& picture) const noexcept {
 void ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
                           std::uint32_t threads) const {
   const Levels levels(options_);
-  ParallelFor(pictures.size(), threads, [&](const auto& claim) {
-    Worker worker(options_, levels, seed, epoch);
-    for (std::size_t i; (i = claim()) < pictures.size();) {
-      if (pictures[i].error) continue;
-      if (auto done = worker.Decode(pictures[i]); !done) pictures[i].error = done.error();
-    }
+  const std::size_t useful = std::min<std::size_t>(threads, pictures.size());
+  const auto helper_count_max = static_cast<std::uint32_t>(
+      std::min<std::size_t>(useful > 0 ? useful - 1 : 0, SharedWork::kHelperCountMax));
+  // By slot, made when it first has a picture.
+  std::vector<std::unique_ptr<Worker>> workers(helper_count_max + std::size_t{1});
+  SharedWork work(helper_count_max, [&](std::size_t i, std::uint32_t slot) {
+    if (pictures[i].error) return;
+    if (!workers[slot]) workers[slot] = std::make_unique<Worker>(options_, levels, seed, epoch);
+    if (auto done = workers[slot]->Decode(pictures[i]); !done)
+      pictures[i].error = std::move(done).error();
   });
+  work.Ready(pictures.size());
+  work.Finish();
 }
 
 Result<std::shared_ptr<std::span<std::byte>>> ImageDecoder::Memory(std::size_t size_bytes) {

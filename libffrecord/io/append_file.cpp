@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/fork_generation.h"
 #include "libffrecord/io/file.h"
-#include "libffrecord/io/fork_generation.h"
 
 namespace ffrecord {
 namespace {

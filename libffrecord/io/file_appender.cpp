@@ -11,8 +11,8 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/fork_generation.h"
 #include "libffrecord/io/file.h"
-#include "libffrecord/io/fork_generation.h"
 #include "libffrecord/io/transfer.h"
 
 namespace ffrecord {

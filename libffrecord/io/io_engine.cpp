@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/base/fork_generation.h"
 #include "libffrecord/io/transfer.h"
 
 namespace ffrecord {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/base/fork_generation.h"
 
 namespace ffrecord {
 namespace {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/process_threads.h"
 #include "libffrecord/io/blocking_request.h"
 #include "libffrecord/io/engine_support.h"
-#include "libffrecord/io/fork_generation.h"
 #include "libffrecord/io/io_engine.h"
-#include "libffrecord/io/process_threads.h"
 
 namespace ffrecord {
 namespace {

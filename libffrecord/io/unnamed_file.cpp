@@ -14,8 +14,8 @@
 #include <memory>
 #include <string_view>
 
+#include "libffrecord/base/fork_generation.h"
 #include "libffrecord/io/file.h"
-#include "libffrecord/io/fork_generation.h"
 
 namespace ffrecord {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/fork_generation.h"
 #include "libffrecord/io/engine_support.h"
-#include "libffrecord/io/fork_generation.h"
 #include "libffrecord/io/io_engine.h"
 
 namespace ffrecord {

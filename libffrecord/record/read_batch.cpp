@@ -10,11 +10,12 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/shared_work.h"
 #include "libffrecord/record/batch_block.h"
 #include "libffrecord/record/batch_plan.h"
 #include "libffrecord/record/coalesce.h"
+#include "libffrecord/record/expansion.h"
 #include "libffrecord/record/resident_batch.h"
-#include "libffrecord/record/shared_work.h"
 
 namespace ffrecord {
 namespace {
@@ -64,8 +65,7 @@ class BatchExecution {
 
  private:
   void AskForHelp() {
-    if (plan_.expanded_size_bytes < SharedWork::kExpandedBytesMin ||
-        reader_.options.helper_count_max == 0)
+    if (plan_.expanded_size_bytes < kExpandedBytesMin || reader_.options.helper_count_max == 0)
       return;
     helpers_.emplace(reader_.options.helper_count_max,
                      [this](std::size_t piece, std::uint32_t) { ExpandPiece(piece); });
@@ -79,7 +79,7 @@ class BatchExecution {
   void Postpone(std::size_t record) {
     waiting_[waiting_count_++] = static_cast<std::uint32_t>(record);
     piece_bytes_ += plan_.records[record].location.raw_size_bytes;
-    if (piece_bytes_ >= SharedWork::kExpandedPieceBytes) EndPiece();
+    if (piece_bytes_ >= kExpandedPieceBytes) EndPiece();
   }
 
   void EndPiece() {

@@ -11,11 +11,12 @@
 
 #include "libffrecord/base/mix.h"
 #include "libffrecord/base/prefetch.h"
+#include "libffrecord/base/shared_work.h"
 #include "libffrecord/io/lost_pages.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/batch_block.h"
 #include "libffrecord/record/coalesce.h"
-#include "libffrecord/record/shared_work.h"
+#include "libffrecord/record/expansion.h"
 
 namespace ffrecord {
 namespace {
@@ -222,8 +223,7 @@ class ResidentBatch {
   // Of what is copied and not expanded every byte comes from memory, which one thread keeps busy.
   bool IsWorthSharing(std::size_t from) const {
     return reader_.options.helper_count_max > 0 &&
-           expanded_bytes_ / indices_.size() * (indices_.size() - from) >=
-               SharedWork::kExpandedBytesMin;
+           expanded_bytes_ / indices_.size() * (indices_.size() - from) >= kExpandedBytesMin;
   }
 
   // The rest, from position `from` on, together with those who help.
@@ -253,7 +253,7 @@ class ResidentBatch {
       const RecordLocation& location = scratch_.sources[i].location;
       if (location.compressed()) room_bytes = std::max(room_bytes, location.stored_size_bytes);
       piece_bytes += WorkBytes(location);
-      if (piece_bytes < SharedWork::kExpandedPieceBytes * kBytesCopiedPerExpanded) continue;
+      if (piece_bytes < kExpandedPieceBytes * kBytesCopiedPerExpanded) continue;
       scratch_.piece_ends.push_back(static_cast<std::uint32_t>(i + 1));
       piece_bytes = 0;
     }

@@ -72,7 +72,8 @@ class FFR_EXPORT ImageDecoder {
   // Of what comes out for a picture that was measured, or for any if the size is fixed; in bytes.
   std::size_t SizeOf(const Picture& picture) const noexcept;
 
-  // Fills `out` of each picture that has no error, or sets its error. Up to `threads` at a time.
+  // Fills `out` of each picture that has no error, or sets its error. Up to `threads` at a time:
+  // the calling one, and helpers of a pool that the process has but once, as far as they are free.
   void Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
               std::uint32_t threads) const;
 

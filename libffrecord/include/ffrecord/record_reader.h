@@ -48,8 +48,8 @@ class FFR_EXPORT RecordReader {
     IoPolicy io = IoPolicy::kAuto;
     std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
     // Threads that may help the calling one to expand a batch of many compressed bytes: of one pool
-    // of the process, which never has more than the processors it may use less one, nor than 15. At
-    // 0 the calling thread does all.
+    // of the process, which never has more than the processors it may use less one. At 0 the
+    // calling thread does all.
     std::uint32_t helper_count_max = 15;
   };
 

@@ -77,7 +77,8 @@ class Image(Decoder):
             std: likewise.
             orient: turn JPEGs as their EXIF says. Pillow and torchvision do not, unless asked.
             max_pixels: a larger picture is a corrupt record: nothing is allocated for it.
-            threads: for one batch; by default one in a worker process, else one a processor.
+            threads: for one batch, at most; by default one in a worker process, else one a
+                processor. All but the caller's are of one pool, which the process has but once.
 
         Raises:
             ValueError: an option is out of range.

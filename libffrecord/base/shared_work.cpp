@@ -1,4 +1,4 @@
-#include "libffrecord/record/shared_work.h"
+#include "libffrecord/base/shared_work.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "libffrecord/io/process_threads.h"
+#include "libffrecord/base/process_threads.h"
 
 namespace ffrecord {
 namespace {
@@ -87,9 +87,9 @@ void HelperPool::DoPieceOf(SharedWork& work, std::uint32_t slot, Lock& lock) {
 
 void HelperPool::HelpWith(SharedWork& work, Lock& lock) {
   const auto slot = static_cast<std::uint32_t>(std::countr_one(work.slots_ | 1));
-  work.slots_ |= 1U << slot;
+  work.slots_ |= std::uint64_t{1} << slot;
   while (work.begun_ < work.ready_ && !ending_) DoPieceOf(work, slot, lock);
-  work.slots_ &= ~(1U << slot);
+  work.slots_ &= ~(std::uint64_t{1} << slot);
   // With the lock, for `work` may be gone as soon as its thread gets it.
   if (work.slots_ == 0) work.left_.notify_one();
 }

@@ -19,16 +19,13 @@ namespace ffrecord {
 // begun and drops the rest.
 class SharedWork {
  public:
-  static constexpr std::uint32_t kHelperCountMax = 15;
-  // What a batch must expand, in bytes, to be worth waking helpers, and what makes a good piece.
-  static constexpr std::uint64_t kExpandedBytesMin = std::uint64_t{512} << 10;
-  static constexpr std::uint64_t kExpandedPieceBytes = std::uint64_t{64} << 10;
+  static constexpr std::uint32_t kHelperCountMax = 63;
 
   // What does a piece, on any thread. `slot` tells those apart who work at the same time: 0 is this
   // work's thread, helpers have 1 to helper_count(). What it changes is seen when Finish() returns.
   using DoPiece = std::function<void(std::size_t piece, std::uint32_t slot)>;
 
-  // At most `helper_count_max` help at a time.
+  // At most `helper_count_max` help at a time. `do_piece` must not throw.
   SharedWork(std::uint32_t helper_count_max, DoPiece do_piece);
   SharedWork(const SharedWork&) = delete;
   SharedWork& operator=(const SharedWork&) = delete;
@@ -54,7 +51,7 @@ class SharedWork {
   bool offered_ = false;          // To helpers.
   std::size_t ready_ = 0;         // Pieces that may be begun,
   std::size_t begun_ = 0;         // and those that were.
-  std::uint32_t slots_ = 0;       // Bit i: the helper of slot i is at work.
+  std::uint64_t slots_ = 0;       // Bit i: the helper of slot i is at work.
   std::condition_variable left_;  // By the last helper.
 };
 

@@ -1,4 +1,4 @@
-#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/base/fork_generation.h"
 
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-#include "libffrecord/io/process_threads.h"
+#include "libffrecord/base/process_threads.h"
 
 #include "libffrecord/base/quiet_signals.h"
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/io/fork_generation.h"
+#include "libffrecord/base/fork_generation.h"
 
 namespace ffrecord {
 
