@@ -133,6 +133,22 @@ Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices) co
   return ReadRecords(*impl_, indices);
 }
 
+Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
+                                     std::span<std::int64_t> sizes_bytes) const {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] >= record_count())
+      return Error{ErrorCode::kOutOfRange, "the size of record " + std::to_string(indices[i]) +
+                                               ": there are " + std::to_string(record_count())};
+    const std::uint32_t file = impl_->FileOf(indices[i]);
+    RecordLocation location;
+    const ErrorCode found =
+        impl_->indexes[file]->Locate(indices[i] - impl_->first_indexes[file], location);
+    sizes_bytes[i] =
+        found == ErrorCode::kOk ? static_cast<std::int64_t>(location.raw_size_bytes) : 0;
+  }
+  return {};
+}
+
 Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byte> key) const {
   for (std::uint32_t file = 0; file < impl_->indexes.size(); ++file) {
     auto found = impl_->indexes[file]->FindKey(key);

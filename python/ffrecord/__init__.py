@@ -9,6 +9,7 @@ from ffrecord.reader import FileInfo, Reader, open
 from ffrecord.records import Records
 from ffrecord.repairing import RepairReport, repair
 from ffrecord.served import Published, list_published, publish, remove_published
+from ffrecord.token_blocks import TokenBlocks
 from ffrecord.verification import FileReport, verify
 from ffrecord.views import concat, mix
 from ffrecord.writer import Writer, WriteSummary
@@ -27,6 +28,7 @@ __all__ = [
     "Reader",
     "Records",
     "RepairReport",
+    "TokenBlocks",
     "UnavailableError",
     "WriteSummary",
     "Writer",

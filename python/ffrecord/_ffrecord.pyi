@@ -64,6 +64,11 @@ def safetensors_views(
 ) -> tuple[list[Any], list[tuple[int, str]]]:
     """Tensors by name over the memory of safetensors files; all if no names are given."""
 
+def gather_spans(
+    field: object, places: npt.NDArray[np.int64], destination: npt.NDArray[np.uint8]
+) -> None:
+    """Copy each value to its place."""
+
 has_jpeg: bool
 
 @final
@@ -124,6 +129,8 @@ class RecordReader:
     def file(self, file_index: int) -> dict[str, Any]: ...
     def metadata(self, file_index: int) -> dict[str, bytes]: ...
     def read_batch(self, indices: npt.NDArray[np.int64]) -> Batch: ...
+    def sizes(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of each record in bytes, as the index tells; 0 where its entry is damaged."""
     def find(self, keys: Sequence[bytes]) -> list[int | None]: ...
     def read_column(
         self, column: int, first: int, count: int, destination: npt.NDArray[np.uint8]

@@ -146,6 +146,12 @@ class Batch(Sequence[Sample]):
             made._status[list(reasons)] = CORRUPT
         return made
 
+    def with_values(self, values: "Mapping[str, Values]") -> "Batch":
+        """The same records, of which the values of these columns need not be gathered any more."""
+        made = self._alike(self._inner, self.indices)
+        made._values.update(values)
+        return made
+
     @property
     def whole(self) -> Values:
         """What each record is, columns not told apart: its bytes, or what a decoder made of it."""

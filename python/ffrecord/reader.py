@@ -248,6 +248,9 @@ class Reader(Records):
         self._inner = inner
         return inner
 
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self._open().sizes(wanted)
+
     def _read(self, wanted: Indices) -> Batch:
         inner = self._open()
         assert self._schema is not None

@@ -63,6 +63,10 @@ class Records(ABC):
         """What was read in this process."""
 
     @abstractmethod
+    def _sizes(self, wanted: Indices) -> Indices:
+        """Size of each record in bytes, from the index alone; `wanted` are positive."""
+
+    @abstractmethod
     def _read(self, wanted: Indices) -> Batch:
         """Records with their statuses, the bad ones empty; `indices` are positive."""
 

@@ -66,7 +66,7 @@ class Subset(Records):
     @property
     def fingerprint(self) -> str:
         """Of the source, and of which records are chosen."""
-        return _digest([self.source.fingerprint.encode(), self.choice.tobytes()])
+        return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
 
     @property
     def size_bytes(self) -> int:
@@ -82,6 +82,9 @@ class Subset(Records):
 
     def __repr__(self) -> str:
         return f"<ffrecord.Subset: {len(self)} records of {self.source!r}>"
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self.source._sizes(self.choice.at(wanted))
 
     def _read(self, wanted: Indices) -> Batch:
         places = positive(wanted, len(self))
@@ -116,7 +119,7 @@ class Concat(Records):
     @property
     def fingerprint(self) -> str:
         """Of all sources in their order."""
-        return _digest([source.fingerprint.encode() for source in self.sources])
+        return digest([source.fingerprint.encode() for source in self.sources])
 
     @property
     def size_bytes(self) -> int:
@@ -136,6 +139,16 @@ class Concat(Records):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_ends": None, "_damaged": {}}
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        ends = self._bounds()
+        owners = np.searchsorted(ends, wanted, "right")
+        sizes = np.empty(wanted.size, np.int64)
+        for number in np.unique(owners).tolist():
+            mine = owners == number
+            first = ends[number - 1] if number else 0
+            sizes[mine] = self.sources[number]._sizes(wanted[mine] - first)
+        return sizes
 
     def _read(self, wanted: Indices) -> Batch:
         ends = self._bounds()
@@ -270,8 +283,9 @@ def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | Shar
     return SharedArray(places)
 
 
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def digest(parts: Iterable[bytes]) -> str:
+    """32 hex digits of the parts and of where each ends."""
+    made = hashlib.blake2b(digest_size=16)
     for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
+        made.update(len(part).to_bytes(8, "little") + part)
+    return made.hexdigest()

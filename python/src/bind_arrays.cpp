@@ -112,11 +112,34 @@ py::list NpyStack(const py::object& field, const std::string& dtype,
   return py::cast(wrong);
 }
 
+// Copies each value to its place.
+void GatherSpans(const py::object& field,
+                 const py::array_t<std::int64_t, py::array::c_style>& places,
+                 py::array_t<std::uint8_t, py::array::c_style>& destination) {
+  const FieldSpans spans(field);
+  const auto room = static_cast<std::uint64_t>(destination.size());
+  bool fits = static_cast<std::size_t>(places.size()) == spans.size();
+  const std::int64_t* place = places.data();
+  for (std::size_t i = 0; fits && i < spans.size(); ++i) {
+    const auto at = static_cast<std::uint64_t>(place[i]);
+    fits = at <= room && spans[i].size() <= room - at;
+  }
+  if (!fits) Raise({ErrorCode::kInvalidArgument, "a place lies outside of the destination"});
+  std::uint8_t* out = destination.mutable_data();
+  WithoutGil([&] {
+    for (std::size_t i = 0; i < spans.size(); ++i)
+      std::copy_n(reinterpret_cast<const std::uint8_t*>(spans[i].data()), spans[i].size(),
+                  out + place[i]);
+  });
+}
+
 }  // namespace
 
 void BindArrays(py::module_& module) {
   module.def("npy_views", &NpyViews, py::arg("field"));
   module.def("npy_stack", &NpyStack, py::arg("field"), py::arg("dtype"), py::arg("shape"),
+             py::arg("destination").noconvert());
+  module.def("gather_spans", &GatherSpans, py::arg("field"), py::arg("places"),
              py::arg("destination").noconvert());
   module.def("safetensors_views", &SafetensorsViews, py::arg("field"), py::arg("names"));
 }

@@ -83,6 +83,15 @@ std::shared_ptr<Batch> ReadBatch(CountingReader& self,
   return batch;
 }
 
+py::array_t<std::int64_t> SizesOf(const CountingReader& self,
+                                  const py::array_t<std::int64_t, py::array::c_style>& array) {
+  const auto indices = IndicesOf(array, self.reader.record_count());
+  py::array_t<std::int64_t> sizes(static_cast<py::ssize_t>(indices.size()));
+  const std::span out(sizes.mutable_data(), indices.size());
+  OkOrRaise(WithoutGil([&] { return self.reader.ReadSizes(indices, out); }));
+  return sizes;
+}
+
 // For each key the index of its record, or None.
 std::vector<std::optional<std::uint64_t>> Find(const CountingReader& self,
                                                const std::vector<std::string>& keys) {
@@ -175,6 +184,7 @@ void BindRecordReader(py::module_& module) {
       .def("file", &FileOf, py::arg("file_index"))
       .def("metadata", &MetadataOf, py::arg("file_index"))
       .def("read_batch", &ReadBatch, py::arg("indices"))
+      .def("sizes", &SizesOf, py::arg("indices"))
       .def("find", &Find, py::arg("keys"))
       .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
            py::arg("destination"))

@@ -52,12 +52,13 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert not broken
 
 
-def test_the_example_of_the_loaders_page_prints_what_it_says(
+def test_the_examples_of_the_loaders_page_print_what_they_say(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = blocks("docs/loader.md", "python")
+    code = "\n".join(blocks("docs/loader.md", "python"))
     monkeypatch.chdir(tmp_path)
 
     exec(compile(code, "docs/loader.md", "exec"), {})
 
-    assert capsys.readouterr().out == "[  0 900 999]\n"
+    printed = "[  0 900 999]\n(2, 1024) [   0  700  712 1024]\n"
+    assert capsys.readouterr().out == printed

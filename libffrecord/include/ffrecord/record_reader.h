@@ -102,6 +102,13 @@ class FFR_EXPORT RecordReader {
   // (ENOMEM) if there is no memory for the batch, and if no read could be tried at all.
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices) const;
 
+  // Tells the size in bytes of each of the records `indices`, as the index has it: no record is
+  // read. It is 0 where the entry is damaged. Requires sizes_bytes.size() == indices.size().
+  //
+  // Fails as a whole with kOutOfRange if an index is out of range.
+  Result<void> ReadSizes(std::span<const std::uint64_t> indices,
+                         std::span<std::int64_t> sizes_bytes) const;
+
   IoReport io_report() const noexcept;
 
   // Reads the values of the fixed-width column number `column` of the records [first, first +

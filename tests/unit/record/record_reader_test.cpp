@@ -96,6 +96,23 @@ TEST_P(RecordReaderOfTest, ReturnsAnyBatchInRequestOrder) {
   }
 }
 
+TEST_P(RecordReaderOfTest, TellsSizesWithoutReading) {
+  const auto records = RecordsOfAllSizes();
+  const TestFile file(records, GetParam().file);
+  const auto reader = OpenOne(file.path(), GetParam().reader);
+  ASSERT_TRUE(reader) << reader.error().message;
+  std::vector<std::uint64_t> indices = UpTo(records.size());
+  std::ranges::reverse(indices);
+  std::vector<std::int64_t> sizes(indices.size(), -1);
+
+  ASSERT_TRUE(reader.value().ReadSizes(indices, sizes));
+
+  for (std::size_t i = 0; i < indices.size(); ++i)
+    ASSERT_EQ(sizes[i], static_cast<std::int64_t>(records[indices[i]].size())) << indices[i];
+  indices[3] = records.size();
+  EXPECT_EQ(reader.value().ReadSizes(indices, sizes).error().code, ErrorCode::kOutOfRange);
+}
+
 INSTANTIATE_TEST_SUITE_P(AllForms, RecordReaderOfTest, testing::ValuesIn(Cases()),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
