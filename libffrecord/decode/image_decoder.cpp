@@ -142,12 +142,13 @@ class Worker {
     // Written so that it holds for fractions too: a box that fills the block, and comes out as
     // large as that.
     if (box_width != plan.out_width || box_height != plan.out_height || x != 0 || y != 0) {
-      const std::size_t row = std::size_t{plan.out_width} * options_.channels;
-      std::uint8_t* between = FFR_TRY(between_.Of(row * height));
-      std::uint8_t* resized = FFR_TRY(resized_.Of(row * plan.out_height));
+      const PixelBlock block{pixels, width, height, options_.channels};
+      std::uint8_t* row = FFR_TRY(row_.Of(ResizeRowSize(block) * sizeof(std::int16_t)));
+      std::uint8_t* resized =
+          FFR_TRY(resized_.Of(std::size_t{plan.out_width} * plan.out_height * options_.channels));
       across_.Plan(x, std::min<double>(x + box_width, width), width, plan.out_width);
       down_.Plan(y, std::min<double>(y + box_height, height), height, plan.out_height);
-      Resize({pixels, width, height, options_.channels}, across_, down_, between, resized);
+      Resize(block, across_, down_, reinterpret_cast<std::int16_t*>(row), resized);
       pixels = resized;
     }
     levels_.Write(pixels, plan.out_width, plan.out_height, plan.turn, out);
@@ -159,7 +160,7 @@ class Worker {
   std::uint64_t seed_;
   std::uint64_t epoch_;
   JpegDecoder jpeg_;
-  Room decoded_, between_, resized_;
+  Room decoded_, row_, resized_;
   ResizeAxis across_, down_;
 };
 

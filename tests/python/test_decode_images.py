@@ -256,6 +256,57 @@ def test_what_is_no_picture_is_a_corrupt_record(
     assert list(reader.stats()["damaged"]) == [1]
 
 
+def progressive_of(scans: int) -> bytes:
+    """A grey JPEG of 8 x 8 pixels that says little in many scans, all of them allowed."""
+
+    def segment(marker: int, body: bytes) -> bytes:
+        return bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
+
+    def scan(first: int, last: int, high: int, low: int) -> bytes:
+        head = bytes([1, 1, 0, first, last, high << 4 | low])
+        return segment(0xDA, head) + b"\x7f"  # The one code that there is, then filling.
+
+    made = b"\xff\xd8" + segment(0xDB, bytes([0]) + bytes([1]) * 64)
+    made += segment(0xC2, bytes([8, 0, 8, 0, 8, 1, 1, 0x11, 0]))
+    for table in (0x00, 0x10):
+        made += segment(0xC4, bytes([table, 1]) + bytes(15) + bytes([0]))
+    bits = [(13, 0), *((low, low + 1) for low in reversed(range(13)))]
+    finer = [(k, k, high, low) for k in range(1, 64) for low, high in bits]
+    assert scans <= 1 + len(finer)
+    for words in [(0, 0, 0, 0), *finer][:scans]:
+        made += scan(*words)
+    return made + b"\xff\xd9"
+
+
+def test_a_jpeg_of_very_many_scans_is_refused(tmp_path: Path) -> None:
+    reader = reader_of(tmp_path, [progressive_of(500), progressive_of(501), progressive_of(883)])
+    for size in (None, 8):
+        assert (reader.read([0], decode=Image(size, threads=1)).whole[0] == 128).all()
+        for record in (1, 2):
+            with pytest.raises(ffrecord.CorruptionError, match="more than 500 scans"):
+                reader.read([record], decode=Image(size, threads=1))
+
+
+def test_nothing_is_allocated_for_a_picture_that_is_too_large(tmp_path: Path) -> None:
+    # Progressive: a decoder that believed it would take 25 GB for its coefficients.
+    bomb = bytearray(encoded(scene(64, 64), progressive=True))
+    frame = bomb.index(b"\xff\xc2")
+    bomb[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
+    reader = reader_of(tmp_path, [bytes(bomb)] * 4)
+    for size in (None, 64):
+        before = address_space_max()
+        kept = reader.read(range(4), decode=Image(size, threads=1), on_corrupt="keep")
+
+        assert kept.status.tolist() == [3] * 4
+        assert address_space_max() - before < 1 << 30
+
+
+def address_space_max() -> int:
+    """The most that this process ever had, touched or not, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmPeak:")).split()[1])
+
+
 def test_a_limit_of_pixels_holds_for_every_format(tmp_path: Path) -> None:
     for form in ("JPEG", "PNG"):
         reader = reader_of(tmp_path, [encoded(scene(40, 30), form)])
