@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cfenv>
 #include <condition_variable>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -12,9 +14,10 @@
 #include <thread>
 #include <utility>
 
-#include "client/collective/handshake.h"
+#include "client/collective/cost_model.h"
+#include "client/collective/exchange.h"
+#include "client/collective/links.h"
 #include "client/collective/reduce.h"
-#include "client/collective/ring_progress.h"
 #include "client/runtime/wakeup.h"
 #include "libffrecord/base/assert.h"
 
@@ -28,6 +31,8 @@ constexpr std::uint64_t kChunkSizeMin = 64;
 constexpr std::uint64_t kChunkSizeMax = net::FrameLimits{}.payload_size_bytes_max;
 // Submitted and not yet ended; a training step has some hundreds at most.
 constexpr std::size_t kOperationsMax = 65'536;
+// Rounds of each probe by which Connect() learns what the network costs.
+constexpr int kProbeRounds = 5;
 
 Error Refused(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
 
@@ -50,8 +55,10 @@ std::thread StartQuietThread(Body body) {
 }  // namespace
 
 struct CollectiveEngine::Impl {
-  Impl(Ring ring_in_group, const Options& chosen, net::TcpListener opened, Wakeup made)
-      : ring(ring_in_group),
+  Impl(std::uint32_t own_rank, std::uint32_t size, const Options& chosen, net::TcpListener opened,
+       Wakeup made)
+      : rank(own_rank),
+        world_size(size),
         options(chosen),
         listener(std::move(opened)),
         address(listener->address().ToString()),
@@ -60,23 +67,26 @@ struct CollectiveEngine::Impl {
   void AssertNotForked() const { FFR_ASSERT(::getpid() == owner); }
 
   // --- Any thread ---
-  Result<Token> Submit(const RingOperation& operation);
+  Result<Token> Submit(const Plan& plan, void* data, ReduceType type, ReduceOp op);
+  Algorithm AlgorithmFor(Collective collective, std::uint64_t count, ReduceType type) const;
   Completion TakeLocked(std::map<Token, Completion>::iterator done);
   void Shutdown();
 
   // --- The progress thread ---
-  void Run(RingProgress progress);
-  bool TakeSubmitted(RingProgress& progress);
-  void Publish(const std::vector<RingProgress::Ended>& finished);
+  void Run(Exchange exchange);
+  bool TakeSubmitted(Exchange& exchange);
+  void Publish(const std::vector<Exchange::Ended>& finished);
   void Break(const Error& why);
 
-  const Ring ring;
+  const std::uint32_t rank;
+  const std::uint32_t world_size;
   const Options options;
   std::optional<net::TcpListener> listener;  // Until Connect().
   const std::string address;
   const pid_t owner = ::getpid();
   Wakeup wakeup;
-  RingCounters counters;
+  ExchangeCounters counters;
+  LinkCost cost;  // Written by Connect() only.
   std::thread thread;
 
   std::mutex mutex;
@@ -84,7 +94,7 @@ struct CollectiveEngine::Impl {
   bool is_connected = false;      // Connect() was called.
   bool is_shut_down = false;
   std::optional<Error> closed;  // Why no operation can succeed any more.
-  std::vector<RingOperation> submitted;
+  std::vector<Operation> submitted;
   Token next_token = 0;
   std::set<Token> pending;           // Submitted, not ended.
   std::map<Token, Completion> done;  // Ended, not yet returned by Wait or WaitAny.
@@ -104,8 +114,8 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
                    " bytes is not from 64 bytes to 8 MiB");
   auto listener = FFR_TRY(net::TcpListener::Listen({options.listen_host, 0}));
   auto wakeup = FFR_TRY(Wakeup::Make());
-  return CollectiveEngine(std::make_unique<Impl>(Ring{rank, world_size}, options,
-                                                 std::move(listener), std::move(wakeup)));
+  return CollectiveEngine(
+      std::make_unique<Impl>(rank, world_size, options, std::move(listener), std::move(wakeup)));
 }
 
 CollectiveEngine::CollectiveEngine(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -132,45 +142,75 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                                        std::span<const std::byte, 16> secret) {
   Impl& impl = *impl_;
   impl.AssertNotForked();
-  if (addresses.size() != impl.ring.world_size)
+  if (addresses.size() != impl.world_size)
     return Refused(std::to_string(addresses.size()) + " addresses for a group of " +
-                   std::to_string(impl.ring.world_size) + " ranks");
+                   std::to_string(impl.world_size) + " ranks");
   {
     const std::lock_guard lock(impl.mutex);
     if (impl.closed) return *impl.closed;
     if (impl.is_connected) return Refused("this rank has joined its group already");
     impl.is_connected = true;
   }
-  if (impl.ring.world_size == 1) {
+  if (impl.world_size == 1) {
     impl.listener.reset();
     return {};
   }
 
-  RingHello hello{.rank = impl.ring.rank,
-                  .world_size = impl.ring.world_size,
-                  .chunk_size_bytes = impl.options.chunk_size_bytes};
+  GroupHello hello{.rank = impl.rank,
+                   .world_size = impl.world_size,
+                   .chunk_size_bytes = impl.options.chunk_size_bytes};
   std::ranges::copy(secret, hello.secret.begin());
-  auto neighbours = JoinRing(impl.ring, hello, addresses[impl.ring.next()], *impl.listener,
-                             net::Clock::now() + impl.options.timeout);
+  auto links =
+      JoinGroup(hello, addresses, *impl.listener, net::Clock::now() + impl.options.timeout);
   impl.listener.reset();  // Nobody else is to come.
   const auto joined = [&]() -> Result<void> {
-    auto both = FFR_TRY(std::move(neighbours));
-    auto progress =
-        FFR_TRY(RingProgress::Make(impl.ring, std::move(both), impl.options.chunk_size_bytes,
-                                   impl.options.timeout, impl.counters));
+    Exchange exchange(impl.rank, impl.world_size, FFR_TRY(std::move(links)),
+                      impl.options.chunk_size_bytes, impl.options.timeout, impl.counters);
     impl.thread = StartQuietThread(
-        [&impl, moved = std::move(progress)]() mutable { impl.Run(std::move(moved)); });
-    // The ring is whole when a first operation, over nothing, has gone around it.
-    const Token first = FFR_TRY(impl.Submit({0, nullptr, 0, ReduceType::kI64, ReduceOp::kSum}));
-    return Wait(first);
+        [&impl, moved = std::move(exchange)]() mutable { impl.Run(std::move(moved)); });
+    // The group is whole when a first operation, over nothing, has ended.
+    const Token whole = FFR_TRY(Barrier());
+    FFR_TRY(Wait(whole));
+    if (!impl.options.algorithm) FFR_TRY(ChooseAlgorithms());
+    return {};
   }();
   if (!joined) {
     Error error{joined.error()};
-    error.message = "rank " + std::to_string(impl.ring.rank) + " cannot join its group of " +
-                    std::to_string(impl.ring.world_size) + ": " + error.message;
+    error.message = "rank " + std::to_string(impl.rank) + " cannot join its group of " +
+                    std::to_string(impl.world_size) + ": " + error.message;
     impl.Break(error);
     return error;
   }
+  return {};
+}
+
+// All ranks take the slowest one's figures: they must choose alike.
+Result<void> CollectiveEngine::ChooseAlgorithms() {
+  constexpr std::uint64_t kProbeSizeBytes = 256 << 10;
+  std::vector<std::byte> probe(kProbeSizeBytes);
+  const double steps = 2 * (impl_->world_size - 1);
+  // The least of some rounds is that of an undisturbed one.
+  const auto step_s = [&](std::uint64_t count) -> Result<double> {
+    double least_s = std::numeric_limits<double>::max();
+    for (int round = 0; round < kProbeRounds; ++round) {
+      const auto before = net::Clock::now();
+      const Token token = FFR_TRY(impl_->Submit({.algorithm = Algorithm::kRing, .count = count},
+                                                probe.data(), ReduceType::kI32, ReduceOp::kMax));
+      FFR_TRY(Wait(token));
+      least_s =
+          std::min(least_s, std::chrono::duration<double>(net::Clock::now() - before).count());
+    }
+    return least_s / steps;
+  };
+  const double small_s = FFR_TRY(step_s(impl_->world_size));
+  const double large_s = FFR_TRY(step_s(kProbeSizeBytes / sizeof(std::int32_t)));
+  const double part_bytes = static_cast<double>(kProbeSizeBytes) / impl_->world_size;
+  std::array<double, 2> figures{small_s, std::max(0.0, large_s - small_s) / part_bytes};
+  const Plan agree{.algorithm = Algorithm::kRecursiveDoubling, .count = figures.size()};
+  const Token token =
+      FFR_TRY(impl_->Submit(agree, figures.data(), ReduceType::kF64, ReduceOp::kMax));
+  FFR_TRY(Wait(token));
+  impl_->cost = {.latency_s = figures[0], .byte_s = figures[1]};
   return {};
 }
 
@@ -178,17 +218,67 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
 
 Result<CollectiveEngine::Token> CollectiveEngine::AllReduce(void* data, std::uint64_t count,
                                                             ReduceType type, ReduceOp op) {
-  impl_->AssertNotForked();
-  if (type > ReduceType::kI64 || op > ReduceOp::kMax) return Refused("no such type or operation");
-  if (data == nullptr && count > 0) return Refused("an all-reduce over no array");
-  if (count > kCountMax)
-    return Refused("an all-reduce of " + std::to_string(count) + " elements; the limit is 2^44");
-  if (op == ReduceOp::kAverage && (type == ReduceType::kI32 || type == ReduceType::kI64))
-    return Refused("integers have no average here: sum them and divide");
-  return impl_->Submit({0, static_cast<std::byte*>(data), count, type, op});
+  const Plan plan{.collective = Collective::kAllReduce,
+                  .algorithm = impl_->AlgorithmFor(Collective::kAllReduce, count, type),
+                  .count = count};
+  return impl_->Submit(plan, data, type, op);
 }
 
-Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const RingOperation& operation) {
+Result<CollectiveEngine::Token> CollectiveEngine::ReduceScatter(void* data, std::uint64_t count,
+                                                                ReduceType type, ReduceOp op) {
+  return impl_->Submit({.collective = Collective::kReduceScatter, .count = count}, data, type, op);
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::AllGather(void* data, std::uint64_t count,
+                                                            ReduceType type) {
+  return impl_->Submit({.collective = Collective::kAllGather, .count = count}, data, type,
+                       ReduceOp::kSum);
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Broadcast(void* data, std::uint64_t count,
+                                                            ReduceType type, std::uint32_t root) {
+  if (root >= impl_->world_size)
+    return Refused("a broadcast from rank " + std::to_string(root) + " of a group of " +
+                   std::to_string(impl_->world_size));
+  const Plan plan{.collective = Collective::kBroadcast,
+                  .algorithm = impl_->AlgorithmFor(Collective::kBroadcast, count, type),
+                  .root = root,
+                  .count = count};
+  return impl_->Submit(plan, data, type, ReduceOp::kSum);
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Barrier() {
+  return impl_->Submit({.algorithm = Algorithm::kRecursiveDoubling}, nullptr, ReduceType::kI64,
+                       ReduceOp::kSum);
+}
+
+CollectiveEngine::Part CollectiveEngine::PartOf(std::uint64_t count, std::uint32_t world_size,
+                                                std::uint32_t rank) noexcept {
+  const Range part = client::PartOf(count, world_size, rank);
+  return {part.begin, part.end};
+}
+
+Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint64_t count,
+                                               ReduceType type) const {
+  if (options.algorithm)
+    return IsOffered(collective, *options.algorithm) ? *options.algorithm : Algorithm::kRing;
+  if (world_size == 1 || type > ReduceType::kI64) return Algorithm::kRing;
+  const std::uint64_t size_bytes = std::min(count, kCountMax) * SizeOf(type);
+  const auto cheapest =
+      collective == Collective::kBroadcast ? CheapestBroadcast : CheapestAllReduce;
+  return cheapest(world_size, size_bytes, options.chunk_size_bytes, cost);
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
+                                                               ReduceType type, ReduceOp op) {
+  AssertNotForked();
+  if (type > ReduceType::kI64 || op > ReduceOp::kMax) return Refused("no such type or operation");
+  if (data == nullptr && plan.count > 0) return Refused("a collective over no array");
+  if (plan.count > kCountMax)
+    return Refused("a collective of " + std::to_string(plan.count) +
+                   " elements; the limit is 2^44");
+  if (op == ReduceOp::kAverage && (type == ReduceType::kI32 || type == ReduceType::kI64))
+    return Refused("integers have no average here: sum them and divide");
   const std::lock_guard lock(mutex);
   if (closed) return *closed;
   if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");
@@ -196,7 +286,7 @@ Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const RingOperati
     return Error{ErrorCode::kUnavailable,
                  std::to_string(kOperationsMax) + " operations are pending; wait for some of them"};
   const Token token = next_token++;
-  if (ring.world_size == 1) {
+  if (world_size == 1) {
     const std::int64_t now = Nanoseconds(net::Clock::now());
     counters.operations.fetch_add(1, std::memory_order_relaxed);
     done.emplace(token, Completion{token, {}, now, now});
@@ -204,8 +294,7 @@ Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const RingOperati
     return token;
   }
   pending.insert(token);
-  submitted.push_back(operation);
-  submitted.back().sequence = token;
+  submitted.push_back({token, static_cast<std::byte*>(data), plan, type, op});
   wakeup.Ring();
   return token;
 }
@@ -259,7 +348,7 @@ void CollectiveEngine::Impl::Shutdown() {
 }
 
 CollectiveEngine::Stats CollectiveEngine::stats() const noexcept {
-  const RingCounters& counters = impl_->counters;
+  const ExchangeCounters& counters = impl_->counters;
   return {counters.bytes_sent.load(std::memory_order_relaxed),
           counters.bytes_received.load(std::memory_order_relaxed),
           counters.operations.load(std::memory_order_relaxed),
@@ -268,40 +357,39 @@ CollectiveEngine::Stats CollectiveEngine::stats() const noexcept {
 
 // --- The progress thread -------------------------------------------------------------------------
 
-void CollectiveEngine::Impl::Run(RingProgress progress) {
+void CollectiveEngine::Impl::Run(Exchange exchange) {
   // Whoever made this thread may round otherwise or flush subnormals; equal bits need one way.
   std::fesetenv(FE_DFL_ENV);
-  std::vector<RingProgress::Ended> finished;
-  while (TakeSubmitted(progress)) {
+  std::vector<Exchange::Ended> finished;
+  while (TakeSubmitted(exchange)) {
     finished.clear();
-    const auto advanced = progress.Advance(finished);
+    const auto advanced = exchange.Advance(finished);
     Publish(finished);
-    Result<bool> waited = true;
+    Result<void> waited;
     if (advanced && finished.empty()) {
-      const auto endpoints = progress.waits_for();
-      waited = net::WaitReady(endpoints, progress.wake_at(), wakeup.fd());
+      waited = exchange.Wait(wakeup.fd());
       wakeup.Clear();
     }
     if (!advanced || !waited) {
       const Error& why = advanced ? waited.error() : advanced.error();
-      progress.Close(why);
+      exchange.Close(why);
       Break(why);
       return;
     }
   }
-  progress.Close();
+  exchange.Close();
   Break({ErrorCode::kUnavailable, "this rank's engine was shut down"});
 }
 
 // False after Shutdown().
-bool CollectiveEngine::Impl::TakeSubmitted(RingProgress& progress) {
+bool CollectiveEngine::Impl::TakeSubmitted(Exchange& exchange) {
   const std::lock_guard lock(mutex);
-  for (const RingOperation& operation : submitted) progress.Submit(operation);
+  for (const Operation& operation : submitted) exchange.Submit(operation);
   submitted.clear();
   return !is_shut_down;
 }
 
-void CollectiveEngine::Impl::Publish(const std::vector<RingProgress::Ended>& finished) {
+void CollectiveEngine::Impl::Publish(const std::vector<Exchange::Ended>& finished) {
   if (finished.empty()) return;
   const std::int64_t now = Nanoseconds(net::Clock::now());
   const std::lock_guard lock(mutex);

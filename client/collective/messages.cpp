@@ -16,7 +16,7 @@ Error Malformed(std::string_view message) {
 
 }  // namespace
 
-std::vector<std::byte> RingHello::Encode() const {
+std::vector<std::byte> GroupHello::Encode() const {
   ByteWriter writer;
   writer.PutBytes(secret);
   writer.Put(rank);
@@ -25,9 +25,9 @@ std::vector<std::byte> RingHello::Encode() const {
   return std::move(writer).Take();
 }
 
-Result<RingHello> RingHello::Decode(std::span<const std::byte> body) {
+Result<GroupHello> GroupHello::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
-  RingHello hello;
+  GroupHello hello;
   const auto secret = reader.TakeBytes(hello.secret.size());
   hello.rank = reader.Take<std::uint32_t>();
   hello.world_size = reader.Take<std::uint32_t>();
@@ -37,9 +37,9 @@ Result<RingHello> RingHello::Decode(std::span<const std::byte> body) {
   return hello;
 }
 
-std::vector<std::byte> RingData::Encode() const {
+std::vector<std::byte> CollectiveData::Encode() const {
   ByteWriter writer;
-  writer.Reserve(40);
+  writer.Reserve(44);
   writer.Put(sequence);
   writer.Put(count);
   writer.Put(first);
@@ -47,38 +47,40 @@ std::vector<std::byte> RingData::Encode() const {
   writer.Put(step);
   writer.Put(static_cast<std::uint8_t>(type));
   writer.Put(static_cast<std::uint8_t>(op));
-  writer.Put(std::uint16_t{0});
+  writer.Put(static_cast<std::uint8_t>(collective));
+  writer.Put(static_cast<std::uint8_t>(algorithm));
+  writer.Put(root);
   return std::move(writer).Take();
 }
 
-Result<RingData> RingData::Decode(std::span<const std::byte> body) {
+Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
-  RingData data;
+  CollectiveData data;
   data.sequence = reader.Take<std::uint64_t>();
   data.count = reader.Take<std::uint64_t>();
   data.first = reader.Take<std::uint64_t>();
   data.payload_check = reader.Take<std::uint64_t>();
   data.step = reader.Take<std::uint32_t>();
-  const auto type = reader.Take<std::uint8_t>();
-  const auto op = reader.Take<std::uint8_t>();
-  const auto zero = reader.Take<std::uint16_t>();
-  if (!reader.AtEnd() || zero != 0 || type > static_cast<std::uint8_t>(ReduceType::kI64) ||
-      op > static_cast<std::uint8_t>(ReduceOp::kMax))
+  data.type = static_cast<ReduceType>(reader.Take<std::uint8_t>());
+  data.op = static_cast<ReduceOp>(reader.Take<std::uint8_t>());
+  data.collective = static_cast<Collective>(reader.Take<std::uint8_t>());
+  data.algorithm = static_cast<Algorithm>(reader.Take<std::uint8_t>());
+  data.root = reader.Take<std::uint32_t>();
+  if (!reader.AtEnd() || data.type > ReduceType::kI64 || data.op > ReduceOp::kMax ||
+      !IsOffered(data.collective, data.algorithm))
     return Malformed("COLLECTIVE_DATA");
-  data.type = static_cast<ReduceType>(type);
-  data.op = static_cast<ReduceOp>(op);
   return data;
 }
 
-std::vector<std::byte> RingWaiting::Encode() const {
+std::vector<std::byte> GroupWaiting::Encode() const {
   ByteWriter writer;
   writer.Put(rank);
   return std::move(writer).Take();
 }
 
-Result<RingWaiting> RingWaiting::Decode(std::span<const std::byte> body) {
+Result<GroupWaiting> GroupWaiting::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
-  const RingWaiting waiting{reader.Take<std::uint32_t>()};
+  const GroupWaiting waiting{reader.Take<std::uint32_t>()};
   if (!reader.AtEnd()) return Malformed("PING of a collective");
   return waiting;
 }

@@ -9,45 +9,50 @@
 #include <ffrecord/client/collective.h>
 #include <ffrecord/result.h>
 
+#include "client/collective/schedule.h"
+
 namespace ffrecord::client {
 
 // What ranks of a collective group say to each other, beside ERROR; docs/protocol.md,
 // "Collectives". Decode() fails with kCorruption if a body is not exactly such a message.
 
-// Opens a connection to the next rank (type HELLO). The reply has no body.
-struct RingHello {
+// Opens a connection to a rank that this one will send to (type HELLO). The reply has no body.
+struct GroupHello {
   std::array<std::byte, 16> secret{};
   std::uint32_t rank = 0;
   std::uint32_t world_size = 0;
   std::uint64_t chunk_size_bytes = 0;
 
-  bool operator==(const RingHello&) const = default;
+  bool operator==(const GroupHello&) const = default;
   std::vector<std::byte> Encode() const;
-  static Result<RingHello> Decode(std::span<const std::byte> body);
+  static Result<GroupHello> Decode(std::span<const std::byte> body);
 };
 
 // A piece of an array (type COLLECTIVE_DATA); its elements are the payload.
-struct RingData {
+struct CollectiveData {
   std::uint64_t sequence = 0;       // Of the operation, from 0.
   std::uint64_t count = 0;          // Elements of the whole array.
   std::uint64_t first = 0;          // The piece's first element in it.
   std::uint64_t payload_check = 0;  // XXH3-64 of the payload: a flipped bit is no wrong sum.
   std::uint32_t step = 0;
   ReduceType type = ReduceType::kF32;
-  ReduceOp op = ReduceOp::kSum;
+  ReduceOp op = ReduceOp::kSum;  // kSum where nothing is reduced.
+  Collective collective = Collective::kAllReduce;
+  Algorithm algorithm = Algorithm::kRing;
+  std::uint32_t root = 0;
 
-  bool operator==(const RingData&) const = default;
+  bool operator==(const CollectiveData&) const = default;
   std::vector<std::byte> Encode() const;
-  static Result<RingData> Decode(std::span<const std::byte> body);
+  static Result<CollectiveData> Decode(std::span<const std::byte> body);
 };
 
 // "I am held up, and by whom" (type PING, no reply), so that the one who holds up all is named.
-struct RingWaiting {
+struct GroupWaiting {
   std::uint32_t rank = 0;  // Who holds up.
 
-  bool operator==(const RingWaiting&) const = default;
+  bool operator==(const GroupWaiting&) const = default;
   std::vector<std::byte> Encode() const;
-  static Result<RingWaiting> Decode(std::span<const std::byte> body);
+  static Result<GroupWaiting> Decode(std::span<const std::byte> body);
 };
 
 }  // namespace ffrecord::client

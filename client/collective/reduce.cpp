@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -104,7 +105,10 @@ template <bool kLess>
 struct Extreme {
   template <class T>
   static T Of(T a, T b) {
-    const T chosen = (kLess ? a < b : b < a) ? a : b;
+    bool takes_a = kLess ? a < b : b < a;
+    // Both ranks of a pair may compute this, with a and b swapped: zeros have an order too.
+    if constexpr (std::is_floating_point_v<T>) takes_a |= a == b && std::signbit(a) == kLess;
+    const T chosen = takes_a ? a : b;
     return a != a ? a : chosen;  // A NaN in b is chosen already: it compares with nothing.
   }
 };

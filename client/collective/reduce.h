@@ -16,8 +16,8 @@ std::string_view NameOf(ReduceOp op);
 // 1 then divides. Requires that the ranges do not overlap, and divisor 1 for integers.
 //
 // Half types are added (and divided) in fp32 and rounded to the nearest, ties to even, once. NaNs
-// become the one quiet NaN; minimum and maximum of a NaN are NaN. Integers wrap. The bits depend on
-// the operands alone: no fused or reordered arithmetic.
+// become the one quiet NaN; minimum and maximum of a NaN are NaN, and -0 is less than 0. Integers
+// wrap. The bits depend on the operands alone, in either order: no fused or reordered arithmetic.
 void Reduce(ReduceType type, ReduceOp op, std::uint32_t divisor, std::uint64_t count,
             const std::byte* incoming, std::byte* local);
 

@@ -317,6 +317,7 @@ class CollectiveEngine:
         listen_host: str,
         timeout_s: float,
         chunk_size_bytes: int,
+        algorithm: str | None = None,
     ) -> None: ...
     @property
     def address(self) -> str: ...

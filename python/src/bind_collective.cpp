@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 namespace ffrecord::python {
 namespace {
 
+using client::Algorithm;
 using client::CollectiveEngine;
 using client::ReduceOp;
 using client::ReduceType;
@@ -32,6 +34,12 @@ constexpr std::array<std::pair<std::string_view, ReduceOp>, 4> kOps{
      {"average", ReduceOp::kAverage},
      {"min", ReduceOp::kMin},
      {"max", ReduceOp::kMax}}};
+
+constexpr std::array<std::pair<std::string_view, Algorithm>, 4> kAlgorithms{
+    {{"ring", Algorithm::kRing},
+     {"halving_doubling", Algorithm::kHalvingDoubling},
+     {"recursive_doubling", Algorithm::kRecursiveDoubling},
+     {"double_tree", Algorithm::kDoubleTree}}};
 
 template <class Table>
 auto Named(const Table& table, std::string_view name, const char* what) {
@@ -95,14 +103,16 @@ py::dict Stats(const CollectiveEngine& engine) {
 void BindCollective(py::module_& module) {
   py::class_<CollectiveEngine>(module, "CollectiveEngine", py::is_final())
       .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
-                       double timeout_s, std::uint64_t chunk_size_bytes) {
-             return ValueOrRaise(CollectiveEngine::Create(rank, world_size,
-                                                          {.listen_host = std::move(listen_host),
-                                                           .timeout = Milliseconds(timeout_s),
-                                                           .chunk_size_bytes = chunk_size_bytes}));
+                       double timeout_s, std::uint64_t chunk_size_bytes,
+                       const std::optional<std::string>& algorithm) {
+             CollectiveEngine::Options options{.listen_host = std::move(listen_host),
+                                               .timeout = Milliseconds(timeout_s),
+                                               .chunk_size_bytes = chunk_size_bytes};
+             if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
+             return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
            py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
-           py::arg("timeout_s"), py::arg("chunk_size_bytes"))
+           py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none())
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",

@@ -1,4 +1,4 @@
-"""Gradients of DistributedDataParallel averaged by the library's own ring.
+"""Gradients of DistributedDataParallel averaged by the library's own collectives.
 
     hook = ffrecord.torch.CommHook()
     model.register_comm_hook(hook, ffrecord.torch.comm_hook)  # or hook.register(model)
@@ -17,7 +17,7 @@ import time
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,7 @@ _DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
+Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree"]
 _ADDRESS_SIZE_MAX = 256
 _SECRET_SIZE = 16
 # Enough for the timeline of some hundred steps; older ones are dropped.
@@ -40,7 +41,7 @@ _TRANSFERS_MAX = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
-    """One bucket's way around the ring. Times are `time.monotonic_ns()`."""
+    """One bucket's way through the group. Times are `time.monotonic_ns()`."""
 
     bucket: int
     size_bytes: int
@@ -132,7 +133,7 @@ class _Pump:
 
 
 class CommHook:
-    """The state of `comm_hook`: one rank's place in a ring of all ranks of a process group.
+    """The state of `comm_hook`: one rank's place in a group of all ranks of a process group.
 
     Create it on all ranks at the same point, for it is a collective act, and register it once,
     before the first forward. Float32, float64, float16 and bfloat16 buckets in CPU memory.
@@ -148,8 +149,9 @@ class CommHook:
         timeout_s: float = 60.0,
         listen_host: str | None = None,
         chunk_size_bytes: int = 512 << 10,
+        algorithm: Algorithm | None = None,
     ) -> None:
-        """Join the ring.
+        """Join the group.
 
         Args:
             process_group: the ranks; the default group if None.
@@ -157,6 +159,9 @@ class CommHook:
             listen_host: the address of this machine that the other ranks reach. By default loopback
                 if all ranks are on one machine, else the address that leads to MASTER_ADDR.
             chunk_size_bytes: the pipelined piece, 64 B to 8 MiB; the same on all ranks.
+            algorithm: how every bucket goes, the same on all ranks. By default the ranks measure
+                their network first, and each bucket goes by what is quickest for its size; give one
+                if two runs have to round alike.
 
         Raises:
             ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.
@@ -175,6 +180,7 @@ class CommHook:
                 listen_host=host,
                 timeout_s=timeout_s,
                 chunk_size_bytes=chunk_size_bytes,
+                algorithm=algorithm,
             )
         except (OSError, ValueError) as error:
             refusal = error  # The others wait for our address: tell them that there is none.

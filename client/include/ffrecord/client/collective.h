@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,11 +17,20 @@ namespace ffrecord::client {
 enum class ReduceType : std::uint8_t { kF32, kF64, kF16, kBf16, kI32, kI64 };
 enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
 
-// A group of ranks that reduce arrays together, in a ring over TCP.
+// How an all-reduce of S bytes over n ranks goes. In time, with latency a and b for each byte:
+enum class Algorithm : std::uint8_t {
+  kRing,             // 2 (n - 1) a + 2 (n - 1) / n S b: large arrays, any n.
+  kHalvingDoubling,  // 2 log2(n) a, else as the ring: n a power of two, else one rank more to fold.
+  kRecursiveDoubling,  // log2(n) (a + S b): small arrays.
+  kDoubleTree,         // about 2 log2(n) a + 2 S b, in pieces: small and medium arrays, any n.
+};
+
+// A group of ranks that reduce and pass on arrays together over TCP.
 //
-// Operations run one after another in the order of Submit(), which must be the same on all ranks.
-// A progress thread of the engine moves the bytes. All ranks get identical bits, and the same bits
-// in every run with the same world size. An operation that a peer does not join ends with
+// Operations run in the order of submission, which must be the same on all ranks; the next begins
+// when the one before has nothing more to send. A progress thread of the engine moves the bytes.
+// All ranks get identical bits, and the same bits in every run with the same world size and
+// algorithm. An operation that a peer does not join ends with
 // kUnavailable or kDeadlineExceeded on every rank within the timeout, which counts from when it is
 // first in line, and names that peer; one that differs between ranks with kInvalidArgument. The
 // group is then closed, and later operations fail alike.
@@ -35,7 +45,10 @@ class FFR_EXPORT CollectiveEngine {
   struct Options {
     std::string listen_host = "127.0.0.1";       // Address that the ranks before this one reach.
     std::chrono::milliseconds timeout{60'000};   // For each operation, and for Connect().
-    std::uint64_t chunk_size_bytes = 512 << 10;  // Pipelined piece of a ring step; 64 B to 8 MiB.
+    std::uint64_t chunk_size_bytes = 512 << 10;  // Pipelined piece of a step; 64 B to 8 MiB.
+    // None: Connect() measures latency and bandwidth, and each all-reduce goes by what that makes
+    // quickest for its size. Then two groups may choose otherwise, and round otherwise.
+    std::optional<Algorithm> algorithm = std::nullopt;
   };
 
   // Opens the listener. Its address and a secret of the group then travel by other means (the
@@ -48,15 +61,32 @@ class FFR_EXPORT CollectiveEngine {
 
   std::string address() const;  // "host:port" of the listener.
 
-  // Connects to the next rank and takes the connection of the one before. `addresses` of all ranks
-  // in rank order, `secret` equal on all. Fails with kUnavailable, kDeadlineExceeded, kDenied.
+  // Connects to those of the group that this rank speaks to: about 2 log2(world_size) + 6 of them.
+  // `addresses` of all ranks in rank order, `secret` equal on all. Fails with kUnavailable,
+  // kDeadlineExceeded, kDenied.
   Result<void> Connect(std::span<const std::string> addresses,
                        std::span<const std::byte, 16> secret);
 
-  // Starts an all-reduce in place over `count` elements at `data`, which stay untouched by the
-  // caller until the token is returned by Wait. Returns at once.
+  // Each starts an operation in place over `count` elements at `data`, which stay untouched by the
+  // caller until the token is returned by Wait or WaitAny, and returns at once. All ranks pass the
+  // same `count`.
   using Token = std::uint64_t;
   Result<Token> AllReduce(void* data, std::uint64_t count, ReduceType type, ReduceOp op);
+  // Leaves the result in this rank's part only; the other elements are undefined.
+  Result<Token> ReduceScatter(void* data, std::uint64_t count, ReduceType type, ReduceOp op);
+  // Each rank provides its part and gets all others.
+  Result<Token> AllGather(void* data, std::uint64_t count, ReduceType type);
+  Result<Token> Broadcast(void* data, std::uint64_t count, ReduceType type, std::uint32_t root);
+  // Ends when all ranks have submitted it.
+  Result<Token> Barrier();
+
+  // A rank's part of an array: elements [begin, end). Parts are in rank order, and their sizes
+  // differ by one at most.
+  struct Part {
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
+  static Part PartOf(std::uint64_t count, std::uint32_t world_size, std::uint32_t rank) noexcept;
 
   // Waits for that operation. Success means that `data` holds the result; after an error its bytes
   // are undefined. Each end is returned once, here or by WaitAny; asking again is kInvalidArgument.
@@ -86,6 +116,7 @@ class FFR_EXPORT CollectiveEngine {
 
  private:
   struct Impl;
+  Result<void> ChooseAlgorithms();
   explicit CollectiveEngine(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };

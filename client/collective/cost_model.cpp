@@ -1,0 +1,65 @@
+#include "client/collective/cost_model.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ffrecord::client {
+namespace {
+
+// Adding two arrays in memory, each of their bytes: measured as 6 to 10 GB/s on one core.
+constexpr double kReduceByteS = 0.12e-9;
+
+}  // namespace
+
+double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_t size_bytes,
+                     std::uint64_t chunk_size_bytes, const LinkCost& link) {
+  const double n = world_size;
+  const double bytes = static_cast<double>(size_bytes);
+  const double chunk = std::min(bytes, static_cast<double>(chunk_size_bytes));
+  const auto corners = std::bit_floor(world_size);
+  const double dimensions = std::countr_zero(corners);
+  const double whole = link.latency_s + bytes * link.byte_s;
+  // Who stands behind a corner brings an array there, and fetches one.
+  const double fold = corners == world_size ? 0 : 2 * whole + bytes * kReduceByteS;
+  const double share = (corners - 1.0) / corners;
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return 2 * (n - 1) * link.latency_s + 2 * (n - 1) / n * bytes * link.byte_s +
+             (n - 1) / n * bytes * kReduceByteS;
+    case Algorithm::kHalvingDoubling:
+      return 2 * dimensions * link.latency_s + 2 * share * bytes * link.byte_s +
+             share * bytes * kReduceByteS + fold;
+    case Algorithm::kRecursiveDoubling:
+      return dimensions * (whole + bytes * kReduceByteS) + fold;
+    case Algorithm::kDoubleTree:
+      break;
+  }
+  const double depth = std::bit_width(world_size - 1);
+  return 2 * depth * (link.latency_s + chunk * link.byte_s) + 2 * bytes * link.byte_s +
+         bytes * kReduceByteS;
+}
+
+Algorithm CheapestAllReduce(std::uint32_t world_size, std::uint64_t size_bytes,
+                            std::uint64_t chunk_size_bytes, const LinkCost& link) {
+  const auto cost = [&](Algorithm algorithm) {
+    return AllReduceCost(algorithm, world_size, size_bytes, chunk_size_bytes, link);
+  };
+  Algorithm best = Algorithm::kRing;
+  for (const Algorithm other :
+       {Algorithm::kHalvingDoubling, Algorithm::kRecursiveDoubling, Algorithm::kDoubleTree})
+    if (cost(other) < cost(best)) best = other;
+  return best;
+}
+
+Algorithm CheapestBroadcast(std::uint32_t world_size, std::uint64_t size_bytes,
+                            std::uint64_t chunk_size_bytes, const LinkCost& link) {
+  const double bytes = static_cast<double>(size_bytes);
+  const double chunk = std::min(bytes, static_cast<double>(chunk_size_bytes));
+  const double hops = world_size - 1.0;
+  const double ring = hops * (link.latency_s + chunk * link.byte_s) + bytes * link.byte_s;
+  const double doublings = std::bit_width(world_size - 1);
+  const double cube = doublings * (link.latency_s + bytes * link.byte_s);
+  return cube <= ring ? Algorithm::kRecursiveDoubling : Algorithm::kRing;
+}
+
+}  // namespace ffrecord::client
