@@ -109,6 +109,7 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
                    std::to_string(world_size) + " ranks; the limit is " +
                    std::to_string(kWorldSizeMax));
   if (options.timeout.count() <= 0) return Refused("a collective's timeout must be above zero");
+  if (options.wire > WireType::kBf16) return Refused("no such wire type");
   if (options.chunk_size_bytes < kChunkSizeMin || options.chunk_size_bytes > kChunkSizeMax)
     return Refused("a chunk of " + std::to_string(options.chunk_size_bytes) +
                    " bytes is not from 64 bytes to 8 MiB");
@@ -158,14 +159,19 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
 
   GroupHello hello{.rank = impl.rank,
                    .world_size = impl.world_size,
-                   .chunk_size_bytes = impl.options.chunk_size_bytes};
+                   .chunk_size_bytes = impl.options.chunk_size_bytes,
+                   .wire = impl.options.wire};
   std::ranges::copy(secret, hello.secret.begin());
   auto links =
       JoinGroup(hello, addresses, *impl.listener, net::Clock::now() + impl.options.timeout);
   impl.listener.reset();  // Nobody else is to come.
   const auto joined = [&]() -> Result<void> {
-    Exchange exchange(impl.rank, impl.world_size, FFR_TRY(std::move(links)),
-                      impl.options.chunk_size_bytes, impl.options.timeout, impl.counters);
+    Exchange exchange({.rank = impl.rank,
+                       .world_size = impl.world_size,
+                       .chunk_size_bytes = impl.options.chunk_size_bytes,
+                       .wire = impl.options.wire,
+                       .timeout = impl.options.timeout},
+                      FFR_TRY(std::move(links)), impl.counters);
     impl.thread = StartQuietThread(
         [&impl, moved = std::move(exchange)]() mutable { impl.Run(std::move(moved)); });
     // The group is whole when a first operation, over nothing, has ended.

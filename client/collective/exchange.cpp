@@ -26,6 +26,8 @@ constexpr auto kFarewell = 250ms;
 constexpr int kHeardTicks = 3;
 // Operations that have queued all they send but still receive, and the one that sends.
 constexpr std::size_t kActiveMax = 64;
+// Queued on a link, half sent, just added, and what is left over at the end of the buffer.
+constexpr std::uint64_t kStagedChunks = 5;
 
 std::byte* At(const Operation& operation, std::uint64_t element) {
   return operation.data + element * SizeOf(operation.type);
@@ -33,16 +35,11 @@ std::byte* At(const Operation& operation, std::uint64_t element) {
 
 }  // namespace
 
-Exchange::Exchange(std::uint32_t rank, std::uint32_t world_size, Links links,
-                   std::uint64_t chunk_size_bytes, std::chrono::milliseconds timeout,
-                   ExchangeCounters& counters)
-    : rank_(rank),
-      world_size_(world_size),
+Exchange::Exchange(const Group& group, Links links, ExchangeCounters& counters)
+    : group_(group),
       to_(links.to.size()),
       from_(links.from.size()),
-      chunk_size_bytes_(chunk_size_bytes),
-      timeout_(timeout),
-      tick_(std::clamp<std::chrono::milliseconds>(timeout / 16, 5ms, 500ms)),
+      tick_(std::clamp<std::chrono::milliseconds>(group.timeout / 16, 5ms, 500ms)),
       counters_(&counters),
       data_at_(Clock::now()),
       told_at_(data_at_) {
@@ -98,13 +95,13 @@ void Exchange::StartOperations() {
     const Operation& operation = submitted_.front();
     FFR_ASSERT(operation.sequence == next_sequence_);
     ++next_sequence_;
-    Active& active =
-        active_.emplace_back(Active{.operation = operation,
-                                    .schedule = MakeSchedule(operation.plan, rank_, world_size_),
-                                    .sends = {},
-                                    .arrivals = {},
-                                    .began = now,
-                                    .deadline = now + timeout_});
+    Active& active = active_.emplace_back(
+        Active{.operation = operation,
+               .schedule = MakeSchedule(operation.plan, group_.rank, group_.world_size),
+               .sends = {},
+               .arrivals = {},
+               .began = now,
+               .deadline = now + group_.timeout});
     submitted_.pop_front();
     for (const Transfer& send : active.schedule.sends)
       active.sends.push_back({.next = send.range.begin});
@@ -120,7 +117,7 @@ void Exchange::TakeEnded(std::vector<Ended>& ended) {
          active_.front().arrivals_open == 0 && active_.front().pieces_in_flight == 0) {
     ended.push_back({active_.front().operation.sequence, active_.front().began});
     active_.pop_front();
-    if (!active_.empty()) active_.front().deadline = Clock::now() + timeout_;
+    if (!active_.empty()) active_.front().deadline = Clock::now() + group_.timeout;
     counters_->operations.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -131,8 +128,17 @@ Exchange::Active* Exchange::ActiveOf(std::uint64_t sequence) {
   return index < active_.size() ? &active_[index] : nullptr;
 }
 
+bool Exchange::IsRounded(const Operation& operation) const {
+  return group_.wire == WireType::kBf16 && operation.type == ReduceType::kF32 &&
+         operation.plan.collective == Collective::kAllReduce;
+}
+
+std::uint64_t Exchange::WireSize(const Operation& operation) const {
+  return IsRounded(operation) ? SizeOf(ReduceType::kBf16) : SizeOf(operation.type);
+}
+
 std::uint64_t Exchange::PieceMax(const Active& active) const {
-  return chunk_size_bytes_ / SizeOf(active.operation.type);
+  return group_.chunk_size_bytes / WireSize(active.operation);
 }
 
 Range Exchange::NextPiece(const Active& active, const Transfer& transfer,
@@ -204,7 +210,7 @@ Result<bool> Exchange::Send(Outgoing& out) {
 
 Result<bool> Exchange::SendPieces(Outgoing& out) {
   bool moved = false;
-  while (out.link.endpoint->bytes_queued() < kQueuedChunksMax * chunk_size_bytes_) {
+  while (out.link.endpoint->bytes_queued() < kQueuedChunksMax * group_.chunk_size_bytes) {
     const Next next = NextSend(out);
     if (next.active == nullptr) break;
     if (out.gone) return *out.gone;
@@ -221,12 +227,13 @@ Result<void> Exchange::SendPiece(Outgoing& out, Active& active, std::size_t inde
   const Operation& operation = active.operation;
   const Transfer& transfer = active.schedule.sends[index];
   Endpoint& endpoint = *out.link.endpoint;
-  const std::span<const std::byte> bytes(At(operation, piece.begin),
-                                         piece.size() * SizeOf(operation.type));
+  const std::span<const std::byte> bytes = FFR_TRY(WireBytes(out, operation, piece));
+  const auto check =
+      KnownCheck(active, transfer, (piece.begin - transfer.range.begin) / PieceMax(active));
   const CollectiveData data{.sequence = operation.sequence,
                             .count = operation.plan.count,
                             .first = piece.begin,
-                            .payload_check = CheckOf(active, transfer, piece),
+                            .payload_check = check ? *check : Xxh3(bytes),
                             .step = transfer.step,
                             .type = operation.type,
                             .op = operation.op,
@@ -250,14 +257,31 @@ Result<void> Exchange::SendPiece(Outgoing& out, Active& active, std::size_t inde
 }
 
 // What only passes through us has been checked, and needs no second hash.
-std::uint64_t Exchange::CheckOf(const Active& active, const Transfer& send, Range piece) const {
+std::optional<std::uint64_t> Exchange::KnownCheck(const Active& active, const Transfer& send,
+                                                  std::uint64_t piece_index) {
   for (std::size_t i = 0; i < active.arrivals.size(); ++i) {
     const Arrival& arrival = active.schedule.arrivals[i];
     if (arrival.step >= send.step) break;
     if (!arrival.reduces && arrival.range == send.range)
-      return active.arrivals[i].checks[(piece.begin - send.range.begin) / PieceMax(active)];
+      return active.arrivals[i].checks[piece_index];
   }
-  return Xxh3({At(active.operation, piece.begin), piece.size() * SizeOf(active.operation.type)});
+  return std::nullopt;
+}
+
+// Where the piece is sent from. What is rounded for the wire is rounded in the array too, so that
+// all ranks go on with the same bits.
+Result<std::span<const std::byte>> Exchange::WireBytes(Outgoing& out, const Operation& operation,
+                                                       Range piece) const {
+  const std::uint64_t size_bytes = piece.size() * WireSize(operation);
+  if (!IsRounded(operation))
+    return std::span<const std::byte>(At(operation, piece.begin), size_bytes);
+  if (!out.staging)
+    out.staging = FFR_TRY(BufferPool::Process().Take(kStagedChunks * group_.chunk_size_bytes));
+  if (out.staging_next + size_bytes > out.staging->size()) out.staging_next = 0;
+  std::byte* const place = out.staging->data() + out.staging_next;
+  out.staging_next += size_bytes;
+  RoundToBf16(piece.size(), At(operation, piece.begin), place);
+  return std::span<const std::byte>(place, size_bytes);
 }
 
 void Exchange::TakeSent(Outgoing& out) {
@@ -361,7 +385,7 @@ Result<bool> Exchange::Place(Incoming& in) {
     return Unexpected(in, "is at operation " + std::to_string(data.sequence));
   const Arrival& arrival = active->schedule.arrivals[next.index];
   const Range piece = NextPiece(*active, arrival, active->arrivals[next.index]);
-  const std::uint64_t size_bytes = piece.size() * SizeOf(active->operation.type);
+  const std::uint64_t size_bytes = piece.size() * WireSize(active->operation);
   Endpoint& endpoint = *in.link.endpoint;
   if (data.step != arrival.step || data.first != piece.begin ||
       endpoint.header().payload_size_bytes != size_bytes)
@@ -380,10 +404,10 @@ Result<bool> Exchange::Place(Incoming& in) {
     FFR_TRY(FinishPiece(in));
     return true;
   }
-  if (arrival.reduces && !in.scratch)
-    in.scratch = FFR_TRY(BufferPool::Process().Take(chunk_size_bytes_));
-  std::byte* const place =
-      arrival.reduces ? in.scratch->data() : At(active->operation, piece.begin);
+  const bool lands_aside = arrival.reduces || IsRounded(active->operation);
+  if (lands_aside && !in.scratch)
+    in.scratch = FFR_TRY(BufferPool::Process().Take(group_.chunk_size_bytes));
+  std::byte* const place = lands_aside ? in.scratch->data() : At(active->operation, piece.begin);
   const std::span<std::byte> places[] = {{place, size_bytes}};
   FFR_TRY(endpoint.ReceivePayload(places));
   return true;
@@ -396,18 +420,24 @@ Result<void> Exchange::FinishPiece(Incoming& in) {
   const Arrival& arrival = active.schedule.arrivals[in.landing];
   Progress& progress = active.arrivals[in.landing];
   const Range piece = NextPiece(active, arrival, progress);
-  const std::uint64_t size_bytes = piece.size() * SizeOf(operation.type);
+  const std::uint64_t size_bytes = piece.size() * WireSize(operation);
   std::byte* const place = At(operation, piece.begin);
-  const bool reduces = arrival.reduces && size_bytes > 0;
-  if (Xxh3({reduces ? in.scratch->data() : place, size_bytes}) != in.data.payload_check)
+  const bool is_rounded = IsRounded(operation);
+  const bool lands_aside = size_bytes > 0 && (arrival.reduces || is_rounded);
+  if (Xxh3({lands_aside ? in.scratch->data() : place, size_bytes}) != in.data.payload_check)
     return Error{ErrorCode::kCorruption, Describe(operation) + ": a piece from rank " +
                                              std::to_string(in.link.rank) +
                                              " fails its check: bytes changed in flight"};
-  if (reduces) {
+  if (lands_aside && !arrival.reduces) ExpandBf16(piece.size(), in.scratch->data(), place);
+  if (lands_aside && arrival.reduces) {
     const bool divides = operation.op == ReduceOp::kAverage && arrival.completes;
+    const std::uint32_t divisor = divides ? group_.world_size : 1;
     const auto before = Clock::now();
-    Reduce(operation.type, operation.op, divides ? world_size_ : 1, piece.size(),
-           in.scratch->data(), place);
+    if (is_rounded)
+      ReduceFromBf16(operation.op, divisor, arrival.completes, piece.size(), in.scratch->data(),
+                     place);
+    else
+      Reduce(operation.type, operation.op, divisor, piece.size(), in.scratch->data(), place);
     const std::chrono::nanoseconds took = Clock::now() - before;
     counters_->reduce_ns.fetch_add(static_cast<std::uint64_t>(took.count()),
                                    std::memory_order_relaxed);
@@ -430,18 +460,18 @@ std::uint32_t Exchange::Blamed(Clock::time_point now) {
     const std::uint32_t peer = active.schedule.arrivals[i].peer;
     const auto& in =
         *std::ranges::find_if(from_, [&](const Incoming& each) { return each.link.rank == peer; });
-    const bool has_said = now - in.heard_at < kHeardTicks * tick_ && in.heard_rank != rank_;
+    const bool has_said = now - in.heard_at < kHeardTicks * tick_ && in.heard_rank != group_.rank;
     return has_said ? in.heard_rank : peer;
   }
   // All has come. Somebody does not take ours.
   for (const Outgoing& out : to_)
     if (out.link.endpoint->bytes_queued() > 0) return out.link.rank;
-  return rank_;
+  return group_.rank;
 }
 
 // A peer is held up too. The word travels on until it reaches the one it is about.
 Result<void> Exchange::NoteWaiting(Incoming& in, std::uint32_t rank) {
-  if (rank >= world_size_) return Unexpected(in, "waits for rank " + std::to_string(rank));
+  if (rank >= group_.world_size) return Unexpected(in, "waits for rank " + std::to_string(rank));
   const bool is_new = in.heard_rank != rank;
   in.heard_rank = rank;
   in.heard_at = Clock::now();
@@ -470,7 +500,8 @@ Result<void> Exchange::CheckTime() {
   if (now >= active_.front().deadline) {
     return Error{ErrorCode::kDeadlineExceeded,
                  Describe(active_.front().operation) + ": no end within " +
-                     std::to_string(timeout_.count()) + " ms: rank " + std::to_string(Blamed(now)) +
+                     std::to_string(group_.timeout.count()) + " ms: rank " +
+                     std::to_string(Blamed(now)) +
                      " does not answer or has not joined the operation"};
   }
   if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
@@ -511,7 +542,7 @@ Error Exchange::Differs(const Incoming& in, const Operation& ours) const {
                          data.op};
   return {ErrorCode::kInvalidArgument,
           "rank " + std::to_string(in.link.rank) + " submitted " + Describe(theirs) + " but rank " +
-              std::to_string(rank_) + " " + Describe(ours) +
+              std::to_string(group_.rank) + " " + Describe(ours) +
               "; all ranks must submit the same operations in the same order"};
 }
 
@@ -524,7 +555,7 @@ Error Exchange::Gone(const Link& link, const Error* why) {
 
 Error Exchange::Unexpected(const Incoming& in, const std::string& what) const {
   return {ErrorCode::kCorruption, "rank " + std::to_string(in.link.rank) + " " + what +
-                                      ", which rank " + std::to_string(rank_) +
+                                      ", which rank " + std::to_string(group_.rank) +
                                       " does not understand; do all ranks run the same version?"};
 }
 

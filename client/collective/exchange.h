@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,15 +45,21 @@ struct ExchangeCounters {
 // large ones.
 //
 // Memory beyond the callers' arrays is one chunk for each link that brings something to be added:
-// it lands there and is added at once; the rest lands in place. At most kQueuedChunksMax chunks
-// wait to be sent on a link, so that a last word is never far behind.
+// it lands there and is added at once; the rest lands in place. Where bf16 crosses, all lands
+// there, and each link that sends has some chunks more to send from. At most kQueuedChunksMax
+// chunks wait to be sent on a link, so that a last word is never far behind.
 //
 // Thread-bound, never blocks but in Wait() and Close(). After an error only Close() may be called.
 class Exchange {
  public:
-  Exchange(std::uint32_t rank, std::uint32_t world_size, Links links,
-           std::uint64_t chunk_size_bytes, std::chrono::milliseconds timeout,
-           ExchangeCounters& counters);
+  struct Group {
+    std::uint32_t rank;
+    std::uint32_t world_size;
+    std::uint64_t chunk_size_bytes;
+    WireType wire;
+    std::chrono::milliseconds timeout;
+  };
+  Exchange(const Group& group, Links links, ExchangeCounters& counters);
 
   void Submit(const Operation& operation) { submitted_.push_back(operation); }
 
@@ -106,6 +113,8 @@ class Exchange {
     bool is_ready = true;  // Something may have come, or there may be room again.
     std::uint64_t bytes_given = 0;
     std::deque<InFlight> in_flight;
+    PooledBuffer staging;  // What is sent as another type; null until something is.
+    std::uint64_t staging_next = 0;
     std::optional<Error> gone;  // Closed while nothing was owed to it.
   };
   struct Incoming {
@@ -129,7 +138,10 @@ class Exchange {
   Result<bool> Send(Outgoing& out);
   Result<bool> SendPieces(Outgoing& out);
   Result<void> SendPiece(Outgoing& out, Active& active, std::size_t index, Range piece);
-  std::uint64_t CheckOf(const Active& active, const Transfer& send, Range piece) const;
+  Result<std::span<const std::byte>> WireBytes(Outgoing& out, const Operation& operation,
+                                               Range piece) const;
+  static std::optional<std::uint64_t> KnownCheck(const Active& active, const Transfer& send,
+                                                 std::uint64_t piece_index);
   void TakeSent(Outgoing& out);
   Result<bool> PollOutgoing(Outgoing& out);
   Result<bool> Receive(Incoming& in);
@@ -144,7 +156,9 @@ class Exchange {
   };
   Next NextSend(const Outgoing& out);
   Next NextArrival(const Incoming& in);
-  std::uint64_t PieceMax(const Active& active) const;  // In elements.
+  bool IsRounded(const Operation& operation) const;          // It crosses as bf16.
+  std::uint64_t WireSize(const Operation& operation) const;  // Bytes of an element.
+  std::uint64_t PieceMax(const Active& active) const;        // In elements.
   Range NextPiece(const Active& active, const Transfer& transfer, const Progress& progress) const;
   bool HasArrived(const Active& active, std::uint32_t step, const Range& piece) const;
   bool HasLeft(const Active& active, std::uint32_t step, const Range& piece) const;
@@ -161,12 +175,9 @@ class Exchange {
   static Error Gone(const Link& link, const Error* why);
   Error Unexpected(const Incoming& in, const std::string& what) const;
 
-  std::uint32_t rank_;
-  std::uint32_t world_size_;
+  Group group_;
   std::vector<Outgoing> to_;
   std::vector<Incoming> from_;
-  std::uint64_t chunk_size_bytes_;
-  std::chrono::milliseconds timeout_;
   std::chrono::milliseconds tick_;
   ExchangeCounters* counters_;
 

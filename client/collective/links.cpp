@@ -151,17 +151,18 @@ class Handshake {
       return Error{ErrorCode::kDenied, who + " has another secret than this group's"};
     }
     if (theirs.world_size == hello_.world_size &&
-        theirs.chunk_size_bytes == hello_.chunk_size_bytes &&
+        theirs.chunk_size_bytes == hello_.chunk_size_bytes && theirs.wire == hello_.wire &&
         std::ranges::binary_search(peers_.from, theirs.rank) && !HasCome(theirs.rank))
       return std::nullopt;
     const auto describe = [](const GroupHello& hello) {
       return "rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size) +
-             " with chunks of " + std::to_string(hello.chunk_size_bytes) + " bytes";
+             " with chunks of " + std::to_string(hello.chunk_size_bytes) + " bytes" +
+             (hello.wire == WireType::kBf16 ? " that sends bf16" : "");
     };
     refused_ = Error{ErrorCode::kInvalidArgument,
                      describe(theirs) + " connected to " + describe(hello_) +
-                         ": addresses in rank order, world size and chunk size must be the same"
-                         " on all ranks, and each rank may join once"};
+                         ": addresses in rank order, world size, chunk size and wire type must"
+                         " be the same on all ranks, and each rank may join once"};
     return refused_;
   }
 

@@ -22,6 +22,7 @@ std::vector<std::byte> GroupHello::Encode() const {
   writer.Put(rank);
   writer.Put(world_size);
   writer.Put(chunk_size_bytes);
+  writer.Put(static_cast<std::uint32_t>(wire));
   return std::move(writer).Take();
 }
 
@@ -32,7 +33,10 @@ Result<GroupHello> GroupHello::Decode(std::span<const std::byte> body) {
   hello.rank = reader.Take<std::uint32_t>();
   hello.world_size = reader.Take<std::uint32_t>();
   hello.chunk_size_bytes = reader.Take<std::uint64_t>();
-  if (!reader.AtEnd()) return Malformed("HELLO of a collective");
+  const auto wire = reader.Take<std::uint32_t>();
+  if (!reader.AtEnd() || wire > static_cast<std::uint32_t>(WireType::kBf16))
+    return Malformed("HELLO of a collective");
+  hello.wire = static_cast<WireType>(wire);
   std::ranges::copy(secret, hello.secret.begin());
   return hello;
 }

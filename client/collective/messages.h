@@ -22,6 +22,7 @@ struct GroupHello {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 0;
   std::uint64_t chunk_size_bytes = 0;
+  WireType wire = WireType::kExact;
 
   bool operator==(const GroupHello&) const = default;
   std::vector<std::byte> Encode() const;

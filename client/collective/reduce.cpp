@@ -87,6 +87,16 @@ struct F16 {
   }
 };
 
+// fp32 that keeps what bf16 can hold.
+struct RoundedFloat {
+  using Value = float;
+  static constexpr std::size_t kSizeBytes = 4;
+  static float Load(const std::byte* from) { return Native<float>::Load(from); }
+  static void Store(float value, std::byte* to) {
+    Native<float>::Store(Bf16::Decode(Bf16::Encode(std::bit_cast<std::uint32_t>(value))), to);
+  }
+};
+
 // --- What is computed ----------------------------------------------------------------------------
 
 struct Sum {
@@ -113,40 +123,42 @@ struct Extreme {
   }
 };
 
-template <class Element, class Op>
+template <class Element, class Incoming, class Op>
 void Combine(std::uint64_t count, const std::byte* __restrict incoming,
              std::byte* __restrict local) {
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::size_t at = i * Element::kSizeBytes;
-    Element::Store(Op::Of(Element::Load(incoming + at), Element::Load(local + at)), local + at);
+    std::byte* const at = local + i * Element::kSizeBytes;
+    Element::Store(Op::Of(Incoming::Load(incoming + i * Incoming::kSizeBytes), Element::Load(at)),
+                   at);
   }
 }
 
-template <class Element>
+template <class Element, class Incoming>
 void Average(std::uint32_t divisor, std::uint64_t count, const std::byte* __restrict incoming,
              std::byte* __restrict local) {
   const auto by = static_cast<typename Element::Value>(divisor);
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::size_t at = i * Element::kSizeBytes;
-    const auto sum = Sum::Of(Element::Load(incoming + at), Element::Load(local + at));
-    Element::Store(sum / by, local + at);
+    std::byte* const at = local + i * Element::kSizeBytes;
+    const auto sum =
+        Sum::Of(Incoming::Load(incoming + i * Incoming::kSizeBytes), Element::Load(at));
+    Element::Store(sum / by, at);
   }
 }
 
-template <class Element>
+template <class Element, class Incoming = Element>
 void ReduceElements(ReduceOp op, std::uint32_t divisor, std::uint64_t count,
                     const std::byte* incoming, std::byte* local) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
-      if (divisor == 1) return Combine<Element, Sum>(count, incoming, local);
+      if (divisor == 1) return Combine<Element, Incoming, Sum>(count, incoming, local);
       if constexpr (std::is_floating_point_v<typename Element::Value>)
-        return Average<Element>(divisor, count, incoming, local);
+        return Average<Element, Incoming>(divisor, count, incoming, local);
       break;
     case ReduceOp::kMin:
-      return Combine<Element, Extreme<true>>(count, incoming, local);
+      return Combine<Element, Incoming, Extreme<true>>(count, incoming, local);
     case ReduceOp::kMax:
-      return Combine<Element, Extreme<false>>(count, incoming, local);
+      return Combine<Element, Incoming, Extreme<false>>(count, incoming, local);
   }
   FFR_ASSERT(false);  // An integer was to be divided, or `op` is none: refused at Submit.
 }
@@ -184,6 +196,28 @@ void Reduce(ReduceType type, ReduceOp op, std::uint32_t divisor, std::uint64_t c
     case ReduceType::kI64:
       return ReduceElements<Native<std::int64_t>>(op, divisor, count, incoming, local);
   }
+}
+
+void ReduceFromBf16(ReduceOp op, std::uint32_t divisor, bool rounds, std::uint64_t count,
+                    const std::byte* incoming, std::byte* local) {
+  if (rounds)
+    ReduceElements<RoundedFloat, InFloat<Bf16>>(op, divisor, count, incoming, local);
+  else
+    ReduceElements<Native<float>, InFloat<Bf16>>(op, divisor, count, incoming, local);
+}
+
+void RoundToBf16(std::uint64_t count, std::byte* __restrict local, std::byte* __restrict wire) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint16_t half = Bf16::Encode(Native<std::uint32_t>::Load(local + i * 4));
+    Native<std::uint16_t>::Store(half, wire + i * 2);
+    Native<float>::Store(Bf16::Decode(half), local + i * 4);
+  }
+}
+
+void ExpandBf16(std::uint64_t count, const std::byte* __restrict wire,
+                std::byte* __restrict local) {
+  for (std::uint64_t i = 0; i < count; ++i)
+    Native<float>::Store(Bf16::Decode(Native<std::uint16_t>::Load(wire + i * 2)), local + i * 4);
 }
 
 }  // namespace ffrecord::client

@@ -318,6 +318,7 @@ class CollectiveEngine:
         timeout_s: float,
         chunk_size_bytes: int,
         algorithm: str | None = None,
+        sends_bf16: bool = False,
     ) -> None: ...
     @property
     def address(self) -> str: ...

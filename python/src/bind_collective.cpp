@@ -104,15 +104,17 @@ void BindCollective(py::module_& module) {
   py::class_<CollectiveEngine>(module, "CollectiveEngine", py::is_final())
       .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
                        double timeout_s, std::uint64_t chunk_size_bytes,
-                       const std::optional<std::string>& algorithm) {
+                       const std::optional<std::string>& algorithm, bool sends_bf16) {
              CollectiveEngine::Options options{.listen_host = std::move(listen_host),
                                                .timeout = Milliseconds(timeout_s),
                                                .chunk_size_bytes = chunk_size_bytes};
+             if (sends_bf16) options.wire = client::WireType::kBf16;
              if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
              return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
            py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
-           py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none())
+           py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none(),
+           py::arg("sends_bf16") = false)
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",

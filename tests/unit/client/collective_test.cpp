@@ -295,6 +295,49 @@ TEST(CollectiveTest, ReduceScatterThenAllGatherIsAnAllReduce) {
   }
 }
 
+// Half of the bytes, the same bits on all ranks, and an error within the documented bound.
+TEST(CollectiveTest, SumsSentAsBf16AreCloseAndTheSameOnAllRanks) {
+  const std::uint32_t seed = test::Seed();
+  constexpr std::size_t kCount = 20'001;
+  for (const std::uint32_t n : {2U, 3U, 5U, 8U}) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      SCOPED_TRACE(testing::Message() << "n " << n << " algorithm " << static_cast<int>(algorithm));
+      std::vector<std::vector<float>> inputs;
+      for (std::uint32_t rank = 0; rank < n; ++rank)
+        inputs.push_back(RandomFloats(seed + rank, kCount));
+      auto outputs = inputs;
+      Group group(n, {.timeout = 20s,
+                      .chunk_size_bytes = 4096,
+                      .algorithm = algorithm,
+                      .wire = WireType::kBf16});
+      group.Connect();
+      group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+        ASSERT_TRUE(AllReduce(engine, outputs[rank], ReduceOp::kAverage));
+        if (algorithm == Algorithm::kRing) {
+          const double bound = 2.0 * (n - 1) / n * kCount * 2;
+          EXPECT_NEAR(static_cast<double>(engine.stats().bytes_sent), bound, bound * 0.1);
+        }
+        std::vector<std::int32_t> exact(100, 1 << 20 | 1);  // Integers cross as they are.
+        ASSERT_TRUE(AllReduce(engine, exact));
+        ASSERT_EQ(exact,
+                  std::vector<std::int32_t>(100, static_cast<std::int32_t>(n) * (1 << 20 | 1)));
+      });
+
+      for (std::uint32_t rank = 1; rank < n; ++rank)
+        ASSERT_EQ(std::memcmp(outputs[rank].data(), outputs[0].data(), kCount * 4), 0);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        double sum = 0;
+        double sum_of_magnitudes = 0;
+        for (const auto& input : inputs) {
+          sum += input[i];
+          sum_of_magnitudes += std::abs(static_cast<double>(input[i]));
+        }
+        ASSERT_NEAR(outputs[0][i], sum / n, (n + 1) * std::ldexp(sum_of_magnitudes / n, -8));
+      }
+    }
+  }
+}
+
 TEST(CollectiveTest, ABroadcastGoesOutFromAnyRankByAnyWay) {
   constexpr std::uint32_t n = 5;
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kRecursiveDoubling}) {

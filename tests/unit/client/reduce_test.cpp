@@ -186,13 +186,15 @@ void ExpectGolden(const Message& message, const std::string& golden) {
 }
 
 TEST(CollectiveMessagesTest, GoldenVectors) {
-  GroupHello hello{.rank = 3, .world_size = 4, .chunk_size_bytes = 512 << 10};
+  GroupHello hello{
+      .rank = 3, .world_size = 4, .chunk_size_bytes = 512 << 10, .wire = WireType::kBf16};
   for (std::size_t i = 0; i < hello.secret.size(); ++i) hello.secret[i] = static_cast<std::byte>(i);
   ExpectGolden(hello,
                "000102030405060708090a0b0c0d0e0f"
                "03000000"
                "04000000"
-               "0000080000000000");
+               "0000080000000000"
+               "01000000");
   ExpectGolden(CollectiveData{.sequence = 5,
                               .count = 1'000,
                               .first = 250,

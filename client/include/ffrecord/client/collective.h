@@ -25,6 +25,12 @@ enum class Algorithm : std::uint8_t {
   kDoubleTree,         // about 2 log2(n) a + 2 S b, in pieces: small and medium arrays, any n.
 };
 
+// What kF32 arrays of an all-reduce are sent as.
+enum class WireType : std::uint8_t {
+  kExact,
+  kBf16,  // Half of the bytes; 8 bits of each value are kept.
+};
+
 // A group of ranks that reduce and pass on arrays together over TCP.
 //
 // Operations run in the order of submission, which must be the same on all ranks; the next begins
@@ -49,6 +55,10 @@ class FFR_EXPORT CollectiveEngine {
     // None: Connect() measures latency and bandwidth, and each all-reduce goes by what that makes
     // quickest for its size. Then two groups may choose otherwise, and round otherwise.
     std::optional<Algorithm> algorithm = std::nullopt;
+    // The same on all ranks. Sums are still made in fp32; each is rounded when it is sent on, so
+    // the error of a sum is at most 2^-8 of the magnitudes added, times the times it was sent on:
+    // n by the ring, log2(n) by halving or doubling and by trees.
+    WireType wire = WireType::kExact;
   };
 
   // Opens the listener. Its address and a secret of the group then travel by other means (the
