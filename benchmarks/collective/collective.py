@@ -49,6 +49,7 @@ class Group:
     """Processes as ranks, which do what they are told."""
 
     def __init__(self, hosts: list[str], prefixes: list[list[str]], interface: str) -> None:
+        """Start them, each behind its command prefix."""
         environment = os.environ | {
             "MASTER_ADDR": hosts[0],
             "MASTER_PORT": str(PORT),
