@@ -1,6 +1,7 @@
 #include <ffrecord/permutation.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "libffrecord/base/assert.h"
@@ -14,6 +15,10 @@ constexpr std::uint64_t kCountMax = std::uint64_t{1} << 48;
 // Lanes keep the permutations of one (seed, epoch) apart; docs/format.md, "Blocked order".
 constexpr std::uint64_t kBlockLane = 1;
 constexpr std::uint64_t kFirstWindowLane = 2;
+
+// A value waits for two multiplications in each of twelve rounds. So many values at once keep a
+// core busy meanwhile.
+constexpr std::size_t kAbreast = 8;
 
 Error BadCount(std::uint64_t count) {
   return {ErrorCode::kInvalidArgument,
@@ -39,17 +44,47 @@ Result<Permutation> Permutation::Make(std::uint64_t seed, std::uint64_t epoch, s
 
 std::uint64_t Permutation::operator()(std::uint64_t position) const noexcept {
   FFR_ASSERT(position < count_);
-  // Cycle walking: the rounds permute [0, 2^bits), and a value outside [0, count) goes round again.
+  return Walk(position);
+}
+
+// Cycle walking: the rounds permute [0, 2^bits), and a value outside [0, count) goes round again.
+std::uint64_t Permutation::Walk(std::uint64_t value) const noexcept {
   do {
-    std::uint64_t left = position >> low_bits_;
-    std::uint64_t right = position & ((std::uint64_t{1} << low_bits_) - 1);
+    std::uint64_t left = value >> low_bits_;
+    std::uint64_t right = value & ((std::uint64_t{1} << low_bits_) - 1);
     for (int round = 0; round < 12; round += 2) {
       left ^= Mix64(right ^ keys_[round]) >> (64 - high_bits_);
       right ^= Mix64(left ^ keys_[round + 1]) >> (64 - low_bits_);
     }
-    position = left << low_bits_ | right;
-  } while (position >= count_);
-  return position;
+    value = left << low_bits_ | right;
+  } while (value >= count_);
+  return value;
+}
+
+void Permutation::Fill(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept {
+  FFR_ASSERT(first <= count_);
+  FFR_ASSERT(indices.size() <= count_ - first);
+  const std::uint64_t mask = (std::uint64_t{1} << low_bits_) - 1;
+  std::size_t done = 0;
+  for (; indices.size() - done >= kAbreast; done += kAbreast) {
+    std::array<std::uint64_t, kAbreast> left;
+    std::array<std::uint64_t, kAbreast> right;
+    for (std::size_t lane = 0; lane < kAbreast; ++lane) {
+      left[lane] = (first + done + lane) >> low_bits_;
+      right[lane] = (first + done + lane) & mask;
+    }
+    for (int round = 0; round < 12; round += 2) {
+      for (std::size_t lane = 0; lane < kAbreast; ++lane)
+        left[lane] ^= Mix64(right[lane] ^ keys_[round]) >> (64 - high_bits_);
+      for (std::size_t lane = 0; lane < kAbreast; ++lane)
+        right[lane] ^= Mix64(left[lane] ^ keys_[round + 1]) >> (64 - low_bits_);
+    }
+    for (std::size_t lane = 0; lane < kAbreast; ++lane) {
+      const std::uint64_t value = left[lane] << low_bits_ | right[lane];
+      indices[done + lane] = value < count_ ? value : Walk(value);
+    }
+  }
+  for (; done < indices.size(); ++done) indices[done] = Walk(first + done);
 }
 
 std::uint64_t Permutation::PositionOf(std::uint64_t index) const noexcept {
@@ -86,13 +121,31 @@ Result<BlockedPermutation> BlockedPermutation::Make(std::uint64_t seed, std::uin
 }
 
 std::uint64_t BlockedPermutation::operator()(std::uint64_t position) const noexcept {
-  FFR_ASSERT(position < count_);
+  std::uint64_t index = 0;
+  Fill(position, {&index, 1});
+  return index;
+}
+
+void BlockedPermutation::Fill(std::uint64_t first,
+                              std::span<std::uint64_t> indices) const noexcept {
+  FFR_ASSERT(first <= count_);
+  FFR_ASSERT(indices.size() <= count_ - first);
   const std::uint64_t span = block_ * window_;
-  const std::uint64_t number = position / span;
-  const std::uint64_t begin = number * span;
-  const auto inside =
-      Permutation::Make(seed_, epoch_, kFirstWindowLane + number, std::min(span, count_ - begin));
-  std::uint64_t t = begin + inside.value()(position - begin);
+  while (!indices.empty()) {
+    const std::uint64_t number = first / span;
+    const std::uint64_t begin = number * span;
+    const std::uint64_t size = std::min(span, count_ - begin);
+    const auto inside = Permutation::Make(seed_, epoch_, kFirstWindowLane + number, size);
+    const auto part = indices.first(std::min<std::uint64_t>(indices.size(), begin + size - first));
+    inside.value().Fill(first - begin, part);
+    for (std::uint64_t& index : part) index = Place(begin + index);
+    first += part.size();
+    indices = indices.subspan(part.size());
+  }
+}
+
+// The index that stands at `t` of the blocks laid end to end in their order.
+std::uint64_t BlockedPermutation::Place(std::uint64_t t) const noexcept {
   // The last block may be short: whatever lies behind it moves up to the next block's first place.
   if (t >= tail_position_ * block_ + tail_) t += block_ - tail_;
   return blocks_(t / block_) * block_ + t % block_;

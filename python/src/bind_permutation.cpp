@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -10,6 +11,9 @@
 namespace ffrecord::python {
 namespace {
 
+// So few are made sooner than Python's lock is had back from another thread.
+constexpr std::uint64_t kWithGilMax = 512;
+
 // Threads may share an order: permutations are immutable. Position and count travel in pairs, as
 // in Python's range.
 template <class Order>
@@ -20,11 +24,13 @@ py::array_t<std::int64_t> Range(const Order& order, std::uint64_t count, std::ui
                                        std::to_string(end) + ") of an order of " +
                                        std::to_string(count) + " records"});
   py::array_t<std::int64_t> indices(static_cast<py::ssize_t>(end - begin));
-  std::int64_t* out = indices.mutable_data();
-  WithoutGil([&] {
-    for (std::uint64_t position = begin; position < end; ++position)
-      *out++ = static_cast<std::int64_t>(order(position));
-  });
+  // The same bits: an index is below 2^48.
+  const std::span out(reinterpret_cast<std::uint64_t*>(indices.mutable_data()), end - begin);
+  const auto fill = [&] { order.Fill(begin, out); };
+  if (end - begin <= kWithGilMax)
+    fill();
+  else
+    WithoutGil(fill);
   return indices;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <ffrecord/export.h>
 #include <ffrecord/result.h>
@@ -19,11 +20,15 @@ class FFR_EXPORT Permutation {
   std::uint64_t count() const noexcept { return count_; }
   // Requires position < count().
   std::uint64_t operator()(std::uint64_t position) const noexcept;
+  // The indices of the positions from `first` on, several side by side: a fraction of the time that
+  // as many calls take. Requires first + indices.size() <= count().
+  void Fill(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept;
   // The position of `index`: the inverse. Requires index < count().
   std::uint64_t PositionOf(std::uint64_t index) const noexcept;
 
  private:
   Permutation() = default;
+  std::uint64_t Walk(std::uint64_t value) const noexcept;
   std::uint64_t keys_[12] = {};
   std::uint64_t count_ = 0;
   std::uint32_t low_bits_ = 0;
@@ -41,8 +46,11 @@ class FFR_EXPORT BlockedPermutation {
                                          std::uint64_t window);
   // Requires position < count.
   std::uint64_t operator()(std::uint64_t position) const noexcept;
+  // The indices of the positions from `first` on. Requires first + indices.size() <= count.
+  void Fill(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept;
 
  private:
+  std::uint64_t Place(std::uint64_t t) const noexcept;
   BlockedPermutation(Permutation blocks, std::uint64_t seed, std::uint64_t epoch) noexcept
       : blocks_(blocks), seed_(seed), epoch_(epoch) {}
   Permutation blocks_;

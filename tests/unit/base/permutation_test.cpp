@@ -4,6 +4,7 @@
 #include <ffrecord/permutation.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -44,6 +45,24 @@ TEST(PermutationTest, IsABijectionAndItsInverseUndoesIt) {
       ASSERT_FALSE(seen[index]) << "count " << count << ", position " << p;
       seen[index] = true;
       ASSERT_EQ(order.PositionOf(index), p);
+    }
+  }
+}
+
+TEST(PermutationTest, FillsAsManyCallsWouldWhereverItBegins) {
+  for (const std::uint64_t count : {1U, 9U, 257U, 300U, 4096U}) {
+    const auto order = Permutation::Make(3, 4, 0, count).value();
+    const auto blocked = BlockedPermutation::Make(3, 4, count, 7, 3).value();
+    for (std::uint64_t first = 0; first <= count; first += first < 20 ? 1 : 61) {
+      for (const std::uint64_t size : {0U, 1U, 7U, 8U, 9U, 50U}) {
+        std::vector<std::uint64_t> indices(std::min(size, count - first));
+        order.Fill(first, indices);
+        for (std::uint64_t i = 0; i < indices.size(); ++i)
+          ASSERT_EQ(indices[i], order(first + i)) << count << ' ' << first << ' ' << i;
+        blocked.Fill(first, indices);
+        for (std::uint64_t i = 0; i < indices.size(); ++i)
+          ASSERT_EQ(indices[i], blocked(first + i)) << count << ' ' << first << ' ' << i;
+      }
     }
   }
 }
