@@ -1,5 +1,6 @@
 """The records of one read."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
@@ -272,10 +273,21 @@ class Batch(Sequence[Sample]):
         if dtype is None:
             gather = self._inner.column_text if column.type == "utf8" else self._inner.column_views
             return gather(number)
-        values = np.empty((len(self), *column.shape), dtype)
-        self._inner.gather_fixed(number, values.reshape(-1).view(np.uint8))
+        values = self._in_place(column) if len(self._columns) == 1 else None
+        if values is None:
+            values = np.empty((len(self), *column.shape), dtype)
+            self._inner.gather_fixed(number, values.reshape(-1).view(np.uint8))
         # Any byte may stand in a hostile file; NumPy's bool must be 0 or 1.
         return values.view(np.uint8) != 0 if column.type == "bool" else values
+
+    def _in_place(self, column: Column) -> npt.NDArray[Any] | None:
+        """The values of a column that is all there is of a record: the records themselves."""
+        assert column.dtype is not None
+        width = column.dtype.itemsize * math.prod(column.shape)
+        if self._inner.status.any() or not (self.sizes == width).all():
+            return None
+        values = self.data.view(column.dtype).reshape(len(self), *column.shape)
+        return values if values.flags.aligned else None
 
 
 def _restore(

@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 _JOIN_S = 2.0
 _DEPTH_MAX = 256
-# A wait this long is felt; when one in a hundred is, more is read ahead.
+# A wait this long is felt.
 _FELT_S = 0.001
 _SMOOTH_BEFORE_SHRINKING = 100
 _WEIGH_EVERY = 16
@@ -27,10 +27,12 @@ _WEIGH_EVERY = 16
 class Prefetcher(Generic[Plan, Item]):
     """Turns plans into items with threads, and hands them out in the order of the plans.
 
-    It reads `depth` items ahead: more as soon as its consumer has to wait, fewer when it has not
-    had to for long, and never more than fit in `memory_limit_bytes`; one always fits. The threads
-    are the consumer's own from the first item to `close`. For one consumer thread; in a forked
-    child it is empty and closed.
+    It reads `depth` items ahead: more when its consumer has to wait although all of them had been
+    there before, which a longer queue evens out; fewer when it has not had to for long; and never
+    more than fit in `memory_limit_bytes`, of which one always fits. A consumer that is faster than
+    the threads waits with any queue: for it none is made longer, and the memory of the last items
+    is used again while it is in the caches. The threads are the consumer's own from the first item
+    to `close`. For one consumer thread; in a forked child it is empty and closed.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Prefetcher(Generic[Plan, Item]):
         self._item_bytes = 0  # Of a typical one.
         self._handed_out = 0
         self._smooth = 0  # Items in a row that were there when they were asked for.
+        self._was_full = False  # All were there at once since it was last made deeper.
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
         self._tasks = queue.SimpleQueue()
@@ -105,6 +108,7 @@ class Prefetcher(Generic[Plan, Item]):
         if not self._ahead:
             raise StopIteration
         plan, future = self._ahead[0]
+        self._was_full = self._was_full or self._ahead[-1][1].done()
         begin = time.monotonic()
         item = self._await(future)
         self._ahead.popleft()
@@ -141,7 +145,9 @@ class Prefetcher(Generic[Plan, Item]):
     def _adapt(self, waited_s: float) -> None:
         if waited_s > _FELT_S:
             self._smooth = 0
-            self._depth = min(_DEPTH_MAX, self._depth + self._threads)
+            if self._was_full:
+                self._was_full = False
+                self._depth = min(_DEPTH_MAX, self._depth + self._threads)
         else:
             self._smooth += 1
             if self._smooth >= _SMOOTH_BEFORE_SHRINKING and self._depth > self._depth_least:

@@ -20,6 +20,14 @@ from ffrecord.records import Records
 from ffrecord.schema import Column, columns_of
 
 _TIMEOUT_MAX_S = 86_400.0
+_NOTHING_READ: dict[str, Any] = {
+    "batches": 0,
+    "batches_from_memory": 0,
+    "records": 0,
+    "size_bytes": 0,
+    "wait_s": 0.0,
+    "cpu_s": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -177,13 +185,11 @@ class Reader(Records):
         """What this reader did in this process.
 
         Returns:
-            `batches`, `records` and `size_bytes` read, `wait_s` inside reads over all threads,
-            `cpu_s` of that in checksums, decompression and copying, and `damaged`: what was found,
-            by record index.
+            `batches`, `records` and `size_bytes` read, `batches_from_memory`, which needed no
+            device, `wait_s` inside reads over all threads, `cpu_s` of that in checksums,
+            decompression and copying, and `damaged`: what was found, by record index.
         """
-        done = {"batches": 0, "records": 0, "size_bytes": 0, "wait_s": 0.0, "cpu_s": 0.0}
-        if self._inner is not None:
-            done = self._inner.stats()
+        done = _NOTHING_READ if self._inner is None else self._inner.stats()
         return {**done, "damaged": dict(self._damaged)}
 
     def close(self) -> None:
@@ -255,7 +261,8 @@ class Reader(Records):
         inner = self._open()
         assert self._schema is not None
         batch = inner.read_batch(wanted)
-        positive = np.where(wanted < 0, wanted + len(inner), wanted)
+        below = wanted < 0
+        positive = np.where(below, wanted + len(inner), wanted) if below.any() else wanted.copy()
         return Batch(batch, positive, self._schema, self._columns)
 
     def _describe(self, index: int, status: int) -> str:

@@ -5,8 +5,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ _KEEPS_UP_SHARE = 0.05
 _ADVICE = {
     "device": "the device (or the daemon) is what it waits for: more num_workers overlap more "
     "reads; `ffrecord doctor` tells what the device can do",
+    "core": "no core was free to go on: fewer num_workers, or fewer neighbours on this machine",
     "check": "checksums and decompression: raise num_workers",
     "decode": "transform: raise num_workers, or make it cheaper",
     "collate": "collate: choose columns= that are needed, or typed ones",
@@ -34,14 +34,9 @@ class Stages:
         self._sums: dict[str, float] = {}
         self._events: deque[tuple[str, int, int, int]] = deque(maxlen=_EVENTS_MAX)
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
+    def timed(self, stage: str) -> "_Timed":
         """Count the time of the block to `stage`."""
-        begin = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            self.add(stage, begin, time.perf_counter_ns())
+        return _Timed(self, stage)
 
     def add(self, stage: str, begin_ns: int, end_ns: int) -> None:
         """Count [begin_ns, end_ns) of `time.perf_counter_ns` to `stage`, in this thread."""
@@ -61,6 +56,25 @@ class Stages:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stages, ()  # In another process nothing happened yet.
+
+
+class _Timed:
+    """A block whose time is counted.
+
+    A class, for a generator's context manager costs twice as much, which small batches feel.
+    """
+
+    __slots__ = ("_begin_ns", "_stage", "_stages")
+
+    def __init__(self, stages: Stages, stage: str) -> None:
+        self._stages = stages
+        self._stage = stage
+
+    def __enter__(self) -> None:
+        self._begin_ns = time.perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self._stages.add(self._stage, self._begin_ns, time.perf_counter_ns())
 
 
 def write_trace(path: str | os.PathLike[str], stages: Iterable[Stages]) -> None:
@@ -114,6 +128,11 @@ def summed(each: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         for name, value in numbers_of(stats).items():
             sums[name] = sums.get(name, 0) + value
     return sums
+
+
+def since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """What has been added to sums since they were `before`."""
+    return {name: value - before.get(name, 0) for name, value in now.items()}
 
 
 def numbers_of(stats: Mapping[str, Any]) -> dict[str, float]:

@@ -114,6 +114,7 @@ void ReadColumn(const CountingReader& self, std::size_t column, std::uint64_t fi
 py::dict StatsOf(const CountingReader& self) {
   py::dict stats;
   stats["batches"] = self.batch_count.load();
+  stats["batches_from_memory"] = self.reader.io_report().batches_from_memory;
   stats["records"] = self.record_count.load();
   stats["size_bytes"] = self.size_bytes.load();
   stats["wait_s"] = static_cast<double>(self.wait_ns.load()) / 1e9;

@@ -122,3 +122,54 @@ def test_accelerate_prepares_and_resumes_our_loader(dataset: Dataset, stateful: 
         seen = expected(dataset)[:3]
 
     assert seen + labels(resumed) == expected(dataset)
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["inline", "workers", "threads"])
+def test_hugging_faces_trainer_goes_on_from_its_checkpoint(
+    dataset: Dataset, options: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+
+    class Model(torch.nn.Module):
+        """Notes what it is given, and fails at a step."""
+
+        def __init__(self, fail_at: int) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: list[list[int]] = []
+            self.fail_at = fail_at
+
+        def forward(self, label: torch.Tensor) -> dict[str, torch.Tensor]:
+            """One step."""
+            if len(self.seen) == self.fail_at:
+                raise KeyError("power cut")
+            self.seen.append(label.tolist())
+            return {"loss": self.layer(label.float()[:, None]).mean()}
+
+    class Trainer(transformers.Trainer):  # type: ignore[misc, name-defined]
+        """With a loader of ours, as its documentation says."""
+
+        def get_train_dataloader(self) -> Any:  # noqa: ANN401 - accelerate's own
+            """Ours, prepared."""
+            loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)
+            return self.accelerator.prepare(loader)
+
+    def train(model: Model, **more: Any) -> None:  # noqa: ANN401 - the trainer's own
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            num_train_epochs=1,
+            save_steps=2,
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        Trainer(model=model, args=arguments, train_dataset=dataset).train(**more)
+
+    first, second = Model(fail_at=3), Model(fail_at=99)
+    with pytest.raises(KeyError, match="power cut"):
+        train(first)
+    train(second, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+    assert first.seen[:2] + second.seen == expected(dataset)

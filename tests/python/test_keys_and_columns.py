@@ -127,3 +127,26 @@ def test_packed_files_are_found_by_name(tmp_path: Path) -> None:
         found = reader.find("dog/1.txt")
         assert found == 1
         np.testing.assert_array_equal(reader.column("label"), [0, 1])
+
+
+def test_a_column_that_is_all_of_a_record_is_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "a.ffr"
+    rows = np.arange(600, dtype=np.float32).reshape(100, 2, 3)
+    with ffrecord.Writer(path, {"row": "f32[2,3]"}) as writer:
+        for row in rows:
+            writer.write({"row": row})
+    content = bytearray(path.read_bytes())
+    content[content.index(rows[40].tobytes())] ^= 1
+    (tmp_path / "bad.ffr").write_bytes(content)
+
+    with ffrecord.open(path) as reader:
+        for wanted in ([3, 4, 5], [9, 2, -1], [7, 7, 7, 1], []):
+            batch = reader.read(wanted)
+            np.testing.assert_array_equal(batch["row"], rows[wanted])
+        batch = reader.read(range(10, 90))
+        assert np.shares_memory(batch["row"], batch.slab)
+        np.testing.assert_array_equal(batch[5:9]["row"], rows[15:19])
+    with ffrecord.open(tmp_path / "bad.ffr") as reader:
+        kept = reader.read([39, 40, 41], on_corrupt="keep")["row"]
+        np.testing.assert_array_equal(kept[[0, 2]], rows[[39, 41]])
+        assert not kept[1].any()

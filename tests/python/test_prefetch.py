@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -72,14 +73,39 @@ def test_it_reads_ahead_no_further_than_its_depth() -> None:
     ahead.close()
 
 
-def test_a_consumer_that_waits_makes_it_read_further_ahead() -> None:
-    ahead = prefetcher(lambda plan: threading.Event().wait(0.005) or plan, itertools.count())
-    before = ahead.depth
+def test_a_consumer_that_waits_after_all_was_there_makes_it_read_further_ahead() -> None:
+    gate = threading.Event()
+    ahead = prefetcher(lambda plan: gate.wait(60) and plan, itertools.count(1), threads=1, depth=4)
+    deadline = time.monotonic() + 60
 
-    for _ in range(20):
+    while ahead.depth == 4:  # Once, but for a machine that is late itself.
+        gate.set()
+        next(ahead)
+        while not all(future.done() for _, future in ahead._ahead):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        gate.clear()
+        for _ in range(4):
+            next(ahead)
+        threading.Timer(0.02, gate.set).start()
         next(ahead)
 
-    assert ahead.depth > before
+    assert ahead.depth > 4
+    ahead.close()
+
+
+def test_a_consumer_that_is_always_faster_makes_it_no_deeper() -> None:
+    permits = threading.Semaphore(0)
+    ahead = prefetcher(
+        lambda plan: permits.acquire(timeout=60) and plan, itertools.count(1), threads=1, depth=3
+    )
+
+    for _ in range(10):  # The others that are ahead are never there.
+        threading.Timer(0.005, permits.release).start()
+        next(ahead)
+
+    assert ahead.depth == 3
+    permits.release(10)
     ahead.close()
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -11,9 +11,9 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ffrecord.errors import BadArgumentError, DeadlineExceeded
 from ffrecord.prefetch import Prefetcher
-from ffrecord.stages import Stages, summed, verdict, write_trace
+from ffrecord.stages import Stages, numbers_of, since, summed, verdict, write_trace
 from ffrecord.torch.collate import collate
-from ffrecord.torch.handover import Crossing, CrossingCollate
+from ffrecord.torch.handover import CrossingCollate, Told
 from ffrecord.torch.pinning import on_device, size_of
 from ffrecord.torch.sampler import Cursor, Sampler
 
@@ -23,8 +23,9 @@ _MEMORY_LIMIT_BYTES = 1 << 30
 # What torch says when a worker is late; it has no type of its own.
 _TORCH_IS_LATE = "DataLoader timed out after"
 
-# A plan: the place behind the step, None if there is no such place, and the indices to load.
-_Plan = tuple[Cursor | None, Any]
+# A plan: the place behind the step, None if there is no such place, and what makes the indices to
+# load, in the thread that loads them.
+_Plan = tuple[Cursor | None, Callable[[], Any]]
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -102,6 +103,7 @@ class DataLoader(data.DataLoader[Any]):
             options["prefetch_factor"] = prefetch_factor
             options["persistent_workers"] = persistent_workers
         self.stages = Stages()
+        self._told = Told()
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -109,7 +111,7 @@ class DataLoader(data.DataLoader[Any]):
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=processes,
-            collate_fn=CrossingCollate(collate_fn or collate, self.stages),
+            collate_fn=CrossingCollate(collate_fn or collate, self.stages, self._told.token),
             pin_memory=pin_memory,
             drop_last=drop_last,
             timeout=(timeout or _TIMEOUT_S) if processes else 0,
@@ -125,9 +127,8 @@ class DataLoader(data.DataLoader[Any]):
         self._memory_limit_bytes = memory_limit_bytes
         self._ahead: Prefetcher[_Plan, Any] | None = None
         self._ahead_of: tuple[Any, ...] = ()  # Which stream, and which place of it comes next.
-        self._workers: dict[int, dict[str, float]] = {}
-        self._received_s = 0.0
         self._delivered = 0
+        self._before: dict[str, float] | None = None  # What others had read of the dataset.
 
     def set_step(self, step: int) -> None:
         """Let epochs begin at batch `step`, of the same order; 0 lets them begin at the first.
@@ -152,25 +153,29 @@ class DataLoader(data.DataLoader[Any]):
         self._elastic_sampler("load_state_dict").load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
-        """Where the time went, over all threads and workers, since the loader was made.
+        """Where the time went, over all threads and workers, since it was first iterated.
 
         Returns:
             `batches` delivered, `records` and `size_bytes` read; seconds by stage: `plan` (the
-            order), `device` (waiting inside reads), `check` (checksums, decompression and copying
-            inside reads), `decode` (transform), `collate`, `handover`; `wait_s`, what the consumer
+            order), `device` (waiting inside reads), `core` (the same where all was in memory: for a
+            core that is free), `check` (checksums, decompression and copying inside reads),
+            `decode` (decoders and transform), `collate`, `handover`; `wait_s`, what the consumer
             waited, and `work_s`, what it did between batches; `depth`, batches read ahead by
             threads now; `damaged` records; and one sentence, `verdict`.
         """
         own = self.stages.sums()
         counts = self._counts()
-        reading, checking = counts.get("wait_s", 0.0), counts.get("cpu_s", 0.0)
+        checking = counts.get("cpu_s", 0.0)
+        idle = max(0.0, counts.get("wait_s", 0.0) - checking)
+        in_memory = counts.get("batches_from_memory", 0.0) / max(1.0, counts.get("batches", 0.0))
         stages = {
             "plan": own.get("plan", 0.0),
-            "device": max(0.0, reading - checking),
+            "device": idle * (1 - min(1.0, in_memory)),
+            "core": idle * min(1.0, in_memory),
             "check": checking,
             "decode": counts.get("decode_s", 0.0),
             "collate": own.get("collate", 0.0) + counts.get("collate_s", 0.0),
-            "handover": counts.get("handover_s", 0.0) + self._received_s,
+            "handover": counts.get("handover_s", 0.0) + self._told.received_s,
         }
         wait_s, work_s = own.get("wait", 0.0), own.get("work", 0.0)
         size_bytes = int(counts.get("size_bytes", 0))
@@ -209,9 +214,15 @@ class DataLoader(data.DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         sampler = self.batch_sampler if isinstance(self.batch_sampler, Sampler) else None
         start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
+        if self._before is None:
+            self._before = self._dataset_numbers()
         if self._threads:
             batches = self._threaded(sampler, start)
         else:
+            if not self.persistent_workers:
+                self._told.end_workers()
+            if isinstance(self.collate_fn, CrossingCollate):
+                self.collate_fn.remember(self.dataset)
             batches = self._by_torch(super().__iter__(), start)
         if self._device is not None:
             batches = on_device(batches, self._device)
@@ -226,10 +237,6 @@ class DataLoader(data.DataLoader[Any]):
             for batch in batches:
                 if isinstance(sampler, Sampler) and cursor is not None:
                     cursor = sampler.after(cursor)
-                if isinstance(batch, Crossing):
-                    self._workers[batch.worker] = batch.numbers
-                    self._received_s += batch.received_s
-                    batch = batch.value
                 yield cursor, batch
         except RuntimeError as error:
             if not str(error).startswith(_TORCH_IS_LATE):
@@ -266,9 +273,9 @@ class DataLoader(data.DataLoader[Any]):
         if sampler is None or start is None:
             # As torch's own iterator, which seeds its workers so: a generator gives one order.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            plans: Iterator[_Plan] = ((None, indices) for indices in self._steps)
+            plans: Iterator[_Plan] = ((None, partial(_same, indices)) for indices in self._steps)
         else:
-            plans = sampler.stream(start)
+            plans = sampler.plans(start)
         self._ahead_of = (stream, start)
         self._ahead = Prefetcher(
             _Loads(self),
@@ -306,8 +313,13 @@ class DataLoader(data.DataLoader[Any]):
 
     def _counts(self) -> dict[str, float]:
         """Sums over this process and the workers, of which each tells its own."""
+        if self._before is None:
+            return {}
+        return summed([since(self._dataset_numbers(), self._before), self._told.sums()])
+
+    def _dataset_numbers(self) -> dict[str, float]:
         stats: dict[str, Any] = getattr(self.dataset, "stats", dict)()
-        return summed([stats, *self._workers.values()])
+        return numbers_of(stats)
 
     def _elastic_sampler(self, what: str) -> Sampler:
         if not isinstance(self.batch_sampler, Sampler):
@@ -329,7 +341,8 @@ class _Loads:
         self._pinned = loader.pin_memory and torch.cuda.is_available()
 
     def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
-        indices = plan[1]
+        with self._stages.timed("plan"):
+            indices = plan[1]()
         with self._stages.timed("fetch"):
             if self._fetch is None:
                 samples = [self._dataset[index] for index in indices]
@@ -337,6 +350,10 @@ class _Loads:
                 samples = self._fetch(indices)
         batch = self._collate_fn(samples)
         return pin(batch) if self._pinned else batch  # type: ignore[no-untyped-call]
+
+
+def _same(indices: Any) -> Any:  # noqa: ANN401 - as torch's sampler yields them
+    return indices
 
 
 def _timed(plans: Iterator[_Plan], stages: Stages) -> Iterator[_Plan]:

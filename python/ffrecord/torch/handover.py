@@ -8,39 +8,60 @@ and copies nothing. Who writes into a batch gets pages of its own.
 import io
 import os
 import pickle
+import secrets
 import time
+import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
 from ffrecord.shared_memory import map_copy_on_write, sealed_copy
-from ffrecord.stages import Stages, numbers_of
+from ffrecord.stages import Stages, numbers_of, since, summed
 
 _ALIGNMENT = 64
 # Below this a pipe is faster than a descriptor, which takes a handshake.
 _SHARE_FROM_BYTES = 512 << 10
 
+_Origin = tuple[str, int, dict[str, float]]  # Token, worker, numbers.
+
+
+class Told:
+    """What the workers of one loader have done, as their batches tell when they arrive."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.token = secrets.token_hex(8)
+        self.workers: dict[int, dict[str, float]] = {}  # Sums over the life of each.
+        self.past: dict[str, float] = {}  # Sums of those that have ended.
+        self.received_s = 0.0  # What it took to get at the batches.
+        _told[self.token] = self
+
+    def end_workers(self) -> None:
+        """Those that come next are others, with the same numbers."""
+        self.past = self.sums()
+        self.workers.clear()
+
+    def sums(self) -> dict[str, float]:
+        """Of all workers so far."""
+        return summed([self.past, *self.workers.values()])
+
+
+# By token. Who receives a batch may be another loader that was given our collate function, as
+# accelerate does: it gets the batch all the same.
+_told: "weakref.WeakValueDictionary[str, Told]" = weakref.WeakValueDictionary()
+
 
 class Crossing:
-    """A batch of a worker, and what the worker has done so far."""
+    """A batch on its way from a worker, and what the worker has done so far; arrives as itself."""
 
-    def __init__(self, value: Any, worker: int, numbers: dict[str, float]) -> None:  # noqa: ANN401
-        """Wrap `value`; `numbers` are sums over the worker's life."""
+    def __init__(self, value: Any, token: str, worker: int, numbers: dict[str, float]) -> None:  # noqa: ANN401
+        """Wrap `value`; `numbers` are sums over the worker's life, for the `Told` of `token`."""
         self.value = value
-        self.worker = worker
-        self.numbers = numbers
-        self.received_s = 0.0  # What it took to get at the value, in the process that received it.
-
-    def pin_memory(self, device: Any = None) -> "Crossing":  # noqa: ANN401 - torch's own
-        """For torch's thread that pins."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        self.value = pin_memory(self.value, device)  # type: ignore[no-untyped-call]
-        return self
+        self.origin = token, worker, numbers
 
     def __reduce__(self) -> tuple[Any, ...]:
         with _sending.timed("handover"):
@@ -48,7 +69,7 @@ class Crossing:
                 return self._reduced()
             except Exception as error:
                 # multiprocessing would print it and drop the batch, for which torch would wait.
-                return _refuse, (f"{type(error).__name__}: {error}", self.worker)
+                return _refuse, (f"{type(error).__name__}: {error}", self.origin[1])
 
     def _reduced(self) -> tuple[Any, ...]:
         buffers: list[pickle.PickleBuffer] = []
@@ -58,23 +79,29 @@ class Crossing:
         sizes = [block.size for block in blocks]
         if sum(sizes) < _SHARE_FROM_BYTES:
             small = [bytearray(block) for block in blocks]
-            return _receive_small, (out.getvalue(), small, self.worker, self.numbers)
+            return _receive_small, (out.getvalue(), small, self.origin)
         padded = [part for block in blocks for part in (block, _padding(block.size))]
         fd = sealed_copy(padded)
         try:
             descriptor = reduction.DupFd(fd)
         finally:
             os.close(fd)
-        return _receive, (out.getvalue(), descriptor, sizes, self.worker, self.numbers)
+        return _receive, (out.getvalue(), descriptor, sizes, self.origin)
 
 
 class CrossingCollate:
     """Collates; in a worker process, makes the result ready to cross."""
 
-    def __init__(self, collate_fn: Callable[[Any], Any], stages: Stages) -> None:
-        """Collate with `collate_fn`, and count its time."""
+    def __init__(self, collate_fn: Callable[[Any], Any], stages: Stages, token: str) -> None:
+        """Collate with `collate_fn`, count its time, tell that of `token` in workers."""
         self._collate_fn = collate_fn
         self._stages = stages
+        self._token = token
+        self._before: dict[str, float] = {}
+
+    def remember(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
+        """What was done so far is none of the workers': those by fork begin with these sums."""
+        self._before = self._numbers(dataset)
 
     def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
         """Make one batch of `samples`."""
@@ -83,17 +110,21 @@ class CrossingCollate:
         worker = get_worker_info()
         if worker is None:
             return value
+        numbers = since(self._numbers(worker.dataset), self._before)
+        return Crossing(value, self._token, worker.id, numbers)
+
+    def _numbers(self, dataset: Any) -> dict[str, float]:  # noqa: ANN401 - any dataset
         sums = self._stages.sums() | _sending.sums()
         numbers = {f"{stage}_s": seconds for stage, seconds in sums.items()}
-        if (stats := getattr(worker.dataset, "stats", None)) is not None:
+        if (stats := getattr(dataset, "stats", None)) is not None:
             numbers |= numbers_of(stats())
-        return Crossing(value, worker.id, numbers)
+        return numbers
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_collate_fn": self._collate_fn}
+        return {"collate_fn": self._collate_fn, "token": self._token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_collate_fn"], Stages())  # type: ignore[misc]
+        self.__init__(stages=Stages(), **state)  # type: ignore[misc]
 
 
 # Of this process: what is sent is pickled by a thread of torch's.
@@ -121,7 +152,7 @@ def _tensor(data: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:  # n
     return torch.frombuffer(data, dtype=kind).reshape(shape)
 
 
-def _refuse(reason: str, worker: int) -> Crossing:
+def _refuse(reason: str, worker: int) -> NoReturn:
     raise RuntimeError(f"the batch of worker {worker} cannot be handed over: {reason}")
 
 
@@ -129,9 +160,8 @@ def _receive(
     pickled: bytes,
     descriptor: Any,  # noqa: ANN401 - multiprocessing's own
     sizes: list[int],
-    worker: int,
-    numbers: dict[str, float],
-) -> Crossing:
+    origin: _Origin,
+) -> Any:  # noqa: ANN401 - the batch
     begin = time.perf_counter()
     fd = descriptor.detach()
     try:
@@ -142,15 +172,20 @@ def _receive(
     for size in sizes:
         views.append(block[at : at + size])
         at += size + -size % _ALIGNMENT
-    crossing = Crossing(pickle.loads(pickled, buffers=views), worker, numbers)
-    crossing.received_s = time.perf_counter() - begin
-    return crossing
+    return _arrived(pickled, views, origin, begin)
 
 
-def _receive_small(
-    pickled: bytes, buffers: list[bytearray], worker: int, numbers: dict[str, float]
-) -> Crossing:
-    return Crossing(pickle.loads(pickled, buffers=buffers), worker, numbers)
+def _receive_small(pickled: bytes, buffers: list[bytearray], origin: _Origin) -> Any:  # noqa: ANN401
+    return _arrived(pickled, buffers, origin, time.perf_counter())
+
+
+def _arrived(pickled: bytes, buffers: list[Any], origin: _Origin, begin: float) -> Any:  # noqa: ANN401
+    value = pickle.loads(pickled, buffers=buffers)
+    token, worker, numbers = origin
+    if (told := _told.get(token)) is not None:
+        told.workers[worker] = numbers
+        told.received_s += time.perf_counter() - begin
+    return value
 
 
 def _padding(size: int) -> Any:  # noqa: ANN401 - bytes of an array

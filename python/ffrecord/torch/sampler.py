@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch.distributed
@@ -209,6 +210,10 @@ class Sampler(data.Sampler[list[int]]):
 
         Each with the place behind its step. The sampler itself stays where it is.
         """
+        return ((cursor, make()) for cursor, make in self.plans(start))
+
+    def plans(self, start: Cursor) -> Iterator[tuple[Cursor, Callable[[], IndexBatch]]]:
+        """As `stream`, but with what makes the batch, for another thread to call."""
         rank, world_size = self._place()
         cursor = start
         order = self._order(start.epoch)
@@ -218,9 +223,9 @@ class Sampler(data.Sampler[list[int]]):
             size = self._step_size(cursor.position, world_size)
             first = rank * size // world_size
             end = (rank + 1) * size // world_size
-            batch = IndexBatch(order, cursor.position + first, end - first)
+            make = partial(IndexBatch, order, cursor.position + first, end - first)
             cursor = self.after(cursor)
-            yield cursor, batch
+            yield cursor, make
 
     def epoch_from(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
         """As `stream`, to the end of the epoch."""

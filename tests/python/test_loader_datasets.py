@@ -1,0 +1,155 @@
+"""Goal: transforms and datasets of every kind load alike in any loader.
+
+Method: seeded transforms, classes written as for HFAiLab/ffrecord, subsets and concatenations.
+"""
+
+import itertools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils import data
+
+from ffrecord import FileReader, FileWriter
+from ffrecord.order import IndexBatch
+from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
+from loading import COUNT, every_engine, noise, written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"))
+
+
+def draws(batches: Any) -> dict[int, int]:  # noqa: ANN401 - any loader
+    return {
+        label: value
+        for one, other in batches
+        for label, value in zip(one.tolist(), other.tolist(), strict=True)
+    }
+
+
+def test_randomness_is_of_seed_epoch_and_index_whoever_draws(path: Path) -> None:
+    dataset = Dataset(path, transform=noise)
+
+    def epoch(number: int, seed: int = 0, **options: Any) -> dict[int, int]:  # noqa: ANN401
+        found: dict[int, int] = {}
+        world = options.pop("world", 1)
+        for rank in range(world):
+            sampler = Sampler(dataset, 24, seed, rank=rank, world_size=world)
+            sampler.set_epoch(number)
+            found |= draws(DataLoader(dataset, batch_sampler=sampler, **options))
+        return found
+
+    alone = epoch(3)
+
+    assert len(set(alone.values())) == COUNT
+    for options in ({"num_workers": 2}, {"world": 3}, {"mode": "threads", "num_workers": 2}):
+        assert epoch(3, **options) == alone
+    for other in (epoch(4), epoch(3, seed=1)):
+        assert all(other[label] != alone[label] for label in alone)
+    part = Subset(dataset, range(0, COUNT, 2))
+    sampler = Sampler(part, 20)
+    sampler.set_epoch(3)
+    assert draws(DataLoader(part, batch_sampler=sampler)).items() <= alone.items()
+
+
+class Upstream(Dataset):
+    """As code for HFAiLab/ffrecord is written."""
+
+    def process(self, indices: Any, data: Any) -> list[tuple[int, int]]:  # noqa: ANN401
+        """Make pairs."""
+        assert isinstance(data, list)
+        return [(int(index), int(record[0])) for index, record in zip(indices, data, strict=True)]
+
+
+class OwnReader(Dataset):
+    """Its own reader and its own indexing, without `super().__init__`."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader = FileReader(path)
+
+    def __getitem__(self, indices: Any) -> list[int]:  # noqa: ANN401 - a list of integers
+        return [int(record[0]) for record in self.reader.read(indices)]
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Path:
+    with FileWriter(tmp_path / "v1.ffr", 50) as writer:
+        for i in range(50):
+            writer.write_one(bytes([i * 2]))
+    return tmp_path / "v1.ffr"
+
+
+@every_engine
+def test_datasets_written_for_upstream_load_in_any_loader(
+    v1: Path, options: dict[str, Any]
+) -> None:
+    pairs = list(DataLoader(Upstream(v1), batch_size=25, **options))
+    assert [batch[0].tolist() for batch in pairs] == [list(range(25)), list(range(25, 50))]
+    assert pairs[1][1].tolist() == [i * 2 for i in range(25, 50)]
+
+    numbers = list(DataLoader(OwnReader(v1), batch_size=25, **options))
+    assert numbers[0].tolist() == [i * 2 for i in range(25)]
+    torchs: data.DataLoader[Any] = data.DataLoader(OwnReader(v1), batch_size=50)
+    assert next(iter(torchs)).tolist() == [i * 2 for i in range(50)]
+
+
+def test_upstreams_indexing_and_ours_are_one(v1: Path, path: Path) -> None:
+    dataset = Upstream(v1)
+
+    assert dataset[[3, 1, 3]] == [(3, 6), (1, 2), (3, 6)]
+    assert dataset[4] == (4, 8)
+    assert dataset[np.int64(4)] == (4, 8)
+    assert dataset[(1, 2)] == [(1, 2), (2, 4)]
+    assert dataset[48:] == [(48, 96), (49, 98)]
+    assert dataset.reader.n == len(dataset) == 50
+    assert [type(r) for r in dataset.ffreaders()] == [FileReader]
+    native = Dataset(path, columns=["label"])
+    assert native[[5, 6]]["label"].tolist() == [5, 6]
+    assert native[-1] == {"label": COUNT - 1}
+    assert [sample["label"] for sample in itertools.islice(native, 3)] == [0, 1, 2]
+    assert len(pickle.dumps(dataset)) < 1024
+    assert pickle.loads(pickle.dumps(dataset))[[1]] == [(1, 2)]
+    with pytest.raises(AttributeError, match="nothing to read"):
+        len(type("Empty", (Dataset,), {"__init__": lambda self: None})())
+
+
+def test_concat_dataset_honours_duplicate_indices(v1: Path) -> None:
+    both = Upstream(v1) + Subset(Upstream(v1), [9, 8, 7])
+
+    assert isinstance(both, ConcatDataset)
+    assert both[[0, 7, 14, 7]] == [(0, 0), (7, 14), (14, 28), (7, 14)]
+    assert both[[50, 3, 50, -1]] == [(9, 18), (3, 6), (9, 18), (7, 14)]
+    assert both[-1] == (7, 14)
+    assert len(both) == 53
+    assert both.cumulative_sizes == [50, 53]
+    assert len(both.ffreaders()) == 2
+    with pytest.raises(IndexError, match="53 records"):
+        both[[53]]
+    with pytest.raises(AssertionError, match="empty"):
+        ConcatDataset([])
+
+
+def test_a_subset_reads_the_chosen_and_replaces_within_its_order(
+    path: Path, tmp_path: Path
+) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(bytes([40]) * 10_040) + 500] ^= 1
+    (tmp_path / "bad.ffr").write_bytes(content)
+    dataset = Dataset(tmp_path / "bad.ffr", on_corrupt="replace")
+    part = Subset(dataset, range(0, COUNT, 4))
+    sampler = Sampler(part, 30)
+    (whole,) = list(sampler)
+    assert isinstance(whole, IndexBatch)
+    place = whole.index(10)
+
+    found = part.__getitems__(whole)["label"].tolist()
+
+    wanted = [i * 4 for i in whole]
+    wanted[place] = wanted[(place + 1) % 30]
+    assert found == wanted
+    assert len(part.fingerprint) == 32
+    assert part[[1, -1]]["label"].tolist() == [4, 116]

@@ -1,0 +1,275 @@
+"""Goal: what goes wrong under a loader ends in the documented way, never in a hang.
+
+Method: workers and the daemon are killed in mid-epoch, files cut and replaced, states mixed up.
+"""
+
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing import context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils import data
+
+import ffrecord
+from daemon import Daemon
+from ffrecord.torch import DataLoader, Dataset, Sampler
+from loading import COUNT, every_engine, expected, labels, written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"))
+
+
+def kill_worker(sample: dict[str, Any]) -> int:
+    if sample["label"] == 50:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(sample["label"])
+
+
+def test_a_killed_worker_is_an_error_not_a_hang(path: Path) -> None:
+    loader = DataLoader(Dataset(path, transform=kill_worker), batch_size=10, num_workers=2)
+
+    with pytest.raises(RuntimeError, match=r"worker.*exited unexpectedly|killed by signal"):
+        list(loader)
+
+
+LAST_STRAW = expected()[3][7]  # A record of the fourth batch.
+
+
+def kill_the_worker_once(sample: dict[str, Any]) -> int:
+    if sample["label"] == LAST_STRAW and data.get_worker_info() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(sample["label"])
+
+
+def test_a_run_goes_on_from_its_state_after_a_worker_was_killed(path: Path) -> None:
+    dataset = Dataset(path, transform=kill_the_worker_once)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1)
+    seen = []
+    with pytest.raises(RuntimeError, match=r"worker.*exited unexpectedly|killed by signal"):
+        for numbers in loader:
+            seen.append(numbers.tolist())
+    assert len(seen) <= 3
+
+    resumed = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=1)
+    resumed.load_state_dict(loader.state_dict())
+
+    assert seen + [numbers.tolist() for numbers in resumed] == expected()
+
+
+def unsendable(batch: Any) -> Any:  # noqa: ANN401 - as collate_fn is called
+    return lambda: batch
+
+
+def test_a_batch_that_cannot_cross_is_an_error_not_a_hang(path: Path) -> None:
+    loader = DataLoader(Dataset(path), batch_size=60, num_workers=1, collate_fn=unsendable)
+
+    with pytest.raises(RuntimeError, match="of worker 0 cannot be handed over"):
+        list(loader)
+
+
+never = threading.Event()
+
+
+def hang(sample: dict[str, Any]) -> int:
+    never.wait(60)
+    return int(sample["label"])
+
+
+def test_a_worker_that_hangs_is_a_deadline(path: Path) -> None:
+    loader = DataLoader(Dataset(path, transform=hang), batch_size=10, num_workers=1, timeout=0.5)
+
+    with pytest.raises(ffrecord.DeadlineExceeded, match=r"1 loader workers within 0\.5 s"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("options", [{"mode": "threads"}, {}], ids=["threads", "workers"])
+def test_a_file_that_is_cut_under_a_loader_costs_its_records_only(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    copy = tmp_path / "copy.ffr"
+    copy.write_bytes(path.read_bytes())
+    dataset = Dataset(copy, on_corrupt="skip", max_corrupt=1.0)
+    loader = DataLoader(dataset, batch_size=20, num_workers=1, prefetch_factor=1, **options)
+    batches = iter(loader)
+    first = next(batches)["label"].tolist()
+
+    os.truncate(copy, 300_000)
+
+    seen = first + [label for batch in labels(batches) for label in batch]
+    assert first == list(range(20))
+    assert seen == sorted(set(seen))
+    assert len(seen) < COUNT
+    assert loader.stats()["damaged"] > 0
+
+
+@pytest.mark.parametrize("options", [{"mode": "threads"}, {}], ids=["threads", "workers"])
+def test_a_file_replaced_in_mid_run_is_never_mixed_in(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    copy, other = tmp_path / "copy.ffr", tmp_path / "other.ffr"
+    copy.write_bytes(path.read_bytes())
+    with ffrecord.Writer(other, {"label": "i64", "x": "f32[3]", "image": "bytes"}) as writer:
+        for i in range(COUNT):
+            writer.write({"label": -i, "x": np.zeros(3), "image": b""})
+    dataset = Dataset(copy)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1, **options)
+    batches = iter(loader)
+    seen = [next(batches)["label"].tolist()]
+
+    os.replace(other, copy)
+
+    # Who has the file open reads on in what it has opened; so do children by fork.
+    assert seen + labels(batches) == expected(0)
+    assert labels(loader) == expected(1)
+
+
+def test_a_process_that_is_started_refuses_a_file_that_was_replaced(
+    path: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.ffr"
+    copy.write_bytes(path.read_bytes())
+    dataset = Dataset(copy)
+    assert len(dataset) == COUNT
+    context.set_spawning_popen(object())  # As multiprocessing does while it pickles.
+    try:
+        sent = pickle.dumps(dataset)
+    finally:
+        context.set_spawning_popen(None)
+    with ffrecord.Writer(copy, {"label": "i64"}, replace=True) as writer:
+        for i in range(COUNT):
+            writer.write({"label": i})
+
+    with pytest.raises(ffrecord.CorruptionError, match=r"copy\.ffr: replaced since"):
+        len(pickle.loads(sent))
+    assert len(pickle.loads(pickle.dumps(dataset))) == COUNT  # A pickle on disk holds paths only.
+
+
+@every_engine
+def test_a_state_of_other_data_is_refused_and_one_of_another_batch_goes_on(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with ffrecord.Writer(tmp_path / "other.ffr", {"label": "i64"}) as writer:
+        for i in range(COUNT):
+            writer.write({"label": i})
+    dataset, other = Dataset(path), Dataset(tmp_path / "other.ffr")
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)
+    state = {**loader.state_dict(), "position": 40}
+
+    with pytest.raises(ValueError, match="fingerprint"):
+        loader.load_state_dict(Sampler(other, 20).state_dict())
+    assert labels(loader) == expected()
+
+    larger = DataLoader(dataset, batch_sampler=Sampler(dataset, 40, seed=9), **options)
+    larger.load_state_dict(state)
+    assert labels(larger) == expected(batch=40)[1:]  # Of the state's order, not of seed 9.
+
+
+def test_a_daemon_that_is_restarted_in_mid_epoch_costs_nothing(path: Path, tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data") as daemon:
+        ffrecord.publish(path, daemon.address("train"))
+        dataset = Dataset(daemon.address("train"))
+        for options in ({"mode": "threads", "num_workers": 2}, {"num_workers": 2}):
+            loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)  # type: ignore[arg-type]
+            batches = iter(loader)
+            seen = [next(batches)["label"].tolist()]
+
+            daemon.kill()
+            daemon.start()
+
+            assert seen + labels(batches) == expected()
+
+
+def test_a_daemon_that_stays_away_is_an_error_that_names_it(path: Path, tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data") as daemon:
+        ffrecord.publish(path, daemon.address("train"))
+        dataset = Dataset(ffrecord.open(daemon.address("train"), timeout_s=0.5), on_corrupt="skip")
+        loader = DataLoader(
+            dataset, batch_size=10, mode="threads", num_workers=1, prefetch_factor=1
+        )
+        batches = iter(loader)
+        next(batches)
+        daemon.kill()
+
+        with pytest.raises((ffrecord.UnavailableError, ffrecord.DeadlineExceeded), match=r"127\.0"):
+            list(batches)
+
+
+def test_a_loader_used_before_a_fork_works_in_the_child(path: Path) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=2)
+    assert labels(loader) == expected(0)
+
+    if (pid := os.fork()) == 0:
+        good = labels(loader) == expected(1)
+        os._exit(0 if good else 1)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert labels(loader) == expected(1)
+
+
+AT_EXIT = """
+import sys, threading
+from ffrecord.torch import DataLoader, Dataset, Sampler
+
+began = threading.Event()
+
+def slow(sample):
+    began.set()
+    threading.Event().wait(0.01)
+    return sample["label"]
+
+dataset = Dataset(sys.argv[1], transform=slow)
+loaders = [
+    DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=1, **options)
+    for options in ({}, {"mode": "threads"})
+]
+batches = [iter(loader) for loader in loaders]
+print([next(each).tolist() for each in batches])
+began.clear()
+began.wait(60)
+raise SystemExit(7)
+"""
+
+
+def test_an_interpreter_that_exits_while_batches_are_loaded_ends_quietly(path: Path) -> None:
+    words = [sys.executable, "-W", "error", "-c", AT_EXIT, str(path)]
+
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+    assert (done.returncode, done.stderr) == (7, "")
+    assert json.loads(done.stdout) == [expected()[0]] * 2
+
+
+def test_a_hundred_thousand_files_are_one_dataset(tmp_path: Path) -> None:
+    different, names, times, each = 7, 1_000, 100, 2
+    for number in range(different):
+        with ffrecord.Writer(tmp_path / f"{number}", {"label": "i64"}) as writer:
+            for i in range(each):
+                writer.write({"label": number * each + i})
+    paths = [tmp_path / f"{number:04}.ffr" for number in range(names)]
+    for number, name in enumerate(paths):
+        os.link(tmp_path / f"{number % different}", name)
+
+    dataset = Dataset(paths * times)
+
+    assert len(dataset) == names * times * each == 200_000
+    indices = next(iter(Sampler(dataset, 2_000)))
+    loader = DataLoader(
+        dataset, batch_sampler=Sampler(dataset, 2_000), mode="threads", num_workers=2
+    )
+    batch = next(iter(loader))
+    assert batch["label"].tolist() == [i % (names * each) % (different * each) for i in indices]
+    # Half of those allowed are files' at most: the program needs some, too.
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert len(os.listdir("/proc/self/fd")) < 0.6 * soft

@@ -1,0 +1,88 @@
+"""Goal: a loader tells what was read, where the time went, and what to do about it.
+
+Method: an epoch under every engine; the sentence for given sums.
+"""
+
+import json
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord.stages import Stages, verdict
+from ffrecord.torch import DataLoader, Dataset, Sampler
+from loading import COUNT, every_engine, noise, written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"))
+
+
+@every_engine
+def test_stats_tell_what_was_read_and_where_the_time_went(
+    path: Path, options: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = Dataset(path, transform=noise)
+    dataset[list(range(COUNT))]  # None of the loader's, nor of its workers by fork.
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **options)
+    assert loader.stats()["verdict"] == "Nothing was loaded yet."
+
+    for _ in range(2):
+        for _ in loader:
+            pass
+
+    stats = loader.stats()
+    assert stats["batches"] == 12
+    # Threads have begun with the next epochs.
+    most = 9 * COUNT if options.get("mode") == "threads" else 2 * COUNT
+    assert 2 * COUNT <= stats["records"] <= most
+    assert stats["size_bytes"] > 100_000
+    assert stats["stages"]["decode"] > 0
+    assert stats["stages"]["check"] > 0
+    assert stats["wait_s"] > 0
+    if options.get("num_workers") and options.get("mode") != "threads":
+        assert 0 < stats["stages"]["handover"] < 600
+    assert all(0 <= seconds < 600 for seconds in stats["stages"].values())
+    assert "MB/s" in stats["verdict"]
+    loader.write_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"wait"} <= {event["name"] for event in events}
+    assert all(event["dur"] >= 0 and event["ph"] == "X" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("stages", "wait_s", "words"),
+    [
+        ({"decode": 5.0, "device": 1.0}, 8.0, ["80%", "83%", "decode", "num_workers"]),
+        ({"decode": 1.0, "device": 9.0}, 8.0, ["90%", "device", "doctor"]),
+        ({"core": 6.0, "check": 2.0}, 8.0, ["75%", "core", "fewer"]),
+        ({"decode": 9.0}, 0.01, ["keeps up"]),
+        ({}, 5.0, ["no stage was measured"]),
+    ],
+)
+def test_the_verdict_names_the_stage_that_takes_the_time(
+    stages: dict[str, float], wait_s: float, words: list[str]
+) -> None:
+    sentence = verdict(stages, wait_s, 2.0, 10**9)
+
+    assert all(word in sentence for word in words)
+    assert sentence.count(".") == 1
+
+
+def test_stages_add_up_over_threads() -> None:
+    stages = Stages()
+    threads = [
+        threading.Thread(target=lambda: [stages.add("read", 0, 10**6) for _ in range(1000)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert stages.sums()["read"] == pytest.approx(4.0)
+    assert len(stages.events()) == 4000
+    assert pickle.loads(pickle.dumps(stages)).sums() == {}
