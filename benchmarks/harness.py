@@ -28,6 +28,10 @@ class Unable(Exception):
     """The machine lacks what a benchmark needs; the message says what and the remedy."""
 
 
+class Lost(Exception):
+    """An arm cannot go on, which is no reason for the others to stop; the message says why."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What a benchmark is told."""
@@ -63,12 +67,22 @@ class Outcome:
 
 
 def interleave(arms: Sequence[Arm], rounds: int) -> dict[str, list[float]]:
-    """Run every arm once a round; the arm that begins is another one each round."""
+    """Run every arm once a round; the arm that begins is another one each round.
+
+    Returns the values of the arms that went through all rounds: who raises `Lost` is left out.
+    """
     values: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for number in range(rounds):
         shift = number % len(arms)
         for arm in [*arms[shift:], *arms[:shift]]:
-            value = arm.run(number)
+            if arm.name not in values:
+                continue
+            try:
+                value = arm.run(number)
+            except Lost as error:
+                print(f"round {number + 1}/{rounds} {arm.name}: {error}", file=sys.stderr)
+                del values[arm.name]
+                continue
             values[arm.name].append(value)
             print(f"round {number + 1}/{rounds} {arm.name}: {value:,.0f}", file=sys.stderr)
     return values

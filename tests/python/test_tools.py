@@ -44,6 +44,39 @@ def test_arms_take_turns_and_another_one_begins_each_round(
     assert values == {"a": [0, 1, 2], "b": [0, 1, 2], "c": [0, 1, 2]}
 
 
+def test_an_arm_that_is_lost_leaves_the_others_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = load("benchmarks/harness.py", monkeypatch)
+
+    def fails_late(number: int) -> float:
+        if number == 1:
+            raise harness.Lost("gone")
+        return 1.0
+
+    arms = [harness.Arm("good", "", float), harness.Arm("lost", "", fails_late)]
+
+    assert harness.interleave(arms, 3) == {"good": [0, 1, 2]}
+
+
+def test_a_loader_that_hangs_is_lost_and_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    processes = load("benchmarks/loader/arms/processes.py", monkeypatch)
+    monkeypatch.setattr(processes, "_LEAVE_S", 0.1)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
+    python.chmod(0o700)
+
+    with pytest.raises(processes.Failed, match="no answer within 2 s"):
+        processes.Process(python, dict(os.environ), ["any"], begin_s=2.0)
+
+    if (pid := tmp_path / "pid").exists() and (text := pid.read_text()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(text), 0)
+
+
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:

@@ -1,8 +1,9 @@
 """One arm of the loader's benchmark: `arm.py ARM WORKLOAD FOLDER WORKERS`.
 
 It answers each line of its input with a line of JSON: `digest` loads an epoch and says of what;
-`go SECONDS RECORDS` loads on for so long, or so many records, whichever is later, after a while
-that empties what was read ahead; `take BATCHES` loads on, and `cold RECORDS` says what that took.
+`go SECONDS RECORDS` loads on for so long, or so many records, whichever is later, but no longer
+than a few seconds, after a while that empties what was read ahead; `take BATCHES` loads on, and
+`cold RECORDS` says what that took.
 """
 
 import json
@@ -21,6 +22,7 @@ from ways import WAYS, Epoch, Task
 from workloads import digest
 
 _DRAIN_S = 0.3
+_WINDOW_S_MAX, _COLD_S_MAX = 4.0, 20.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -78,14 +80,16 @@ def whole_epoch(epoch: Epoch) -> dict[str, Any]:
     return {"records": records, "digest": found}
 
 
-def window(batches: Iterator[Batch], seconds: float, records_min: int) -> dict[str, Any]:
+def window(
+    batches: Iterator[Batch], seconds: float, records_min: int, seconds_max: float
+) -> dict[str, Any]:
     """Load on, and say what it took."""
     records = size = 0
     waits: list[float] = []
     batch: Batch = None
     cpu, began = cpu_seconds(), time.perf_counter()
     end = began
-    while end - began < seconds or records < records_min:
+    while end - began < seconds or (records < records_min and end - began < seconds_max):
         batch = next(batches)
         records += len(batch)
         size += size_of(batch)
@@ -122,12 +126,12 @@ def main() -> None:
         elif command == "take":
             found = {"taken": sum(1 for _ in islice(batches, int(numbers[0])))}
         elif command == "cold":
-            found = window(batches, 0, int(numbers[0]))
+            found = window(batches, 0, int(numbers[0]), _COLD_S_MAX)
         else:
             until = time.perf_counter() + _DRAIN_S
             while time.perf_counter() < until:
                 next(batches)
-            found = window(batches, float(numbers[0]), int(numbers[1]))
+            found = window(batches, float(numbers[0]), int(numbers[1]), _WINDOW_S_MAX)
         print(json.dumps(found), file=answers, flush=True)
     # Some libraries wait at exit for threads that wait for them; others are ended from outside.
     os._exit(0)

@@ -11,23 +11,32 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, Self
 
+import harness
+
 _ARMS = pathlib.Path(__file__).resolve().parent
-_ANSWER_S = 180.0
+_CONVERT_S = 300.0
 _LEAVE_S = 5.0
 
 
-class Failed(Exception):
+class Failed(harness.Lost):
     """An arm cannot do it; the message is the reason."""
 
 
 class Process:
     """An arm that runs until the block is left."""
 
-    def __init__(self, python: pathlib.Path, variables: dict[str, str], *words: object) -> None:
+    def __init__(
+        self,
+        python: pathlib.Path,
+        variables: dict[str, str],
+        words: Sequence[object],
+        *,
+        begin_s: float,
+    ) -> None:
         """Start it; it answers `ready`.
 
         Raises:
-            Failed: it does not start.
+            Failed: it does not start within `begin_s`.
         """
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         # A session of its own: what it starts ends with it.
@@ -41,12 +50,12 @@ class Process:
             start_new_session=True,
         )
         try:
-            self._answer()
+            self._answer(begin_s)
         except Failed:
             self.close()
             raise
 
-    def ask(self, *words: object) -> dict[str, Any]:
+    def ask(self, *words: object, within_s: float) -> dict[str, Any]:
         """Send a command, return the answer.
 
         Raises:
@@ -56,7 +65,7 @@ class Process:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(map(str, words)) + "\n")
             self._process.stdin.flush()
-        return self._answer()
+        return self._answer(within_s)
 
     def close(self) -> None:
         """End it and all that it has started."""
@@ -78,10 +87,10 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, within_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], _ANSWER_S)[0]:
-            raise Failed(f"no answer within {_ANSWER_S:.0f} s")
+        if not select.select([self._process.stdout], [], [], within_s)[0]:
+            raise Failed(f"no answer within {within_s:.0f} s")
         line = self._process.stdout.readline()
         if not line:
             raise Failed(self._reason())
@@ -96,12 +105,16 @@ class Process:
 
 def convert(python: pathlib.Path, variables: dict[str, str], words: Sequence[object]) -> str | None:
     """Write records in a form; return why not, if not."""
-    done = subprocess.run(
-        [str(python), str(_ARMS / "convert.py"), *map(str, words)],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [str(python), str(_ARMS / "convert.py"), *map(str, words)],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=_CONVERT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not written within {_CONVERT_S:.0f} s"
     lines = done.stderr.strip().splitlines()
     return (lines[-1][:200] if lines else str(done.returncode)) if done.returncode else None

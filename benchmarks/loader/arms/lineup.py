@@ -1,0 +1,54 @@
+"""Who there is to compare: the arms of each table, what each does, and what it reads."""
+
+# The arms of each table; of those, who shuffles globally, and who goes through files in turn.
+OURS = ["ours_threads", "ours_workers"]
+ROW_WISE = ["array_record", "array_record_default", "grain", "grain_default"]
+ROW_WISE += ["streaming", "datasets_default", "lance_default"]
+COLUMNS = ["datasets", "lance"]
+SEQUENTIAL = ["streaming_default", "litdata", "webdataset", "webdataset_default", "tfrecord"]
+FOLDER = ["folder", "folder_default"]
+SHUFFLED = {
+    "images": [*FOLDER, *ROW_WISE, *COLUMNS],
+    "tokens": [*ROW_WISE, *COLUMNS],
+    "tabular": [*ROW_WISE, *COLUMNS],
+}
+COLD = [*OURS, "folder", "array_record", "grain", "lance", "datasets", "streaming", "webdataset"]
+COLD += ["litdata", "tfrecord"]
+COST = ["ours_threads", "ours_workers", "folder", "array_record", "grain", "lance", "datasets"]
+COST += ["streaming"]
+WHAT = {
+    "ours_threads": "ffrecord, mode='threads', checksums on",
+    "ours_workers": "ffrecord, worker processes, checksums on",
+    "folder": "torch over a folder of files; one tensor handed over for a batch, prefetch 4",
+    "folder_default": "torch over a folder of files",
+    "memmap": "no peer: torch over rows that NumPy maps, no checks",
+    "array_record": "array-record, group_size 1, no read-ahead, one read for each batch",
+    "array_record_default": "array-record at its defaults",
+    "grain": "grain's MapDataset over array-record, threads",
+    "grain_default": "grain's DataLoader over array-record, processes",
+    "lance": "Lance, one take for each batch, its column in memory",
+    "lance_default": "Lance's SafeLanceDataset",
+    "datasets": "Hugging Face datasets, a batch as an Arrow table",
+    "datasets_default": "Hugging Face datasets at their defaults",
+    "streaming": "mosaicml-streaming, shuffle_algo='naive', which is global",
+    "streaming_default": "mosaicml-streaming, shuffle=True: shards, then a window",
+    "webdataset": "webdataset, shards of 500 shuffled",
+    "webdataset_default": "webdataset, shards of 500 shuffled, then a window of 1000",
+    "litdata": "litdata, shuffle=True: chunks, then within a chunk",
+    "tfrecord": "tfrecord with an index, in order",
+    "fio": "fio, io_uring, O_DIRECT, depth 64, the same sizes at random",
+}
+FORM = {
+    **dict.fromkeys(OURS, "ffr"),
+    **dict.fromkeys(FOLDER, "files"),
+    **dict.fromkeys(["array_record", "grain", "grain_default"], "array_record_1"),
+    **dict.fromkeys(["lance", "lance_default"], "lance"),
+    **dict.fromkeys(["datasets", "datasets_default"], "arrow"),
+    **dict.fromkeys(["streaming", "streaming_default"], "mds"),
+    **dict.fromkeys(["webdataset", "webdataset_default"], "tar"),
+    "memmap": "flat",
+    "array_record_default": "array_record",
+    "litdata": "litdata",
+    "tfrecord": "tfrecord",
+}
+NOT_RUN = {"ffcv": "its source is all that the index has, and needs OpenCV to be compiled"}
