@@ -58,6 +58,15 @@ Error DecodeError(std::span<const std::byte> bytes, std::size_t rank) {
 
 }  // namespace
 
+Intent IntentOf(const PartPlan& plan) {
+  const PartManifest& part = plan.part;
+  Intent intent{part.step, part.attempt, {}};
+  intent.boxes.reserve(part.boxes.size());
+  for (const StoredBox& box : part.boxes)
+    intent.boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
+  return intent;
+}
+
 std::vector<std::byte> EncodeIntent(const Intent& intent) {
   ByteWriter writer;
   writer.Put(intent.step);

@@ -36,6 +36,9 @@ struct PartReport {
   std::vector<WrittenFile> files;
 };
 
+// Of the boxes of a plan.
+Intent IntentOf(const PartPlan& plan);
+
 std::vector<std::byte> EncodeIntent(const Intent& intent);
 Result<Intent> DecodeIntent(std::span<const std::byte> bytes);
 std::vector<std::byte> EncodePartReport(const PartReport& report);

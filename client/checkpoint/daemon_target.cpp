@@ -70,6 +70,12 @@ class DaemonAttempt final : public CheckpointAttempt {
     return written;
   }
 
+  // Every name at a daemon has extents of its own.
+  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
+                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+    return false;
+  }
+
   Result<void> Commit(std::span<const WrittenFile> files) override {
     DatasetManifest manifest;
     for (const WrittenFile& file : files) {

@@ -153,7 +153,25 @@ class FolderAttempt final : public CheckpointAttempt {
       written.push_back({segment.name, {}});
     }
     FFR_TRY(WriteSegmentFiles(folder_, segments, direct_, released));
+    if (!kept_.empty()) FFR_TRY(SyncParentFolder(kept_));
     return written;
+  }
+
+  // A hard link. Where there is none to be had (another file system, too many links, no such
+  // thing here, the step just removed) the bytes are written again.
+  Result<bool> Keep(std::uint64_t step, std::string_view old_name, const StoredSegment& segment,
+                    std::string_view name) override {
+    const fs::path from = run_ / StepName(step) / old_name;
+    const fs::path to = folder_ / name;
+    struct stat status {};
+    if (::lstat(from.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        static_cast<std::uint64_t>(status.st_size) !=
+            LayoutOfSegment(segment.payload_size_bytes).file_size_bytes)
+      return false;
+    FFR_TRY(MakeFolder(to.parent_path()));
+    if (::link(from.c_str(), to.c_str()) != 0) return false;
+    kept_ = to;
+    return true;
   }
 
   Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
@@ -203,6 +221,7 @@ class FolderAttempt final : public CheckpointAttempt {
   UniqueFd lock_;
   bool direct_;
   bool visible_ = false;
+  fs::path kept_;  // The last one; all are in one folder.
 };
 
 // --- Reading -------------------------------------------------------------------------------------

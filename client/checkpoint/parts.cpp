@@ -1,12 +1,12 @@
 #include <charconv>
 #include <iterator>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/ballot.h"
+#include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/random_id.h"
 #include "client/checkpoint/target.h"
@@ -83,26 +83,22 @@ struct CheckpointParts::Impl {
                               std::vector<WrittenFile>& files) const {
     RootManifest root{step, id, {}, {tree.begin(), tree.end()}};
     std::vector<PlannedBox> boxes;
-    std::unordered_set<std::string> keys;
     for (const auto& bytes : parts) {
       Part part = FFR_TRY(DecodePart(bytes));
       if (part.intent.step != step || part.intent.attempt != id)
         return Invalid("rank " + std::to_string(root.parts.size()) + " wrote for another save");
       for (PlannedBox& box : part.intent.boxes) {
         box.rank = static_cast<std::uint32_t>(root.parts.size());
-        keys.insert(box.key);
         boxes.push_back(std::move(box));
       }
       root.parts.push_back(part.report.part);
       std::move(part.report.files.begin(), part.report.files.end(), std::back_inserter(files));
     }
     if (root.parts.empty()) return Invalid("a checkpoint has one part at least");
-    FFR_TRY(CheckBoxes(std::move(boxes)));
+    FFR_TRY(CheckBoxes(boxes));
     const auto references = CheckValues(tree);
     if (!references) return Invalid("the tree to save is malformed: " + references.error().message);
-    for (const std::string_view key : references.value())
-      if (!keys.contains(std::string(key)))
-        return Invalid("the tree refers to tensor " + std::string(key) + ", which no rank saves");
+    FFR_TRY(CheckReferences(references.value(), boxes));
     return root;
   }
 };
@@ -137,12 +133,17 @@ const std::string& CheckpointParts::attempt() const noexcept { return impl_->nam
 
 Result<std::vector<std::byte>> CheckpointParts::Write(std::uint32_t rank,
                                                       std::span<const TensorView> tensors) {
+  std::vector<TensorView> cut;
+  if (impl_->options.incremental) {
+    cut = CutIntoRows(tensors);
+    tensors = cut;
+  }
   PartPlan plan = FFR_TRY(PlanPart(impl_->step, impl_->id, rank, tensors));
-  Intent intent{impl_->step, impl_->id, {}};
-  for (const StoredBox& box : plan.part.boxes)
-    intent.boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, rank});
+  if (impl_->options.incremental)
+    plan = FFR_TRY(PlanDelta(*impl_->attempt, FindBase(*impl_->target, rank), plan, tensors));
+  const auto intent = EncodeIntent(IntentOf(plan));
   const auto report = FFR_TRY(WritePart(*impl_->attempt, plan, tensors, impl_->options.released));
-  return EncodePart(EncodeIntent(intent), EncodePartReport(report));
+  return EncodePart(intent, EncodePartReport(report));
 }
 
 Result<Commit> CheckpointParts::Commit(std::span<const std::vector<std::byte>> parts,

@@ -5,6 +5,9 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "client/checkpoint/random_id.h"
 #include "libffrecord/base/cursor.h"
@@ -61,7 +64,7 @@ class Placer {
       StartSegment();
       offset = NextOffset(box.size_bytes, data);
     }
-    box.segment = static_cast<std::uint32_t>(plan_.segments.size() - 1);
+    box.segment = static_cast<std::uint32_t>(plan_.part.segments.size() - 1);
     box.offset_bytes = offset;
     plan_.segments.back().push_back({offset, tensor});
     plan_.tensor_bytes += box.size_bytes;
@@ -92,6 +95,24 @@ class Placer {
   std::uint64_t end_ = 0;
 };
 
+// Sorts pointers, for a box is large to move.
+void SortByKey(std::vector<StoredBox>& boxes) {
+  const auto before = [](const StoredBox& a, const StoredBox& b) {
+    const int keys = a.key.compare(b.key);
+    return keys != 0 ? keys < 0 : a.offset < b.offset;
+  };
+  if (std::is_sorted(boxes.begin(), boxes.end(), before)) return;
+  std::vector<StoredBox*> order;
+  order.reserve(boxes.size());
+  for (StoredBox& box : boxes) order.push_back(&box);
+  std::sort(order.begin(), order.end(),
+            [&](const StoredBox* a, const StoredBox* b) { return before(*a, *b); });
+  std::vector<StoredBox> sorted;
+  sorted.reserve(boxes.size());
+  for (StoredBox* const box : order) sorted.push_back(std::move(*box));
+  boxes = std::move(sorted);
+}
+
 // --- Boxes -------------------------------------------------------------------------------------
 
 std::uint64_t Volume(std::span<const std::uint64_t> extent) {
@@ -111,38 +132,40 @@ std::string Describe(const PlannedBox& box) {
 }
 
 // A sweep along the first dimension: only boxes that are still open there are compared.
-Result<void> CheckOverlap(std::span<const PlannedBox> boxes) {
+Result<void> CheckOverlap(std::span<const PlannedBox* const> boxes) {
   const auto end_of = [](const PlannedBox& box) {
     return box.shape.empty() ? 1 : box.offset[0] + box.extent[0];
   };
   std::multiset<std::pair<std::uint64_t, const PlannedBox*>> open;
-  for (const PlannedBox& box : boxes) {
+  for (const PlannedBox* const current : boxes) {
+    const PlannedBox& box = *current;
     const std::uint64_t start = box.shape.empty() ? 0 : box.offset[0];
     while (!open.empty() && open.begin()->first <= start) open.erase(open.begin());
     for (const auto& [end, other] : open)
       if (Overlap(*other, box))
         return Invalid(box.key, Describe(*other) + " overlaps " + Describe(box) +
                                     "; each element is to be saved by one rank");
-    open.emplace(end_of(box), &box);
+    open.emplace(end_of(box), current);
   }
   return {};
 }
 
 // The boxes of one tensor, sorted by offset.
-Result<void> CheckTensor(std::span<const PlannedBox> boxes) {
-  const PlannedBox& first = boxes.front();
+Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
+  const PlannedBox& first = *boxes.front();
   std::uint64_t covered = 0;
-  std::vector<PlannedBox> filled;
-  for (const PlannedBox& box : boxes) {
+  std::vector<const PlannedBox*> filled;
+  for (const PlannedBox* const current : boxes) {
+    const PlannedBox& box = *current;
     if (box.dtype != first.dtype || box.shape != first.shape)
       return Invalid(box.key, "rank " + std::to_string(first.rank) + " has " + first.dtype + " " +
                                   Text(first.shape) + ", rank " + std::to_string(box.rank) +
                                   " has " + box.dtype + " " + Text(box.shape));
     const std::uint64_t volume = Volume(box.extent);
     covered += volume;
-    if (volume > 0) filled.push_back(box);
+    if (volume > 0) filled.push_back(current);
   }
-  FFR_TRY(CheckOverlap(filled));
+  if (filled.size() > 1) FFR_TRY(CheckOverlap(filled));
   // Boxes inside the tensor that do not overlap leave no gap if their volumes add up to its own.
   const std::uint64_t whole = Volume(first.shape);
   if (covered != whole)
@@ -155,14 +178,18 @@ Result<void> CheckTensor(std::span<const PlannedBox> boxes) {
 }  // namespace
 
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
-                          std::span<const TensorView> tensors,
-                          std::uint64_t segment_payload_target) {
+                          std::span<const TensorView> tensors, std::uint64_t segment_payload_target,
+                          const KeptBoxes* kept, std::span<const Digest128> contents) {
   PartPlan plan;
   plan.part.step = step;
   plan.part.attempt = attempt;
   plan.part.rank = rank;
   std::vector<StoredBox> boxes;
+  boxes.reserve(tensors.size());
   for (const TensorView& tensor : tensors) boxes.push_back(FFR_TRY(BoxOf(tensor)));
+  plan.part.has_contents = !contents.empty();
+  for (std::size_t i = 0; i < contents.size(); ++i) boxes[i].content = contents[i];
+  if (kept != nullptr) plan.part.segments = kept->segments;
 
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -174,11 +201,18 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return rank_of(a) < rank_of(b); });
   Placer placer(plan, segment_payload_target);
-  for (const std::size_t i : order) placer.Place(i, boxes[i], tensors[i].data.data());
+  for (const std::size_t i : order) {
+    const auto place = kept != nullptr && !kept->places.empty() ? kept->places[i] : std::nullopt;
+    if (!place) {
+      placer.Place(i, boxes[i], tensors[i].data.data());
+      continue;
+    }
+    boxes[i].segment = place->segment;
+    boxes[i].offset_bytes = place->offset_bytes;
+    plan.tensor_bytes += boxes[i].size_bytes;
+  }
 
-  std::sort(boxes.begin(), boxes.end(), [](const StoredBox& a, const StoredBox& b) {
-    return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);
-  });
+  SortByKey(boxes);
   for (std::size_t i = 1; i < boxes.size(); ++i)
     if (boxes[i - 1].key == boxes[i].key && boxes[i - 1].offset == boxes[i].offset)
       return Invalid(boxes[i].key, "given twice at " + Text(boxes[i].offset));
@@ -186,16 +220,35 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
   return plan;
 }
 
-Result<void> CheckBoxes(std::vector<PlannedBox> boxes) {
-  std::sort(boxes.begin(), boxes.end(), [](const PlannedBox& a, const PlannedBox& b) {
-    return std::tie(a.key, a.offset, a.rank) < std::tie(b.key, b.offset, b.rank);
-  });
-  for (std::size_t begin = 0; begin < boxes.size();) {
-    std::size_t end = begin + 1;
-    while (end < boxes.size() && boxes[end].key == boxes[begin].key) ++end;
-    FFR_TRY(CheckTensor(std::span(boxes).subspan(begin, end - begin)));
-    begin = end;
+Result<void> CheckBoxes(std::span<const PlannedBox> boxes) {
+  // One list of boxes for each key, in the order of the keys' first boxes.
+  std::unordered_map<std::string_view, std::size_t> index_of_key;
+  std::vector<std::vector<const PlannedBox*>> tensors;
+  for (const PlannedBox& box : boxes) {
+    const auto [found, is_new] = index_of_key.try_emplace(box.key, tensors.size());
+    if (is_new) tensors.emplace_back();
+    tensors[found->second].push_back(&box);
   }
+  const auto before = [](const PlannedBox* a, const PlannedBox* b) {
+    return std::tie(a->offset, a->rank) < std::tie(b->offset, b->rank);
+  };
+  for (auto& tensor : tensors) {
+    if (!std::is_sorted(tensor.begin(), tensor.end(), before))
+      std::sort(tensor.begin(), tensor.end(), before);
+    FFR_TRY(CheckTensor(tensor));
+  }
+  return {};
+}
+
+Result<void> CheckReferences(std::span<const std::string_view> keys,
+                             std::span<const PlannedBox> boxes) {
+  std::unordered_set<std::string_view> saved;
+  saved.reserve(boxes.size());
+  for (const PlannedBox& box : boxes) saved.insert(box.key);
+  for (const std::string_view key : keys)
+    if (!saved.contains(key))
+      return Error{ErrorCode::kInvalidArgument, "checkpoint: the tree refers to tensor " +
+                                                    std::string(key) + ", which no rank saves"};
   return {};
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/client/checkpoint.h>
@@ -18,12 +21,25 @@ struct Placement {
 };
 
 // What one rank will write: its manifest but for the digests of the segments' tables, and for each
-// segment which tensor lies where, ascending. Pure: no I/O, the same input gives the same plan but
-// for the segments' random ids.
+// segment that is new, which are the last ones of the manifest, which tensor lies where, ascending.
+// Pure: no I/O, the same input gives the same plan but for the segments' random ids.
 struct PartPlan {
   PartManifest part;
   std::vector<std::vector<Placement>> segments;
   std::uint64_t tensor_bytes = 0;
+
+  std::size_t kept_count() const { return part.segments.size() - segments.size(); }
+};
+
+// Segments of an earlier step that the part has as well, and which tensors lie in them.
+struct KeptBoxes {
+  struct Place {
+    std::uint32_t segment;  // Index into `segments`.
+    std::uint64_t offset_bytes;
+  };
+  std::vector<StoredSegment> segments;
+  std::vector<std::uint32_t> segments_before;  // Their indices in the earlier part.
+  std::vector<std::optional<Place>> places;    // One for each tensor, or none at all.
 };
 
 // A new segment begins when the current one would pass this. A larger tensor has one of its own.
@@ -36,10 +52,13 @@ inline constexpr std::uint64_t kCongruentSizeMin = 512 << 10;
 
 // Places tensors of 512 KiB and more as said above, then those of 4 KiB and more at multiples of 4
 // KiB, then packs the small ones at multiples of 64 bytes. Fails with kInvalidArgument if a
-// tensor's key, type, box or size of data is wrong, or if a box is given twice.
+// tensor's key, type, box or size of data is wrong, or if a box is given twice. What is `kept` is
+// not placed. With `contents`, one for each tensor, the part has them.
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
                           std::span<const TensorView> tensors,
-                          std::uint64_t segment_payload_target = kSegmentPayloadTarget);
+                          std::uint64_t segment_payload_target = kSegmentPayloadTarget,
+                          const KeptBoxes* kept = nullptr,
+                          std::span<const Digest128> contents = {});
 
 // A box of one rank, as all ranks come to know it.
 struct PlannedBox {
@@ -54,6 +73,11 @@ struct PlannedBox {
 // Checks that the boxes of each tensor agree in type and shape and cover it once: no overlap, no
 // gap. Sorts; O(n log n) for boxes that do not overlap in their first dimension, which is how
 // tensors are divided in practice. Fails with kInvalidArgument and names key, boxes and ranks.
-Result<void> CheckBoxes(std::vector<PlannedBox> boxes);
+Result<void> CheckBoxes(std::span<const PlannedBox> boxes);
+
+// Checks that each of `keys`, to which a tree refers, is that of one of `boxes`. Fails with
+// kInvalidArgument and names one that is not.
+Result<void> CheckReferences(std::span<const std::string_view> keys,
+                             std::span<const PlannedBox> boxes);
 
 }  // namespace ffrecord::client

@@ -1,11 +1,11 @@
 #include <iterator>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/ballot.h"
+#include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/random_id.h"
 #include "client/checkpoint/target.h"
@@ -21,14 +21,17 @@ namespace {
 class Save {
  public:
   Save(CheckpointTarget& target, std::uint64_t step, std::span<const TensorView> tensors,
-       std::span<const std::byte> tree, CheckpointGroup* group,
-       const std::function<void()>& released)
+       std::span<const std::byte> tree, CheckpointGroup* group, const SaveOptions& options)
       : target_(target),
         step_(step),
         tensors_(tensors),
         tree_(tree),
         group_(group),
-        released_(released) {}
+        options_(options) {
+    if (!options.incremental) return;
+    cut_ = CutIntoRows(tensors);
+    tensors_ = cut_;
+  }
 
   Result<Commit> Run() {
     auto outcome = Rounds();
@@ -61,10 +64,7 @@ class Save {
       tree_keys_ = FFR_TRY(CheckTree());
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));
-    Intent intent{step_, attempt_id_, {}};
-    for (const StoredBox& box : plan_.part.boxes)
-      intent.boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, rank()});
-    return EncodeIntent(intent);
+    return EncodeIntent(IntentOf(plan_));
   }
 
   Result<std::vector<std::string_view>> CheckTree() const {
@@ -77,7 +77,6 @@ class Save {
 
   // All ranks have the same intents, and so come to the same verdict.
   Result<void> Agree(std::span<const std::vector<std::byte>> intents) {
-    std::vector<PlannedBox> boxes;
     for (std::uint32_t from = 0; from < intents.size(); ++from) {
       Intent intent = FFR_TRY(DecodeIntent(intents[from]));
       if (from == 0) {
@@ -90,22 +89,20 @@ class Save {
                          std::to_string(from) + " saves step " + std::to_string(intent.step)};
       for (PlannedBox& box : intent.boxes) {
         box.rank = from;
-        saved_keys_.insert(box.key);
-        boxes.push_back(std::move(box));
+        boxes_.push_back(std::move(box));
       }
     }
-    return CheckBoxes(std::move(boxes));
+    return CheckBoxes(boxes_);
   }
 
   // Round 2: everything of this rank is durable when it says yes.
   Result<std::vector<std::byte>> Write() {
-    for (const std::string_view key : tree_keys_)
-      if (!saved_keys_.contains(std::string(key)))
-        return Error{ErrorCode::kInvalidArgument, "checkpoint: the tree refers to tensor " +
-                                                      std::string(key) + ", which no rank saves"};
+    FFR_TRY(CheckReferences(tree_keys_, std::exchange(boxes_, {})));
     if (!attempt_) attempt_ = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
-    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, released_)));
+    if (options_.incremental)
+      plan_ = FFR_TRY(PlanDelta(*attempt_, FindBase(target_, rank()), plan_, tensors_));
+    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, options_.released)));
   }
 
   // Round 3: the coordinator has all votes, and commits.
@@ -131,13 +128,14 @@ class Save {
   std::span<const TensorView> tensors_;
   std::span<const std::byte> tree_;
   CheckpointGroup* group_;
-  const std::function<void()>& released_;
+  const SaveOptions& options_;
 
+  std::vector<TensorView> cut_;  // For an incremental save.
   AttemptId attempt_id_{};
   std::uint64_t agreed_step_ = 0;
   PartPlan plan_;
   std::vector<std::string_view> tree_keys_;  // The coordinator's.
-  std::unordered_set<std::string> saved_keys_;
+  std::vector<PlannedBox> boxes_;            // Of all ranks, until they are checked.
   std::unique_ptr<CheckpointAttempt> attempt_;
   client::Commit commit_;
 };
@@ -150,7 +148,7 @@ Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
   auto opened = OpenTarget(target, {options.direct, options.session});
   // The others are told, for they wait; a vote with a no in it always fails.
   if (!opened) return Vote(group, std::move(opened).error()).error();
-  return Save(*opened.value(), step, tensors, tree, group, options.released).Run();
+  return Save(*opened.value(), step, tensors, tree, group, options).Run();
 }
 
 }  // namespace ffrecord::client

@@ -1,7 +1,6 @@
 #include "client/checkpoint/step_manifests.h"
 
 #include <string>
-#include <unordered_set>
 
 #include "client/checkpoint/plan.h"
 #include "libffrecord/format/checkpoint_values.h"
@@ -17,6 +16,28 @@ Error Bad(const CommittedStep& files, std::string_view name, const std::string& 
 Error InFile(const CommittedStep& files, std::string_view name, Error error) {
   error.message = files.Describe(name) + ": " + error.message;
   return error;
+}
+
+Result<void> CheckTogether(const CommittedStep& files, const StepManifests& step) {
+  std::vector<PlannedBox> boxes;
+  for (const PartManifest& part : step.parts)
+    for (const StoredBox& box : part.boxes)
+      boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
+  const auto references = FFR_TRY(CheckValues(step.root.tree));
+  for (const auto& checked : {CheckBoxes(boxes), CheckReferences(references, boxes)})
+    if (!checked) return Bad(files, kRootManifestName, checked.error().message);
+  return {};
+}
+
+}  // namespace
+
+Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step) {
+  const auto bytes = FFR_TRY(files.ReadFile(kRootManifestName, kManifestSizeMax));
+  auto root = DecodeRootManifest(bytes);
+  if (!root) return InFile(files, kRootManifestName, std::move(root).error());
+  if (root.value().step != step)
+    return Bad(files, kRootManifestName, "belongs to step " + std::to_string(root.value().step));
+  return root;
 }
 
 Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
@@ -38,36 +59,6 @@ Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootMani
   }
   if (rest != 0) return Bad(files, name, "has fewer bytes than the root lists");
   return part;
-}
-
-Result<void> CheckTogether(const CommittedStep& files, const StepManifests& step) {
-  std::vector<PlannedBox> boxes;
-  std::unordered_set<std::string_view> keys;
-  for (const PartManifest& part : step.parts) {
-    for (const StoredBox& box : part.boxes) {
-      boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
-      keys.insert(box.key);
-    }
-  }
-  if (const auto checked = CheckBoxes(std::move(boxes)); !checked)
-    return Bad(files, kRootManifestName, checked.error().message);
-  const auto references = FFR_TRY(CheckValues(step.root.tree));
-  for (const std::string_view key : references)
-    if (!keys.contains(key))
-      return Bad(files, kRootManifestName,
-                 "its tree refers to tensor " + std::string(key) + ", which no part holds");
-  return {};
-}
-
-}  // namespace
-
-Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step) {
-  const auto bytes = FFR_TRY(files.ReadFile(kRootManifestName, kManifestSizeMax));
-  auto root = DecodeRootManifest(bytes);
-  if (!root) return InFile(files, kRootManifestName, std::move(root).error());
-  if (root.value().step != step)
-    return Bad(files, kRootManifestName, "belongs to step " + std::to_string(root.value().step));
-  return root;
 }
 
 Result<StepManifests> ReadStepManifests(const CommittedStep& files, std::uint64_t step) {

@@ -21,6 +21,8 @@ struct StepManifests {
 // Fails with kCorruption (names the file), kNotFound if a file is missing, kInvalidArgument if a
 // newer version wrote it.
 Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step);
+Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
+                                      std::uint32_t rank);
 Result<StepManifests> ReadStepManifests(const CommittedStep& files, std::uint64_t step);
 
 }  // namespace ffrecord::client

@@ -39,6 +39,12 @@ class CheckpointAttempt {
   virtual Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
                                                        const std::function<void()>& released) = 0;
 
+  // Gives the attempt a segment of the committed `step` as a file of its own called `name`, without
+  // copying; durable after PutSegments(). False if that cannot be: the target does not share files,
+  // or the file is not there in its size.
+  virtual Result<bool> Keep(std::uint64_t step, std::string_view old_name,
+                            const StoredSegment& segment, std::string_view name) = 0;
+
   // Makes `files`, which are all of the attempt's, visible as its step: at once, durably, and only
   // if no other save of that step has been faster (kConflict).
   virtual Result<void> Commit(std::span<const WrittenFile> files) = 0;

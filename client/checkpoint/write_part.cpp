@@ -13,12 +13,13 @@ Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
                              const std::function<void()>& released) {
   PartReport report;
   std::vector<SegmentFile> segments;
-  for (std::uint32_t i = 0; i < plan.segments.size(); ++i)
-    segments.push_back({SegmentName(plan.part.rank, i),
-                        SegmentImage(plan.part.segments[i], plan.segments[i], tensors)});
+  const std::size_t kept = plan.kept_count();
+  for (std::size_t i = 0; i < plan.segments.size(); ++i)
+    segments.push_back({SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
+                        SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors)});
   report.files = FFR_TRY(attempt.PutSegments(segments, released));
-  for (std::uint32_t i = 0; i < segments.size(); ++i)
-    plan.part.segments[i].table_digest = segments[i].image.table_digest();
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    plan.part.segments[kept + i].table_digest = segments[i].image.table_digest();
   const auto manifest = EncodePartManifest(plan.part);
   if (manifest.size() > kManifestSizeMax)
     return Error{ErrorCode::kInvalidArgument,

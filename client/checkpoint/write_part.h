@@ -12,7 +12,7 @@
 
 namespace ffrecord::client {
 
-// Writes all segments of `plan` to `attempt`, then the part's manifest; fills in the digests of
+// Writes all new segments of `plan` to `attempt`, then the part's manifest; fills in the digests of
 // plan.part. Returns what the coordinator needs. `released` as in SaveOptions.
 Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
                              std::span<const TensorView> tensors,

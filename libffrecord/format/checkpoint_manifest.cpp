@@ -16,7 +16,8 @@ constexpr std::array<std::byte, 8> kMagic{std::byte{0x89}, std::byte{0x46}, std:
                                           std::byte{0x43}, std::byte{0x4B}, std::byte{0x0D},
                                           std::byte{0x0A}, std::byte{0x1A}};
 constexpr std::uint16_t kMajor = 1;
-constexpr std::uint16_t kMinor = 0;
+constexpr std::uint16_t kMinorOfRoot = 0;
+constexpr std::uint16_t kMinorWithContents = 1;  // Of a part: digests follow the boxes.
 constexpr std::size_t kSegmentEntrySize = 40;
 constexpr std::size_t kBoxEntrySizeMin = 24;  // Of a 0-d box with an empty key.
 constexpr std::size_t kPartEntrySize = 32;
@@ -31,11 +32,11 @@ Error Bad(Kind kind, std::string_view what) {
   return Error{ErrorCode::kCorruption, std::string(NameOf(kind)) + ": " + std::string(what)};
 }
 
-std::vector<std::byte> Framed(Kind kind, std::span<const std::byte> body) {
+std::vector<std::byte> Framed(Kind kind, std::uint16_t minor, std::span<const std::byte> body) {
   ByteWriter writer;
   writer.PutBytes(kMagic);
   writer.Put(kMajor);
-  writer.Put(kMinor);
+  writer.Put(minor);
   writer.Put(static_cast<std::uint32_t>(kind));
   writer.Put(static_cast<std::uint64_t>(body.size()));
   writer.PutBytes(body);
@@ -45,7 +46,7 @@ std::vector<std::byte> Framed(Kind kind, std::span<const std::byte> body) {
 
 struct Body {
   std::span<const std::byte> bytes;
-  bool may_have_more;  // A newer minor version appends fields.
+  std::uint16_t minor;  // A newer one than is known appends fields.
 };
 
 // The checksum comes before the version, so that a flipped bit is damage and not "too new".
@@ -71,13 +72,13 @@ Result<Body> Unframed(Kind kind, std::span<const std::byte> bytes) {
                  std::string(NameOf(kind)) + ": version " + std::to_string(major) +
                      " was written by a newer ffrecord; this one reads version 1: update it"};
   if (stated_kind != static_cast<std::uint32_t>(kind)) return Bad(kind, "another kind of manifest");
-  return Body{body, minor > kMinor};
+  return Body{body, minor};
 }
 
 Result<void> CheckEnd(Kind kind, const ByteReader& cursor, const Body& body) {
+  const bool may_have_more = body.minor > (kind == Kind::kRoot ? kMinorOfRoot : kMinorWithContents);
   if (!cursor.ok()) return Bad(kind, "ends early");
-  if (cursor.remaining() != 0 && !body.may_have_more)
-    return Bad(kind, "bytes follow the last field");
+  if (cursor.remaining() != 0 && !may_have_more) return Bad(kind, "bytes follow the last field");
   return {};
 }
 
@@ -165,7 +166,9 @@ std::vector<std::byte> EncodePartManifest(const PartManifest& part) {
   }
   body.Put(static_cast<std::uint32_t>(part.boxes.size()));
   for (const StoredBox& box : part.boxes) EncodeBox(body, box);
-  return Framed(Kind::kPart, body.bytes());
+  if (part.has_contents)
+    for (const StoredBox& box : part.boxes) body.PutBytes(box.content);
+  return Framed(Kind::kPart, part.has_contents ? kMinorWithContents : 0, body.bytes());
 }
 
 Result<PartManifest> DecodePartManifest(std::span<const std::byte> bytes) {
@@ -190,6 +193,9 @@ Result<PartManifest> DecodePartManifest(std::span<const std::byte> bytes) {
     if (std::tie(before.key, before.offset) >= std::tie(box.key, box.offset))
       return Bad(Kind::kPart, box.key + ": out of order");
   }
+  part.has_contents = body.minor >= kMinorWithContents;
+  if (part.has_contents)
+    for (StoredBox& box : part.boxes) box.content = TakeId(cursor);
   FFR_TRY(CheckEnd(Kind::kPart, cursor, body));
   return part;
 }
@@ -206,7 +212,7 @@ std::vector<std::byte> EncodeRootManifest(const RootManifest& root) {
   }
   body.Put(static_cast<std::uint32_t>(root.tree.size()));
   body.PutBytes(root.tree);
-  return Framed(Kind::kRoot, body.bytes());
+  return Framed(Kind::kRoot, kMinorOfRoot, body.bytes());
 }
 
 Result<RootManifest> DecodeRootManifest(std::span<const std::byte> bytes) {

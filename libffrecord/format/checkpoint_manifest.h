@@ -33,6 +33,7 @@ struct StoredBox {
   std::uint32_t segment = 0;          // Index into the part's segments.
   std::uint64_t offset_bytes = 0;     // In the segment.
   std::uint64_t size_bytes = 0;       // Product of extent and element size.
+  Digest128 content{};                // XXH3-128 of the bytes, if the part has_contents.
 
   bool operator==(const StoredBox&) const = default;
 };
@@ -45,13 +46,15 @@ struct StoredSegment {
   bool operator==(const StoredSegment&) const = default;
 };
 
-// One rank's share. Boxes ascend by (key, offset); no two are equal in both.
+// One rank's share. Boxes ascend by (key, offset); no two are equal in both. A part that
+// has_contents is of minor version 1.
 struct PartManifest {
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::uint32_t rank = 0;
   std::vector<StoredSegment> segments;
   std::vector<StoredBox> boxes;
+  bool has_contents = false;
 
   bool operator==(const PartManifest&) const = default;
 };

@@ -9,6 +9,8 @@ import numpy.typing as npt
 __version__: str
 
 _BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
+_Numbers = tuple[int, ...]
+_Box = tuple[str, str, _Numbers, _Numbers, _Numbers, int, int, bool]
 
 @final
 class Schema:
@@ -253,16 +255,18 @@ class CheckpointParts:
     """A checkpoint whose ranks talk by means of their own."""
 
     def __init__(
-        self, target: str, step: int, attempt: str | None, direct: bool, timeout_s: float
+        self,
+        target: str,
+        step: int,
+        attempt: str | None,
+        direct: bool,
+        timeout_s: float,
+        incremental: bool,
     ) -> None:
         """Without an attempt: the coordinator's, who begins one."""
     @property
     def attempt(self) -> str: ...
-    def write(
-        self,
-        rank: int,
-        boxes: list[tuple[str, str, list[int], list[int], list[int], int, int, bool]],
-    ) -> bytes:
+    def write(self, rank: int, boxes: list[_Box]) -> bytes:
         """What the coordinator needs; boxes as in save_checkpoint."""
     def commit(self, parts: list[bytes], tree: bytes) -> tuple[int, str, int]: ...
 
@@ -293,12 +297,13 @@ class CheckpointReader:
 def save_checkpoint(
     target: str,
     step: int,
-    boxes: list[tuple[str, str, list[int], list[int], list[int], int, int, bool]],
+    boxes: list[_Box],
     tree: bytes,
     group: object,
     released: Callable[[], object] | None,
     direct: bool,
     timeout_s: float,
+    incremental: bool,
 ) -> tuple[int, str, int]:
     """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable."""
 

@@ -95,9 +95,9 @@ std::vector<client::TensorView> TensorsOf(const std::vector<Box>& boxes) {
 
 // Without an attempt, the coordinator's.
 CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
-                          const std::optional<std::string>& attempt, bool direct,
-                          double timeout_s) {
-  const client::SaveOptions options{direct, SessionOf(timeout_s), {}};
+                          const std::optional<std::string>& attempt, bool direct, double timeout_s,
+                          bool incremental) {
+  const client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}};
   return ValueOrRaise(WithoutGil([&] {
     return attempt ? CheckpointParts::Join(target, step, *attempt, options)
                    : CheckpointParts::Begin(target, step, options);
@@ -126,12 +126,12 @@ py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& wr
 
 py::tuple Save(const std::string& target, std::uint64_t step, const std::vector<Box>& boxes,
                const py::bytes& tree, const py::object& group, const py::object& released,
-               bool direct, double timeout_s) {
+               bool direct, double timeout_s, bool incremental) {
   const auto tensors = TensorsOf(boxes);
   const std::string_view tree_view = tree;
   std::optional<PyGroup> ranks;
   if (!group.is_none()) ranks.emplace(group);
-  client::SaveOptions options{direct, SessionOf(timeout_s), {}};
+  client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}};
   if (!released.is_none())
     options.released = [&released] {
       const py::gil_scoped_acquire acquire;
@@ -244,13 +244,13 @@ void BindCheckpoint(py::module_& module) {
       });
   py::class_<CheckpointParts>(module, "CheckpointParts", py::is_final())
       .def(py::init(&OpenParts), py::arg("target"), py::arg("step"), py::arg("attempt"),
-           py::arg("direct"), py::arg("timeout_s"))
+           py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"))
       .def_property_readonly("attempt", &CheckpointParts::attempt)
       .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
   module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
              py::arg("tree"), py::arg("group"), py::arg("released"), py::arg("direct"),
-             py::arg("timeout_s"));
+             py::arg("timeout_s"), py::arg("incremental"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
              py::arg("timeout_s"));

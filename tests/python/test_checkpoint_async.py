@@ -21,7 +21,7 @@ import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint import background
 from ffrecord.checkpoint.background import Background
 from ffrecord.checkpoint.saving import Order, flatten
-from test_checkpoint import ThreadRank, ThreadRanks, same
+from thread_ranks import ThreadRank, ThreadRanks, same
 
 
 class Gate:
@@ -224,7 +224,35 @@ def waits_for_tensors(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not threading.Event.wait.__code__:
         frame = frame.f_back
     caller = None if frame is None else frame.f_back
-    return caller is not None and caller.f_code is background._wait.__code__
+    return caller is not None and caller.f_code is background._hand_over.__code__
+
+
+@pytest.mark.parametrize("is_handed_over", [False, True])
+def test_an_interrupt_at_the_handing_over_waits_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_handed_over: bool
+) -> None:
+    saver = Background()
+    submit = saver._threads.submit
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(work: Any) -> None:  # noqa: ANN401 (a function)
+        if is_handed_over:
+            submit(work)
+        if interrupts:
+            raise interrupts.pop()
+        submit(work)
+
+    monkeypatch.setattr(saver._threads, "submit", interrupted)
+    values = np.arange(500_000)
+    order = Order(tmp_path, 1, "rank0", True, 30.0)
+    with pytest.raises(KeyboardInterrupt):
+        saver.start(order, lambda: flatten(order, {"w": values}, 0, 1), None, 0, "wait")
+    values[:] = -1
+
+    assert saver._last is not None
+    assert saver._last.result(60).step == 1
+    loaded: Any = ckpt.load(tmp_path)
+    assert np.array_equal(loaded["w"], np.arange(500_000))
 
 
 def test_an_interrupt_waits_until_the_tensors_are_free(tmp_path: Path) -> None:

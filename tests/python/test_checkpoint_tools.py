@@ -186,6 +186,10 @@ def test_the_commands_list_check_compare_and_move(tmp_path: Path) -> None:
     content = bytearray(segment.read_bytes())
     content[9] ^= 1
     segment.write_bytes(content)
+    prune = ["ffrecord", "checkpoint", "prune", tmp_path / "new", "--keep-last", "1"]
+    cli.ok("ffrecord", "checkpoint", "import", out, tmp_path / "new", "--step", "6")
+    assert cli.run(*prune).returncode == 130  # Nobody is there to say yes.
+    assert json.loads(cli.ok(*prune, "--yes", "--json")) == {"removed": [5]}
     done = cli.run("ffrecord", "checkpoint", "verify", run)
     assert done.returncode == 3 and "offset 0 fails" in done.stdout
     assert cli.run("ffrecord", "checkpoint", "verify", run, "--step", "9").returncode == 4

@@ -4,6 +4,7 @@ Method: tensors of every type; a model, optimizer and scheduler trained on after
 never interrupted; torch.distributed ranks that are processes.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ffrecord.checkpoint as ckpt  # noqa: E402 (after the skip)
+from ffrecord.checkpoint.background import Background  # noqa: E402
+from ffrecord.checkpoint.saving import Order, flatten  # noqa: E402
+from ffrecord.checkpoint.staging import Arena  # noqa: E402
 from ffrecord.torch.checkpoint import Group  # noqa: E402
 from ranks import run_ranks  # noqa: E402
 
@@ -48,6 +52,36 @@ def test_every_dtype_is_filled_in_place(tmp_path: Path) -> None:
         assert into[dtype].dtype == tensor.dtype
         assert bits(into[dtype]) == bits(tensor), dtype
         assert into[dtype].data_ptr() == addresses[dtype]
+
+
+class Meddler:
+    """An arena during whose copy somebody changes what is copied."""
+
+    def __init__(self, arena: Any, meddle: Callable[[], object]) -> None:  # noqa: ANN401
+        self.arena, self.meddle, self.address = arena, meddle, arena.address
+
+    def copy(self, jobs: list[tuple[int, int, int]]) -> None:
+        """As the arena does."""
+        self.arena.copy(jobs)
+        self.meddle()
+
+
+def test_a_tensor_that_changes_while_it_is_staged_fails_the_save(tmp_path: Path) -> None:
+    quiet, torn = torch.zeros(1000), torch.zeros(1000)
+    saver = Background()
+    saver._arena = arena = Arena(1 << 20)
+    order = Order(tmp_path, 1, "rank0", True, 30.0)
+    state = {"quiet": quiet, "below": {"torn": torn}}
+
+    arena._arena = Meddler(arena._arena, lambda: torn.add_(1))
+    pending = saver.start(order, lambda: flatten(order, state, 0, 1), None, 1 << 20, "wait")
+
+    with pytest.raises(ckpt.TornStageError, match="below/torn"):
+        pending.result(60)
+    assert ckpt.list(tmp_path) == []
+    arena._arena.meddle = lambda: None
+    pending = saver.start(order, lambda: flatten(order, state, 0, 1), None, 1 << 20, "wait")
+    assert pending.result(60).step == 1
 
 
 def test_without_a_state_arrays_are_numpy_where_numpy_has_the_type(tmp_path: Path) -> None:

@@ -19,16 +19,17 @@ from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, process_background
+from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.difference import Difference, diff
 from ffrecord.checkpoint.loading import OnCorrupt, load
-from ffrecord.checkpoint.ranks import Box, Group, PeerError
+from ffrecord.checkpoint.ranks import Box, Group, PeerError, box_of
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
 from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
-from ffrecord.checkpoint.tensors import Memory, memory_of
+from ffrecord.checkpoint.tensors import Memory, memory_of, plain_address
 from ffrecord.errors import CorruptionError
 
 __all__ = [
@@ -69,6 +70,7 @@ def save(
     group: Group | None = None,
     replicated: Replicated = "rank0",
     direct: bool = True,
+    incremental: bool = False,
     timeout_s: float = 30.0,
 ) -> Commit:
     """Save one checkpoint; it is committed when this returns, on every rank alike.
@@ -84,6 +86,9 @@ def save(
         replicated: who saves what all ranks have: rank 0, or each rank a share, which needs the
             replicas to be equal.
         direct: write past the page cache where the file system allows it.
+        incremental: write only what has changed since the newest checkpoint of the target, and
+            share the files of the rest with it. Costs one more hash of every byte. Every checkpoint
+            stays whole by itself; at a daemon all is written.
         timeout_s: for each call to a daemon.
 
     Raises:
@@ -94,15 +99,19 @@ def save(
         PeerError: another rank failed before anything was written.
     """
     rank, size = (0, 1) if group is None else (group.rank, group.size)
-    order = Order(target, step, replicated, direct, timeout_s)
-    memories: _list[Memory] = []  # Keep what was copied.
+    order = Order(target, step, replicated, direct, timeout_s, incremental)
+    copies: _list[Memory] = []  # Of what is not contiguous on the CPU.
     boxes: _list[Box] = []
 
     def prepare() -> dict[str, object]:
         flat = flatten(order, state, rank, size)
-        for share in flat.shares:
-            memories.append(memory_of(share.leaf.data))
-            boxes.append(share.box(memories[-1].address + share.skip_bytes, False))
+        with without_collector():
+            for leaf in flat.shares:
+                address = plain_address(leaf.data)
+                if address is None:
+                    copies.append(memory_of(leaf.data))
+                    address = copies[-1].address
+                boxes.append(box_of(leaf, address + leaf.skip_bytes, False))
         return flat.words
 
     return commit(order, group, prepare, boxes)
@@ -116,6 +125,7 @@ def async_save(
     group: Group | None = None,
     replicated: Replicated = "rank0",
     direct: bool = True,
+    incremental: bool = False,
     timeout_s: float = 30.0,
     stage_bytes_max: int = 512 << 20,
     on_busy: OnBusy = "wait",
@@ -128,13 +138,14 @@ def async_save(
     before the last has ended. In a forked child it goes on in the parent alone.
 
     Args:
-        target: as for `save`, and so for `step`, `state`, `replicated`, `direct`, `timeout_s`.
+        target: as for `save`, and so for `state`, `direct`, `incremental` and the like.
         step: the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together. They talk on a thread of their own: a group with a
             method `background` gives another group for that, called by all ranks alike.
         replicated: who saves what all ranks have.
         direct: write past the page cache where the file system allows it.
+        incremental: write only what has changed since the newest checkpoint.
         timeout_s: for each call to a daemon.
         stage_bytes_max: for the copies of this rank, in bytes.
         on_busy: while the save before goes on, wait for it, or fail with BusyError, on all ranks.
@@ -147,7 +158,7 @@ def async_save(
     if stage_bytes_max < 0:
         raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
     rank, size = (0, 1) if group is None else (group.rank, group.size)
-    order = Order(target, step, replicated, direct, timeout_s)
+    order = Order(target, step, replicated, direct, timeout_s, incremental)
     apart = getattr(group, "background", None)
     ranks: Group | None = group if apart is None else apart()
     return process_background().start(
@@ -196,14 +207,34 @@ def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
     _ffrecord.remove_checkpoint(os.fspath(target), step, timeout_s)
 
 
-def prune(target: Target, *, keep_last: int, timeout_s: float = 30.0) -> _list[Commit]:
-    """Remove all but the newest `keep_last` checkpoints; returns those removed.
+def prune(
+    target: Target,
+    *,
+    keep_last: int,
+    keep_every: int | None = None,
+    dry_run: bool = False,
+    timeout_s: float = 30.0,
+) -> _list[Commit]:
+    """Remove old checkpoints; returns those removed.
 
     Damaged checkpoints neither count nor go. Call it on one rank.
+
+    Args:
+        target: as for `save`.
+        keep_last: how many of the newest stay, 1 or more.
+        keep_every: steps that this divides stay as well.
+        dry_run: remove nothing, and return what would go.
+        timeout_s: for each call to a daemon.
     """
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}, must be at least 1")
-    removed = list(target, timeout_s=timeout_s)[:-keep_last]
-    for each in removed:
+    if keep_every is not None and keep_every < 1:
+        raise ValueError(f"keep_every is {keep_every}, must be at least 1")
+    removed = [
+        commit
+        for commit in list(target, timeout_s=timeout_s)[:-keep_last]
+        if keep_every is None or commit.step % keep_every != 0
+    ]
+    for each in [] if dry_run else removed:
         remove(target, each.step, timeout_s=timeout_s)
     return removed

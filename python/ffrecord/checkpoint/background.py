@@ -109,7 +109,11 @@ class Background:
                 raise failure
             return words
 
+        once = threading.Lock()
+
         def work() -> None:
+            if not once.acquire(blocking=False):
+                return  # Handed over twice, for nobody knew whether the first time was one.
             try:
                 made = saving.commit(order, group, say, staged.boxes, released.set)
             except BaseException as error:
@@ -119,12 +123,13 @@ class Background:
             finally:
                 released.set()
 
-        if not isinstance(failure, BusyError):
-            self._last = pending
+        def hand_over() -> None:
+            self._threads.submit(work)
+            if not isinstance(failure, BusyError):
+                self._last = pending
+
         pending.staged_bytes = staged.staged_bytes
-        self._threads.submit(work)
-        if staged.left_bytes:
-            _wait(released)
+        _hand_over(hand_over, released if staged.left_bytes else None)
         pending.stall_s = time.monotonic() - began
         return pending
 
@@ -145,12 +150,17 @@ def _ended(pending: PendingSave) -> None:
     concurrent.futures.wait([pending._future])
 
 
-def _wait(released: threading.Event) -> None:
+def _hand_over(hand_over: Callable[[], None], released: threading.Event | None) -> None:
     """An interrupt has to wait as well: the caller may change tensors that are still being read."""
     interrupt: KeyboardInterrupt | None = None
-    while not released.is_set():
+    handed_over = False
+    while not handed_over or (released is not None and not released.is_set()):
         try:
-            released.wait()
+            if not handed_over:
+                hand_over()
+                handed_over = True
+            if released is not None:
+                released.wait()
         except KeyboardInterrupt as error:
             interrupt = error
     if interrupt is not None:

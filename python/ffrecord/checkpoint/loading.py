@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.ranks import Group, PeerError, together
 from ffrecord.checkpoint.restore import Restorer
 from ffrecord.checkpoint.saving import Target
@@ -24,6 +25,7 @@ def load(
     elastic: bool = False,
     group: Group | None = None,
     on_corrupt: OnCorrupt = "raise",
+    as_torch: bool = False,
     timeout_s: float = 30.0,
 ) -> object:
     """Load a checkpoint, whatever number of ranks saved it.
@@ -41,6 +43,7 @@ def load(
         group: the ranks that load together: all load the same step, and each its `PerRank` values.
         on_corrupt: with "latest", what to do if bytes of that checkpoint fail a check: raise, or
             load the one before it on all ranks, with a warning that says what was wrong.
+        as_torch: without a state, make torch tensors of what were some, if torch is imported.
         timeout_s: for each call to a daemon.
 
     Returns:
@@ -59,7 +62,7 @@ def load(
     loader.open(None if step == "latest" else step)
     while True:
         restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
-        damage = loader.fill(restorer, state, strict)
+        damage = loader.fill(restorer, state, strict, as_torch)
         if not any(damage):
             return loader.filled
         before = None if step != "latest" else loader.step_before()
@@ -94,12 +97,16 @@ class _Loader:
         for message in self.reader.skipped:
             warnings.warn(f"passed over a damaged checkpoint: {message}", stacklevel=4)
 
-    def fill(self, restorer: Restorer, state: object, strict: bool) -> list[str]:
+    def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
         """What is damaged, of each rank; empty where all is well."""
 
+        @without_collector()
         def plan() -> None:
             tree = decode(self.reader.tree)
-            self.filled = restorer.fresh(tree) if state is None else restorer.into(state, tree)
+            if state is None:
+                self.filled = restorer.fresh(tree, as_torch=as_torch)
+            else:
+                self.filled = restorer.into(state, tree)
             restorer.check(strict)
 
         for work in (_told(plan), _told(restorer.read)):

@@ -1,12 +1,10 @@
 """What ranks say to each other around a save or a load, and who saves what."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ffrecord.checkpoint.state import Leaf
-from ffrecord.checkpoint.tensors import ITEM_SIZES, describe
 from ffrecord.checkpoint.values import decode, encode
 
 # Smaller replicated tensors are not cut into rows but go whole to one rank.
@@ -14,34 +12,16 @@ SPLIT_SIZE_MIN_BYTES = 1 << 20
 
 # Box of a tensor for the extension: key, dtype, shape, offset, extent, address, size in bytes, and
 # whether nobody changes its bytes until the save has ended.
-Box = tuple[str, str, list[int], list[int], list[int], int, int, bool]
+Numbers = tuple[int, ...]
+Box = tuple[str, str, Numbers, Numbers, Numbers, int, int, bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """What one rank saves of a leaf: all of it, or some of its rows.
-
-    Attributes:
-        leaf: whose bytes they are.
-        dtype: of its elements.
-        offset: of the box in the whole tensor.
-        extent: of the box.
-        skip_bytes: where the box begins in the leaf's own bytes.
-        size_bytes: of the box.
-    """
-
-    leaf: Leaf
-    dtype: str
-    offset: list[int]
-    extent: list[int]
-    skip_bytes: int
-    size_bytes: int
-
-    def box(self, address: int, is_stable: bool) -> Box:
-        """For the extension; its first byte is at `address`."""
-        shape = list(self.leaf.shape)
-        size = self.size_bytes
-        return self.leaf.key, self.dtype, shape, self.offset, self.extent, address, size, is_stable
+def box_of(leaf: Leaf, address: int, is_stable: bool) -> Box:
+    """A leaf for the extension; its first byte is at `address`."""
+    return (
+        leaf.key, leaf.dtype, leaf.shape, leaf.offset, leaf.extent, address, leaf.size_bytes,
+        is_stable,
+    )  # fmt: skip
 
 
 class Group(Protocol):
@@ -86,33 +66,33 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
     return [answer for _, answer in answers]
 
 
-def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Share]:
+def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Leaf]:
     """What this rank saves: its own leaves, and its share of what all ranks have.
 
     Every rank computes the same shares. Without `split`, rank 0 has all of what is shared.
     """
+    if not split:
+        return [leaf for leaf in leaves if leaf.is_own or rank == 0]
     shares = []
     load = [0] * size
     for leaf in leaves:
-        dtype, own_shape = describe(leaf.data)
-        shape = list(leaf.shape)
-        zeros = [0] * len(shape)
-        size_bytes = math.prod(own_shape) * ITEM_SIZES[dtype]
+        shape, size_bytes = leaf.shape, leaf.size_bytes
         if leaf.is_own:
-            offset = list(leaf.offset)
-            shares.append(Share(leaf, dtype, offset, list(own_shape), 0, size_bytes))
-        elif not split:
-            if rank == 0:
-                shares.append(Share(leaf, dtype, zeros, shape, 0, size_bytes))
+            shares.append(leaf)
         elif size_bytes >= SPLIT_SIZE_MIN_BYTES and shape[0] >= size:
             begin, end = shape[0] * rank // size, shape[0] * (rank + 1) // size
             row_size = size_bytes // shape[0]
-            offset, extent = [begin, *zeros[1:]], [end - begin, *shape[1:]]
-            rows_size = (end - begin) * row_size
-            shares.append(Share(leaf, dtype, offset, extent, begin * row_size, rows_size))
+            rows = dataclasses.replace(
+                leaf,
+                offset=(begin, *leaf.offset[1:]),
+                extent=(end - begin, *shape[1:]),
+                skip_bytes=begin * row_size,
+                size_bytes=(end - begin) * row_size,
+            )
+            shares.append(rows)
         else:
             owner = min(range(size), key=lambda each: (load[each], each))
             load[owner] += size_bytes
             if owner == rank:
-                shares.append(Share(leaf, dtype, zeros, shape, 0, size_bytes))
+                shares.append(leaf)
     return shares

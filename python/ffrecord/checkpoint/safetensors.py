@@ -224,15 +224,17 @@ def import_safetensors(
                 raise CorruptionError(f"{os.fspath(path)}: became shorter while it was read")
             key = join(join("", prefix), name) if prefix else join("", name)
             tree[name] = TensorRef(Kind.ARRAY, key)
-            zeros = [0] * len(shape)
-            boxes.append((key, dtype, shape, zeros, shape, data.ctypes.data, data.nbytes, True))
+            extent, zeros = tuple(shape), (0,) * len(shape)
+            boxes.append((key, dtype, extent, zeros, extent, data.ctypes.data, data.nbytes, True))
             owners.append(data)
     if metadata:
         tree[_METADATA] = metadata
     whole: object = {prefix: tree} if prefix else tree
     where = os.fspath(target)
     return Commit(
-        *_ffrecord.save_checkpoint(where, step, boxes, encode(whole), None, None, True, timeout_s)
+        *_ffrecord.save_checkpoint(
+            where, step, boxes, encode(whole), None, None, True, timeout_s, False
+        )
     )
 
 

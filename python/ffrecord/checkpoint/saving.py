@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.ranks import Box, Group, Share, shares_of_rank, together
-from ffrecord.checkpoint.state import Flattener, fill_ranks
+from ffrecord.checkpoint.collector import without_collector
+from ffrecord.checkpoint.ranks import Box, Group, shares_of_rank, together
+from ffrecord.checkpoint.state import Flattener, Leaf, fill_ranks
 from ffrecord.checkpoint.values import decode, encode
 
 Target = str | os.PathLike[str]
@@ -39,6 +40,7 @@ class Order:
     replicated: Replicated
     direct: bool
     timeout_s: float
+    incremental: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +48,10 @@ class Flat:
     """A state taken apart: small values encoded, so later changes to it do not matter."""
 
     words: dict[str, object]  # For the other ranks.
-    shares: list[Share]  # What this rank writes.
+    shares: list[Leaf]  # What this rank writes.
 
 
+@without_collector()
 def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
     """Takes a state apart, without a word to the other ranks.
 
@@ -63,14 +66,27 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
     flattener = Flattener(rank)
     tree = flattener.value(state)
-    shared = sorted((leaf.key, leaf.shape) for leaf in flattener.leaves if not leaf.is_own)
-    digest = hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
+    digest = _digest(flattener.leaves) if size > 1 else b""
     words: dict[str, object] = {
         "tree": encode(tree if rank == 0 else None),
         "own": encode(flattener.own_trees),
         "shared": (digest, len(flattener.own_trees)),
     }
     return Flat(words, shares_of_rank(flattener.leaves, rank, size, replicated == "split"))
+
+
+def _digest(leaves: Sequence[Leaf]) -> bytes:
+    """Of what all ranks have: they must have the same."""
+    shared = sorted((leaf.key, leaf.shape) for leaf in leaves if not leaf.is_own)
+    return hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
+
+
+def _tree(answers: Sequence[Any]) -> bytes:
+    """Rank 0's, with the values in it that are each rank's own."""
+    tree: bytes = answers[0]["tree"]
+    if answers[0]["shared"][1] == 0:
+        return tree
+    return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
 
 
 def commit(
@@ -96,18 +112,17 @@ def commit(
                 f"the tensors of rank {other} are not those of rank 0; what only some ranks have "
                 "is a Shard or PerRank"
             )
-    trees: list[Any] = [decode(answer["own"]) for answer in answers]
-    tree = fill_ranks(decode(answers[0]["tree"]), trees)
     rank = 0 if group is None else group.rank
     return Commit(
         *_ffrecord.save_checkpoint(
             os.fspath(order.target),
             order.step,
             list(boxes),
-            encode(tree) if rank == 0 else b"",
+            _tree(answers) if rank == 0 else b"",
             group,
             released,
             order.direct,
             order.timeout_s,
+            order.incremental,
         )
     )

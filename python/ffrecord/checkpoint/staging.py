@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.ranks import Box, Share
+from ffrecord.checkpoint.collector import without_collector
+from ffrecord.checkpoint.ranks import Box, box_of
+from ffrecord.checkpoint.state import Leaf
 from ffrecord.checkpoint.tensors import (
     as_array,
     describe,
-    is_plain,
     kind_of,
     memory_of,
+    plain_address,
     torch_if_imported,
 )
 from ffrecord.checkpoint.values import Kind
@@ -47,7 +49,8 @@ class Arena:
         self.size_bytes = size_bytes
         self._arena = _ffrecord.StagingArena(size_bytes)
 
-    def stage(self, shares: list[Share]) -> Staged:
+    @without_collector()
+    def stage(self, shares: list[Leaf]) -> Staged:
         """Copies as many shares as there is room for, the smallest first.
 
         What is not on the CPU or not contiguous is always copied, beyond the arena if it is full.
@@ -60,24 +63,24 @@ class Arena:
         places: dict[int, tuple[int, bool]] = {}  # Share -> address, and whether it is a copy.
         owners: list[object] = [self]
         moves: list[Callable[[], None]] = []
-        versions = [_version_of(share.leaf.data) for share in shares]
+        versions = _versions_of(shares)
         for index in sorted(range(len(shares)), key=lambda i: shares[i].size_bytes):
             share = shares[index]
-            data = share.leaf.data
-            plain = is_plain(data)
-            address = memory_of(data).address + share.skip_bytes if plain else 0
+            data = share.data
+            own = plain_address(data)
+            address = 0 if own is None else own + share.skip_bytes
             # As far from a page's beginning as its original, so that it is stored, and later read
             # into its original, without another copy.
             alignment = _PAGE if share.size_bytes >= _CONGRUENT_SIZE_MIN else _SMALL
             begin = used + (address - used) % alignment
             if begin + share.size_bytes <= self.size_bytes:
                 used = begin + share.size_bytes
-                if plain:
+                if own is not None:
                     jobs.append((address, share.size_bytes, begin))
                 else:
                     moves.append(self._mover(share, begin))
                 places[index] = (self._arena.address + begin, True)
-            elif plain:
+            elif own is not None:
                 left_bytes += share.size_bytes
                 owners.append(data)
                 places[index] = (address, False)
@@ -88,15 +91,15 @@ class Arena:
         self._arena.copy(jobs)
         for move in moves:
             move()
-        for share, version in zip(shares, versions, strict=True):
-            if _version_of(share.leaf.data) != version:
-                raise TornStageError(f"{share.leaf.key} was changed while it was being copied")
-        boxes = [share.box(*places[index]) for index, share in enumerate(shares)]
+        for share, before, now in zip(shares, versions, _versions_of(shares), strict=True):
+            if before != now:
+                raise TornStageError(f"{share.key} was changed while it was being copied")
+        boxes = [box_of(share, *places[index]) for index, share in enumerate(shares)]
         return Staged(boxes, owners, used, left_bytes)
 
-    def _mover(self, share: Share, begin: int) -> Callable[[], None]:
+    def _mover(self, share: Leaf, begin: int) -> Callable[[], None]:
         """Copies a tensor that is strided or on a device to its place."""
-        data: Any = share.leaf.data
+        data: Any = share.data
         dtype, shape = describe(data)
         rows = slice(None)
         if shape and share.extent[0] != shape[0]:
@@ -122,9 +125,15 @@ class Arena:
         return np.frombuffer(memoryview(memory).cast("B"), dtype=np.uint8)
 
 
-def _version_of(data: object) -> int:
-    """Counts the changes of a torch tensor; 0 where nobody counts."""
-    if kind_of(data) is not Kind.TORCH:
-        return 0
-    tensor: Any = data
-    return 0 if tensor.is_inference() else int(tensor._version)
+def _versions_of(shares: list[Leaf]) -> list[int]:
+    """Counts the changes of torch tensors; 0 where nobody counts."""
+    torch = torch_if_imported()
+    if torch is None:
+        return [0] * len(shares)
+    tensors: list[Any] = [share.data for share in shares]
+    return [
+        int(tensor._version)
+        if isinstance(tensor, torch.Tensor) and not tensor.is_inference()
+        else 0
+        for tensor in tensors
+    ]

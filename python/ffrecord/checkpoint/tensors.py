@@ -52,7 +52,7 @@ def torch_if_imported() -> Any:  # noqa: ANN401 (a module that may not be there)
 
 def kind_of(value: object) -> Kind | None:
     """What kind of tensor `value` is; None if it is none."""
-    torch = torch_if_imported()
+    torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return Kind.TORCH
     if isinstance(value, np.generic):
@@ -62,13 +62,17 @@ def kind_of(value: object) -> Kind | None:
     return None
 
 
-def describe(value: object) -> tuple[str, tuple[int, ...]]:
-    """Name of the element type, and shape.
+# Names of torch's element types, as they are met.
+_torch_names: dict[object, str] = {}
+
+
+def describe(value: object, kind: Kind | None = None) -> tuple[str, tuple[int, ...]]:
+    """Name of the element type, and shape; `kind` if it is known.
 
     Raises:
         TypeError: elements of that type, or a tensor of that form, cannot be saved as bytes.
     """
-    if kind_of(value) is Kind.TORCH:
+    if (kind_of(value) if kind is None else kind) is Kind.TORCH:
         return _describe_torch(value)
     array = as_array(value)
     name = array.dtype.name
@@ -78,14 +82,19 @@ def describe(value: object) -> tuple[str, tuple[int, ...]]:
 
 
 def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401 (torch.Tensor)
-    torch = torch_if_imported()
-    if hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards"):
+    torch: Any = sys.modules["torch"]
+    if type(tensor) is not torch.Tensor and (
+        hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards")
+    ):
         raise TypeError(f"{type(tensor).__name__} is distributed: give this rank's Shard of it")
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise TypeError(f"a {tensor.layout} {tensor.device.type} tensor has no plain bytes")
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in ITEM_SIZES:
-        raise TypeError(f"elements of type {tensor.dtype} cannot be saved")
+    name = _torch_names.get(tensor.dtype)
+    if name is None:
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name not in ITEM_SIZES:
+            raise TypeError(f"elements of type {tensor.dtype} cannot be saved")
+        _torch_names[tensor.dtype] = name
     return name, tuple(tensor.shape)
 
 
@@ -110,12 +119,20 @@ def memory_of(value: object) -> Memory:
 
 def is_plain(value: object) -> bool:
     """Whether `memory_of` is the value's own memory and not a copy."""
+    return plain_address(value) is not None
+
+
+def plain_address(value: object) -> int | None:
+    """Where the bytes of `value` are; None if `memory_of` would have to copy them."""
     if kind_of(value) is Kind.TORCH:
         tensor: Any = value
-        on_cpu = tensor.device.type == "cpu" and tensor.is_contiguous()
-        return bool(on_cpu and not tensor.is_conj() and not tensor.is_neg())
+        if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            return None
+        return int(tensor.data_ptr())
     array = as_array(value)
-    return bool(array.flags.c_contiguous and array.dtype.isnative)
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        return None
+    return int(array.ctypes.data)
 
 
 class Destination:

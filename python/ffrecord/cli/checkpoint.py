@@ -93,3 +93,24 @@ def import_(file: str, target: str, step: int, prefix: str) -> None:
     """Save what FILE, in the safetensors format, holds as a checkpoint of TARGET."""
     commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
     click.echo(f"step {commit.step} of {target}: {show_size(commit.size_bytes)}")
+
+
+@checkpoint.command()
+@click.argument("target")
+@click.option("--keep-last", type=click.IntRange(1), required=True, help="How many newest stay.")
+@click.option("--keep-every", type=click.IntRange(1), help="Steps that this divides stay as well.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_as_json
+def prune(target: str, keep_last: int, keep_every: int | None, yes: bool, as_json: bool) -> None:
+    """Remove old steps of TARGET."""
+    steps = [
+        commit.step
+        for commit in ckpt.prune(target, keep_last=keep_last, keep_every=keep_every, dry_run=True)
+    ]
+    if steps and not yes:
+        click.confirm(
+            f"Remove {len(steps)} steps, {steps[0]} to {steps[-1]}?", abort=True, err=True
+        )
+    for step in steps:
+        ckpt.remove(target, step)
+    click.echo(json.dumps({"removed": steps}) if as_json else f"removed {len(steps)} steps")

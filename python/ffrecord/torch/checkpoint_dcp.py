@@ -46,7 +46,7 @@ import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.ranks import SPLIT_SIZE_MIN_BYTES, Box
 from ffrecord.checkpoint.state import Flattener
-from ffrecord.checkpoint.tensors import Destination, memory_of
+from ffrecord.checkpoint.tensors import Destination, describe, memory_of, plain_address
 from ffrecord.checkpoint.values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
 
@@ -85,6 +85,7 @@ class CheckpointWriter(StorageWriter):
         step: int | None = None,
         allow_pickle: bool = False,
         direct: bool = True,
+        incremental: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
         """Writes nothing yet.
@@ -97,11 +98,14 @@ class CheckpointWriter(StorageWriter):
             allow_pickle: store what is neither tensor nor plain value as the planner pickled it;
                 only a reader that is told to will hand it back. Otherwise it is a TypeError.
             direct: write past the page cache where the file system allows it.
+            incremental: write only what has changed since the newest checkpoint of the run, as
+                `ffrecord.checkpoint.save` does.
             timeout_s: for each call to a daemon.
         """
         super().__init__()
         self._path, self._step = path, step
         self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
+        self._incremental = incremental
         self._is_coordinator = False
         self._replaces: list[int] = []
         self._parts: _ffrecord.CheckpointParts | None = None
@@ -155,7 +159,9 @@ class CheckpointWriter(StorageWriter):
         ]
 
     def _open(self, target: str, step: int, attempt: str | None) -> _ffrecord.CheckpointParts:
-        return _ffrecord.CheckpointParts(target, step, attempt, self._direct, self._timeout_s)
+        return _ffrecord.CheckpointParts(
+            target, step, attempt, self._direct, self._timeout_s, self._incremental
+        )
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Make this rank's part durable."""
@@ -258,25 +264,20 @@ def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
     about = item.tensor_data
     assert about is not None
     try:
-        memory = memory_of(data)
+        dtype, extent = describe(data)
     except TypeError as error:
         raise TypeError(f"state: {item.index.fqn}: {error}") from None
-    shape, chunk = list(about.size), about.chunk
-    if list(memory.shape) != list(chunk.sizes):
+    chunk = about.chunk
+    if extent != chunk.sizes:
         raise ValueError(
-            f"{item.index.fqn}: the planner says {tuple(chunk.sizes)}, and gives {memory.shape}"
+            f"{item.index.fqn}: the planner says {tuple(chunk.sizes)}, and gives {extent}"
         )
-    box = (
-        item.index.fqn,
-        memory.dtype,
-        shape,
-        list(chunk.offsets),
-        list(chunk.sizes),
-        memory.address,
-        memory.size_bytes,
-        False,
-    )
-    return box, memory
+    address, owner = plain_address(data), data
+    if address is None:
+        memory = memory_of(data)
+        address, owner = memory.address, memory
+    fqn, shape = item.index.fqn, about.size
+    return (fqn, dtype, shape, chunk.offsets, extent, address, data.nbytes, False), owner
 
 
 class CheckpointReader(StorageReader):

@@ -134,6 +134,22 @@ TEST(CheckpointManifestTest, ANewerMinorVersionMayHaveMoreFields) {
   EXPECT_EQ(DecodeRootManifest(Reframed(bytes)).value(), Root());
 }
 
+TEST(CheckpointManifestTest, APartMayKnowItsContents) {
+  PartManifest part = Part();
+  part.has_contents = true;
+  for (auto& box : part.boxes)
+    box.content = Counting(0x60 + 3 * static_cast<unsigned>(&box - part.boxes.data()));
+  const auto bytes = EncodePartManifest(part);
+
+  EXPECT_EQ(bytes[10], std::byte{1});  // The minor version.
+  EXPECT_EQ(bytes.size(), EncodePartManifest(Part()).size() + 3 * 16);
+  EXPECT_EQ(DecodePartManifest(bytes).value(), part);
+
+  std::vector<std::byte> short_of_one(bytes.begin(), bytes.end() - 16);
+  short_of_one[16] = static_cast<std::byte>(std::to_integer<unsigned>(bytes[16]) - 16);
+  EXPECT_FALSE(DecodePartManifest(Reframed(short_of_one)));
+}
+
 TEST(CheckpointManifestTest, BrokenFieldsUnderAValidChecksumAreRefused) {
   const auto refused = [](auto change, std::string_view expected) {
     PartManifest part = Part();

@@ -48,7 +48,10 @@ struct Commit {
 };
 
 struct SaveOptions {
-  bool direct = true;      // Write past the page cache where the file system allows it.
+  bool direct = true;  // Write past the page cache where the file system allows it.
+  // Keep what the newest step at the target holds of this rank's bytes, and write only the rest: in
+  // a folder, as second names of its files (hard links). At a daemon everything is written.
+  bool incremental = false;
   SessionOptions session;  // For ffrecord:// targets.
   // Called at most once, on any thread, when no tensor that is not stable is read any more; not if
   // the save fails before.

@@ -1,0 +1,141 @@
+#include "client/checkpoint/delta.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "client/checkpoint/side_by_side.h"
+#include "client/checkpoint/step_manifests.h"
+
+namespace ffrecord::client {
+namespace {
+
+constexpr std::size_t kThreadsMax = 4;
+
+// The box of `base` at the same place of the same tensor; null if there is none.
+const StoredBox* SameBox(const PartManifest& base, const TensorView& tensor) {
+  const auto found =
+      std::lower_bound(base.boxes.begin(), base.boxes.end(), tensor,
+                       [](const StoredBox& box, const TensorView& wanted) {
+                         return std::tie(box.key, box.offset) < std::tie(wanted.key, wanted.offset);
+                       });
+  if (found == base.boxes.end() || found->key != tensor.key || found->offset != tensor.offset ||
+      found->extent != tensor.extent || found->shape != tensor.shape ||
+      found->dtype != tensor.dtype || found->size_bytes != tensor.data.size())
+    return nullptr;
+  return &*found;
+}
+
+// Leaves out the segments for which `is_kept` is false, and what lies in them.
+KeptBoxes OnlyThose(const KeptBoxes& all, const std::vector<bool>& is_kept) {
+  KeptBoxes kept;
+  std::vector<std::uint32_t> new_index(all.segments.size());
+  for (std::size_t i = 0; i < all.segments.size(); ++i) {
+    new_index[i] = static_cast<std::uint32_t>(kept.segments.size());
+    if (!is_kept[i]) continue;
+    kept.segments.push_back(all.segments[i]);
+    kept.segments_before.push_back(all.segments_before[i]);
+  }
+  for (const auto& place : all.places) {
+    const bool stays = place && is_kept[place->segment];
+    kept.places.push_back(
+        stays ? std::optional(KeptBoxes::Place{new_index[place->segment], place->offset_bytes})
+              : std::nullopt);
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors) {
+  std::vector<TensorView> cut;
+  cut.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) {
+    const std::uint64_t rows = tensor.extent.empty() ? 1 : tensor.extent[0];
+    const std::uint64_t row_size = rows == 0 ? 0 : tensor.data.size() / rows;
+    // What does not add up is refused when it is planned.
+    if (tensor.data.size() <= kDeltaBoxSize || rows == 1 || row_size * rows != tensor.data.size() ||
+        tensor.offset.empty()) {
+      cut.push_back(tensor);
+      continue;
+    }
+    const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, kDeltaBoxSize / row_size);
+    for (std::uint64_t row = 0; row < rows; row += rows_at_once) {
+      const std::uint64_t count = std::min(rows_at_once, rows - row);
+      TensorView& box = cut.emplace_back(tensor);
+      box.offset[0] += row;
+      box.extent[0] = count;
+      box.data = tensor.data.subspan(row * row_size, count * row_size);
+    }
+  }
+  return cut;
+}
+
+Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors) {
+  std::vector<Digest128> contents(tensors.size());
+  std::atomic<std::size_t> next{0};
+  const std::size_t threads =
+      std::min<std::size_t>(kThreadsMax, std::max(1U, std::thread::hardware_concurrency()));
+  FFR_TRY(SideBySide::Run(threads, [&](const SideBySide&) -> Result<void> {
+    for (std::size_t i; (i = next++) < tensors.size();) contents[i] = Xxh3Digest(tensors[i].data);
+    return {};
+  }));
+  return contents;
+}
+
+std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32_t rank) {
+  const auto steps = target.Steps();
+  if (!steps || steps.value().empty()) return std::nullopt;
+  const std::uint64_t step = steps.value().back();
+  const auto files = target.Open(step);
+  if (!files) return std::nullopt;
+  const auto root = ReadRootManifest(*files.value(), step);
+  if (!root || rank >= root.value().parts.size()) return std::nullopt;
+  auto part = ReadPartManifest(*files.value(), root.value(), rank);
+  if (!part || !part.value().has_contents) return std::nullopt;
+  return std::move(part).value();
+}
+
+KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> tensors,
+                         std::span<const Digest128> contents) {
+  KeptBoxes kept;
+  kept.segments = base.segments;
+  std::vector<std::uint64_t> used(base.segments.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto& place = kept.places.emplace_back();
+    const StoredBox* box = SameBox(base, tensors[i]);
+    if (box == nullptr || box->size_bytes == 0 || box->content != contents[i]) continue;
+    place = KeptBoxes::Place{box->segment, box->offset_bytes};
+    used[box->segment] += box->size_bytes;
+  }
+  std::vector<bool> is_kept;
+  for (std::uint32_t i = 0; i < base.segments.size(); ++i) {
+    kept.segments_before.push_back(i);
+    is_kept.push_back(used[i] > 0 && used[i] >= base.segments[i].payload_size_bytes / 2);
+  }
+  return OnlyThose(kept, is_kept);
+}
+
+Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,
+                           const PartPlan& whole, std::span<const TensorView> tensors) {
+  const std::uint32_t rank = whole.part.rank;
+  const auto contents = FFR_TRY(ContentsOf(tensors));
+  KeptBoxes kept;
+  if (base) {
+    kept = UnchangedBoxes(*base, tensors, contents);
+    std::vector<bool> is_kept;
+    std::uint32_t count = 0;
+    for (std::size_t i = 0; i < kept.segments.size(); ++i) {
+      is_kept.push_back(FFR_TRY(attempt.Keep(base->step, SegmentName(rank, kept.segments_before[i]),
+                                             kept.segments[i], SegmentName(rank, count))));
+      count += is_kept.back() ? 1 : 0;
+    }
+    kept = OnlyThose(kept, is_kept);
+  }
+  return PlanPart(whole.part.step, whole.part.attempt, rank, tensors, kDeltaSegmentTarget, &kept,
+                  contents);
+}
+
+}  // namespace ffrecord::client

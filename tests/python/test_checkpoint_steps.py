@@ -1,0 +1,136 @@
+"""Goal: damage is named, the step before is offered; steps are listed, pruned and removed.
+
+Method: bits of segments and manifests flipped, alone and with ranks that are threads.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord
+import ffrecord.checkpoint as ckpt
+from thread_ranks import ThreadRank, ThreadRanks
+
+
+def test_damage_is_named_and_the_step_before_loads(tmp_path: Path) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, {"w": np.full(10_000, step)})
+    segment = tmp_path / "step-000000002/part-00000/seg-0000"
+    content = bytearray(segment.read_bytes())
+    content[5000] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(ffrecord.CorruptionError, match=r"step-000000002/part-00000/seg-0000.* w"):
+        ckpt.load(tmp_path)
+    loaded: Any = ckpt.load(tmp_path, step=1)
+    assert loaded["w"][0] == 1
+
+    (tmp_path / "step-000000002/root.manifest").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"step-000000002/root\.manifest"):
+        loaded = ckpt.load(tmp_path)
+    assert loaded["w"][0] == 1
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1]
+    latest = ckpt.latest(tmp_path)
+    assert latest is not None and latest.step == 1
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_step_before_is_offered_and_loaded_on_request(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        ckpt.save(tmp_path, step, {"w": np.full(100_000, step), "n": step})
+    flip(tmp_path / "step-000000004/part-00000/seg-0000", 5000)
+    flip(tmp_path / "step-000000003/root.manifest", 30)
+    with pytest.raises(ffrecord.CorruptionError, match=r"step-000000004.* Step 2 is there"):
+        ckpt.load(tmp_path)
+    with pytest.raises(ffrecord.CorruptionError, match=r"step-000000004") as raised:
+        ckpt.load(tmp_path, step=4, on_corrupt="previous")
+    assert "is there" not in str(raised.value)
+
+    state: Any = {"w": np.zeros(100_000, int), "n": 0}
+    with pytest.warns(UserWarning, match=r"step-000000004.*offset 0 fails.*step 2 is loaded"):
+        ckpt.load(tmp_path, state, on_corrupt="previous")
+    assert state["n"] == 2 and np.all(state["w"] == 2)
+
+    for step in (1, 2):
+        flip(tmp_path / f"step-00000000{step}/part-00000/seg-0000", 5000)
+    with (
+        pytest.warns(UserWarning, match="step 1 is loaded"),
+        pytest.raises(ffrecord.CorruptionError, match="step-000000001"),
+    ):
+        ckpt.load(tmp_path, on_corrupt="previous")
+    with pytest.raises(ValueError, match="on_corrupt"):
+        ckpt.load(tmp_path, on_corrupt="ignore")  # type: ignore[arg-type]
+
+
+def test_ranks_fall_back_together(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> object:
+        for step in (1, 2):
+            own = ckpt.Shard(np.full(100_000, step), (200_000,), (100_000 * rank.rank,))
+            ckpt.save(tmp_path, step, {"own": own}, group=rank)
+        return None
+
+    assert ThreadRanks(2).run(save) == [None, None]
+    flip(tmp_path / "step-000000002/part-00001/seg-0000", 5000)
+
+    def load(rank: ThreadRank) -> object:
+        data = np.zeros(100_000, int)
+        state = {"own": ckpt.Shard(data, (200_000,), (100_000 * rank.rank,))}
+        ckpt.load(tmp_path, state, group=rank, on_corrupt="previous")
+        return data.tolist() == [1] * 100_000
+
+    with pytest.warns(UserWarning, match=r"rank 1: .*part-00001/seg-0000"):
+        assert ThreadRanks(2).run(load) == [True, True]
+
+
+def test_verify_names_every_bad_block(tmp_path: Path) -> None:
+    ckpt.save(tmp_path, 1, {"w": np.arange(1_000_000), "small": np.ones(3)})
+    ckpt.save(tmp_path, 2, {"w": np.arange(10)})
+    assert ckpt.verify(tmp_path) == ckpt.verify(tmp_path, 1) == []
+    segment = tmp_path / "step-000000001/part-00000/seg-0000"
+    for offset in (70_000, 80_000, 7_000_000):
+        flip(segment, offset)
+    damage = ckpt.verify(tmp_path, 1)
+    assert [int(message.split("offset ")[1].split()[0]) for message in damage] == [
+        65536,
+        7_000_000 // 65536 * 65536,
+    ]
+    assert ckpt.verify(tmp_path) == []
+    flip(segment, -4000)  # Behind the payload comes the table, in one page.
+    assert "table" in ckpt.verify(tmp_path, 1)[0]
+    flip(tmp_path / "step-000000002/part-00000.manifest", 40)
+    assert "part-00000.manifest" in ckpt.verify(tmp_path, 2)[0]
+    with pytest.raises(FileNotFoundError):
+        ckpt.verify(tmp_path, 3)
+    with pytest.raises(FileNotFoundError):
+        ckpt.verify(tmp_path / "none")
+
+
+def test_steps_are_listed_pruned_and_removed(tmp_path: Path) -> None:
+    commits = [ckpt.save(tmp_path, step, {"w": np.ones(step)}) for step in (1, 2, 10, 30)]
+    assert ckpt.list(tmp_path) == commits
+    assert ckpt.latest(tmp_path) == commits[-1]
+    assert ckpt.prune(tmp_path, keep_last=2) == commits[:2]
+    assert ckpt.list(tmp_path) == commits[2:]
+    ckpt.remove(tmp_path, 30)
+    assert ckpt.latest(tmp_path) == commits[2]
+    with pytest.raises(ValueError, match="keep_last"):
+        ckpt.prune(tmp_path, keep_last=0)
+
+
+def test_every_kth_step_can_be_kept_for_good(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 20, 25, 27):
+        ckpt.save(tmp_path, step, {"step": step})
+    planned = ckpt.prune(tmp_path, keep_last=2, keep_every=10, dry_run=True)
+    assert len(ckpt.list(tmp_path)) == 6
+    removed = ckpt.prune(tmp_path, keep_last=2, keep_every=10)
+    assert removed == planned
+    assert [commit.step for commit in removed] == [5, 15]
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [10, 20, 25, 27]
+    with pytest.raises(ValueError, match="keep_every"):
+        ckpt.prune(tmp_path, keep_last=1, keep_every=0)

@@ -1,0 +1,59 @@
+"""Goal: small values of a state are stored as the format page says, and damage is told.
+
+Method: the page's example byte for byte; random trees; every kind of damage to them.
+"""
+
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ffrecord
+from ffrecord.checkpoint.values import EachRank, Kind, TensorRef, decode, encode
+from thread_ranks import same
+
+
+def test_example_of_the_format_page_byte_for_byte() -> None:
+    tree = {"step": 1200, "lr": (0.5, None), "w": TensorRef(Kind.TORCH, "w")}
+    golden = bytes.fromhex(
+        "09 03000000 05 04000000 73746570 03 0200 b004 05 02000000 6c72 08 02000000"
+        "04 000000000000e03f 00 05 01000000 77 0a 02 0100 77"
+    )
+    assert encode(tree) == golden
+    assert decode(golden) == tree
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+    | st.integers(-(2**4000), 2**4000)
+)  # fmt: skip
+keys = scalars.filter(lambda key: key == key)  # NaN is no key to find again.
+trees = st.recursive(
+    scalars | st.builds(TensorRef, st.sampled_from(Kind), st.text(min_size=1, max_size=20)),
+    lambda child: (
+        st.builds(
+            lambda make, items: make(items),
+            st.sampled_from([list, tuple, EachRank, lambda items: dict(enumerate(items))]),
+            st.lists(child, max_size=4),
+        )
+        | st.dictionaries(keys, child, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(trees)
+def test_any_tree_is_decoded_to_itself(tree: object) -> None:
+    assert same(decode(encode(tree)), tree)
+
+
+@given(trees, st.data())
+def test_damaged_trees_are_corruption_and_nothing_else(tree: object, data: st.DataObject) -> None:
+    damaged = bytearray(encode(tree))
+    position = data.draw(st.integers(0, len(damaged) - 1))
+    if data.draw(st.booleans()):
+        damaged[position] ^= data.draw(st.integers(1, 255))
+    else:
+        del damaged[position:]
+    with contextlib.suppress(ffrecord.CorruptionError):
+        decode(bytes(damaged))

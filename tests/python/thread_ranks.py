@@ -1,0 +1,67 @@
+"""What tests of checkpoints share: ranks that are threads, and what counts as the same."""
+
+import struct
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from ffrecord.checkpoint.values import EachRank
+
+
+class ThreadRanks:
+    """Ranks that are threads."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.slots: list[bytes] = [b""] * size
+        self.barrier = threading.Barrier(size, timeout=60)
+
+    def run(self, work: Callable[["ThreadRank"], object]) -> list[object]:
+        """What `work` returned or raised on each rank."""
+        results: list[object] = [None] * self.size
+
+        def one(rank: int) -> None:
+            try:
+                results[rank] = work(ThreadRank(self, rank))
+            except Exception as error:
+                results[rank] = error
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+
+class ThreadRank:
+    """One of them."""
+
+    def __init__(self, ranks: ThreadRanks, rank: int) -> None:
+        self.ranks, self.rank, self.size = ranks, rank, ranks.size
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of all threads."""
+        self.ranks.slots[self.rank] = mine
+        self.ranks.barrier.wait()
+        gathered = list(self.ranks.slots)
+        self.ranks.barrier.wait()
+        return gathered
+
+
+def same(a: object, b: object) -> bool:
+    """Equal in type, structure and value."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, EachRank) and isinstance(b, EachRank):
+        return same(a.values, b.values)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    return bool(a == b)
