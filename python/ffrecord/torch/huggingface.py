@@ -1,0 +1,93 @@
+"""Checkpoints of Hugging Face's Trainer: Trainer(..., callbacks=[CheckpointCallback("runs/x")])."""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+
+import ffrecord.checkpoint as ckpt
+from ffrecord.torch.training import TrainingState
+
+Path = str | os.PathLike[str]
+
+
+class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Saves model, optimizer, scheduler, random states and the Trainer's own state as it trains.
+
+    Training goes on while a save does. Give the Trainer `save_strategy="no"` to have no others.
+    With `resume` training goes on at the newest step of the target; the samples are the Trainer's,
+    which begins its epoch anew.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        *,
+        every_steps: int = 500,
+        keep_last: int = 3,
+        resume: bool = True,
+        **options: Any,  # noqa: ANN401 - those of async_save
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+            target: a folder that all ranks share, or `ffrecord://host[:port]/run`.
+            every_steps: of the optimizer, between saves; there is one at the end as well.
+            keep_last: how many checkpoints stay.
+            resume: load the newest one before training, if there is one.
+            options: of `ffrecord.checkpoint.async_save`.
+        """
+        if every_steps < 1 or keep_last < 1:
+            raise ValueError("every_steps and keep_last must be at least 1")
+        self._target, self._options = target, options
+        self._every_steps, self._keep_last, self._resume = every_steps, keep_last, resume
+        self._training: TrainingState | None = None
+        self._pending: ckpt.PendingSave | None = None
+        self._saved = -1
+
+    def on_train_begin(
+        self,
+        args: Any,  # noqa: ANN401 - TrainingArguments, TrainerState, TrainerControl
+        state: Any,  # noqa: ANN401
+        control: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """Loads what is to be resumed."""
+        self._training = TrainingState(
+            kwargs["model"], kwargs.get("optimizer"), scheduler=kwargs.get("lr_scheduler")
+        )
+        if not self._resume:
+            return
+        if step := self._training.load(self._target):
+            words = json.loads(str(self._training.extra["trainer"]))
+            for name in ("log_history", "best_metric", "best_model_checkpoint", "total_flos"):
+                setattr(state, name, words.get(name))
+            state.global_step = self._saved = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Saves if it is time."""
+        if state.global_step % self._every_steps == 0:
+            self._save(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Saves the last step, and waits for it."""
+        self._save(state)
+        self._finish(state)
+
+    def _save(self, state: Any) -> None:  # noqa: ANN401
+        if self._training is None or state.global_step == self._saved:
+            return
+        self._finish(state)
+        self._training.extra = {"trainer": json.dumps(dataclasses.asdict(state), default=str)}
+        self._saved = state.global_step
+        self._pending = self._training.async_save(self._target, self._saved, **self._options)
+
+    def _finish(self, state: Any) -> None:  # noqa: ANN401
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        pending.result()
+        if state.is_world_process_zero:
+            ckpt.prune(self._target, keep_last=self._keep_last)

@@ -1,0 +1,88 @@
+"""Lightning's checkpoints as ffrecord's: Trainer(plugins=[CheckpointIO()])."""
+
+import os
+from typing import Any
+
+try:
+    from lightning.fabric.plugins import (  # type: ignore[import-not-found, unused-ignore]
+        CheckpointIO as _CheckpointIO,
+    )
+except ImportError:
+    from lightning_fabric.plugins import (  # type: ignore[import-not-found, unused-ignore]
+        CheckpointIO as _CheckpointIO,
+    )
+
+import ffrecord.checkpoint as ckpt
+
+Path = str | os.PathLike[str]
+
+
+class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
+    """Saves, loads and removes what a Trainer wants to: a path of its is a folder with one step.
+
+    A path that is saved again has its new checkpoint committed before the old one goes. Nothing is
+    pickled: hyperparameters and what callbacks keep must be plain values, arrays or tensors.
+    """
+
+    def __init__(self, *, background: bool = False, **options: Any) -> None:  # noqa: ANN401
+        """Starts nothing.
+
+        Args:
+            background: let training go on while a save does; the next one, or the end of training,
+                waits for it, and raises what it failed with.
+            options: of `ffrecord.checkpoint.save`, or `async_save` with `background`.
+        """
+        super().__init__()
+        self._background, self._options = background, options
+        self._pending: tuple[ckpt.PendingSave, Path, list[int]] | None = None
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: Path,
+        storage_options: object = None,
+    ) -> None:
+        """Called on rank 0, which has all there is."""
+        if storage_options is not None:
+            raise TypeError("storage_options: there are none")
+        self._finish()
+        old = [commit.step for commit in ckpt.list(path)]
+        step = max(old, default=-1) + 1
+        if self._background:
+            pending = ckpt.async_save(path, step, checkpoint, **self._options)
+            self._pending = pending, path, old
+        else:
+            ckpt.save(path, step, checkpoint, **self._options)
+            _remove(path, old)
+
+    def load_checkpoint(self, path: Path, *args: object, **kwargs: object) -> dict[str, Any]:
+        """Tensors on the CPU; Lightning moves them where they belong."""
+        self._finish()
+        loaded: Any = ckpt.load(path, as_torch=True)
+        return dict(loaded)
+
+    def remove_checkpoint(self, path: Path) -> None:
+        """All steps, and the folder if nothing else is in it."""
+        self._finish()
+        _remove(path, [commit.step for commit in ckpt.list(path)])
+        if "://" not in os.fspath(path) and os.path.isdir(path):
+            hint = os.path.join(path, "LATEST")
+            if os.listdir(path) == ["LATEST"]:
+                os.unlink(hint)
+                os.rmdir(path)
+
+    def teardown(self) -> None:
+        """Waits for the last save."""
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._pending is None:
+            return
+        (pending, path, old), self._pending = self._pending, None
+        pending.result()
+        _remove(path, old)
+
+
+def _remove(path: Path, steps: list[int]) -> None:
+    for step in steps:
+        ckpt.remove(path, step)
