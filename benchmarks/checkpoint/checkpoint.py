@@ -3,12 +3,15 @@
 The state is that of a GPT-2 with AdamW: parameters and two moments, float32, all on the CPU. Every
 save is durable when it counts as done, for everybody; loads fill tensors that are there, with what
 was saved out of the page cache. fio writes and reads as many bytes, directly, before and after the
-arms of each round; its rate is the mean of the two.
+arms of each round; its rate is the mean of the two. `--table` measures one of save, load, beside
+(training) and shapes alone.
 """
 
 # ruff: noqa: ANN401 - tensors of torch, and modules, that are imported late
 
+import argparse
 import concurrent.futures
+import importlib.util
 import math
 import os
 import pathlib
@@ -23,6 +26,12 @@ from typing import Any
 import harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TABLES = ("save", "load", "beside", "shapes")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which tables."""
+    parser.add_argument("--table", choices=TABLES, help="only this one; by default all")
 
 
 def _import_ffrecord() -> Any:
@@ -69,6 +78,15 @@ def tensors_of(state: Any) -> list[Any]:
     if isinstance(state, dict):
         return [leaf for child in state.values() for leaf in tensors_of(child)]
     return [state]
+
+
+def flat_of(state: Any, path: str = "") -> dict[str, Any]:
+    """All leaves by their paths."""
+    if not isinstance(state, dict):
+        return {path: state}
+    return {
+        k: v for key, child in state.items() for k, v in flat_of(child, f"{path}/{key}").items()
+    }
 
 
 def size_of(state: Any) -> int:
@@ -188,6 +206,19 @@ class Arms:
 
         return self.timed(save)
 
+    def save_safetensors(self) -> float:
+        """Safetensors' save_file, and fsync."""
+        from safetensors.torch import save_file
+
+        path = self.fresh("safetensors")
+
+        def save() -> None:
+            save_file(flat_of(self.state), path)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+        return self.timed(save)
+
     def save_dcp(self, threads: int) -> Callable[[], float]:
         """FileSystemWriter with so many threads."""
         import torch.distributed.checkpoint as dcp
@@ -212,6 +243,18 @@ class Arms:
 
         drop_cache(self.folder / "torch")
         return self.timed(lambda: torch.load(self.folder / "torch", weights_only=True))
+
+    def load_safetensors(self) -> float:
+        """To new tensors, which map the file: every byte is looked at."""
+        from safetensors.torch import load_file
+
+        drop_cache(self.folder / "safetensors")
+
+        def load() -> None:
+            for tensor in load_file(self.folder / "safetensors").values():
+                tensor.clone()
+
+        return self.timed(load)
 
     def load_dcp(self) -> float:
         """Into the state's own tensors."""
@@ -325,6 +368,8 @@ def small_tensors(arms: Arms) -> dict[str, float]:
     """100,000 tensors of 1,000 floats against the same bytes in 100."""
     import torch
 
+    from ffrecord.checkpoint.saving import Order, flatten
+
     block = torch.rand(100, 1_000_000)
     few = {str(i): block[i] for i in range(100)}
     many = {str(i): row for i, row in enumerate(block.view(100_000, 1000))}
@@ -335,15 +380,74 @@ def small_tensors(arms: Arms) -> dict[str, float]:
         arms.ckpt.save(run, 1, state)
         seconds[name] = time.perf_counter() - began
     shutil.rmtree(arms.folder / "small")
-    from ffrecord.checkpoint.saving import Order, flatten
-
     began = time.perf_counter()
     flatten(Order("x", 1, "rank0", True, 30.0), many, 0, 1)
-    plan_ms = (time.perf_counter() - began) * 1000
     return {
-        "small_tensors_plan_ms": plan_ms,
+        "small_tensors_plan_ms": (time.perf_counter() - began) * 1000,
         "small_tensors_cost": seconds["many"] / seconds["few"],
     }
+
+
+def incremental_cost(arms: Arms) -> dict[str, float]:
+    """A second checkpoint, a tenth of whose bytes have changed: its bytes and time by the first."""
+    run = arms.fresh("incremental")
+    seconds = []
+
+    def save(step: int) -> None:
+        began = time.perf_counter()
+        arms.ckpt.save(run, step, arms.state, incremental=True)
+        seconds.append(time.perf_counter() - began)
+
+    save(1)
+    first = occupied(run)
+    for tensor in tensors_of(arms.state):
+        if tensor.nbytes >= 1 << 20:
+            tensor[: max(1, len(tensor) // 10)] += 1
+    save(2)
+    cost = occupied(run) / first - 1
+    shutil.rmtree(run)
+    return {"incremental_cost": cost, "incremental_time_cost": seconds[1] / seconds[0]}
+
+
+def occupied(folder: pathlib.Path) -> int:
+    """Bytes on disk, those that have several names once."""
+    files = {(path.stat().st_ino, path.stat().st_blocks * 512) for path in folder.rglob("*")}
+    return sum(size for _, size in files)
+
+
+def plan_1024(arms: Arms) -> dict[str, float]:
+    """What the coordinator of 1,024 ranks does for a GPT-2 medium of which each has a share."""
+    import torch
+
+    from ffrecord import _ffrecord
+
+    run = os.fspath(arms.fresh("plan"))
+    ranks, rows = 1024, 2048
+    shapes = [(rows, 1)] * 292
+    memory = torch.rand(rows)
+    coordinator = _ffrecord.CheckpointParts(run, 1, None, False, 30.0, False)
+    parts = []
+    for rank in range(ranks):
+        begin, end = rows * rank // ranks, rows * (rank + 1) // ranks
+        boxes = [
+            (f"model/transformer.h.{i}.weight", "float32", shape, (begin, 0), (end - begin, 1),
+             memory.data_ptr(), 4 * (end - begin), False)
+            for i, shape in enumerate(shapes)
+        ]  # fmt: skip
+        writer = coordinator
+        if rank:
+            writer = _ffrecord.CheckpointParts(run, 1, coordinator.attempt, False, 30.0, False)
+        parts.append(writer.write(rank, boxes))
+    seconds = []
+
+    def commit() -> None:
+        began = time.perf_counter()
+        coordinator.commit(parts, b"\0")
+        seconds.append(time.perf_counter() - began)
+
+    peak = peak_growth(commit) + sum(map(len, parts))
+    shutil.rmtree(run)
+    return {"plan_1024_ms": seconds[0] * 1000, "plan_1024_bytes": float(peak)}
 
 
 def odd_shapes(arms: Arms) -> dict[str, float]:
@@ -355,22 +459,13 @@ def odd_shapes(arms: Arms) -> dict[str, float]:
         "peak_over_state_bytes": float(peak),
         "reshard_read_cost": reshard_read_cost(arms),
         **small_tensors(arms),
+        **incremental_cost(arms),
+        **plan_1024(arms),
     }
 
 
-def bench(settings: harness.Settings) -> harness.Outcome:
-    """Compare saves and loads; measure the stall, the memory, and odd shapes of states."""
-    ckpt = _import_ffrecord()
-    layers = 4 if settings.quick else 24
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    state = model_state(layers)
-    while layers > 1 and size_of(state) * 4 > free:
-        layers //= 2
-        state = model_state(layers)
-    arms = Arms(settings, ckpt, state)
-    disk = os.statvfs(settings.scratch)
-    if disk.f_bavail * disk.f_frsize < 5 * arms.size:
-        raise harness.Unable(f"{settings.scratch}: {5 * arms.size / 2**30:.1f} GiB do not fit")
+def saves_of(arms: Arms) -> list[harness.Arm]:
+    """Ours and the peers that are installed."""
     saves = [
         harness.Arm("save_ours", "one rank, direct, hashed", lambda _: arms.save_ours()),
         harness.Arm("save_ours_2_ranks", "two ranks", lambda _: arms.save_ours_2_ranks()),
@@ -380,61 +475,106 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         save = arms.save_dcp(threads)
         what = f"DCP's FileSystemWriter, {threads} threads, sync_files"
         saves.append(harness.Arm(f"save_dcp_{threads}", what, lambda _, save=save: save()))
+    if importlib.util.find_spec("safetensors"):
+        what = "safetensors, and fsync"
+        saves.append(harness.Arm("save_safetensors", what, lambda _: arms.save_safetensors()))
+    return saves
+
+
+def loads_of(arms: Arms) -> list[harness.Arm]:
+    """The same, in the order of the saves."""
     loads = [
         harness.Arm("load_ours", "in place, verified", lambda _: arms.load_ours()),
         harness.Arm("load_torch", "torch.load, weights_only", lambda _: arms.load_torch()),
         harness.Arm("load_dcp", "DCP's FileSystemReader, in place", lambda _: arms.load_dcp()),
     ]
-    beside = [
-        harness.Arm("memcpy", "one copy of the state, warm", lambda _: arms.memcpy()),
-        harness.Arm("stall", "until async_save returns", lambda _: arms.stall()),
-    ]
-    arms.save_ours(), arms.stall(), arms.memcpy()  # Files and pages that later rounds reuse.
+    if importlib.util.find_spec("safetensors"):
+        what = "safetensors' load_file, and a copy"
+        loads.append(harness.Arm("load_safetensors", what, lambda _: arms.load_safetensors()))
+    return loads
+
+
+def bench(settings: harness.Settings) -> harness.Outcome:
+    """Compare saves and loads; measure the stall, the memory, and odd shapes of states."""
+    ckpt = _import_ffrecord()
+    tables = [settings.options.table] if settings.options.table else list(TABLES)
+    layers = 4 if settings.quick else 12
+    state = model_state(layers)
+    arms = Arms(settings, ckpt, state)
+    if harness.free_bytes(settings.scratch) < 6 * arms.size:
+        raise harness.Unable(f"{settings.scratch}: {6 * arms.size / 2**30:.1f} GiB do not fit")
     values: dict[str, list[float]] = {}
-    step_costs = []
-    for number in range(settings.rounds):
-        for kind, group in (("write", saves), ("read", loads)):
-            around = [arms.fio(kind)]
-            for name, found in shifted(group, number).items():
+    figures: dict[str, list[float]] = {}
+    measured: list[harness.Arm] = []
+    if "save" in tables:
+        measured += between_fio(arms, "write", saves_of(arms), settings.rounds, values)
+    if "load" in tables:
+        if "save" not in tables:
+            for arm in saves_of(arms):
+                arm.run(0)  # What is to be loaded.
+        measured += between_fio(arms, "read", loads_of(arms), settings.rounds, values)
+    if "beside" in tables:
+        beside = [
+            harness.Arm("memcpy", "one copy of the state, warm", lambda _: arms.memcpy()),
+            harness.Arm("stall", "until async_save returns", lambda _: arms.stall()),
+        ]
+        arms.stall(), arms.memcpy()  # Pages that later rounds reuse.
+        for number in range(settings.rounds):
+            for name, found in shifted(beside, number).items():
                 values.setdefault(name, []).append(found)
-            around.append(arms.fio(kind))
-            values.setdefault(f"fio_{kind}", []).append(statistics.mean(around))
-        for name, found in shifted(beside, number).items():
-            values.setdefault(name, []).append(found)
-        step_costs.append(arms.step_cost())
-    arms.__dict__.pop("copies", None)
-    figures: dict[str, list[float]] = {"step_during_save_cost": step_costs}
-    for _ in range(3):
-        for key, value in odd_shapes(arms).items():
-            figures.setdefault(key, []).append(value)
+            figures.setdefault("step_during_save_cost", []).append(arms.step_cost())
+        arms.__dict__.pop("copies", None)
+        measured += beside
+    if "shapes" in tables:
+        for _ in range(3):
+            for key, value in odd_shapes(arms).items():
+                figures.setdefault(key, []).append(value)
+                print(f"{key}: {value:,.3f}", file=sys.stderr)
     shutil.rmtree(arms.folder)
-    fio = [
-        harness.Arm("fio_write", "direct, 4 MiB, depth 8, fsync", lambda _: math.nan),
-        harness.Arm("fio_read", "direct, 4 MiB, depth 8", lambda _: math.nan),
-    ]
+    ratios = {
+        "save_vs_fio": ("save_ours", "fio_write"),
+        "save_2_ranks_vs_fio": ("save_ours_2_ranks", "fio_write"),
+        "save_vs_torch": ("save_ours", "save_torch"),
+        "save_vs_dcp": ("save_ours", "save_dcp_1"),
+        "save_vs_dcp_2": ("save_ours", "save_dcp_2"),
+        "save_vs_dcp_4": ("save_ours", "save_dcp_4"),
+        "save_vs_safetensors": ("save_ours", "save_safetensors"),
+        "load_vs_fio": ("load_ours", "fio_read"),
+        "load_vs_torch": ("load_ours", "load_torch"),
+        "load_vs_dcp": ("load_ours", "load_dcp"),
+        "load_vs_safetensors": ("load_ours", "load_safetensors"),
+        "stall_vs_memcpy_cost": ("memcpy", "stall"),
+    }
     return harness.Outcome(
         unit="bytes/s",
-        arms=[*fio, *saves, *loads, *beside],
+        arms=measured,
         values=values,
-        ratios={
-            "save_vs_fio": ("save_ours", "fio_write"),
-            "save_2_ranks_vs_fio": ("save_ours_2_ranks", "fio_write"),
-            "save_vs_torch": ("save_ours", "save_torch"),
-            "save_vs_dcp": ("save_ours", "save_dcp_1"),
-            "save_vs_dcp_2": ("save_ours", "save_dcp_2"),
-            "save_vs_dcp_4": ("save_ours", "save_dcp_4"),
-            "load_vs_fio": ("load_ours", "fio_read"),
-            "load_vs_torch": ("load_ours", "load_torch"),
-            "load_vs_dcp": ("load_ours", "load_dcp"),
-            "stall_vs_memcpy_cost": ("memcpy", "stall"),
-        },
+        ratios={key: pair for key, pair in ratios.items() if set(pair) <= values.keys()},
         figures=figures,
         notes=[
-            f"GPT-2 of {layers} layers with AdamW: {arms.size / 2**30:.2f} GiB in "
+            f"GPT-2 of width 1,024 and {layers} layers with AdamW: {arms.size / 2**30:.2f} GiB in "
             f"{len(tensors_of(state))} tensors, {settings.rounds} rounds; costs are times over "
             "times, lower is better"
         ],
     )
+
+
+def between_fio(
+    arms: Arms, kind: str, group: list[harness.Arm], rounds: int, values: dict[str, list[float]]
+) -> list[harness.Arm]:
+    """All rounds of a group, each between two runs of fio."""
+    if kind == "write":
+        arms.save_ours()  # The scratch folder's first blocks.
+    elif not arms.fio_file.exists():
+        arms.fio("write")
+    for number in range(rounds):
+        around = [arms.fio(kind)]
+        for name, found in shifted(group, number).items():
+            values.setdefault(name, []).append(found)
+        around.append(arms.fio(kind))
+        values.setdefault(f"fio_{kind}", []).append(statistics.mean(around))
+    what = "direct, 4 MiB, depth 8" + (", fsync" if kind == "write" else "")
+    return [harness.Arm(f"fio_{kind}", what, lambda _: math.nan), *group]
 
 
 def shifted(arms: list[harness.Arm], number: int) -> dict[str, float]:
