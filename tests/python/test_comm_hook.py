@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ffrecord.torch
 from ffrecord import errors
 from ffrecord.torch import CommHook, comm_hook
-from ffrecord.torch.comm_hook import Algorithm
+from ffrecord.torch.group import Algorithm
 from ranks import Ranks, run_ranks
 
 TIMEOUT_S = 8.0
@@ -130,7 +130,7 @@ def killed(rank: int, world: int, how: int) -> object:
         except RuntimeError as error:
             later = ""
             try:
-                hook.all_reduce_average(torch.zeros(3))
+                hook.all_reduce(torch.zeros(3))
             except (errors.UnavailableError, errors.DeadlineExceeded) as closed:
                 later = str(closed)
             return {"error": str(error), "took_s": time.monotonic() - began, "later": later}
@@ -162,20 +162,20 @@ def alone(rank: int, world: int) -> object:
     refused = []
     hook = CommHook(timeout_s=TIMEOUT_S)
     tensor = torch.arange(5.0)
-    value = hook.all_reduce_average(tensor).wait()
+    value = hook.all_reduce(tensor).wait()
     for wrong in (torch.zeros(2, dtype=torch.int32), torch.zeros(2, device="meta")):
         try:
-            hook.all_reduce_average(wrong)
+            hook.all_reduce(wrong)
         except TypeError as error:
             refused.append(str(error))
     try:
-        hook.all_reduce_average(torch.zeros(4, 4).t()[:2])
+        hook.all_reduce(torch.zeros(4, 4).t()[:2])
     except ValueError as error:
         refused.append(str(error))
     hook.close()
     hook.close()
     try:
-        hook.all_reduce_average(tensor)
+        hook.all_reduce(tensor)
     except ConnectionError as error:
         refused.append(str(error))
     thread = CommHook()._pump.thread  # Dropped at once.
@@ -201,7 +201,7 @@ def test_misuse_is_refused_and_a_dropped_hook_ends_its_thread() -> None:
 def different(rank: int, world: int) -> object:
     del world
     with CommHook(timeout_s=TIMEOUT_S) as hook:
-        future = hook.all_reduce_average(torch.ones(10 + rank))
+        future = hook.all_reduce(torch.ones(10 + rank))
         try:
             future.wait()
         except ValueError as error:

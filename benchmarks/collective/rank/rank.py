@@ -11,17 +11,17 @@ import time
 import torch
 import torch.distributed as dist
 
-from ffrecord.torch import CommHook
+from ffrecord.torch import Group
 
 
 def main() -> None:
     """Join both groups; reduce until the orders end."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    hook = CommHook(listen_host=sys.argv[1])
+    group = Group(listen_host=sys.argv[1])
 
     def ours(tensor: torch.Tensor) -> None:
-        hook.all_reduce_average(tensor).wait()
+        group.all_reduce(tensor, "sum").wait()
 
     def gloo(tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
@@ -49,7 +49,7 @@ def main() -> None:
             "digest": digest,
         }
         print(json.dumps(answer), flush=True)
-    hook.close()
+    group.close()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from ffrecord.torch.collate import collate
 from ffrecord.torch.comm_hook import CommHook, comm_hook
 from ffrecord.torch.dataloader import DataLoader
 from ffrecord.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
+from ffrecord.torch.group import Group
+from ffrecord.torch.overlap import Overlap, overlap
 from ffrecord.torch.sampler import Sampler
 from ffrecord.torch.training import TrainingState
 
@@ -25,13 +27,16 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "Group",
     "IndexBatch",
+    "Overlap",
     "ReaderRegistry",
     "Sampler",
     "Subset",
     "TrainingState",
     "collate",
     "comm_hook",
+    "overlap",
 ]
 
 

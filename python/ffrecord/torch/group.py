@@ -1,0 +1,309 @@
+"""Ranks that reduce tensors in CPU memory together, by the library's own collectives."""
+
+import collections
+import dataclasses
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+import torch.distributed as dist
+
+from ffrecord._ffrecord import CollectiveEngine
+from ffrecord.errors import UnavailableError
+
+# What the engine calls a dtype.
+_DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+ReduceOp = Literal["sum", "average", "min", "max"]
+Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree"]
+_ADDRESS_SIZE_MAX = 256
+_SECRET_SIZE = 16
+# Enough for the timeline of some hundred steps; older ones are dropped.
+_TRANSFERS_MAX = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """One bucket's way through the group. Times are `time.monotonic_ns()`."""
+
+    bucket: int
+    size_bytes: int
+    submitted_ns: int
+    """Backward had filled the bucket."""
+    began_ns: int
+    """Its turn came: buckets go one after another."""
+    ended_ns: int
+    ok: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """What a hook has done so far."""
+
+    bytes_sent: int
+    bytes_received: int
+    operations: int
+    reduce_ns: int
+    transfers: list[Transfer]
+    """The newest last; at most 10,000."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Pending:
+    future: torch.futures.Future[torch.Tensor]
+    buffer: torch.Tensor  # Kept alive: the engine writes to its memory.
+    bucket: int
+    submitted_ns: int
+
+
+class _Pump:
+    """Completes the futures of an engine's operations, in a thread of its own.
+
+    Holds no reference to the Group, so that one that is dropped is collected, and stopped.
+    """
+
+    def __init__(self, engine: CollectiveEngine) -> None:
+        self.engine = engine
+        self.lock = threading.Lock()
+        self.pending: dict[int, _Pending] = {}
+        self.transfers: collections.deque[Transfer] = collections.deque(maxlen=_TRANSFERS_MAX)
+        self.owner = os.getpid()
+        self.thread = threading.Thread(target=self.run, name="ffrecord-pump", daemon=True)
+        self.thread.start()
+
+    def submit(
+        self, buffer: torch.Tensor, op: ReduceOp, bucket: int
+    ) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        now = time.monotonic_ns()
+        # The lock, for the pump may see the end before we have noted the beginning.
+        with self.lock:
+            token = self.engine.all_reduce(
+                buffer.data_ptr(), buffer.numel(), _DTYPES[buffer.dtype], op
+            )
+            self.pending[token] = _Pending(future, buffer, bucket, now)
+        return future
+
+    def run(self) -> None:
+        while True:
+            try:
+                ended = self.engine.wait_any(3600.0)  # Without the GIL.
+            except UnavailableError:
+                return  # Shut down, and every end was seen.
+            if ended is None:
+                continue
+            token, error, began_ns, ended_ns = ended
+            with self.lock:
+                pending = self.pending.pop(token)
+                self.transfers.append(
+                    Transfer(
+                        bucket=pending.bucket,
+                        size_bytes=pending.buffer.numel() * pending.buffer.element_size(),
+                        submitted_ns=pending.submitted_ns,
+                        began_ns=began_ns,
+                        ended_ns=ended_ns,
+                        ok=error is None,
+                    )
+                )
+            if error is None:
+                pending.future.set_result(pending.buffer)
+            else:
+                pending.future.set_exception(error)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        if os.getpid() != self.owner:
+            return  # A forked child has neither the thread nor the connections.
+        self.engine.shutdown()
+        self.thread.join()
+
+
+class Group:
+    """One rank's place in a group of all ranks of a process group; a context manager.
+
+    Create it on all ranks at the same point, for it is a collective act. `torch.distributed` must
+    be initialised: it carries addresses and a secret once, then nothing more of ours. All ranks
+    submit the same operations in the same order, and get identical bits.
+
+    A rank that dies, hangs or differs ends the operations of all others within `timeout_s` with an
+    error that names the rank; the group is of no use afterwards. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        timeout_s: float = 60.0,
+        listen_host: str | None = None,
+        chunk_size_bytes: int = 512 << 10,
+        algorithm: Algorithm | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        """Join the group.
+
+        Args:
+            process_group: the ranks; the default group if None.
+            timeout_s: for joining, and for each operation once its turn has come.
+            listen_host: the address of this machine that the other ranks reach. By default loopback
+                if all ranks are on one machine, else the address that leads to MASTER_ADDR.
+            chunk_size_bytes: the pipelined piece, 64 B to 8 MiB; the same on all ranks.
+            algorithm: how every array goes, the same on all ranks. By default the ranks measure
+                their network first, and each array goes by what is quickest for its size; give one
+                if two runs have to round alike.
+            wire: torch.bfloat16 sends float32 arrays in half of the bytes. Sums are made in
+                float32; each is rounded to 8 bits when it is sent on, so the error of an average is
+                at most 2**-8 of the mean magnitude, times the ranks that it went through. None
+                sends all as it is. The same on all ranks.
+
+        Raises:
+            ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.
+        """
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "a group of ranks needs torch.distributed:"
+                " call torch.distributed.init_process_group()"
+            )
+        if wire not in (None, torch.bfloat16):
+            raise ValueError(f"arrays are sent as they are or as bfloat16, not as {wire}")
+        self.process_group = process_group
+        rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        host = listen_host or _own_address(process_group)
+        engine, refusal = None, None
+        try:
+            engine = CollectiveEngine(
+                rank=rank,
+                world_size=world_size,
+                listen_host=host,
+                timeout_s=timeout_s,
+                chunk_size_bytes=chunk_size_bytes,
+                algorithm=algorithm,
+                sends_bf16=wire is not None,
+            )
+        except (OSError, ValueError) as error:
+            refusal = error  # The others wait for our address: tell them that there is none.
+        addresses, secret = _exchange(process_group, engine.address if engine else "")
+        if refusal is not None:
+            raise refusal
+        if missing := [i for i, address in enumerate(addresses) if not address]:
+            raise UnavailableError(f"ranks {missing} of the group could not open their listener")
+        assert engine is not None
+        engine.connect(addresses, secret)
+        self._pump = _Pump(engine)
+        # Runs at close(), when the hook is collected, or at exit: whatever comes first.
+        self._stop = weakref.finalize(self, self._pump.stop)
+
+    def all_reduce(
+        self, buffer: torch.Tensor, op: ReduceOp = "average", *, bucket: int = 0
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Start to reduce `buffer` over the ranks in place; never blocks.
+
+        Args:
+            buffer: contiguous, in CPU memory, of the same size on all ranks; left alone until the
+                future is done.
+            op: integers have no average.
+            bucket: a number for `stats()`.
+
+        Raises:
+            TypeError: the tensor's dtype or device is none that can be reduced here.
+            ConnectionError, TimeoutError: the group has failed before.
+        """
+        check_kind(buffer)
+        if op == "average" and not buffer.dtype.is_floating_point:
+            raise TypeError(f"{buffer.dtype} has no average here: sum and divide")
+        if not buffer.is_contiguous():
+            raise ValueError("contiguous tensors are reduced here: call .contiguous() before")
+        return self._pump.submit(buffer, op, bucket)
+
+    def stats(self) -> Stats:
+        """Counters since the start, and the times of the newest transfers."""
+        with self._pump.lock:
+            transfers = list(self._pump.transfers)
+        return Stats(**self._pump.engine.stats(), transfers=transfers)
+
+    def close(self) -> None:
+        """Leave the group; what is pending fails. Idempotent."""
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_kind(tensor: torch.Tensor) -> None:
+    """Refuse what a group cannot reduce.
+
+    Raises:
+        TypeError: the tensor is not in CPU memory, or its dtype is none of ours.
+    """
+    if tensor.device.type != "cpu":
+        raise TypeError(
+            f"tensors in CPU memory are reduced here, not on {tensor.device}: use this for models"
+            " on the CPU, and leave others to their own backend"
+        )
+    if tensor.dtype not in _DTYPES:
+        raise TypeError(f"{sorted(_DTYPES.values())} are reduced here, not {tensor.dtype}")
+
+
+# --- Meeting -------------------------------------------------------------------------------------
+
+
+def _device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the group's backend takes tensors from."""
+    return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+
+
+def _gather_bytes(group: dist.ProcessGroup | None, text: bytes, size: int) -> list[bytes]:
+    """The texts of all ranks, in rank order; shorter ones are filled up with zeros."""
+    device = _device(group)
+    own = torch.frombuffer(bytearray(text.ljust(size, b"\0")), dtype=torch.uint8).to(device)
+    all_ranks = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(all_ranks, own, group=group)
+    return [bytes(tensor.cpu().numpy()).rstrip(b"\0") for tensor in all_ranks]
+
+
+def _own_address(group: dist.ProcessGroup | None) -> str:
+    """The address by which the other ranks reach this machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    # The same loopback: one machine that was booted once, and one network namespace of it.
+    loopback = f"{boot} {os.stat('/proc/self/ns/net').st_ino}".encode()
+    if len(set(_gather_bytes(group, loopback, 128))) == 1:
+        return "127.0.0.1"
+    master = os.environ.get("MASTER_ADDR")
+    if master is None:
+        raise ValueError(
+            "the ranks are on several machines and MASTER_ADDR is not set: pass listen_host"
+        )
+    family, kind, protocol, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # Sends nothing: it only asks the routing table.
+        host: Any = probe.getsockname()[0]
+    return str(host)
+
+
+def _exchange(group: dist.ProcessGroup | None, address: str) -> tuple[list[str], bytes]:
+    """All ranks' addresses, and the secret that the first rank made. As tensors: no pickle."""
+    addresses = _gather_bytes(group, address.encode(), _ADDRESS_SIZE_MAX)
+    secret = torch.frombuffer(bytearray(secrets.token_bytes(_SECRET_SIZE)), dtype=torch.uint8)
+    secret = secret.to(_device(group))
+    first = 0 if group is None else dist.get_global_rank(group, 0)
+    dist.broadcast(secret, src=first, group=group)
+    return [text.decode() for text in addresses], bytes(secret.cpu().numpy())
