@@ -36,13 +36,24 @@ class Xxh3Stream {
   void* state_;
 };
 
-// The seed of a checksum that belongs to one place: the owner's 128-bit id and a number there (a
-// record index, a page number, an offset). Bytes moved to another place or owner then fail.
-// Specified in docs/format.md, "Seeds".
+// The seeds of checksums that belong to one place each: the owner's 128-bit id and a number there
+// (a record index, a page number, an offset). Bytes moved to another place or owner then fail.
+// Specified in docs/format.md, "Seeds". Keeps what depends on the id alone.
+class PlaceSeeds {
+ public:
+  explicit PlaceSeeds(std::span<const std::byte, 16> id) noexcept
+      : of_id_(Mix64(LoadLittleEndian<std::uint64_t>(id, 0) + kGoldenGamma) ^
+               LoadLittleEndian<std::uint64_t>(id, 8)) {}
+  std::uint64_t Of(std::uint64_t number) const noexcept {
+    return Mix64(of_id_ ^ Mix64(number + kGoldenGamma));
+  }
+
+ private:
+  std::uint64_t of_id_;
+};
+
 inline std::uint64_t PlaceSeed(std::span<const std::byte, 16> id, std::uint64_t number) noexcept {
-  const auto low = LoadLittleEndian<std::uint64_t>(id, 0);
-  const auto high = LoadLittleEndian<std::uint64_t>(id, 8);
-  return Mix64(Mix64(low + kGoldenGamma) ^ high ^ Mix64(number + kGoldenGamma));
+  return PlaceSeeds(id).Of(number);
 }
 
 }  // namespace ffrecord

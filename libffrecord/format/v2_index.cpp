@@ -4,15 +4,11 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
-#include "libffrecord/base/prefetch.h"
 
 namespace ffrecord {
 namespace {
 
 constexpr std::size_t kCheckedBegin = 8;
-constexpr std::size_t kEntriesBegin = 16;
-constexpr std::size_t kEntrySizeBytes = 24;
-static_assert(kEntriesBegin + kEntrySizeBytes * kIndexEntriesPerPage == kIndexPageSizeBytes);
 
 std::uint64_t PageCheck(std::span<const std::byte> page, const FileId& id,
                         std::uint64_t page_number) {
@@ -32,30 +28,16 @@ Result<void> CheckIndexPage(std::span<const std::byte> page, const FileId& id,
     return corrupt("checksum does not match");
   if (LoadLittleEndian<std::uint32_t>(page, 8) != entry_count)
     return corrupt("count of entries does not match the footer's count of records");
-  const auto unused = page.subspan(kEntriesBegin + kEntrySizeBytes * entry_count);
+  const auto unused = page.subspan(kIndexEntriesBegin + kIndexEntrySizeBytes * entry_count);
   if (LoadLittleEndian<std::uint32_t>(page, 12) != 0 ||
       std::any_of(unused.begin(), unused.end(), [](std::byte b) { return b != std::byte{}; }))
     return corrupt("reserved bytes are not zero");
   return {};
 }
 
-RecordLocation LoadIndexEntry(std::span<const std::byte> page, std::uint64_t slot) noexcept {
-  const std::size_t begin = kEntriesBegin + kEntrySizeBytes * slot;
-  return {LoadLittleEndian<std::uint64_t>(page, begin),
-          LoadLittleEndian<std::uint64_t>(page, begin + 8, 6),
-          LoadLittleEndian<std::uint64_t>(page, begin + 14, 5),
-          LoadLittleEndian<std::uint64_t>(page, begin + 19, 5)};
-}
-
-void PrefetchIndexEntry(const std::byte* page, std::uint64_t slot) noexcept {
-  const std::byte* entry = page + kEntriesBegin + kEntrySizeBytes * slot;
-  Prefetch(entry);
-  Prefetch(entry + kEntrySizeBytes - 1);  // One in three lies across two lines.
-}
-
 void StoreIndexEntry(const RecordLocation& location, std::uint64_t slot,
                      std::span<std::byte> page) noexcept {
-  const std::size_t begin = kEntriesBegin + kEntrySizeBytes * slot;
+  const std::size_t begin = kIndexEntriesBegin + kIndexEntrySizeBytes * slot;
   StoreLittleEndian(page, begin, location.check);
   StoreLittleEndian(page, begin + 8, location.offset_bytes, 6);
   StoreLittleEndian(page, begin + 14, location.stored_size_bytes, 5);

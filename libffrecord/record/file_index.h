@@ -23,6 +23,8 @@
 
 namespace ffrecord {
 
+class IndexPages;
+
 // The structures of an open version 2 file.
 struct V2Layout {
   V2Header header;
@@ -51,8 +53,12 @@ class FileIndex {
   // Brings what Locate will touch closer, without waiting. Requires index < record_count().
   virtual void Prefetch(std::uint64_t /*index*/) const noexcept {}
 
-  // Whether `stored`, read from `location`, are the bytes that were written there.
-  virtual bool Matches(std::uint64_t index, const RecordLocation& location,
+  // The pages of the index, for those who look up many records and cannot afford a virtual call for
+  // each; null where there are none, as in version 1.
+  virtual const IndexPages* pages() const noexcept { return nullptr; }
+
+  // Whether `stored` are the bytes that were written for the record, by the check of its location.
+  virtual bool Matches(std::uint64_t index, std::uint64_t check,
                        std::span<const std::byte> stored) const noexcept = 0;
 
   // Expands the frame `stored`, which Locate found to be one, to `raw`. Reads nothing and allocates

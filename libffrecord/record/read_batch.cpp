@@ -150,7 +150,7 @@ class BatchExecution {
   // Checks the stored bytes and brings the raw ones to their place.
   void Finish(PlannedRecord& record, std::span<const std::byte> stored) {
     if (reader_.options.verify_checksums &&
-        !reader_.indexes[record.file]->Matches(record.index, record.location, stored)) {
+        !reader_.indexes[record.file]->Matches(record.index, record.location.check, stored)) {
       record.status = ErrorCode::kCorruption;
       return;
     }

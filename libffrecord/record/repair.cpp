@@ -203,7 +203,7 @@ bool Repair::ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocat
                        std::span<const std::byte>& bytes) {
   if (index.Locate(record, location) != ErrorCode::kOk) return false;
   const auto stored = window_.View(location.offset_bytes, location.stored_size_bytes);
-  if (!stored || !index.Matches(record, location, stored.value())) return false;
+  if (!stored || !index.Matches(record, location.check, stored.value())) return false;
   bytes = stored.value();
   return true;
 }

@@ -17,6 +17,7 @@
 #include "libffrecord/record/batch_block.h"
 #include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/expansion.h"
+#include "libffrecord/record/index_pages.h"
 
 namespace ffrecord {
 namespace {
@@ -56,14 +57,18 @@ constexpr std::uint64_t kCopyTwiceBytesMax = 4096;
 // A batch holds no more than this of raw bytes; what is larger is for BatchPlan to refuse.
 constexpr std::uint64_t kBatchSizeBytesMax = std::uint64_t{1} << 46;
 
-// Where one record of the batch lies.
+// Where one record of the batch lies. Small: a batch of 4096 is walked twice, and should stay in
+// the processor's cache between.
 struct Source {
-  const FileIndex* index = nullptr;
+  const std::byte* at = nullptr;  // Its index entry, if that is at hand; then its stored bytes.
+  std::uint64_t check = 0;
   std::uint64_t index_in_file = 0;
+  std::uint64_t stored_size_bytes = 0;
+  std::uint64_t raw_size_bytes = 0;
   std::uint32_t file = 0;
   std::uint32_t same_as = 0;  // The first position that names the same record.
-  const std::byte* stored = nullptr;
-  RecordLocation location;
+
+  bool compressed() const noexcept { return stored_size_bytes < raw_size_bytes; }
 };
 
 // Memory that one batch leaves to the next of its thread.
@@ -102,16 +107,14 @@ class ResidentBatch {
     for (std::size_t i = 0; i < indices_.size(); ++i) {
       if (i + kIndexAhead < indices_.size()) Approach(i + kIndexAhead);
       Source& source = scratch_.sources[i];
-      if (source.index->Locate(source.index_in_file, source.location) != ErrorCode::kOk)
-        return false;
       if (source.file != mapped_file_ || mapped_.empty()) {
         mapped_file_ = source.file;
         mapped_ = reader_.source->Mapped(source.file);
+        mapped_pages_ = reader_.indexes[source.file]->pages();
         if (mapped_.empty()) return false;
       }
-      source.stored = mapped_.data() + source.location.offset_bytes;
-      size_bytes_ += source.location.raw_size_bytes;
-      if (source.location.compressed()) expanded_bytes_ += source.location.raw_size_bytes;
+      if (!LocateOne(source)) return false;
+      size_bytes_ += source.raw_size_bytes;
       if (size_bytes_ > kBatchSizeBytesMax) return false;
     }
     if (size_bytes_ / indices_.size() > kCopyTwiceBytesMax) ShareDuplicates();
@@ -126,12 +129,34 @@ class ResidentBatch {
       file_ = reader_.FileOf(index);
       file_begin_ = reader_.first_indexes[file_];
       file_end_ = reader_.first_indexes[file_ + 1];
+      pages_ = reader_.indexes[file_]->pages();
     }
     source.same_as = static_cast<std::uint32_t>(i);
     source.file = file_;
-    source.index = reader_.indexes[file_].get();
     source.index_in_file = index - file_begin_;
-    source.index->Prefetch(source.index_in_file);
+    source.at = pages_ != nullptr ? pages_->CheckedEntry(source.index_in_file) : nullptr;
+    if (source.at != nullptr)
+      IndexPages::PrefetchEntry(source.at);
+    else
+      reader_.indexes[file_]->Prefetch(source.index_in_file);
+  }
+
+  // Learns where the bytes of the record lie, in a file that is mapped.
+  bool LocateOne(Source& source) {
+    RecordLocation location;
+    if (source.at != nullptr) location = DecodeIndexEntry(source.at);
+    const bool is_plain =
+        source.at != nullptr && mapped_pages_->IsSane(location) && !location.compressed();
+    if (!is_plain) {
+      const FileIndex& index = *reader_.indexes[source.file];
+      if (index.Locate(source.index_in_file, location) != ErrorCode::kOk) return false;
+      if (location.compressed()) expanded_bytes_ += location.raw_size_bytes;
+    }
+    source.at = mapped_.data() + location.offset_bytes;
+    source.check = location.check;
+    source.stored_size_bytes = location.stored_size_bytes;
+    source.raw_size_bytes = location.raw_size_bytes;
+    return true;
   }
 
   // Large records that are named twice share their bytes: each position learns the first one that
@@ -151,7 +176,7 @@ class ResidentBatch {
       }
       Source& source = scratch_.sources[i];
       source.same_as = scratch_.slots[slot] - 1;
-      size_bytes_ -= source.location.raw_size_bytes;
+      size_bytes_ -= source.raw_size_bytes;
     }
   }
 
@@ -162,7 +187,7 @@ class ResidentBatch {
       // Of random batches any place will do; of neighbours it should be the last.
       const std::size_t position = indices_.size() - 1 - sample * indices_.size() / samples;
       const Source& source = scratch_.sources[scratch_.sources[position].same_as];
-      const std::span stored(source.stored, source.location.stored_size_bytes);
+      const std::span stored(source.at, source.stored_size_bytes);
       if (!stored.empty() && !IsInMemory(stored)) return false;
     }
     return true;
@@ -199,8 +224,8 @@ class ResidentBatch {
       return false;
     }
     block_.starts_bytes[i] = static_cast<std::int64_t>(placed_bytes_);
-    block_.sizes_bytes[i] = static_cast<std::int64_t>(source.location.raw_size_bytes);
-    placed_bytes_ += source.location.raw_size_bytes;
+    block_.sizes_bytes[i] = static_cast<std::int64_t>(source.raw_size_bytes);
+    placed_bytes_ += source.raw_size_bytes;
     return true;
   }
 
@@ -216,8 +241,8 @@ class ResidentBatch {
     return had_to_wait();
   }
 
-  static std::uint64_t WorkBytes(const RecordLocation& location) {
-    return location.raw_size_bytes * (location.compressed() ? kBytesCopiedPerExpanded : 1);
+  static std::uint64_t WorkBytes(const Source& source) {
+    return source.raw_size_bytes * (source.compressed() ? kBytesCopiedPerExpanded : 1);
   }
 
   // Of what is copied and not expanded every byte comes from memory, which one thread keeps busy.
@@ -250,9 +275,9 @@ class ResidentBatch {
     std::uint64_t piece_bytes = 0;
     for (std::size_t i = from; i < indices_.size(); ++i) {
       if (!Place(i)) continue;
-      const RecordLocation& location = scratch_.sources[i].location;
-      if (location.compressed()) room_bytes = std::max(room_bytes, location.stored_size_bytes);
-      piece_bytes += WorkBytes(location);
+      const Source& source = scratch_.sources[i];
+      if (source.compressed()) room_bytes = std::max(room_bytes, source.stored_size_bytes);
+      piece_bytes += WorkBytes(source);
       if (piece_bytes < kExpandedPieceBytes * kBytesCopiedPerExpanded) continue;
       scratch_.piece_ends.push_back(static_cast<std::uint32_t>(i + 1));
       piece_bytes = 0;
@@ -280,17 +305,17 @@ class ResidentBatch {
   void PrefetchData(std::size_t i) const {
     const Source& source = scratch_.sources[i];
     if (source.same_as != i) return;
-    const std::uint64_t size = std::min(source.location.stored_size_bytes, kPrefetchBytesMax);
-    for (std::uint64_t at = 0; at < size; at += kCacheLineBytes) Prefetch(source.stored + at);
-    if (size > 0) Prefetch(source.stored + size - 1);
+    const std::uint64_t size = std::min(source.stored_size_bytes, kPrefetchBytesMax);
+    for (std::uint64_t at = 0; at < size; at += kCacheLineBytes) Prefetch(source.at + at);
+    if (size > 0) Prefetch(source.at + size - 1);
   }
 
   // Where this thread alone copies what is compressed at `i`.
   std::span<std::byte> StoredRoom(std::size_t i) {
-    const RecordLocation& location = scratch_.sources[i].location;
-    if (!location.compressed()) return {};
-    if (scratch_.stored.size() < location.stored_size_bytes)
-      scratch_.stored.resize(location.stored_size_bytes);
+    const Source& source = scratch_.sources[i];
+    if (!source.compressed()) return {};
+    if (scratch_.stored.size() < source.stored_size_bytes)
+      scratch_.stored.resize(source.stored_size_bytes);
     return scratch_.stored;
   }
 
@@ -301,14 +326,14 @@ class ResidentBatch {
     const std::span<std::byte> raw =
         block_.data.subspan(static_cast<std::size_t>(block_.starts_bytes[i]),
                             static_cast<std::size_t>(block_.sizes_bytes[i]));
-    const bool compressed = source.location.compressed();
-    const std::span<std::byte> copy =
-        compressed ? room.first(source.location.stored_size_bytes) : raw;
-    if (!copy.empty()) std::memcpy(copy.data(), source.stored, copy.size());
+    const bool compressed = source.compressed();
+    const std::span<std::byte> copy = compressed ? room.first(source.stored_size_bytes) : raw;
+    if (!copy.empty()) std::memcpy(copy.data(), source.at, copy.size());
+    const FileIndex& index = *reader_.indexes[source.file];
     if (reader_.options.verify_checksums &&
-        !source.index->Matches(source.index_in_file, source.location, copy))
+        !index.Matches(source.index_in_file, source.check, copy))
       return false;
-    return !compressed || source.index->Expand(copy, raw);
+    return !compressed || index.Expand(copy, raw);
   }
 
   const RecordReader::Impl& reader_;
@@ -318,8 +343,12 @@ class ResidentBatch {
   std::uint64_t size_bytes_ = 0;
   std::uint64_t expanded_bytes_ = 0;
   std::uint64_t placed_bytes_ = 0;
+  // Of the record that is located.
   std::span<const std::byte> mapped_;
+  const IndexPages* mapped_pages_ = nullptr;
   std::uint32_t mapped_file_ = 0;
+  // Of the record that is approached.
+  const IndexPages* pages_ = nullptr;
   std::uint32_t file_ = 0;
   std::uint64_t file_begin_ = 0;
   std::uint64_t file_end_ = 0;

@@ -32,9 +32,9 @@ class V1Index final : public FileIndex {
     return ErrorCode::kOk;
   }
 
-  bool Matches(std::uint64_t, const RecordLocation& location,
+  bool Matches(std::uint64_t, std::uint64_t check,
                std::span<const std::byte> stored) const noexcept override {
-    return Crc32(stored) == location.check;
+    return Crc32(stored) == check;
   }
 
   std::string Explain(std::uint64_t index) const override {

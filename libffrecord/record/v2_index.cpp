@@ -6,10 +6,9 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
-#include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/dictionary_set.h"
 #include "libffrecord/record/file_index.h"
-#include "libffrecord/record/kept_mappings.h"
+#include "libffrecord/record/index_pages.h"
 #include "libffrecord/record/key_index.h"
 
 namespace ffrecord {
@@ -24,14 +23,16 @@ class V2Index final : public FileIndex {
         layout_(std::move(layout)),
         schema_(std::move(schema)),
         warnings_(std::move(warnings)),
-        geometry_{layout_.footer.record_count, layout_.header.pages_per_segment},
+        record_seeds_(layout_.header.file_id),
         dictionaries_(source, file, layout_.header.file_id, layout_.footer),
         keys_(source, file, layout_),
-        segments_(geometry_.segment_count()),
-        checked_pages_(geometry_.page_count() / 64 + 1) {}
+        pages_({source, file, layout_.header.file_id,
+                IndexGeometry{layout_.footer.record_count, layout_.header.pages_per_segment},
+                layout_.directory.bytes, layout_.footer_offset_bytes,
+                (layout_.header.required_features & V2Header::kZstd) != 0}) {}
 
   // Whether there was memory for what keeps track of the pages. Else good for nothing.
-  explicit operator bool() const noexcept { return segments_ && checked_pages_; }
+  explicit operator bool() const noexcept { return static_cast<bool>(pages_); }
 
   std::uint32_t format_version() const noexcept override { return 2; }
   std::uint64_t record_count() const noexcept override { return layout_.footer.record_count; }
@@ -40,35 +41,30 @@ class V2Index final : public FileIndex {
   std::span<const std::string> warnings() const noexcept override { return warnings_; }
 
   ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
-    const std::uint64_t page_number = index / kIndexEntriesPerPage;
-    const std::byte* page = CheckedPage(page_number);
-    if (page == nullptr) {
-      auto found = Page(page_number);
+    const std::byte* entry = pages_.CheckedEntry(index);
+    if (entry == nullptr) {
+      auto found = pages_.Entry(index);
       if (!found) return found.error().code;
-      page = found.value();
+      entry = found.value();
     }
-    const auto bytes = std::span(page, kIndexPageSizeBytes);
-    location = LoadIndexEntry(bytes, index % kIndexEntriesPerPage);
-    if (!IsSane(location)) return ErrorCode::kCorruption;
+    location = DecodeIndexEntry(entry);
+    if (!pages_.IsSane(location)) return ErrorCode::kCorruption;
     return location.compressed() ? dictionaries_.Load() : ErrorCode::kOk;
   }
 
   void Prefetch(std::uint64_t index) const noexcept override {
-    const std::uint64_t page_number = index / kIndexEntriesPerPage;
-    if (const std::byte* page = CheckedPage(page_number); page != nullptr) {
-      PrefetchIndexEntry(page, index % kIndexEntriesPerPage);
-      return;
-    }
-    const std::uint64_t segment_number = page_number / geometry_.pages_per_segment;
-    const std::byte* segment = segments_[segment_number].load(std::memory_order_acquire);
-    if (segment != nullptr)
-      WillNeed({segment + page_number % geometry_.pages_per_segment * kIndexPageSizeBytes,
-                kIndexPageSizeBytes});
+    if (const std::byte* entry = pages_.CheckedEntry(index); entry != nullptr)
+      IndexPages::PrefetchEntry(entry);
+    else
+      pages_.PrefetchPage(index);
   }
 
-  bool Matches(std::uint64_t index, const RecordLocation& location,
+  const IndexPages* pages() const noexcept override { return &pages_; }
+
+  bool Matches(std::uint64_t index, std::uint64_t check,
                std::span<const std::byte> stored) const noexcept override {
-    return Xxh3(stored, SeedOf(layout_.header.file_id, PlaceTag::kRecord, index)) == location.check;
+    static_assert(static_cast<int>(PlaceTag::kRecord) == 0, "the tag changes no bit of an index");
+    return Xxh3(stored, record_seeds_.Of(index)) == check;
   }
 
   Result<Metadata> ReadMetadata() const override {
@@ -92,8 +88,8 @@ class V2Index final : public FileIndex {
   const V2Layout* v2_layout() const noexcept override { return &layout_; }
 
   std::string Explain(std::uint64_t index) const override {
-    const auto page = Page(index / kIndexEntriesPerPage);
-    if (!page) return page.error().message;
+    const auto entry = pages_.Entry(index);
+    if (!entry) return entry.error().message;
     RecordLocation location;
     if (Locate(index, location) == ErrorCode::kOk) return {};
     return "its index entry, " + std::to_string(location.stored_size_bytes) + " bytes at " +
@@ -102,68 +98,15 @@ class V2Index final : public FileIndex {
   }
 
  private:
-  bool IsSane(const RecordLocation& location) const noexcept {
-    constexpr std::uint64_t kPayloadOffsetMin =
-        V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
-    return location.offset_bytes >= kPayloadOffsetMin &&
-           location.offset_bytes <= layout_.footer_offset_bytes &&
-           location.stored_size_bytes <= layout_.footer_offset_bytes - location.offset_bytes &&
-           SizesAreSane(location.stored_size_bytes, location.raw_size_bytes,
-                        (layout_.header.required_features & V2Header::kZstd) != 0);
-  }
-
-  // The page if it was checked before, else null: the way that nearly every look-up takes.
-  const std::byte* CheckedPage(std::uint64_t page_number) const noexcept {
-    const std::uint64_t word = checked_pages_[page_number / 64].load(std::memory_order_acquire);
-    if ((word >> (page_number % 64) & 1) == 0) return nullptr;
-    const std::uint64_t segment = page_number / geometry_.pages_per_segment;
-    return segments_[segment].load(std::memory_order_acquire) +
-           page_number % geometry_.pages_per_segment * kIndexPageSizeBytes;
-  }
-
-  // The page, fetched and checked now.
-  Result<const std::byte*> Page(std::uint64_t page_number) const {
-    const std::uint64_t segment_number = page_number / geometry_.pages_per_segment;
-    const std::byte* segment = segments_[segment_number].load(std::memory_order_acquire);
-    if (segment == nullptr) segment = FFR_TRY(FetchSegment(segment_number));
-    const std::byte* page =
-        segment + page_number % geometry_.pages_per_segment * kIndexPageSizeBytes;
-    auto checked = CheckIndexPage(std::span(page, kIndexPageSizeBytes), layout_.header.file_id,
-                                  page_number, geometry_.entries_in_page(page_number));
-    if (!checked) return std::move(checked).error();
-    checked_pages_[page_number / 64].fetch_or(std::uint64_t{1} << (page_number % 64),
-                                              std::memory_order_release);
-    return page;
-  }
-
-  Result<const std::byte*> FetchSegment(std::uint64_t segment_number) const {
-    const auto offset_bytes =
-        LoadLittleEndian<std::uint64_t>(layout_.directory.bytes, 8 * segment_number);
-    const std::uint64_t size_bytes = geometry_.segment_size_bytes(segment_number);
-    if (offset_bytes % kIndexPageSizeBytes != 0 || offset_bytes < V2Header::kEncodedSizeBytes ||
-        offset_bytes > layout_.footer_offset_bytes ||
-        size_bytes > layout_.footer_offset_bytes - offset_bytes)
-      return Error{ErrorCode::kCorruption, "index segment " + std::to_string(segment_number) +
-                                               " does not lie between header and footer"};
-    auto mapped = FFR_TRY(source_.MapIndex(file_, offset_bytes, size_bytes));
-    FFR_ASSERT(mapped.bytes.size() == size_bytes);
-    // If two threads fetch one segment, both copies are kept, and either will do.
-    owners_.Keep(std::move(mapped.owner));
-    segments_[segment_number].store(mapped.bytes.data(), std::memory_order_release);
-    return mapped.bytes.data();
-  }
-
   const RangeReader& source_;
   const std::uint32_t file_;
   const V2Layout layout_;
   const Schema schema_;
   const std::vector<std::string> warnings_;
-  const IndexGeometry geometry_;
+  const PlaceSeeds record_seeds_;
   DictionarySet dictionaries_;
   KeyIndex keys_;
-  ZeroedAtomics<const std::byte*> segments_;    // Null until fetched.
-  ZeroedAtomics<std::uint64_t> checked_pages_;  // One bit for each page.
-  mutable KeptOwners owners_;
+  IndexPages pages_;
 };
 
 }  // namespace

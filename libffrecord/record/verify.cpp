@@ -80,7 +80,7 @@ class Verification {
       BadRecord(index, stored.error().message);
       return false;
     }
-    if (!index_.Matches(index, location, stored.value())) {
+    if (!index_.Matches(index, location.check, stored.value())) {
       BadRecord(index, std::to_string(location.stored_size_bytes) + " bytes at " +
                            std::to_string(location.offset_bytes) + " fail their checksum");
       return false;

@@ -81,18 +81,24 @@ void ExpectRecords(const Batch& batch, const std::vector<std::uint64_t>& indices
 
 TEST(ResidentBatchTest, LiesBackToBackInRequestOrderAndReadsNothing) {
   const auto records = Records(2000, 100);
-  for (const int version : {1, 2}) {
-    const auto file = Mapped(records, {.version = version});
+  for (const auto& options : {test::TestFileOptions{.version = 1}, test::TestFileOptions{},
+                              // Index segments whose number is found by a shift, and by a division.
+                              test::TestFileOptions{.pages_per_segment = 2},
+                              test::TestFileOptions{.pages_per_segment = 3}}) {
+    const auto file = Mapped(records, options);
     const auto reader = OpenRecords(file, {}).value();
     file->ResetCounts();
-    const auto indices = RandomIndices(1000, records.size());
+    for (int batch_number = 0; batch_number < 2;
+         ++batch_number) {  // Pages are checked in the first.
+      const auto indices = RandomIndices(1000, records.size());
 
-    const Batch batch = reader.ReadBatch(indices).value();
+      const Batch batch = reader.ReadBatch(indices).value();
 
-    ExpectRecords(batch, indices, records);
+      ExpectRecords(batch, indices, records);
+      for (std::size_t i = 0; i < indices.size(); ++i)
+        ASSERT_EQ(batch.starts_bytes()[i], static_cast<std::int64_t>(i * 100));
+    }
     EXPECT_EQ(file->read_call_count(), 0U);
-    for (std::size_t i = 0; i < indices.size(); ++i)
-      ASSERT_EQ(batch.starts_bytes()[i], static_cast<std::int64_t>(i * 100));
   }
 }
 
