@@ -1,6 +1,7 @@
 #include "libffrecord/io/io_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <memory>
@@ -116,6 +117,14 @@ class Run {
   std::uint64_t sip_bytes_ = kSipBytes;
 };
 
+// As MakeIoEngine; polled if that is wanted and the kernel allows it.
+Result<std::unique_ptr<IoEngine>> MakePolledOrNot(std::uint32_t depth,
+                                                  std::chrono::milliseconds poll_idle) {
+  if (poll_idle.count() > 0)
+    if (auto engine = MakePolledUringEngine(depth, poll_idle)) return engine;
+  return MakeIoEngine(depth);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
@@ -128,19 +137,23 @@ Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
   return MakeThreadsEngine(depth);
 }
 
-Result<IoEngine*> ThreadIoEngine(std::uint32_t depth) {
+Result<IoEngine*> ThreadIoEngine(std::uint32_t depth, std::chrono::milliseconds poll_idle) {
   struct Slot {
     std::unique_ptr<IoEngine> engine;
     std::uint32_t generation = 0;
     std::uint32_t depth = 0;
+    std::chrono::milliseconds poll_idle{0};
   };
-  thread_local Slot slot;
+  thread_local std::array<Slot, 2> slots;
+  Slot& slot = slots[poll_idle.count() > 0 ? 1 : 0];
   const std::uint32_t generation = ForkGeneration();
-  if (!slot.engine || slot.generation != generation || slot.depth < depth) {
+  if (!slot.engine || slot.generation != generation || slot.depth < depth ||
+      slot.poll_idle != poll_idle) {
     const std::uint32_t depth_made = std::max({slot.depth, depth, kThreadEngineDepth});
-    slot.engine = FFR_TRY(MakeIoEngine(depth_made));
+    slot.engine = FFR_TRY(MakePolledOrNot(depth_made, poll_idle));
     slot.generation = generation;
     slot.depth = depth_made;
+    slot.poll_idle = poll_idle;
   }
   return slot.engine.get();
 }

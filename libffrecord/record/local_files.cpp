@@ -61,10 +61,11 @@ class LocalFiles final : public RangeReader {
  public:
   // `page_cache_first`: direct descriptors are for what the page cache does not hold; which files
   // tell what that is.
-  LocalFiles(std::unique_ptr<OpenFiles> files, std::uint32_t queue_depth, IoPolicy policy,
-             bool page_cache_first, std::vector<bool> tells_what_is_in_memory)
+  LocalFiles(std::unique_ptr<OpenFiles> files, const RecordReader::Options& options,
+             IoPolicy policy, bool page_cache_first, std::vector<bool> tells_what_is_in_memory)
       : files_(std::move(files)),
-        queue_depth_(queue_depth),
+        queue_depth_(options.queue_depth),
+        poll_idle_(options.poll_idle),
         policy_(policy),
         page_cache_first_(page_cache_first),
         tells_what_is_in_memory_(std::move(tells_what_is_in_memory)),
@@ -100,7 +101,7 @@ class LocalFiles final : public RangeReader {
                                   .user = &range});
     if (policy_ == IoPolicy::kDirect && page_cache_first_ && warm_guess_.Try())
       PreferPageCache(memory->requests);
-    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
+    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_, poll_idle_));
     const auto ended = [&](const IoRequest& request) {
       auto& range = *static_cast<RangeRead*>(request.user);
       range.status = StatusOf(range, request.result);
@@ -275,7 +276,7 @@ class LocalFiles final : public RangeReader {
                               std::uint64_t size_bytes) const {
     auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
     IoRequest request{.fd = fd, .offset_bytes = offset_bytes, .buffer = *memory};
-    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
+    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_, poll_idle_));
     FFR_TRY(RunAll(*engine, {&request, 1}, 1));
     const RangeRead range{file, offset_bytes, *memory};
     const ErrorCode status = StatusOf(range, request.result);
@@ -288,6 +289,7 @@ class LocalFiles final : public RangeReader {
 
   const std::unique_ptr<const OpenFiles> files_;
   const std::uint32_t queue_depth_;
+  const std::chrono::milliseconds poll_idle_;
   const IoPolicy policy_;  // Of what is not in memory.
   const bool page_cache_first_;
   const std::vector<bool> tells_what_is_in_memory_;  // Asked only where that is of use.
@@ -315,7 +317,7 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
     for (std::uint32_t file = 0; file < paths.size(); ++file)
       tells[file] = TellsWhatIsInMemory(FFR_TRY(files->Take(file, Way::kBuffered)).fd());
   return std::unique_ptr<RangeReader>(std::make_unique<LocalFiles>(
-      std::move(files), options.queue_depth, direct ? IoPolicy::kDirect : IoPolicy::kBuffered,
+      std::move(files), options, direct ? IoPolicy::kDirect : IoPolicy::kBuffered,
       options.io != IoPolicy::kDirect, std::move(tells)));
 }
 

@@ -6,6 +6,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/format/fingerprint.h"
+#include "libffrecord/io/io_engine.h"
 #include "libffrecord/record/read_batch.h"
 #include "libffrecord/record/record_reader_impl.h"
 
@@ -14,10 +15,15 @@ namespace {
 
 Result<void> CheckOptions(const RecordReader::Options& options) {
   constexpr std::uint32_t kQueueDepthMax = 4096;
-  if (options.queue_depth >= 1 && options.queue_depth <= kQueueDepthMax) return {};
-  return Error{ErrorCode::kInvalidArgument, "open records: queue_depth is " +
-                                                std::to_string(options.queue_depth) +
-                                                ", must be 1 to 4096"};
+  if (options.queue_depth < 1 || options.queue_depth > kQueueDepthMax)
+    return Error{ErrorCode::kInvalidArgument, "open records: queue_depth is " +
+                                                  std::to_string(options.queue_depth) +
+                                                  ", must be 1 to 4096"};
+  if (options.poll_idle.count() < 0 || options.poll_idle > kPollIdleMax)
+    return Error{ErrorCode::kInvalidArgument, "open records: poll_idle is " +
+                                                  std::to_string(options.poll_idle.count()) +
+                                                  " ms, must be 0 to an hour"};
+  return {};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -47,6 +48,10 @@ class FFR_EXPORT RecordReader {
     bool salvage = false;          // Open a damaged v1 file: bad records get a status each.
     IoPolicy io = IoPolicy::kAuto;
     std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
+    // Above 0, for reads past what is in memory: a thread of the kernel, one for each thread that
+    // reads, takes requests without system calls (SQPOLL) and sleeps after so long without any, at
+    // most an hour. For machines with processors to spare; ignored where the kernel refuses.
+    std::chrono::milliseconds poll_idle{0};
     // Threads that may help the calling one to expand a batch of many compressed bytes: of one pool
     // of the process, which never has more than the processors it may use less one. At 0 the
     // calling thread does all.
