@@ -57,7 +57,7 @@ struct RepairOptions {
   std::function<bool(std::uint64_t, std::uint64_t)> progress = {};
 };
 
-// Makes a new file of what is whole in a damaged one, which it only reads.
+// Makes a new file of what is whole in a damaged one, which it only reads, through the page cache.
 //
 // Version 2: neither index nor footer is needed. Every record whose own header and checksum hold is
 // kept, found by a scan; alignment, compressed bytes, schema, dictionaries and metadata are kept as

@@ -26,9 +26,9 @@ struct VerifyReport {
   bool whole() const noexcept { return problem_count == 0; }
 };
 
-// Reads every byte of a local file once and checks it: structures, padding, each record's checksum,
-// header and expansion, the totals and the fingerprint. A file that passes differs from what was
-// written in no bit.
+// Reads every byte of a local file once, through the page cache, and checks it: structures,
+// padding, each record's checksum, header and expansion, the totals and the fingerprint. A file
+// that passes differs from what was written in no bit.
 //
 // `progress`, if given, is called on the calling thread with bytes done and bytes in all; when it
 // returns false the check ends with kDeadlineExceeded. Fails as RecordReader::Open if the file

@@ -7,14 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <random>
+
+#include <ffrecord/repair.h>
+#include <ffrecord/verify.h>
 
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
 #include "seed.h"
+#include "temp_folder.h"
 #include "test_file.h"
 
 namespace ffrecord {
@@ -125,6 +130,35 @@ TEST_F(PolicyTest, WhatDoesNotFitInMemoryIsReadPastThePageCache) {
   EXPECT_LE(WarmPercent(), 5U);  // Index pages, and no others around them.
   ReadEverything(Open(IoPolicy::kAuto, kRoomy), 64);
   EXPECT_EQ(WarmPercent(), 100U);
+}
+
+TEST_F(PolicyTest, VerifyAndRepairReadThroughThePageCache) {
+  MakeCold();
+  if (WarmPercent() > 2) GTEST_SKIP() << "this file system keeps files in memory";
+  EXPECT_TRUE(VerifyFile(file.path()).value().whole());
+  EXPECT_GE(WarmPercent(), 90U);  // The kernel may need a page for something else.
+
+  MakeCold();
+  const test::TempFolder folder;
+  EXPECT_EQ(RepairFile(file.path(), folder / "repaired").value().kept_count, kRecordCount);
+  EXPECT_GE(WarmPercent(), 90U);
+}
+
+TEST_F(PolicyTest, APollingThreadOfTheKernelReadsTheSame) {
+  for (const IoPolicy io : {IoPolicy::kBuffered, IoPolicy::kDirect}) {
+    MakeCold();
+    RecordReader::Options options{.io = io};
+    options.poll_idle = std::chrono::milliseconds(1);
+    const auto open = [&] {
+      return OpenRecords(OpenLocalFiles(std::span(&file.path(), 1), options, kRoomy).value(),
+                         options);
+    };
+    ReadEverything(open().value(), 100);
+    ReadEverything(Open(io, kRoomy), 100);  // The thread's other ring, after the polled one.
+    options.poll_idle = std::chrono::hours(2);
+    EXPECT_EQ(RecordReader::Open(std::span(&file.path(), 1), options).error().code,
+              ErrorCode::kInvalidArgument);
+  }
 }
 
 }  // namespace
