@@ -32,6 +32,9 @@ class Lost(Exception):
     """An arm cannot go on, which is no reason for the others to stop; the message says why."""
 
 
+LOAD_AT_START = os.getloadavg()[0]  # What others did before this program began.
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What a benchmark is told."""
@@ -141,6 +144,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
+        "load_at_start": LOAD_AT_START,
         "load": os.getloadavg()[0],
     }
 
@@ -167,7 +171,8 @@ def table(found: dict[str, Any]) -> str:
     lines += ["", *found["notes"]]
     lines.append(
         f"{about['cores']} cores of {about['cpu']}, {about['memory_bytes'] / 2**30:.0f} GiB, "
-        f"Linux {about['kernel']}, load {about['load']:.1f}"
+        f"Linux {about['kernel']}, "
+        f"load {about['load_at_start']:.1f} before and {about['load']:.1f} after"
     )
     return "\n".join(lines)
 
@@ -241,6 +246,8 @@ def make_cold(path: pathlib.Path) -> None:
 
 def make_warm(path: pathlib.Path) -> None:
     """Put a file into the page cache, and check that it is in."""
+    if cached_share(path) == 1:
+        return
     buffer = bytearray(1 << 20)
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):

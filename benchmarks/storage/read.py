@@ -5,17 +5,23 @@ replacement. The file is the same for all arms, and so are offsets and sizes: fi
 a log, widened to whole blocks as O_DIRECT wants. Each arm of a round draws records of its own,
 lest one arm warms a cache below for the next. Cold arms start with at most 1 % of the file in the
 page cache, warm ones with at least 99 %; ours verifies every record's checksum, the others none.
+A warm arm is one process that stays and has read the whole file once before it is measured, as a
+training process has after its first epoch; `_first_epoch` arms are a new process each round.
 
 Blocks: 4 KiB each, aligned so that a record is one block, cold, batches of 256, against fio.
 Tiny: 100 B each, warm, batches of 4096, on one core: C++, and through Python's Batch.
-Growth: random reads of small records out of files of 10^4 to 10^7 of them, the index in the page
-cache, the records from the device, in batches that are too small to have neighbours.
+Growth: random reads of small records out of files of 10^4 to 10^7 of them. `growth` is of a window
+of 10^4 neighbours somewhere in the file, warm: the same bytes to keep in caches whatever N, so that
+only what the reader does can differ. `growth_raw` is of the whole file, past the page cache: there
+the device and the processor's caches see ever more bytes too.
 """
 
 import dataclasses
+import json
 import os
 import pathlib
 import struct
+import subprocess
 import sys
 
 import harness
@@ -38,10 +44,12 @@ BLOCK_RECORDS = 200_000  # Each takes two blocks: its header needs room before t
 TINY_BYTES = 100
 TINY_RECORDS = 2_000_000
 TINY_BATCH = 4096
-GROWTH_BYTES = 448  # And 32 of header and 24 of index: 5 GB at 10^7.
+GROWTH_BYTES = 100  # And 32 of header and 24 of index: 1.6 GB at 10^7.
 GROWTH_COUNTS = (10**4, 10**5, 10**6, 10**7)
 GROWTH_READS = 12_800
 GROWTH_BATCH = 16
+GROWTH_WINDOW_READS = 1_000_000
+GROWTH_WINDOW_BATCH = 256
 
 PYTHON_EPOCH = """
 import json, sys, time
@@ -138,6 +146,33 @@ def fio_log(data: Data, indices: npt.NDArray[np.int64]) -> str:
     )
 
 
+class Server:
+    """A `read-arm serve` that stays: ask it for one trace after the other."""
+
+    def __init__(self, *command: object) -> None:
+        """Start it; it opens the file."""
+        words = [str(word) for word in command]
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def read(self, trace: pathlib.Path) -> dict[str, float]:
+        """Read what the trace says."""
+        pipes = self.process.stdin, self.process.stdout
+        if pipes[0] is None or pipes[1] is None:
+            raise AssertionError
+        print(trace, file=pipes[0], flush=True)
+        line = pipes[1].readline()
+        if not line:
+            raise harness.Unable(f"read-arm ended with {self.process.wait()}")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def stop(self) -> None:
+        """Let it end."""
+        self.process.communicate()
+
+
 class Arms:
     """How each arm runs one round."""
 
@@ -150,6 +185,7 @@ class Arms:
         self.trace = settings.scratch / "read.trace"
         self.program = harness.program(settings, "read-arm")
         self.fio_program = harness.foreign("fio", "fio")
+        self.servers: dict[str, Server] = {}
 
     def draw(self, arm: str, number: int, batches: int) -> npt.NDArray[np.int64]:
         """Pick the records that `arm` reads in round `number`; no other arm reads the same."""
@@ -157,10 +193,35 @@ class Arms:
         order = np.random.default_rng(seed).permutation(len(self.data.sizes)).astype(np.int64)
         return order[: batches * self.batch]
 
-    def ours(self, arm: str, kind: str, cold: bool, batches: int) -> harness.Arm:
+    def write_trace(self, indices: npt.NDArray[np.int64]) -> None:
+        """Write the records as `read-arm` takes them."""
+        rows = np.stack([indices, self.data.offsets[indices], self.data.sizes[indices]], 1)
+        self.trace.write_bytes(rows.astype("<u8").tobytes())
+
+    def serve(self, arm: str, kind: str, stays: bool) -> Server:
+        """Start the program for an arm; one that stays has then read the whole file."""
+        if arm in self.servers:
+            return self.servers[arm]
+        server = Server(self.program, "serve", kind, self.data.path, self.batch, DEPTH)
+        if stays:
+            self.write_trace(np.arange(len(self.data.sizes), dtype=np.int64))
+            server.read(self.trace)
+            self.servers[arm] = server
+        return server
+
+    def stop(self) -> None:
+        """End what stayed."""
+        for server in self.servers.values():
+            server.stop()
+        self.trace.unlink(missing_ok=True)
+
+    def ours(
+        self, arm: str, kind: str, cold: bool, batches: int, stays: bool = False
+    ) -> harness.Arm:
         """Make an arm that a program of ours runs: `kind` is what it does with the records."""
         what = {
             "direct": "RecordReader, O_DIRECT, checksums on",
+            "direct-unchecked": "RecordReader, O_DIRECT, checksums off",
             "auto": "RecordReader as it is by default, checksums on",
             "buffered": "RecordReader, buffered, checksums on",
             "pread": "a loop of pread, buffered, no checks",
@@ -170,13 +231,13 @@ class Arms:
         }[kind]
 
         def run(number: int) -> float:
-            indices = self.draw(arm, number, batches)
-            rows = np.stack([indices, self.data.offsets[indices], self.data.sizes[indices]], 1)
-            self.trace.write_bytes(rows.astype("<u8").tobytes())
             (harness.make_cold if cold else harness.make_warm)(self.data.path)
-            done = harness.run_json(
-                self.program, "read", kind, self.data.path, self.trace, self.batch, DEPTH
-            )
+            server = self.serve(arm, kind, stays)
+            indices = self.draw(arm, number, batches)
+            self.write_trace(indices)
+            done = server.read(self.trace)
+            if not stays:
+                server.stop()
             expected = int(self.data.sizes[indices].sum())
             if done["bytes"] != expected:
                 raise harness.Unable(f"{arm} read {done['bytes']} bytes, not {expected}")
@@ -220,38 +281,56 @@ def images(settings: harness.Settings) -> harness.Outcome:
     """Compare reads of batches of images, cold and warm."""
     data = prepare(settings)
     arms = Arms(settings, data, BATCH)
-    cold, warm = (24, 60) if settings.quick else (80, 200)
+    cold, warm = (24, 60) if settings.quick else (40, 100)
     limit = len(data.sizes) // BATCH
     cold, warm = min(cold, limit), min(warm, limit)
     parts = [
         arms.fio("cold_fio", cold),
         arms.ours("cold_ours", "direct", True, cold),
+        arms.ours("cold_ours_unchecked", "direct-unchecked", True, cold),
         arms.ours("cold_ours_default", "auto", True, cold),
         arms.ours("cold_pread", "pread", True, cold),
-        arms.ours("warm_ours", "auto", False, warm),
-        arms.ours("warm_pread", "pread", False, warm),
-        arms.ours("warm_checked_pread", "checked-pread", False, warm),
-        arms.ours("warm_malloc_zlib", "malloc-zlib", False, warm),
-        arms.ours("warm_memcpy", "memcpy", False, warm),
+    ]
+    warm_parts = [
+        arms.ours("warm_ours", "auto", False, warm, stays=True),
+        arms.ours("warm_pread", "pread", False, warm, stays=True),
+        arms.ours("warm_checked_pread", "checked-pread", False, warm, stays=True),
+        arms.ours("warm_malloc_zlib", "malloc-zlib", False, warm, stays=True),
+        arms.ours("warm_memcpy", "memcpy", False, warm, stays=True),
+        arms.ours("warm_ours_first_epoch", "auto", False, warm),
+        arms.ours("warm_pread_first_epoch", "pread", False, warm),
     ]
     # All cold arms of all rounds, then all warm ones: turning the cache over takes time.
-    values = harness.interleave(parts[:4], settings.rounds)
-    values |= harness.interleave(parts[4:], settings.rounds)
-    arms.trace.unlink(missing_ok=True)
+    values = harness.interleave(parts, settings.rounds)
+    values |= harness.interleave(warm_parts, settings.rounds)
+    arms.stop()
     values |= {f"{name}_cpu_s_per_gb": found for name, found in arms.cpu_s_per_gb.items()}
     return harness.Outcome(
         unit="records/s",
-        arms=parts,
+        arms=parts + warm_parts,
         values=values,
         ratios={
             "cold_images_vs_fio": ("cold_ours", "cold_fio"),
             "cold_images_cpu_cost": ("cold_ours_cpu_s_per_gb", "cold_fio_cpu_s_per_gb"),
+            "cold_images_unchecked_cpu_cost": (
+                "cold_ours_unchecked_cpu_s_per_gb",
+                "cold_fio_cpu_s_per_gb",
+            ),
             "cold_images_vs_pread": ("cold_ours", "cold_pread"),
             "cold_default_images_vs_pread": ("cold_ours_default", "cold_pread"),
             "warm_images_vs_pread": ("warm_ours", "warm_pread"),
+            "warm_images_first_epoch_vs_pread": (
+                "warm_ours_first_epoch",
+                "warm_pread_first_epoch",
+            ),
             "warm_images_vs_checked_pread": ("warm_ours", "warm_checked_pread"),
             "warm_images_vs_malloc_zlib": ("warm_ours", "warm_malloc_zlib"),
             "warm_images_vs_memcpy": ("warm_ours", "warm_memcpy"),
+        },
+        figures={
+            f"{name}_cpu_s_per_gb": found
+            for name, found in arms.cpu_s_per_gb.items()
+            if name in ("cold_ours", "cold_ours_unchecked", "cold_fio")
         },
         notes=[
             f"images: {len(data.sizes):,} records, mean {data.sizes.mean():,.0f} bytes, "
@@ -271,7 +350,7 @@ def blocks(settings: harness.Settings) -> harness.Outcome:
         arms.ours("blocks_ours", "direct", True, batches),
     ]
     values = harness.interleave(parts, settings.rounds)
-    arms.trace.unlink(missing_ok=True)
+    arms.stop()
     values |= {f"{name}_cpu_s_per_gb": found for name, found in arms.cpu_s_per_gb.items()}
     return harness.Outcome(
         unit="records/s",
@@ -326,19 +405,23 @@ def tiny(settings: harness.Settings) -> harness.Outcome:
     parts = [
         arm("tiny_cpp", "RecordReader, random, checksums on", "auto", "random"),
         arm("tiny_cpp_sequential", "RecordReader, in order, checksums on", "auto", "sequential"),
+        arm("tiny_lookup", "table, memcpy, hash, and nothing else: the limit", "lookup", "random"),
         arm("tiny_memcpy", "memcpy out of the mapped file, random", "memcpy", "random"),
         python_epoch(path),
     ]
     values = harness.interleave(parts, settings.rounds)
     figures = {
         f"{name}_mrps": [value / 1e6 for value in values[name]]
-        for name in ("tiny_cpp", "tiny_cpp_sequential", "tiny_python")
+        for name in ("tiny_cpp", "tiny_cpp_sequential", "tiny_lookup", "tiny_python")
     }
     return harness.Outcome(
         unit="records/s",
         arms=parts,
         values=values,
-        ratios={"tiny_cpp_vs_memcpy": ("tiny_cpp", "tiny_memcpy")},
+        ratios={
+            "tiny_cpp_vs_lookup": ("tiny_cpp", "tiny_lookup"),
+            "tiny_cpp_vs_memcpy": ("tiny_cpp", "tiny_memcpy"),
+        },
         figures=figures,
         notes=[f"tiny: {TINY_RECORDS:,} records of {TINY_BYTES} B, batch {TINY_BATCH}"],
     )
@@ -346,27 +429,43 @@ def tiny(settings: harness.Settings) -> harness.Outcome:
 
 def growth(settings: harness.Settings) -> harness.Outcome:
     """Read out of ever more records: the time of one must not depend on how many there are."""
-    counts = GROWTH_COUNTS[:3] if settings.quick else GROWTH_COUNTS
-    parts = []
-    for count in counts:
+    raw, window = [], []
+    for count in GROWTH_COUNTS:
         size = count * (GROWTH_BYTES + 60)
-        path = make(settings, f"growth{count}-.ffr", size, "make-equal", count, GROWTH_BYTES, 1)
-        what = f"RecordReader, O_DIRECT, {count:,} records"
+        path = make(
+            settings,
+            f"growth{count}-{GROWTH_BYTES}.ffr",
+            size,
+            "make-equal",
+            count,
+            GROWTH_BYTES,
+            1,
+        )
+        what = f"{count:,} records, O_DIRECT, any of them"
         words = ("direct", "random", GROWTH_READS, GROWTH_BATCH, 1)
-        parts.append(epoch(settings, f"growth_{count}", what, path, *words))
-    values = harness.interleave(parts, settings.rounds)
-    rounds = zip(*(values[part.name] for part in parts), strict=True)
-    (settings.scratch / f"growth{10**7}-.ffr").unlink(missing_ok=True)  # Five GB.
+        raw.append(epoch(settings, f"growth_raw_{count}", what, path, *words))
+        what = f"{count:,} records, warm, a window of 10,000"
+        words = ("auto", "window", GROWTH_WINDOW_READS, GROWTH_WINDOW_BATCH, 1)
+        window.append(epoch(settings, f"growth_{count}", what, path, *words))
+    values = harness.interleave([*raw, *window], settings.rounds)
+
+    def grown(parts: list[harness.Arm]) -> list[float]:
+        """Time per sample of the most records over that of the fewest: 1 is flat."""
+        return [
+            few / many
+            for few, many in zip(values[parts[0].name], values[parts[-1].name], strict=True)
+        ]
+
     return harness.Outcome(
         unit="records/s",
-        arms=parts,
+        arms=[*raw, *window],
         values=values,
-        ratios={"growth_1e4_vs_last": (parts[0].name, parts[-1].name)},
-        # The longest time per sample over the shortest: 1 is flat.
-        figures={"growth": [max(speeds) / min(speeds) for speeds in rounds]},
+        ratios={},
+        figures={"growth": grown(window), "growth_raw": grown(raw)},
         notes=[
-            f"growth: {GROWTH_READS:,} random reads of {GROWTH_BYTES} B, batch {GROWTH_BATCH}, "
-            f"of {', '.join(f'{count:,}' for count in counts)} records"
+            f"growth: {GROWTH_BYTES} B, of {GROWTH_COUNTS[0]:,} to {GROWTH_COUNTS[-1]:,} records; "
+            f"raw: {GROWTH_READS:,} reads, batch {GROWTH_BATCH}; window: "
+            f"{GROWTH_WINDOW_READS:,} reads, batch {GROWTH_WINDOW_BATCH}"
         ],
     )
 

@@ -2,12 +2,18 @@
 //
 //   read-arm make FILE COUNT MEAN_BYTES SIGMA SEED        sizes are log-normal
 //   read-arm make-equal FILE COUNT SIZE ALIGNMENT SEED    sizes are equal
-//   read-arm read auto|direct|buffered|pread|checked-pread|malloc-zlib|memcpy FILE TRACE BATCH
-//   DEPTH read-arm epoch auto|direct|memcpy FILE random|sequential RECORDS BATCH WARM_UPS SEED
+//   read-arm serve KIND FILE BATCH DEPTH                  answers each line of input, a TRACE
+//   read-arm epoch KIND FILE ORDER RECORDS BATCH WARM_UPS SEED
+//   read-arm files FOLDER RECORDS BATCH SEED              all files of the folder as one list
 //
-// TRACE holds three u64 for each record: index, offset, size. `epoch` reads the first RECORDS of an
-// order of all records, WARM_UPS times untimed and then once. Prints one JSON object. Only the
-// reads are timed, not opening and not start-up; cpu_seconds are those of all threads.
+// KIND is auto, direct, direct-unchecked, buffered, pread, checked-pread, malloc-zlib, memcpy or,
+// with `epoch`, lookup; ORDER is random, sequential or window.
+//
+// TRACE holds three u64 for each record: index, offset, size. `serve` stays until its input ends,
+// so that what a process has to do once, such as touching mapped pages for the first time, is not
+// in each round. `epoch` reads the first RECORDS of an order of all records, WARM_UPS times untimed
+// and then once. Prints JSON. Only the reads are timed, not opening and not start-up; cpu_seconds
+// are those of all threads.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,6 +30,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -174,10 +181,12 @@ Measured Stop(const Stopwatch& watch, std::uint64_t size_bytes) {
   return {size_bytes, watch.seconds(), watch.cpu_seconds()};
 }
 
-ffrecord::RecordReader OpenReader(const char* path, ffrecord::IoPolicy io, std::uint32_t depth) {
+ffrecord::RecordReader OpenReader(const char* path, ffrecord::IoPolicy io, std::uint32_t depth,
+                                  bool checks = true) {
   ffrecord::RecordReader::Options options;
   options.io = io;
   options.queue_depth = depth;
+  options.verify_checksums = checks;
   const std::filesystem::path paths[] = {path};
   return ValueOrFail(ffrecord::RecordReader::Open(paths, options));
 }
@@ -198,14 +207,6 @@ Measured ReadBatches(const ffrecord::RecordReader& reader, std::span<const std::
   return Stop(watch, size);
 }
 
-Measured WithReader(const char* path, std::span<const Read> reads, std::size_t batch,
-                    ffrecord::IoPolicy io, std::uint32_t depth) {
-  const auto reader = OpenReader(path, io, depth);
-  std::vector<std::uint64_t> indices(reads.size());
-  std::ranges::transform(reads, indices.begin(), &Read::index);
-  return ReadBatches(reader, indices, batch);
-}
-
 void PreadAll(int fd, char* to, const Read& read) {
   for (std::uint64_t done = 0; done < read.size_bytes;) {
     const auto got = ::pread(fd, to + done, read.size_bytes - done,
@@ -215,66 +216,145 @@ void PreadAll(int fd, char* to, const Read& read) {
   }
 }
 
+// One way to read, opened once.
+class Way {
+ public:
+  virtual ~Way() = default;
+  virtual Measured Run(std::span<const Read> reads, std::size_t batch) = 0;
+};
+
+class Reader final : public Way {
+ public:
+  explicit Reader(ffrecord::RecordReader reader) : reader_(std::move(reader)) {}
+  Measured Run(std::span<const Read> reads, std::size_t batch) override {
+    std::vector<std::uint64_t> indices(reads.size());
+    std::ranges::transform(reads, indices.begin(), &Read::index);
+    return ReadBatches(reader_, indices, batch);
+  }
+
+ private:
+  ffrecord::RecordReader reader_;
+};
+
 // `checked`: hash each record as soon as it is there, the least that a check can cost.
-Measured WithPread(const char* path, std::span<const Read> reads, std::size_t batch, bool checked) {
-  std::uint64_t hashes = 0;
-  auto memory = TouchedMemory(reads, batch);
-  const int fd = OpenFile(path);
-  const Stopwatch watch;
-  const auto size = ForEachBatch(reads, batch, memory, [&](const Read& read, char* to) {
-    PreadAll(fd, to, read);
-    if (checked) hashes += XXH3_64bits(to, read.size_bytes);
-  });
-  const Measured measured = Stop(watch, size);
-  ::close(fd);
-  if (checked && hashes == 0) Fail("every hash was zero");  // Uses them, or they would not be made.
-  return measured;
-}
+class Pread final : public Way {
+ public:
+  Pread(const char* path, bool checked) : fd_(OpenFile(path)), checked_(checked) {}
+  ~Pread() override { ::close(fd_); }
+  Measured Run(std::span<const Read> reads, std::size_t batch) override {
+    std::uint64_t hashes = 0;
+    auto memory = TouchedMemory(reads, batch);
+    const Stopwatch watch;
+    const auto size = ForEachBatch(reads, batch, memory, [&](const Read& read, char* to) {
+      PreadAll(fd_, to, read);
+      if (checked_) hashes += XXH3_64bits(to, read.size_bytes);
+    });
+    const Measured measured = Stop(watch, size);
+    if (checked_ && hashes == 0) Fail("every hash was zero");  // Used, else it might not be made.
+    return measured;
+  }
+
+ private:
+  const int fd_;
+  const bool checked_;
+};
 
 // As readers of version 1 did: fresh memory for each record, zlib's CRC-32 of each.
-Measured WithMallocAndZlib(const char* path, std::span<const Read> reads, std::size_t batch) {
-  const int fd = OpenFile(path);
-  std::uint64_t size = 0;
-  std::uint64_t sums = 0;
-  const Stopwatch watch;
-  for (std::size_t first = 0; first < reads.size(); first += batch) {
-    std::vector<std::unique_ptr<char, decltype(&std::free)>> records;
-    for (const Read& read : reads.subspan(first, std::min(batch, reads.size() - first))) {
-      auto* memory = static_cast<char*>(std::malloc(read.size_bytes));
-      if (memory == nullptr) Fail("no memory");
-      records.emplace_back(memory, &std::free);
-      PreadAll(fd, memory, read);
-      sums += ::crc32_z(0, reinterpret_cast<const Bytef*>(memory), read.size_bytes);
-      size += read.size_bytes;
+class MallocAndZlib final : public Way {
+ public:
+  explicit MallocAndZlib(const char* path) : fd_(OpenFile(path)) {}
+  ~MallocAndZlib() override { ::close(fd_); }
+  Measured Run(std::span<const Read> reads, std::size_t batch) override {
+    std::uint64_t size = 0;
+    std::uint64_t sums = 0;
+    const Stopwatch watch;
+    for (std::size_t first = 0; first < reads.size(); first += batch) {
+      std::vector<std::unique_ptr<char, decltype(&std::free)>> records;
+      for (const Read& read : reads.subspan(first, std::min(batch, reads.size() - first))) {
+        auto* memory = static_cast<char*>(std::malloc(read.size_bytes));
+        if (memory == nullptr) Fail("no memory");
+        records.emplace_back(memory, &std::free);
+        PreadAll(fd_, memory, read);
+        sums += ::crc32_z(0, reinterpret_cast<const Bytef*>(memory), read.size_bytes);
+        size += read.size_bytes;
+      }
     }
+    const Measured measured = Stop(watch, size);
+    if (sums == 0) Fail("every sum was zero");
+    return measured;
   }
-  const Measured measured = Stop(watch, size);
-  ::close(fd);
-  if (sums == 0) Fail("every sum was zero");
-  return measured;
-}
 
-Measured WithMemcpy(const char* path, std::span<const Read> reads, std::size_t batch) {
-  auto memory = TouchedMemory(reads, batch);
-  const int fd = OpenFile(path);
-  const auto file_size = static_cast<std::size_t>(std::filesystem::file_size(path));
-  void* mapped = ::mmap(nullptr, file_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
-  if (mapped == MAP_FAILED) Fail("mmap failed");
-  const auto* bytes = static_cast<const char*>(mapped);
-  const Stopwatch watch;
-  const auto size = ForEachBatch(reads, batch, memory, [bytes](const Read& read, char* to) {
-    std::memcpy(to, bytes + read.offset_bytes, read.size_bytes);
-  });
-  const Measured measured = Stop(watch, size);
-  ::munmap(mapped, file_size);
-  ::close(fd);
-  return measured;
-}
+ private:
+  const int fd_;
+};
+
+// Out of the mapped file. `looked_up`: each record is first found in a table of all of them, as
+// large as an index and laid out like one, and then hashed: the least that a reader can do.
+class Memcpy final : public Way {
+ public:
+  Memcpy(const char* path, std::vector<Read> table)
+      : size_bytes_(std::filesystem::file_size(path)), table_(std::move(table)) {
+    const int fd = OpenFile(path);
+    mapped_ = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (mapped_ == MAP_FAILED) Fail("mmap failed");
+    ::close(fd);
+  }
+  ~Memcpy() override { ::munmap(mapped_, size_bytes_); }
+
+  Measured Run(std::span<const Read> reads, std::size_t batch) override {
+    auto memory = TouchedMemory(reads, batch);
+    const auto* bytes = static_cast<const char*>(mapped_);
+    if (!table_.empty()) return LookUp(reads, batch, memory);
+    const Stopwatch watch;
+    const auto size = ForEachBatch(reads, batch, memory, [bytes](const Read& read, char* to) {
+      std::memcpy(to, bytes + read.offset_bytes, read.size_bytes);
+    });
+    return Stop(watch, size);
+  }
+
+ private:
+  Measured LookUp(std::span<const Read> reads, std::size_t batch, std::vector<char>& memory) {
+    constexpr std::size_t kAhead = 16;
+    const auto* bytes = static_cast<const char*>(mapped_);
+    std::vector<std::uint64_t> indices(reads.size());
+    std::ranges::transform(reads, indices.begin(), &Read::index);
+    std::vector<Read> found(batch);
+    std::uint64_t size = 0;
+    std::uint64_t hashes = 0;
+    const Stopwatch watch;
+    for (std::size_t first = 0; first < indices.size(); first += batch) {
+      const auto wanted =
+          std::span(indices).subspan(first, std::min(batch, indices.size() - first));
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        if (i + kAhead < wanted.size()) __builtin_prefetch(&table_[wanted[i + kAhead]]);
+        found[i] = table_[wanted[i]];
+      }
+      char* to = memory.data();
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        if (i + kAhead < wanted.size())
+          for (std::size_t at = 0; at < found[i + kAhead].size_bytes; at += 64)
+            __builtin_prefetch(bytes + found[i + kAhead].offset_bytes + at);
+        std::memcpy(to, bytes + found[i].offset_bytes, found[i].size_bytes);
+        hashes += XXH3_64bits_withSeed(to, found[i].size_bytes, found[i].index);
+        to += found[i].size_bytes;
+        size += found[i].size_bytes;
+      }
+    }
+    const Measured measured = Stop(watch, size);
+    if (hashes == 0) Fail("every hash was zero");
+    return measured;
+  }
+
+  const std::uint64_t size_bytes_;
+  const std::vector<Read> table_;
+  void* mapped_;
+};
 
 void Print(std::size_t record_count, const Measured& measured) {
   std::printf("{\"records\": %zu, \"bytes\": %llu, \"seconds\": %.9f, \"cpu_seconds\": %.6f}\n",
               record_count, static_cast<unsigned long long>(measured.size_bytes), measured.seconds,
               measured.cpu_seconds);
+  std::fflush(stdout);
 }
 
 ffrecord::IoPolicy PolicyOf(std::string_view kind) {
@@ -284,50 +364,110 @@ ffrecord::IoPolicy PolicyOf(std::string_view kind) {
   Fail("no such arm: " + std::string(kind));
 }
 
-int RunRead(char** words) {
-  const std::string_view kind = words[0];
-  const char* path = words[1];
-  const auto reads = LoadTrace(words[2]);
-  const std::size_t batch = std::stoull(words[3]);
-  const auto depth = static_cast<std::uint32_t>(std::stoul(words[4]));
-  Measured measured{};
-  if (kind == "pread")
-    measured = WithPread(path, reads, batch, false);
-  else if (kind == "checked-pread")
-    measured = WithPread(path, reads, batch, true);
-  else if (kind == "malloc-zlib")
-    measured = WithMallocAndZlib(path, reads, batch);
-  else if (kind == "memcpy")
-    measured = WithMemcpy(path, reads, batch);
-  else
-    measured = WithReader(path, reads, batch, PolicyOf(kind), depth);
-  Print(reads.size(), measured);
+std::unique_ptr<Way> MakeWay(std::string_view kind, const char* path, std::uint32_t depth) {
+  if (kind == "pread") return std::make_unique<Pread>(path, false);
+  if (kind == "checked-pread") return std::make_unique<Pread>(path, true);
+  if (kind == "malloc-zlib") return std::make_unique<MallocAndZlib>(path);
+  if (kind == "memcpy") return std::make_unique<Memcpy>(path, std::vector<Read>());
+  if (kind == "direct-unchecked")
+    return std::make_unique<Reader>(OpenReader(path, ffrecord::IoPolicy::kDirect, depth, false));
+  return std::make_unique<Reader>(OpenReader(path, PolicyOf(kind), depth));
+}
+
+int Serve(char** words) {
+  const std::size_t batch = std::stoull(words[2]);
+  const auto depth = static_cast<std::uint32_t>(std::stoul(words[3]));
+  const auto way = MakeWay(words[0], words[1], depth);
+  for (std::string trace; std::getline(std::cin, trace);) {
+    const auto reads = LoadTrace(trace.c_str());
+    Print(reads.size(), way->Run(reads, batch));
+  }
+  return 0;
+}
+
+// Where equal records lie, but for the few pages of index between them.
+std::vector<Read> EqualRecords(const ffrecord::RecordReader& reader,
+                               std::span<const std::uint64_t> indices) {
+  const std::uint64_t stride_bytes = reader.file(0).size_bytes / reader.record_count();
+  std::vector<Read> reads;
+  for (const std::uint64_t index : indices)
+    reads.push_back({index, index * stride_bytes, stride_bytes - 56});
+  return reads;
+}
+
+std::vector<std::uint64_t> UpTo(std::uint64_t count, std::uint64_t first = 0) {
+  std::vector<std::uint64_t> indices(count);
+  std::iota(indices.begin(), indices.end(), first);
+  return indices;
+}
+
+// `wanted` of `count` records. "window": kWindow neighbours, shuffled again and again.
+std::vector<std::uint64_t> OrderOf(std::string_view how, std::uint64_t count, std::uint64_t wanted,
+                                   std::mt19937_64 random) {
+  constexpr std::uint64_t kWindow = 10'000;
+  if (how == "sequential") return UpTo(std::min(wanted, count));
+  std::vector<std::uint64_t> order;
+  if (how == "window") {
+    auto window = UpTo(std::min(kWindow, count), random() % (count - std::min(kWindow, count) + 1));
+    while (order.size() < wanted) {
+      std::shuffle(window.begin(), window.end(), random);
+      order.insert(order.end(), window.begin(), window.end());
+    }
+  } else if (how == "random" && wanted >= count) {
+    order = UpTo(count);
+    std::shuffle(order.begin(), order.end(), random);
+  } else if (how == "random") {
+    while (order.size() < wanted) order.push_back(random() % count);
+  } else {
+    Fail("no such order: " + std::string(how));
+  }
+  return order;
+}
+
+// Opens all files of a folder, and reads RECORDS at random twice.
+int RunFiles(char** words) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(words[0]))
+    paths.push_back(entry.path());
+  std::ranges::sort(paths);
+  const std::size_t batch = std::stoull(words[2]);
+  const Stopwatch opening;
+  const auto reader = ValueOrFail(ffrecord::RecordReader::Open(paths, {}));
+  const double open_seconds = opening.seconds();
+  const auto order = OrderOf("random", reader.record_count(), std::stoull(words[1]),
+                             std::mt19937_64(std::stoull(words[3])));
+  const auto first = ReadBatches(reader, order, batch);
+  const auto second = ReadBatches(reader, order, batch);
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  std::printf(
+      "{\"files\": %zu, \"records\": %zu, \"open_seconds\": %.6f, \"first_seconds\": %.6f, "
+      "\"second_seconds\": %.6f, \"peak_bytes\": %ld}\n",
+      paths.size(), order.size(), open_seconds, first.seconds, second.seconds,
+      usage.ru_maxrss * 1024);
   return 0;
 }
 
 int RunEpoch(char** words) {
   const std::string_view kind = words[0];
   const char* path = words[1];
-  const bool is_random = std::string_view(words[2]) == "random";
-  const std::size_t wanted = std::stoull(words[3]);
+  const std::uint64_t wanted = std::stoull(words[3]);
   const std::size_t batch = std::stoull(words[4]);
   const int warm_ups = std::stoi(words[5]);
-  const bool is_copy = kind == "memcpy";
-  const auto reader =
-      OpenReader(path, is_copy ? ffrecord::IoPolicy::kAuto : PolicyOf(kind), /*depth=*/64);
-  std::vector<std::uint64_t> order(reader.record_count());
-  std::iota(order.begin(), order.end(), std::uint64_t{0});
-  if (is_random) std::shuffle(order.begin(), order.end(), std::mt19937_64(std::stoull(words[6])));
-  order.resize(std::min(order.size(), wanted));
-  // Where equal records lie, but for the few pages of index between them.
-  const std::uint64_t stride_bytes = reader.file(0).size_bytes / reader.record_count();
-  std::vector<Read> reads;
+  const bool is_copy = kind == "memcpy" || kind == "lookup";
+  constexpr std::uint32_t kDepth = 64;
+  auto reader = OpenReader(path, is_copy ? ffrecord::IoPolicy::kAuto : PolicyOf(kind), kDepth);
+  const auto order = EqualRecords(reader, OrderOf(words[2], reader.record_count(), wanted,
+                                                  std::mt19937_64(std::stoull(words[6]))));
+  std::vector<Read> table;
+  if (kind == "lookup") table = EqualRecords(reader, UpTo(reader.record_count()));
+  std::unique_ptr<Way> way;
   if (is_copy)
-    for (const std::uint64_t index : order)
-      reads.push_back({index, index * stride_bytes, stride_bytes - 56});
+    way = std::make_unique<Memcpy>(path, std::move(table));
+  else
+    way = std::make_unique<Reader>(std::move(reader));
   Measured measured{};
-  for (int pass = 0; pass <= warm_ups; ++pass)
-    measured = is_copy ? WithMemcpy(path, reads, batch) : ReadBatches(reader, order, batch);
+  for (int pass = 0; pass <= warm_ups; ++pass) measured = way->Run(order, batch);
   Print(order.size(), measured);
   return 0;
 }
@@ -346,8 +486,9 @@ int main(int argument_count, char** arguments) {
               static_cast<std::uint32_t>(std::stoul(arguments[5])), std::stoull(arguments[6]));
     return 0;
   }
-  if (what == "read" && argument_count == 7) return RunRead(arguments + 2);
+  if (what == "serve" && argument_count == 6) return Serve(arguments + 2);
   if (what == "epoch" && argument_count == 9) return RunEpoch(arguments + 2);
-  std::fprintf(stderr, "usage: read-arm make|make-equal|read|epoch ...; see read_arm.cpp\n");
+  if (what == "files" && argument_count == 6) return RunFiles(arguments + 2);
+  std::fprintf(stderr, "usage: read-arm make|make-equal|serve|epoch|files ...; see read_arm.cpp\n");
   return 2;
 }
