@@ -22,10 +22,10 @@
 namespace ffrecord {
 namespace {
 
-// How many records ahead memory is asked for what is needed next: about as many cache misses as a
-// core keeps in flight.
-constexpr std::size_t kIndexAhead = 16;
-constexpr std::size_t kDataAhead = 8;
+// Memory is asked for what is needed next one group of records ahead, and for a whole group at a
+// time: a prefetch does not retire before its address is translated, and a processor translates
+// several at once only if they follow each other closely.
+constexpr std::size_t kGroup = 16;
 constexpr std::size_t kCacheLineBytes = 64;
 // Of one record; what follows the processor fetches by itself.
 constexpr std::uint64_t kPrefetchBytesMax = 512;
@@ -103,9 +103,9 @@ class ResidentBatch {
 
   bool Locate() {
     scratch_.sources.resize(indices_.size());
-    for (std::size_t i = 0; i < std::min(kIndexAhead, indices_.size()); ++i) Approach(i);
+    ApproachGroup(0);
     for (std::size_t i = 0; i < indices_.size(); ++i) {
-      if (i + kIndexAhead < indices_.size()) Approach(i + kIndexAhead);
+      if (i % kGroup == 0) ApproachGroup(i + kGroup);
       Source& source = scratch_.sources[i];
       if (source.file != mapped_file_ || mapped_.empty()) {
         mapped_file_ = source.file;
@@ -119,6 +119,11 @@ class ResidentBatch {
     }
     if (size_bytes_ / indices_.size() > kCopyTwiceBytesMax) ShareDuplicates();
     return true;
+  }
+
+  void ApproachGroup(std::size_t begin) {
+    const std::size_t end = std::min(begin + kGroup, indices_.size());
+    for (std::size_t i = begin; i < end; ++i) Approach(i);
   }
 
   // Finds out which file holds the record, and brings its index entry closer.
@@ -200,9 +205,9 @@ class ResidentBatch {
     const Clock::time_point start = Clock::now();
     std::size_t next_check = kFirstStepRecords;
     std::uint64_t next_check_bytes = kFirstStepBytes;
-    for (std::size_t i = 0; i < std::min(kDataAhead, indices_.size()); ++i) PrefetchData(i);
+    PrefetchGroup(0, indices_.size());
     for (std::size_t i = 0; i < indices_.size(); ++i) {
-      if (i + kDataAhead < indices_.size()) PrefetchData(i + kDataAhead);
+      if (i % kGroup == 0) PrefetchGroup(i + kGroup, indices_.size());
       if (Place(i) && !CopyOne(i, StoredRoom(i))) return false;
       if (i < next_check && placed_bytes_ < next_check_bytes) continue;
       next_check = 2 * i + kFirstStepRecords;
@@ -292,14 +297,19 @@ class ResidentBatch {
     const std::uint64_t faults_before = MajorFaultsOfThread();
     const std::size_t begin = piece > 0 ? scratch_.piece_ends[piece - 1] : from;
     const std::size_t end = scratch_.piece_ends[piece];
+    PrefetchGroup(begin, end);
     for (std::size_t i = begin; i < end; ++i) {
-      if (i + kDataAhead < end) PrefetchData(i + kDataAhead);
+      if ((i - begin) % kGroup == 0) PrefetchGroup(i + kGroup, end);
       if (scratch_.sources[i].same_as == i && !CopyOne(i, room)) failed_ = true;
     }
     const std::uint64_t faults = MajorFaultsOfThread() - faults_before;
     const std::uint64_t all_faults = shared_faults_.fetch_add(faults) + faults;
     if (IsTooOften(all_faults, shared_records_.fetch_add(end - begin) + (end - begin)))
       had_to_wait_ = failed_ = true;
+  }
+
+  void PrefetchGroup(std::size_t begin, std::size_t end) const {
+    for (std::size_t i = begin; i < std::min(begin + kGroup, end); ++i) PrefetchData(i);
   }
 
   void PrefetchData(std::size_t i) const {
