@@ -9,6 +9,7 @@
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/config/notify.h"
+#include "server/config/quotas.h"
 #include "server/config/settings.h"
 #include "server/config/settings_file.h"
 #include "server/service/server.h"
@@ -72,7 +73,11 @@ Server::Options OptionsOf(const Settings& settings) {
   options.held_bytes_max = std::uint64_t{settings.inflight_mib} << 20;
   options.transport = TransportOf(settings.transport);
   options.token_keys = settings.token_keys;
+  options.tls = {settings.tls_cert, settings.tls_key, settings.tls_ca};
   options.make_engine = EngineMaker(settings.io_engine);
+  options.admin_token_file = settings.admin_token_file;
+  options.quotas = ParseQuotas(settings.quotas).value();
+  options.scrub.bytes_per_s = std::uint64_t{settings.scrub_mib_s} << 20;
   options.upload_grace = std::chrono::seconds(settings.upload_grace_s);
   return options;
 }
@@ -87,7 +92,7 @@ int Serve(const Settings& settings) {
   const auto admin = server.value()->admin_address();
   spdlog::info("event=ready listen={} data={} transports={} auth={} admin={} engine={} version={}",
                server.value()->address().ToString(), settings.data.string(),
-               server.value()->transports(), settings.token_keys.empty() ? "none" : "tokens",
+               server.value()->transports(), server.value()->authentication(),
                admin ? admin->ToString() : "none", server.value()->engine_name(), FFRECORD_VERSION);
 
   NotifyServiceManager("READY=1");

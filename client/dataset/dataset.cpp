@@ -103,6 +103,7 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
     if (found) return Exists(location);
     if (found.error().code != ErrorCode::kNotFound) return found.error();
   }
+  FFR_TRY(session->CheckRoom(location.name, total, After(options)));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
   Upload upload(session, options);

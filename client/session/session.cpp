@@ -16,6 +16,7 @@
 
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/breaker.h"
+#include "libffrecord/net/transport/tls/tls.h"
 
 namespace ffrecord::client {
 namespace {
@@ -52,7 +53,10 @@ std::optional<Transport> TransportOf(std::string_view query) {
   return std::nullopt;
 }
 
+// How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
+constexpr auto kTurnedAwayFor = 1000ms;
 constexpr std::string_view kTokenFile = "token_file=";
+constexpr std::string_view kTls = "tls=";
 constexpr std::size_t kTokenSizeBytesMax = 3072;
 
 // The token in a file: hexadecimal digits, with white space around them. No message quotes it.
@@ -100,6 +104,7 @@ Result<Location> Location::Parse(std::string_view text) {
   std::string_view rest = text.substr(kScheme.size());
   std::optional<Transport> transport;
   std::string token_file;
+  std::string tls_folder;
   if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
     std::string_view query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
@@ -113,9 +118,11 @@ Result<Location> Location::Parse(std::string_view text) {
         transport = named;
       else if (one.starts_with(kTokenFile) && one.size() > kTokenFile.size() && token_file.empty())
         token_file = one.substr(kTokenFile.size());
+      else if (one.starts_with(kTls) && one.size() > kTls.size() && tls_folder.empty())
+        tls_folder = one.substr(kTls.size());
       else
         return bad(
-            "behind the ? stand transport=auto, transport=shm or transport=tcp, and "
+            "behind the ? stand transport=auto, transport=shm or transport=tcp, tls=FOLDER and "
             "token_file=PATH, parted by &");
     }
   }
@@ -125,7 +132,7 @@ Result<Location> Location::Parse(std::string_view text) {
   if (address.value().port == 0) return bad("port 0 cannot be connected to");
   return Location{std::move(address).value(),
                   slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1)),
-                  transport, std::move(token_file)};
+                  transport, std::move(token_file), std::move(tls_folder)};
 }
 
 std::string Location::ToString() const {
@@ -144,17 +151,20 @@ struct Session::Pool {
   net::Breaker breaker{RandomNumber()};
 };
 
-Session::Session(net::Address address, Transport transport, std::string token_file)
+Session::Session(net::Address address, Transport transport, std::string token_file,
+                 std::string tls_folder)
     : address_(std::move(address)),
       transport_(transport),
       token_file_(std::move(token_file)),
+      tls_folder_(std::move(tls_folder)),
       peer_(std::string(Location::kScheme) + address_.ToString()),
       pool_([] { return new Pool; }) {}
 
 Session::~Session() = default;
 
 std::shared_ptr<Session> Session::Get(const net::Address& address, Transport transport,
-                                      const std::string& token_file) {
+                                      const std::string& token_file,
+                                      const std::string& tls_folder) {
   struct Registry {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<Session>> sessions;
@@ -163,11 +173,25 @@ std::shared_ptr<Session> Session::Get(const net::Address& address, Transport tra
   static auto* const registries = new PerProcess<Registry>([] { return new Registry; });
   Registry& registry = registries->Get();
   const std::lock_guard lock(registry.mutex);
-  auto& session =
-      registry
-          .sessions[address.ToString() + " " + std::string(NameOf(transport)) + " " + token_file];
-  if (!session) session = std::make_shared<Session>(address, transport, token_file);
+  // No path has a line end that anybody means.
+  auto& session = registry.sessions[address.ToString() + " " + std::string(NameOf(transport)) +
+                                    "\n" + token_file + "\n" + tls_folder];
+  if (!session) session = std::make_shared<Session>(address, transport, token_file, tls_folder);
   return session;
+}
+
+Result<std::unique_ptr<Channel>> Session::ConnectRemotely(Deadline deadline,
+                                                          std::span<const std::byte> token,
+                                                          RetryAfter& busy) const {
+  if (tls_folder_.empty()) return Channel::Connect(address_, deadline, token, &busy);
+  // Read each time, as the token is, and for the same reason.
+  const auto tls = FFR_TRY(
+      net::TlsContext::Load(net::TlsContext::Side::kClient, net::TlsFiles::In(tls_folder_)));
+  bool is_turned_away = false;
+  auto endpoint = net::ConnectTls(address_, *tls, deadline, &is_turned_away);
+  if (is_turned_away) busy = kTurnedAwayFor;
+  if (!endpoint) return std::move(endpoint).error();
+  return Channel::Open(std::move(endpoint).value(), deadline, token, &busy);
 }
 
 // Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is.
@@ -175,8 +199,9 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
                                                   RetryAfter& busy) const {
   // Read each time: tokens are short-lived, and whoever renews them writes the file anew.
   const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
-  auto tcp = FFR_TRY(Channel::Connect(address_, deadline, token, &busy));
-  link = {"tcp", "asked for"};
+  auto tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
+  link = {std::string(tcp->transport()), "asked for"};
+  if (!tls_folder_.empty()) link.reason = "asked for, " + tcp->cipher();
   if (transport_ == Transport::kTcp) return tcp;
   auto local = ConnectLocally(tcp->hello(), deadline, token, busy);
   if (local) {
@@ -187,6 +212,7 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
   if (busy) return std::move(local).error();
   const std::string why = local.error().message;
   link.reason = "no shared memory: " + why;
+  if (!tls_folder_.empty()) link.reason += "; " + tcp->cipher();
   if (transport_ == Transport::kAuto) return tcp;
   // A daemon that went away meanwhile is another matter.
   if (!tcp->Alive()) return std::move(local).error();
@@ -355,6 +381,21 @@ Result<std::uint64_t> Session::Publish(std::string_view name, const DatasetManif
   };
   FFR_TRY(Run(attempt, deadline));
   return revision;
+}
+
+Result<void> Session::CheckRoom(std::string_view name, std::uint64_t size_bytes,
+                                Deadline deadline) {
+  FFR_TRY(net::CheckName(name));
+  const auto body = net::CheckRoom{size_bytes, std::string(name)}.Encode();
+  return Run(
+      [&](Channel& channel) -> Result<void> {
+        auto reply = channel.Call(FrameType::kCheckRoom, body, {}, deadline, "an answer");
+        // The name is good, so it can only be the question that is not.
+        if (!reply && reply.error().code != ErrorCode::kInvalidArgument)
+          return std::move(reply).error();
+        return {};
+      },
+      deadline);
 }
 
 Result<std::vector<net::ListReply::Entry>> Session::List(std::string_view prefix,

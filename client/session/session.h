@@ -24,7 +24,7 @@
 
 namespace ffrecord::client {
 
-// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|tcp and
+// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|tcp, tls=FOLDER and
 // token_file=PATH behind it, parted by &, if they are wanted. The name may be empty and is not
 // checked.
 struct Location {
@@ -34,6 +34,7 @@ struct Location {
   std::string name;
   std::optional<Transport> transport;  // None: whatever the caller's options say.
   std::string token_file;              // Holds the token for the daemon; empty: none.
+  std::string tls_folder;              // As net::TlsFiles::In wants it; empty: no TLS.
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
@@ -43,7 +44,8 @@ struct Location {
 // One daemon as this process sees it: connections to it, and calls with a deadline that are tried
 // again while it cannot be reached.
 //
-// One for each address, transport, token file and process, shared by all who talk to that daemon.
+// One for each address, transport, token file, TLS folder and process, shared by all who talk to
+// that daemon.
 // Thread-safe: each call takes a connection for itself. A forked child starts with connections of
 // its own.
 //
@@ -55,14 +57,16 @@ class Session {
  public:
   static std::shared_ptr<Session> Get(const net::Address& address,
                                       Transport transport = Transport::kAuto,
-                                      const std::string& token_file = "");
+                                      const std::string& token_file = "",
+                                      const std::string& tls_folder = "");
   // The transport is the location's, or else that of `options`.
   static std::shared_ptr<Session> Get(const Location& location, const SessionOptions& options) {
     return Get(location.address, location.transport.value_or(options.transport),
-               location.token_file);
+               location.token_file, location.tls_folder);
   }
 
-  Session(net::Address address, Transport transport, std::string token_file);  // For Get.
+  Session(net::Address address, Transport transport, std::string token_file,
+          std::string tls_folder);  // For Get.
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -84,6 +88,10 @@ class Session {
   Result<std::uint64_t> Publish(std::string_view name, const DatasetManifest& manifest,
                                 net::Publish::Mode mode, std::uint64_t expected_revision,
                                 net::Deadline deadline);
+
+  // Fails as a publication of `size_bytes` under `name` would for want of room: kIo with ENOSPC or
+  // EDQUOT. A daemon that knows no such question has no objection.
+  Result<void> CheckRoom(std::string_view name, std::uint64_t size_bytes, net::Deadline deadline);
 
   // The names that begin with `prefix`, sorted.
   Result<std::vector<net::ListReply::Entry>> List(std::string_view prefix, net::Deadline deadline);
@@ -119,6 +127,9 @@ class Session {
   Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline, RetryAfter& busy);
   Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link,
                                                 RetryAfter& busy) const;
+  Result<std::unique_ptr<net::Channel>> ConnectRemotely(net::Deadline deadline,
+                                                        std::span<const std::byte> token,
+                                                        RetryAfter& busy) const;
   Result<std::unique_ptr<net::Channel>> ConnectLocally(const net::HelloReply& greeted,
                                                        net::Deadline deadline,
                                                        std::span<const std::byte> token,
@@ -129,6 +140,7 @@ class Session {
   net::Address address_;
   Transport transport_;
   std::string token_file_;
+  std::string tls_folder_;
   std::string peer_;
   std::atomic<bool> uses_shm_ = false;  // The connection made last; also in a forked child.
   PerProcess<Pool> pool_;

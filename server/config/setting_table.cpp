@@ -46,6 +46,25 @@ constexpr std::array kTable{
     Setting{"token_keys", &Settings::token_keys, "FILE",
             "Serve only who has a token made with a key in this file, which only its owner may "
             "read; empty: whoever connects"},
+    Setting{"tls_cert", &Settings::tls_cert, "FILE",
+            "Certificate of this daemon, in PEM: serve TLS 1.3 and nothing else; empty: no TLS"},
+    Setting{"tls_key", &Settings::tls_key, "FILE",
+            "Its key, in PEM, which only its owner may read"},
+    Setting{"tls_ca", &Settings::tls_ca, "FILE",
+            "Serve only who has a certificate of an authority in this file; empty: whoever "
+            "connects"},
+    Setting{"quotas", &Settings::quotas, "PREFIX=SIZE,...",
+            "How much the names under a prefix may have together: \"train/=500G, runs/=2T\""},
+    Setting{"scrub_mib_s",
+            &Settings::scrub_mib_s,
+            "MIB",
+            "Read in a second to check what is stored, in the background; 0: never",
+            {},
+            0,
+            65'536},
+    Setting{"admin_token_file", &Settings::admin_token_file, "FILE",
+            "Tell metrics and names on the admin port only to who sends the token in this file; "
+            "empty: whoever connects"},
     Setting{"log_level", &Settings::log_level, "LEVEL", "What is logged to stderr", kLogLevels},
 };
 

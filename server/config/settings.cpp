@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "libffrecord/net/transport/endpoint.h"
+#include "server/config/quotas.h"
 #include "server/config/setting_table.h"
 #include "server/config/settings_file.h"
 
@@ -67,6 +68,16 @@ Result<void> CheckAddress(const std::string& key, const std::string& text) {
   return {};
 }
 
+Result<void> CheckTls(const Settings& settings) {
+  if (settings.tls_cert.empty() != settings.tls_key.empty())
+    return Error{ErrorCode::kInvalidArgument, "tls_cert and tls_key belong together: give both"};
+  if (settings.tls_cert.empty() && !settings.tls_ca.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "tls_ca asks clients for certificates, which only TLS carries: give tls_cert and "
+                 "tls_key too"};
+  return {};
+}
+
 std::string HostOf(const std::string& text) { return net::Address::Parse(text, 0).value().host; }
 
 }  // namespace
@@ -77,17 +88,23 @@ Result<void> CheckSettings(const Settings& settings) {
                  "no folder for the data: give --data DIR, or data = \"DIR\" in the file"};
   FFR_TRY(CheckAddress("listen", settings.listen));
   if (!settings.admin.empty()) FFR_TRY(CheckAddress("admin", settings.admin));
+  FFR_TRY(CheckTls(settings));
+  FFR_TRY(ParseQuotas(settings.quotas));
   if (settings.insecure) return {};
-  if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty())
+  if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty() &&
+      settings.tls_ca.empty())
     return Error{ErrorCode::kInvalidArgument,
                  settings.listen +
                      " can be reached from other machines, and there is no authentication: listen "
-                     "on 127.0.0.1, give --token-keys, or accept the risk with --insecure"};
-  if (!settings.admin.empty() && !IsLoopback(HostOf(settings.admin)))
+                     "on 127.0.0.1, give --token-keys, or --tls-cert and --tls-ca, or accept the "
+                     "risk with --insecure"};
+  if (!settings.admin.empty() && !IsLoopback(HostOf(settings.admin)) &&
+      settings.admin_token_file.empty())
     return Error{ErrorCode::kInvalidArgument,
                  settings.admin +
                      " can be reached from other machines, and the admin port asks nobody for a "
-                     "token: put it on 127.0.0.1, or accept the risk with --insecure"};
+                     "token: put it on 127.0.0.1, give --admin-token-file, or accept the risk with "
+                     "--insecure"};
   return {};
 }
 

@@ -22,6 +22,11 @@ struct Settings {
   std::uint32_t inflight_mib = 64;     // Read and not yet sent, for each core.
   std::uint32_t upload_grace_s = 600;  // After which a silent upload is collected.
   std::filesystem::path token_keys;    // Empty: everybody may do everything.
+  // TLS: the daemon's certificate and its key; whom clients' certificates must come from.
+  std::filesystem::path tls_cert, tls_key, tls_ca;
+  std::string quotas;                      // As ParseQuotas reads it.
+  std::uint32_t scrub_mib_s = 16;          // Read to check what is stored; 0: never.
+  std::filesystem::path admin_token_file;  // Empty: the admin port asks nobody.
   std::string log_level = "info";
 
   // May listen where others reach it, without authentication. A flag only: no file hides it.

@@ -142,6 +142,8 @@ class SqliteStore final : public MetaStore {
         return {ErrorCode::kConflict, message + "; another process holds it"};
       case SQLITE_FULL:
         return {ErrorCode::kIo, message + "; free some space", ENOSPC};
+      case SQLITE_NOMEM:
+        return {ErrorCode::kIo, message, ENOMEM};
       default:
         return {ErrorCode::kIo, message, system_errno == 0 ? EIO : system_errno};
     }

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <httplib.h>
 #include <netinet/in.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <utility>
 
 #include "server/service/dashboard_page.h"
+#include "server/service/secret_file.h"
 
 namespace ffrecord::server {
 namespace {
@@ -40,6 +43,34 @@ bool IsOwnName(const std::string& host_header, const std::string& own_host) {
          ::inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
+bool IsSame(std::string_view one, std::string_view other) {
+  return one.size() == other.size() && ::CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+// The password in "Basic <base64 of user:password>"; empty if it is something else.
+std::string PasswordOf(std::string_view coded) {
+  std::string text(coded.size(), '\0');
+  const int size = ::EVP_DecodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                     reinterpret_cast<const unsigned char*>(coded.data()),
+                                     static_cast<int>(coded.size()));
+  if (size < 0) return {};
+  text.resize(static_cast<std::size_t>(size));
+  // Padding is decoded as zeros.
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  const std::size_t colon = text.find(':');
+  return colon == std::string::npos ? std::string() : text.substr(colon + 1);
+}
+
+bool IsAdmitted(const httplib::Request& request, const std::string& token) {
+  if (token.empty()) return true;
+  constexpr std::string_view kBearer = "Bearer ";
+  constexpr std::string_view kBasic = "Basic ";
+  const std::string given = request.get_header_value("Authorization");
+  if (given.starts_with(kBearer)) return IsSame(given.substr(kBearer.size()), token);
+  return given.starts_with(kBasic) &&
+         IsSame(PasswordOf(std::string_view(given).substr(kBasic.size())), token);
+}
+
 void AddPages(httplib::Server& http, AdminServer::Pages pages) {
   using httplib::Request;
   using httplib::Response;
@@ -48,10 +79,13 @@ void AddPages(httplib::Server& http, AdminServer::Pages pages) {
   });
   http.Get("/healthz",
            [](const Request&, Response& response) { response.set_content("ok\n", "text/plain"); });
-  http.Get("/readyz", [not_ready = pages.not_ready](const Request&, Response& response) {
+  http.Get("/readyz", [not_ready = pages.not_ready, remark = pages.remark](const Request&,
+                                                                           Response& response) {
     const std::string why = not_ready();
     if (!why.empty()) response.status = 503;
-    response.set_content((why.empty() ? "ok" : why) + "\n", "text/plain");
+    const std::string more = why.empty() ? remark() : why;
+    response.set_content((why.empty() ? more.empty() ? "ok" : "ok, " + more : why) + "\n",
+                         "text/plain");
   });
   http.Get("/metrics", [metrics = pages.metrics](const Request&, Response& response) {
     response.set_content(metrics(), "text/plain; version=0.0.4; charset=utf-8");
@@ -93,14 +127,19 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& addr
   http.set_default_headers({{"Content-Security-Policy", kPolicy},
                             {"X-Content-Type-Options", "nosniff"},
                             {"Cache-Control", "no-store"}});
-  http.set_pre_routing_handler(
-      [own_host = address.host](const httplib::Request& request, httplib::Response& response) {
-        if (IsOwnName(request.get_header_value("Host"), own_host))
-          return httplib::Server::HandlerResponse::Unhandled;
-        response.status = 403;
-        response.set_content("ask for this page by the address of the machine\n", "text/plain");
-        return httplib::Server::HandlerResponse::Handled;
-      });
+  http.set_pre_routing_handler([own_host = address.host, token = pages.token](
+                                   const httplib::Request& request, httplib::Response& response) {
+    const bool is_own = IsOwnName(request.get_header_value("Host"), own_host);
+    const bool is_health = request.path == "/healthz" || request.path == "/readyz";
+    if (is_own && (is_health || IsAdmitted(request, token)))
+      return httplib::Server::HandlerResponse::Unhandled;
+    response.status = is_own ? 401 : 403;
+    if (is_own) response.set_header("WWW-Authenticate", "Basic realm=\"ffrecordd\"");
+    response.set_content(is_own ? "this port wants its token\n"
+                                : "ask for this page by the address of the machine\n",
+                         "text/plain");
+    return httplib::Server::HandlerResponse::Handled;
+  });
   AddPages(http, std::move(pages));
 
   errno = 0;
@@ -123,6 +162,18 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& addr
   // Else a stop that comes first would stop nothing.
   while (!http.is_running() && !impl->has_ended) std::this_thread::yield();
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
+}
+
+Result<std::string> ReadAdminToken(const std::filesystem::path& path) {
+  constexpr std::size_t kSizeMin = 16;
+  if (path.empty()) return std::string();
+  std::string token = FFR_TRY(ReadSecret(path));
+  token.resize(std::min(token.find_first_of("\r\n"), token.size()));
+  if (token.size() >= kSizeMin) return token;
+  return Error{ErrorCode::kInvalidArgument,
+               path.string() +
+                   ": an admin token is a line of 16 or more characters, as openssl "
+                   "rand -hex 32 makes them"};
 }
 
 AdminServer::AdminServer(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,7 +19,8 @@ namespace ffrecord::server {
 //   /healthz      200: the process answers
 //   /readyz       200 if it takes requests, else 503 and why
 //
-// It changes nothing and asks nobody who they are. A web page of somebody else's cannot read it,
+// It changes nothing. With a token it asks for that, as a bearer token or, for browsers, as the
+// password of anybody; but health it tells everybody. A web page of somebody else's cannot read it,
 // under whatever name it reaches this port.
 class AdminServer {
  public:
@@ -27,6 +29,8 @@ class AdminServer {
     std::function<std::string()> metrics;
     std::function<Result<std::string>()> datasets;
     std::function<std::string()> not_ready;  // Why; empty: ready.
+    std::function<std::string()> remark;     // What /readyz adds when it is.
+    std::string token;                       // What /, /metrics and /datasets want; empty: nothing.
   };
 
   // Serves when it returns. Fails with kConflict if the port is in use, kInvalidArgument if there
@@ -43,5 +47,9 @@ class AdminServer {
   explicit AdminServer(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
+
+// The token in the file at `path`: its first line. Empty: no path. Fails with kNotFound, kDenied if
+// others than the owner can read it, kInvalidArgument if it has fewer than 16 characters.
+Result<std::string> ReadAdminToken(const std::filesystem::path& path);
 
 }  // namespace ffrecord::server

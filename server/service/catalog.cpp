@@ -1,6 +1,9 @@
 #include "server/service/catalog.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <set>
 #include <utility>
@@ -154,7 +157,7 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
       const std::string key = NumberKey(kUploads, upload);
       commit.compares.push_back({key, 0});
       commit.puts.push_back({key, {}});
-      const auto outcome = FFR_TRY(meta_.TryCommit(commit));
+      const auto outcome = FFR_TRY(Commit(commit));
       if (!outcome.committed)
         return Error{ErrorCode::kUnavailable,
                      "the upload was being recorded by another; try again"};
@@ -247,6 +250,10 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
       const bool is_explained = references_.contains(wanted.id)
                                     ? Holds(own_prefix, {&wanted.id, 1}).front()
                                     : uploads_.contains(UploadOf(wanted.id));
+      if (extent && is_explained && extent->is_bad.load(std::memory_order_relaxed))
+        return Error{ErrorCode::kCorruption,
+                     file.name + ": extent " + ToHex(wanted.id) +
+                         " is damaged on the daemon's disk: upload it again"};
       if (!extent || !is_explained)
         return Error{ErrorCode::kConflict,
                      file.name + ": extent " + ToHex(wanted.id) +
@@ -284,10 +291,15 @@ Result<DatasetManifest> Catalog::Retire(const Name& name, const DatasetManifest&
   return manifest;
 }
 
+Result<MetaStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
+  FFR_TRY(extents_.health().CheckWritable());
+  return extents_.health().Noted(meta_.TryCommit(commit));
+}
+
 Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit) {
   commit.compares.push_back({std::string(kGeneration), generation_revision_});
   commit.puts.push_back({std::string(kGeneration), {}});
-  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
+  const auto outcome = FFR_TRY(Commit(commit));
   if (outcome.committed) generation_revision_ = outcome.revision;
   return outcome;
 }
@@ -303,6 +315,8 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   // Our own commit, whose reply was lost.
   if (found && found->attempt == publish.attempt) return net::RevisionReply{found->revision};
   FFR_TRY(CheckMode(publish, found));
+
+  FFR_TRY(CheckQuotas(publish.name, manifest.value().size_bytes()));
 
   MetaStore::Commit commit;
   FFR_TRY(CheckExtents(manifest.value(), own_prefix, commit));
@@ -327,6 +341,61 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
       if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
   }
   return net::RevisionReply{outcome.revision};
+}
+
+// --- Room ----------------------------------------------------------------------------------------
+
+std::uint64_t Catalog::UsedBytes(std::string_view prefix) const {
+  std::uint64_t used_bytes = 0;
+  for (auto at = sizes_.lower_bound(prefix); at != sizes_.end() && at->first.starts_with(prefix);
+       ++at)
+    used_bytes += at->second;
+  return used_bytes;
+}
+
+Result<void> Catalog::CheckQuotas(std::string_view name, std::uint64_t size_bytes) const {
+  const std::lock_guard lock(holders_mutex_);
+  const auto own = sizes_.find(name);
+  const std::uint64_t own_bytes = own == sizes_.end() ? 0 : own->second;
+  if (size_bytes <= own_bytes) return {};  // Who shrinks is not held up.
+  for (const auto& [prefix, quota_bytes] : options_.quotas) {
+    if (!name.starts_with(prefix)) continue;
+    const std::uint64_t others_bytes = UsedBytes(prefix) - own_bytes;
+    if (others_bytes <= quota_bytes && size_bytes <= quota_bytes - others_bytes) continue;
+    return Error{ErrorCode::kIo,
+                 std::string(name) + " has " + std::to_string(size_bytes) +
+                     " bytes: with the other " + std::to_string(others_bytes) + " bytes under '" +
+                     prefix + "' that is more than the quota of " + std::to_string(quota_bytes) +
+                     "; remove something there, or have the quota raised",
+                 EDQUOT};
+  }
+  return {};
+}
+
+// All there could be if it is not known: the upload will tell.
+std::uint64_t Catalog::FreeBytes() const {
+  struct statvfs disk {};
+  if (::statvfs(extents_.folder().c_str(), &disk) != 0) return UINT64_MAX;
+  return std::uint64_t{disk.f_bavail} * disk.f_frsize;
+}
+
+Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
+  FFR_TRY(extents_.health().CheckWritable());
+  FFR_TRY(CheckQuotas(name, size_bytes));
+  const std::uint64_t free_bytes = FreeBytes();
+  if (size_bytes <= free_bytes) return {};
+  return Error{ErrorCode::kIo,
+               std::string(name) + " has " + std::to_string(size_bytes) +
+                   " bytes, and the daemon's disk has room for " + std::to_string(free_bytes),
+               ENOSPC};
+}
+
+std::vector<Catalog::Usage> Catalog::Usages() const {
+  std::vector<Usage> usages;
+  const std::lock_guard lock(holders_mutex_);
+  for (const auto& [prefix, quota_bytes] : options_.quotas)
+    usages.push_back({prefix, UsedBytes(prefix), quota_bytes});
+  return usages;
 }
 
 Result<net::ListReply> Catalog::List(const net::List& list) {
@@ -359,6 +428,10 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
   DropReferences(request.name, retired);
+  {
+    const std::lock_guard sizes_lock(holders_mutex_);
+    sizes_.erase(request.name);
+  }
   for (const auto& put : commit.puts)
     if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
   return {};
@@ -368,6 +441,7 @@ void Catalog::AddReferences(const std::string& name, const DatasetManifest& mani
   name_count_.fetch_add(1, std::memory_order_relaxed);
   const auto holder = std::make_shared<const std::string>(name);
   const std::lock_guard lock(holders_mutex_);
+  sizes_[name] = manifest.size_bytes();
   for (const ManifestFile& file : manifest.files) {
     for (const ManifestExtent& extent : file.extents) {
       ++references_[extent.id];
@@ -430,14 +504,15 @@ Result<void> Catalog::GiveUp(std::uint64_t upload, const Upload& state) {
   commit.compares.push_back({NumberKey(kUploads, upload), state.revision});
   commit.deletes.push_back(NumberKey(kUploads, upload));
   if (!ids.empty()) commit.puts.push_back({key, EncodeIds(ids)});
-  const auto outcome = FFR_TRY(meta_.TryCommit(commit));
+  const auto outcome = FFR_TRY(Commit(commit));
   if (outcome.committed && !ids.empty()) Bury(key, ids);
   return {};
 }
 
 Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
+  if (FreeBytes() >= kExtentSizeMax) extents_.health().NoteSuccess();  // Full no more.
   const std::lock_guard lock(mutex_);
-  if (!report_.damaged.empty()) return std::uint64_t{0};
+  if (!report_.damaged.empty() || !extents_.health().CheckWritable()) return std::uint64_t{0};
   for (auto upload = uploads_.begin(); upload != uploads_.end();) {
     if (now - upload->second.heard < options_.upload_grace) {
       ++upload;
@@ -462,7 +537,7 @@ Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
       ++tombstone;
       continue;
     }
-    FFR_TRY(meta_.TryCommit({{}, {}, {tombstone->key}}));
+    FFR_TRY(Commit({{}, {}, {tombstone->key}}));
     tombstone = tombstones_.erase(tombstone);
   }
   return unlinked_count;

@@ -36,6 +36,8 @@ class Catalog {
   struct Options {
     // How long after its last word an upload is given up and its extents are collected.
     std::chrono::milliseconds upload_grace{std::chrono::minutes(10)};
+    // How many bytes of files the names that begin with a prefix may have together.
+    std::map<std::string, std::uint64_t> quotas = {};
   };
   using Clock = std::chrono::steady_clock;
 
@@ -75,12 +77,22 @@ class Catalog {
   Result<net::RevisionReply> Publish(const net::Publish& publish,
                                      std::span<const std::byte> manifest,
                                      std::string_view own_prefix = "");
+  // Whether `size_bytes` could be published as `name` now: what a publication would be refused for
+  // before any byte is sent. Fails with kIo: ENOSPC, EDQUOT past a quota, or as the disk has.
+  Result<void> CheckRoom(std::string_view name, std::uint64_t size_bytes);
   Result<net::ListReply> List(const net::List& list);
   Result<void> Remove(const net::Delete& request);
 
   // For each of `ids`, whether a published name that begins with `prefix` holds it. Does not block
   // on the disk.
   std::vector<bool> Holds(std::string_view prefix, std::span<const ExtentId> ids) const;
+
+  struct Usage {
+    std::string prefix;
+    std::uint64_t used_bytes = 0;
+    std::uint64_t quota_bytes = 0;
+  };
+  std::vector<Usage> Usages() const;  // Does not block on the disk.
 
   // Unlinks what is condemned and used by nobody, and gives up uploads that have fallen silent.
   // To be called now and then. Returns how many extents were unlinked. Fails with kIo; what was
@@ -121,6 +133,11 @@ class Catalog {
   // tombstone; returns that manifest.
   Result<DatasetManifest> Retire(const Name& name, const DatasetManifest& keep,
                                  MetaStore::Commit& commit);
+  // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
+  Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
+  std::uint64_t FreeBytes() const;                         // Of the extents' disk.
+  std::uint64_t UsedBytes(std::string_view prefix) const;  // Requires holders_mutex_.
+  Result<MetaStore::Outcome> Commit(const MetaStore::Commit& commit);
   Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit);
   void AddReferences(const std::string& name, const DatasetManifest& manifest);
   void DropReferences(const std::string& name, const DatasetManifest& manifest);
@@ -143,6 +160,7 @@ class Catalog {
   using NamePtr = std::shared_ptr<const std::string>;
   mutable std::mutex holders_mutex_;  // Nobody waits for a disk while holding it.
   std::unordered_map<ExtentId, std::vector<NamePtr>, HashExtentId> holders_;
+  std::map<std::string, std::uint64_t, std::less<>> sizes_;  // Of names, in bytes of files.
 };
 
 }  // namespace ffrecord::server

@@ -84,7 +84,7 @@ Result<Connection::After> Connection::DoTurn() {
 
 std::uint32_t Connection::events() const noexcept {
   if (is_held_) return 0;
-  return endpoint_->bytes_queued() > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  return endpoint_->wants_room() ? EPOLLIN | EPOLLOUT : EPOLLIN;
 }
 
 // Only pieces of uploads wait: for jobs, which end by themselves.
@@ -93,8 +93,8 @@ bool Connection::MustHold() const noexcept {
 }
 
 bool Connection::CheckTimeouts(Clock::time_point now) {
-  if (!has_greeted_ && now - progress_ > kGreetingTimeout) {
-    fault_ = "no HELLO within 5 s";
+  if (!has_greeted_ && now - progress_ > host_.greeting_timeout) {
+    fault_ = "no HELLO in time";
     return false;
   }
   const std::uint64_t unsent_bytes = endpoint_->bytes_queued();
@@ -165,6 +165,8 @@ Result<void> Connection::TakeFrame() {
       return TakePutSeal(header);
     case FrameType::kPublish:
       return TakePublish(header);
+    case FrameType::kCheckRoom:
+      return TakeCheckRoom(header);
     case FrameType::kResolve:
       return TakeResolve(header);
     case FrameType::kList:
@@ -198,8 +200,10 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
     return SendError(header.request_id, admitted.error());
   }
   has_greeted_ = true;
-  spdlog::debug("event=greeted transport={} peer={} client={}", transport(), peer(),
-                token_ ? token_->client : "");
+  const std::string cipher = endpoint_->cipher();
+  if (cipher.ends_with("kernel")) host_.metrics.kernel_tls.Add();
+  spdlog::debug("event=greeted transport={} peer={} client={} cipher=\"{}\"", transport(), peer(),
+                token_ ? token_->client : "", cipher);
   endpoint_->SetLimits(limits);
   net::HelloReply reply;
   reply.version = version.value();
@@ -422,6 +426,17 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
                     if (!reply) return ErrorReplyOf(reply.error());
                     return {net::ReplyTo(FrameType::kPublish), reply.value().Encode(), {}, false};
                   });
+  });
+}
+
+Result<void> Connection::TakeCheckRoom(const FrameHeader& header) {
+  auto request = net::CheckRoom::Decode(endpoint_->body());
+  if (!request) return Refuse(header, std::move(request).error());
+  if (auto allowed = Allow(Right::kWrite, request.value().name); !allowed)
+    return SendError(header.request_id, allowed.error());
+  return AddJob(header, [&catalog = host_.catalog, wanted = request.value()]() -> Reply {
+    const auto checked = catalog.CheckRoom(wanted.name, wanted.size_bytes);
+    return checked ? EmptyReply(FrameType::kCheckRoom) : ErrorReplyOf(checked.error());
   });
 }
 

@@ -49,7 +49,6 @@ class Connection {
   static constexpr std::size_t kPutDataCountMax = 2;
   // Answers of which a client takes nothing off: beyond this it is cut off.
   static constexpr std::uint64_t kUnsentBytesMax = std::uint64_t{4} << 20;
-  static constexpr std::chrono::seconds kGreetingTimeout{5};
   static constexpr std::chrono::seconds kStallTimeout{30};
 
   // What a connection uses of its surroundings; all of it outlives the connection.
@@ -62,6 +61,8 @@ class Connection {
     WorkerMetrics& metrics;
     bool offers_slabs;            // On the local socket.
     const TokenKeys* token_keys;  // Null: everybody may do everything.
+    // How long a client may take until it has said HELLO, TLS included.
+    std::chrono::milliseconds greeting_timeout;
     // Runs `work` in the connection's lane, then gives its reply to FinishJob of the connection.
     std::function<void(std::uint64_t connection, Work work)> start_job;
   };
@@ -135,6 +136,7 @@ class Connection {
   Result<void> TakePutData(const net::FrameHeader& header);
   Result<void> TakePutSeal(const net::FrameHeader& header);
   Result<void> TakePublish(const net::FrameHeader& header);
+  Result<void> TakeCheckRoom(const net::FrameHeader& header);
   Result<void> TakeResolve(const net::FrameHeader& header);
   Result<void> TakeList(const net::FrameHeader& header);
   Result<void> TakeDelete(const net::FrameHeader& header);

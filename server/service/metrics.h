@@ -74,10 +74,10 @@ class Histogram {
 
 // What one event loop counts; the admin port adds them up.
 struct alignas(64) WorkerMetrics {
-  static constexpr std::size_t kTransportCount = 2;
-  static constexpr std::array<const char*, kTransportCount> kTransportNames{"tcp", "shm"};
+  static constexpr std::size_t kTransportCount = 3;
+  static constexpr std::array<const char*, kTransportCount> kTransportNames{"tcp", "shm", "tls"};
   static std::size_t TransportIndex(std::string_view transport) {
-    return transport == "shm" ? 1 : 0;
+    return transport == "shm" ? 1 : transport == "tls" ? 2 : 0;
   }
 
   // Where the time of a batch read goes. Queue: until its first read was started. Disk: until the
@@ -94,6 +94,7 @@ struct alignas(64) WorkerMetrics {
   std::array<Counter, kTransportCount> connections;  // Now.
   std::array<Counter, kTransportCount> connections_opened;
   Counter connection_faults;
+  Counter kernel_tls;  // Connections whose bytes the kernel enciphers.
   Counter tokens_refused;
   std::array<Counter, 0x41> requests;  // By type of frame.
   std::array<Counter, 10> errors;      // ERROR replies, by code.

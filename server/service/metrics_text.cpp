@@ -30,6 +30,7 @@ constexpr std::array kRequestTypes{
     std::pair{net::FrameType::kDelete, "delete"},
     std::pair{net::FrameType::kPublish, "publish"},
     std::pair{net::FrameType::kList, "list"},
+    std::pair{net::FrameType::kCheckRoom, "check_room"},
 };
 
 // Writes one family after another. Labels are ours, and need no escapes.
@@ -98,7 +99,7 @@ class Writer {
 void WriteDaemon(const MetricsView& view, Writer& out) {
   out.Family("ffrecord_build_info", "gauge", "The version of the daemon.");
   out.Append("ffrecord_build_info{{version=\"{}\",engine=\"{}\",auth=\"{}\"}} 1\n", view.version,
-             view.engine, view.is_authenticated ? "tokens" : "none");
+             view.engine, view.authentication);
   out.Family("ffrecord_state", "gauge", "1 for what the daemon does now.");
   for (const std::string_view state : {"starting", "ready", "draining"})
     out.Value("state", state, state == view.state ? 1 : 0);
@@ -107,6 +108,23 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
   out.Gauge("ffrecord_datasets", "Names that are published.", view.dataset_count);
   out.Gauge("ffrecord_extents", "Sealed extents.", view.extent_count);
   out.Gauge("ffrecord_extent_bytes", "Bytes in sealed extents.", view.extent_bytes);
+  out.Gauge("ffrecord_extents_bad", "Sealed extents that failed their checksum when scrubbed.",
+            view.bad_extent_count);
+  out.Count("ffrecord_scrub_bytes_total", "Bytes of extents that were checked.",
+            view.scrub_read_bytes);
+  out.Count("ffrecord_scrub_passes_total", "How often all extents were checked.",
+            view.scrub_pass_count);
+  out.Gauge("ffrecord_scrub_age_seconds", "Since all were checked last, or since the start.",
+            static_cast<std::uint64_t>(view.scrub_age.count()));
+  out.Family("ffrecord_read_only", "gauge", "1 if the disk takes no writes, and why.");
+  out.Value("reason", "full", view.writes == WriteHealth::State::kFull ? 1 : 0);
+  out.Value("reason", "failed", view.writes == WriteHealth::State::kFailed ? 1 : 0);
+  if (!view.quotas.empty()) {
+    out.Family("ffrecord_quota_bytes", "gauge", "What the names under a prefix may have together.");
+    for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.quota_bytes);
+    out.Family("ffrecord_quota_used_bytes", "gauge", "What they have.");
+    for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.used_bytes);
+  }
   out.Gauge("ffrecord_disk_free_bytes", "What the disk of the data folder still takes.",
             view.disk_free_bytes);
   out.Gauge("ffrecord_disk_size_bytes", "The size of the disk of the data folder.",
@@ -129,6 +147,13 @@ void WriteConnections(const MetricsView& view, Writer& out) {
   out.Count("ffrecord_connection_faults_total",
             "Connections closed for a fault of the client or of the line.",
             out.Sum([](const Worker& worker) -> auto& { return worker.connection_faults; }));
+  out.Gauge(
+      "ffrecord_certificate_expires_timestamp_seconds",
+      "When the certificate for TLS expires, since 1970; 0: there is none.",
+      static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(view.certificate_expires)));
+  out.Count("ffrecord_kernel_tls_connections_total",
+            "Connections over TLS whose bytes the kernel enciphers.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.kernel_tls; }));
   out.Count("ffrecord_tokens_refused_total", "Greetings without a token that holds.",
             out.Sum([](const Worker& worker) -> auto& { return worker.tokens_refused; }));
 }

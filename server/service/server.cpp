@@ -77,6 +77,12 @@ std::size_t OpenFilesMax(std::size_t worker_count) {
   return std::max<std::size_t>(half / worker_count, 16);
 }
 
+std::string_view AuthenticationOf(const Server::Options& options) {
+  const bool wants_tokens = !options.token_keys.empty();
+  if (options.tls.authorities.empty()) return wants_tokens ? "tokens" : "none";
+  return wants_tokens ? "certificates,tokens" : "certificates";
+}
+
 void LogExamples(const char* event, std::span<const std::string> what) {
   for (const std::string& one : what.first(std::min(what.size(), kExamplesMax)))
     spdlog::warn("event={} count={} example=\"{}\"", event, what.size(), one);
@@ -109,6 +115,7 @@ struct Server::Impl {
   Result<void> ListenLocally(std::uint64_t epoch);
   void Accept();
   void Take(Result<std::unique_ptr<net::Endpoint>> accepted);
+  void RefreshTls();
   void TurnAway(net::Endpoint& endpoint);
   void Collect();
   bool Stop(Clock::time_point deadline);
@@ -116,12 +123,15 @@ struct Server::Impl {
   const Options options;
   net::TcpListener listener;
   std::optional<net::LocalListener> local_listener;
+  std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
+  std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
   UniqueFd lock;
   UniqueFd stop_accepting;  // An eventfd.
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<MetaStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::unique_ptr<Catalog> catalog;
+  std::unique_ptr<Scrubber> scrubber;
   std::string engine_name;
   // What is above is there, and stays, once this is not kStarting: the admin server's word.
   enum class State : std::uint8_t { kStarting, kReady, kDraining };
@@ -147,6 +157,15 @@ Result<void> Server::Impl::StartAdmin() {
   AdminServer::Pages pages;
   pages.metrics = [this] { return MetricsText(View()); };
   pages.datasets = [this] { return DatasetsJson(); };
+  pages.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
+  pages.remark = [this]() -> std::string {
+    if (state.load(std::memory_order_acquire) == State::kStarting) return "";
+    const auto writes = extents->health().report();
+    const std::uint64_t bad_count = extents->totals().bad_count;
+    if (writes.state == WriteHealth::State::kFull) return "disk full: " + writes.why;
+    if (writes.state == WriteHealth::State::kFailed) return "read-only: " + writes.why;
+    return bad_count > 0 ? "damaged extents: " + std::to_string(bad_count) : "";
+  };
   pages.not_ready = [this]() -> std::string {
     switch (state.load(std::memory_order_acquire)) {
       case State::kStarting:
@@ -166,7 +185,8 @@ MetricsView Server::Impl::View() const {
   MetricsView view;
   view.version = options.version;
   view.uptime = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
-  view.is_authenticated = !options.token_keys.empty();
+  view.authentication = AuthenticationOf(options);
+  view.certificate_expires = certificate_expires.load(std::memory_order_relaxed);
   view.connection_count_max = options.connection_count_max;
   struct statvfs disk {};
   if (::statvfs(options.data.c_str(), &disk) == 0) {
@@ -180,8 +200,16 @@ MetricsView Server::Impl::View() const {
   view.held_bytes_max = options.held_bytes_max * workers.size();
   view.connections_refused = connections_refused.value();
   view.dataset_count = catalog->name_count();
-  view.extent_count = extents->totals().extent_count;
-  view.extent_bytes = extents->totals().size_bytes;
+  const auto totals = extents->totals();
+  view.extent_count = totals.extent_count;
+  view.extent_bytes = totals.size_bytes;
+  view.bad_extent_count = totals.bad_count;
+  view.writes = extents->health().report().state;
+  view.scrub_read_bytes = scrubber->read_bytes();
+  view.scrub_pass_count = scrubber->pass_count();
+  view.scrub_age = scrubber->age();
+  // Prefixes are names, or nearly so.
+  if (!token_keys || !options.admin_token_file.empty()) view.quotas = catalog->Usages();
   view.workers = metrics;
   return view;
 }
@@ -191,7 +219,8 @@ Result<std::string> Server::Impl::DatasetsJson() {
   if (state.load(std::memory_order_acquire) == State::kStarting)
     return Error{ErrorCode::kUnavailable, "starting"};
   // What names there are only a token tells.
-  if (token_keys) return Error{ErrorCode::kDenied, "names are told to those with tokens only"};
+  if (token_keys && options.admin_token_file.empty())
+    return Error{ErrorCode::kDenied, "names are told to those with tokens only"};
   const auto listed = FFR_TRY(catalog->List({kDatasetsShown, "", ""}));
   std::string json = "{\"datasets\": [";
   for (const auto& entry : listed.entries)
@@ -207,7 +236,7 @@ Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
   meta = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
   extents = FFR_TRY(ExtentStore::Open(options.data / "extents"));
-  catalog = FFR_TRY(Catalog::Open(*meta, *extents, {options.upload_grace}));
+  catalog = FFR_TRY(Catalog::Open(*meta, *extents, {options.upload_grace, options.quotas}));
   LogFindings(extents->scan_report(), catalog->report());
   stop_accepting.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!stop_accepting) return ErrnoError("make an eventfd for", options.data, errno);
@@ -232,12 +261,20 @@ Result<void> Server::Impl::StartWorkers() {
                                       .metrics = *metrics[i],
                                       .offers_slabs = local_listener.has_value(),
                                       .token_keys = token_keys ? &*token_keys : nullptr,
+                                      .greeting_timeout = options.greeting_timeout,
                                       .connection_count = connection_count,
                                       .disk_bounds = bounds};
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();
     workers.push_back(FFR_TRY(Worker::Start(around, std::move(engine))));
   }
+  scrubber = std::make_unique<Scrubber>(
+      *extents, options.scrub, [this](const Extent& extent, const std::string& why_bad) {
+        if (why_bad.empty())
+          spdlog::info("event=extent_good extent={}", extents->PathOf(extent.id).string());
+        else
+          spdlog::error("event=extent_bad error=\"{}\"", why_bad);
+      });
   acceptor = std::thread([this] { Accept(); });
   state.store(State::kReady, std::memory_order_release);
   return {};
@@ -245,6 +282,12 @@ Result<void> Server::Impl::StartWorkers() {
 
 Result<void> Server::Impl::ListenLocally(std::uint64_t epoch) {
   if (options.transport == Options::Transport::kTcp) return {};
+  if (!options.tls.authorities.empty() && options.token_keys.empty()) {
+    if (options.transport == Options::Transport::kAuto) return {};
+    return Error{ErrorCode::kInvalidArgument,
+                 "shared memory was asked for, and clients that use it show no certificate: give "
+                 "--token-keys beside --tls-ca"};
+  }
   auto local = net::LocalListener::Listen(net::LocalSocketName(epoch));
   if (local) {
     local_listener = std::move(local).value();
@@ -267,10 +310,11 @@ void Server::Impl::Accept() {
     if (waited[0].revents != 0) return;
     if (Clock::now() >= next_collect) {
       Collect();
+      RefreshTls();
       next_collect = Clock::now() + kCollectInterval;
     }
     is_paused = false;
-    if (waited[1].revents != 0) Take(listener.Accept());
+    if (waited[1].revents != 0) Take(listener.Accept(tls.get()));
     if (waited[2].revents != 0) Take(local_listener->Accept());
   }
 }
@@ -289,7 +333,19 @@ void Server::Impl::Take(Result<std::unique_ptr<net::Endpoint>> accepted) {
   }
 }
 
+void Server::Impl::RefreshTls() {
+  if (!tls) return;
+  const auto refreshed = tls->Refresh();
+  certificate_expires.store(tls->expires(), std::memory_order_relaxed);
+  if (!refreshed)
+    spdlog::error("event=tls_refused error=\"{}\"", refreshed.error().message);
+  else if (refreshed.value())
+    spdlog::info("event=tls_renewed certificate={}", options.tls.certificate.string());
+}
+
 void Server::Impl::TurnAway(net::Endpoint& endpoint) {
+  // To break its handshake off says the same.
+  if (endpoint.transport() == "tls") return;
   // One frame into an empty socket: sent at once, or not at all.
   if (endpoint.Send(MakeHeader(net::FrameType::kBusy, 1), net::Busy{kRetryAfterMs}.Encode(), {}))
     (void)endpoint.Poll();
@@ -332,10 +388,15 @@ Server::Server(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
+  std::unique_ptr<net::TlsContext> tls;
+  if (!options.tls.certificate.empty())
+    tls = FFR_TRY(net::TlsContext::Load(net::TlsContext::Side::kServer, options.tls));
   auto lock = FFR_TRY(LockFolder(options.data));
   // Before the scan, which may take long: a port in use is told at once, and early clients wait.
   auto impl = std::make_unique<Impl>(options, FFR_TRY(net::TcpListener::Listen(options.listen)));
   impl->lock = std::move(lock);
+  impl->tls = std::move(tls);
+  impl->RefreshTls();
   FFR_TRY(impl->StartAdmin());
   FFR_TRY(impl->Open());
   FFR_TRY(impl->StartWorkers());
@@ -349,7 +410,11 @@ std::optional<net::Address> Server::admin_address() const {
 }
 std::string_view Server::engine_name() const noexcept { return impl_->engine_name; }
 std::string_view Server::transports() const noexcept {
+  if (impl_->tls) return impl_->local_listener ? "tls,shm" : "tls";
   return impl_->local_listener ? "tcp,shm" : "tcp";
+}
+std::string_view Server::authentication() const noexcept {
+  return AuthenticationOf(impl_->options);
 }
 const Catalog::Report& Server::catalog_report() const noexcept { return impl_->catalog->report(); }
 const ExtentStore::ScanReport& Server::scan_report() const noexcept {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,8 +11,10 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/catalog.h"
 #include "server/service/disk_reader.h"
+#include "server/storage/scrubber.h"
 
 namespace ffrecord::server {
 
@@ -35,12 +38,19 @@ class Server {
     // The file with the keys that clients' tokens are made with; empty: everybody may do
     // everything.
     std::filesystem::path token_keys = {};
+    // TLS on the TCP port; without a certificate there is none. With authorities and no token keys
+    // there is no shared memory either: clients on that socket have shown no certificate.
+    net::TlsFiles tls = {};
+    std::chrono::milliseconds greeting_timeout{5'000};  // Who has not said HELLO is hung up on.
     DiskReader::MakeEngine make_engine = MakeIoEngine;
     // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Whoever can
     // connect is answered.
     std::optional<net::Address> admin = {};
-    std::string version = {};  // For the metrics.
+    std::string version = {};                     // For the metrics.
+    std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
+    std::map<std::string, std::uint64_t> quotas = {};
+    Scrubber::Options scrub = {};
   };
 
   // Serves when it returns. Fails with kConflict if a port is in use or another daemon holds the
@@ -54,7 +64,9 @@ class Server {
   const net::Address& address() const noexcept;
   std::optional<net::Address> admin_address() const;
   std::string_view engine_name() const noexcept;
-  std::string_view transports() const noexcept;  // "tcp,shm" or "tcp".
+  std::string_view transports() const noexcept;  // "tcp,shm", "tcp", "tls,shm" or "tls".
+  // "none", or who is let in: "tokens", "certificates", "certificates,tokens".
+  std::string_view authentication() const noexcept;
   const Catalog::Report& catalog_report() const noexcept;
   const ExtentStore::ScanReport& scan_report() const noexcept;
 

@@ -1,25 +1,19 @@
 #include "server/service/tokens.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <optional>
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
-#include "libffrecord/base/unique_fd.h"
-#include "libffrecord/io/file.h"
+#include "server/service/secret_file.h"
 
 namespace ffrecord::server {
 namespace {
 
 constexpr std::size_t kKeySizeBytesMin = 32;
-constexpr std::size_t kKeyFileSizeBytesMax = 64 << 10;
 constexpr std::size_t kMacSizeBytes = 32;
 constexpr std::uint8_t kVersion = 1;
 constexpr std::uint8_t kAllRights = 7;
@@ -60,24 +54,6 @@ std::optional<std::vector<std::byte>> FromHex(std::string_view text) {
     bytes.push_back(static_cast<std::byte>(high * 16 + low));
   }
   return bytes;
-}
-
-Result<std::string> ReadSecret(const std::filesystem::path& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!fd) return ErrnoError("open", path, errno);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return ErrnoError("look at", path, errno);
-  if (!S_ISREG(status.st_mode))
-    return Error{ErrorCode::kInvalidArgument, path.string() + " is not a regular file"};
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    return Error{ErrorCode::kDenied, path.string() +
-                                         " holds a secret that others than its owner may get at; "
-                                         "chmod 600 it"};
-  std::string text(kKeyFileSizeBytesMax, '\0');
-  const ssize_t got = ::read(fd.get(), text.data(), text.size());
-  if (got < 0) return ErrnoError("read", path, errno);
-  text.resize(static_cast<std::size_t>(got));
-  return text;
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
             surroundings.metrics,
             surroundings.offers_slabs,
             surroundings.token_keys,
+            surroundings.greeting_timeout,
             [this](std::uint64_t id, Connection::Work work) {
               around_.metrics.jobs.Add();
               around_.jobs.Post(LaneOf(id), [this, id, work = std::move(work)] {

@@ -34,7 +34,8 @@ class Worker {
     std::uint64_t epoch;
     WorkerMetrics& metrics;  // This worker's.
     bool offers_slabs;
-    const TokenKeys* token_keys;        // Null: no authentication.
+    const TokenKeys* token_keys;  // Null: no authentication.
+    std::chrono::milliseconds greeting_timeout;
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
     DiskReader::Bounds disk_bounds;
   };

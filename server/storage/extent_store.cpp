@@ -55,7 +55,7 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
   const auto begin = std::chrono::steady_clock::now();
   sum_.Update(bytes);
   checksum_time_ += std::chrono::steady_clock::now() - begin;
-  return file_.Append(bytes);
+  return store_->health_.Noted(file_.Append(bytes));
 }
 
 Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
@@ -67,11 +67,13 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
   if (sum_.Finish64() != xxh3)
     return Error{ErrorCode::kCorruption,
                  "extent " + ToHex(id_) + ": the bytes that arrived are not those of its checksum"};
-  FFR_TRY(file_.Append(EncodeExtentTrailer({id_, announced_size_bytes_, xxh3})));
-  auto published = file_.Publish();
+  WriteHealth& health = store_->health_;
+  FFR_TRY(health.Noted(file_.Append(EncodeExtentTrailer({id_, announced_size_bytes_, xxh3}))));
+  auto published = health.Noted(file_.Publish());
   // Another connection has sealed the same extent meanwhile: Add compares.
   if (!published && published.error().code != ErrorCode::kConflict)
     return std::move(published).error();
+  health.NoteSuccess();
   return store_->Add(id_, announced_size_bytes_, xxh3);
 }
 
@@ -123,7 +125,7 @@ Result<void> ExtentStore::Scan() {
 
 ExtentStore::Totals ExtentStore::totals() const {
   const std::lock_guard lock(mutex_);
-  return {index_.size(), size_bytes_};
+  return {index_.size(), size_bytes_, bad_count_};
 }
 
 ExtentPtr ExtentStore::Find(const ExtentId& id) const {
@@ -164,11 +166,12 @@ Result<UniqueFd> ExtentStore::OpenFile(const ExtentId& id) const {
 }
 
 Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_bytes) {
+  FFR_TRY(health_.CheckWritable());
   const fs::path path = PathOf(id);
-  FFR_TRY(MakeFolder(path.parent_path()));
+  FFR_TRY(health_.Noted(MakeFolder(path.parent_path())));
   AtomicFile::Options options;
   options.expected_size_bytes = size_bytes + ExtentTrailer::kEncodedSizeBytes;
-  auto file = FFR_TRY(AtomicFile::Create(path, options));
+  auto file = FFR_TRY(health_.Noted(AtomicFile::Create(path, options)));
   return ExtentWriter(*this, std::move(file), id, size_bytes);
 }
 
@@ -189,6 +192,18 @@ Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
   return place;
 }
 
+bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(extent.id);
+  if (found == index_.end() || found->second.get() != &extent) return false;
+  if (extent.is_bad.exchange(is_bad, std::memory_order_relaxed) == is_bad) return false;
+  if (is_bad)
+    ++bad_count_;
+  else
+    --bad_count_;
+  return true;
+}
+
 ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
   const auto found = index_.find(id);
@@ -196,6 +211,7 @@ ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
   ExtentPtr extent = std::move(found->second);
   index_.erase(found);
   size_bytes_ -= extent->size_bytes;
+  if (extent->is_bad.load(std::memory_order_relaxed)) --bad_count_;
   extent->is_condemned.store(true, std::memory_order_release);
   return extent;
 }

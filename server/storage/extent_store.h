@@ -19,6 +19,7 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/io/atomic_file.h"
+#include "server/storage/write_health.h"
 
 namespace ffrecord::server {
 
@@ -34,6 +35,8 @@ struct Extent {
   std::uint64_t xxh3 = 0;
   // Nothing that is published names it any more: caches of open files shall let go.
   mutable std::atomic<bool> is_condemned = false;
+  // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
+  mutable std::atomic<bool> is_bad = false;
 };
 using ExtentPtr = std::shared_ptr<const Extent>;
 
@@ -93,8 +96,11 @@ class ExtentStore {
   struct Totals {
     std::uint64_t extent_count = 0;
     std::uint64_t size_bytes = 0;
+    std::uint64_t bad_count = 0;
   };
   Totals totals() const;
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+  WriteHealth& health() noexcept { return health_; }
 
   // The extent called `id`, or null.
   ExtentPtr Find(const ExtentId& id) const;
@@ -107,8 +113,11 @@ class ExtentStore {
   Result<UniqueFd> OpenFile(const ExtentId& id) const;
 
   // A new extent of `size_bytes`, which are reserved on the disk: a full one fails here. Fails with
-  // kIo, kConflict if it exists.
+  // kIo, also once the disk has failed; kConflict if it exists.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
+
+  // Notes whether the extent is bad. False if that is no news, or it is not here any more.
+  bool Mark(const Extent& extent, bool is_bad);
 
   // Takes the extent out of the index and marks it: it can no longer be found. Null if it is not
   // there. The file stays until Unlink.
@@ -129,6 +138,8 @@ class ExtentStore {
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
   std::uint64_t size_bytes_ = 0;  // Of all in the index.
+  std::uint64_t bad_count_ = 0;   // Likewise.
+  WriteHealth health_;
 };
 
 }  // namespace ffrecord::server

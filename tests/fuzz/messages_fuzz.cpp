@@ -62,7 +62,7 @@ constexpr void (*kTries[])(Body) = {
     Try<net::RevisionReply>,   Try<net::Delete>,        Try<net::List>,
     Try<net::ListReply>,       Try<ffrecord::Schema>,   TryDatasetManifest,
     TryPartManifest,           TryRootManifest,         TryValues,
-    Try<net::RdmaConnect>,
+    Try<net::RdmaConnect>,     Try<net::CheckRoom>,
 };
 
 }  // namespace

@@ -5,7 +5,9 @@ that the format does not allow, and by promtool; its page by a browser; alerts a
 name only metrics that there are.
 """
 
+import base64
 import contextlib
+import errno
 import http.client
 import json
 import math
@@ -254,6 +256,61 @@ def test_names_are_told_to_no_stranger(tmp_path: Path, records: Path) -> None:
         counted = metrics(address)
         assert counted["ffrecord_tokens_refused_total"] >= 1
         assert counted["ffrecord_datasets"] == 1
+
+
+def test_with_a_token_only_health_is_told_to_everybody(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length\n")
+    flags = ("--admin", "127.0.0.1:0", "--admin-token-file", str(token), "--quotas", "train/=1M")
+    loose = Daemon(tmp_path / "data", *flags)
+    with pytest.raises(AssertionError, match="chmod 600"):
+        loose.start()
+    loose.process.wait(30)
+    token.chmod(0o600)
+    basic = base64.b64encode(b"anybody:a-token-of-some-length").decode()
+    with Daemon(tmp_path / "data", *flags) as daemon:
+        address = admin_of(daemon)
+        for path in ("/", "/metrics", "/datasets"):
+            assert get(address, path)[0] == 401
+            assert get(address, path, Authorization="Bearer a-token-of-some-lengtH")[0] == 401
+            assert get(address, path, Authorization="Basic !!!!")[0] == 401
+            assert get(address, path, Authorization="Bearer a-token-of-some-length")[0] == 200
+            assert get(address, path, Authorization=f"Basic {basic}")[0] == 200
+        assert "Basic" in get(address, "/")[1]["WWW-Authenticate"]
+        assert get(address, "/healthz")[0] == get(address, "/readyz")[0] == 200
+        refused = cli.run("ffrecord", "status", address)
+        assert refused.returncode == 4
+        assert "--token-file" in refused.stderr
+        facts = json.loads(cli.ok("ffrecord", "status", address, "--token-file", token, "--json"))
+        assert facts["quotas"] == {"train/": "0 B of 1.0 MiB"}
+        assert (facts["writes"], facts["bad_extents"]) == ("good", 0)
+    assert "a-token-of" not in "".join(daemon.log)
+
+
+def test_what_went_bad_on_the_disk_and_a_full_one_are_told(tmp_path: Path, records: Path) -> None:
+    flags = ("--admin", "127.0.0.1:0", "--scrub-mib-s", "1000", "--quotas", "train=1M,=2M")
+    with Daemon(tmp_path / "data", *flags) as daemon:
+        ffrecord.publish(records, daemon.address("train"))
+        with pytest.raises(OSError, match=r"more than the quota of 1048576") as refused:
+            big = records.with_name("big.ffr")
+            with ffrecord.Writer(big) as writer:
+                writer.write(bytes(1 << 20))
+            ffrecord.publish(big, daemon.address("train/big"))
+        assert refused.value.errno == errno.EDQUOT
+    for extent in (tmp_path / "data" / "extents").glob("*/*"):
+        with extent.open("r+b") as file:
+            file.seek(500)
+            byte = file.read(1)[0]
+            file.seek(500)
+            file.write(bytes([byte ^ 1]))
+    with Daemon(tmp_path / "data", *flags) as daemon:
+        address = admin_of(daemon)
+        seen = metrics_once(address, lambda now: now["ffrecord_scrub_passes_total"] > 0)
+        assert seen["ffrecord_extents_bad"] == 1
+        assert seen["ffrecord_scrub_bytes_total"] > 0
+        assert json.loads(cli.ok("ffrecord", "status", address, "--json"))["bad_extents"] == 1
+        assert get(address, "/readyz")[2] == "ok, damaged extents: 1\n"
+    assert any("event=extent_bad" in line for line in daemon.log)
 
 
 def test_promtool_takes_the_metrics_and_the_alerts(daemon: Daemon) -> None:

@@ -35,7 +35,7 @@ class Daemon {
     return server_->Stop(std::chrono::steady_clock::now() + time);
   }
 
-  server::Server& server() { return *server_; }
+  server::Server& server() const { return *server_; }
   const net::Address& address() const { return options_.listen; }
   std::string Uri(const std::string& name) const {
     return "ffrecord://" + options_.listen.ToString() + "/" + name;

@@ -1,5 +1,7 @@
 #include "libffrecord/net/protocol/frame.h"
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,7 +13,7 @@
 namespace ffrecord::net {
 namespace {
 
-constexpr std::uint16_t kMagic = 0x5246;  // The bytes 46 52, "FR".
+constexpr std::array kMagic{std::byte{0x46}, std::byte{0x52}};  // "FR".
 constexpr std::uint8_t kVersion = 1;
 constexpr std::uint16_t kFlagsKnown = 0;
 
@@ -47,7 +49,7 @@ Result<void> CheckLimit(std::string_view part, std::uint32_t size_bytes, std::ui
 void EncodeFrameHeader(FrameHeader header, std::span<const std::byte> body,
                        std::span<std::byte, FrameHeader::kEncodedSizeBytes> encoded) {
   FFR_ASSERT(body.size() <= UINT32_MAX);
-  StoreLittleEndian(encoded, kMagicAt, kMagic);
+  std::ranges::copy(kMagic, encoded.begin() + kMagicAt);
   StoreLittleEndian(encoded, kVersionAt, kVersion);
   StoreLittleEndian(encoded, kTypeAt, static_cast<std::uint8_t>(header.type));
   StoreLittleEndian(encoded, kFlagsAt, header.flags);
@@ -60,11 +62,23 @@ void EncodeFrameHeader(FrameHeader header, std::span<const std::byte> body,
   StoreLittleEndian(encoded, kBodyCheckAt, Xxh3(body));
 }
 
+Result<void> CheckFrameMagic(std::span<const std::byte> bytes) {
+  const auto begin = bytes.first(std::min(bytes.size(), kMagic.size()));
+  if (std::ranges::equal(begin, std::span(kMagic).first(begin.size()))) return {};
+  // A record of TLS: its type (alert or handshake), then its version.
+  const bool is_tls = begin.size() == 2 && begin[1] == std::byte{3} &&
+                      (begin[0] == std::byte{0x15} || begin[0] == std::byte{0x16});
+  if (is_tls)
+    return Error{ErrorCode::kDenied,
+                 "the peer speaks TLS, and this side does not: a client asks for it with "
+                 "?tls=FOLDER in its addresses, a daemon serves it with --tls-cert"};
+  return Malformed("does not start with the magic bytes 46 52; the peer is no FFRecord peer");
+}
+
 Result<FrameHeader> DecodeFrameHeader(
     std::span<const std::byte, FrameHeader::kEncodedSizeBytes> encoded, const FrameLimits& limits) {
   // Foreign bytes and another version are told apart from damage: each has its own remedy.
-  if (LoadLittleEndian<std::uint16_t>(encoded, kMagicAt) != kMagic)
-    return Malformed("does not start with the magic bytes 46 52; the peer is no FFRecord peer");
+  FFR_TRY(CheckFrameMagic(encoded.subspan<kMagicAt>()));
   if (const auto version = LoadLittleEndian<std::uint8_t>(encoded, kVersionAt); version != kVersion)
     return Malformed("version " + std::to_string(version) + ", but only version 1 is known");
   if (LoadLittleEndian<std::uint32_t>(encoded, kHeaderCheckAt) != HeaderCheck(encoded))

@@ -32,6 +32,7 @@ enum class FrameType : std::uint8_t {
   kExtentList = 0x34,
   kPublish = 0x35,
   kList = 0x36,
+  kCheckRoom = 0x37,
   kCollectiveData = 0x40,
   kBusy = 0xFE,
   kError = 0xFF,
@@ -69,8 +70,12 @@ inline constexpr FrameLimits kLimitsBeforeHello{4096, 0};
 void EncodeFrameHeader(FrameHeader header, std::span<const std::byte> body,
                        std::span<std::byte, FrameHeader::kEncodedSizeBytes> encoded);
 
-// Fails with kCorruption if magic, version, reserved bytes or header check are wrong, a flag is
-// unknown, or a size passes its limit. Sizes are believed only after that.
+// Whether `bytes`, however few, may begin a frame. Fails with kDenied if they are of TLS, which one
+// side speaks and the other does not, else with kCorruption.
+Result<void> CheckFrameMagic(std::span<const std::byte> bytes);
+
+// Fails as CheckFrameMagic, and with kCorruption if version, reserved bytes or header check are
+// wrong, a flag is unknown, or a size passes its limit. Sizes are believed only after that.
 Result<FrameHeader> DecodeFrameHeader(
     std::span<const std::byte, FrameHeader::kEncodedSizeBytes> encoded, const FrameLimits& limits);
 

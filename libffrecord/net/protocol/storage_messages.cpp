@@ -154,6 +154,23 @@ Result<Resolve> Resolve::Decode(std::span<const std::byte> body) {
   return resolve;
 }
 
+std::vector<std::byte> CheckRoom::Encode() const {
+  ByteWriter writer;
+  writer.Put(size_bytes);
+  PutShort(writer, name);
+  return std::move(writer).Take();
+}
+
+Result<CheckRoom> CheckRoom::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  CheckRoom message;
+  message.size_bytes = reader.Take<std::uint64_t>();
+  message.name = TakeShort(reader);
+  if (!reader.AtEnd()) return Malformed("CHECK_ROOM");
+  FFR_TRY(CheckName(message.name));
+  return message;
+}
+
 std::vector<std::byte> Delete::Encode() const {
   ByteWriter writer;
   writer.Put(expected_revision);

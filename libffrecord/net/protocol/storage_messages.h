@@ -75,6 +75,17 @@ struct Publish {
   static Result<Publish> Decode(std::span<const std::byte> body);
 };
 
+// Whether files of `size_bytes` could be published as `name` now; the reply has an empty body.
+// Nothing is set aside.
+struct CheckRoom {
+  std::uint64_t size_bytes = 0;
+  std::string name;
+
+  bool operator==(const CheckRoom&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<CheckRoom> Decode(std::span<const std::byte> body);
+};
+
 // Also the reply to RESOLVE, whose payload is the manifest.
 struct RevisionReply {
   std::uint64_t revision = 0;

@@ -59,6 +59,7 @@ class Channel {
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
   std::string_view transport() const noexcept { return endpoint_->transport(); }
+  std::string cipher() const { return endpoint_->cipher(); }
   // Another dialogue may begin: not broken, and the daemon did not say that it stops.
   bool reusable() const noexcept { return !broken_ && !going_away_; }
 

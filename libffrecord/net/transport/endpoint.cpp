@@ -15,7 +15,7 @@ Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, 
   for (const Endpoint* endpoint : endpoints) {
     if (endpoint == nullptr) continue;
     if (endpoint->fd() < 0) return true;  // Poll() has its error at once.
-    const int events = endpoint->bytes_queued() > 0 ? POLLIN | POLLOUT : POLLIN;
+    const int events = endpoint->wants_room() ? POLLIN | POLLOUT : POLLIN;
     waited.push_back({endpoint->fd(), static_cast<short>(events), 0});
   }
   for (;;) {

@@ -38,8 +38,11 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  // "tcp", "shm" or "loopback".
+  // "tcp", "tls", "shm" or "loopback".
   virtual std::string_view transport() const noexcept = 0;
+  // How what is sent is enciphered: "TLSv1.3 TLS_AES_256_GCM_SHA384", with ", by the kernel" behind
+  // it if that is so. Empty: it is not.
+  virtual std::string cipher() const { return {}; }
   // For messages: "10.0.0.1:9400".
   virtual const std::string& peer() const noexcept = 0;
 
@@ -83,8 +86,9 @@ class Endpoint {
   virtual Result<void> ReceivePayload(std::span<const std::span<std::byte>> places) = 0;
 
   // For poll(2) or level-triggered epoll: readable always matters, writable only while
-  // bytes_queued() > 0. -1 after Close().
+  // wants_room(). -1 after Close().
   virtual int fd() const noexcept = 0;
+  virtual bool wants_room() const noexcept { return bytes_queued() > 0; }
 
   // Ends the connection; queued frames are dropped. Idempotent.
   virtual void Close() noexcept = 0;
@@ -120,6 +124,8 @@ struct Address {
 // descriptors run out; the message names the address and the remedy.
 Result<std::unique_ptr<Endpoint>> ConnectTcp(const Address& address, Deadline deadline);
 
+class TlsContext;
+
 // Takes connections. Thread-bound, never blocks. fd() is readable when Accept() has something.
 class TcpListener {
  public:
@@ -127,8 +133,9 @@ class TcpListener {
   // kInvalidArgument if there is no such host, kIo otherwise; names the address and the remedy.
   static Result<TcpListener> Listen(const Address& address, int backlog = 1024);
 
-  // A connection, or null if nobody waits. Fails with kIo, also when descriptors run out.
-  Result<std::unique_ptr<Endpoint>> Accept();
+  // A connection, or null if nobody waits; over TLS if `tls` is given. Fails with kIo, also when
+  // descriptors run out.
+  Result<std::unique_ptr<Endpoint>> Accept(const TlsContext* tls = nullptr);
   const Address& address() const noexcept { return address_; }  // With the port that was chosen.
   int fd() const noexcept { return fd_.get(); }
 

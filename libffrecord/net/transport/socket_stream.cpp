@@ -24,15 +24,15 @@ msghdr Message(std::span<const iovec> pieces) {
   return message;
 }
 
-Error Lost(const char* while_doing, int number) {
+}  // namespace
+
+Error SocketLost(const char* while_doing, int number) {
   const bool refused = number == EFAULT || number == ENOMEM || number == ENOBUFS ||
                        number == ETOOMANYREFS || number == EBADF;
   return {refused ? ErrorCode::kIo : ErrorCode::kUnavailable,
           std::string("lost while ") + while_doing + ": " + std::strerror(number),
           refused ? number : 0};
 }
-
-}  // namespace
 
 SocketStream::SocketStream(UniqueFd fd, Kind kind) noexcept
     : fd_(std::move(fd)), owner_(::getpid()), kind_(kind) {}
@@ -59,7 +59,7 @@ Result<std::size_t> SocketStream::Write(std::span<const iovec> pieces, int descr
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (sent >= 0) return static_cast<std::size_t>(sent);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
-    if (errno != EINTR) return Lost("sending", errno);
+    if (errno != EINTR) return SocketLost("sending", errno);
   }
 }
 
@@ -77,7 +77,7 @@ Result<std::optional<std::size_t>> SocketStream::Read(std::span<const iovec> pie
       return std::optional(static_cast<std::size_t>(received));
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<std::size_t>();
-    if (errno != EINTR) return Lost("receiving", errno);
+    if (errno != EINTR) return SocketLost("receiving", errno);
   }
 }
 

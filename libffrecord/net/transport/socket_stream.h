@@ -41,4 +41,11 @@ class SocketStream final : public ByteStream {
   std::deque<UniqueFd> descriptors_;  // Received and not yet taken.
 };
 
+// What a call on a connected socket that failed with `number` means for the connection.
+Error SocketLost(const char* while_doing, int number);
+
+// A connected TCP socket that does not block. Fails as ConnectTcp.
+struct Address;
+Result<UniqueFd> ConnectTcpSocket(const Address& address, Deadline deadline);
+
 }  // namespace ffrecord::net

@@ -307,6 +307,9 @@ Result<StreamEndpoint::Progress> StreamEndpoint::Read(std::span<const iovec> pie
 }
 
 Result<Endpoint::Event> StreamEndpoint::Ended() {
+  // Too few bytes for a header may still say who the peer is.
+  if (stage_ == Stage::kHeader)
+    FFR_TRY(CheckFrameMagic({buffer_.get() + buffer_begin_, buffered_bytes()}));
   if (stage_ != Stage::kHeader || buffered_bytes() > 0)
     return Error{ErrorCode::kUnavailable, "closed by the peer in the middle of a frame"};
   if (send_error_) return *send_error_;

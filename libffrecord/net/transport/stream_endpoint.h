@@ -20,7 +20,10 @@ class ByteStream {
   virtual ~ByteStream() = default;
 
   virtual std::string_view transport() const noexcept = 0;
-  virtual int fd() const noexcept = 0;  // As Endpoint::fd().
+  virtual int fd() const noexcept = 0;               // As Endpoint::fd().
+  virtual std::string cipher() const { return {}; }  // As Endpoint's.
+  // Whether fd() being writable would help, with or without something to be written.
+  virtual bool wants_room(bool has_queued) const noexcept { return has_queued; }
 
   // Moves what it can, from the front of the first piece on, and returns how many bytes; 0 if it
   // would have to wait. Fails with kUnavailable if the connection is gone, with kIo otherwise.
@@ -46,6 +49,7 @@ class StreamEndpoint final : public Endpoint {
   StreamEndpoint(std::unique_ptr<ByteStream> stream, std::string peer);
 
   std::string_view transport() const noexcept override { return transport_; }
+  std::string cipher() const override { return stream_ ? stream_->cipher() : std::string(); }
   const std::string& peer() const noexcept override { return peer_; }
   void SetLimits(const FrameLimits& limits) noexcept override { limits_ = limits; }
   Result<void> Send(FrameHeader header, std::span<const std::byte> body,
@@ -60,6 +64,9 @@ class StreamEndpoint final : public Endpoint {
   std::span<const std::byte> body() const noexcept override { return body_; }
   Result<void> ReceivePayload(std::span<const std::span<std::byte>> places) override;
   int fd() const noexcept override { return stream_ ? stream_->fd() : -1; }
+  bool wants_room() const noexcept override {
+    return stream_ && stream_->wants_room(bytes_queued_ > 0);
+  }
   void Close() noexcept override;
 
  private:

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "libffrecord/net/transport/socket_stream.h"
+#include "libffrecord/net/transport/tls/tls.h"
 
 namespace ffrecord::net {
 namespace {
@@ -151,6 +152,12 @@ bool IsConnectedToItself(int fd, const addrinfo& to) {
 }  // namespace
 
 Result<std::unique_ptr<Endpoint>> ConnectTcp(const Address& address, Deadline deadline) {
+  UniqueFd fd = FFR_TRY(ConnectTcpSocket(address, deadline));
+  return std::unique_ptr<Endpoint>(std::make_unique<StreamEndpoint>(
+      std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kTcp), address.ToString()));
+}
+
+Result<UniqueFd> ConnectTcpSocket(const Address& address, Deadline deadline) {
   const Addresses addresses = FFR_TRY(ResolveUntil(address, deadline));
   int count = 0;
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) ++count;
@@ -168,9 +175,7 @@ Result<std::unique_ptr<Endpoint>> ConnectTcp(const Address& address, Deadline de
     if (error == 0 && IsConnectedToItself(fd.get(), *to)) error = ECONNREFUSED;
     if (error != 0) continue;
     Tune(fd.get());
-    return std::unique_ptr<Endpoint>(std::make_unique<StreamEndpoint>(
-        std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kTcp),
-        address.ToString()));
+    return fd;
   }
 
   const std::string tried = "cannot connect to " + address.ToString() + ": ";
@@ -208,7 +213,7 @@ Result<TcpListener> TcpListener::Listen(const Address& address, int backlog) {
   return TcpListener(std::move(fd), std::move(chosen));
 }
 
-Result<std::unique_ptr<Endpoint>> TcpListener::Accept() {
+Result<std::unique_ptr<Endpoint>> TcpListener::Accept(const TlsContext* tls) {
   for (;;) {
     sockaddr_storage name{};
     socklen_t size_bytes = sizeof(name);
@@ -216,9 +221,14 @@ Result<std::unique_ptr<Endpoint>> TcpListener::Accept() {
                           SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       Tune(fd.get());
-      return std::unique_ptr<Endpoint>(std::make_unique<StreamEndpoint>(
-          std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kTcp),
-          NameOf(reinterpret_cast<sockaddr*>(&name), size_bytes).ToString()));
+      const Address peer = NameOf(reinterpret_cast<sockaddr*>(&name), size_bytes);
+      std::unique_ptr<ByteStream> stream;
+      if (tls != nullptr)
+        stream = FFR_TRY(tls->MakeStream(std::move(fd), peer.host));
+      else
+        stream = std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kTcp);
+      return std::unique_ptr<Endpoint>(
+          std::make_unique<StreamEndpoint>(std::move(stream), peer.ToString()));
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::unique_ptr<Endpoint>();
     switch (errno) {

@@ -5,6 +5,8 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from ffrecord.cli.units import show_size
@@ -15,6 +17,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 _SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _ANSWER_BYTES_MAX = 1 << 20
+_USED = "ffrecord_quota_used_bytes"
 
 
 @dataclass(frozen=True)
@@ -49,17 +52,26 @@ class Metrics:
         }
 
 
-def fetch(address: str, timeout_s: float) -> Metrics:
-    """Ask the admin port at `address`, http://host:port.
+def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metrics:
+    """Ask the admin port at `address`, http://host:port, with the token in a file if it wants one.
 
     Raises:
+        PermissionError: it wants a token, or another one.
         ConnectionError: nothing answers there, or something else than a daemon.
     """
     url = address if "://" in address else f"http://{address}"
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/metrics", timeout=timeout_s) as answer:
+        request = urllib.request.Request(f"{url.rstrip('/')}/metrics")
+        if token_file is not None:
+            token = Path(token_file).read_text().partition("\n")[0].strip()
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             text = answer.read(_ANSWER_BYTES_MAX).decode()
     except (OSError, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.UNAUTHORIZED:
+            raise PermissionError(
+                None, f"{url} wants its admin token; name the file that holds it: --token-file"
+            ) from error
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ConnectionError(
             None, f"no admin port answers at {url} ({reason}); start ffrecordd with --admin"
@@ -101,11 +113,19 @@ def status(metrics: Metrics) -> dict[str, Any]:
         "uptime_s": int(metrics.get("ffrecord_uptime_seconds")),
         "connections": {
             name: int(metrics.get("ffrecord_connections", transport=name))
-            for name in ("tcp", "shm")
+            for name in ("tcp", "tls", "shm")
         },
         "datasets": int(metrics.get("ffrecord_datasets")),
         "extents": int(metrics.get("ffrecord_extents")),
         "extent_bytes": int(metrics.get("ffrecord_extent_bytes")),
+        "bad_extents": int(metrics.get("ffrecord_extents_bad")),
+        "scrub_age_s": int(metrics.get("ffrecord_scrub_age_seconds")),
+        "writes": next(iter(metrics.nonzero("ffrecord_read_only", "reason")), "good"),
+        "quotas": {
+            dict(has)["prefix"]: f"{show_size(metrics.samples[_USED, has])} of {show_size(limit)}"
+            for (name, has), limit in metrics.samples.items()
+            if name == "ffrecord_quota_bytes"
+        },
         "disk_free_bytes": int(metrics.get("ffrecord_disk_free_bytes")),
         "pieces_read": int(metrics.get("ffrecord_entries_total", status="ok")),
         "read_bytes": int(metrics.sum("ffrecord_read_bytes_total")),
@@ -134,7 +154,10 @@ def activity(before: Metrics, now: Metrics) -> dict[str, float]:
         return max(now.sum(family, **labels) - before.sum(family, **labels), 0.0)
 
     rates = {
-        "tcp_bytes_per_s": gained("ffrecord_read_bytes_total", transport="tcp") / span_s,
+        "tcp_bytes_per_s": sum(
+            gained("ffrecord_read_bytes_total", transport=name) for name in ("tcp", "tls")
+        )
+        / span_s,
         "shm_bytes_per_s": gained("ffrecord_read_bytes_total", transport="shm") / span_s,
         "written_bytes_per_s": gained("ffrecord_written_bytes_total") / span_s,
         "pieces_per_s": gained("ffrecord_entries_total", status="ok") / span_s,

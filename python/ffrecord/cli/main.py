@@ -217,15 +217,19 @@ def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
 
 
 _admin_address = click.argument("address", default="http://127.0.0.1:9401")
+_admin_token = click.option(
+    "--token-file", type=click.Path(), help="Holds the token that the admin port wants."
+)
 
 
 @cli.command()
 @_admin_address
 @click.option("--timeout", "timeout_s", type=float, default=10.0, show_default=True)
+@_admin_token
 @_as_json
-def status(address: str, timeout_s: float, as_json: bool) -> None:
+def status(address: str, timeout_s: float, token_file: str | None, as_json: bool) -> None:
     """Show how the daemon is whose admin port is at ADDRESS."""
-    facts = status_of(fetch(address, timeout_s))
+    facts = status_of(fetch(address, timeout_s, token_file))
     click.echo(json.dumps(facts) if as_json else show_status(facts))
 
 
@@ -236,15 +240,21 @@ def status(address: str, timeout_s: float, as_json: bool) -> None:
 )
 @click.option("--count", type=click.IntRange(1), help="How many looks; until Ctrl-C by default.")
 @click.option("--timeout", "timeout_s", type=float, default=10.0, show_default=True)
+@_admin_token
 @_as_json
 def top(
-    address: str, interval_s: float, count: int | None, timeout_s: float, as_json: bool
+    address: str,
+    interval_s: float,
+    count: int | None,
+    timeout_s: float,
+    token_file: str | None,
+    as_json: bool,
 ) -> None:
     """Show what the daemon does whose admin port is at ADDRESS, again and again."""
-    before = fetch(address, timeout_s)
+    before = fetch(address, timeout_s, token_file)
     for number in itertools.count(1):
         time.sleep(interval_s)
-        now = fetch(address, timeout_s)
+        now = fetch(address, timeout_s, token_file)
         rates = activity(before, now)
         if not as_json and number > 1 and sys.stdout.isatty():
             click.echo(f"\x1b[{_TOP_LINES}A", nl=False)

@@ -18,6 +18,7 @@
 #include "endpoint_pairs.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "seed.h"
+#include "tls_pairs.h"
 
 namespace ffrecord::net {
 namespace {
@@ -59,6 +60,7 @@ class EndpointConformance : public testing::TestWithParam<EndpointUnderTest> {
   void SetUp() override {
     if (GetParam().name == "rdma" && !TestRdmaDevice())
       GTEST_SKIP() << TestRdmaDevice().error().message;
+    if (GetParam().name == "tls" && !HasTls()) GTEST_SKIP() << "this build has no TLS";
     auto pair = GetParam().make_pair();
     near_ = std::move(pair.near);
     far_ = std::move(pair.far);
@@ -444,7 +446,8 @@ TEST_P(EndpointConformance, RandomFramesInBothDirectionsAtOnceArriveUnchangedAnd
 
 INSTANTIATE_TEST_SUITE_P(
     AllTransports, EndpointConformance,
-    testing::Values(EndpointUnderTest{"tcp", MakeTcpPair}, EndpointUnderTest{"shm", MakeLocalPair},
+    testing::Values(EndpointUnderTest{"tcp", MakeTcpPair}, EndpointUnderTest{"tls", MakeTlsPair},
+                    EndpointUnderTest{"shm", MakeLocalPair},
                     EndpointUnderTest{"rdma", MakeRdmaPair},
                     EndpointUnderTest{"loopback", [] { return MakeLoopbackPair({}).value(); }}),
     [](const auto& instance) { return instance.param.name; });

@@ -171,6 +171,7 @@ TEST(MessagesTest, Names) {
   Check(RevisionReply{9}, "0900000000000000");
   Check(Resolve{"train"}, "0500747261696e");
   Check(Delete{9, "train"}, "09000000000000000500747261696e");
+  Check(CheckRoom{4096, "train"}, "00100000000000000500747261696e");
   Check(List{100, "ckpt/", "ckpt/a-1"}, "640000000500636b70742f0800636b70742f612d31");
   Check(ListReply{true, {{"train", 9, 4096, 2}}},
         "01000000010000000500747261696e090000000000000000100000000000000200000000000000");

@@ -47,7 +47,7 @@ class CatalogTest : public testing::Test {
   void Open() {
     catalog_.reset();
     extents_ = ExtentStore::Open(folder_ / "extents").value();
-    auto catalog = Catalog::Open(store_, *extents_, {60s});
+    auto catalog = Catalog::Open(store_, *extents_, {60s, quotas_});
     ASSERT_TRUE(catalog) << catalog.error().message;
     catalog_ = std::move(catalog).value();
   }
@@ -90,6 +90,7 @@ class CatalogTest : public testing::Test {
   static constexpr auto kReplace = net::Publish::Mode::kReplace;
   static constexpr auto kSwap = net::Publish::Mode::kSwap;
 
+  std::map<std::string, std::uint64_t> quotas_;
   TempFolder folder_;
   std::unique_ptr<MetaStore> memory_ = MakeMemoryStore();
   FailingStore store_{*memory_};
@@ -290,6 +291,79 @@ TEST_F(CatalogTest, AMissingExtentIsReported) {
   std::filesystem::remove(extents_->PathOf(extent.id));
   Open();
   EXPECT_EQ(catalog_->report().missing.size(), 1U);
+}
+
+TEST_F(CatalogTest, NamesStayWithinTheQuotasOfTheirPrefixesAndAreToldFigures) {
+  quotas_ = {{"", 1000}, {"a/", 10}};
+  Open();
+  const auto four = Put(1, 0, "four");
+  const auto eight = Put(2, 0, "eight888");
+  const auto code = [](const auto& result) { return result ? 0 : result.error().system_errno; };
+  ASSERT_TRUE(Publish("a/1", {four}));
+  ASSERT_TRUE(Publish("a/2", {four}));
+
+  const auto checked = catalog_->CheckRoom("a/3", 4);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, ErrorCode::kIo);
+  EXPECT_EQ(checked.error().system_errno, EDQUOT);
+  for (const char* word : {"a/3 has 4 bytes", "other 8 bytes under 'a/'", "quota of 10"})
+    EXPECT_NE(checked.error().message.find(word), std::string::npos) << checked.error().message;
+  EXPECT_EQ(code(Publish("a/3", {four})), EDQUOT);
+  EXPECT_EQ(code(Publish("a/1", {eight}, kReplace)), EDQUOT);
+  EXPECT_EQ(code(catalog_->CheckRoom("b", 993)), EDQUOT);  // Eight are in use.
+  EXPECT_TRUE(catalog_->CheckRoom("a/3", 2));
+  EXPECT_TRUE(catalog_->CheckRoom("a/1", 6));  // In place of its four.
+  EXPECT_TRUE(catalog_->CheckRoom("a", 900));
+
+  for (int round = 0; round < 2; ++round) {
+    const auto usages = catalog_->Usages();
+    ASSERT_EQ(usages.size(), 2U);
+    EXPECT_EQ(usages[1].prefix, "a/");
+    EXPECT_EQ(usages[1].used_bytes, 8U);
+    Open();  // It is known again after a start.
+  }
+  ASSERT_TRUE(catalog_->Remove({0, "a/2"}));
+  EXPECT_EQ(catalog_->Usages()[1].used_bytes, 4U);
+  EXPECT_TRUE(Publish("a/1", {eight}, kReplace));
+  EXPECT_EQ(catalog_->Usages()[1].used_bytes, 8U);
+}
+
+TEST_F(CatalogTest, WhatNoDiskHasRoomForIsRefusedBeforeItIsSent) {
+  const auto checked = catalog_->CheckRoom("name", std::uint64_t{1} << 60);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().system_errno, ENOSPC);
+  EXPECT_TRUE(catalog_->CheckRoom("name", 1));
+}
+
+TEST_F(CatalogTest, ADiskThatFailedIsWrittenNoMoreAndStillRead) {
+  const auto a = Put(1, 0, "a");
+  ASSERT_TRUE(Publish("name", {a}));
+  store_.loses_reply = true;  // EIO.
+  EXPECT_FALSE(Publish("other", {a}));
+  store_.loses_reply = false;
+
+  const auto refused = [](const auto& result) {
+    return !result && result.error().system_errno == EIO &&
+           result.error().message.find("read-only") != std::string::npos;
+  };
+  EXPECT_TRUE(refused(Publish("third", {a})));
+  EXPECT_TRUE(refused(catalog_->CheckRoom("third", 1)));
+  EXPECT_TRUE(refused(catalog_->BeginPut({MakeExtentId(9, 0, 0), 4})));
+  EXPECT_TRUE(refused(catalog_->Remove({0, "name"})));
+  EXPECT_EQ(catalog_->Resolve("name").value().manifest, ManifestOf({a}));
+  EXPECT_TRUE(catalog_->List({100, "", ""}));
+  EXPECT_TRUE(extents_->OpenFile(a.id));
+  Open();
+  EXPECT_TRUE(Publish("third", {a}));
+}
+
+TEST_F(CatalogTest, ABadExtentIsNotPublishedAgain) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(extents_->Mark(*extents_->Find(extent.id), true));
+  const auto published = Publish("name", {extent});
+  ASSERT_FALSE(published);
+  EXPECT_EQ(published.error().code, ErrorCode::kCorruption);
+  EXPECT_NE(published.error().message.find("upload it again"), std::string::npos);
 }
 
 TEST_F(CatalogTest, AnExtentThatIsSealedAlreadyIsNotSentAgain) {

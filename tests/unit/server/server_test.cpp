@@ -225,14 +225,22 @@ TEST_F(ServerTest, UnknownRequestsAreAnsweredAndTheConnectionGoesOn) {
   EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
 }
 
-TEST_F(ServerTest, ABadNameIsTheCallersMistake) {
+TEST_F(ServerTest, ANameThatIsAPathIsTheCallersMistakeInEveryRequest) {
   auto channel = Connect();
-  // Encoded by hand: Encode would refuse nothing, but CheckName does on both sides.
-  const auto reply =
-      channel->Call(FrameType::kResolve, net::Resolve{"../etc"}.Encode(), {}, Soon(), "a name");
-  ASSERT_FALSE(reply);
-  EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(channel->reusable());
+  for (const char* name : {"../etc", "/etc/passwd", "a/../../b", "a//b", "./a", ""}) {
+    const std::pair<FrameType, std::vector<std::byte>> requests[] = {
+        {FrameType::kResolve, net::Resolve{name}.Encode()},
+        {FrameType::kDelete, net::Delete{0, name}.Encode()},
+        {FrameType::kCheckRoom, net::CheckRoom{1, name}.Encode()},
+        {FrameType::kPublish, net::Publish{net::Publish::Mode::kCreate, 1, 0, name}.Encode()},
+    };
+    for (const auto& [type, body] : requests) {
+      const auto reply = channel->Call(type, body, {}, Soon(), "an answer");
+      ASSERT_FALSE(reply) << name;
+      EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument) << name;
+      ASSERT_TRUE(channel->reusable()) << name;
+    }
+  }
 }
 
 TEST_F(ServerTest, AClientOfAnotherVersionIsToldBothRanges) {
@@ -322,17 +330,22 @@ TEST_F(ServerTest, RandomBytesAndRandomCutsLeaveItServing) {
 }
 
 TEST_F(ServerTest, SilentAndHalfDeadPeersCostNobodyAnything) {
+  const Daemon impatient({.greeting_timeout = 500ms});
   std::vector<std::unique_ptr<RawPeer>> peers;
   for (int i = 0; i < 100; ++i) {
-    peers.push_back(std::make_unique<RawPeer>(daemon_.address()));
+    peers.push_back(std::make_unique<RawPeer>(impatient.address()));
     auto bytes = HelloFrame();
     if (i % 2 == 0) bytes.resize(bytes.size() / 2);
     if (i % 4 != 0) peers.back()->Write(bytes);
   }
-  ExpectServing();
-  // Who has not greeted is closed after five seconds.
-  EXPECT_TRUE(peers[0]->IsClosedWithin(9s));
-  ExpectServing();
+  // The time is short for us as well, on a busy machine.
+  const auto is_served = [&] {
+    return static_cast<bool>(Channel::Connect(impatient.address(), Soon()));
+  };
+  EXPECT_TRUE(test::Eventually(is_served));
+  EXPECT_TRUE(peers[0]->IsClosedWithin(60s));
+  EXPECT_TRUE(peers[2]->IsClosedWithin(60s));
+  EXPECT_TRUE(test::Eventually(is_served));
 }
 
 TEST_F(ServerTest, ClientsThatTakeNothingOffDoNotStopOthers) {
@@ -414,9 +427,12 @@ TEST_F(ServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {
   Daemon small({.connection_count_max = 2});
   auto first = Channel::Connect(small.address(), Soon()).value();
   auto second = Channel::Connect(small.address(), Soon()).value();
-  const auto third = Channel::Connect(small.address(), Soon());
+  Channel::RetryAfter retry_after;
+  const auto third = Channel::Connect(small.address(), Soon(), {}, &retry_after);
   ASSERT_FALSE(third);
   EXPECT_EQ(third.error().code, ErrorCode::kUnavailable) << third.error().message;
+  EXPECT_NE(third.error().message.find("is busy"), std::string::npos) << third.error().message;
+  EXPECT_EQ(retry_after, 1000ms);
   first.reset();
   EXPECT_TRUE(test::Eventually(
       [&] { return static_cast<bool>(Channel::Connect(small.address(), Soon())); }));

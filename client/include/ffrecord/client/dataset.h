@@ -65,8 +65,8 @@ struct Published {
 
 // How this process talks to the daemon at an address.
 struct DaemonLink {
-  std::string transport;                 // "shm" or "tcp".
-  std::string reason;                    // Why this one.
+  std::string transport;                 // "shm", "tcp", or "tls": enciphered.
+  std::string reason;                    // Why this one, and with which cipher.
   std::chrono::microseconds round_trip;  // Of a frame there and back, the best of a few.
 };
 

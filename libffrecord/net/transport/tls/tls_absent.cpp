@@ -1,0 +1,35 @@
+// Chosen when OpenSSL was not there at build time.
+#include "libffrecord/net/transport/tls/tls.h"
+
+namespace ffrecord::net {
+namespace {
+
+const Error& Absent() {
+  static const Error error{
+      ErrorCode::kUnavailable,
+      "this build has no TLS: install libssl-dev, then configure with -Dtls=enabled"};
+  return error;
+}
+
+}  // namespace
+
+TlsFiles TlsFiles::In(const std::filesystem::path& folder) {
+  return {folder / "cert.pem", folder / "key.pem", folder / "ca.pem"};
+}
+
+struct TlsContext::Impl {};
+TlsContext::TlsContext(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+TlsContext::~TlsContext() = default;
+
+Result<std::unique_ptr<TlsContext>> TlsContext::Load(Side, TlsFiles) { return Absent(); }
+Result<bool> TlsContext::Refresh() { return Absent(); }
+std::chrono::system_clock::time_point TlsContext::expires() const noexcept { return {}; }
+Result<std::unique_ptr<ByteStream>> TlsContext::MakeStream(UniqueFd, const std::string&) const {
+  return Absent();
+}
+
+Result<std::unique_ptr<Endpoint>> ConnectTls(const Address&, const TlsContext&, Deadline, bool*) {
+  return Absent();
+}
+
+}  // namespace ffrecord::net
