@@ -178,6 +178,13 @@ def crash_suite() -> Counts:
     return pytest_suite("tests/crash", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)})
 
 
+def chaos_suite() -> Counts:
+    """Let faults loose on the daemon of the plain build; its own extension does the checking."""
+    if not PLAIN.make():
+        return Counts(failed=1)
+    return pytest_suite("tests/chaos", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)})
+
+
 def rdma_suite() -> Counts:
     """Run what wants an RDMA device in a virtual machine that has one."""
     if not PLAIN.make():
@@ -220,6 +227,7 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     "unit": ("C++ unit tests", lambda: PLAIN.meson_test("unit")),
     "conformance": ("every form of each seam", lambda: PLAIN.meson_test("conformance")),
     "crash": ("kills at every step", crash_suite),
+    "chaos": ("a daemon that is killed, stopped, cut off and full, for 40 s", chaos_suite),
     "python": (
         "pytest over the installed package",
         lambda: pytest_suite("tests/python", {"FFRECORD_TEST_INSTALLED": "1"}),
