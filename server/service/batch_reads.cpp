@@ -13,6 +13,8 @@ using net::EntryStatus;
 
 // One BATCH_DATA carries about this much: small records share a frame, large ones do not wait.
 constexpr std::uint64_t kFramePayloadBytes = std::uint64_t{1} << 20;
+// What is found in memory leaves in steps of this: looking for it takes time too.
+constexpr std::uint64_t kResidentStepBytes = std::uint64_t{256} << 10;
 // And no more than so many pieces, of which one that lies in a slab adds no bytes.
 constexpr std::size_t kFramePiecesMax = 4096;
 
@@ -29,8 +31,11 @@ class BatchReads::Frame {
   Frame(std::uint64_t request_id, net::Endpoint& endpoint, OutgoingPayload& payload)
       : request_id_(request_id), endpoint_(endpoint), payload_(payload) {}
 
-  Result<void> Add(const RunPiece& piece, const PooledBuffer& buffer) {
-    places_.push_back(buffer->subspan(piece.run_offset_bytes, piece.size_bytes));
+  // `run`: where the piece lies, and from where on in which file, if it is mapped.
+  Result<void> Add(const RunPiece& piece, net::Endpoint::MappedPiece run) {
+    run.bytes = run.bytes.subspan(piece.run_offset_bytes, piece.size_bytes);
+    run.file_offset_bytes += piece.run_offset_bytes;
+    places_.push_back(run);
     size_bytes_ += piece.size_bytes;
     return AddLanded(piece);
   }
@@ -46,8 +51,8 @@ class BatchReads::Frame {
 
   Result<void> Send() {
     if (!data_.pieces.empty()) {
-      FFR_TRY(endpoint_.Send(MakeHeader(net::FrameType::kBatchData, request_id_), data_.Encode(),
-                             places_));
+      FFR_TRY(endpoint_.SendMapped(MakeHeader(net::FrameType::kBatchData, request_id_),
+                                   data_.Encode(), places_));
     }
     // Owners without pieces here: theirs are in frames before this one.
     if (size_bytes_ > 0 || !owners_.empty())
@@ -65,7 +70,7 @@ class BatchReads::Frame {
   net::Endpoint& endpoint_;
   OutgoingPayload& payload_;
   net::BatchData data_;
-  std::vector<std::span<const std::byte>> places_;
+  std::vector<net::Endpoint::MappedPiece> places_;
   std::vector<OutgoingPayload::Owner> owners_;
   std::uint64_t size_bytes_ = 0;
 };
@@ -75,7 +80,7 @@ BatchReads::~BatchReads() {
   // What landed and was never sent. What is still being read the worker releases when it lands.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
-      if (!batch.slab && batch.runs[i].state == RunState::kLanded)
+      if (!batch.slab && batch.runs[i].state == RunState::kLanded && batch.runs[i].file < 0)
         Release(batch.plan.runs[i].size_bytes);
 }
 
@@ -124,7 +129,25 @@ PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
           [slab = batch.slab](std::span<std::byte>* dead) { delete dead; }};
 }
 
+// A slab is read into by the kernel, whose copy is the only one.
+bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& whole) {
+  if (batch.slab) return false;
+  const ReadRun& planned = batch.plan.runs[run];
+  auto resident = disk_.FindInMemory(planned, whole);
+  if (!resident) return false;
+  *held_bytes_ += planned.size_bytes;
+  batch.runs[run] = {.state = RunState::kLanded,
+                     .bytes = resident->bytes,
+                     .owner = resident->file,
+                     .file = resident->file->fd.get()};
+  batch.landed.push_back(run);
+  has_landed_ = true;
+  return true;
+}
+
 bool BatchReads::Start() {
+  std::uint64_t resident_bytes = 0;
+  const Extent* whole = nullptr;
   for (auto& [number, batch] : batches_) {
     if (batch.next_run == batch.runs.size()) continue;
     const auto now = Clock::now();
@@ -142,6 +165,13 @@ bool BatchReads::Start() {
         return !is_window_full;
       }
       if (batch.stalled) batch.stalled_time += now - *std::exchange(batch.stalled, std::nullopt);
+      if (LandResident(batch, batch.next_run, whole)) {
+        batch.ended = now;
+        resident_bytes += run.size_bytes;
+        if (resident_bytes < kResidentStepBytes) continue;
+        ++batch.next_run;
+        return false;
+      }
       ++reading_count_;
       batch.runs[batch.next_run].state = RunState::kReading;
       *held_bytes_ += run.size_bytes;
@@ -161,6 +191,7 @@ void BatchReads::Fail(Batch& batch, std::uint32_t run, EntryStatus status) {
   }
   batch.runs[run].state = RunState::kDone;
   ++batch.done_count;
+  has_landed_ = true;  // The batch may be complete.
   // The run behind it may have landed, and waited for this one.
   if (run + 1 < batch.runs.size() && batch.runs[run + 1].state == RunState::kLanded)
     batch.landed.push_back(run + 1);
@@ -198,12 +229,24 @@ void BatchReads::Take(DiskReader::Landed landed) {
       Fail(batch, run, landed.status);
     return;
   }
-  batch.runs[run].state = RunState::kLanded;
-  if (batch.slab)
-    Release(landed.size_bytes);
-  else
-    batch.runs[run].buffer = std::move(landed.buffer);
+  has_landed_ = true;
   batch.landed.push_back(run);
+  batch.runs[run].state = RunState::kLanded;
+  if (batch.slab) return Release(landed.size_bytes);
+  batch.runs[run].bytes = *landed.buffer;
+  batch.runs[run].owner = std::move(landed.buffer);
+}
+
+// Lets go when the last piece is sent, or the connection is gone.
+OutgoingPayload::Owner BatchReads::OwnerOf(Run& run, std::uint32_t size_bytes) {
+  DiskReader* const disk = run.file < 0 ? &disk_ : nullptr;
+  const void* const bytes = run.bytes.data();
+  return {bytes, [owner = std::move(run.owner), held = held_bytes_, disk,
+                  size_bytes](const void*) mutable {
+            owner.reset();
+            *held -= size_bytes;
+            if (disk != nullptr) disk->Release(size_bytes);
+          }};
 }
 
 Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) {
@@ -211,21 +254,14 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
   for (; run < batch.runs.size() && batch.runs[run].state == RunState::kLanded; ++run) {
     const ReadRun& planned = batch.plan.runs[run];
     if (planned.continues && batch.runs[run - 1].state != RunState::kDone) return {};
-    PooledBuffer buffer = std::move(batch.runs[run].buffer);
+    const net::Endpoint::MappedPiece whole{batch.runs[run].bytes, batch.runs[run].file,
+                                           planned.offset_bytes};
     for (const RunPiece& piece :
          std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count)) {
       if (batch.plan.statuses[piece.entry] != EntryStatus::kOk) continue;
-      FFR_TRY(batch.slab ? frame.AddLanded(piece) : frame.Add(piece, buffer));
+      FFR_TRY(batch.slab ? frame.AddLanded(piece) : frame.Add(piece, whole));
     }
-    // Released when the last piece is sent, or the connection is gone.
-    if (!batch.slab)
-      frame.AddOwner(
-          OutgoingPayload::Owner(buffer.get(), [buffer, held = held_bytes_, disk = &disk_,
-                                                size = planned.size_bytes](const void*) mutable {
-            buffer.reset();
-            *held -= size;
-            disk->Release(size);
-          }));
+    if (!batch.slab) frame.AddOwner(OwnerOf(batch.runs[run], planned.size_bytes));
     batch.runs[run].state = RunState::kDone;
     ++batch.done_count;
     const bool next_waited = run + 1 < batch.runs.size() && batch.plan.runs[run + 1].continues;
@@ -235,6 +271,7 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
 }
 
 Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload) {
+  has_landed_ = false;
   for (auto entry = batches_.begin(); entry != batches_.end();) {
     Batch& batch = entry->second;
     Frame frame(batch.request_id, endpoint, payload);

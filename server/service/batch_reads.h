@@ -46,9 +46,12 @@ class BatchReads {
   // Starts nothing more of that batch, if there is one.
   void Cancel(std::uint64_t request_id);
 
-  // Starts what the window allows. True if it was stopped by the disk's own bound: call again
-  // when others have released.
+  // Starts what the window allows: what is in memory has landed at once, a good piece of it at a
+  // time, so that it leaves while more is looked for. True if it was stopped by the disk's own
+  // bound: call again when others have released.
   bool Start();
+  // Something waits for Send().
+  bool has_landed() const noexcept { return has_landed_; }
   void Take(DiskReader::Landed landed);
   // Queues what has landed, and BATCH_DONE of what is complete. Fails as Endpoint::Send.
   Result<void> Send(net::Endpoint& endpoint, OutgoingPayload& payload);
@@ -57,7 +60,10 @@ class BatchReads {
   enum class RunState : std::uint8_t { kWaiting, kReading, kLanded, kDone };
   struct Run {
     RunState state = RunState::kWaiting;
-    PooledBuffer buffer;
+    // Once it has landed, unless in a slab: its bytes, and what keeps them.
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+    int file = -1;  // Which the bytes are mapped from, if they were not read.
   };
   struct Batch {
     std::uint64_t request_id = 0;
@@ -81,6 +87,7 @@ class BatchReads {
   class Frame;
 
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
+  bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
   Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
@@ -88,6 +95,7 @@ class BatchReads {
   void Measure(const Batch& batch, const net::BatchDone& done, std::string_view transport,
                OutgoingPayload& payload);
   void Release(std::uint32_t size_bytes);
+  OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
 
   DiskReader& disk_;
   const std::uint64_t connection_;
@@ -95,6 +103,7 @@ class BatchReads {
   std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;
+  bool has_landed_ = false;
   // Of this connection; shared with the buffers on their way out, which may outlive it here.
   std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);
 };

@@ -1,12 +1,14 @@
 #include "server/service/disk_reader.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/io/page_cache.h"
 
 namespace ffrecord::server {
 
@@ -22,6 +24,23 @@ IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
   request.offset_bytes = run.offset_bytes;
   request.buffer = *buffer;
   return request;
+}
+
+std::optional<DiskReader::Resident> DiskReader::FindInMemory(const ReadRun& run,
+                                                             const Extent*& whole) {
+  auto file = files_.Get(run.extent);
+  if (!file || !file.value()->mapped) return std::nullopt;  // Start() says why.
+  // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
+  if (whole != run.extent.get()) {
+    struct stat status {};
+    if (::fstat(file.value()->fd.get(), &status) != 0 ||
+        static_cast<std::uint64_t>(status.st_size) < run.extent->size_bytes)
+      return std::nullopt;
+    whole = run.extent.get();
+  }
+  const auto bytes = file.value()->mapped->bytes().subspan(run.offset_bytes, run.size_bytes);
+  if (!IsInMemory(bytes)) return std::nullopt;
+  return Resident{std::move(file).value(), bytes};
 }
 
 void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place) {

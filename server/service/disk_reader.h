@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -44,13 +45,20 @@ class DiskReader {
     net::EntryStatus status = net::EntryStatus::kOk;
   };
 
+  // A run that lies in the page cache, where it may be sent from.
+  struct Resident {
+    OpenFilePtr file;  // Keeps it mapped.
+    std::span<const std::byte> bytes;
+  };
+
   struct Bounds {
-    std::size_t files_count_max = 0;  // How many files to keep open.
+    std::size_t files_count_max = 0;   // How many files to keep open,
+    std::size_t mapped_count_max = 0;  // and how many of them mapped.
     std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
   };
   DiskReader(std::unique_ptr<IoEngine> engine, const ExtentStore& extents, const Bounds& bounds)
       : engine_(std::move(engine)),
-        files_(extents, bounds.files_count_max),
+        files_(extents, bounds.files_count_max, bounds.mapped_count_max),
         held_bytes_max_(bounds.held_bytes_max) {}
   ~DiskReader();
 
@@ -60,6 +68,12 @@ class DiskReader {
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
   // Runs that ended without being read: Poll() will report them.
   bool has_failed() const noexcept { return !failed_.empty(); }
+
+  // The run, if no byte of it has to be waited for. Holds no memory of ours: nothing is to be
+  // released. It stays in memory as long as the kernel likes, usually longer than a reply takes;
+  // who touches it later than that waits for the disk. `whole` is the extent that was found to have
+  // its full size a moment ago, or null; it is set.
+  std::optional<Resident> FindInMemory(const ReadRun& run, const Extent*& whole);
 
   // Queues one run; its bytes are held until Release(). It goes to `place`, which is of its size,
   // or to memory that is taken for it.

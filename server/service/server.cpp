@@ -251,7 +251,8 @@ Result<void> Server::Impl::StartWorkers() {
   std::random_device random;
   const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
   FFR_TRY(ListenLocally(epoch));
-  const DiskReader::Bounds bounds{OpenFilesMax(count), options.held_bytes_max};
+  const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
+                                  options.held_bytes_max};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Surroundings around{.catalog = *catalog,

@@ -31,6 +31,9 @@ class Server {
     std::uint32_t connection_count_max = 10'000;  // BUSY beyond.
     // Read and not yet sent, for each event loop.
     std::uint64_t held_bytes_max = DiskReader::Bounds{}.held_bytes_max;
+    // Extents that are mapped at a time, so that what of them is in memory is sent from there: half
+    // of what Linux allows a process by default. 0: everything is read through the engine.
+    std::size_t mapped_count_max = 32'768;
     // Whether clients of this machine may use shared memory, over a local socket beside TCP: kShm
     // fails to start without it, kAuto goes on and logs why not.
     enum class Transport : std::uint8_t { kAuto, kShm, kTcp };

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/quiet_signals.h"
 
 namespace ffrecord::server {
 namespace {
@@ -72,7 +73,11 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
               });
             }},
       next_tick_(std::chrono::steady_clock::now() + kTickInterval),
-      thread_([this] { Loop(); }) {}
+      thread_([this] {
+        // What is sent out of files may raise SIGPIPE, which is then pending until the thread ends.
+        const QuietSignals quiet;
+        return std::thread([this] { Loop(); });
+      }()) {}
 
 Worker::~Worker() { Stop(); }
 

@@ -8,6 +8,14 @@
 
 namespace ffrecord::net {
 
+Result<void> Endpoint::SendMapped(FrameHeader header, std::span<const std::byte> body,
+                                  std::span<const MappedPiece> payload) {
+  std::vector<std::span<const std::byte>> pieces;
+  pieces.reserve(payload.size());
+  for (const MappedPiece& piece : payload) pieces.push_back(piece.bytes);
+  return Send(header, body, pieces);
+}
+
 Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, int wake_fd) {
   std::vector<pollfd> waited;
   waited.reserve(endpoints.size() + 1);

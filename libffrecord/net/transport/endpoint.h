@@ -56,6 +56,19 @@ class Endpoint {
   virtual Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                             std::span<const std::span<const std::byte>> payload) = 0;
 
+  // Bytes that may be mapped from a file: then `file` is open on it, and they begin there at
+  // `file_offset_bytes`. Else `file` is -1.
+  struct MappedPiece {
+    std::span<const std::byte> bytes;
+    int file = -1;
+    std::uint64_t file_offset_bytes = 0;
+  };
+  // Send() of pieces that a transport may have the kernel move from the file, without a copy. They
+  // are borrowed together with their files, which do not change. Requires that this thread blocks
+  // or ignores SIGPIPE, against which sendfile(2) has no flag.
+  virtual Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
+                                  std::span<const MappedPiece> payload);
+
   // Descriptors travel within one machine only, on "shm". Send() without a payload but with a
   // duplicate of `descriptor`. Fails with kInvalidArgument on other transports.
   virtual Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,

@@ -1,5 +1,6 @@
 #include "libffrecord/net/transport/socket_stream.h"
 
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -58,6 +59,18 @@ Result<std::size_t> SocketStream::Write(std::span<const iovec> pieces, int descr
   for (;;) {
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
+    if (errno != EINTR) return SocketLost("sending", errno);
+  }
+}
+
+Result<std::size_t> SocketStream::WriteFile(int file, std::uint64_t offset_bytes,
+                                            std::size_t size_bytes) {
+  for (;;) {
+    auto offset = static_cast<off_t>(offset_bytes);
+    const ssize_t sent = ::sendfile(fd_.get(), file, &offset, size_bytes);
+    if (sent > 0) return static_cast<std::size_t>(sent);
+    if (sent == 0) return Error{ErrorCode::kIo, "lost while sending: a file has become shorter"};
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
     if (errno != EINTR) return SocketLost("sending", errno);
   }

@@ -29,6 +29,9 @@ class SocketStream final : public ByteStream {
   int fd() const noexcept override { return fd_.get(); }
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
+  bool moves_files() const noexcept override { return kind_ == Kind::kTcp; }
+  Result<std::size_t> WriteFile(int file, std::uint64_t offset_bytes,
+                                std::size_t size_bytes) override;
   bool carries_descriptors() const noexcept override { return kind_ == Kind::kLocal; }
   UniqueFd TakeDescriptor() noexcept override;
 

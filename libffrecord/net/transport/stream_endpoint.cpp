@@ -16,13 +16,29 @@ namespace {
 // Some dozens of small frames, or a batch request of a thousand records. An idle connection costs
 // little more than this.
 constexpr std::size_t kBufferSizeBytes = 16 << 10;
-// Pieces moved by one call of the stream; the kernel takes 1,024.
-constexpr std::size_t kPiecesMax = 128;
+// Pieces moved by one call of the stream; the kernel takes no more.
+constexpr std::size_t kPiecesMax = 1024;
+// A smaller piece of a file costs less to copy than a call of its own.
+constexpr std::size_t kMovedSizeBytesMin = 32 << 10;
 // What any peer may be asked to take: sending more would only close the connection there.
 constexpr FrameLimits kSendLimits{};
 
 iovec Piece(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+std::span<const std::byte> BytesOf(std::span<const std::byte> piece) { return piece; }
+std::span<const std::byte> BytesOf(const Endpoint::MappedPiece& piece) { return piece.bytes; }
+
+// Past every limit if a piece is: sums of the others do not wrap.
+template <class Payload>
+std::uint64_t SizeOf(const Payload& payload) {
+  std::uint64_t size_bytes = 0;
+  for (const auto& piece : payload) {
+    if (BytesOf(piece).size() > kSendLimits.payload_size_bytes_max) return UINT64_MAX;
+    size_bytes += BytesOf(piece).size();
+  }
+  return size_bytes;
 }
 
 }  // namespace
@@ -51,7 +67,23 @@ Error StreamEndpoint::Fail(Error error) {
 
 Result<void> StreamEndpoint::Send(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const std::span<const std::byte>> payload) {
-  return Queue(header, body, payload, {});
+  if (!FFR_TRY(QueueHead(header, body, SizeOf(payload), {}))) return {};
+  for (const auto& piece : payload)
+    if (!piece.empty()) queue_.push_back({.rest = piece});
+  return {};
+}
+
+Result<void> StreamEndpoint::SendMapped(FrameHeader header, std::span<const std::byte> body,
+                                        std::span<const MappedPiece> payload) {
+  if (!FFR_TRY(QueueHead(header, body, SizeOf(payload), {}))) return {};
+  for (const MappedPiece& piece : payload) {
+    if (piece.bytes.empty()) continue;
+    const bool is_moved = stream_->moves_files() && piece.bytes.size() >= kMovedSizeBytesMin;
+    queue_.push_back({.rest = piece.bytes,
+                      .file = is_moved ? piece.file : -1,
+                      .file_offset_bytes = piece.file_offset_bytes});
+  }
+  return {};
 }
 
 Result<void> StreamEndpoint::SendDescriptor(FrameHeader header, std::span<const std::byte> body,
@@ -64,32 +96,26 @@ Result<void> StreamEndpoint::SendDescriptor(FrameHeader header, std::span<const 
   if (!own)
     return Error{ErrorCode::kInvalidArgument,
                  "cannot send a descriptor to " + peer_ + ": " + std::string(std::strerror(errno))};
-  return Queue(header, body, {}, std::move(own));
+  FFR_TRY(QueueHead(header, body, 0, std::move(own)));
+  return {};
 }
 
 UniqueFd StreamEndpoint::TakeDescriptor() noexcept {
   return stream_ ? stream_->TakeDescriptor() : UniqueFd();
 }
 
-Result<void> StreamEndpoint::Queue(FrameHeader header, std::span<const std::byte> body,
-                                   std::span<const std::span<const std::byte>> payload,
-                                   UniqueFd descriptor) {
+Result<bool> StreamEndpoint::QueueHead(FrameHeader header, std::span<const std::byte> body,
+                                       std::uint64_t payload_size_bytes, UniqueFd descriptor) {
   if (!stream_)
     return Error{ErrorCode::kUnavailable,
                  "cannot send: connection to " + peer_ + " " + why_closed_};
-  std::uint64_t payload_size_bytes = 0;
-  for (const auto& piece : payload) {
-    if (piece.size() > kSendLimits.payload_size_bytes_max) payload_size_bytes = UINT32_MAX;
-    payload_size_bytes += piece.size();
-    if (payload_size_bytes > kSendLimits.payload_size_bytes_max) break;
-  }
   if (body.size() > kSendLimits.body_size_bytes_max ||
       payload_size_bytes > kSendLimits.payload_size_bytes_max) {
     return Error{ErrorCode::kInvalidArgument,
                  "cannot send a frame to " + peer_ + ": body of " + std::to_string(body.size()) +
                      " or payload passes the limits of 2 MiB and 8 MiB"};
   }
-  if (send_error_) return {};  // Poll() reports it, after what the peer may have said last.
+  if (send_error_) return false;  // Poll() reports it, after what the peer may have said last.
 
   header.payload_size_bytes = static_cast<std::uint32_t>(payload_size_bytes);
   const std::size_t head_size_bytes = FrameHeader::kEncodedSizeBytes + body.size();
@@ -98,29 +124,38 @@ Result<void> StreamEndpoint::Queue(FrameHeader header, std::span<const std::byte
   EncodeFrameHeader(header, body, bytes.first<FrameHeader::kEncodedSizeBytes>());
   std::ranges::copy(body, bytes.begin() + FrameHeader::kEncodedSizeBytes);
 
-  queue_.push_back({bytes, std::move(head), std::move(descriptor)});
-  for (const auto& piece : payload)
-    if (!piece.empty()) queue_.push_back({piece, nullptr, {}});
+  queue_.push_back({.rest = bytes, .owned = std::move(head), .descriptor = std::move(descriptor)});
   bytes_queued_ += head_size_bytes + payload_size_bytes;
   payload_bytes_queued_ += payload_size_bytes;
-  return {};
+  return true;
+}
+
+// What may leave in one call, from the front of the queue on.
+std::size_t StreamEndpoint::Gather(std::span<iovec> pieces, std::size_t& size_bytes) {
+  std::size_t count = 0;
+  for (auto part = queue_.begin(); part != queue_.end() && count < pieces.size(); ++part) {
+    // A descriptor goes with the first byte of a call, and a file is moved by a call of its own.
+    if ((count > 0 && part->descriptor) || part->file >= 0) break;
+    pieces[count++] = Piece(part->rest);
+    size_bytes += part->rest.size();
+  }
+  return count;
 }
 
 Result<void> StreamEndpoint::SendQueued() {
   while (!queue_.empty()) {
-    std::array<iovec, kPiecesMax> pieces;
-    std::size_t count = 0;
+    Outgoing& first = queue_.front();
     std::size_t offered_bytes = 0;
-    for (auto part = queue_.begin(); part != queue_.end() && count < kPiecesMax; ++part) {
-      // A descriptor goes with the first byte of a call.
-      if (count > 0 && part->descriptor) break;
-      pieces[count++] = Piece(part->rest);
-      offered_bytes += part->rest.size();
+    std::size_t sent_bytes = 0;
+    if (first.file >= 0) {
+      offered_bytes = first.rest.size();
+      sent_bytes = FFR_TRY(stream_->WriteFile(first.file, first.file_offset_bytes, offered_bytes));
+    } else {
+      std::array<iovec, kPiecesMax> pieces;
+      const std::size_t count = Gather(pieces, offered_bytes);
+      sent_bytes = FFR_TRY(stream_->Write(std::span(pieces).first(count), first.descriptor.get()));
+      if (sent_bytes > 0) first.descriptor.Reset();
     }
-    UniqueFd& descriptor = queue_.front().descriptor;
-    const std::size_t sent_bytes =
-        FFR_TRY(stream_->Write(std::span(pieces).first(count), descriptor.get()));
-    if (sent_bytes > 0) descriptor.Reset();
     Sent(sent_bytes);
     if (sent_bytes < offered_bytes) break;  // The transport is full.
   }
@@ -135,6 +170,7 @@ void StreamEndpoint::Sent(std::size_t size_bytes) {
     const std::size_t moved_bytes = std::min(size_bytes, part.rest.size());
     if (!part.owned) payload_bytes_queued_ -= moved_bytes;
     part.rest = part.rest.subspan(moved_bytes);
+    part.file_offset_bytes += moved_bytes;
     size_bytes -= moved_bytes;
     if (part.rest.empty()) queue_.pop_front();
   }

@@ -30,6 +30,14 @@ class ByteStream {
   // `descriptor`, if not -1, goes with the first of these bytes, if any is written.
   virtual Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) = 0;
 
+  // Whether WriteFile may be called. It moves what it can of a range of a file, as Write, without a
+  // copy; kIo if the file is shorter.
+  virtual bool moves_files() const noexcept { return false; }
+  virtual Result<std::size_t> WriteFile(int /*file*/, std::uint64_t /*offset_bytes*/,
+                                        std::size_t /*size_bytes*/) {
+    return Error{ErrorCode::kInvalidArgument, "this stream moves no files"};
+  }
+
   // The same for reading; nullopt if it would have to wait, 0 at the end of the stream. Requires
   // room for at least one byte.
   virtual Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) = 0;
@@ -54,6 +62,8 @@ class StreamEndpoint final : public Endpoint {
   void SetLimits(const FrameLimits& limits) noexcept override { limits_ = limits; }
   Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                     std::span<const std::span<const std::byte>> payload) override;
+  Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
+                          std::span<const MappedPiece> payload) override;
   Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
                               int descriptor) override;
   UniqueFd TakeDescriptor() noexcept override;
@@ -77,12 +87,17 @@ class StreamEndpoint final : public Endpoint {
   // A part of a queued frame: its header and body, or a borrowed piece of its payload.
   struct Outgoing {
     std::span<const std::byte> rest;
-    std::unique_ptr<std::byte[]> owned;
-    UniqueFd descriptor;  // Leaves with the first byte.
+    std::unique_ptr<std::byte[]> owned = {};
+    UniqueFd descriptor = {};  // Leaves with the first byte.
+    int file = -1;             // Moved from there by the stream, if not -1.
+    std::uint64_t file_offset_bytes = 0;
   };
 
-  Result<void> Queue(FrameHeader header, std::span<const std::byte> body,
-                     std::span<const std::span<const std::byte>> payload, UniqueFd descriptor);
+  // Queues header and body of a frame whose payload, of `payload_size_bytes`, is queued next. False
+  // if nothing can be sent any more, which Poll() reports.
+  Result<bool> QueueHead(FrameHeader header, std::span<const std::byte> body,
+                         std::uint64_t payload_size_bytes, UniqueFd descriptor);
+  std::size_t Gather(std::span<iovec> pieces, std::size_t& size_bytes);
   Result<void> SendQueued();
   void Sent(std::size_t size_bytes);
   Result<Event> Receive();

@@ -118,6 +118,40 @@ TEST_P(EndpointConformance, APayloadIsGatheredFromPiecesAndScatteredIntoPlaces) 
   EXPECT_EQ(near_->payload_bytes_queued(), 0U);
 }
 
+TEST_P(EndpointConformance, WhatIsMappedFromAFileArrivesLikeOtherBytes) {
+  std::mt19937 random(3);
+  const Bytes data = RandomBytes(random, 1 << 20);
+  const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
+  ASSERT_EQ(::pwrite(file.get(), data.data(), data.size(), 0), 1 << 20);
+  const std::span<const std::byte> all(data);
+  Bytes payload;
+  std::vector<Endpoint::MappedPiece> pieces;
+  const auto add = [&](std::size_t offset, std::size_t size, bool is_mapped) {
+    const auto bytes = all.subspan(offset, size);
+    pieces.push_back({bytes, is_mapped ? file.get() : -1, offset});
+    payload.insert(payload.end(), bytes.begin(), bytes.end());
+  };
+  add(5, 700'000, true);
+  add(0, 0, true);
+  add(9, 100'000, false);
+  for (int i = 0; i < 20; ++i) add(random() % 900'000, random() % 90'000, random() % 4 != 0);
+  ASSERT_TRUE(near_->SendMapped({.request_id = 7}, Bytes(9), pieces));
+  SendFrame(*near_, {.request_id = 8}, {}, all.first(1));
+  EXPECT_EQ(near_->payload_bytes_queued(), payload.size() + 1);
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+  ASSERT_EQ(far_->header().request_id, 7U);
+  ASSERT_EQ(far_->header().payload_size_bytes, payload.size());
+  Bytes landed(payload.size());
+  const std::span<std::byte> place(landed);
+  ASSERT_TRUE(far_->ReceivePayload({&place, 1}));
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+
+  EXPECT_TRUE(landed == payload);
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+  EXPECT_EQ(far_->header().request_id, 8U);
+  EXPECT_EQ(near_->payload_bytes_queued(), 0U);
+}
+
 TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrameOrIsRefusedWhereNoneIsCarried) {
   const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
   ASSERT_TRUE(file);

@@ -4,10 +4,13 @@
 
 #include "server/service/server.h"
 
+#include <fcntl.h>
+#include <ffrecord/memory.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -110,10 +113,29 @@ std::vector<std::byte> Joined(std::vector<std::byte> first, const std::vector<st
   return first;
 }
 
+// What the admin port answers to GET: "200", "503".
+std::string HttpStatus(const net::Address& address, const std::string& path) {
+  const auto socket = net::ConnectTcp(address, Soon()).value();
+  const std::string request =
+      "GET " + path + " HTTP/1.1\r\nHost: " + address.ToString() + "\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(::send(socket->fd(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  for (std::array<char, 256> some; answer.size() < 12;) {
+    pollfd waited{socket->fd(), POLLIN, 0};
+    if (::poll(&waited, 1, 60'000) <= 0) return "none";
+    const ssize_t got = ::recv(socket->fd(), some.data(), some.size(), 0);
+    if (got <= 0) return "none";
+    answer.append(some.data(), static_cast<std::size_t>(got));
+  }
+  return answer.substr(9, 3);
+}
+
 class ServerTest : public testing::Test {
  protected:
-  std::unique_ptr<Channel> Connect() {
-    auto channel = Channel::Connect(daemon_.address(), Soon());
+  std::unique_ptr<Channel> Connect() { return ConnectTo(daemon_); }
+  std::unique_ptr<Channel> ConnectTo(const Daemon& daemon) {
+    auto channel = Channel::Connect(daemon.address(), Soon());
     EXPECT_TRUE(channel) << channel.error().message;
     return std::move(channel).value();
   }
@@ -212,6 +234,61 @@ TEST_F(ServerTest, TheSameBytesManyTimesOverAreSentManyTimesOver) {
   const auto read = Read(*channel, {id_}, std::vector<net::BatchEntry>(100, {0, 0, 300'000, 0}));
   ASSERT_TRUE(read) << read.error().message;
   for (const auto& entry : read.value().entries) ASSERT_EQ(entry, data);
+}
+
+// What is in memory is sent from there, the rest is read: nobody can tell which was which.
+TEST_F(ServerTest, BytesAreTheSameWhetherTheyAreInMemoryOrNot) {
+  std::mt19937 random(test::Seed());
+  std::string data(6 << 20, '\0');
+  for (char& byte : data) byte = static_cast<char>(random());
+  for (const std::size_t mapped_count_max : {std::size_t{16}, std::size_t{0}}) {
+    Daemon daemon({.mapped_count_max = mapped_count_max});
+    auto channel = ConnectTo(daemon);
+    ASSERT_TRUE(Put(*channel, id_, data));
+    const UniqueFd file(::open(daemon.Extents().at(0).c_str(), O_RDONLY | O_CLOEXEC));
+    for (int round = 0; round < 8; ++round) {
+      // Takes pages out of memory where the file system keeps them anywhere else.
+      for (int i = 0; i < 4; ++i)
+        (void)::posix_fadvise(file.get(), static_cast<off_t>(random() % data.size()), 300'000,
+                              POSIX_FADV_DONTNEED);
+      std::vector<net::BatchEntry> entries;
+      for (const std::uint32_t size_max : {5'000U, 5'000U, 200'000U, 200'000U, 3U << 20})
+        for (int i = 0; i < 3; ++i) {
+          const auto size = static_cast<std::uint32_t>(random() % size_max);
+          const auto offset = static_cast<std::uint32_t>(random() % (data.size() - size));
+          entries.push_back({0, offset, size, 0});
+        }
+
+      const auto read = Read(*channel, {id_}, entries);
+
+      ASSERT_TRUE(read) << read.error().message;
+      for (std::size_t i = 0; i < entries.size(); ++i)
+        ASSERT_TRUE(read.value().entries[i] ==
+                    data.substr(entries[i].offset_bytes, entries[i].size_bytes))
+            << i << " of round " << round;
+    }
+  }
+}
+
+TEST_F(ServerTest, AnExtentThatTheDiskHasCutIsCorruptAndTheOthersAreServed) {
+  auto channel = Connect();
+  const ExtentId other = MakeExtentId(77, 0, 1);
+  const std::string data(300'000, 'd');
+  ASSERT_TRUE(Put(*channel, id_, data));
+  const auto cut = daemon_.Extents().at(0);
+  ASSERT_TRUE(Put(*channel, other, data));
+  ASSERT_TRUE(Read(*channel, {id_, other}, {{0, 0, 300'000, 0}}));  // Open and in memory.
+  std::filesystem::resize_file(cut, 100'001);
+
+  const auto read =
+      Read(*channel, {id_, other}, {{0, 0, 300'000, 0}, {1, 0, 300'000, 0}, {0, 0, 50'000, 0}});
+
+  ASSERT_TRUE(read) << read.error().message;
+  const auto& statuses = read.value().done.statuses;
+  ASSERT_EQ(statuses.size(), 3U);
+  EXPECT_EQ(statuses[0], net::EntryStatus::kCorrupt);
+  EXPECT_EQ(statuses[1], net::EntryStatus::kOk);
+  EXPECT_EQ(read.value().entries[1], data);
 }
 
 TEST_F(ServerTest, UnknownRequestsAreAnsweredAndTheConnectionGoesOn) {
@@ -374,6 +451,39 @@ TEST_F(ServerTest, ClientsThatTakeNothingOffDoNotStopOthers) {
   }
 }
 
+// Method: many times the memory there is is asked for by clients that take nothing; the buffers of
+// this process are counted meanwhile.
+TEST_F(ServerTest, BytesInFlightStayWithinTheirBound) {
+  constexpr std::uint64_t kHeldMax = 8 << 20;
+  constexpr std::uint64_t kRunMax = 1 << 20;
+  constexpr int kClients = 24;
+  Daemon daemon({.core_count = 1, .held_bytes_max = kHeldMax, .mapped_count_max = 0});
+  ASSERT_TRUE(Put(*ConnectTo(daemon), id_, std::string(8 << 20, 'd')));
+  ASSERT_TRUE(test::Eventually([] { return GetMemoryUse().used_bytes == 0; }));
+  net::BatchRead batch;
+  batch.entries.assign(200, {0, 0, 8 << 20, 0});
+  std::vector<std::unique_ptr<RawPeer>> greedy;
+  std::uint64_t most = 0;
+  const auto look = [&] { most = std::max<std::uint64_t>(most, GetMemoryUse().used_bytes); };
+  for (int i = 0; i < kClients; ++i) {
+    greedy.push_back(std::make_unique<RawPeer>(daemon.address()));
+    greedy.back()->Write(
+        Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode())));
+    for (int j = 0; j < 4; ++j)
+      greedy.back()->Write(FrameOf(FrameType::kBatchRead, batch.Encode()));
+    look();
+  }
+  for (const auto& peer : greedy) {
+    EXPECT_TRUE(peer->Gets(100'000));  // Everybody gets something.
+    look();
+  }
+
+  EXPECT_GT(most, 0U);
+  EXPECT_LE(most, kHeldMax + kClients * kRunMax);
+  greedy.clear();
+  EXPECT_TRUE(test::Eventually([] { return GetMemoryUse().used_bytes == 0; }));
+}
+
 TEST_F(ServerTest, AClientThatAsksOnAndTakesNoAnswersIsCutOff) {
   RawPeer peer(daemon_.address());
   peer.Write(HelloFrame());
@@ -412,6 +522,9 @@ TEST_F(ServerTest, TooManyBatchesAtOnceAreBusyAndTheOthersAreServed) {
     if (event.value() != net::Endpoint::Event::kFrame) continue;
     const FrameType type = endpoint->header().type;
     ++replies[type];
+    if (type == FrameType::kBusy) {
+      EXPECT_GT(net::Busy::Decode(endpoint->body()).value().retry_after_ms, 0U);
+    }
     ended += type == FrameType::kBusy || type == net::ReplyTo(FrameType::kBatchRead);
     if (const std::uint32_t size = endpoint->header().payload_size_bytes; size > 0) {
       const auto place = std::span(payload).first(size);
@@ -496,6 +609,29 @@ TEST_F(ServerTest, StoppingFinishesWhatWasTakenAndSaysGoodbye) {
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read.value().done.ok_count, 12U);
   EXPECT_FALSE(idle->Alive());
+}
+
+TEST_F(ServerTest, WhileItDrainsItIsAliveAndNotReady) {
+  Daemon daemon({.admin = net::Address{"127.0.0.1", 0}});
+  const net::Address admin = daemon.server().admin_address().value();
+  ASSERT_TRUE(Put(*ConnectTo(daemon), id_, std::string(8 << 20, 'd')));
+  net::BatchRead batch;
+  batch.entries.assign(100, {0, 0, 8 << 20, 0});
+  auto stuck = std::make_unique<RawPeer>(daemon.address());
+  stuck->Write(Joined(
+      Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode())),
+      FrameOf(FrameType::kBatchRead, batch.Encode())));
+  ASSERT_TRUE(stuck->Gets(4096));  // The batch has begun.
+  EXPECT_EQ(HttpStatus(admin, "/readyz"), "200");
+  bool is_drained = false;
+  std::thread stopper([&] { is_drained = daemon.Stop(60s); });
+
+  EXPECT_TRUE(test::Eventually([&] { return HttpStatus(admin, "/readyz") == "503"; }));
+
+  EXPECT_EQ(HttpStatus(admin, "/healthz"), "200");
+  stuck.reset();
+  stopper.join();
+  EXPECT_TRUE(is_drained);
 }
 
 TEST_F(ServerTest, StoppingDoesNotWaitForAClientThatTakesNothing) {
