@@ -94,6 +94,14 @@ Result<std::optional<std::size_t>> SocketStream::Read(std::span<const iovec> pie
   }
 }
 
+void SocketStream::Await(std::size_t size_bytes) noexcept {
+  if (kind_ != Kind::kTcp || size_bytes == awaited_bytes_) return;
+  const int value = static_cast<int>(size_bytes);
+  // Where it cannot be set the socket is readable earlier, which only costs time.
+  if (::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value)) == 0)
+    awaited_bytes_ = size_bytes;
+}
+
 Result<void> SocketStream::Keep(const msghdr& message) {
   auto* const mutable_message = const_cast<msghdr*>(&message);
   for (cmsghdr* header = CMSG_FIRSTHDR(mutable_message); header != nullptr;

@@ -29,6 +29,7 @@ class SocketStream final : public ByteStream {
   int fd() const noexcept override { return fd_.get(); }
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
+  void Await(std::size_t size_bytes) noexcept override;
   bool moves_files() const noexcept override { return kind_ == Kind::kTcp; }
   Result<std::size_t> WriteFile(int file, std::uint64_t offset_bytes,
                                 std::size_t size_bytes) override;
@@ -41,6 +42,7 @@ class SocketStream final : public ByteStream {
   UniqueFd fd_;
   const pid_t owner_;
   const Kind kind_;
+  std::size_t awaited_bytes_ = 1;
   std::deque<UniqueFd> descriptors_;  // Received and not yet taken.
 };
 

@@ -20,6 +20,9 @@ constexpr std::size_t kBufferSizeBytes = 16 << 10;
 constexpr std::size_t kPiecesMax = 1024;
 // A smaller piece of a file costs less to copy than a call of its own.
 constexpr std::size_t kMovedSizeBytesMin = 32 << 10;
+// Of a payload so much is waited for at once: enough that being woken costs little, little enough
+// that the rest arrives meanwhile.
+constexpr std::size_t kAwaitedSizeBytesMax = 256 << 10;
 // What any peer may be asked to take: sending more would only close the connection there.
 constexpr FrameLimits kSendLimits{};
 
@@ -204,7 +207,10 @@ Result<Endpoint::Event> StreamEndpoint::Receive() {
                                                         : header_.body_size_bytes)
                   : FillPlaces();
     if (!progress) return std::move(progress).error();
-    if (progress.value() == Progress::kWaiting) return Event::kNone;
+    if (progress.value() == Progress::kWaiting) {
+      AwaitMore();
+      return Event::kNone;
+    }
     if (progress.value() == Progress::kEnded) return Ended();
 
     if (stage_ == Stage::kHeader) {
@@ -216,6 +222,15 @@ Result<Endpoint::Event> StreamEndpoint::Receive() {
       return Event::kPayload;
     }
   }
+}
+
+void StreamEndpoint::AwaitMore() noexcept {
+  std::size_t size_bytes = 0;
+  if (stage_ == Stage::kPayload)
+    for (std::size_t i = places_begin_; i < places_.size() && size_bytes < kAwaitedSizeBytesMax;
+         ++i)
+      size_bytes += places_[i].size();
+  stream_->Await(std::clamp<std::size_t>(size_bytes, 1, kAwaitedSizeBytesMax));
 }
 
 bool StreamEndpoint::body_fits_buffer() const {

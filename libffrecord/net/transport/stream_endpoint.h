@@ -42,6 +42,10 @@ class ByteStream {
   // room for at least one byte.
   virtual Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) = 0;
 
+  // fd() need not be readable before so many bytes can be read, or the connection has ended: who
+  // waits for much is not woken for each part of it. Only a hint. Requires at least 1.
+  virtual void Await(std::size_t /*size_bytes*/) noexcept {}
+
   // Whether Write may be given descriptors. TakeDescriptor: as Endpoint's.
   virtual bool carries_descriptors() const noexcept { return false; }
   virtual UniqueFd TakeDescriptor() noexcept { return {}; }
@@ -109,6 +113,7 @@ class StreamEndpoint final : public Endpoint {
   Result<Event> FrameReceived();
   std::size_t buffered_bytes() const { return buffer_end_ - buffer_begin_; }
   bool body_fits_buffer() const;
+  void AwaitMore() noexcept;
   Error Fail(Error error);
 
   std::unique_ptr<ByteStream> stream_;  // Null once closed.
