@@ -298,7 +298,7 @@ void Session::CloseIdle(const std::function<bool(Channel&)>& unwanted) {
 }
 
 Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient) {
-  net::Backoff backoff(RandomNumber());
+  std::optional<net::Backoff> backoff;  // A random number costs more than many a call.
   Pool& pool = pool_.Get();
   Error last{ErrorCode::kDeadlineExceeded,
              "time is up: " + peer_ + " does not answer, and another caller was trying it"};
@@ -334,7 +334,8 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
                      "; start one there with: ffrecordd --data DIR";
       return last;
     }
-    const Deadline next = net::Clock::now() + backoff.Next(busy.value_or(0ms));
+    if (!backoff) backoff.emplace(RandomNumber());
+    const Deadline next = net::Clock::now() + backoff->Next(busy.value_or(0ms));
     if (next >= deadline) return AtDeadline(std::move(last), peer_);
     std::this_thread::sleep_until(next);
   }
