@@ -3,21 +3,20 @@
 One daemon on loopback serves two files: records of 110 KB (log-normal), batches of 128, and records
 of 4 KiB, batches of 256. Clients are one process, one thread, one call at a time, and verify every
 record's checksum. The embedded arms read the same files without a daemon. Limits in the same
-rounds: iperf3 with one stream over loopback, memcpy out of the mapped file, and redis MGET of
-256 values of 4 KiB through its own client protocol. CPU seconds are those of both sides.
+rounds: iperf3 with one stream over loopback, memcpy out of the mapped file, and two peers that are
+asked for as many bytes as a batch of small records: redis, MGET of 256 values, and nginx, one
+request of 256 ranges, if it is installed. CPU seconds are those of both sides. Then up to 64
+clients at one time, processes of their own; 9,900 connections that say nothing; and a start with
+100,000 extents.
 """
 
 import contextlib
 import os
 import pathlib
-import random
-import re
-import socket
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
 
+import daemon_crowd
+import daemon_peers as peers
 import harness
 
 LARGE_BYTES, LARGE_BATCH = 110_000, 128
@@ -25,36 +24,6 @@ SMALL_BYTES, SMALL_BATCH = 4096, 256
 SEED = 11
 LOAD = 0.7
 GIB = 1 << 30
-
-
-def unused_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def process(*command: object, log: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the block is left."""
-    with log.open("wb") as output:
-        running = subprocess.Popen(
-            [str(word) for word in command], stdout=output, stderr=output, stdin=subprocess.DEVNULL
-        )
-        try:
-            yield running
-        finally:
-            running.terminate()
-            running.wait(20)
-
-
-def wait_for(port: int) -> None:
-    """Wait until somebody listens there."""
-    for _ in range(400):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise harness.Unable(f"nothing listens on port {port} after 20 s")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -101,67 +70,6 @@ class Daemon:
         return harness.Arm(name, f"p99 / p50 of a batch at {LOAD:.0%} load", run)
 
 
-def iperf(port: int, seconds: int, cost: list[float]) -> harness.Arm:
-    """Make the arm of iperf3: records of the mean size per second in one stream."""
-    program = harness.foreign("iperf3", "iperf3")
-
-    def run(_: int) -> float:
-        done = harness.run_json(
-            program, "-c", "127.0.0.1", "-p", port, "-t", seconds, "-J", "--length", "128K"
-        )["end"]
-        received = done["sum_received"]
-        cpu = done["cpu_utilization_percent"]
-        used = (cpu["host_total"] + cpu["remote_total"]) / 100 * received["seconds"]
-        cost.append(used / (received["bytes"] / 1e9))
-        return float(received["bytes"] / received["seconds"] / LARGE_BYTES)
-
-    return harness.Arm("iperf3", "iperf3, one stream, as records of 110 KB", run)
-
-
-def mget_reply(connection: socket.socket, buffer: bytearray, size: int) -> None:
-    """Take `size` bytes off a connection."""
-    view, done = memoryview(buffer), 0
-    while done < size:
-        got = connection.recv_into(view[done:size])
-        if got == 0:
-            raise harness.Unable("redis has closed the connection")
-        done += got
-
-
-def redis(port: int, batches: int) -> harness.Arm:
-    """Make the arm of redis: MGET of 256 values of 4 KiB; replies are received, not looked into."""
-    keys = 20_000
-    value = os.urandom(SMALL_BYTES)
-    # *256, then each value as $4096, the bytes, and an end of line.
-    reply = len(b"*%d\r\n" % SMALL_BATCH) + SMALL_BATCH * (len(b"$4096\r\n\r\n") + SMALL_BYTES)
-
-    def bulk(words: list[bytes]) -> bytes:
-        return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
-
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        for key in range(keys):
-            connection.sendall(bulk([b"SET", b"%d" % key, value]))
-            mget_reply(connection, bytearray(5), 5)
-
-    def run(number: int) -> float:
-        source = random.Random(number)
-        requests = [
-            bulk([b"MGET", *(b"%d" % source.randrange(keys) for _ in range(SMALL_BATCH))])
-            for _ in range(batches)
-        ]
-        buffer = bytearray(reply)
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            start = time.monotonic()
-            for request in requests:
-                connection.sendall(request)
-                mget_reply(connection, buffer, reply)
-            seconds = time.monotonic() - start
-        return batches * SMALL_BATCH / seconds
-
-    return harness.Arm("redis_4k", "redis, MGET of 256 values of 4 KiB", run)
-
-
 def make(
     settings: harness.Settings, name: str, count: int, size: int, sigma: float
 ) -> pathlib.Path:
@@ -174,15 +82,6 @@ def make(
     return path
 
 
-def start_ms(log: pathlib.Path) -> float:
-    """Tell how long the daemon took from its first line to being ready, by its own clock."""
-    times = re.findall(
-        r"time=\S*T\d\d:\d\d:(\d\d\.\d\d\d)\S* level=info event=(\w+)", log.read_text()
-    )
-    first, ready = float(times[0][0]), float(dict((event, t) for t, event in times)["ready"])
-    return (ready - first) % 60 * 1000
-
-
 def bench(settings: harness.Settings) -> harness.Outcome:
     """Compare the daemon's transports with what they replace."""
     count = 4_000 if settings.quick else 20_000
@@ -193,14 +92,15 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         folder = pathlib.Path(
             stack.enter_context(tempfile.TemporaryDirectory(dir=settings.scratch))
         )
-        ports = [unused_port() for _ in range(3)]
+        ports = [peers.unused_port() for _ in range(4)]
+        iperf_cost: list[float] = []
         daemon_program = settings.programs.parent / "server" / "ffrecordd"
         if not daemon_program.exists():
             raise harness.Unable(
                 f"{daemon_program} is not built: the server's packages are missing"
             )
         running = stack.enter_context(
-            process(
+            peers.process(
                 daemon_program,
                 "--data",
                 folder / "data",
@@ -209,35 +109,23 @@ def bench(settings: harness.Settings) -> harness.Outcome:
                 log=folder / "daemon.log",
             )
         )
-        stack.enter_context(
-            process(
-                harness.foreign("iperf3", "iperf3"),
-                "-s",
-                "-B",
-                "127.0.0.1",
-                "-p",
-                ports[1],
-                log=folder / "iperf.log",
-            )
-        )
-        stack.enter_context(
-            process(
-                harness.foreign("redis-server", "redis-server"),
-                "--port",
-                ports[2],
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--dir",
-                folder,
-                log=folder / "redis.log",
-            )
-        )
+        stack.enter_context(peers.iperf_server(ports[1], folder))
+        stack.enter_context(peers.redis_server(ports[2], folder))
+        others = [
+            peers.iperf(ports[1], 1 if settings.quick else 4, LARGE_BYTES, iperf_cost),
+        ]
+        ratios: dict[str, tuple[str, str]] = {}
+        notes: list[str] = []
+        try:
+            stack.enter_context(peers.nginx_server(ports[3], small, folder))
+            others.append(peers.nginx(ports[3], small, few, SMALL_BATCH, SMALL_BYTES))
+            ratios["tcp_4k_vs_nginx"] = ("tcp_4k", "nginx_4k")
+        except harness.Unable as error:
+            notes.append(f"without nginx: {error}")
+            ports.pop()
         for port in ports:
-            wait_for(port)
+            peers.wait_for(port)
+        others.append(peers.redis(ports[2], few, SMALL_BATCH, SMALL_BYTES))
         daemon = Daemon(settings, running.pid, ports[0])
         for name, file in (("large", large), ("small", small)):
             harness.run_json(daemon.program, "publish", file, f"{daemon.address}/{name}")
@@ -263,7 +151,6 @@ def bench(settings: harness.Settings) -> harness.Outcome:
             return f"{daemon.address}/{name}?transport={transport}"
 
         read = daemon.read
-        iperf_cost: list[float] = []
         colds = [
             read("cold_embedded", "no daemon, cold", str(large), many // 4, LARGE_BATCH),
             read(
@@ -276,8 +163,7 @@ def bench(settings: harness.Settings) -> harness.Outcome:
             read("warm_tcp", "TCP, warm", address("large", "tcp"), many, LARGE_BATCH),
             read("tcp_4k", "TCP, 4 KiB", address("small", "tcp"), few, SMALL_BATCH),
             read("shm_4k", "shared memory, 4 KiB", address("small", "shm"), few, SMALL_BATCH),
-            iperf(ports[1], 1 if settings.quick else 4, iperf_cost),
-            redis(ports[2], few),
+            *others,
         ]
 
         def copy_run(number: int) -> float:
@@ -291,12 +177,18 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         values |= harness.interleave([warm(arm) for arm in [*warms, copy]], settings.rounds)
         tail = daemon.tail("tcp_4k_tail", "tcp_4k", address("small", "tcp"), few, SMALL_BATCH)
         tails = harness.interleave([warm(tail)], settings.rounds)
-        started = start_ms(folder / "daemon.log")
+        seconds = 0.5 if settings.quick else 2
+        crowd = daemon_crowd.clients(
+            daemon.program, address("small", "tcp"), SMALL_BATCH, seconds, settings.rounds
+        )
+        crowd |= daemon_crowd.idle(running.pid, ports[0], 2 if settings.quick else 5)
+    crowd |= daemon_crowd.start(settings, daemon_program, 2 if settings.quick else 5)
     return harness.Outcome(
         unit="records/s",
         arms=[*colds, *warms, copy],
         values=values,
-        ratios={
+        ratios=ratios
+        | {
             "shm_cold_vs_embedded": ("cold_shm", "cold_embedded"),
             "shm_warm_vs_embedded": ("warm_shm", "warm_embedded"),
             "tcp_vs_iperf3": ("warm_tcp", "iperf3"),
@@ -309,10 +201,11 @@ def bench(settings: harness.Settings) -> harness.Outcome:
                 for ours, theirs in zip(daemon.cost["warm_tcp"], iperf_cost, strict=True)
             ],
             "tcp_p99_over_p50_cost": tails["tcp_4k_tail"],
+            **crowd,
         },
         notes=[
+            *notes,
             f"{count:,} records of 110 KB in batches of {LARGE_BATCH}, 100,000 of 4 KiB in batches "
             f"of {SMALL_BATCH}, {settings.rounds} rounds; costs are lower the better",
-            f"start to ready with an empty folder: {started:.0f} ms",
         ],
     )

@@ -1,0 +1,118 @@
+"""What a daemon bears, for the benchmark `daemon`: many clients, idle connections, many extents."""
+
+import pathlib
+import re
+import resource
+import selectors
+import socket
+import tempfile
+import time
+
+import daemon_peers as peers
+import harness
+
+CLIENTS = (1, 4, 16, 64)
+IDLE_COUNT = 9_900  # The daemon takes 10,000.
+DATASETS, FILES = 100, 1_000  # Of one extent each.
+# HELLO of version 1 without a credential: docs/protocol.md.
+HELLO = bytes.fromhex(
+    "465201010000000001000000000000001800000000000000000000000c9e734ce291d27117deca0d"
+    "010100000000200000008000000000000000000000000000"
+)
+HELLO_REPLY_BYTES = 80
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is not of files."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
+
+
+def clients(
+    program: pathlib.Path, location: str, batch: int, seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Tell which share of the best rate of a few clients is left with 64 of them."""
+    shares = []
+    for number in range(rounds):
+        rates = {}
+        for count in CLIENTS:
+            done = harness.run_json(program, "crowd", location, count, seconds, batch, number)
+            rates[count] = done["records"] / done["seconds"]
+        shares.append(rates[CLIENTS[-1]] / max(rates.values()))
+    return {"clients_64_vs_best": shares}
+
+
+def idle(pid: int, port: int, rounds: int) -> dict[str, list[float]]:
+    """Tell what a connection costs that has greeted and says nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(IDLE_COUNT, hard - 200)
+    if count < IDLE_COUNT // 2:
+        raise harness.Unable(f"only {hard} descriptors are allowed: raise the limit (ulimit -n)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    found: dict[str, list[float]] = {"idle_connection_bytes": [], "accepts_per_s": []}
+    for _ in range(rounds):
+        before = resident_bytes(pid)
+        connections: list[socket.socket] = []
+        start = time.monotonic()
+        try:
+            with selectors.DefaultSelector() as selector:
+                for index in range(count):
+                    connection = socket.create_connection(("127.0.0.1", port))
+                    connections.append(connection)
+                    connection.sendall(HELLO)
+                    selector.register(connection, selectors.EVENT_READ, index)
+                greeted = 0
+                while greeted < count:
+                    ready = selector.select(20)
+                    for key, _ in ready:
+                        if len(connections[key.data].recv(4096)) != HELLO_REPLY_BYTES:
+                            raise harness.Unable("the daemon does not greet an idle connection")
+                        selector.unregister(key.fileobj)
+                    if not ready:
+                        raise harness.Unable("the daemon does not greet all idle connections")
+                    greeted += len(ready)
+            seconds = time.monotonic() - start
+            found["accepts_per_s"].append(count / seconds)
+            found["idle_connection_bytes"].append((resident_bytes(pid) - before) / count)
+        finally:
+            for connection in connections:
+                connection.close()
+        time.sleep(1)  # The daemon takes them off.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return found
+
+
+def start(
+    settings: harness.Settings, daemon_program: pathlib.Path, rounds: int
+) -> dict[str, list[float]]:
+    """Tell how long a daemon with 100,000 extents takes from its start to its first answer.
+
+    Its folder lies in memory: what is measured is the daemon, not the disk.
+    """
+    found = []
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = pathlib.Path(name)
+        port = peers.unused_port()
+        words = [daemon_program, "--data", folder / "data", "--listen", f"127.0.0.1:{port}"]
+        tiny = folder / "tiny.ffr"
+        harness.run_json(harness.program(settings, "read-arm"), "make", tiny, 1, 100, 0.001, 1)
+        program = harness.program(settings, "daemon-arm")
+        with peers.process(*words, log=folder / "log"):
+            peers.wait_for(port)
+            for number in range(DATASETS):
+                address = f"ffrecord://127.0.0.1:{port}/many-{number}"
+                harness.run_json(program, "publish", tiny, address, FILES)
+        for _ in range(rounds):
+            begin = time.monotonic()
+            with peers.process(*words, log=folder / "log"):
+                answer = b""
+                while not answer:
+                    try:
+                        with socket.create_connection(("127.0.0.1", port), 20) as connection:
+                            connection.sendall(HELLO)
+                            answer = connection.recv(HELLO_REPLY_BYTES)
+                    except ConnectionRefusedError:
+                        time.sleep(0.002)
+                found.append((time.monotonic() - begin) * 1000)
+    return {"start_ms": found}
