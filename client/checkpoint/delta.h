@@ -20,7 +20,7 @@ namespace ffrecord::client {
 // docs/decisions/12-steps-share-segments.md.
 
 // Rows of a tensor that change or stay together, in bytes: what an incremental save compares.
-inline constexpr std::uint64_t kDeltaBoxSize = std::uint64_t{4} << 20;
+inline constexpr std::uint64_t kDeltaBoxSize = std::uint64_t{1} << 20;
 
 // Smaller than a whole save's, so that a segment is written anew when half of it is out of use, and
 // not all of the state.

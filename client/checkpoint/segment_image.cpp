@@ -38,12 +38,21 @@ SegmentImage::SegmentImage(const StoredSegment& segment, std::span<const Placeme
 
 void SegmentImage::Cut() {
   std::uint64_t done = 0;
-  for (const Placement& placement : placements_) {
-    const auto data = DataOf(placement);
-    const std::uint64_t begin = RoundUp(placement.offset_bytes, kSegmentBlockSize);
-    const std::uint64_t end = RoundDown(placement.offset_bytes + data.size(), kSegmentBlockSize);
+  for (std::size_t i = 0; i < placements_.size();) {
+    // Boxes of one tensor that follow each other in memory as in the file are one run.
+    const std::uint64_t start = placements_[i].offset_bytes;
+    std::span<const std::byte> data = DataOf(placements_[i]);
+    for (++i; i < placements_.size(); ++i) {
+      const auto more = DataOf(placements_[i]);
+      if (placements_[i].offset_bytes != start + data.size() ||
+          more.data() != data.data() + data.size())
+        break;
+      data = {data.data(), data.size() + more.size()};
+    }
+    const std::uint64_t begin = RoundUp(start, kSegmentBlockSize);
+    const std::uint64_t end = RoundDown(start + data.size(), kSegmentBlockSize);
     if (end < begin + kOwnMemoryMin) continue;
-    const std::byte* memory = data.data() + (begin - placement.offset_bytes);
+    const std::byte* memory = data.data() + (begin - start);
     if (reinterpret_cast<std::uintptr_t>(memory) % kSegmentAlignment != 0) continue;
     AddPieces(done, begin, nullptr);
     AddPieces(begin, end, memory);

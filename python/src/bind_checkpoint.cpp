@@ -81,15 +81,43 @@ class PyGroup final : public client::CheckpointGroup {
   std::optional<py::error_already_set> failure_;
 };
 
-// Key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes it.
-using Box =
-    std::tuple<std::string, std::string, Shape, Shape, Shape, std::uintptr_t, std::uint64_t, bool>;
+// Takes a number apart without a copy of it on the way: boxes come by the 100,000.
+std::uint64_t NumberOf(PyObject* value) {
+  const auto number = PyLong_AsUnsignedLongLong(value);
+  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr)
+    throw py::error_already_set();
+  return number;
+}
 
-std::vector<client::TensorView> TensorsOf(const std::vector<Box>& boxes) {
+std::string TextOf(PyObject* value) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(value, &size);
+  if (text == nullptr) throw py::error_already_set();
+  return {text, static_cast<std::size_t>(size)};
+}
+
+Shape ShapeOf(PyObject* value) {
+  if (!PyTuple_Check(value)) throw py::type_error("a shape is a tuple");
+  Shape shape(static_cast<std::size_t>(PyTuple_GET_SIZE(value)));
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    shape[i] = NumberOf(PyTuple_GET_ITEM(value, static_cast<Py_ssize_t>(i)));
+  return shape;
+}
+
+// Of tuples: key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes
+// it.
+std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
   std::vector<client::TensorView> tensors;
   tensors.reserve(boxes.size());
-  for (const auto& [key, dtype, shape, offset, extent, address, size, is_stable] : boxes)
-    tensors.push_back({key, dtype, shape, offset, extent, MemoryAt(address, size), is_stable});
+  for (const py::handle handle : boxes) {
+    PyObject* const box = handle.ptr();
+    if (!PyTuple_Check(box) || PyTuple_GET_SIZE(box) != 8)
+      throw py::type_error("a box is a tuple of 8");
+    const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(box, i); };
+    tensors.push_back({TextOf(item(0)), TextOf(item(1)), ShapeOf(item(2)), ShapeOf(item(3)),
+                       ShapeOf(item(4)), MemoryAt(NumberOf(item(5)), NumberOf(item(6))),
+                       item(7) == Py_True});
+  }
   return tensors;
 }
 
@@ -108,7 +136,7 @@ py::bytes AsBytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-py::bytes WritePart(CheckpointParts& parts, std::uint32_t rank, const std::vector<Box>& boxes) {
+py::bytes WritePart(CheckpointParts& parts, std::uint32_t rank, const py::list& boxes) {
   const auto tensors = TensorsOf(boxes);
   return AsBytes(ValueOrRaise(WithoutGil([&] { return parts.Write(rank, tensors); })));
 }
@@ -124,7 +152,7 @@ py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& wr
       WithoutGil([&] { return parts.Commit(reports, std::as_bytes(std::span(tree))); })));
 }
 
-py::tuple Save(const std::string& target, std::uint64_t step, const std::vector<Box>& boxes,
+py::tuple Save(const std::string& target, std::uint64_t step, const py::list& boxes,
                const py::bytes& tree, const py::object& group, const py::object& released,
                bool direct, double timeout_s, bool incremental) {
   const auto tensors = TensorsOf(boxes);

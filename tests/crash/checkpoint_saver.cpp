@@ -1,5 +1,5 @@
 // Saves checkpoints, to be killed while it does: checkpoint-saver RUN FIRST_STEP COUNT RANKS
-// [async].
+// [async | incremental | remove]; with "remove" it removes those steps instead.
 // Prints "committed STEP" after each. What a step holds is a function of its number, which the
 // tests compute as well (saved_state.py).
 
@@ -8,6 +8,8 @@
 #include <future>
 #include <iostream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <ffrecord/client/checkpoint.h>
 
@@ -19,6 +21,7 @@ namespace {
 
 constexpr std::uint64_t kRows = 1000;
 constexpr std::uint64_t kColumns = 103;
+constexpr std::uint64_t kFrozenSize = 300'000;
 
 std::vector<std::byte> Matrix(std::uint64_t step) {
   std::vector<std::byte> bytes(kRows * kColumns);
@@ -29,7 +32,9 @@ std::vector<std::byte> Matrix(std::uint64_t step) {
 
 std::vector<std::byte> Tree(std::uint64_t step) {
   ValueWriter writer;
-  writer.Dict(2);
+  writer.Dict(3);
+  writer.Str("frozen");
+  writer.Tensor(TensorKind::kArray, "frozen");
   writer.Str("matrix");
   writer.Tensor(TensorKind::kArray, "matrix");
   writer.Str("step");
@@ -37,8 +42,15 @@ std::vector<std::byte> Tree(std::uint64_t step) {
   return {writer.bytes().begin(), writer.bytes().end()};
 }
 
+// What is the same in every step: of the last rank alone.
+std::vector<std::byte> Frozen() {
+  std::vector<std::byte> bytes(kFrozenSize);
+  for (std::uint64_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+  return bytes;
+}
+
 Result<client::Commit> Save(const std::string& run, std::uint64_t step,
-                            client::CheckpointGroup& group, bool is_async) {
+                            client::CheckpointGroup& group, std::string_view mode) {
   auto matrix = Matrix(step);
   const std::uint64_t begin = kRows * group.rank() / group.size();
   const std::uint64_t end = kRows * (group.rank() + 1) / group.size();
@@ -49,27 +61,43 @@ Result<client::Commit> Save(const std::string& run, std::uint64_t step,
       {begin, 0},
       {end - begin, kColumns},
       std::span(matrix).subspan(begin * kColumns, (end - begin) * kColumns)};
-  if (!is_async) return client::SaveCheckpoint(run, step, {{tensor}}, Tree(step), &group, {});
+  const auto frozen = Frozen();
+  std::vector<client::TensorView> tensors{tensor};
+  if (group.rank() + 1 == group.size())
+    tensors.push_back(
+        {"frozen", "uint8", {kFrozenSize}, {0}, {kFrozenSize}, frozen, mode == "async"});
+  client::SaveOptions options;
+  options.incremental = mode == "incremental";
+  if (mode != "async")
+    return client::SaveCheckpoint(run, step, tensors, Tree(step), &group, options);
   // As async_save does: a copy is saved by another thread while the original changes.
   auto arena = FFR_TRY(client::StagingArena::Create(tensor.data.size()));
   const client::StagingArena::CopyJob job{tensor.data, 0};
   arena.Copy({&job, 1});
-  client::TensorView staged = tensor;
-  staged.data = arena.bytes().first(tensor.data.size());
-  staged.is_stable = true;
+  tensors[0].data = arena.bytes().first(tensor.data.size());
+  tensors[0].is_stable = true;
   auto saved = std::async(std::launch::async, [&] {
-    return client::SaveCheckpoint(run, step, {{staged}}, Tree(step), &group, {});
+    return client::SaveCheckpoint(run, step, tensors, Tree(step), &group, options);
   });
   std::fill(matrix.begin(), matrix.end(), std::byte{0xFF});
   return saved.get();
 }
 
+int Remove(const std::string& run, std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t step = first; step < first + count; ++step)
+    if (const auto removed = client::RemoveCheckpoint(run, step, {}); !removed) {
+      std::cerr << removed.error().message << "\n";
+      return 1;
+    }
+  return 0;
+}
+
 int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::uint32_t ranks,
-        bool is_async) {
+        std::string_view mode) {
   test::ThreadGroup group(ranks);
   for (std::uint64_t step = first; step < first + count; ++step) {
     const auto outcomes =
-        group.Run([&](client::CheckpointGroup& rank) { return Save(run, step, rank, is_async); });
+        group.Run([&](client::CheckpointGroup& rank) { return Save(run, step, rank, mode); });
     if (!*outcomes[0]) {
       std::cerr << outcomes[0]->error().message << "\n";
       return 1;
@@ -83,10 +111,11 @@ int Run(const std::string& run, std::uint64_t first, std::uint64_t count, std::u
 }  // namespace ffrecord
 
 int main(int count, char** arguments) {
-  const bool is_async = count == 6 && std::string_view(arguments[5]) == "async";
-  if (count != 5 && !is_async) return 2;
-  return ffrecord::Run(arguments[1], std::strtoull(arguments[2], nullptr, 10),
-                       std::strtoull(arguments[3], nullptr, 10),
-                       static_cast<std::uint32_t>(std::strtoul(arguments[4], nullptr, 10)),
-                       is_async);
+  if (count != 5 && count != 6) return 2;
+  const std::string_view mode = count == 6 ? arguments[5] : "";
+  const std::uint64_t first = std::strtoull(arguments[2], nullptr, 10);
+  const std::uint64_t steps = std::strtoull(arguments[3], nullptr, 10);
+  const auto ranks = static_cast<std::uint32_t>(std::strtoul(arguments[4], nullptr, 10));
+  if (mode == "remove") return ffrecord::Remove(arguments[1], first, steps);
+  return ffrecord::Run(arguments[1], first, steps, ranks, mode);
 }

@@ -19,6 +19,11 @@ def matrix_of(step: int) -> Any:  # noqa: ANN401 (an array)
     return ((i * 31 + i // 251 + step * 7) % 251).astype(np.uint8).reshape(1000, 103)
 
 
+def frozen() -> Any:  # noqa: ANN401 (an array)
+    """The tensor that is the same in every step."""
+    return (np.arange(300_000) % 251).astype(np.uint8)
+
+
 def visible_steps(run: Path) -> list[int]:
     """The steps that a reader sees."""
     return sorted(int(path.name[5:]) for path in run.glob("step-*"))
@@ -40,6 +45,8 @@ def check(run: Path, steps_allowed: list[set[int]]) -> str:
             return f"step {step} is visible and does not load: {error}"
         if loaded["step"] != step or not np.array_equal(loaded["matrix"], matrix_of(step)):
             return f"step {step} holds other bytes"
+        if not np.array_equal(loaded["frozen"], frozen()):
+            return f"step {step} holds other frozen bytes"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         latest = ckpt.latest(run)

@@ -24,9 +24,11 @@ STRACE = shutil.which("strace")
 # What changes files, and what moves the program from one change to the next.
 CALLS = [
     "openat", "mkdir", "mkdirat", "flock", "fallocate", "ftruncate", "pwrite64", "write",
-    "fdatasync", "fsync", "linkat", "renameat2", "rename", "renameat", "unlink", "unlinkat",
+    "fdatasync", "fsync", "link", "linkat", "renameat2", "rename", "renameat", "unlink", "unlinkat",
     "io_uring_setup", "io_uring_enter", "close", "newfstatat", "getdents64", "statx",
 ]  # fmt: skip
+# Those of an incremental save that matter: it makes the same calls otherwise, and a few links.
+CHANGES = ["mkdir", "ftruncate", "fsync", "link", "linkat", "renameat2", "io_uring_enter"]
 
 
 def can_trace() -> bool:
@@ -43,18 +45,24 @@ def save(run: Path, step: int, ranks: int, *strace: str, mode: str = "") -> int:
 
 
 @pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
-@pytest.mark.parametrize("engine", ["io_uring", "threads"])
-@pytest.mark.parametrize(("ranks", "mode"), [(1, ""), (2, ""), (2, "async")])
+@pytest.mark.parametrize(
+    ("ranks", "mode", "engine"),
+    [
+        (1, "", "io_uring"), (1, "", "threads"), (2, "", "io_uring"), (2, "", "threads"),
+        (2, "async", "io_uring"), (2, "async", "threads"), (2, "incremental", "io_uring"),
+    ],
+)  # fmt: skip
 def test_a_kill_at_any_system_call_leaves_whole_steps(
     tmp_path: Path, ranks: int, mode: str, engine: str
 ) -> None:
     assert STRACE is not None
     run = tmp_path / "run"
-    assert save(run, 1, ranks) == 0
+    assert save(run, 1, ranks, mode=mode) == 0
     refuse_uring = ["-e", "inject=io_uring_setup:error=ENOSYS"] if engine == "threads" else []
     step = 2
     kills = 0
-    for call in CALLS:
+    calls = CHANGES if mode == "incremental" else CALLS
+    for call in calls:
         if engine == "threads" and call.startswith("io_uring"):
             continue
         for nth in range(1, 400):
@@ -73,11 +81,43 @@ def test_a_kill_at_any_system_call_leaves_whole_steps(
                 shutil.rmtree(run / f"step-{step:09}")
         else:
             pytest.fail(f"{call} never got through")
-    assert kills >= 60  # Else the saver made its calls in another way, and nothing was tried.
-    assert save(run, step, ranks) == 0
+    # Else the saver made its calls in another way, and nothing was tried.
+    assert kills >= (60 if calls is CALLS else 12)
+    assert save(run, step, ranks, mode=mode) == 0
     assert sorted(path.name for path in run.iterdir()) == [
         "LATEST", "step-000000001", "step-000000002",
     ]  # fmt: skip
+    assert has_shared_files(run) == (mode == "incremental")
+
+
+def has_shared_files(run: Path) -> bool:
+    """Whether steps have segments in common."""
+    return any(path.stat().st_nlink > 1 for path in run.glob("step-*/part-*/seg-*"))
+
+
+@pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
+def test_a_kill_while_a_step_is_removed_leaves_those_that_share_its_files(tmp_path: Path) -> None:
+    assert STRACE is not None
+    run = tmp_path / "run"
+    assert save(run, 1, 2, mode="incremental") == 0
+    assert save(run, 2, 2, mode="incremental") == 0
+    kills = 0
+    for call in ["renameat2", "fsync", "unlinkat"]:
+        for nth in range(1, 100):
+            assert has_shared_files(run)
+            kill = f"inject={call}:signal=SIGKILL:when={nth}"
+            strace = [STRACE, "-f", "-qq", "-o", os.devnull, "-e", kill]
+            status = save(run, 1, 1, *strace, mode="remove")
+            kills += status != 0
+            assert check(run, [{2}] if status == 0 else [{1, 2}, {2}]) == "", f"{call} {nth}"
+            if 1 not in visible_steps(run):
+                assert save(run, 1, 2, mode="incremental") == 0
+            if status == 0:
+                break
+        else:
+            pytest.fail(f"{call} never got through")
+    assert kills >= 8
+    assert not list(run.glob(".attempt-*"))
 
 
 def test_kills_at_random_times_leave_whole_steps(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ namespace {
 
 using namespace ffrecord;  // Only here: a target is a whole program.
 
-std::vector<std::byte> Framed(std::uint32_t kind, std::span<const std::byte> body) {
+std::vector<std::byte> Framed(std::uint32_t kind, std::uint16_t minor,
+                              std::span<const std::byte> body) {
   constexpr std::uint64_t kMagic = 0x1A0A0D4B43464689;
   ByteWriter writer;
   writer.Put(kMagic);
   writer.Put(std::uint16_t{1});
-  writer.Put(std::uint16_t{0});
+  writer.Put(minor);
   writer.Put(kind);
   writer.Put(static_cast<std::uint64_t>(body.size()));
   writer.PutBytes(body);
@@ -42,13 +43,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     }
     case 1: {
-      const auto bytes = Framed(1, body);
+      const auto bytes = Framed(1, 0, body);
       const auto root = DecodeRootManifest(bytes);
       if (root && EncodeRootManifest(root.value()) != bytes) __builtin_trap();
       break;
     }
     case 2: {
-      const auto bytes = Framed(2, body);
+      const auto bytes = Framed(2, data[0] < 128 ? 0 : 1, body);
       const auto part = DecodePartManifest(bytes);
       if (part && EncodePartManifest(part.value()) != bytes) __builtin_trap();
       break;

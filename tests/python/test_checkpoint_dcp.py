@@ -63,6 +63,21 @@ def same(a: Any, b: Any) -> bool:  # noqa: ANN401
     return type(a) is type(b) and bool(a == b)
 
 
+def test_an_incremental_writer_shares_what_has_not_changed(tmp_path: Path) -> None:
+    state = {"frozen": torch.randn(2000, 1000), "head": torch.randn(50, 1000)}
+    for step in (1, 2):
+        state["head"] += 1
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path, step=step, incremental=True))
+    ckpt.remove(tmp_path, 1)
+
+    loaded = blank(state)
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+
+    assert same(loaded, state)
+    segments = sorted(path.stat().st_size for path in tmp_path.glob("step-*/part-*/seg-*"))
+    assert segments[0] < 1 << 20 < 8_000_000 < segments[1]
+
+
 @pytest.mark.parametrize("planner", [None, BalancedSavePlanner])
 def test_plain_state_comes_back(tmp_path: Path, planner: Any) -> None:  # noqa: ANN401
     state = state_of(3)

@@ -159,7 +159,10 @@ def test_a_daemon_is_a_target_like_a_folder(tmp_path: Path) -> None:
             ckpt.save(target, 1200, state)
         with pytest.raises(FileNotFoundError):
             ckpt.load(target, step=5)
-        ckpt.save(target, 1300, state)
+        ckpt.save(target, 1250, state, incremental=True)
+        ckpt.remove(target, 1250)
+        ckpt.save(target, 1300, state, incremental=True)
+        assert same(ckpt.load(target), state)
         assert [commit.step for commit in ckpt.prune(target, keep_last=1)] == [1200]
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1"):
         ckpt.save(target, 1400, state, timeout_s=1)
