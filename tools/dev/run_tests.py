@@ -30,7 +30,7 @@ FUZZ_FORMAT_SECONDS = 60
 FUZZ_FORMAT = ("v1_", "v2_", "dictionary", "key_index")
 RDMA_SKIPPED = 77
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
-THREADED = ("base", "io", "record", "net", "client", "server", "conformance")
+THREADED = ("base", "io", "decode", "record", "net", "client", "server", "conformance")
 
 
 @dataclasses.dataclass
