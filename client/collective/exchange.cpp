@@ -63,7 +63,7 @@ Result<void> Exchange::Advance(std::vector<Ended>& ended) {
 Result<void> Exchange::Wait(int wake_fd) {
   std::vector<pollfd> waited{{wake_fd, POLLIN, 0}};
   for (const Outgoing& out : to_) {
-    const int events = out.link.endpoint->bytes_queued() > 0 ? POLLIN | POLLOUT : POLLIN;
+    const int events = out.link.endpoint->wants_room() ? POLLIN | POLLOUT : POLLIN;
     waited.push_back({out.gone ? -1 : out.link.endpoint->fd(), static_cast<short>(events), 0});
   }
   for (const Incoming& in : from_)

@@ -5,7 +5,7 @@
 
 Targets take turns of a minute, as many at a time as there are processors. Interrupted, the next run
 goes on where this one stopped; --restart begins a new campaign. Corpus and findings stay in
-build-fuzz. A target that has failed is left out of the rest. Exits 1 if anything was found.
+build-clang. A target that has failed is left out of the rest. Exits 1 if anything was found.
 """
 
 import argparse
@@ -64,9 +64,9 @@ def main() -> int:
     parser.add_argument("--restart", action="store_true", help="forget an interrupted campaign")
     arguments = parser.parse_args()
     os.environ["PATH"] = f"{run_tests.BIN}:{os.environ['PATH']}"
-    if not run_tests.FUZZ.make("fuzz-targets"):
+    if not run_tests.CLANG.make("fuzz-targets"):
         return 1
-    build = ROOT / run_tests.FUZZ.folder
+    build = ROOT / run_tests.CLANG.folder
     everything = fuzzing.targets(build)
     unknown = set(arguments.targets) - {target.name for target in everything}
     if unknown:
