@@ -270,7 +270,8 @@ TEST_P(EndpointConformance, BeforeHelloOnlySmallFramesWithoutPayloadAreTaken) {
     for (const bool with_payload : {false, true}) {
       auto pair = GetParam().make_pair();  // Limits as they are at first.
       const Bytes body(too_large ? 4097 : 4096);
-      SendFrame(*pair.near, {}, body, Bytes(with_payload ? 1 : 0));
+      const Bytes payload(with_payload ? 1 : 0);
+      SendFrame(*pair.near, {}, body, payload);
       ASSERT_EQ(pair.near->Poll().value(), Endpoint::Event::kNone);
 
       const auto event = NextEventOf(*pair.far, *pair.near);
@@ -317,7 +318,8 @@ TEST_P(EndpointConformance, ACloseBetweenFramesIsInGoodOrder) {
 }
 
 TEST_P(EndpointConformance, ACloseInTheMiddleOfAPayloadIsUnavailable) {
-  SendFrame(*near_, {}, {}, Bytes(8 << 20));
+  const Bytes payload(8 << 20);
+  SendFrame(*near_, {}, {}, payload);
   ASSERT_EQ(near_->Poll().value(), Endpoint::Event::kNone);
   ASSERT_GT(near_->bytes_queued(), 0U);
   ASSERT_EQ(NextEvent(*far_, Soon(), "a frame").value(), Endpoint::Event::kFrame);
@@ -340,7 +342,8 @@ TEST_P(EndpointConformance, TheLastWordOfAPeerIsHeardThoughSendingToItFails) {
   far_->Close();
   Endpoint* const one[] = {near_.get()};
   ASSERT_TRUE(WaitReady(one, Soon()).value());
-  SendFrame(*near_, {}, {}, Bytes(1 << 20));
+  const Bytes payload(1 << 20);
+  SendFrame(*near_, {}, {}, payload);
 
   const auto word = NextEvent(*near_, Soon(), "the last word");
   ASSERT_TRUE(word) << word.error().message;
@@ -366,7 +369,8 @@ TEST_P(EndpointConformance, TimeIsUpNamesThePeerAndWhatWasWaitedFor) {
   EXPECT_THAT(event.error().message, HasSubstr("the answer to everything"));
   EXPECT_THAT(event.error().message, HasSubstr(far_->peer()));
 
-  SendFrame(*near_, {}, {}, Bytes(8 << 20));
+  const Bytes payload(8 << 20);
+  SendFrame(*near_, {}, {}, payload);
   const auto flushed = Flush(*near_, Clock::now() + 20ms);
   ASSERT_FALSE(flushed);
   EXPECT_EQ(flushed.error().code, ErrorCode::kDeadlineExceeded);

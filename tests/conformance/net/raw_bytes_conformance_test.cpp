@@ -43,6 +43,7 @@ class ScriptedStream final : public ByteStream {
     const std::size_t begin = at_;
     for (const iovec& piece : pieces) {
       const std::size_t size = std::min(left, piece.iov_len);
+      if (size == 0) break;  // Bytes that do not exist have no address.
       std::memcpy(piece.iov_base, bytes_.data() + at_, size);
       at_ += size;
       left -= size;

@@ -91,7 +91,7 @@ TEST_F(OpenFilesTest, WhatIsPinnedStaysOpen) {
               for (std::uint32_t file = 0; file < kFileCount; ++file)
                 if (!IsRight(files, file)) return 1;
               for (std::uint32_t file = 0; file < pins.size(); ++file) {
-                char content[8];
+                char content[9] = {};
                 if (::pread(pins[file].fd(), content, 8, 0) != 8) return 2;
                 if (std::stoul(content) != file) return 3;
               }
