@@ -9,13 +9,13 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from ffrecord._ffrecord import CollectiveEngine
+from ffrecord.closing import Closing
 from ffrecord.errors import UnavailableError
 
 # What the engine calls a dtype.
@@ -130,7 +130,7 @@ class _Pump:
         self.thread.join()
 
 
-class Group:
+class Group(Closing):
     """One rank's place in a group of all ranks of a process group; a context manager.
 
     Create it on all ranks at the same point, for it is a collective act. `torch.distributed` must
@@ -235,17 +235,6 @@ class Group:
     def close(self) -> None:
         """Leave the group; what is pending fails. Idempotent."""
         self._stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def check_kind(tensor: torch.Tensor) -> None:

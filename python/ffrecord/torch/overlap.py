@@ -3,12 +3,12 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ffrecord.closing import Closing
 from ffrecord.torch.group import Group, Stats, check_kind
 
 
@@ -23,7 +23,7 @@ class _Bucket:
     future: torch.futures.Future[torch.Tensor] | None = None
 
 
-class Overlap:
+class Overlap(Closing):
     """Averages the gradients of a model over the ranks of a group; a context manager.
 
     Made by `overlap`. A parameter's gradient is copied to its bucket when backward has accumulated
@@ -116,17 +116,6 @@ class Overlap:
         self._hooks.clear()
         if self._owns_group:
             self._group.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _ready(self, parameter: torch.nn.Parameter) -> None:
         """Backward has accumulated this parameter's gradient."""
