@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord.batch import Bytes
+from ffrecord.closing import Closing
 from ffrecord.errors import (
     BadArgumentError,
     ClosedError,
@@ -38,7 +39,7 @@ _IOCTL_CHECK_FS_ALIGN = 0x80046664
 _V1_HEADER = struct.Struct("<Iq")
 
 
-class FileReader:
+class FileReader(Closing):
     """Records of one file, of a folder's `*.ffr` or of a list, by index; a context manager.
 
     Version 1 and 2 alike. Opened at once; thread-safe; works in a child after a fork.
@@ -118,17 +119,6 @@ class FileReader:
     def close(self) -> None:
         """Let go of the files. Twice does no harm; what was read stays valid."""
         self.source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileReader, (self.fnames, self.check_data)

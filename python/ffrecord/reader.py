@@ -4,14 +4,14 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import context
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
 from ffrecord.batch import Batch
+from ffrecord.closing import Closing
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import SCHEME, Where, expand, normalise
 from ffrecord.order import Indices
@@ -43,7 +43,7 @@ class FileInfo:
     warnings: tuple[str, ...]
 
 
-class Reader(Records):
+class Reader(Records, Closing):
     """An ordered list of record files as one sequence of samples; made by `ffrecord.open`.
 
     Nothing is opened before the first use, and pickling keeps only the arguments: cheap to send to
@@ -197,17 +197,6 @@ class Reader(Records):
         self._closed = True
         self._inner = None
         self._kept = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {"where": self.where, **self._options}
