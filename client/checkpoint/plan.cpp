@@ -95,7 +95,7 @@ class Placer {
   std::uint64_t end_ = 0;
 };
 
-// Sorts pointers, for a box is large to move.
+// Sorts pointers, for a box is large to move; by merging, for keys often come as sorted runs.
 void SortByKey(std::vector<StoredBox>& boxes) {
   const auto before = [](const StoredBox& a, const StoredBox& b) {
     const int keys = a.key.compare(b.key);
@@ -105,8 +105,8 @@ void SortByKey(std::vector<StoredBox>& boxes) {
   std::vector<StoredBox*> order;
   order.reserve(boxes.size());
   for (StoredBox& box : boxes) order.push_back(&box);
-  std::sort(order.begin(), order.end(),
-            [&](const StoredBox* a, const StoredBox* b) { return before(*a, *b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const StoredBox* a, const StoredBox* b) { return before(*a, *b); });
   std::vector<StoredBox> sorted;
   sorted.reserve(boxes.size());
   for (StoredBox* const box : order) sorted.push_back(std::move(*box));
@@ -175,6 +175,31 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
   return {};
 }
 
+struct TensorsOfBoxes {
+  std::vector<std::size_t> tensor_of_box;  // Tensors count up in the order of their first boxes.
+  std::size_t count = 0;
+};
+
+// Ranks mostly have boxes of the same tensors in the same order: the key behind the one before is
+// looked at first, and few have to be looked up.
+TensorsOfBoxes GroupByKey(std::span<const PlannedBox> boxes) {
+  TensorsOfBoxes found;
+  found.tensor_of_box.reserve(boxes.size());
+  std::vector<std::string_view> keys;
+  std::unordered_map<std::string_view, std::size_t> tensor_of_key;
+  std::size_t guess = 0;
+  for (const PlannedBox& box : boxes) {
+    if (guess >= keys.size() || keys[guess] != box.key) {
+      const auto [place, is_new] = tensor_of_key.try_emplace(box.key, keys.size());
+      if (is_new) keys.push_back(box.key);
+      guess = place->second;
+    }
+    found.tensor_of_box.push_back(guess++);
+  }
+  found.count = keys.size();
+  return found;
+}
+
 }  // namespace
 
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
@@ -221,18 +246,20 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
 }
 
 Result<void> CheckBoxes(std::span<const PlannedBox> boxes) {
-  // One list of boxes for each key, in the order of the keys' first boxes.
-  std::unordered_map<std::string_view, std::size_t> index_of_key;
-  std::vector<std::vector<const PlannedBox*>> tensors;
-  for (const PlannedBox& box : boxes) {
-    const auto [found, is_new] = index_of_key.try_emplace(box.key, tensors.size());
-    if (is_new) tensors.emplace_back();
-    tensors[found->second].push_back(&box);
-  }
+  const TensorsOfBoxes found = GroupByKey(boxes);
+  // The boxes of one tensor side by side: a counting sort.
+  std::vector<std::size_t> ends(found.count + 1);
+  for (const std::size_t tensor : found.tensor_of_box) ++ends[tensor + 1];
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  std::vector<const PlannedBox*> sorted(boxes.size());
+  std::vector<std::size_t> next(ends.begin(), ends.end() - 1);
+  for (std::size_t i = 0; i < boxes.size(); ++i) sorted[next[found.tensor_of_box[i]]++] = &boxes[i];
+
   const auto before = [](const PlannedBox* a, const PlannedBox* b) {
     return std::tie(a->offset, a->rank) < std::tie(b->offset, b->rank);
   };
-  for (auto& tensor : tensors) {
+  for (std::size_t i = 0; i < found.count; ++i) {
+    const auto tensor = std::span(sorted).subspan(ends[i], ends[i + 1] - ends[i]);
     if (!std::is_sorted(tensor.begin(), tensor.end(), before))
       std::sort(tensor.begin(), tensor.end(), before);
     FFR_TRY(CheckTensor(tensor));

@@ -44,8 +44,8 @@ class Save {
   std::uint32_t rank() const { return group_ == nullptr ? 0 : group_->rank(); }
 
   Result<Commit> Rounds() {
-    const auto intents = FFR_TRY(Vote(group_, Intend()));
-    FFR_TRY(Agree(intents));
+    auto intents = FFR_TRY(Exchange(Intend()));
+    FFR_TRY(Agree(std::move(intents)));
     const auto reports = FFR_TRY(Vote(group_, Write()));
     auto published = Vote(group_, Publish(reports));
     if (published) return commit_;
@@ -57,14 +57,27 @@ class Save {
   }
 
   // Round 1. The coordinator makes the attempt before it speaks: whoever hears it can join.
-  Result<std::vector<std::byte>> Intend() {
+  Result<Intent> Intend() {
     if (rank() == 0) {
       attempt_id_ = RandomId();
       attempt_ = FFR_TRY(target_.Begin(step_, attempt_id_));
       tree_keys_ = FFR_TRY(CheckTree());
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));
-    return EncodeIntent(IntentOf(plan_));
+    return IntentOf(plan_);
+  }
+
+  // Those of all ranks, in rank order.
+  Result<std::vector<Intent>> Exchange(Result<Intent> mine) {
+    std::vector<Intent> intents;
+    if (group_ == nullptr) {
+      intents.push_back(FFR_TRY(std::move(mine)));
+      return intents;
+    }
+    auto ballot = mine ? Result(EncodeIntent(mine.value())) : std::move(mine).error();
+    const auto ballots = FFR_TRY(Vote(group_, std::move(ballot)));
+    for (const auto& bytes : ballots) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
+    return intents;
   }
 
   Result<std::vector<std::string_view>> CheckTree() const {
@@ -76,9 +89,9 @@ class Save {
   }
 
   // All ranks have the same intents, and so come to the same verdict.
-  Result<void> Agree(std::span<const std::vector<std::byte>> intents) {
+  Result<void> Agree(std::vector<Intent> intents) {
     for (std::uint32_t from = 0; from < intents.size(); ++from) {
-      Intent intent = FFR_TRY(DecodeIntent(intents[from]));
+      Intent& intent = intents[from];
       if (from == 0) {
         attempt_id_ = intent.attempt;
         agreed_step_ = intent.step;
@@ -87,10 +100,11 @@ class Save {
         return Error{ErrorCode::kInvalidArgument,
                      "checkpoint: rank 0 saves step " + std::to_string(agreed_step_) + ", rank " +
                          std::to_string(from) + " saves step " + std::to_string(intent.step)};
-      for (PlannedBox& box : intent.boxes) {
-        box.rank = from;
-        boxes_.push_back(std::move(box));
-      }
+      for (PlannedBox& box : intent.boxes) box.rank = from;
+      if (from == 0)
+        boxes_ = std::move(intent.boxes);
+      else
+        std::move(intent.boxes.begin(), intent.boxes.end(), std::back_inserter(boxes_));
     }
     return CheckBoxes(boxes_);
   }

@@ -1,5 +1,6 @@
 #include "libffrecord/format/checkpoint_values.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <unordered_set>
@@ -29,6 +30,9 @@ Utf8Lead LeadOf(unsigned char lead) noexcept {
 Error Bad(const std::string& what) {
   return Error{ErrorCode::kCorruption, "checkpoint values: " + what};
 }
+
+// A dictionary's keys are given room up to here at once: its count may be a lie.
+constexpr std::size_t kReservedKeysMax = 1 << 16;
 
 // Walks one tree. Recursion is bounded by kValueDepthMax.
 class Checker {
@@ -125,6 +129,7 @@ class Checker {
     const auto count = cursor_.Take<std::uint32_t>();
     if (count > cursor_.remaining() / 2) return Bad("a count passes the end");
     std::unordered_set<std::string_view> seen;
+    seen.reserve(std::min<std::size_t>(count, kReservedKeysMax));
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::size_t key_start = position();
       FFR_TRY(Key());

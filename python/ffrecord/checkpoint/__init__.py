@@ -29,7 +29,7 @@ from ffrecord.checkpoint.safetensors import export_safetensors, import_safetenso
 from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
-from ffrecord.checkpoint.tensors import Memory, memory_of, plain_address
+from ffrecord.checkpoint.tensors import Memory, memory_of
 from ffrecord.errors import CorruptionError
 
 __all__ = [
@@ -107,7 +107,7 @@ def save(
         flat = flatten(order, state, rank, size)
         with without_collector():
             for leaf in flat.shares:
-                address = plain_address(leaf.data)
+                address = leaf.address
                 if address is None:
                     copies.append(memory_of(leaf.data))
                     address = copies[-1].address

@@ -16,7 +16,6 @@ from ffrecord.checkpoint.tensors import (
     describe,
     kind_of,
     memory_of,
-    plain_address,
     torch_if_imported,
 )
 from ffrecord.checkpoint.values import Kind
@@ -67,7 +66,7 @@ class Arena:
         for index in sorted(range(len(shares)), key=lambda i: shares[i].size_bytes):
             share = shares[index]
             data = share.data
-            own = plain_address(data)
+            own = share.address
             address = 0 if own is None else own + share.skip_bytes
             # As far from a page's beginning as its original, so that it is stored, and later read
             # into its original, without another copy.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from ffrecord.checkpoint.tensors import ITEM_SIZES, describe, kind_of
+from ffrecord.checkpoint.tensors import ITEM_SIZES, kind_of, known_kind, look_at
 from ffrecord.checkpoint.values import DEPTH_MAX, EachRank, Kind, TensorRef
 
 # What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
@@ -63,6 +63,7 @@ class Leaf:
         offset: of the box in it.
         is_own: this rank's alone; otherwise all ranks have the same.
         size_bytes: of the box.
+        address: of the data; None if its bytes are not on the CPU, contiguous and as they are.
         skip_bytes: where the box begins in the data.
     """
 
@@ -74,6 +75,7 @@ class Leaf:
     offset: tuple[int, ...]
     is_own: bool
     size_bytes: int
+    address: int | None
     skip_bytes: int = 0
 
 
@@ -111,6 +113,8 @@ class Flattener:
         kind_of_value = type(value)
         if value is None or kind_of_value in SCALAR_TYPES:
             return value
+        if (kind := known_kind(kind_of_value)) is not None:
+            return self._tensor(value, kind, path or "#", is_own)
         if kind_of_value in DICT_TYPES:
             return self._dict(value, path, depth, is_own)  # type: ignore[arg-type]
         if kind_of_value is list:
@@ -120,12 +124,7 @@ class Flattener:
         if isinstance(value, Shard):
             return self._shard(value, path)
         if (kind := kind_of(value)) is not None:
-            path = path or "#"
-            dtype, shape = self._describe(value, kind, path)
-            size = math.prod(shape) * ITEM_SIZES[dtype]
-            zeros = (0,) * len(shape)
-            self.leaves.append(Leaf(path, value, dtype, shape, shape, zeros, is_own, size))
-            return TensorRef(kind, path)
+            return self._tensor(value, kind, path or "#", is_own)
         if kind_of_value is tuple or _is_torch_size(value):
             return tuple(self._elements(value, path, depth, is_own))  # type: ignore[arg-type]
         if isinstance(value, Stateful) and not isinstance(value, type):
@@ -147,15 +146,25 @@ class Flattener:
     def _shard(self, shard: Shard, path: str) -> TensorRef:
         if (kind := kind_of(shard.data)) is None:
             raise TypeError(f"state: {path}: the data of a Shard is neither array nor tensor")
-        dtype, extent = self._describe(shard.data, kind, path)
+        dtype, extent, address = self._look_at(shard.data, kind, path)
         size = math.prod(extent) * ITEM_SIZES[dtype]
         shape, offset = tuple(shard.shape), tuple(shard.offset)
-        self.leaves.append(Leaf(path, shard.data, dtype, extent, shape, offset, True, size))
+        leaf = Leaf(path, shard.data, dtype, extent, shape, offset, True, size, address)
+        self.leaves.append(leaf)
         return TensorRef(kind, path)
 
-    def _describe(self, value: object, kind: Kind, path: str) -> tuple[str, tuple[int, ...]]:
+    def _tensor(self, value: object, kind: Kind, path: str, is_own: bool) -> TensorRef:
+        dtype, shape, address = self._look_at(value, kind, path)
+        size = math.prod(shape) * ITEM_SIZES[dtype]
+        zeros = (0,) * len(shape)
+        self.leaves.append(Leaf(path, value, dtype, shape, shape, zeros, is_own, size, address))
+        return TensorRef(kind, path)
+
+    def _look_at(
+        self, value: object, kind: Kind, path: str
+    ) -> tuple[str, tuple[int, ...], int | None]:
         try:
-            return describe(value, kind)
+            return look_at(value, kind)
         except TypeError as error:
             raise TypeError(f"state: {path or 'the state'}: {error}") from None
 
@@ -163,13 +172,14 @@ class Flattener:
         self, value: dict[object, object], path: str, depth: int, is_own: bool
     ) -> dict[object, object]:
         tree = {}
+        prefix = f"{path}/" if path else ""
         for key, item in value.items():
             if type(key) not in SCALAR_TYPES and key is not None:
                 raise TypeError(
                     f"state: {path or 'the state'} has a key of type {type(key).__qualname__}; "
                     "keys are None, bool, int, float, str or bytes"
                 )
-            tree[key] = self.value(item, join(path, key), depth + 1, is_own)
+            tree[key] = self.value(item, prefix + part_of_path(key), depth + 1, is_own)
         return tree
 
     def _elements(

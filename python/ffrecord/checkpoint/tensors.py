@@ -50,10 +50,22 @@ def torch_if_imported() -> Any:  # noqa: ANN401 (a module that may not be there)
     return sys.modules.get("torch")
 
 
+# Kinds of the types that states are made of; torch's join them as they are met.
+_kinds: dict[type, Kind] = {np.ndarray: Kind.ARRAY}
+
+
+# The kind of tensors of exactly this type, if they were met before.
+known_kind = _kinds.get
+
+
 def kind_of(value: object) -> Kind | None:
     """What kind of tensor `value` is; None if it is none."""
+    if (known := known_kind(type(value))) is not None:
+        return known
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
+        if type(value) in (torch.Tensor, torch.nn.Parameter):
+            _kinds[type(value)] = Kind.TORCH
         return Kind.TORCH
     if isinstance(value, np.generic):
         return Kind.SCALAR
@@ -96,6 +108,29 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
             raise TypeError(f"elements of type {tensor.dtype} cannot be saved")
         _torch_names[tensor.dtype] = name
     return name, tuple(tensor.shape)
+
+
+def look_at(value: object, kind: Kind) -> tuple[str, tuple[int, ...], int | None]:
+    """What `describe` and `plain_address` say, at once: states have tensors by the 100,000.
+
+    Raises:
+        TypeError: as `describe`.
+    """
+    if kind is Kind.TORCH:
+        tensor: Any = value
+        name = _torch_names.get(tensor.dtype)
+        if (
+            name is not None
+            and type(tensor) in _kinds
+            and tensor.is_cpu
+            and tensor.layout is sys.modules["torch"].strided
+            and tensor.is_contiguous()
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+        ):
+            return name, tuple(tensor.shape), tensor.data_ptr()
+    name, shape = describe(value, kind)
+    return name, shape, plain_address(value)
 
 
 def as_array(value: object) -> npt.NDArray[Any]:

@@ -59,41 +59,47 @@ def encode(value: object) -> bytes:
         TypeError: something else is in it.
         ValueError: it is nested deeper than 64, or an integer or the whole is too large.
     """
-    out = bytearray()
+    out: list[bytes] = []
     _put(out, value, 0)
-    if len(out) > SIZE_MAX:
-        raise ValueError(f"the small values take {len(out)} bytes, more than 64 MiB: use arrays")
-    return bytes(out)
+    encoded = b"".join(out)
+    if len(encoded) > SIZE_MAX:
+        raise ValueError(
+            f"the small values take {len(encoded)} bytes, more than 64 MiB: use arrays"
+        )
+    return encoded
 
 
-# The most frequent tags, made once.
-_SIZED = struct.Struct("<BI").pack
-_TENSOR = struct.Struct("<BBH").pack
-_STR, _TENSOR_TAG = int(Tag.STR), int(Tag.TENSOR)
+# What the most frequent values begin with, by their size: states have them by the 100,000.
+_SHORT = 256
+_STR_HEADS = tuple(struct.pack("<BI", Tag.STR, size) for size in range(_SHORT))
+_TENSOR_HEADS = {
+    kind: tuple(struct.pack("<BBH", Tag.TENSOR, kind, size) for size in range(_SHORT))
+    for kind in Kind
+}
 
 
-def _put(out: bytearray, value: object, depth: int) -> None:
+def _put(out: list[bytes], value: object, depth: int) -> None:
     if depth > DEPTH_MAX:
         raise ValueError("the state is nested deeper than 64")
     if type(value) is TensorRef:
         _put_tensor(out, value)
     elif value is None:
-        out.append(Tag.NONE)
+        out.append(bytes((Tag.NONE,)))
     elif isinstance(value, bool):
-        out.append(Tag.TRUE if value else Tag.FALSE)
+        out.append(bytes((Tag.TRUE if value else Tag.FALSE,)))
     elif isinstance(value, int):
         _put_int(out, value)
     elif isinstance(value, float):
-        out += struct.pack("<Bd", Tag.FLOAT, value)
+        out.append(struct.pack("<Bd", Tag.FLOAT, value))
     elif isinstance(value, str):
-        _put_sized(out, Tag.STR, value.encode())
+        _put_str(out, value)
     elif isinstance(value, bytes):
         _put_sized(out, Tag.BYTES, value)
     elif isinstance(value, dict):
-        out += struct.pack("<BI", Tag.DICT, len(value))
+        out.append(struct.pack("<BI", Tag.DICT, len(value)))
         for key_value, item in value.items():
             if type(key_value) is str:
-                _put_sized(out, _STR, key_value.encode())
+                _put_str(out, key_value)
             else:
                 _put(out, key_value, DEPTH_MAX)
             if type(item) is TensorRef:
@@ -104,25 +110,38 @@ def _put(out: bytearray, value: object, depth: int) -> None:
         _put_elements(out, value, depth)
 
 
-def _put_tensor(out: bytearray, tensor: TensorRef) -> None:
+def _put_tensor(out: list[bytes], tensor: TensorRef) -> None:
     key = tensor.key.encode()
-    out += _TENSOR(_TENSOR_TAG, tensor.kind, len(key)) + key
+    size = len(key)
+    if size < _SHORT:
+        out += (_TENSOR_HEADS[tensor.kind][size], key)
+    else:
+        out += (struct.pack("<BBH", Tag.TENSOR, tensor.kind, size), key)
 
 
-def _put_int(out: bytearray, value: int) -> None:
+def _put_str(out: list[bytes], text: str) -> None:
+    content = text.encode()
+    size = len(content)
+    if size < _SHORT:
+        out += (_STR_HEADS[size], content)
+    else:
+        _put_sized(out, Tag.STR, content)
+
+
+def _put_int(out: list[bytes], value: int) -> None:
     size = (value if value >= 0 else ~value).bit_length() // 8 + 1
     if size > INT_SIZE_MAX:
         raise ValueError(f"an integer takes {size} bytes, more than {INT_SIZE_MAX}")
-    out += struct.pack("<BH", Tag.INT, size) + value.to_bytes(size, "little", signed=True)
+    out += (struct.pack("<BH", Tag.INT, size), value.to_bytes(size, "little", signed=True))
 
 
-def _put_sized(out: bytearray, tag: int, content: bytes) -> None:
+def _put_sized(out: list[bytes], tag: int, content: bytes) -> None:
     if len(content) > SIZE_MAX:
         raise ValueError(f"a value takes {len(content)} bytes, more than 64 MiB: use an array")
-    out += _SIZED(tag, len(content)) + content
+    out += (struct.pack("<BI", tag, len(content)), content)
 
 
-def _put_elements(out: bytearray, value: object, depth: int) -> None:
+def _put_elements(out: list[bytes], value: object, depth: int) -> None:
     if isinstance(value, EachRank):
         tag, elements = Tag.RANKS, value.values
     elif isinstance(value, list):
@@ -131,7 +150,7 @@ def _put_elements(out: bytearray, value: object, depth: int) -> None:
         tag, elements = Tag.TUPLE, list(value)
     else:
         raise TypeError(f"{type(value).__name__} is no value of a checkpoint")
-    out += struct.pack("<BI", tag, len(elements))
+    out.append(struct.pack("<BI", tag, len(elements)))
     for element in elements:
         _put(out, element, depth + 1)
 
