@@ -40,6 +40,7 @@ RECORD_HEADER_BYTES = 32
 SEGMENT_RECORDS = 170 * 256
 
 BLOCK_BATCH = 256
+BLOCK_DEPTH = 128
 BLOCK_RECORDS = 200_000  # Each takes two blocks: its header needs room before the next.
 TINY_BYTES = 100
 TINY_RECORDS = 2_000_000
@@ -176,11 +177,14 @@ class Server:
 class Arms:
     """How each arm runs one round."""
 
-    def __init__(self, settings: harness.Settings, data: Data, batch: int) -> None:
-        """Give every arm its own random stream."""
+    def __init__(
+        self, settings: harness.Settings, data: Data, batch: int, depth: int = DEPTH
+    ) -> None:
+        """Give every arm its own random stream; `depth` reads are in flight in each."""
         self.settings = settings
         self.data = data
         self.batch = batch
+        self.depth = depth
         self.cpu_s_per_gb: dict[str, list[float]] = {}
         self.trace = settings.scratch / "read.trace"
         self.program = harness.program(settings, "read-arm")
@@ -202,7 +206,7 @@ class Arms:
         """Start the program for an arm; one that stays has then read the whole file."""
         if arm in self.servers:
             return self.servers[arm]
-        server = Server(self.program, "serve", kind, self.data.path, self.batch, DEPTH)
+        server = Server(self.program, "serve", kind, self.data.path, self.batch, self.depth)
         if stays:
             self.write_trace(np.arange(len(self.data.sizes), dtype=np.int64))
             server.read(self.trace)
@@ -222,6 +226,7 @@ class Arms:
         what = {
             "direct": "RecordReader, O_DIRECT, checksums on",
             "direct-unchecked": "RecordReader, O_DIRECT, checksums off",
+            "direct-pair": "two threads of one processor, each with half of the depth",
             "auto": "RecordReader as it is by default, checksums on",
             "buffered": "RecordReader, buffered, checksums on",
             "pread": "a loop of pread, buffered, no checks",
@@ -257,7 +262,7 @@ class Arms:
                 "name": "read",
                 "ioengine": "io_uring",
                 "direct": 1,
-                "iodepth": DEPTH,
+                "iodepth": self.depth,
                 "read_iolog": self.trace,
                 "replay_no_stall": 1,
                 "output-format": "json",
@@ -343,11 +348,12 @@ def images(settings: harness.Settings) -> harness.Outcome:
 def blocks(settings: harness.Settings) -> harness.Outcome:
     """Compare cold reads of single blocks."""
     data = prepare_blocks(settings)
-    arms = Arms(settings, data, BLOCK_BATCH)
+    arms = Arms(settings, data, BLOCK_BATCH, BLOCK_DEPTH)
     batches = min(40 if settings.quick else 100, len(data.sizes) // BLOCK_BATCH)
     parts = [
         arms.fio("blocks_fio", batches),
         arms.ours("blocks_ours", "direct", True, batches),
+        arms.ours("blocks_pair", "direct-pair", True, batches),
     ]
     values = harness.interleave(parts, settings.rounds)
     arms.stop()
@@ -357,10 +363,11 @@ def blocks(settings: harness.Settings) -> harness.Outcome:
         arms=parts,
         values=values,
         ratios={
-            "cold_4k_vs_fio": ("blocks_ours", "blocks_fio"),
-            "cold_4k_cpu_cost": ("blocks_ours_cpu_s_per_gb", "blocks_fio_cpu_s_per_gb"),
+            "cold_4k_vs_fio": ("blocks_pair", "blocks_fio"),
+            "cold_4k_one_thread_vs_fio": ("blocks_ours", "blocks_fio"),
+            "cold_4k_cpu_cost": ("blocks_pair_cpu_s_per_gb", "blocks_fio_cpu_s_per_gb"),
         },
-        notes=[f"blocks: batch {BLOCK_BATCH}, depth {DEPTH}, {batches} batches a round"],
+        notes=[f"blocks: batch {BLOCK_BATCH}, depth {BLOCK_DEPTH}, {batches} batches a round"],
     )
 
 

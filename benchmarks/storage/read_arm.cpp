@@ -6,8 +6,8 @@
 //   read-arm epoch KIND FILE ORDER RECORDS BATCH WARM_UPS SEED
 //   read-arm files FOLDER RECORDS BATCH SEED              all files of the folder as one list
 //
-// KIND is auto, direct, direct-unchecked, buffered, pread, checked-pread, malloc-zlib, memcpy or,
-// with `epoch`, lookup; ORDER is random, sequential or window.
+// KIND is auto, direct, direct-unchecked, direct-pair, buffered, pread, checked-pread, malloc-zlib,
+// memcpy or, with `epoch`, lookup; ORDER is random, sequential or window.
 //
 // TRACE holds three u64 for each record: index, offset, size. `serve` stays until its input ends,
 // so that what a process has to do once, such as touching mapped pages for the first time, is not
@@ -16,12 +16,14 @@
 // are those of all threads.
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -37,6 +39,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <xxhash.h>
@@ -236,6 +239,36 @@ class Reader final : public Way {
   ffrecord::RecordReader reader_;
 };
 
+// Two threads of one processor take turns with the batches, each with half of the depth, as a
+// loader with two of them does: while one batch ends, the other keeps the device busy.
+class Pair final : public Way {
+ public:
+  Pair(const char* path, std::uint32_t depth)
+      : readers_{OpenReader(path, ffrecord::IoPolicy::kDirect, depth / 2),
+                 OpenReader(path, ffrecord::IoPolicy::kDirect, depth / 2)} {
+    cpu_set_t all;
+    ::sched_getaffinity(0, sizeof all, &all);
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    for (unsigned cpu = 0; CPU_COUNT(&first) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &first);
+    if (::sched_setaffinity(0, sizeof first, &first) != 0) Fail("cannot stay on one processor");
+  }
+  Measured Run(std::span<const Read> reads, std::size_t batch) override {
+    std::array<std::vector<std::uint64_t>, 2> indices;
+    for (std::size_t i = 0; i < reads.size(); ++i) indices[i / batch % 2].push_back(reads[i].index);
+    std::uint64_t other = 0;
+    const Stopwatch watch;
+    std::thread thread([&] { other = ReadBatches(readers_[1], indices[1], batch).size_bytes; });
+    const std::uint64_t mine = ReadBatches(readers_[0], indices[0], batch).size_bytes;
+    thread.join();
+    return Stop(watch, mine + other);
+  }
+
+ private:
+  std::array<ffrecord::RecordReader, 2> readers_;
+};
+
 // `checked`: hash each record as soon as it is there, the least that a check can cost.
 class Pread final : public Way {
  public:
@@ -369,6 +402,7 @@ std::unique_ptr<Way> MakeWay(std::string_view kind, const char* path, std::uint3
   if (kind == "checked-pread") return std::make_unique<Pread>(path, true);
   if (kind == "malloc-zlib") return std::make_unique<MallocAndZlib>(path);
   if (kind == "memcpy") return std::make_unique<Memcpy>(path, std::vector<Read>());
+  if (kind == "direct-pair") return std::make_unique<Pair>(path, depth);
   if (kind == "direct-unchecked")
     return std::make_unique<Reader>(OpenReader(path, ffrecord::IoPolicy::kDirect, depth, false));
   return std::make_unique<Reader>(OpenReader(path, PolicyOf(kind), depth));
