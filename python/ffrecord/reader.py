@@ -1,7 +1,10 @@
 """Reading record files, local or served."""
 
+import os
+import time
 import warnings
 from collections.abc import Iterable
+from concurrent import futures
 from dataclasses import dataclass
 from multiprocessing import context
 from typing import Any, NoReturn
@@ -20,6 +23,7 @@ from ffrecord.records import Records
 from ffrecord.schema import Column, columns_of
 
 _TIMEOUT_MAX_S = 86_400.0
+_PROBE_BATCH = 128
 _NOTHING_READ: dict[str, Any] = {
     "batches": 0,
     "batches_from_memory": 0,
@@ -192,6 +196,19 @@ class Reader(Records, Closing):
         done = _NOTHING_READ if self._inner is None else self._inner.stats()
         return {**done, "damaged": dict(self._damaged)}
 
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`.
+
+        Raises:
+            ValueError: there are no records, or `seconds` is not above 0.
+            OSError: they cannot be read.
+        """
+        if not seconds > 0 or len(self) == 0:
+            raise ValueError(f"seconds is {seconds}, of {len(self)} records: both must be above 0")
+        options = {**self._options, "check_data": False, "direct": self.is_local}
+        with Reader(self.where, **options) as raw:
+            return _rate(raw, seconds)
+
     def close(self) -> None:
         """Let go of the files; batches that were read stay valid."""
         self._closed = True
@@ -282,6 +299,24 @@ def open(
         timeout_s=timeout_s,
         max_corrupt=max_corrupt,
     )
+
+
+def _rate(reader: Reader, seconds: float) -> float:
+    """Bytes/s of random batches, read by as many threads as there are processors."""
+    begin = time.monotonic()
+
+    def work(seed: int) -> int:
+        chance = np.random.default_rng(seed)
+        size_bytes = 0
+        while time.monotonic() - begin < seconds:
+            wanted = chance.integers(0, len(reader), _PROBE_BATCH)
+            size_bytes += int(reader.read(wanted, on_corrupt="skip").sizes.sum())
+        return size_bytes
+
+    threads = len(os.sched_getaffinity(0))
+    with futures.ThreadPoolExecutor(threads) as pool:
+        total_bytes = sum(pool.map(work, range(threads)))
+    return total_bytes / (time.monotonic() - begin)
 
 
 def _file_info(info: dict[str, Any]) -> FileInfo:

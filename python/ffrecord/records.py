@@ -63,6 +63,14 @@ class Records(ABC):
         """What was read in this process."""
 
     @abstractmethod
+    def probe(self, seconds: float = 0.25) -> float:
+        """Measure how fast these records can be read, in bytes/s: what a loader is judged by.
+
+        Reads random batches for so long, with a thread for each processor, past the page cache and
+        without checks. From a daemon they come as it finds them.
+        """
+
+    @abstractmethod
     def _sizes(self, wanted: Indices) -> Indices:
         """Size of each record in bytes, from the index alone; `wanted` are positive."""
 

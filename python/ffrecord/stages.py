@@ -94,7 +94,13 @@ def write_trace(path: str | os.PathLike[str], stages: Iterable[Stages]) -> None:
     Path(path).write_text(json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}))
 
 
-def verdict(stages: Mapping[str, float], wait_s: float, work_s: float, size_bytes: int) -> str:
+def verdict(
+    stages: Mapping[str, float],
+    wait_s: float,
+    work_s: float,
+    size_bytes: int,
+    limit: float = 0.0,
+) -> str:
     """One sentence: does the loader keep up, and if not, what is it that takes the time.
 
     Args:
@@ -102,12 +108,16 @@ def verdict(stages: Mapping[str, float], wait_s: float, work_s: float, size_byte
         wait_s: what the consumer waited.
         work_s: what it did between batches.
         size_bytes: what was read.
+        limit: bytes/s that the source gives, if that was probed.
     """
     total_s = wait_s + work_s
     if total_s == 0:
         return "Nothing was loaded yet."
     share = wait_s / total_s
     rate = f"{size_bytes / total_s / 1e6:.0f} MB/s"
+    if limit:
+        used = size_bytes / total_s / limit
+        rate += f" ({used:.0%} of the {limit / 1e6:.0f} MB/s that its source gives)"
     if share < _KEEPS_UP_SHARE:
         return f"The loader keeps up: its consumer waited {share:.0%} of the time, at {rate}."
     known = {stage: seconds for stage, seconds in stages.items() if stage in _ADVICE}

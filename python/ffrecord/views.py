@@ -73,6 +73,10 @@ class Subset(Records):
         """About so much of the source's files."""
         return self.source.size_bytes * len(self) // max(1, len(self.source))
 
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`; of all that it was chosen from."""
+        return self.source.probe(seconds)
+
     def stats(self) -> dict[str, Any]:
         """Those of the source; `damaged` is by index of the view."""
         return {**self.source.stats(), "damaged": dict(self._damaged)}
@@ -125,6 +129,12 @@ class Concat(Records):
     def size_bytes(self) -> int:
         """Of the files of all sources."""
         return sum(source.size_bytes for source in self.sources)
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`; as if each byte of all sources were read once."""
+        held = [source for source in self.sources if len(source)] or list(self.sources)
+        needed_s = [each.size_bytes / each.probe(seconds / len(held)) for each in held]
+        return sum(each.size_bytes for each in held) / sum(needed_s)
 
     def stats(self) -> dict[str, Any]:
         """The sums over all sources; `damaged` is by index of the whole."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+import ffrecord
 from ffrecord.stages import Stages, verdict
-from ffrecord.torch import DataLoader, Dataset, Sampler
+from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, every_engine, noise, written
 
 
@@ -70,6 +71,32 @@ def test_the_verdict_names_the_stage_that_takes_the_time(
 
     assert all(word in sentence for word in words)
     assert sentence.count(".") == 1
+
+
+def test_what_was_read_is_measured_against_what_the_source_gives(path: Path) -> None:
+    dataset = Dataset(path)
+    halves = Subset(dataset, range(COUNT // 2)) + Subset(dataset, range(COUNT // 2, COUNT))
+    loader = DataLoader(halves, batch_sampler=Sampler(halves, 20))
+    for _ in loader:
+        pass
+
+    stats = loader.stats(probe_s=0.05)
+
+    assert stats["limit"] > 0
+    assert f"of the {stats['limit'] / 1e6:.0f} MB/s that its source gives" in stats["verdict"]
+    assert stats["records"] == loader.stats()["records"]
+    assert loader.stats()["limit"] == 0
+
+
+def test_probes_of_nothing_are_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seconds is 0"):
+        ffrecord.open(path).probe(0)
+    with ffrecord.Writer(tmp_path / "empty.ffr"):
+        pass
+    with pytest.raises(ValueError, match="of 0 records"):
+        ffrecord.open(tmp_path / "empty.ffr").probe()
+    with pytest.raises(ValueError, match="no dataset of ffrecord"):
+        DataLoader([1, 2, 3]).stats(probe_s=0.1)  # type: ignore[arg-type]
 
 
 def test_stages_add_up_over_threads() -> None:

@@ -11,6 +11,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ffrecord.errors import BadArgumentError, DeadlineExceeded
 from ffrecord.prefetch import Prefetcher
+from ffrecord.records import Records
 from ffrecord.stages import Stages, numbers_of, since, summed, verdict, write_trace
 from ffrecord.torch.collate import collate
 from ffrecord.torch.handover import CrossingCollate, Told
@@ -152,8 +153,12 @@ class DataLoader(data.DataLoader[Any]):
         """Let the next iteration continue from `state`; see `Sampler.load_state_dict`."""
         self._elastic_sampler("load_state_dict").load_state_dict(state)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, probe_s: float = 0.0) -> dict[str, Any]:
         """Where the time went, over all threads and workers, since it was first iterated.
+
+        Args:
+            probe_s: for so long the records are read past the page cache, to tell how much of what
+                their device gives was used; 0: not at all. See `Reader.probe`.
 
         Returns:
             `batches` delivered, `records` and `size_bytes` read; seconds by stage: `plan` (the
@@ -161,7 +166,8 @@ class DataLoader(data.DataLoader[Any]):
             core that is free), `check` (checksums, decompression and copying inside reads),
             `decode` (decoders and transform), `collate`, `handover`; `wait_s`, what the consumer
             waited, and `work_s`, what it did between batches; `depth`, batches read ahead by
-            threads now; `damaged` records; and one sentence, `verdict`.
+            threads now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence,
+            `verdict`.
         """
         own = self.stages.sums()
         counts = self._counts()
@@ -179,6 +185,7 @@ class DataLoader(data.DataLoader[Any]):
         }
         wait_s, work_s = own.get("wait", 0.0), own.get("work", 0.0)
         size_bytes = int(counts.get("size_bytes", 0))
+        limit = self._probe(probe_s) if probe_s else 0.0
         return {
             "batches": self._delivered,
             "records": int(counts.get("records", 0)),
@@ -188,8 +195,15 @@ class DataLoader(data.DataLoader[Any]):
             "work_s": work_s,
             "depth": self._ahead.depth if self._ahead is not None else 0,
             "damaged": int(counts.get("damaged_records", 0)),
-            "verdict": verdict(stages, wait_s, work_s, size_bytes),
+            "limit": limit,
+            "verdict": verdict(stages, wait_s, work_s, size_bytes, limit),
         }
+
+    def _probe(self, seconds: float) -> float:
+        source = getattr(self.dataset, "source", None)
+        if not isinstance(source, Records):
+            raise BadArgumentError(f"probe_s: {self.dataset!r} is no dataset of ffrecord's")
+        return source.probe(seconds)
 
     def write_trace(self, path: str) -> None:
         """Write what happened when, in this process, for chrome://tracing and Perfetto."""
