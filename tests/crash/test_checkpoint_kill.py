@@ -11,14 +11,12 @@ import random
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from random_kills import kill_savers
 from saved_state import SAVER, check, visible_steps
-
-import ffrecord.checkpoint as ckpt
 
 STRACE = shutil.which("strace")
 # What changes files, and what moves the program from one change to the next.
@@ -123,34 +121,8 @@ def test_a_kill_while_a_step_is_removed_leaves_those_that_share_its_files(tmp_pa
 def test_kills_at_random_times_leave_whole_steps(tmp_path: Path) -> None:
     seed = int(os.environ.get("FFRECORD_TEST_SEED", random.randrange(2**32)))
     print(f"FFRECORD_TEST_SEED={seed}")
-    chance = random.Random(seed)
-    run = tmp_path / "run"
-    kept: set[int] = set()
-    next_step = 1
-    in_the_midst = 0
-    for _ in range(120):
-        ranks = str(chance.choice([1, 2, 3]))
-        process = subprocess.Popen(
-            [SAVER, run, str(next_step), "100000", ranks], stdout=subprocess.PIPE, text=True
-        )
-        time.sleep(chance.uniform(0, 0.08))
-        process.kill()
-        output, _ = process.communicate()
-        # Of the last line only a part may have come.
-        promised = {
-            int(line.split()[1]) for line in output.splitlines(keepends=True) if line[-1] == "\n"
-        }
-
-        # All that was promised is there, and at most one more, which was being committed.
-        allowed = kept | promised
-        in_the_midst += any(run.glob(".attempt-*"))
-        assert check(run, [allowed, allowed | {max(allowed, default=0) + 1}]) == ""
-        ckpt.prune(run, keep_last=2)
-        kept = set(visible_steps(run))
-        next_step = max(kept, default=0) + 1
+    in_the_midst, _ = kill_savers(tmp_path / "run", 120, random.Random(seed))
     assert in_the_midst >= 20  # Else the kills missed what they were to hit.
-    assert save(run, next_step, 1) == 0
-    assert not list(run.glob(".attempt-*"))
 
 
 @pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
