@@ -278,6 +278,12 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& bu
   return channel;
 }
 
+void Session::NoteReached() {
+  Pool& pool = pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  pool.reached = true;
+}
+
 bool Session::WasReached(Pool& pool) {
   const std::lock_guard lock(pool.mutex);
   return pool.reached;

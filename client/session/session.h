@@ -61,8 +61,10 @@ class Session {
                                       const std::string& tls_folder = "");
   // The transport is the location's, or else that of `options`.
   static std::shared_ptr<Session> Get(const Location& location, const SessionOptions& options) {
-    return Get(location.address, location.transport.value_or(options.transport),
-               location.token_file, location.tls_folder);
+    auto session = Get(location.address, location.transport.value_or(options.transport),
+                       location.token_file, location.tls_folder);
+    if (options.was_reached) session->NoteReached();
+    return session;
   }
 
   Session(net::Address address, Transport transport, std::string token_file,
@@ -134,6 +136,7 @@ class Session {
                                                        net::Deadline deadline,
                                                        std::span<const std::byte> token,
                                                        RetryAfter& busy) const;
+  void NoteReached();
   static bool WasReached(Pool& pool);
   void GiveBack(std::unique_ptr<net::Channel> channel);
 

@@ -118,6 +118,7 @@ class RecordReader:
         salvage: bool = False,
         direct: bool = False,
         timeout_s: float = 30.0,
+        was_reached: bool = False,
     ) -> RecordReader: ...
     def __len__(self) -> int: ...
     @property

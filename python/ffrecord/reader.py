@@ -244,6 +244,8 @@ class Reader(Records, Closing):
             salvage=self._options["salvage"],
             direct=self._options["direct"],
             timeout_s=self._options["timeout_s"],
+            # Who started this process has read from the daemon: it comes back.
+            was_reached=self._expected is not None,
         )
         if self._expected not in (None, found := inner.fingerprint.hex()):
             raise CorruptionError(

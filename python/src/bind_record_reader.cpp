@@ -40,11 +40,13 @@ std::int64_t ThreadCpuNs() {
 }
 
 std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
-                                     bool salvage, bool direct, double timeout_s) {
+                                     bool salvage, bool direct, double timeout_s,
+                                     bool was_reached) {
   const RecordReader::Options options{.verify_checksums = check_data,
                                       .salvage = salvage,
                                       .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
-  const client::SessionOptions session = SessionOptionsOf(timeout_s);
+  client::SessionOptions session = SessionOptionsOf(timeout_s);
+  session.was_reached = was_reached;
   return std::make_unique<CountingReader>(
       ValueOrRaise(WithoutGil([&] { return client::OpenDataset(locations, options, session); })));
 }
@@ -175,7 +177,7 @@ void BindRecordReader(py::module_& module) {
   py::class_<CountingReader>(module, "RecordReader", py::is_final())
       .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
                   py::arg("salvage") = false, py::arg("direct") = false,
-                  py::arg("timeout_s") = 30.0)
+                  py::arg("timeout_s") = 30.0, py::arg("was_reached") = false)
       .def("__len__", [](Self self) { return self.reader.record_count(); })
       .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })

@@ -134,6 +134,41 @@ def test_a_file_replaced_in_mid_run_is_never_mixed_in(
     assert labels(loader) == expected(1)
 
 
+def as_sent_to_a_process(dataset: Dataset) -> bytes:
+    context.set_spawning_popen(object())  # As multiprocessing does while it pickles.
+    try:
+        return pickle.dumps(dataset)
+    finally:
+        context.set_spawning_popen(None)
+
+
+def test_a_process_that_is_started_while_the_daemon_restarts_waits_for_it(
+    path: Path, tmp_path: Path
+) -> None:
+    with Daemon(tmp_path / "data") as daemon:
+        ffrecord.publish(path, daemon.address("train"))
+        dataset = Dataset(ffrecord.open(daemon.address("train"), timeout_s=1))
+        with pytest.raises(ffrecord.UnavailableError, match="no daemon answers"):
+            len(Dataset("ffrecord://127.0.0.1:1/train"))  # Nobody has ever been there.
+        assert len(dataset) == COUNT
+        sent = as_sent_to_a_process(dataset)
+        command = [sys.executable, "-c", LENGTH, sent.hex()]
+
+        daemon.kill()
+        late = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert "tried until the timeout" in late.stderr and "no daemon answers" not in late.stderr, late.stderr
+        daemon.start()
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+    assert found.stdout == f"{COUNT}\n"
+
+
+LENGTH = """
+import pickle, sys
+print(len(pickle.loads(bytes.fromhex(sys.argv[1]))))
+"""
+
+
 def test_a_process_that_is_started_refuses_a_file_that_was_replaced(
     path: Path, tmp_path: Path
 ) -> None:
@@ -141,11 +176,7 @@ def test_a_process_that_is_started_refuses_a_file_that_was_replaced(
     copy.write_bytes(path.read_bytes())
     dataset = Dataset(copy)
     assert len(dataset) == COUNT
-    context.set_spawning_popen(object())  # As multiprocessing does while it pickles.
-    try:
-        sent = pickle.dumps(dataset)
-    finally:
-        context.set_spawning_popen(None)
+    sent = as_sent_to_a_process(dataset)
     with ffrecord.Writer(copy, {"label": "i64"}, replace=True) as writer:
         for i in range(COUNT):
             writer.write({"label": i})

@@ -27,6 +27,9 @@ enum class Transport : std::uint8_t {
 struct SessionOptions {
   std::chrono::milliseconds timeout{30'000};  // For each call, retries included.
   Transport transport = Transport::kAuto;
+  // Another process has reached this daemon, such as the one that started this: that nobody answers
+  // is then a restart, which the timeout waits for, and no mistake in the address.
+  bool was_reached = false;
 };
 
 // The daemon's port when an ffrecord:// address names none.
