@@ -156,7 +156,9 @@ def test_a_process_that_is_started_while_the_daemon_restarts_waits_for_it(
 
         daemon.kill()
         late = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert "tried until the timeout" in late.stderr and "no daemon answers" not in late.stderr, late.stderr
+        assert (
+            "tried until the timeout" in late.stderr and "no daemon answers" not in late.stderr
+        ), late.stderr
         daemon.start()
         found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
