@@ -94,6 +94,12 @@ Result<void> Catalog::LoadManifests() {
     names.push_back(entry.key.substr(kDatasets.size()));
   }));
   report_.name_count = names.size();
+  const auto extent_count = static_cast<std::size_t>(extents_.totals().extent_count);
+  references_.reserve(extent_count);
+  {
+    const std::lock_guard lock(holders_mutex_);
+    holders_.reserve(extent_count);
+  }
   for (const std::string& name : names) {
     auto found = FindName(name);
     auto bytes = found && found.value() ? ManifestOf(*found.value())

@@ -12,6 +12,7 @@
 
 #include "libffrecord/base/endian.h"
 #include "libffrecord/io/file.h"
+#include "server/storage/extent_scan.h"
 #include "server/storage/extent_trailer.h"
 
 namespace ffrecord::server {
@@ -24,19 +25,6 @@ Result<void> MakeFolder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0750) == 0) return SyncParentFolder(folder);
   if (errno == EEXIST) return {};
   return ErrnoError("make the folder", folder, errno);
-}
-
-Result<ExtentTrailer> ReadTrailer(const fs::path& path) {
-  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
-  std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> bytes;
-  if (file.size_bytes < bytes.size())
-    return Error{ErrorCode::kCorruption, "shorter than its trailer"};
-  const auto offset = static_cast<off_t>(file.size_bytes - bytes.size());
-  const ssize_t read = ::pread(file.fd.get(), bytes.data(), bytes.size(), offset);
-  if (read < 0) return ErrnoError("read the trailer of", path, errno);
-  if (static_cast<std::size_t>(read) != bytes.size())
-    return Error{ErrorCode::kCorruption, "became shorter while it was read"};
-  return DecodeExtentTrailer(bytes, file.size_bytes);
 }
 
 }  // namespace
@@ -89,37 +77,11 @@ Result<std::unique_ptr<ExtentStore>> ExtentStore::Open(const fs::path& folder) {
 }
 
 Result<void> ExtentStore::Scan() {
-  std::error_code error;
-  const auto refuse = [this](const fs::path& path, const std::string& why) {
-    scan_report_.refused.push_back(path.string() + ": " + why);
-  };
-  // One level by hand, for a folder that cannot be read costs its own extents only.
-  for (const auto& slot : fs::directory_iterator(folder_, error)) {
-    std::error_code slot_error;
-    for (const auto& entry : fs::directory_iterator(slot.path(), slot_error)) {
-      ExtentId id;
-      if (!ParseExtentPath(entry.path(), id)) {
-        refuse(entry.path(), "not the name of an extent");
-        continue;
-      }
-      if (entry.is_symlink(slot_error)) {
-        refuse(entry.path(), "a link, which is never followed");
-        continue;
-      }
-      const auto trailer = ReadTrailer(entry.path());
-      if (!trailer) {
-        refuse(entry.path(), trailer.error().message);
-      } else if (trailer.value().id != id) {
-        refuse(entry.path(), "the trailer is that of extent " + ToHex(trailer.value().id));
-      } else {
-        FFR_TRY(Add(id, trailer.value().size_bytes, trailer.value().xxh3));
-        ++scan_report_.extent_count;
-        scan_report_.size_bytes += trailer.value().size_bytes;
-      }
-    }
-    if (slot_error) refuse(slot.path(), "cannot be listed: " + slot_error.message());
-  }
-  if (error) return ErrnoError("list the folder", folder_, error.value());
+  FoundExtents found = FFR_TRY(ScanExtents(folder_));
+  index_.reserve(found.extents.size());
+  for (const ExtentTrailer& trailer : found.extents)
+    FFR_TRY(Add(trailer.id, trailer.size_bytes, trailer.xxh3));
+  scan_report_ = {index_.size(), size_bytes_, std::move(found.refused)};
   return {};
 }
 

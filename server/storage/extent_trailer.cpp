@@ -24,6 +24,12 @@ std::array<std::byte, kFileIdSizeBytes> FileIdOf(const ExtentId& id) {
   return file_id;
 }
 
+std::array<char, 3> SlotName(const ExtentId& id) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  const std::uint32_t slot = SlotOf(id);
+  return {kDigits[slot >> 8], kDigits[slot >> 4 & 15], kDigits[slot & 15]};
+}
+
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -73,14 +79,11 @@ std::uint32_t SlotOf(const ExtentId& id) noexcept {
 }
 
 std::filesystem::path ExtentPath(const ExtentId& id) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  const std::uint32_t slot = SlotOf(id);
-  const std::string folder{kDigits[slot >> 8], kDigits[slot >> 4 & 15], kDigits[slot & 15]};
-  return std::filesystem::path(folder) / ToHex(id);
+  const std::array<char, 3> slot = SlotName(id);
+  return std::filesystem::path(std::string_view(slot.data(), slot.size())) / ToHex(id);
 }
 
-bool ParseExtentPath(const std::filesystem::path& path, ExtentId& id) {
-  const std::string name = path.filename().string();
+bool ParseExtentName(std::string_view slot, std::string_view name, ExtentId& id) {
   if (name.size() != id.size() * 2) return false;
   for (std::size_t i = 0; i < id.size(); ++i) {
     const int high = HexDigit(name[2 * i]);
@@ -88,7 +91,7 @@ bool ParseExtentPath(const std::filesystem::path& path, ExtentId& id) {
     if (high < 0 || low < 0) return false;
     id[i] = static_cast<std::byte>(high << 4 | low);
   }
-  return path.parent_path().filename() == ExtentPath(id).parent_path();
+  return std::ranges::equal(slot, SlotName(id));
 }
 
 }  // namespace ffrecord::server

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include <ffrecord/result.h>
 
@@ -39,7 +40,7 @@ std::uint32_t SlotOf(const ExtentId& id) noexcept;
 // "<slot, 3 hex digits>/<id, 32 hex digits>".
 std::filesystem::path ExtentPath(const ExtentId& id);
 
-// The id that the last two parts of `path` spell; none if they do not, or the slot is another.
-bool ParseExtentPath(const std::filesystem::path& path, ExtentId& id);
+// The id that `name` spells; none if it does not, or `slot` is not the name of its slot.
+bool ParseExtentName(std::string_view slot, std::string_view name, ExtentId& id);
 
 }  // namespace ffrecord::server

@@ -1,0 +1,118 @@
+#include "server/storage/extent_scan.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/io/file.h"
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// For each core: most wait for the disk, unless all is in memory.
+constexpr std::size_t kThreadsPerCore = 4;
+constexpr std::size_t kThreadsMax = 32;
+
+struct CloseFolder {
+  void operator()(DIR* folder) const noexcept { ::closedir(folder); }
+};
+using Folder = std::unique_ptr<DIR, CloseFolder>;
+
+Error Corrupt(const char* what) { return Error{ErrorCode::kCorruption, what}; }
+
+Result<ExtentTrailer> ReadTrailer(int folder, const char* name) {
+  // O_NONBLOCK: a FIFO is told below, and not waited for.
+  const UniqueFd fd(::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd && errno == ELOOP) return Corrupt("a link, which is never followed");
+  if (!fd) return ErrnoError("open", name, errno);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return ErrnoError("look at", name, errno);
+  if (!S_ISREG(status.st_mode)) return Corrupt("not a regular file");
+  std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> bytes;
+  const auto size_bytes = static_cast<std::uint64_t>(status.st_size);
+  if (size_bytes < bytes.size()) return Corrupt("shorter than its trailer");
+  const ssize_t read =
+      ::pread(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(size_bytes - bytes.size()));
+  if (read < 0) return ErrnoError("read the trailer of", name, errno);
+  if (static_cast<std::size_t>(read) != bytes.size())
+    return Corrupt("became shorter while it was read");
+  return DecodeExtentTrailer(bytes, size_bytes);
+}
+
+// Adds what lies in one slot to `found`.
+void ScanSlot(const fs::path& path, FoundExtents& found) {
+  const auto refuse = [&](const fs::path& what, std::string_view why) {
+    found.refused.push_back(what.string() + ": " + std::string(why));
+  };
+  const Folder folder(::opendir(path.c_str()));
+  if (!folder) return refuse(path, std::string("cannot be listed: ") + std::strerror(errno));
+  const std::string slot = path.filename().string();
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(folder.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    ExtentId id;
+    if (!ParseExtentName(slot, name, id)) {
+      refuse(path / name, "not the name of an extent");
+      continue;
+    }
+    auto trailer = ReadTrailer(::dirfd(folder.get()), entry->d_name);
+    if (!trailer)
+      refuse(path / name, trailer.error().message);
+    else if (trailer.value().id != id)
+      refuse(path / name, "the trailer is that of extent " + ToHex(trailer.value().id));
+    else
+      found.extents.push_back(std::move(trailer).value());
+  }
+  if (errno != 0) refuse(path, std::string("cannot be listed: ") + std::strerror(errno));
+}
+
+}  // namespace
+
+Result<FoundExtents> ScanExtents(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> slots;
+  for (const auto& slot : fs::directory_iterator(folder, error)) slots.push_back(slot.path());
+  if (error) return ErrnoError("list the folder", folder, error.value());
+
+  std::atomic<std::size_t> next{0};
+  const std::size_t cores = std::max(std::thread::hardware_concurrency(), 1U);
+  const std::size_t count =
+      std::clamp<std::size_t>(slots.size(), 1, std::min(cores * kThreadsPerCore, kThreadsMax));
+  std::vector<FoundExtents> parts(count);
+  const auto scan = [&](FoundExtents& part) {
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < slots.size();)
+      ScanSlot(slots[i], part);
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < count; ++i)
+    threads.emplace_back([&scan, &part = parts[i]] { scan(part); });
+  scan(parts[0]);
+  for (std::thread& thread : threads) thread.join();
+
+  FoundExtents found = std::move(parts[0]);
+  for (const FoundExtents& part : std::span(parts).subspan(1)) {
+    found.extents.insert(found.extents.end(), part.extents.begin(), part.extents.end());
+    found.refused.insert(found.refused.end(), part.refused.begin(), part.refused.end());
+  }
+  return found;
+}
+
+}  // namespace ffrecord::server
