@@ -1,0 +1,235 @@
+// Goal: whatever one peer does, the daemon serves the others, within its bounds.
+// Method: a daemon in this process; peers that speak the protocol by hand, badly or too much,
+// beside one that goes on working.
+
+#include "server/service/server.h"
+
+#include <ffrecord/memory.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "seed.h"
+#include "server/service/connection.h"
+#include "server_peers.h"
+
+namespace ffrecord::server {
+namespace {
+
+TEST_F(ServerTest, MalformedPeersAreClosedAndNobodyElse) {
+  auto bystander = Connect();
+  auto wrong_version = HelloFrame();
+  wrong_version[2] = std::byte{9};
+  auto flipped_body = HelloFrame();
+  flipped_body.back() ^= std::byte{1};
+  const std::vector<std::byte> ping = FrameOf(FrameType::kPing, {});
+  const std::vector<std::byte> noise(100, std::byte{0x5A});
+  const std::vector<std::pair<std::string, std::vector<std::byte>>> peers{
+      {"noise", noise},
+      {"wrong version", wrong_version},
+      {"flipped body", flipped_body},
+      {"no HELLO", ping},
+      {"a body beyond the limit before HELLO",
+       FrameOf(FrameType::kHello, std::vector<std::byte>(5000))},
+      {"a payload before HELLO", FrameOf(FrameType::kHello, {}, 1 << 20)},
+      {"an empty HELLO", FrameOf(FrameType::kHello, {})},
+      {"two HELLOs", Joined(HelloFrame(), HelloFrame())},
+      {"noise behind HELLO", Joined(HelloFrame(), noise)},
+      {"a malformed body", Joined(HelloFrame(), FrameOf(FrameType::kBatchRead, noise))},
+      {"a payload on PING", Joined(HelloFrame(), FrameOf(FrameType::kPing, {}, 100))},
+      {"a huge payload", Joined(HelloFrame(), FrameOf(FrameType::kPutData, {}, 1U << 30))},
+      {"PUT_DATA without PUT_BEGIN",
+       Joined(HelloFrame(), FrameOf(FrameType::kPutData, net::PutData{id_, 0}.Encode(), 10))},
+      {"PUT_SEAL without PUT_BEGIN",
+       Joined(HelloFrame(), FrameOf(FrameType::kPutSeal, net::PutSeal{id_, 0}.Encode()))},
+  };
+  for (const auto& [name, bytes] : peers) {
+    SCOPED_TRACE(name);
+    RawPeer peer(daemon_.address());
+    peer.Write(bytes);
+    EXPECT_TRUE(peer.IsClosedWithin(4s));
+    EXPECT_TRUE(bystander->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+  }
+  ExpectServing();
+}
+
+TEST_F(ServerTest, RandomBytesAndRandomCutsLeaveItServing) {
+  std::mt19937 random(test::Seed());
+  const auto batch = [&] {
+    net::BatchRead read;
+    read.entries.assign(random() % 20 + 1, {static_cast<std::uint32_t>(random() % 3), 0, 100, 0});
+    return read.Encode();
+  };
+  for (int round = 0; round < 150; ++round) {
+    auto bytes = HelloFrame();
+    bytes = Joined(bytes, FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode()));
+    bytes = Joined(bytes, FrameOf(FrameType::kBatchRead, batch()));
+    bytes = Joined(bytes, FrameOf(FrameType::kPutBegin, net::PutBegin{id_, 5000}.Encode()));
+    bytes = Joined(bytes, FrameOf(FrameType::kPutData, net::PutData{id_, 0}.Encode(), 5000));
+    switch (random() % 3) {
+      case 0:  // One flipped bit.
+        bytes[random() % bytes.size()] ^= static_cast<std::byte>(1U << (random() % 8));
+        break;
+      case 1:  // A frame cut short, and silence or the end behind it.
+        bytes.resize(random() % bytes.size());
+        break;
+      default:  // Nonsense from some byte on.
+        for (std::size_t i = random() % bytes.size(); i < bytes.size(); ++i)
+          bytes[i] = static_cast<std::byte>(random());
+    }
+    RawPeer peer(daemon_.address());
+    peer.Write(bytes);
+  }
+  ExpectServing();
+}
+
+TEST_F(ServerTest, SilentAndHalfDeadPeersCostNobodyAnything) {
+  const Daemon impatient({.greeting_timeout = 500ms});
+  std::vector<std::unique_ptr<RawPeer>> peers;
+  for (int i = 0; i < 100; ++i) {
+    peers.push_back(std::make_unique<RawPeer>(impatient.address()));
+    auto bytes = HelloFrame();
+    if (i % 2 == 0) bytes.resize(bytes.size() / 2);
+    if (i % 4 != 0) peers.back()->Write(bytes);
+  }
+  // The time is short for us as well, on a busy machine.
+  const auto is_served = [&] {
+    return static_cast<bool>(Channel::Connect(impatient.address(), Soon()));
+  };
+  EXPECT_TRUE(test::Eventually(is_served));
+  EXPECT_TRUE(peers[0]->IsClosedWithin(60s));
+  EXPECT_TRUE(peers[2]->IsClosedWithin(60s));
+  EXPECT_TRUE(test::Eventually(is_served));
+}
+
+TEST_F(ServerTest, ClientsThatTakeNothingOffDoNotStopOthers) {
+  auto channel = Connect();
+  const std::string data(8 << 20, 'd');
+  ASSERT_TRUE(Put(*channel, id_, data));
+  // More of them than the bound of a thread's memory holds windows for.
+  std::vector<std::unique_ptr<RawPeer>> greedy;
+  net::BatchRead batch;
+  batch.entries.assign(200, {0, 0, 8 << 20, 0});
+  for (int i = 0; i < 40; ++i) {
+    greedy.push_back(std::make_unique<RawPeer>(daemon_.address()));
+    auto bytes =
+        Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode()));
+    for (int j = 0; j < 4; ++j)
+      bytes = Joined(bytes, FrameOf(FrameType::kBatchRead, batch.Encode()));
+    greedy.back()->Write(bytes);
+  }
+  std::this_thread::sleep_for(300ms);
+
+  for (int i = 0; i < 4; ++i) {
+    auto other = Connect();  // In turn on both threads.
+    const auto read = Read(*other, {id_}, {{0, 0, 8 << 20, 0}});
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(read.value().entries[0], data);
+  }
+}
+
+// Method: many times the memory there is is asked for by clients that take nothing; the buffers of
+// this process are counted meanwhile.
+TEST_F(ServerTest, BytesInFlightStayWithinTheirBound) {
+  constexpr std::uint64_t kHeldMax = 8 << 20;
+  constexpr std::uint64_t kRunMax = 1 << 20;
+  constexpr int kClients = 24;
+  Daemon daemon({.core_count = 1, .held_bytes_max = kHeldMax, .mapped_count_max = 0});
+  ASSERT_TRUE(Put(*ConnectTo(daemon), id_, std::string(8 << 20, 'd')));
+  ASSERT_TRUE(test::Eventually([] { return GetMemoryUse().used_bytes == 0; }));
+  net::BatchRead batch;
+  batch.entries.assign(200, {0, 0, 8 << 20, 0});
+  std::vector<std::unique_ptr<RawPeer>> greedy;
+  std::uint64_t most = 0;
+  const auto look = [&] { most = std::max<std::uint64_t>(most, GetMemoryUse().used_bytes); };
+  for (int i = 0; i < kClients; ++i) {
+    greedy.push_back(std::make_unique<RawPeer>(daemon.address()));
+    greedy.back()->Write(
+        Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode())));
+    for (int j = 0; j < 4; ++j)
+      greedy.back()->Write(FrameOf(FrameType::kBatchRead, batch.Encode()));
+    look();
+  }
+  for (const auto& peer : greedy) {
+    EXPECT_TRUE(peer->Gets(100'000));  // Everybody gets something.
+    look();
+  }
+
+  EXPECT_GT(most, 0U);
+  EXPECT_LE(most, kHeldMax + kClients * kRunMax);
+  greedy.clear();
+  EXPECT_TRUE(test::Eventually([] { return GetMemoryUse().used_bytes == 0; }));
+}
+
+TEST_F(ServerTest, AClientThatAsksOnAndTakesNoAnswersIsCutOff) {
+  RawPeer peer(daemon_.address());
+  peer.Write(HelloFrame());
+  std::vector<std::byte> pings;
+  for (int i = 0; i < 10'000; ++i) pings = Joined(std::move(pings), FrameOf(FrameType::kPing, {}));
+  // 10 MB of answers fill the socket's buffers, then the daemon's bound.
+  for (int i = 0; i < 100; ++i) peer.Write(pings);
+  ExpectServing();
+  EXPECT_TRUE(peer.IsClosedWithin(60s));
+}
+
+TEST_F(ServerTest, TooManyBatchesAtOnceAreBusyAndTheOthersAreServed) {
+  ASSERT_TRUE(Put(*Connect(), id_, std::string(8 << 20, 'd')));
+  // Replies to many requests at once come in any order: no Channel, which leads one dialogue.
+  auto endpoint = net::ConnectTcp(daemon_.address(), Soon()).value();
+  endpoint->SetLimits({});
+  std::uint64_t request = 0;
+  const auto send = [&](FrameType type, std::span<const std::byte> body) {
+    net::FrameHeader header;
+    header.type = type;
+    header.request_id = ++request;
+    ASSERT_TRUE(endpoint->Send(header, body, {}));
+  };
+  const auto hello = HelloFrame();
+  send(FrameType::kHello, std::span(hello).subspan(net::FrameHeader::kEncodedSizeBytes));
+  send(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode());
+  net::BatchRead batch;
+  batch.entries.assign(10, {0, 0, 8 << 20, 0});
+  for (int i = 0; i < 12; ++i) send(FrameType::kBatchRead, batch.Encode());
+
+  std::map<FrameType, int> replies;
+  std::vector<std::byte> payload(8 << 20);
+  for (int ended = 0; ended < 12;) {
+    const auto event = net::NextEvent(*endpoint, Soon(), "replies");
+    ASSERT_TRUE(event) << event.error().message;
+    if (event.value() != net::Endpoint::Event::kFrame) continue;
+    const FrameType type = endpoint->header().type;
+    ++replies[type];
+    if (type == FrameType::kBusy) {
+      EXPECT_GT(net::Busy::Decode(endpoint->body()).value().retry_after_ms, 0U);
+    }
+    ended += type == FrameType::kBusy || type == net::ReplyTo(FrameType::kBatchRead);
+    if (const std::uint32_t size = endpoint->header().payload_size_bytes; size > 0) {
+      const auto place = std::span(payload).first(size);
+      ASSERT_TRUE(endpoint->ReceivePayload({&place, 1}));
+    }
+  }
+  EXPECT_EQ(replies[net::ReplyTo(FrameType::kBatchRead)],
+            static_cast<int>(Connection::kBatchCountMax));
+  EXPECT_EQ(replies[FrameType::kBusy], 12 - static_cast<int>(Connection::kBatchCountMax));
+}
+
+TEST_F(ServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {
+  Daemon small({.connection_count_max = 2});
+  auto first = Channel::Connect(small.address(), Soon()).value();
+  auto second = Channel::Connect(small.address(), Soon()).value();
+  Channel::RetryAfter retry_after;
+  const auto third = Channel::Connect(small.address(), Soon(), {}, &retry_after);
+  ASSERT_FALSE(third);
+  EXPECT_EQ(third.error().code, ErrorCode::kUnavailable) << third.error().message;
+  EXPECT_NE(third.error().message.find("is busy"), std::string::npos) << third.error().message;
+  EXPECT_EQ(retry_after, 1000ms);
+  first.reset();
+  EXPECT_TRUE(test::Eventually(
+      [&] { return static_cast<bool>(Channel::Connect(small.address(), Soon())); }));
+}
+
+}  // namespace
+}  // namespace ffrecord::server

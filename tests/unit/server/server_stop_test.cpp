@@ -1,0 +1,120 @@
+// Goal: a daemon starts or says why not, and stops without losing what it has taken.
+// Method: daemons in this process, stopped while clients read, or take nothing off.
+
+#include "server/service/server.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "server_peers.h"
+
+namespace ffrecord::server {
+namespace {
+
+// What the admin port answers to GET: "200", "503".
+std::string HttpStatus(const net::Address& address, const std::string& path) {
+  const auto socket = net::ConnectTcp(address, Soon()).value();
+  const std::string request =
+      "GET " + path + " HTTP/1.1\r\nHost: " + address.ToString() + "\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(::send(socket->fd(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  for (std::array<char, 256> some; answer.size() < 12;) {
+    pollfd waited{socket->fd(), POLLIN, 0};
+    if (::poll(&waited, 1, 60'000) <= 0) return "none";
+    const ssize_t got = ::recv(socket->fd(), some.data(), some.size(), 0);
+    if (got <= 0) return "none";
+    answer.append(some.data(), static_cast<std::size_t>(got));
+  }
+  return answer.substr(9, 3);
+}
+
+TEST_F(ServerTest, StoppingFinishesWhatWasTakenAndSaysGoodbye) {
+  auto idle = Connect();
+  auto channel = Connect();
+  const std::string data(4 << 20, 'd');
+  ASSERT_TRUE(Put(*channel, id_, data));
+  Result<BatchResult> read = Error{ErrorCode::kIo, ""};
+  std::atomic<bool> begun = false;
+  std::thread reader([&] {
+    read = Read(*channel, {id_}, std::vector<net::BatchEntry>(12, {0, 0, 4 << 20, 0}), &begun);
+  });
+  EXPECT_TRUE(test::Eventually([&] { return begun.load(); }));
+
+  const bool drained = daemon_.Stop(60s);
+
+  reader.join();
+  EXPECT_TRUE(drained);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read.value().done.ok_count, 12U);
+  EXPECT_FALSE(idle->Alive());
+}
+
+TEST_F(ServerTest, WhileItDrainsItIsAliveAndNotReady) {
+  Daemon daemon({.admin = net::Address{"127.0.0.1", 0}});
+  const net::Address admin = daemon.server().admin_address().value();
+  ASSERT_TRUE(Put(*ConnectTo(daemon), id_, std::string(8 << 20, 'd')));
+  net::BatchRead batch;
+  batch.entries.assign(100, {0, 0, 8 << 20, 0});
+  auto stuck = std::make_unique<RawPeer>(daemon.address());
+  stuck->Write(Joined(
+      Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode())),
+      FrameOf(FrameType::kBatchRead, batch.Encode())));
+  ASSERT_TRUE(stuck->Gets(4096));  // The batch has begun.
+  EXPECT_EQ(HttpStatus(admin, "/readyz"), "200");
+  bool is_drained = false;
+  std::thread stopper([&] { is_drained = daemon.Stop(60s); });
+
+  EXPECT_TRUE(test::Eventually([&] { return HttpStatus(admin, "/readyz") == "503"; }));
+
+  EXPECT_EQ(HttpStatus(admin, "/healthz"), "200");
+  stuck.reset();
+  stopper.join();
+  EXPECT_TRUE(is_drained);
+}
+
+TEST_F(ServerTest, StoppingDoesNotWaitForAClientThatTakesNothing) {
+  auto channel = Connect();
+  ASSERT_TRUE(Put(*channel, id_, std::string(8 << 20, 'd')));
+  net::BatchRead batch;
+  batch.entries.assign(100, {0, 0, 8 << 20, 0});
+  RawPeer stuck(daemon_.address());
+  stuck.Write(Joined(
+      Joined(HelloFrame(), FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode())),
+      FrameOf(FrameType::kBatchRead, batch.Encode())));
+  ASSERT_TRUE(stuck.Gets(4096));  // More than its greeting: the batch has begun.
+  const auto started = std::chrono::steady_clock::now();
+
+  EXPECT_FALSE(daemon_.Stop(500ms));
+
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
+}
+
+TEST(ServerStartTest, RefusesWithWordsThatHelp) {
+  const Daemon daemon;
+  const test::TempFolder folder;
+  const auto start = [&](const std::filesystem::path& data, const net::Address& listen) {
+    Server::Options options;
+    options.data = data;
+    options.listen = listen;
+    const auto server = Server::Start(options);
+    return server ? Error{ErrorCode::kOk, ""} : server.error();
+  };
+  const net::Address any{"127.0.0.1", 0};
+  test::WriteFile(folder / "file", "");
+
+  const Error in_use = start(folder / "data", daemon.address());
+  EXPECT_EQ(in_use.code, ErrorCode::kConflict);
+  EXPECT_NE(in_use.message.find(daemon.address().ToString()), std::string::npos) << in_use.message;
+  const Error locked = start(daemon.data(), any);
+  EXPECT_EQ(locked.code, ErrorCode::kConflict);
+  EXPECT_NE(locked.message.find("another ffrecordd uses"), std::string::npos) << locked.message;
+  EXPECT_NE(start(folder / "file", any).code, ErrorCode::kOk);
+  EXPECT_EQ(start(folder / "no" / "parent", any).code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace ffrecord::server
