@@ -71,6 +71,7 @@ Server::Options OptionsOf(const Settings& settings) {
   options.core_count = settings.cores;
   options.connection_count_max = settings.connections;
   options.held_bytes_max = std::uint64_t{settings.inflight_mib} << 20;
+  options.read_ahead_bytes_max = std::uint64_t{settings.read_ahead_mib} << 20;
   options.transport = TransportOf(settings.transport);
   options.token_keys = settings.token_keys;
   options.tls = {settings.tls_cert, settings.tls_key, settings.tls_ca};

@@ -82,7 +82,8 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   if (resolved.manifest.files.empty())
     return Error{ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
   auto files = std::make_shared<const RemoteFiles>(session, std::move(resolved.manifest),
-                                                   location.ToString(), session_options);
+                                                   location.ToString(), session_options,
+                                                   PublishedName{location.name, resolved.revision});
   return OpenRecords(std::move(files), reader_options);
 }
 

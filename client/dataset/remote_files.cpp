@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "client/dataset/announced_plan.h"
 #include "client/runtime/slab_pool.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
@@ -20,6 +21,9 @@ using net::FrameType;
 
 // Keeps places within the slab that an entry can address; a larger call takes several batches.
 constexpr std::uint64_t kBatchBytesMax = std::uint64_t{1} << 30;
+
+// A hint is not worth waiting for longer than reading ahead can win back.
+constexpr auto kAnnounceTimeout = std::chrono::milliseconds(2000);
 
 // The number by which the daemon knows the slab on this connection. Sends it if it must, without
 // waiting; `requests` are then to be received.
@@ -300,8 +304,13 @@ Result<void> RemoteFiles::Batch::TakeDone(Channel& channel, std::span<const Part
 // --- The files -----------------------------------------------------------------------------------
 
 RemoteFiles::RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest,
-                         std::string location, const SessionOptions& options)
-    : session_(std::move(session)), manifest_(std::move(manifest)), options_(options), number_([] {
+                         std::string location, const SessionOptions& options,
+                         PublishedName published)
+    : session_(std::move(session)),
+      manifest_(std::move(manifest)),
+      options_(options),
+      published_(std::move(published)),
+      number_([] {
         static std::atomic<std::uint64_t> next{1};
         return next.fetch_add(1, std::memory_order_relaxed);
       }()) {
@@ -354,6 +363,13 @@ Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& a
   const auto read = session_->Run(attempt, deadline, /*patient=*/true);
   if (!read) batch.FailAll(read.error().code);
   return {};
+}
+
+Result<std::unique_ptr<Announcement>> RemoteFiles::Announce(const EpochPlan& plan) const {
+  if (published_.name.empty()) return std::unique_ptr<Announcement>();
+  const auto wait = std::min(options_.timeout, kAnnounceTimeout);
+  return AnnouncePlan(*session_, published_.name, published_.revision, plan,
+                      net::Clock::now() + wait);
 }
 
 Result<RangeReader::IndexBytes> RemoteFiles::MapIndex(std::uint32_t file,

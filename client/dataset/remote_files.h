@@ -15,6 +15,12 @@
 
 namespace ffrecord::client {
 
+// What files are published as; only of such can reads be announced.
+struct PublishedName {
+  std::string name;
+  std::uint64_t revision = 0;
+};
+
 // The files of one manifest, read from the daemon that serves them: one BATCH_READ for a call, its
 // bytes received where they are wanted, or, over shared memory, read there by the daemon itself.
 //
@@ -26,7 +32,7 @@ class RemoteFiles final : public RangeReader {
  public:
   // `location` is for the names of the files. Holds the session.
   RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest, std::string location,
-              const SessionOptions& options);
+              const SessionOptions& options, PublishedName published = {});
   ~RemoteFiles() override;
 
   std::size_t file_count() const noexcept override { return manifest_.files.size(); }
@@ -42,6 +48,7 @@ class RemoteFiles final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override;
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const override;
+  Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& plan) const override;
 
  private:
   class Batch;
@@ -50,6 +57,7 @@ class RemoteFiles final : public RangeReader {
   const std::shared_ptr<Session> session_;
   const DatasetManifest manifest_;
   const SessionOptions options_;
+  const PublishedName published_;
   const std::uint64_t number_;               // Of this set of files, in Channel::bound.
   std::vector<std::string> names_;           // Of the files, for messages.
   std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.

@@ -246,6 +246,12 @@ Result<PooledBuffer> Session::TakeMemory(std::uint64_t size_bytes) const {
                                                    : BufferPool::Process().Take(size_bytes);
 }
 
+Result<std::unique_ptr<Channel>> Session::ConnectApart(Deadline deadline) const {
+  Link link;
+  RetryAfter busy;
+  return Connect(deadline, link, busy);
+}
+
 Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& busy) {
   Pool& pool = pool_.Get();
   {

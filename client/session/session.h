@@ -116,6 +116,10 @@ class Session {
   // Memory for what is to be read from this daemon: such that it can write there itself, if it can.
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const;
 
+  // A connection for the caller alone, beside those that calls share. Fails as they do, without
+  // trying again.
+  Result<std::unique_ptr<net::Channel>> ConnectApart(net::Deadline deadline) const;
+
   // The best of a few round trips.
   Result<std::chrono::microseconds> Ping(net::Deadline deadline);
 

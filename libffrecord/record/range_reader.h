@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <ffrecord/epoch_plan.h>
 #include <ffrecord/record_reader.h>
 #include <ffrecord/result.h>
 
@@ -82,6 +83,11 @@ class RangeReader {
 
   // Whether a file has another size now than when it was opened: what fails may not be damaged.
   virtual bool HasChanged() const { return false; }
+
+  // As RecordReader::Announce.
+  virtual Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& /*plan*/) const {
+    return std::unique_ptr<Announcement>();
+  }
 
   // How what is not in memory is read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }

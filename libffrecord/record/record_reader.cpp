@@ -105,6 +105,10 @@ const Schema& RecordReader::schema() const noexcept { return *impl_->schema; }
 std::size_t RecordReader::file_count() const noexcept { return impl_->indexes.size(); }
 std::array<std::byte, 16> RecordReader::fingerprint() const noexcept { return impl_->fingerprint; }
 
+Result<std::unique_ptr<Announcement>> RecordReader::Announce(const EpochPlan& plan) const {
+  return impl_->source->Announce(plan);
+}
+
 RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
   FFR_ASSERT(file_index < impl_->indexes.size());
   const FileIndex& index = *impl_->indexes[file_index];

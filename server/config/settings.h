@@ -20,6 +20,7 @@ struct Settings {
   std::string transport = "auto";
   std::uint32_t connections = 10'000;  // BUSY beyond.
   std::uint32_t inflight_mib = 64;     // Read and not yet sent, for each core.
+  std::uint32_t read_ahead_mib = 256;  // Read ahead of plans and not yet asked for; 0: nothing is.
   std::uint32_t upload_grace_s = 600;  // After which a silent upload is collected.
   std::filesystem::path token_keys;    // Empty: everybody may do everything.
   // TLS: the daemon's certificate and its key; whom clients' certificates must come from.

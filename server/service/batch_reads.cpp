@@ -145,7 +145,22 @@ bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& wh
   return true;
 }
 
+// Also over shared memory, where it is not looked at for any other reason.
+void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole) {
+  if (!read_ahead_.has_plans()) return;
+  const ReadRun& planned = batch.plan.runs[run];
+  const bool is_in_memory = batch.slab ? disk_.FindInMemory(planned, whole).has_value()
+                                       : batch.runs[run].state == RunState::kLanded;
+  wanted_.push_back({planned.extent.get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
+}
+
 bool BatchReads::Start() {
+  const bool is_starved = StartRuns();
+  if (!wanted_.empty()) read_ahead_.Take(std::exchange(wanted_, {}));
+  return is_starved;
+}
+
+bool BatchReads::StartRuns() {
   std::uint64_t resident_bytes = 0;
   const Extent* whole = nullptr;
   for (auto& [number, batch] : batches_) {
@@ -165,7 +180,9 @@ bool BatchReads::Start() {
         return !is_window_full;
       }
       if (batch.stalled) batch.stalled_time += now - *std::exchange(batch.stalled, std::nullopt);
-      if (LandResident(batch, batch.next_run, whole)) {
+      const bool is_resident = LandResident(batch, batch.next_run, whole);
+      NoteWanted(batch, batch.next_run, whole);
+      if (is_resident) {
         batch.ended = now;
         resident_bytes += run.size_bytes;
         if (resident_bytes < kResidentStepBytes) continue;

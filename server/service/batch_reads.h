@@ -18,6 +18,7 @@
 #include "server/service/disk_reader.h"
 #include "server/service/metrics.h"
 #include "server/service/outgoing_payload.h"
+#include "server/service/read_ahead.h"
 
 namespace ffrecord::server {
 
@@ -32,8 +33,9 @@ class BatchReads {
   using Clock = std::chrono::steady_clock;
 
   // `metrics` outlives this, and the payload that it has sent.
-  BatchReads(DiskReader& disk, std::uint64_t connection, WorkerMetrics& metrics)
-      : disk_(disk), connection_(connection), metrics_(metrics) {}
+  BatchReads(DiskReader& disk, ReadAhead& read_ahead, std::uint64_t connection,
+             WorkerMetrics& metrics)
+      : disk_(disk), read_ahead_(read_ahead), connection_(connection), metrics_(metrics) {}
   ~BatchReads();
   BatchReads(const BatchReads&) = delete;
   BatchReads& operator=(const BatchReads&) = delete;
@@ -97,13 +99,18 @@ class BatchReads {
   void Release(std::uint32_t size_bytes);
   OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
 
+  bool StartRuns();
+  void NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole);
+
   DiskReader& disk_;
+  ReadAhead& read_ahead_;
   const std::uint64_t connection_;
   WorkerMetrics& metrics_;
   std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;
   bool has_landed_ = false;
+  std::vector<ReadAhead::Wanted> wanted_;  // In one Start(), while there are plans.
   // Of this connection; shared with the buffers on their way out, which may outlive it here.
   std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);
 };

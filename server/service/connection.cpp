@@ -35,7 +35,7 @@ Connection::Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::
     : host_(host),
       id_(id),
       endpoint_(std::move(endpoint)),
-      reads_(host.disk, id, host.metrics),
+      reads_(host.disk, host.read_ahead, id, host.metrics),
       progress_(Clock::now()) {}
 
 // --- Turns ---------------------------------------------------------------------------------------
@@ -158,6 +158,10 @@ Result<void> Connection::TakeFrame() {
       return TakeBatchRead(header);
     case FrameType::kCancel:
       return TakeCancel();
+    case FrameType::kPlanSet:
+      return TakePlanSet(header);
+    case FrameType::kPlanCancel:
+      return TakePlanCancel();
     case FrameType::kPutBegin:
       return TakePutBegin(header);
     case FrameType::kPutData:
@@ -211,7 +215,9 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   reply.body_size_bytes_max = limits.body_size_bytes_max;
   reply.payload_size_bytes_max = limits.payload_size_bytes_max;
   const std::uint64_t own =
-      net::kCapabilityCancel | (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone);
+      net::kCapabilityCancel |
+      (host_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
+      (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone);
   reply.capabilities = hello.capabilities & own;
   reply.epoch = host_.epoch;
   reply.batch_entry_count_max = net::kBatchEntryCountMax;
@@ -279,6 +285,26 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
 
 Result<void> Connection::TakeCancel() {
   reads_.Cancel(FFR_TRY(net::Cancel::Decode(endpoint_->body())).request_id);
+  return {};
+}
+
+Result<void> Connection::TakePlanSet(const FrameHeader& header) {
+  auto plan = net::PlanSet::Decode(endpoint_->body());
+  if (!plan) return Refuse(header, std::move(plan).error());
+  if (auto allowed = Allow(Right::kRead, plan.value().name); !allowed)
+    return SendError(header.request_id, allowed.error());
+  return AddJob(header, [plans = plans_, &host = host_, announced = plan.value()]() -> Reply {
+    auto records = host.planned.Get(announced.name, announced.revision);
+    if (!records) return ErrorReplyOf(records.error());
+    auto begun = host.read_ahead.Begin(std::move(records).value(), announced);
+    if (!begun) return ErrorReplyOf(begun.error());
+    auto kept = plans->Keep(announced.plan_id, std::move(begun).value());
+    return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
+  });
+}
+
+Result<void> Connection::TakePlanCancel() {
+  plans_->Drop(FFR_TRY(net::PlanCancel::Decode(endpoint_->body())).plan_id);
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include "server/service/job_pool.h"
 #include "server/service/metrics.h"
 #include "server/service/outgoing_payload.h"
+#include "server/service/plans.h"
 #include "server/service/tokens.h"
 
 namespace ffrecord::server {
@@ -56,6 +57,8 @@ class Connection {
     Catalog& catalog;
     ExtentStore& extents;
     DiskReader& disk;
+    ReadAhead& read_ahead;
+    PlannedDatasets& planned;
     JobPool& jobs;
     std::uint64_t epoch;
     WorkerMetrics& metrics;
@@ -131,6 +134,8 @@ class Connection {
   Result<void> TakeSlabRegister(const net::FrameHeader& header);
   Result<void> TakeBatchRead(const net::FrameHeader& header);
   Result<void> TakeCancel();
+  Result<void> TakePlanSet(const net::FrameHeader& header);
+  Result<void> TakePlanCancel();
   Result<void> TakeExtentBind(const net::FrameHeader& header);
   Result<void> TakePutBegin(const net::FrameHeader& header);
   Result<void> TakePutData(const net::FrameHeader& header);
@@ -160,6 +165,7 @@ class Connection {
   std::vector<ExtentPtr> table_;
   // By number - 1. What is being read into a slab keeps it mapped beyond its place here.
   std::array<std::shared_ptr<const net::RemoteSlab>, net::kSlabCountMax> slabs_;
+  std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.
   std::shared_ptr<OpenPut> put_;
   std::optional<Incoming> incoming_;
   std::deque<Job> jobs_;  // The first one runs.

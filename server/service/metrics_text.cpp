@@ -24,6 +24,8 @@ constexpr std::array kRequestTypes{
     std::pair{net::FrameType::kExtentBind, "extent_bind"},
     std::pair{net::FrameType::kBatchRead, "batch_read"},
     std::pair{net::FrameType::kCancel, "cancel"},
+    std::pair{net::FrameType::kPlanSet, "plan_set"},
+    std::pair{net::FrameType::kPlanCancel, "plan_cancel"},
     std::pair{net::FrameType::kPutBegin, "put_begin"},
     std::pair{net::FrameType::kPutData, "put_data"},
     std::pair{net::FrameType::kPutSeal, "put_seal"},
@@ -197,6 +199,26 @@ void WriteQueues(const MetricsView& view, Writer& out) {
   out.Gauge("ffrecord_inflight_bytes_max", "Above which no more is read.", view.held_bytes_max);
 }
 
+void WriteReadAhead(const MetricsView& view, Writer& out) {
+  if (view.read_ahead == nullptr) return;
+  const ReadAhead::Metrics& found = *view.read_ahead;
+  out.Gauge("ffrecord_read_ahead_plans", "Announced orders that are followed now.",
+            found.plans.value());
+  out.Gauge("ffrecord_read_ahead_held_bytes", "Read ahead and not yet asked for.",
+            found.held_bytes.value());
+  out.Gauge("ffrecord_read_ahead_held_bytes_max", "Above which no more is read ahead.",
+            view.read_ahead_bytes_max);
+  out.Count("ffrecord_read_ahead_bytes_total", "Bytes of records that were read ahead.",
+            found.read_bytes.value());
+  out.Family("ffrecord_read_ahead_outcome_bytes_total", "counter",
+             "What became of bytes that were announced: in memory when they were asked for, asked "
+             "for before they were, dropped by the kernel before they were, never asked for.");
+  out.Value("outcome", "hit", found.hit_bytes.value());
+  out.Value("outcome", "late", found.late_bytes.value());
+  out.Value("outcome", "lost", found.lost_bytes.value());
+  out.Value("outcome", "unused", found.unused_bytes.value());
+}
+
 void WriteTimes(Writer& out) {
   out.Family("ffrecord_stage_seconds", "histogram", "Where the time of a request goes.");
   const auto stage = [&](const char* request, const char* name, auto of) {
@@ -231,6 +253,7 @@ std::string MetricsText(const MetricsView& view) {
   WriteConnections(view, out);
   WriteRequests(out);
   WriteQueues(view, out);
+  WriteReadAhead(view, out);
   WriteTimes(out);
   return std::move(out).text();
 }

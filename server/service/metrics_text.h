@@ -10,6 +10,7 @@
 
 #include "server/service/catalog.h"
 #include "server/service/metrics.h"
+#include "server/service/read_ahead.h"
 #include "server/storage/write_health.h"
 
 namespace ffrecord::server {
@@ -37,6 +38,8 @@ struct MetricsView {
   std::uint64_t disk_free_bytes = 0;
   std::uint64_t disk_size_bytes = 0;
   std::span<const std::unique_ptr<WorkerMetrics>> workers;
+  const ReadAhead::Metrics* read_ahead = nullptr;  // Null while it starts.
+  std::uint64_t read_ahead_bytes_max = 0;
 };
 
 // In the text format of Prometheus, version 0.0.4. Times are in seconds, sizes in bytes.

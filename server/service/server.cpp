@@ -30,6 +30,7 @@
 #include "server/service/job_pool.h"
 #include "server/service/metrics.h"
 #include "server/service/metrics_text.h"
+#include "server/service/read_ahead.h"
 #include "server/service/tokens.h"
 #include "server/service/worker.h"
 
@@ -132,6 +133,9 @@ struct Server::Impl {
   std::unique_ptr<ExtentStore> extents;
   std::unique_ptr<Catalog> catalog;
   std::unique_ptr<Scrubber> scrubber;
+  ReadAhead::Metrics read_ahead_metrics;
+  std::unique_ptr<ReadAhead> read_ahead;
+  std::unique_ptr<PlannedDatasets> planned;
   std::string engine_name;
   // What is above is there, and stays, once this is not kStarting: the admin server's word.
   enum class State : std::uint8_t { kStarting, kReady, kDraining };
@@ -211,6 +215,8 @@ MetricsView Server::Impl::View() const {
   // Prefixes are names, or nearly so.
   if (!token_keys || !options.admin_token_file.empty()) view.quotas = catalog->Usages();
   view.workers = metrics;
+  view.read_ahead = &read_ahead_metrics;
+  view.read_ahead_bytes_max = options.read_ahead_bytes_max;
   return view;
 }
 
@@ -245,6 +251,9 @@ Result<void> Server::Impl::Open() {
 
 Result<void> Server::Impl::StartWorkers() {
   jobs = std::make_unique<JobPool>(kJobThreads);
+  read_ahead =
+      std::make_unique<ReadAhead>(*extents, options.read_ahead_bytes_max, read_ahead_metrics);
+  planned = std::make_unique<PlannedDatasets>(*catalog, *extents);
   const std::uint32_t count = options.core_count > 0
                                   ? options.core_count
                                   : std::max(std::thread::hardware_concurrency(), 1U);
@@ -257,6 +266,8 @@ Result<void> Server::Impl::StartWorkers() {
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Surroundings around{.catalog = *catalog,
                                       .extents = *extents,
+                                      .read_ahead = *read_ahead,
+                                      .planned = *planned,
                                       .jobs = *jobs,
                                       .epoch = epoch,
                                       .metrics = *metrics[i],

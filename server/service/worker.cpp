@@ -53,6 +53,8 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
       host_{surroundings.catalog,
             surroundings.extents,
             disk_,
+            surroundings.read_ahead,
+            surroundings.planned,
             surroundings.jobs,
             surroundings.epoch,
             surroundings.metrics,

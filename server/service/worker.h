@@ -30,6 +30,8 @@ class Worker {
   struct Surroundings {  // Outlive the worker.
     Catalog& catalog;
     ExtentStore& extents;
+    ReadAhead& read_ahead;
+    PlannedDatasets& planned;
     JobPool& jobs;
     std::uint64_t epoch;
     WorkerMetrics& metrics;  // This worker's.

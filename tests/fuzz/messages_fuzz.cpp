@@ -14,6 +14,7 @@
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/protocol/plan_messages.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 
@@ -62,7 +63,8 @@ constexpr void (*kTries[])(Body) = {
     Try<net::RevisionReply>,   Try<net::Delete>,        Try<net::List>,
     Try<net::ListReply>,       Try<ffrecord::Schema>,   TryDatasetManifest,
     TryPartManifest,           TryRootManifest,         TryValues,
-    Try<net::RdmaConnect>,     Try<net::CheckRoom>,
+    Try<net::RdmaConnect>,     Try<net::CheckRoom>,     Try<net::PlanSet>,
+    Try<net::PlanCancel>,
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ffrecord/batch.h>
+#include <ffrecord/epoch_plan.h>
 #include <ffrecord/export.h>
 #include <ffrecord/metadata.h>
 #include <ffrecord/result.h>
@@ -113,6 +114,16 @@ class FFR_EXPORT RecordReader {
   // Fails as a whole with kOutOfRange if an index is out of range.
   Result<void> ReadSizes(std::span<const std::uint64_t> indices,
                          std::span<std::int64_t> sizes_bytes) const;
+
+  // Tells the daemon that serves the files what is going to be read, so that it reads ahead until
+  // the Announcement ends. Only a hint: reads give the same bytes with and without it, and what was
+  // announced need not be read. Null if there is nobody to tell: for local files, and where the
+  // daemon does not want to know.
+  //
+  // Fails with kInvalidArgument if the plan is not one of an epoch of these records, with kConflict
+  // or kNotFound if the dataset was published anew or removed meanwhile, and as a daemon's calls
+  // do.
+  Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& plan) const;
 
   IoReport io_report() const noexcept;
 

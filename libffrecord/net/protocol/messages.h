@@ -24,6 +24,7 @@ enum Capability : std::uint64_t {
   // The daemon also listens on the local socket LocalSocketName(epoch); there it takes slabs.
   kCapabilitySlabs = 1,
   kCapabilityCancel = 2,  // Takes CANCEL.
+  kCapabilityPlans = 16,  // Takes PLAN_SET, and reads ahead.
 };
 
 // First on every connection, from the client. The only request that is answered before another.

@@ -35,7 +35,7 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
   hello.credential.assign(credential.begin(), credential.end());
-  hello.capabilities = kCapabilitySlabs | kCapabilityCancel;
+  hello.capabilities = kCapabilitySlabs | kCapabilityCancel | kCapabilityPlans;
   auto reply = channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting");
   if (!reply) {
     if (retry_after != nullptr) *retry_after = channel->retry_after();

@@ -15,6 +15,7 @@
 
 #include <ffrecord/client/dataset.h>
 
+#include "client/dataset/announced_plan.h"
 #include "client/dataset/remote_files.h"
 #include "client/session/session.h"
 #include "client/session/upload.h"
@@ -88,6 +89,27 @@ class AccessTest : public testing::TestWithParam<const char*> {
   std::optional<Daemon> daemon_;
   int token_count_ = 0;
 };
+
+TEST_P(AccessTest, OnlyWhoMayReadANameCanAnnounceThatHeWill) {
+  const test::TestFile file({"zero", "first"});
+  ASSERT_EQ(Code(Publish(file.path(), Uri("a/x", kRead | kWrite, ""))), ErrorCode::kOk);
+  const auto announced = [&](const std::string& name, std::uint8_t rights,
+                             const std::string& prefix, std::uint64_t revision) {
+    const auto session = Session::Get(Location::Parse(Uri(name, rights, prefix)).value(), kOptions);
+    const EpochPlan plan{.end = 2};
+    const auto told = AnnouncePlan(*session, name, revision, plan, net::Clock::now() + 20s);
+    return told ? ErrorCode::kOk : told.error().code;
+  };
+  const auto reader = Session::Get(Location::Parse(Uri("a/x", kRead, "")).value(), kOptions);
+  const auto revision = reader->Resolve("a/x", net::Clock::now() + 20s).value().revision;
+
+  EXPECT_EQ(announced("a/x", kRead, "a/", revision), ErrorCode::kOk);
+  EXPECT_EQ(announced("a/x", kWrite | kDelete, "a/", revision), ErrorCode::kDenied);
+  EXPECT_EQ(announced("a/x", kRead, "b/", revision), ErrorCode::kDenied);
+  EXPECT_EQ(announced("b/none", kRead, "a/", revision), ErrorCode::kDenied);
+  EXPECT_EQ(announced("a/none", kRead, "a/", revision), ErrorCode::kNotFound);
+  EXPECT_EQ(announced("a/x", kRead, "a/", revision + 1), ErrorCode::kConflict);
+}
 
 TEST_P(AccessTest, EachRightOnOnesOwnNamesAndNoOther) {
   const test::TestFile file({"zero", std::string(100'000, 'r')});

@@ -12,6 +12,7 @@
 
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/frame.h"
+#include "libffrecord/net/protocol/plan_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "seed.h"
 
@@ -175,6 +176,42 @@ TEST(MessagesTest, Names) {
   Check(List{100, "ckpt/", "ckpt/a-1"}, "640000000500636b70742f0800636b70742f612d31");
   Check(ListReply{true, {{"train", 9, 4096, 2}}},
         "01000000010000000500747261696e090000000000000000100000000000000200000000000000");
+}
+
+TEST(MessagesTest, Plans) {
+  Check(
+      PlanSet{.plan_id = 7,
+              .revision = 9,
+              .seed = 0x1122334455667788,
+              .epoch = 3,
+              .first = 256,
+              .end = 1024,
+              .block = 64,
+              .window = 8,
+              .step_size = 256,
+              .world_size = 4,
+              .rank = 1,
+              .name = "train"},
+      "07000000010000000900000000000000887766554433221103000000000000000001000000000000000400000000"
+      "000040000000080000000001000004000000010000000500747261696e");
+  Check(PlanCancel{7}, "07000000");
+}
+
+TEST(MessagesTest, APlanThatCannotBeFollowedIsRefused) {
+  const PlanSet good{.end = 8, .step_size = 4, .world_size = 2, .rank = 1, .name = "a"};
+  ASSERT_TRUE(PlanSet::Decode(good.Encode()));
+  const auto refused = [&](auto change) {
+    PlanSet bad = good;
+    change(bad);
+    return !PlanSet::Decode(bad.Encode());
+  };
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.plan_id = 0; }));
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.first = 9; }));
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.rank = 2; }));
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.world_size = plan.rank = 0; }));
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.step_size = 1; }));
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.block = 1; }));
+  EXPECT_TRUE(refused([](PlanSet& plan) { plan.name = "../a"; }));
 }
 
 TEST(MessagesTest, CountsAreRefusedBeforeAllocation) {

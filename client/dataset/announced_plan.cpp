@@ -1,0 +1,50 @@
+#include "client/dataset/announced_plan.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "libffrecord/net/protocol/plan_messages.h"
+
+namespace ffrecord::client {
+namespace {
+
+// The connection that has told it. A forked child has it too, and leaves it alone.
+class AnnouncedPlan final : public Announcement {
+ public:
+  explicit AnnouncedPlan(std::unique_ptr<net::Channel> channel) : channel_(std::move(channel)) {}
+  bool alive() override { return ::getpid() == owner_ && channel_->Alive(); }
+
+ private:
+  const pid_t owner_ = ::getpid();
+  const std::unique_ptr<net::Channel> channel_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Announcement>> AnnouncePlan(const Session& session, const std::string& name,
+                                                   std::uint64_t revision, const EpochPlan& plan,
+                                                   net::Deadline deadline) {
+  net::PlanSet set;
+  set.revision = revision;
+  set.seed = plan.seed;
+  set.epoch = plan.epoch;
+  set.first = plan.first;
+  set.end = plan.end;
+  set.block = plan.block;
+  set.window = plan.window;
+  set.step_size = plan.step_size;
+  set.world_size = plan.world_size;
+  set.rank = plan.rank;
+  set.name = name;
+  const auto body = set.Encode();
+  if (!net::PlanSet::Decode(body))
+    return Error{ErrorCode::kInvalidArgument, "a plan that no rank can follow"};
+  auto channel = FFR_TRY(session.ConnectApart(deadline));
+  if ((channel->hello().capabilities & net::kCapabilityPlans) == 0)
+    return std::unique_ptr<Announcement>();
+  FFR_TRY(channel->Call(net::FrameType::kPlanSet, body, {}, deadline, "an answer to a plan"));
+  return std::unique_ptr<Announcement>(new AnnouncedPlan(std::move(channel)));
+}
+
+}  // namespace ffrecord::client

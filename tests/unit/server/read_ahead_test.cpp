@@ -1,0 +1,297 @@
+// Goal: what a plan says is read ahead in its order, within its bound, whoever asks for it, and
+// whatever is asked for instead.
+// Method: a dataset in a store of extents; plans of every shape compared with the permutation and
+// with the file; a ReadAhead that is told of requests in order, out of order, twice and never.
+
+#include "server/service/read_ahead.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+#include <set>
+
+#include "bytes.h"
+#include "daemon.h"
+#include "seed.h"
+#include "server/service/plan_order.h"
+#include "server/service/plans.h"
+#include "temp_folder.h"
+#include "test_file.h"
+
+namespace ffrecord::server {
+namespace {
+
+using test::Eventually;
+
+std::vector<std::uint64_t> AllOf(const net::PlanSet& plan, std::uint64_t count,
+                                 std::uint64_t at_once) {
+  auto order = PlanOrder::Make(plan, count).value();
+  std::vector<std::uint64_t> all;
+  for (std::vector<std::uint64_t> indices; !order.at_end();) {
+    order.Next(at_once, indices);
+    EXPECT_LE(indices.size(), at_once);
+    all.insert(all.end(), indices.begin(), indices.end());
+  }
+  return all;
+}
+
+TEST(PlanOrderTest, RanksReadTogetherWhatThePermutationSaysAndEachItsOwnShare) {
+  constexpr std::uint64_t kCount = 1000;
+  const auto whole = Permutation::Make(5, 3, 0, kCount).value();
+  // The last step is short, and behind the end stands the beginning.
+  constexpr std::uint64_t kFirst = 96, kEnd = 1010, kStep = 64, kWorld = 3;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> expected;
+  for (std::uint64_t begin = kFirst; begin < kEnd; begin += kStep) {
+    const std::uint64_t size = std::min(kStep, kEnd - begin);
+    for (std::uint64_t rank = 0; rank < kWorld; ++rank)
+      for (auto at = rank * size / kWorld; at < (rank + 1) * size / kWorld; ++at)
+        expected[rank].push_back(whole((begin + at) % kCount));
+  }
+  for (std::uint32_t rank = 0; rank < kWorld; ++rank) {
+    const net::PlanSet plan{.seed = 5,
+                            .epoch = 3,
+                            .first = kFirst,
+                            .end = kEnd,
+                            .step_size = kStep,
+                            .world_size = kWorld,
+                            .rank = rank};
+    for (const std::uint64_t at_once : std::array<std::uint64_t, 3>{1, 7, 1000})
+      EXPECT_EQ(AllOf(plan, kCount, at_once), expected[rank]) << rank;
+  }
+}
+
+TEST(PlanOrderTest, BlocksAreOrderedAsBlocks) {
+  const auto blocked = BlockedPermutation::Make(1, 2, 777, 10, 4).value();
+  std::vector<std::uint64_t> expected(777);
+  blocked.Fill(0, expected);
+  const net::PlanSet plan{
+      .seed = 1, .epoch = 2, .end = 777, .block = 10, .window = 4, .step_size = 50};
+  EXPECT_EQ(AllOf(plan, 777, 32), expected);
+}
+
+TEST(PlanOrderTest, AnOrderOfTheFutureIsRefused) {
+  EXPECT_FALSE(PlanOrder::Make({.order = 2, .end = 1}, 1));
+  EXPECT_FALSE(PlanOrder::Make({.end = 1}, 0));
+}
+
+class ReadAheadTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kCount = 3000;
+  static constexpr std::uint32_t kStep = 100;
+  static constexpr std::uint64_t kBound = std::uint64_t{512} << 10;
+
+  void SetUp() override {
+    std::mt19937 random(test::Seed());
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+      std::string record(500 + random() % 3000, '\0');
+      for (std::size_t at = 0; at < 16; ++at) record[at] = static_cast<char>(random());
+      texts_.push_back(std::move(record));
+    }
+    test::WriteRecords(folder_ / "a.ffr", texts_);
+    store_ = ExtentStore::Open(folder_ / "extents").value();
+    const std::string bytes = test::ReadFile(folder_ / "a.ffr");
+    const auto id = MakeExtentId(7, 0, 0);
+    auto writer = store_->Create(id, bytes.size()).value();
+    ASSERT_TRUE(writer.Append(test::AsBytes(bytes)));
+    const auto sum = Xxh3(test::AsBytes(bytes));
+    ASSERT_TRUE(writer.Seal(sum));
+    DatasetManifest manifest;
+    manifest.files = {{"a.ffr", bytes.size(), {{id, bytes.size(), sum}}}};
+    auto records = PlannedRecords::Open(manifest, *store_);
+    ASSERT_TRUE(records) << records.error().message;
+    records_ = std::move(records).value();
+    ASSERT_EQ(records_->record_count(), kCount);
+    file_ = bytes;
+  }
+
+  // Takes the file out of memory, where the file system keeps it anywhere else.
+  void MakeCold() {
+    const auto fd = store_->OpenFile(MakeExtentId(7, 0, 0)).value();
+    (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+  net::PlanSet WholeEpoch(std::uint64_t seed = 1) const {
+    return {.seed = seed, .end = kCount, .step_size = kStep};
+  }
+
+  std::vector<PlannedRecords::Piece> PiecesOf(const net::PlanSet& plan) const {
+    std::vector<PlannedRecords::Piece> pieces;
+    records_->Locate(AllOf(plan, kCount, kCount), pieces);
+    return pieces;
+  }
+
+  static ReadAhead::Wanted Asked(const PlannedRecords::Piece& piece, bool is_in_memory = true) {
+    return {piece.extent->get(), piece.offset_bytes, piece.size_bytes, is_in_memory};
+  }
+
+  ReadAhead::Handle Begin(ReadAhead& ahead, const net::PlanSet& plan) {
+    auto begun = ahead.Begin(records_, plan);
+    EXPECT_TRUE(begun) << begun.error().message;
+    return std::move(begun).value();
+  }
+
+  bool FillsItsBound() {
+    return Eventually([&] {
+      const auto held = metrics_.held_bytes.value();
+      EXPECT_LE(held, kBound + 4096);
+      return held > kBound / 4 * 3;
+    });
+  }
+
+  test::TempFolder folder_;
+  std::vector<std::string> texts_;
+  std::string file_;
+  std::unique_ptr<ExtentStore> store_;
+  std::shared_ptr<const PlannedRecords> records_;
+  ReadAhead::Metrics metrics_;
+};
+
+TEST_F(ReadAheadTest, RecordsLieWhereTheFileHasThem) {
+  std::vector<std::uint64_t> indices(kCount);
+  for (std::uint64_t i = 0; i < kCount; ++i) indices[i] = (i * 7) % kCount;
+  std::vector<PlannedRecords::Piece> pieces;
+
+  records_->Locate(indices, pieces);
+
+  ASSERT_EQ(pieces.size(), kCount);
+  for (std::uint64_t i = 0; i < kCount; ++i)
+    ASSERT_TRUE(file_.compare(pieces[i].offset_bytes, pieces[i].size_bytes, texts_[indices[i]]) ==
+                0)
+        << i;
+}
+
+TEST_F(ReadAheadTest, AWholeEpochPassesThroughAndNoMoreThanTheBoundAtATime) {
+  MakeCold();
+  const auto pieces = PiecesOf(WholeEpoch());
+  ReadAhead ahead(*store_, kBound, metrics_);
+  const auto plan = Begin(ahead, WholeEpoch());
+  EXPECT_TRUE(ahead.has_plans());
+  std::uint64_t asked_bytes = 0;
+  for (const auto& piece : pieces) {
+    if (asked_bytes + kBound + 8192 < file_.size()) {
+      ASSERT_TRUE(FillsItsBound());
+    }
+    const auto asked = Asked(piece);
+    ahead.Take({&asked, 1});
+    asked_bytes += piece.size_bytes;
+  }
+  EXPECT_EQ(metrics_.held_bytes.value(), 0U);
+  EXPECT_EQ(metrics_.unused_bytes.value(), 0U);
+  EXPECT_EQ(metrics_.lost_bytes.value(), 0U);
+  EXPECT_LE(metrics_.hit_bytes.value(), asked_bytes);
+}
+
+TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
+  MakeCold();
+  const auto pieces = PiecesOf(WholeEpoch());
+  ReadAhead ahead(*store_, kBound, metrics_);
+  {
+    const auto plan = Begin(ahead, WholeEpoch());
+    ASSERT_TRUE(FillsItsBound());
+    const auto asked = Asked(pieces[0], /*is_in_memory=*/false);
+    // Read, and gone: or, if it has not landed yet, late.
+    ahead.Take({&asked, 1});
+  }
+  const std::uint64_t counted = metrics_.lost_bytes.value() + metrics_.late_bytes.value();
+  // On a file system in memory nothing is ever read from a disk.
+  if (metrics_.read_bytes.value() > 0) {
+    EXPECT_EQ(counted, pieces[0].size_bytes);
+  }
+  EXPECT_EQ(metrics_.read_bytes.value() > 0, metrics_.unused_bytes.value() > 0);
+  EXPECT_EQ(metrics_.held_bytes.value(), 0U);
+  EXPECT_EQ(metrics_.plans.value(), 0U);
+  EXPECT_FALSE(ahead.has_plans());
+}
+
+TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
+  MakeCold();
+  const auto pieces = PiecesOf(WholeEpoch());
+  ReadAhead ahead(*store_, std::uint64_t{64} << 20, metrics_);
+  const auto first = Begin(ahead, WholeEpoch());
+  const auto second = Begin(ahead, WholeEpoch());
+  ASSERT_TRUE(Eventually([&] { return metrics_.held_bytes.value() >= file_.size() - 200'000; }));
+  std::set<std::uint32_t> places;
+  for (const auto& piece : pieces) places.insert(piece.offset_bytes);
+  EXPECT_LE(metrics_.read_bytes.value(), file_.size());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_GT(metrics_.held_bytes.value(), 0U) << rank;
+    for (const auto& piece : pieces) {
+      const auto asked = Asked(piece);
+      ahead.Take({&asked, 1});
+    }
+  }
+  EXPECT_EQ(places.size(), pieces.size());
+  EXPECT_EQ(metrics_.held_bytes.value(), 0U);
+  EXPECT_EQ(metrics_.unused_bytes.value(), 0U);
+}
+
+TEST_F(ReadAheadTest, ARankThatSkipsWhatItAnnouncedStopsNothing) {
+  const net::PlanSet small{.end = kCount, .step_size = 1};
+  const auto pieces = PiecesOf(small);
+  ReadAhead ahead(*store_, kBound, metrics_);
+  const auto plan = Begin(ahead, small);
+  // Each time something is left out; a run of bytes may ask for many records at once.
+  for (std::size_t i = 0; i < pieces.size(); i += 2) {
+    const auto asked = Asked(pieces[i]);
+    ahead.Take({&asked, 1});
+  }
+  EXPECT_TRUE(Eventually([&] { return metrics_.held_bytes.value() <= kBound; }));
+  const ReadAhead::Wanted all{pieces[0].extent->get(), 0, static_cast<std::uint32_t>(file_.size()),
+                              true};
+  EXPECT_TRUE(Eventually([&] {
+    ahead.Take({&all, 1});
+    return metrics_.held_bytes.value() == 0;
+  }));
+}
+
+TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
+  std::mt19937 random(test::Seed());
+  ReadAhead ahead(*store_, kBound, metrics_);
+  const auto pieces = PiecesOf(WholeEpoch());
+  {
+    Plans plans;
+    for (int i = 0; i < 600; ++i) {
+      const auto id = static_cast<std::uint32_t>(random() % 6 + 1);
+      if (random() % 8 == 0) {
+        net::PlanSet plan = WholeEpoch(random() % 3);
+        plan.first = random() % kCount;
+        plan.end = plan.first + random() % (kCount + kStep);
+        plan.world_size = static_cast<std::uint32_t>(random() % 4 + 1);
+        plan.rank = static_cast<std::uint32_t>(random()) % plan.world_size;
+        ASSERT_TRUE(plans.Keep(id, Begin(ahead, plan)));
+      } else if (random() % 8 == 0) {
+        plans.Drop(id);
+      }
+      std::vector<ReadAhead::Wanted> asked;
+      for (int j = 0; j < 20; ++j)
+        asked.push_back(Asked(pieces[random() % pieces.size()], random() % 2 == 0));
+      ahead.Take(asked);
+      ASSERT_LE(metrics_.held_bytes.value(), kBound + 4096);  // The last piece may pass it.
+    }
+  }
+  EXPECT_EQ(metrics_.held_bytes.value(), 0U);
+  EXPECT_EQ(metrics_.plans.value(), 0U);
+}
+
+TEST_F(ReadAheadTest, APlanThatIsNotOfTheseRecordsIsRefused) {
+  ReadAhead ahead(*store_, kBound, metrics_);
+  EXPECT_FALSE(ahead.Begin(records_, {.first = kCount + 1, .end = kCount + 2}));
+  EXPECT_FALSE(ahead.Begin(records_, {.end = UINT64_MAX}));
+  EXPECT_FALSE(ahead.Begin(records_, {.order = 9, .end = 1}));
+  EXPECT_FALSE(ReadAhead(*store_, 0, metrics_).Begin(records_, WholeEpoch()));
+  EXPECT_EQ(metrics_.plans.value(), 0U);
+  Plans plans;
+  for (std::uint32_t id = 1; id <= Plans::kCountMax; ++id)
+    ASSERT_TRUE(plans.Keep(id, Begin(ahead, WholeEpoch())));
+  const auto more = plans.Keep(99, Begin(ahead, WholeEpoch()));
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(plans.Keep(1, Begin(ahead, WholeEpoch())));
+}
+
+}  // namespace
+}  // namespace ffrecord::server
