@@ -1,23 +1,31 @@
 """Random batches from the daemon, by shared memory and TCP, against the embedded reader, iperf3.
 
-One daemon on loopback serves two files: records of 110 KB (log-normal), batches of 128, and records
-of 4 KiB, batches of 256. Clients are one process, one thread, one call at a time, and verify every
-record's checksum. The embedded arms read the same files without a daemon. Limits in the same
-rounds: iperf3 with one stream over loopback, memcpy out of the mapped file, and two peers that are
-asked for as many bytes as a batch of small records: redis, MGET of 256 values, and nginx, one
-request of 256 ranges, if it is installed. CPU seconds are those of both sides. Then up to 64
-clients at one time, processes of their own; 9,900 connections that say nothing; and a start with
-100,000 extents.
+In parts, of which --part runs one. One daemon on loopback serves two files: records of 110 KB
+(log-normal), batches of 128, and records of 4 KiB, batches of 256. Clients are one process, one
+thread, one call at a time, and verify every record's checksum. The embedded arms read the same
+files without a daemon. Limits in the same rounds: iperf3 with one stream over loopback, memcpy out
+of the mapped file, and two peers that are asked for as many bytes as a batch of small records:
+redis, MGET of 256 values, and nginx, one request of 256 ranges, if it is installed. CPU seconds are
+those of both sides. Then up to 64 clients at one time, processes of their own; 9,900 connections
+that say nothing; a start with 100,000 extents; and four ranks that read one epoch from a cold disk,
+announced or not.
 """
 
+import argparse
 import contextlib
 import os
 import pathlib
+import sys
 import tempfile
+from collections.abc import Callable, Iterator
 
-import daemon_crowd
-import daemon_peers as peers
 import harness
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
+
+import crowd
+import peers
+from announced import Announced
 
 LARGE_BYTES, LARGE_BATCH = 110_000, 128
 SMALL_BYTES, SMALL_BATCH = 4096, 256
@@ -35,10 +43,11 @@ def cpu_seconds(pid: int) -> float:
 class Daemon:
     """A running ffrecordd, and what its clients measure."""
 
-    def __init__(self, settings: harness.Settings, pid: int, port: int) -> None:
+    def __init__(self, settings: harness.Settings, pid: int, port: int, admin_port: int) -> None:
         """Take a daemon that runs already."""
         self.settings = settings
         self.pid = pid
+        self.port, self.admin_port = port, admin_port
         self.address = f"ffrecord://127.0.0.1:{port}"
         self.program = harness.program(settings, "daemon-arm")
         self.cost: dict[str, list[float]] = {}  # CPU seconds for each GB.
@@ -82,70 +91,83 @@ def make(
     return path
 
 
-def bench(settings: harness.Settings) -> harness.Outcome:
-    """Compare the daemon's transports with what they replace."""
-    count = 4_000 if settings.quick else 20_000
-    large = make(settings, "large", count, LARGE_BYTES, 0.5)
-    small = make(settings, "small", 100_000, SMALL_BYTES, 0.001)
+class Programs:
+    """What is run and read, made when it is first needed."""
+
+    def __init__(self, settings: harness.Settings, folder: pathlib.Path) -> None:
+        """Take a folder that is empty."""
+        self.settings = settings
+        self.folder = folder
+        self.count = 4_000 if settings.quick else 20_000
+        self.large = make(settings, "large", self.count, LARGE_BYTES, 0.5)
+        self.small = make(settings, "small", 100_000, SMALL_BYTES, 0.001)
+        self.server = settings.programs.parent / "server" / "ffrecordd"
+        if not self.server.exists():
+            raise harness.Unable(f"{self.server} is not built: the server's packages are missing")
+
+    @contextlib.contextmanager
+    def daemon(self) -> Iterator[Daemon]:
+        """Run a daemon that serves both files."""
+        port, admin = peers.unused_port(), peers.unused_port()
+        data = self.folder / "data"
+        is_fresh = not data.exists()
+        words = [self.server, "--data", data, "--listen", f"127.0.0.1:{port}"]
+        words += ["--admin", f"127.0.0.1:{admin}"]
+        with peers.process(*words, log=self.folder / "daemon.log") as running:
+            peers.wait_for(port)
+            daemon = Daemon(self.settings, running.pid, port, admin)
+            for name, file in (("large", self.large), ("small", self.small)) if is_fresh else ():
+                harness.run_json(daemon.program, "publish", file, f"{daemon.address}/{name}")
+            yield daemon
+
+    def data(self) -> pathlib.Path:
+        """Find the daemon's folder, in which both files are published."""
+        if not (self.folder / "data").exists():
+            with self.daemon():
+                pass
+        return self.folder / "data"
+
+    def extents(self) -> list[pathlib.Path]:
+        """List what is published, as it lies on the disk."""
+        return [path for path in (self.folder / "data" / "extents").rglob("*") if path.is_file()]
+
+
+def run_reads(settings: harness.Settings, programs: Programs) -> harness.Outcome:
+    """Compare the daemon's transports with what they replace, cold and warm."""
     many, few = (40, 300) if settings.quick else (150, 1500)
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory(dir=settings.scratch))
-        )
-        ports = [peers.unused_port() for _ in range(4)]
+        folder, large, small = programs.folder, programs.large, programs.small
+        ports = [peers.unused_port() for _ in range(3)]
         iperf_cost: list[float] = []
-        daemon_program = settings.programs.parent / "server" / "ffrecordd"
-        if not daemon_program.exists():
-            raise harness.Unable(
-                f"{daemon_program} is not built: the server's packages are missing"
-            )
-        running = stack.enter_context(
-            peers.process(
-                daemon_program,
-                "--data",
-                folder / "data",
-                "--listen",
-                f"127.0.0.1:{ports[0]}",
-                log=folder / "daemon.log",
-            )
-        )
-        stack.enter_context(peers.iperf_server(ports[1], folder))
-        stack.enter_context(peers.redis_server(ports[2], folder))
-        others = [
-            peers.iperf(ports[1], 1 if settings.quick else 4, LARGE_BYTES, iperf_cost),
-        ]
+        daemon = stack.enter_context(programs.daemon())
+        stack.enter_context(peers.iperf_server(ports[0], folder))
+        stack.enter_context(peers.redis_server(ports[1], folder))
+        others = [peers.iperf(ports[0], 1 if settings.quick else 4, LARGE_BYTES, iperf_cost)]
         ratios: dict[str, tuple[str, str]] = {}
         notes: list[str] = []
         try:
-            stack.enter_context(peers.nginx_server(ports[3], small, folder))
-            others.append(peers.nginx(ports[3], small, few, SMALL_BATCH, SMALL_BYTES))
+            stack.enter_context(peers.nginx_server(ports[2], small, folder))
+            others.append(peers.nginx(ports[2], small, few, SMALL_BATCH, SMALL_BYTES))
             ratios["tcp_4k_vs_nginx"] = ("tcp_4k", "nginx_4k")
         except harness.Unable as error:
             notes.append(f"without nginx: {error}")
             ports.pop()
         for port in ports:
             peers.wait_for(port)
-        others.append(peers.redis(ports[2], few, SMALL_BATCH, SMALL_BYTES))
-        daemon = Daemon(settings, running.pid, ports[0])
-        for name, file in (("large", large), ("small", small)):
-            harness.run_json(daemon.program, "publish", file, f"{daemon.address}/{name}")
-        extents = [path for path in (folder / "data" / "extents").rglob("*") if path.is_file()]
+        others.append(peers.redis(ports[1], few, SMALL_BATCH, SMALL_BYTES))
 
-        def cold(arm: harness.Arm) -> harness.Arm:
-            def run(number: int) -> float:
-                for path in [large, *extents]:
-                    harness.make_cold(path)
-                return arm.run(number)
+        def on(
+            arms: list[harness.Arm], prepare: Callable[[pathlib.Path], None]
+        ) -> list[harness.Arm]:
+            def prepared(arm: harness.Arm) -> harness.Arm:
+                def run(number: int) -> float:
+                    for path in [large, small, *programs.extents()]:
+                        prepare(path)
+                    return arm.run(number)
 
-            return harness.Arm(arm.name, arm.what, run)
+                return harness.Arm(arm.name, arm.what, run)
 
-        def warm(arm: harness.Arm) -> harness.Arm:
-            def run(number: int) -> float:
-                for path in [large, small, *extents]:
-                    harness.make_warm(path)
-                return arm.run(number)
-
-            return harness.Arm(arm.name, arm.what, run)
+            return [prepared(arm) for arm in arms]
 
         def address(name: str, transport: str) -> str:
             return f"{daemon.address}/{name}?transport={transport}"
@@ -173,16 +195,10 @@ def bench(settings: harness.Settings) -> harness.Outcome:
             return float(done["records"] / done["seconds"])
 
         copy = harness.Arm("memcpy", "memcpy out of the mapped file", copy_run)
-        values = harness.interleave([cold(arm) for arm in colds], settings.rounds)
-        values |= harness.interleave([warm(arm) for arm in [*warms, copy]], settings.rounds)
+        values = harness.interleave(on(colds, harness.make_cold), settings.rounds)
+        values |= harness.interleave(on([*warms, copy], harness.make_warm), settings.rounds)
         tail = daemon.tail("tcp_4k_tail", "tcp_4k", address("small", "tcp"), few, SMALL_BATCH)
-        tails = harness.interleave([warm(tail)], settings.rounds)
-        seconds = 0.5 if settings.quick else 2
-        crowd = daemon_crowd.clients(
-            daemon.program, address("small", "tcp"), SMALL_BATCH, seconds, settings.rounds
-        )
-        crowd |= daemon_crowd.idle(running.pid, ports[0], 2 if settings.quick else 5)
-    crowd |= daemon_crowd.start(settings, daemon_program, 2 if settings.quick else 5)
+        tails = harness.interleave(on([tail], harness.make_warm), settings.rounds)
     return harness.Outcome(
         unit="records/s",
         arms=[*colds, *warms, copy],
@@ -201,11 +217,91 @@ def bench(settings: harness.Settings) -> harness.Outcome:
                 for ours, theirs in zip(daemon.cost["warm_tcp"], iperf_cost, strict=True)
             ],
             "tcp_p99_over_p50_cost": tails["tcp_4k_tail"],
-            **crowd,
         },
-        notes=[
-            *notes,
-            f"{count:,} records of 110 KB in batches of {LARGE_BATCH}, 100,000 of 4 KiB in batches "
-            f"of {SMALL_BATCH}, {settings.rounds} rounds; costs are lower the better",
-        ],
+        notes=notes,
     )
+
+
+def run_crowd(settings: harness.Settings, programs: Programs) -> harness.Outcome:
+    """See what many clients are given."""
+    with programs.daemon() as daemon:
+        location = f"{daemon.address}/small?transport=tcp"
+        seconds = 0.5 if settings.quick else 2
+        figures = crowd.clients(daemon.program, location, SMALL_BATCH, seconds, settings.rounds)
+    return harness.Outcome("records/s", [], {}, {}, figures)
+
+
+def run_idle(settings: harness.Settings, programs: Programs) -> harness.Outcome:
+    """See what those cost who say nothing."""
+    with programs.daemon() as daemon:
+        rounds = 2 if settings.quick else 5
+        figures = crowd.idle(daemon.pid, daemon.port, daemon.admin_port, rounds)
+    return harness.Outcome("records/s", [], {}, {}, figures)
+
+
+def run_start(settings: harness.Settings, programs: Programs) -> harness.Outcome:
+    """See how soon a daemon with many extents answers."""
+    figures = crowd.start(settings, programs.server, 3 if settings.quick else 7)
+    return harness.Outcome("records/s", [], {}, {}, figures)
+
+
+def run_plans(settings: harness.Settings, programs: Programs) -> harness.Outcome:
+    """See what it is worth to announce an epoch."""
+    ranks = Announced(settings, programs.server, programs.data())
+    arms = [ranks.arm(dataset, plan) for dataset in ("large", "small") for plan in (True, False)]
+    values = harness.interleave(arms, settings.rounds)
+    extra = {
+        f"plan_ahead_{dataset}_read_ratio": [
+            ours / theirs
+            for ours, theirs in zip(
+                ranks.read_share[f"ranks_{dataset}_announced"],
+                ranks.read_share[f"ranks_{dataset}_asked"],
+                strict=True,
+            )
+        ]
+        for dataset in ("large", "small")
+    }
+    return harness.Outcome(
+        unit="records/s",
+        arms=arms,
+        values=values,
+        ratios={
+            "plan_ahead_gain": ("ranks_small_announced", "ranks_small_asked"),
+            "plan_ahead_large_gain": ("ranks_large_announced", "ranks_large_asked"),
+        },
+        figures=extra | {"plan_ahead_wasted_bytes": ranks.wasted},
+    )
+
+
+PARTS: dict[str, Callable[[harness.Settings, Programs], harness.Outcome]] = {
+    "reads": run_reads,
+    "crowd": run_crowd,
+    "idle": run_idle,
+    "start": run_start,
+    "plans": run_plans,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Take --part."""
+    parser.add_argument("--part", choices=sorted(PARTS), help="only that; all by default")
+
+
+def bench(settings: harness.Settings) -> harness.Outcome:
+    """Run all parts, or one, one after the other."""
+    wanted = settings.options.part
+    with tempfile.TemporaryDirectory(dir=settings.scratch) as name:
+        programs = Programs(settings, pathlib.Path(name))
+        found = [run(settings, programs) for part, run in PARTS.items() if wanted in (None, part)]
+    whole = found[0]
+    for part in found[1:]:
+        whole.arms += part.arms
+        whole.values |= part.values
+        whole.ratios |= part.ratios
+        whole.figures |= part.figures
+        whole.notes += part.notes
+    whole.notes.append(
+        f"{programs.count:,} records of 110 KB in batches of {LARGE_BATCH}, 100,000 of 4 KiB in "
+        f"batches of {SMALL_BATCH}, {settings.rounds} rounds; costs are lower the better"
+    )
+    return whole

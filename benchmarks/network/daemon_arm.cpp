@@ -2,13 +2,15 @@
 //
 //   daemon-arm read LOCATION BATCHES BATCH SEED [BATCHES_PER_S]
 //   daemon-arm crowd LOCATION CLIENTS SECONDS BATCH SEED
+//   daemon-arm ranks LOCATION RANKS STEPS BATCH SEED PLAN
 //   daemon-arm publish FILE LOCATION [COPIES]
 //   daemon-arm memcpy FILE BATCHES BATCH SIZE_BYTES SEED
 //
 // LOCATION is a file or an ffrecord:// address. With BATCHES_PER_S batches begin at that rate, and
 // the time of each counts from when it was due. The clients of a crowd are processes, and what they
-// read within the same SECONDS counts. Prints one JSON object; opening and a first batch are not
-// timed.
+// read within the same SECONDS counts. Ranks are processes too: each reads its share of STEPS steps
+// of an epoch in the order of SEED, which it has announced before if PLAN is 1. Prints one JSON
+// object; opening and a first batch are not timed.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,6 +27,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <random>
 #include <span>
@@ -34,6 +37,7 @@
 #include <vector>
 
 #include <ffrecord/client/dataset.h>
+#include <ffrecord/permutation.h>
 #include <ffrecord/record_reader.h>
 
 namespace {
@@ -62,10 +66,8 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-std::uint64_t ReadOne(const ffrecord::RecordReader& reader, std::size_t batch,
-                      std::mt19937_64& random) {
-  std::vector<std::uint64_t> indices(batch);
-  for (auto& index : indices) index = random() % reader.record_count();
+std::uint64_t ReadThese(const ffrecord::RecordReader& reader,
+                        std::span<const std::uint64_t> indices) {
   const auto got = ValueOrFail(reader.ReadBatch(indices));
   std::uint64_t size = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -74,6 +76,13 @@ std::uint64_t ReadOne(const ffrecord::RecordReader& reader, std::size_t batch,
     size += static_cast<std::uint64_t>(got.sizes_bytes()[i]);
   }
   return size;
+}
+
+std::uint64_t ReadOne(const ffrecord::RecordReader& reader, std::size_t batch,
+                      std::mt19937_64& random) {
+  std::vector<std::uint64_t> indices(batch);
+  for (auto& index : indices) index = random() % reader.record_count();
+  return ReadThese(reader, indices);
 }
 
 void Read(const std::string& location, std::size_t batches, std::size_t batch, std::uint64_t seed,
@@ -112,17 +121,23 @@ struct Crowd {
   std::atomic<std::size_t> ready{0};
   std::atomic<std::int64_t> begin_ns{0};  // 0: not yet.
   std::atomic<std::uint64_t> records{0};
+  std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::int64_t> end_ns{0};  // Of the last one.
 };
 
 std::int64_t NowNs() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+
+void WaitToBegin(Crowd& crowd) {
+  crowd.ready.fetch_add(1);
+  while (crowd.begin_ns.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 void ReadInCrowd(Crowd& crowd, const std::string& location, std::int64_t duration_ns,
                  std::size_t batch, std::uint64_t seed) {
   const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
   std::mt19937_64 random(seed);
   (void)ReadOne(reader, 1, random);
-  crowd.ready.fetch_add(1);
-  while (crowd.begin_ns.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  WaitToBegin(crowd);
   const std::int64_t end_ns = crowd.begin_ns.load() + duration_ns;
   std::uint64_t records = 0;
   for (;; records += batch) {
@@ -132,21 +147,43 @@ void ReadInCrowd(Crowd& crowd, const std::string& location, std::int64_t duratio
   crowd.records.fetch_add(records);
 }
 
-void ReadAsCrowd(const std::string& location, std::size_t clients, double seconds,
-                 std::size_t batch, std::uint64_t seed) {
+void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan plan,
+                bool announces) {
+  const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
+  if (plan.end > reader.record_count()) Fail("more steps than an epoch has");
+  const auto order =
+      ValueOrFail(ffrecord::Permutation::Make(plan.seed, 0, 0, reader.record_count()));
+  const std::size_t batch = plan.step_size / plan.world_size;
+  WaitToBegin(crowd);
+  std::unique_ptr<ffrecord::Announcement> announcement;
+  if (announces) announcement = ValueOrFail(reader.Announce(plan));
+  if (announces && !announcement) Fail("the daemon takes no plans");
+  std::vector<std::uint64_t> indices(batch);
+  for (std::uint64_t first = 0; first < plan.end; first += plan.step_size) {
+    order.Fill(first + plan.rank * batch, indices);
+    crowd.bytes.fetch_add(ReadThese(reader, indices));
+    crowd.records.fetch_add(batch);
+  }
+  const std::int64_t now_ns = NowNs();
+  for (std::int64_t seen = crowd.end_ns.load(); seen < now_ns;)
+    if (crowd.end_ns.compare_exchange_weak(seen, now_ns)) break;
+}
+
+// Runs `member` in as many processes; it calls WaitToBegin() when it is ready.
+template <class Member>
+Crowd& RunCrowd(std::size_t count, const Member& member) {
   void* const memory =
       ::mmap(nullptr, sizeof(Crowd), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) Fail("no memory");
   auto& crowd = *new (memory) Crowd;
-  for (std::size_t i = 0; i < clients; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const pid_t child = ::fork();
     if (child < 0) Fail("cannot fork");
     if (child > 0) continue;
-    ReadInCrowd(crowd, location, static_cast<std::int64_t>(seconds * 1e9), batch,
-                seed * clients + i);
+    member(crowd, i);
     std::_Exit(0);
   }
-  while (crowd.ready.load() < clients) {
+  while (crowd.ready.load() < count) {
     // A client that has failed has said why.
     if (::waitpid(-1, nullptr, WNOHANG) > 0) Fail("a client has ended early");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -154,6 +191,15 @@ void ReadAsCrowd(const std::string& location, std::size_t clients, double second
   crowd.begin_ns.store(NowNs());
   for (int status = 0; ::wait(&status) > 0;)
     if (status != 0) Fail("a client has failed");
+  return crowd;
+}
+
+void ReadAsCrowd(const std::string& location, std::size_t clients, double seconds,
+                 std::size_t batch, std::uint64_t seed) {
+  Crowd& crowd = RunCrowd(clients, [&](Crowd& shared, std::size_t i) {
+    ReadInCrowd(shared, location, static_cast<std::int64_t>(seconds * 1e9), batch,
+                seed * clients + i);
+  });
   std::printf("{\"records\": %llu, \"seconds\": %.9f}\n",
               static_cast<unsigned long long>(crowd.records.load()), seconds);
 }
@@ -177,6 +223,23 @@ void Copy(const char* path, std::size_t batches, std::size_t batch, std::size_t 
               batches * batch * size, Seconds(Clock::now() - start));
 }
 
+void ReadAsRanks(const std::string& location, std::size_t ranks, std::size_t steps,
+                 std::size_t batch, std::uint64_t seed, bool announces) {
+  Crowd& crowd = RunCrowd(ranks, [&](Crowd& shared, std::size_t i) {
+    ffrecord::EpochPlan plan;
+    plan.seed = seed;
+    plan.end = steps * batch * ranks;
+    plan.step_size = static_cast<std::uint32_t>(batch * ranks);
+    plan.world_size = static_cast<std::uint32_t>(ranks);
+    plan.rank = static_cast<std::uint32_t>(i);
+    ReadAsRank(shared, location, plan, announces);
+  });
+  std::printf("{\"records\": %llu, \"bytes\": %llu, \"seconds\": %.9f}\n",
+              static_cast<unsigned long long>(crowd.records.load()),
+              static_cast<unsigned long long>(crowd.bytes.load()),
+              static_cast<double>(crowd.end_ns.load() - crowd.begin_ns.load()) * 1e-9);
+}
+
 void Publish(const char* file, const char* address, std::size_t copies) {
   const std::vector<std::filesystem::path> files(copies, file);
   const auto published = ffrecord::client::PublishDataset(files, address, false, {}, {});
@@ -193,6 +256,8 @@ int main(int argc, char** argv) {
     Read(argv[2], number(3), number(4), number(5), argc == 7 ? std::strtod(argv[6], nullptr) : 0);
   } else if (verb == "crowd" && argc == 7) {
     ReadAsCrowd(argv[2], number(3), std::strtod(argv[4], nullptr), number(5), number(6));
+  } else if (verb == "ranks" && argc == 8) {
+    ReadAsRanks(argv[2], number(3), number(4), number(5), number(6), number(7) == 1);
   } else if (verb == "publish" && (argc == 4 || argc == 5)) {
     Publish(argv[2], argv[3], argc == 5 ? number(4) : 1);
   } else if (verb == "memcpy" && argc == 7) {

@@ -7,9 +7,10 @@ import selectors
 import socket
 import tempfile
 import time
+import urllib.request
 
-import daemon_peers as peers
 import harness
+import peers
 
 CLIENTS = (1, 4, 16, 64)
 IDLE_COUNT = 9_900  # The daemon takes 10,000.
@@ -43,7 +44,25 @@ def clients(
     return {"clients_64_vs_best": shares}
 
 
-def idle(pid: int, port: int, rounds: int) -> dict[str, list[float]]:
+def metric(admin_port: int, name: str, **labels: str) -> float:
+    """Ask the daemon's admin port for a metric: the sum over all that have these labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    wanted = "".join(f'(?=.*{key}="(?:{value})")' for key, value in labels.items())
+    found = re.findall(rf"^{name}(?:\{{{wanted}[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+    return sum(float(value) for value in found)
+
+
+def wait_until_gone(admin_port: int) -> None:
+    """Wait until the daemon has noticed that all have hung up."""
+    deadline = time.monotonic() + 20
+    while metric(admin_port, "ffrecord_connections") > 0:
+        if time.monotonic() > deadline:
+            raise harness.Unable("the daemon keeps connections that were closed")
+        time.sleep(0.02)
+
+
+def idle(pid: int, port: int, admin_port: int, rounds: int) -> dict[str, list[float]]:
     """Tell what a connection costs that has greeted and says nothing more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(IDLE_COUNT, hard - 200)
@@ -78,7 +97,7 @@ def idle(pid: int, port: int, rounds: int) -> dict[str, list[float]]:
         finally:
             for connection in connections:
                 connection.close()
-        time.sleep(1)  # The daemon takes them off.
+        wait_until_gone(admin_port)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return found
 
