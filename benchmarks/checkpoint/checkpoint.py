@@ -10,7 +10,6 @@ arms of each round; its rate is the mean of the two. `--table` measures one of s
 # ruff: noqa: ANN401 - tensors of torch, and modules, that are imported late
 
 import argparse
-import concurrent.futures
 import importlib.util
 import math
 import os
@@ -18,7 +17,6 @@ import pathlib
 import shutil
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -94,35 +92,14 @@ def size_of(state: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors_of(state))
 
 
-class ThreadRanks:
-    """Ranks of one save that are threads of this process."""
+def thread_ranks(count: int) -> Any:
+    """Ranks that are threads, as the tests have them; call it when the package can be imported."""
+    folder = str(ROOT / "tests" / "python")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    from thread_ranks import ThreadRanks
 
-    def __init__(self, size: int) -> None:
-        """Of `size` ranks."""
-        self.size = size
-        self.slots: list[bytes] = [b""] * size
-        self.barrier = threading.Barrier(size, timeout=600)
-
-    def run(self, work: Callable[[Any], object]) -> None:
-        """Run `work` with each rank; raise what it raises."""
-        with concurrent.futures.ThreadPoolExecutor(self.size) as threads:
-            list(threads.map(lambda rank: work(ThreadRank(self, rank)), range(self.size)))
-
-
-class ThreadRank:
-    """One of them."""
-
-    def __init__(self, ranks: ThreadRanks, rank: int) -> None:
-        """Rank `rank`."""
-        self.ranks, self.rank, self.size = ranks, rank, ranks.size
-
-    def all_gather(self, mine: bytes) -> list[bytes]:
-        """The bytes of all."""
-        self.ranks.slots[self.rank] = mine
-        self.ranks.barrier.wait()
-        gathered = list(self.ranks.slots)
-        self.ranks.barrier.wait()
-        return gathered
+    return ThreadRanks(count)
 
 
 def drop_cache(folder: pathlib.Path) -> None:
@@ -183,12 +160,12 @@ class Arms:
     def save_ours_2_ranks(self) -> float:
         """Two ranks that are threads, each with half of what both have."""
         run = self.fresh("ours-2")
-        ranks = ThreadRanks(2)
+        ranks = thread_ranks(2)
 
         def save(rank: Any) -> None:
             self.ckpt.save(run, 1, self.state, group=rank, replicated="split")
 
-        rate = self.timed(lambda: ranks.run(save))
+        rate = self.timed(lambda: ranks.must(save))
         shutil.rmtree(run)
         return rate
 
@@ -350,7 +327,7 @@ def reshard_read_cost(arms: Arms) -> float:
         shard = arms.ckpt.Shard(whole[begin:end], (rows, 4096), (begin, 0))
         arms.ckpt.save(run, 1, {"w": shard}, group=rank)
 
-    ThreadRanks(4).run(save)
+    thread_ranks(4).must(save)
     drop_cache(run)
     before = read_bytes()
     for rank in range(3):

@@ -134,9 +134,15 @@ class FolderAttempt final : public CheckpointAttempt {
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
+    const fs::path path = folder_ / name;
+    // Files appear whole: one that is there was written by an earlier process, for this attempt.
+    std::error_code error;
+    if (fs::file_size(path, error) == size_bytes && !error)
+      return WrittenFile{std::string(name), {}};
+    if (name.find('/') != std::string_view::npos) FFR_TRY(MakeFolder(path.parent_path()));
     AtomicFile::Options options;
     options.expected_size_bytes = size_bytes;
-    auto file = FFR_TRY(AtomicFile::Create(folder_ / name, options));
+    auto file = FFR_TRY(AtomicFile::Create(path, options));
     while (file.size_bytes() < size_bytes) {
       const auto bytes = FFR_TRY(source(file.size_bytes(), size_bytes - file.size_bytes()));
       FFR_TRY(file.Append(bytes));

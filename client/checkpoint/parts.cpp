@@ -142,7 +142,7 @@ Result<std::vector<std::byte>> CheckpointParts::Write(std::uint32_t rank,
   if (impl_->options.incremental)
     plan = FFR_TRY(PlanDelta(*impl_->attempt, FindBase(*impl_->target, rank), plan, tensors));
   const auto intent = EncodeIntent(IntentOf(plan));
-  const auto report = FFR_TRY(WritePart(*impl_->attempt, plan, tensors, impl_->options.released));
+  const auto report = FFR_TRY(WritePart(*impl_->attempt, plan, tensors, impl_->options));
   return EncodePart(intent, EncodePartReport(report));
 }
 

@@ -116,7 +116,7 @@ class Save {
     plan_.part.attempt = attempt_id_;
     if (options_.incremental)
       plan_ = FFR_TRY(PlanDelta(*attempt_, FindBase(target_, rank()), plan_, tensors_));
-    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, options_.released)));
+    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, options_)));
   }
 
   // Round 3: the coordinator has all votes, and commits.

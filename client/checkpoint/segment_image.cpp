@@ -25,11 +25,13 @@ std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
 }  // namespace
 
 SegmentImage::SegmentImage(const StoredSegment& segment, std::span<const Placement> placements,
-                           std::span<const TensorView> tensors)
+                           std::span<const TensorView> tensors,
+                           std::atomic<std::uint64_t>* done_bytes)
     : id_(segment.id),
       layout_(LayoutOfSegment(segment.payload_size_bytes)),
       placements_(placements),
       tensors_(tensors),
+      done_bytes_(done_bytes),
       checks_(layout_.block_count) {
   Cut();
 }
@@ -133,6 +135,7 @@ void SegmentImage::Hash(std::uint64_t offset_bytes, std::span<const std::byte> b
     checks_[(offset_bytes + at) / kSegmentBlockSize] =
         SegmentBlockCheck(id_, offset_bytes + at, block);
   }
+  if (done_bytes_ != nullptr) done_bytes_->fetch_add(bytes.size(), std::memory_order_relaxed);
 }
 
 std::span<const std::byte> SegmentImage::DataOf(const Placement& placement) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,8 +30,10 @@ class SegmentImage {
   };
   static constexpr std::uint64_t kPieceSizeMax = std::uint64_t{4} << 20;
 
+  // `done_bytes`, if given, is added what was hashed of the payload.
   SegmentImage(const StoredSegment& segment, std::span<const Placement> placements,
-               std::span<const TensorView> tensors);
+               std::span<const TensorView> tensors,
+               std::atomic<std::uint64_t>* done_bytes = nullptr);
 
   const SegmentLayout& layout() const noexcept { return layout_; }
 
@@ -67,6 +70,7 @@ class SegmentImage {
   SegmentLayout layout_;
   std::span<const Placement> placements_;
   std::span<const TensorView> tensors_;
+  std::atomic<std::uint64_t>* done_bytes_;
   std::vector<Piece> pieces_;
   std::vector<std::uint64_t> checks_;
   std::vector<std::byte> gathered_;  // The last block of At() that no single tensor filled.

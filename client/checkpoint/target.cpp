@@ -2,6 +2,9 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <utility>
 
 namespace ffrecord::client {
 namespace {
@@ -12,6 +15,14 @@ std::string Padded(std::uint64_t number, std::size_t width) {
   std::string digits = std::to_string(number);
   if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
   return digits;
+}
+
+// The first line of a folder's MIRROR; empty if there is none, or none of ours.
+std::string MirrorOf(std::string_view folder) {
+  std::ifstream stream(std::filesystem::path(folder) / kMirrorName);
+  std::string address;
+  std::getline(stream, address);
+  return address.starts_with(kObjectScheme) ? address : "";
 }
 
 }  // namespace
@@ -37,9 +48,13 @@ std::optional<std::uint64_t> StepOf(std::string_view name) {
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options) {
   if (target.starts_with("ffrecord://")) return OpenDaemonTarget(target, options.session);
+  if (target.starts_with(kObjectScheme)) return OpenObjectTarget(target, options.session);
   if (target.empty() || target.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};
-  return OpenFolderTarget(target, options.direct);
+  auto folder = OpenFolderTarget(target, options.direct);
+  const std::string mirror = MirrorOf(target);
+  if (mirror.empty()) return folder;
+  return WithMirror(std::move(folder), mirror, options.session);
 }
 
 }  // namespace ffrecord::client

@@ -91,15 +91,26 @@ struct TargetOptions {
   SessionOptions session;
 };
 
-// `target` is a folder, or ffrecord://host[:port]/name. No I/O for a folder.
+// `target` is a folder, ffrecord://host[:port]/name or s3://bucket/name. No I/O for a folder but
+// for its kMirrorName: if there is one, steps that are not in the folder are opened there.
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options);
 std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct);
 Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
                                                            const SessionOptions& options);
+// A run at an S3-compatible store, found and entered as AwsSettings say. Fails with
+// kInvalidArgument if this build has no object store.
+inline constexpr std::string_view kObjectScheme = "s3://";
+Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view address,
+                                                           const SessionOptions& options);
+// `local`, and behind it `remote`: steps that are not in `local` are opened at `remote`, which is
+// asked only then. Everything else is done to `local` alone.
+std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> local,
+                                             std::string remote, const SessionOptions& options);
 
 // Names of docs/format.md, "Checkpoint": step-000001200, part-00003.manifest, part-00003/seg-0000.
 inline constexpr std::string_view kRootManifestName = "root.manifest";
+inline constexpr std::string_view kMirrorName = "MIRROR";  // In a folder: the address of another.
 std::string StepName(std::uint64_t step);
 std::string PartManifestName(std::uint32_t rank);
 std::string SegmentName(std::uint32_t rank, std::uint32_t segment);

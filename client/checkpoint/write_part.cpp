@@ -9,15 +9,20 @@
 namespace ffrecord::client {
 
 Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
-                             std::span<const TensorView> tensors,
-                             const std::function<void()>& released) {
+                             std::span<const TensorView> tensors, const SaveOptions& options) {
   PartReport report;
   std::vector<SegmentFile> segments;
   const std::size_t kept = plan.kept_count();
+  std::atomic<std::uint64_t>* const done =
+      options.progress ? &options.progress->done_bytes : nullptr;
+  if (done != nullptr)
+    for (std::size_t i = kept; i < plan.part.segments.size(); ++i)
+      options.progress->total_bytes += plan.part.segments[i].payload_size_bytes;
   for (std::size_t i = 0; i < plan.segments.size(); ++i)
-    segments.push_back({SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
-                        SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors)});
-  report.files = FFR_TRY(attempt.PutSegments(segments, released));
+    segments.push_back(
+        {SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
+         SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors, done)});
+  report.files = FFR_TRY(attempt.PutSegments(segments, options.released));
   for (std::size_t i = 0; i < segments.size(); ++i)
     plan.part.segments[kept + i].table_digest = segments[i].image.table_digest();
   const auto manifest = EncodePartManifest(plan.part);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string_view>
 
@@ -13,10 +12,9 @@
 namespace ffrecord::client {
 
 // Writes all new segments of `plan` to `attempt`, then the part's manifest; fills in the digests of
-// plan.part. Returns what the coordinator needs. `released` as in SaveOptions.
+// plan.part. Returns what the coordinator needs. Of `options`, the last two.
 Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
-                             std::span<const TensorView> tensors,
-                             const std::function<void()>& released);
+                             std::span<const TensorView> tensors, const SaveOptions& options);
 
 // Writes a whole small file.
 Result<WrittenFile> WriteSmallFile(CheckpointAttempt& attempt, std::string_view name,

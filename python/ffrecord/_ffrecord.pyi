@@ -295,6 +295,17 @@ class CheckpointReader:
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
         """Boxes (key, offset, extent) into memory (address, size in bytes)."""
 
+@final
+class SaveProgress:
+    """How far a save has come; on any thread."""
+
+    def __init__(self) -> None: ...
+    @property
+    def total_bytes(self) -> int:
+        """0 until the save is planned."""
+    @property
+    def done_bytes(self) -> int: ...
+
 def save_checkpoint(
     target: str,
     step: int,
@@ -305,10 +316,14 @@ def save_checkpoint(
     direct: bool,
     timeout_s: float,
     incremental: bool,
+    progress: SaveProgress | None,
 ) -> tuple[int, str, int]:
     """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable."""
 
 def list_checkpoints(target: str, timeout_s: float) -> list[tuple[int, str, int]]: ...
+def copy_checkpoint(
+    source: str, step: int, target: str, timeout_s: float
+) -> tuple[int, str, int]: ...
 def remove_checkpoint(target: str, step: int, timeout_s: float) -> None: ...
 
 @final

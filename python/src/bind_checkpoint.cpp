@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -125,7 +126,7 @@ std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
 CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
                           const std::optional<std::string>& attempt, bool direct, double timeout_s,
                           bool incremental) {
-  const client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}};
+  const client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}, {}};
   return ValueOrRaise(WithoutGil([&] {
     return attempt ? CheckpointParts::Join(target, step, *attempt, options)
                    : CheckpointParts::Begin(target, step, options);
@@ -154,12 +155,13 @@ py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& wr
 
 py::tuple Save(const std::string& target, std::uint64_t step, const py::list& boxes,
                const py::bytes& tree, const py::object& group, const py::object& released,
-               bool direct, double timeout_s, bool incremental) {
+               bool direct, double timeout_s, bool incremental,
+               std::shared_ptr<client::SaveProgress> progress) {
   const auto tensors = TensorsOf(boxes);
   const std::string_view tree_view = tree;
   std::optional<PyGroup> ranks;
   if (!group.is_none()) ranks.emplace(group);
-  client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}};
+  client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}, std::move(progress)};
   if (!released.is_none())
     options.released = [&released] {
       const py::gil_scoped_acquire acquire;
@@ -235,6 +237,12 @@ py::list List(const std::string& target, double timeout_s) {
   return list;
 }
 
+py::tuple Copy(const std::string& from, std::uint64_t step, const std::string& to,
+               double timeout_s) {
+  return AsTuple(ValueOrRaise(
+      WithoutGil([&] { return client::CopyCheckpoint(from, step, to, SessionOf(timeout_s)); })));
+}
+
 void Remove(const std::string& target, std::uint64_t step, double timeout_s) {
   OkOrRaise(
       WithoutGil([&] { return client::RemoveCheckpoint(target, step, SessionOf(timeout_s)); }));
@@ -252,6 +260,13 @@ void BindCheckpoint(py::module_& module) {
       .def_property_readonly("size_bytes",
                              [](const StagingArena& arena) { return arena.bytes().size(); })
       .def("copy", &CopyInto, py::arg("jobs"));
+  py::class_<client::SaveProgress, std::shared_ptr<client::SaveProgress>>(module, "SaveProgress",
+                                                                          py::is_final())
+      .def(py::init<>())
+      .def_property_readonly(
+          "total_bytes", [](const client::SaveProgress& save) { return save.total_bytes.load(); })
+      .def_property_readonly(
+          "done_bytes", [](const client::SaveProgress& save) { return save.done_bytes.load(); });
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
       .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"))
       .def_property_readonly(
@@ -278,8 +293,10 @@ void BindCheckpoint(py::module_& module) {
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
   module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
              py::arg("tree"), py::arg("group"), py::arg("released"), py::arg("direct"),
-             py::arg("timeout_s"), py::arg("incremental"));
+             py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
+  module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
+             py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
              py::arg("timeout_s"));
 }

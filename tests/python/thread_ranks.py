@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: ranks that are threads, and what counts as the same."""
+"""What tests and benchmarks of checkpoints share: ranks that are threads, and what is the same."""
 
 import struct
 import threading
@@ -32,6 +32,14 @@ class ThreadRanks:
             thread.start()
         for thread in threads:
             thread.join()
+        return results
+
+    def must(self, work: Callable[["ThreadRank"], object]) -> list[object]:
+        """What `work` returned on each rank; raises what the first one raised."""
+        results = self.run(work)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
         return results
 
 

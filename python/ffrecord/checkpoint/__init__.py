@@ -8,7 +8,8 @@
     pending = ckpt.async_save("runs/x", 1300, state, group=group)
     pending.result()                             # Committed; training went on meanwhile.
 
-A target is a folder that all ranks share, or `ffrecord://host[:port]/run`. Nothing is pickled when
+A target is a folder that all ranks share, `ffrecord://host[:port]/run`, or `s3://bucket/run` of an
+S3-compatible store (`Mirror` copies there what is saved elsewhere). Nothing is pickled when
 saving and nothing is unpickled when loading: a state is made of None, bool, int, float, str,
 bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` and
 `load_state_dict`. Works with NumPy alone; torch is used if the program has imported it.
@@ -22,6 +23,7 @@ from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, proce
 from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.difference import Difference, diff
 from ffrecord.checkpoint.loading import OnCorrupt, load
+from ffrecord.checkpoint.mirror import Mirror, copy
 from ffrecord.checkpoint.ranks import Box, Group, PeerError, box_of
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
@@ -30,6 +32,7 @@ from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
 from ffrecord.checkpoint.tensors import Memory, memory_of
+from ffrecord.checkpoint.watching import Progress, Report, Save, Watch, ledger, watch
 from ffrecord.errors import CorruptionError
 
 __all__ = [
@@ -37,14 +40,19 @@ __all__ = [
     "Commit",
     "Difference",
     "Group",
+    "Mirror",
     "MismatchError",
     "OnCorrupt",
     "PeerError",
     "PendingSave",
     "PerRank",
+    "Progress",
+    "Report",
     "Shard",
     "TornStageError",
+    "Watch",
     "async_save",
+    "copy",
     "diff",
     "export_safetensors",
     "import_safetensors",
@@ -57,6 +65,7 @@ __all__ = [
     "save",
     "set_rng_state",
     "verify",
+    "watch",
 ]
 
 _list = list  # The public `list` below hides the builtin.
@@ -79,7 +88,8 @@ def save(
     `PerRank` values.
 
     Args:
-        target: a folder, made if it is not there, or `ffrecord://host[:port]/run`.
+        target: a folder, made if it is not there, `ffrecord://host[:port]/run` or
+            `s3://bucket/run`.
         step: 0 or more; the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: alone.
@@ -88,8 +98,8 @@ def save(
         direct: write past the page cache where the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
             share the files of the rest with it. Costs one more hash of every byte. Every checkpoint
-            stays whole by itself; at a daemon all is written.
-        timeout_s: for each call to a daemon.
+            stays whole by itself; at a daemon or store all is written.
+        timeout_s: for each call to a daemon or store.
 
     Raises:
         TypeError: something in the state would need pickling; names its path.
@@ -100,6 +110,7 @@ def save(
     """
     rank, size = (0, 1) if group is None else (group.rank, group.size)
     order = Order(target, step, replicated, direct, timeout_s, incremental)
+    seen = Save(step)
     copies: _list[Memory] = []  # Of what is not contiguous on the CPU.
     boxes: _list[Box] = []
 
@@ -114,7 +125,8 @@ def save(
                 boxes.append(box_of(leaf, address + leaf.skip_bytes, False))
         return flat.words
 
-    return commit(order, group, prepare, boxes)
+    with ledger().stall(), ledger().save(seen):
+        return commit(order, group, prepare, boxes, progress=seen.bytes)
 
 
 def async_save(
@@ -146,7 +158,7 @@ def async_save(
         replicated: who saves what all ranks have.
         direct: write past the page cache where the file system allows it.
         incremental: write only what has changed since the newest checkpoint.
-        timeout_s: for each call to a daemon.
+        timeout_s: for each call to a daemon or store.
         stage_bytes_max: for the copies of this rank, in bytes.
         on_busy: while the save before goes on, wait for it, or fail with BusyError, on all ranks.
 
@@ -224,7 +236,7 @@ def prune(
         keep_last: how many of the newest stay, 1 or more.
         keep_every: steps that this divides stay as well.
         dry_run: remove nothing, and return what would go.
-        timeout_s: for each call to a daemon.
+        timeout_s: for each call to a daemon or store.
     """
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}, must be at least 1")

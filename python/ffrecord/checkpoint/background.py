@@ -11,6 +11,7 @@ from ffrecord.checkpoint import saving
 from ffrecord.checkpoint.ranks import Group
 from ffrecord.checkpoint.saving import Commit, Flat, Order
 from ffrecord.checkpoint.staging import Arena, Staged
+from ffrecord.checkpoint.watching import Save, ledger
 
 OnBusy = Literal["wait", "raise"]
 
@@ -84,8 +85,22 @@ class Background:
         on_busy: OnBusy,
     ) -> PendingSave:
         """Stage on this thread, then hand over; see `async_save`."""
-        began = time.monotonic()
+        with ledger().stall():
+            began = time.monotonic()
+            pending = self._start(order, flatten, group, stage_bytes_max, on_busy)
+            pending.stall_s = time.monotonic() - began
+        return pending
+
+    def _start(
+        self,
+        order: Order,
+        flatten: Callable[[], Flat],
+        group: Group | None,
+        stage_bytes_max: int,
+        on_busy: OnBusy,
+    ) -> PendingSave:
         pending = PendingSave(order.step)
+        seen = Save(order.step)
         prepare = flatten
         if self._last is not None and not self._last.done():
             if on_busy == "raise":
@@ -115,7 +130,8 @@ class Background:
             if not once.acquire(blocking=False):
                 return  # Handed over twice, for nobody knew whether the first time was one.
             try:
-                made = saving.commit(order, group, say, staged.boxes, released.set)
+                with ledger().save(seen):
+                    made = saving.commit(order, group, say, staged.boxes, released.set, seen.bytes)
             except BaseException as error:
                 pending._future.set_exception(error)
             else:
@@ -130,7 +146,6 @@ class Background:
 
         pending.staged_bytes = staged.staged_bytes
         _hand_over(hand_over, released if staged.left_bytes else None)
-        pending.stall_s = time.monotonic() - began
         return pending
 
     def _arena_of(self, size_bytes: int) -> Arena:

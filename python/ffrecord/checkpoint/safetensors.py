@@ -233,7 +233,7 @@ def import_safetensors(
     where = os.fspath(target)
     return Commit(
         *_ffrecord.save_checkpoint(
-            where, step, boxes, encode(whole), None, None, True, timeout_s, False
+            where, step, boxes, encode(whole), None, None, True, timeout_s, False, None
         )
     )
 

@@ -95,6 +95,7 @@ def commit(
     words: Callable[[], dict[str, object]],
     boxes: Sequence[Box],
     released: Callable[[], object] | None = None,
+    progress: _ffrecord.SaveProgress | None = None,
 ) -> Commit:
     """Agrees with the other ranks, writes, and commits; all ranks call it and end alike.
 
@@ -104,6 +105,7 @@ def commit(
         words: gives those of this rank's `Flat`, or raises what all ranks are to be told.
         boxes: of its shares, with the memory that they are in.
         released: called when no box that is not stable is read any more, if it comes to that.
+        progress: told how far the bytes of this rank have come.
     """
     answers: list[Any] = together(group, words)
     for other, answer in enumerate(answers):
@@ -124,5 +126,6 @@ def commit(
             order.direct,
             order.timeout_s,
             order.incremental,
+            progress,
         )
     )

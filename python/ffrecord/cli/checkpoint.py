@@ -12,7 +12,7 @@ from ffrecord.cli.units import show_size
 
 @click.group()
 def checkpoint() -> None:
-    """Look at checkpoints: TARGET is a run's folder, or ffrecord://HOST/RUN."""
+    """Look at checkpoints: TARGET is a run's folder, ffrecord://HOST/RUN or s3://BUCKET/RUN."""
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -93,6 +93,41 @@ def import_(file: str, target: str, step: int, prefix: str) -> None:
     """Save what FILE, in the safetensors format, holds as a checkpoint of TARGET."""
     commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
     click.echo(f"step {commit.step} of {target}: {show_size(commit.size_bytes)}")
+
+
+@checkpoint.command()
+@click.argument("target")
+@click.argument("remote")
+@_step
+@_as_json
+def push(target: str, remote: str, step: int | None, as_json: bool) -> None:
+    """Copy a checkpoint of TARGET to REMOTE; by default all that are not there yet."""
+    if step is None:
+        copied = ckpt.Mirror(target, remote).sync()
+    else:
+        copied = [ckpt.copy(target, remote, step)]
+    _show_copied(copied, remote, as_json)
+
+
+@checkpoint.command()
+@click.argument("remote")
+@click.argument("target")
+@_step
+@_as_json
+def pull(remote: str, target: str, step: int | None, as_json: bool) -> None:
+    """Copy a checkpoint of REMOTE to TARGET."""
+    copied = [ckpt.copy(remote, target, "latest" if step is None else step)]
+    _show_copied(copied, target, as_json)
+
+
+def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"copied": [dataclasses.asdict(commit) for commit in copied]}))
+        return
+    for commit in copied:
+        click.echo(f"step {commit.step} is at {where}: {show_size(commit.size_bytes)}")
+    if not copied:
+        click.echo(f"every step is at {where} already")
 
 
 @checkpoint.command()

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,13 @@ struct Commit {
   std::uint64_t size_bytes = 0;  // Of all ranks' tensors.
 };
 
+// How far this rank's tensors have come on their way to the target: what was hashed, just before it
+// is written. All of it is not yet a commit. Thread-safe.
+struct SaveProgress {
+  std::atomic<std::uint64_t> total_bytes{0};  // 0 until the save is planned.
+  std::atomic<std::uint64_t> done_bytes{0};   // At most total_bytes, but for a transfer begun anew.
+};
+
 struct SaveOptions {
   bool direct = true;  // Write past the page cache where the file system allows it.
   // Keep what the newest step at the target holds of this rank's bytes, and write only the rest: in
@@ -56,10 +64,12 @@ struct SaveOptions {
   // Called at most once, on any thread, when no tensor that is not stable is read any more; not if
   // the save fails before.
   std::function<void()> released;
+  std::shared_ptr<SaveProgress> progress;  // Told of, if there is one.
 };
 
 // Writes one checkpoint: all ranks' parts durable and visible together, or none
-// (docs/format.md, "Checkpoint"). `target` is a folder, or ffrecord://host[:port]/run/name.
+// (docs/format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
+// s3://bucket/run/name of a store that the usual AWS variables and files name.
 // `tree` is the encoded tree of small values (docs/format.md, "Values"), taken from rank 0.
 //
 // Returns once the checkpoint is committed. Every rank gets the same outcome. Fails with kConflict
@@ -199,5 +209,12 @@ FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
 // it open may fail. Fails with kNotFound, kIo, kUnavailable.
 FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
                                          const SessionOptions& options);
+
+// Copies the committed `step` of one target to another as it is: the same attempt, the same bytes.
+// It is visible there when all of it is. What a copy that failed or was killed has sent is not sent
+// again. Done at once if it is there already. Fails with kNotFound, kCorruption (a manifest of the
+// source), kConflict if another save of that step is committed there, kIo, kDenied, kUnavailable.
+FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
+                                         std::string_view to, const SessionOptions& options);
 
 }  // namespace ffrecord::client

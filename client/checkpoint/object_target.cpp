@@ -1,0 +1,384 @@
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/checkpoint/random_id.h"
+#include "client/checkpoint/side_by_side.h"
+#include "client/checkpoint/target.h"
+#include "client/object_store/digests.h"
+#include "client/object_store/s3_bucket.h"
+
+namespace ffrecord::client {
+namespace {
+
+// Of a large file, each with a buffer of its own.
+constexpr std::size_t kRequestsAtOnce = 4;
+constexpr std::uint64_t kPartSizeMin = std::uint64_t{16} << 20;
+constexpr std::uint64_t kPartsMax = 10'000;  // As S3 has it.
+constexpr std::string_view kRootSuffix = ".root";
+
+// A run at a store. The files of an attempt lie below a name of their own, where nobody looks
+// before NAME/step-000001200.root says so: the root manifest, which is written last and only if
+// there is none.
+struct ObjectRun {
+  std::shared_ptr<S3Bucket> bucket;
+  std::string prefix;  // Empty, or with a slash behind.
+
+  std::string RootKey(std::uint64_t step) const {
+    return prefix + StepName(step) + std::string(kRootSuffix);
+  }
+  std::string AttemptsOf(std::uint64_t step) const { return prefix + StepName(step) + "-"; }
+  std::string Folder(std::uint64_t step, const AttemptId& attempt) const {
+    return AttemptsOf(step) + Hex(attempt) + "/";
+  }
+};
+
+Error StepExists(const ObjectRun& run, std::uint64_t step) {
+  return Error{ErrorCode::kConflict, "checkpoint: " + run.bucket->Describe(run.RootKey(step)) +
+                                         " is committed already; save another step, or remove it "
+                                         "first"};
+}
+
+// --- Writing -------------------------------------------------------------------------------------
+
+// One large file on its way, in parts that several threads send. Parts that an earlier process has
+// sent are read and compared, but not sent again.
+class PartsUpload {
+ public:
+  PartsUpload(const S3Bucket& bucket, std::string key, std::uint64_t size_bytes,
+              const FileSource& source)
+      : bucket_(bucket),
+        key_(std::move(key)),
+        size_bytes_(size_bytes),
+        part_size_(std::max(kPartSizeMin, (size_bytes + kPartsMax - 1) / kPartsMax)),
+        source_(source) {}
+
+  Result<void> Run() {
+    FFR_TRY(Begin());
+    parts_.resize((size_bytes_ + part_size_ - 1) / part_size_);
+    FFR_TRY(SideBySide::Run(std::min(parts_.size(), kRequestsAtOnce),
+                            [&](const SideBySide& others) { return SendSome(others); }));
+    return bucket_.FinishParts(key_, upload_, parts_);
+  }
+
+ private:
+  Result<void> Begin() {
+    const auto pending = FFR_TRY(bucket_.PendingUploads(key_));
+    for (const auto& upload : pending)
+      if (upload.key == key_) upload_ = upload.id;
+    if (upload_.empty()) {
+      upload_ = FFR_TRY(bucket_.BeginParts(key_));
+      return {};
+    }
+    auto sent = FFR_TRY(bucket_.PartsOf(key_, upload_));
+    for (auto& part : sent) sent_[part.number] = std::move(part);
+    return {};
+  }
+
+  Result<void> SendSome(const SideBySide& others) {
+    std::vector<std::byte> buffer(std::min(part_size_, size_bytes_));
+    while (!others.failed()) {
+      auto [index, bytes] = FFR_TRY(ReadNext(buffer));
+      if (bytes.empty()) return {};
+      parts_[index] = FFR_TRY(Send(static_cast<std::uint32_t>(index + 1), bytes));
+    }
+    return {};
+  }
+
+  struct NextPart {
+    std::size_t index;
+    std::span<const std::byte> bytes;  // None behind the end.
+  };
+  Result<NextPart> ReadNext(std::span<std::byte> buffer) {
+    const std::scoped_lock lock(mutex_);
+    const std::uint64_t begin = read_bytes_;
+    const std::uint64_t end = std::min(begin + part_size_, size_bytes_);
+    while (read_bytes_ < end) {
+      const auto bytes = FFR_TRY(source_(read_bytes_, end - read_bytes_));
+      std::copy(bytes.begin(), bytes.end(),
+                buffer.begin() + static_cast<std::ptrdiff_t>(read_bytes_ - begin));
+      read_bytes_ += bytes.size();
+    }
+    return NextPart{begin / part_size_, buffer.first(end - begin)};
+  }
+
+  Result<S3Bucket::Part> Send(std::uint32_t number, std::span<const std::byte> bytes) const {
+    const auto sent = sent_.find(number);
+    if (sent != sent_.end() && sent->second.size_bytes == bytes.size()) {
+      const auto sum = Md5(bytes);
+      S3Bucket::Part part = sent->second;
+      part.checksum = Base64Of(Sha256(bytes));
+      if (sum && part.etag == "\"" + HexOf(*sum) + "\"") return part;
+    }
+    return bucket_.PutPart(key_, upload_, number, bytes);
+  }
+
+  const S3Bucket& bucket_;
+  std::string key_;
+  std::uint64_t size_bytes_;
+  std::uint64_t part_size_;
+  const FileSource& source_;
+  std::string upload_;
+  std::map<std::uint32_t, S3Bucket::Part> sent_;
+  std::vector<S3Bucket::Part> parts_;  // Each written by one thread.
+  std::mutex mutex_;                   // Guards the source and what is read of it.
+  std::uint64_t read_bytes_ = 0;
+};
+
+class ObjectAttempt final : public CheckpointAttempt {
+ public:
+  ObjectAttempt(ObjectRun run, std::uint64_t step, const AttemptId& attempt)
+      : run_(std::move(run)), step_(step), folder_(run_.Folder(step, attempt)) {}
+
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
+                          const FileSource& source) override {
+    const bool is_root = name == kRootManifestName;
+    if (size_bytes > kPartSizeMin && !is_root) {
+      FFR_TRY(PutLarge(folder_ + std::string(name), size_bytes, source));
+      return WrittenFile{std::string(name), {}};
+    }
+    std::vector<std::byte> whole;
+    while (whole.size() < size_bytes) {
+      const auto bytes = FFR_TRY(source(whole.size(), size_bytes - whole.size()));
+      whole.insert(whole.end(), bytes.begin(), bytes.end());
+    }
+    if (is_root)
+      root_ = std::move(whole);  // Not before Commit().
+    else
+      FFR_TRY(run_.bucket->Put(folder_ + std::string(name), whole, S3Bucket::Existing::kReplace));
+    return WrittenFile{std::string(name), {}};
+  }
+
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                               const std::function<void()>& released) override {
+    std::vector<WrittenFile> written;
+    for (SegmentFile& segment : segments) {
+      SegmentImage& image = segment.image;
+      written.push_back(FFR_TRY(
+          Put(segment.name, image.layout().file_size_bytes,
+              [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); })));
+    }
+    if (released) released();
+    return written;
+  }
+
+  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
+                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+    return false;
+  }
+
+  // A try whose answer was lost looks like another save that was faster: its root tells.
+  Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
+    const std::string key = run_.RootKey(step_);
+    const auto put = run_.bucket->Put(key, root_, S3Bucket::Existing::kRefuse);
+    if (!put) {
+      if (put.error().code != ErrorCode::kConflict) return put.error();
+      const auto there = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));
+      if (there != root_) return StepExists(run_, step_);
+    }
+    RemoveOthers();
+    return {};
+  }
+
+  void Abandon() noexcept override { RemoveFolder(folder_); }
+
+  // Removes what `folder` holds, as far as that can be done.
+  void RemoveFolder(const std::string& folder) const noexcept {
+    if (const auto pending = run_.bucket->PendingUploads(folder))
+      for (const auto& upload : pending.value())
+        static_cast<void>(run_.bucket->AbortParts(upload.key, upload.id));
+    if (const auto listing = run_.bucket->List(folder, false))
+      for (const auto& object : listing.value().objects)
+        static_cast<void>(run_.bucket->Delete(object.key));
+  }
+
+ private:
+  // A file of an attempt never changes: one that is there whole was sent by an earlier process.
+  Result<void> PutLarge(const std::string& key, std::uint64_t size_bytes,
+                        const FileSource& source) const {
+    const auto listing = FFR_TRY(run_.bucket->List(key, false));
+    for (const auto& object : listing.objects)
+      if (object.key == key && object.size_bytes == size_bytes) return {};
+    return PartsUpload(*run_.bucket, key, size_bytes, source).Run();
+  }
+
+  // Other attempts at this step have lost: none of them can be committed any more.
+  void RemoveOthers() const {
+    const auto listing = run_.bucket->List(run_.AttemptsOf(step_), true);
+    if (!listing) return;
+    for (const std::string& folder : listing.value().folders)
+      if (folder != folder_) RemoveFolder(folder);
+  }
+
+  ObjectRun run_;
+  std::uint64_t step_;
+  std::string folder_;
+  std::vector<std::byte> root_;
+};
+
+// --- Reading -------------------------------------------------------------------------------------
+
+// Files of one step; each range is one request.
+class ObjectFiles final : public RangeReader {
+ public:
+  ObjectFiles(std::shared_ptr<S3Bucket> bucket, std::vector<S3Bucket::Object> objects)
+      : bucket_(std::move(bucket)), objects_(std::move(objects)) {
+    for (const auto& object : objects_) names_.push_back(bucket_->Describe(object.key));
+  }
+
+  std::size_t file_count() const noexcept override { return objects_.size(); }
+  const std::string& file_name(std::uint32_t file) const noexcept override { return names_[file]; }
+  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
+    return objects_[file].size_bytes;
+  }
+  std::uint32_t alignment_bytes(std::uint32_t /*file*/) const noexcept override { return 1; }
+
+  Result<void> Read(std::span<RangeRead> ranges) const override {
+    std::atomic<std::size_t> next{0};
+    return SideBySide::Run(std::min(ranges.size(), kRequestsAtOnce),
+                           [&](const SideBySide&) -> Result<void> {
+                             for (std::size_t i; (i = next++) < ranges.size();) ReadOne(ranges[i]);
+                             return {};
+                           });
+  }
+
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const override {
+    const auto bytes = std::make_shared<std::vector<std::byte>>(size_bytes);
+    if (size_bytes > 0) FFR_TRY(bucket_->GetRange(objects_[file].key, offset_bytes, *bytes));
+    return IndexBytes{bytes, *bytes};
+  }
+
+ private:
+  void ReadOne(RangeRead& range) const {
+    range.status = ErrorCode::kOk;
+    if (range.destination.empty()) return;
+    const auto read =
+        bucket_->GetRange(objects_[range.file].key, range.offset_bytes, range.destination);
+    if (!read) range.status = read.error().code;
+  }
+
+  std::shared_ptr<S3Bucket> bucket_;
+  std::vector<S3Bucket::Object> objects_;
+  std::vector<std::string> names_;
+};
+
+class ObjectStep final : public CommittedStep {
+ public:
+  ObjectStep(ObjectRun run, std::uint64_t step, std::vector<std::byte> root, std::string folder)
+      : run_(std::move(run)), step_(step), root_(std::move(root)), folder_(std::move(folder)) {}
+
+  std::string Describe(std::string_view name) const override {
+    return run_.bucket->Describe(name == kRootManifestName ? run_.RootKey(step_)
+                                                           : folder_ + std::string(name));
+  }
+
+  Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                          std::uint64_t size_bytes_max) const override {
+    if (name == kRootManifestName) return root_;
+    return run_.bucket->Get(folder_ + std::string(name), size_bytes_max);
+  }
+
+  Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const override {
+    const auto listing = FFR_TRY(run_.bucket->List(folder_, false));
+    std::map<std::string_view, std::uint64_t> sizes;
+    for (const auto& object : listing.objects) sizes[object.key] = object.size_bytes;
+    std::vector<S3Bucket::Object> wanted;
+    for (const std::string& name : names) {
+      const auto found = sizes.find(folder_ + name);
+      if (found == sizes.end())
+        return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
+      wanted.push_back({folder_ + name, found->second});
+    }
+    return std::unique_ptr<RangeReader>(new ObjectFiles(run_.bucket, std::move(wanted)));
+  }
+
+ private:
+  ObjectRun run_;
+  std::uint64_t step_;
+  std::vector<std::byte> root_;
+  std::string folder_;
+};
+
+class ObjectTarget final : public CheckpointTarget {
+ public:
+  ObjectTarget(ObjectRun run, std::string_view address) : run_(std::move(run)), name_(address) {}
+
+  const std::string& name() const noexcept override { return name_; }
+
+  Result<std::vector<std::uint64_t>> Steps() const override {
+    const auto listing = FFR_TRY(run_.bucket->List(run_.prefix, true));
+    std::vector<std::uint64_t> steps;
+    for (const auto& object : listing.objects) {
+      std::string_view name = std::string_view(object.key).substr(run_.prefix.size());
+      if (!name.ends_with(kRootSuffix)) continue;
+      name.remove_suffix(kRootSuffix.size());
+      if (const auto step = StepOf(name)) steps.push_back(*step);
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+
+  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
+    const std::string key = run_.RootKey(step);
+    auto bytes = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));
+    const auto root = DecodeRootManifest(bytes);
+    if (!root)
+      return Error{root.error().code, run_.bucket->Describe(key) + ": " + root.error().message};
+    return std::unique_ptr<CommittedStep>(
+        new ObjectStep(run_, step, std::move(bytes), run_.Folder(step, root.value().attempt)));
+  }
+
+  Result<void> Remove(std::uint64_t step) override {
+    const std::string key = run_.RootKey(step);
+    FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));  // kNotFound if there is none.
+    FFR_TRY(run_.bucket->Delete(key));
+    const auto listing = run_.bucket->List(run_.AttemptsOf(step), true);
+    if (!listing) return {};
+    for (const std::string& folder : listing.value().folders)
+      ObjectAttempt(run_, step, AttemptId{}).RemoveFolder(folder);
+    return {};
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                   const AttemptId& attempt) override {
+    const auto found = run_.bucket->List(run_.RootKey(step), false);
+    if (!found) return found.error();
+    if (!found.value().objects.empty()) return StepExists(run_, step);
+    return Join(step, attempt);
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& attempt) override {
+    return std::unique_ptr<CheckpointAttempt>(new ObjectAttempt(run_, step, attempt));
+  }
+
+ private:
+  ObjectRun run_;
+  std::string name_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view address,
+                                                           const SessionOptions& options) {
+  std::string_view rest = address.substr(kObjectScheme.size());
+  const std::string_view bucket = rest.substr(0, rest.find('/'));
+  rest.remove_prefix(std::min(bucket.size() + 1, rest.size()));
+  while (rest.ends_with('/')) rest.remove_suffix(1);
+  if (bucket.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: " + std::string(address) + ": an address is s3://BUCKET/NAME"};
+  ObjectRun run;
+  auto settings = FFR_TRY(ReadAwsSettings());
+  run.bucket = FFR_TRY(S3Bucket::Open(bucket, std::move(settings), options.timeout));
+  run.prefix = rest.empty() ? "" : std::string(rest) + "/";
+  return std::unique_ptr<CheckpointTarget>(new ObjectTarget(std::move(run), address));
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,66 @@
+#include "client/object_store/digests.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord::client {
+namespace {
+
+template <std::size_t kSize>
+std::optional<std::array<std::byte, kSize>> Digest(const EVP_MD* sum,
+                                                   std::span<const std::byte> bytes) {
+  std::array<std::byte, kSize> digest{};
+  unsigned size = 0;
+  const int made = EVP_Digest(bytes.data(), bytes.size(),
+                              reinterpret_cast<unsigned char*>(digest.data()), &size, sum, nullptr);
+  if (made != 1) return std::nullopt;
+  FFR_ASSERT(size == kSize);
+  return digest;
+}
+
+}  // namespace
+
+Sha256Digest Sha256(std::span<const std::byte> bytes) {
+  const auto digest = Digest<32>(EVP_sha256(), bytes);
+  FFR_ASSERT(digest.has_value());
+  return *digest;
+}
+
+std::optional<Md5Digest> Md5(std::span<const std::byte> bytes) {
+  return Digest<16>(EVP_md5(), bytes);
+}
+
+Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byte> bytes) {
+  Sha256Digest digest{};
+  unsigned size = 0;
+  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                          reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+                          reinterpret_cast<unsigned char*>(digest.data()), &size);
+  FFR_ASSERT(made != nullptr);
+  FFR_ASSERT(size == digest.size());
+  return digest;
+}
+
+std::string HexOf(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
+    text += kDigits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+std::string Base64Of(std::span<const std::byte> bytes) {
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL ends it with a NUL.
+  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                   reinterpret_cast<const unsigned char*>(bytes.data()),
+                                   static_cast<int>(bytes.size()));
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+}  // namespace ffrecord::client

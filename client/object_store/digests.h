@@ -1,0 +1,24 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace ffrecord::client {
+
+// The sums that S3 knows. Pure. An OpenSSL without SHA-256 ends the process.
+using Sha256Digest = std::array<std::byte, 32>;
+using Md5Digest = std::array<std::byte, 16>;
+
+Sha256Digest Sha256(std::span<const std::byte> bytes);
+Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byte> bytes);
+// Of a part, as S3 names it in its ETag; nothing where OpenSSL is told to have no MD5. Not for
+// anything that an enemy may choose.
+std::optional<Md5Digest> Md5(std::span<const std::byte> bytes);
+
+std::string HexOf(std::span<const std::byte> bytes);  // Lower case.
+std::string Base64Of(std::span<const std::byte> bytes);
+
+}  // namespace ffrecord::client

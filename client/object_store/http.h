@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord::client {
+
+// One HTTP request. Names of headers are in lower case; path and query are not yet encoded.
+struct HttpRequest {
+  std::string method = "GET";
+  std::string scheme = "https";
+  std::string host;        // With its port, unless that is the scheme's own.
+  std::string path = "/";  // Absolute.
+  std::vector<std::pair<std::string, std::string>> query;
+  std::map<std::string, std::string> headers;  // Without host.
+  std::span<const std::byte> body;             // Borrowed until the request has ended.
+};
+
+struct HttpResponse {
+  int status = 0;
+  std::map<std::string, std::string> headers;  // Names in lower case.
+  std::vector<std::byte> body;                 // Empty if it went to a destination.
+  std::uint64_t size_bytes = 0;                // Of the body.
+};
+
+// Percent-encodes all but letters, digits and -._~, as RFC 3986 and Signature Version 4 say; with
+// `keep_slashes` also leaves '/'.
+std::string UriEncode(std::string_view text, bool keep_slashes);
+
+// The query as it travels and is signed: encoded, sorted by name.
+std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& query);
+
+// Runs one request after the other over a connection that stays open between them. Thread-bound.
+class HttpClient {
+ public:
+  struct Limits {
+    std::chrono::milliseconds timeout;  // To connect, and without a byte of progress.
+    std::uint64_t body_size_max;        // Of a response that goes nowhere else.
+  };
+
+  // Fails with kIo (ENOMEM).
+  static Result<std::unique_ptr<HttpClient>> Create();
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  // Any status is a success here. With `destination`, the body of a 2xx response goes there, and
+  // must not be longer. Fails with kUnavailable (host unknown, refused, broken off, no TLS),
+  // kDeadlineExceeded, kCorruption if the body is too long.
+  Result<HttpResponse> Run(const HttpRequest& request, const Limits& limits,
+                           std::span<std::byte> destination = {});
+
+ private:
+  struct Impl;
+  explicit HttpClient(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ffrecord::client

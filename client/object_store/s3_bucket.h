@@ -1,0 +1,88 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "client/object_store/aws_settings.h"
+#include "client/object_store/http.h"
+
+namespace ffrecord::client {
+
+// One bucket of an S3-compatible store. Every body travels with its SHA-256, which the store checks
+// before it takes it. What fails for the moment (no connection, 429, 5xx) is tried again with
+// back-off until `timeout` has passed since the first try; every request may thus arrive twice.
+//
+// Thread-safe; a forked child may go on using it. Errors: kNotFound, kDenied (names the store's
+// code), kConflict, kUnavailable, kDeadlineExceeded, kInvalidArgument; messages name the object.
+class S3Bucket {
+ public:
+  static Result<std::shared_ptr<S3Bucket>> Open(std::string_view bucket, AwsSettings settings,
+                                                std::chrono::milliseconds timeout);
+  ~S3Bucket();
+
+  std::string Describe(std::string_view key) const;  // s3://bucket/key.
+
+  struct Object {
+    std::string key;
+    std::uint64_t size_bytes = 0;
+  };
+  struct Listing {
+    std::vector<Object> objects;
+    std::vector<std::string> folders;  // With `by_folder`: what goes on behind the next slash.
+  };
+  // All keys that begin with `prefix`, in order.
+  Result<Listing> List(std::string_view prefix, bool by_folder) const;
+
+  // Fails with kCorruption if the object is larger than `size_bytes_max`.
+  Result<std::vector<std::byte>> Get(std::string_view key, std::uint64_t size_bytes_max) const;
+  // Fills `destination`, which is not empty. Fails with kCorruption if the object ends before.
+  Result<void> GetRange(std::string_view key, std::uint64_t offset_bytes,
+                        std::span<std::byte> destination) const;
+
+  enum class Existing { kReplace, kRefuse };
+  // With kRefuse fails with kConflict if the object exists: it may be the one that an earlier try
+  // of this call has made.
+  Result<void> Put(std::string_view key, std::span<const std::byte> bytes, Existing existing) const;
+
+  // No failure if there is none.
+  Result<void> Delete(std::string_view key) const;
+
+  // An object in parts; none of it is there before FinishParts().
+  struct Part {
+    std::uint32_t number = 0;  // From 1.
+    std::uint64_t size_bytes = 0;
+    std::string etag;      // As the store names it, with its quotes.
+    std::string checksum;  // SHA-256 in base 64; empty if the store has forgotten it.
+  };
+  Result<std::string> BeginParts(std::string_view key) const;
+  Result<Part> PutPart(std::string_view key, std::string_view upload, std::uint32_t number,
+                       std::span<const std::byte> bytes) const;
+  Result<void> FinishParts(std::string_view key, std::string_view upload,
+                           std::span<const Part> parts) const;
+  Result<void> AbortParts(std::string_view key, std::string_view upload) const;
+
+  // What an earlier process has begun and not finished.
+  struct PendingUpload {
+    std::string key;
+    std::string id;
+  };
+  Result<std::vector<PendingUpload>> PendingUploads(std::string_view prefix) const;
+  Result<std::vector<Part>> PartsOf(std::string_view key, std::string_view upload) const;
+
+ private:
+  struct Impl;
+  explicit S3Bucket(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ffrecord::client

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "client/object_store/http.h"
+
+namespace ffrecord::client {
+
+// Whom requests are signed for. Never printed.
+struct AwsCredentials {
+  std::string access_key;
+  std::string secret_key;
+  std::string session_token;  // Empty for lasting credentials.
+};
+
+// Where and when a signature holds.
+struct SigningScope {
+  std::string region;   // Such as us-east-1.
+  std::string service;  // s3.
+  std::string time;     // UTC, such as 20130524T000000Z.
+};
+
+// Signs a request by AWS Signature Version 4: adds x-amz-date, x-amz-security-token if there is
+// one, and authorization, over all headers that it has by then. `payload_hash` is the SHA-256 of
+// the body in hex; for S3 the header x-amz-content-sha256 has it too. Pure.
+void Sign(HttpRequest& request, const AwsCredentials& credentials, const SigningScope& scope,
+          std::string_view payload_hash);
+
+}  // namespace ffrecord::client

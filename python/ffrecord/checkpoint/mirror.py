@@ -1,0 +1,146 @@
+"""Copies of committed checkpoints in a second place, such as an S3-compatible store."""
+
+import concurrent.futures
+import os
+import pathlib
+import threading
+from types import TracebackType
+from typing import Literal
+
+from ffrecord import _ffrecord
+from ffrecord.checkpoint.saving import Commit, Target
+
+# In a run's folder: where steps that are no longer there are loaded from.
+_NAME = "MIRROR"
+
+
+def copy(
+    source: Target,
+    target: Target,
+    step: int | Literal["latest"] = "latest",
+    *,
+    timeout_s: float = 30.0,
+) -> Commit:
+    """Copy a committed checkpoint as it is, from any target to any other.
+
+    It is visible there when all of it is. What a copy that failed or was killed has sent is not
+    sent again; one that is there already is left alone.
+
+    Raises:
+        FileNotFoundError: no such step, or none at all.
+        FileExistsError: another save of that step is committed there.
+        CorruptionError: a manifest of the source fails a check.
+    """
+    where = os.fspath(source)
+    if step == "latest":
+        reader = _ffrecord.CheckpointReader(where, None, timeout_s)
+        step = reader.commit[0]
+    return Commit(*_ffrecord.copy_checkpoint(where, step, os.fspath(target), timeout_s))
+
+
+class Mirror:
+    """Keeps copies of a run's checkpoints at a remote target, made while training goes on.
+
+        with ckpt.Mirror("runs/x", "s3://bucket/runs/x", keep_local=3) as mirror:
+            ...
+            ckpt.save("runs/x", step, state)
+            mirror.start()
+
+    Where the local target is a folder, its file MIRROR says where the copies are, and `load` finds
+    there what has left the folder. One process of a run has a Mirror: that of rank 0. Credentials
+    and endpoint of a store come from the usual AWS variables and files. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        remote: str,
+        *,
+        keep_local: int | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Starts and sends nothing yet.
+
+        Args:
+            target: where checkpoints are saved: a folder, or `ffrecord://host[:port]/run`.
+            remote: where they are copied to: `s3://bucket/run`.
+            keep_local: how many of the newest stay at `target`, 1 or more, once they are copied;
+                all without it.
+            timeout_s: for each call, its retries included.
+        """
+        if keep_local is not None and keep_local < 1:
+            raise ValueError(f"keep_local is {keep_local}, must be at least 1")
+        self.target, self.remote = os.fspath(target), remote
+        self.keep_local, self.timeout_s = keep_local, timeout_s
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-mirror")
+        self._lock = threading.Lock()
+        self._waiting: concurrent.futures.Future[list[Commit]] | None = None
+
+    def sync(self) -> list[Commit]:
+        """Copy every checkpoint that is not at the remote yet, oldest first; returns those.
+
+        Then `keep_local` is seen to: what leaves the local target is at the remote, the same save.
+        """
+        self._point_at_remote()
+        there = set(self._list(self.remote))
+        copied = [
+            copy(self.target, self.remote, commit.step, timeout_s=self.timeout_s)
+            for commit in self._list(self.target)
+            if commit not in there
+        ]
+        if self.keep_local is not None:
+            self._evict(there.union(copied), self.keep_local)
+        return copied
+
+    def start(self) -> concurrent.futures.Future[list[Commit]]:
+        """`sync` on another thread; while one waits for its turn, asking again gives the same."""
+        with self._lock:
+            waiting = self._waiting
+            if waiting is None or waiting.running() or waiting.done():
+                waiting = self._waiting = self._thread.submit(self.sync)
+            return waiting
+
+    def close(self) -> None:
+        """Wait for what was started. Raises why the last of it failed."""
+        self._thread.shutdown()
+        if self._waiting is not None:
+            self._waiting.result()
+
+    def __enter__(self) -> "Mirror":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._thread.shutdown(cancel_futures=True)
+
+    def _list(self, target: str) -> list[Commit]:
+        return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
+
+    def _evict(self, safe: set[Commit], keep: int) -> None:
+        # One by one and oldest first: a kill leaves the newest steps without a gap.
+        for commit in self._list(self.target)[:-keep]:
+            if commit in safe:
+                _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
+
+    def _point_at_remote(self) -> None:
+        if "://" in self.target:
+            return
+        folder = pathlib.Path(self.target)
+        line = f"{self.remote}\n"
+        path = folder / _NAME
+        if path.exists() and path.read_text() == line:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / f".{_NAME}-{os.getpid()}"
+        with made.open("w") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)

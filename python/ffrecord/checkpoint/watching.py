@@ -1,0 +1,184 @@
+"""What checkpoints cost a training process: how long it stood still, how far saves have come."""
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from ffrecord import _ffrecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """A save under way.
+
+    Attributes:
+        step: what is being saved.
+        running_s: since it was called for, in seconds.
+        done_bytes: of this rank's tensors, what has been handed to the target.
+        total_bytes: what there is of them; 0 until that is known.
+    """
+
+    step: int
+    running_s: float
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a `Watch` has seen in this process, since it was made.
+
+    Attributes:
+        elapsed_s: since then, in seconds.
+        stall_s: of them, how long `save` and `async_save` have kept their callers.
+        saves: how many have been committed.
+        failures: how many have failed.
+        running: those that have not ended.
+    """
+
+    elapsed_s: float
+    stall_s: float
+    saves: int
+    failures: int
+    running: tuple[Progress, ...]
+
+    @property
+    def stalled_fraction(self) -> float:
+        """Of the time that has passed, what training spent in saves: 0 is best."""
+        return self.stall_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+
+class Save:
+    """One save, as it goes on."""
+
+    def __init__(self, step: int) -> None:
+        """Begins now."""
+        self.step, self.began = step, time.monotonic()
+        self.bytes = _ffrecord.SaveProgress()
+
+    def progress(self) -> Progress:
+        """How far it is."""
+        total = self.bytes.total_bytes
+        done = min(self.bytes.done_bytes, total)
+        return Progress(self.step, time.monotonic() - self.began, done, total)
+
+
+class Ledger:
+    """All saves of a process; thread-safe."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._lock = threading.Lock()
+        self._stall_s = 0.0
+        self._saves = self._failures = 0
+        self._stalled_since: dict[int, float] = {}  # By thread: a call that has not returned.
+        self._running: dict[int, Save] = {}
+
+    @contextlib.contextmanager
+    def stall(self) -> Iterator[None]:
+        """While a caller is kept."""
+        thread, began = threading.get_ident(), time.monotonic()
+        with self._lock:
+            self._stalled_since[thread] = began
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._stalled_since[thread]
+                self._stall_s += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def save(self, save: Save) -> Iterator[None]:
+        """While a save goes on; it fails if this is left by an exception."""
+        with self._lock:
+            self._running[id(save)] = save
+        committed = 0
+        try:
+            yield
+            committed = 1
+        finally:
+            with self._lock:
+                del self._running[id(save)]
+                self._saves += committed
+                self._failures += 1 - committed
+
+    def report(self) -> Report:
+        """Since the process began; elapsed_s is the time by the clock."""
+        with self._lock:
+            now = time.monotonic()
+            stall_s = self._stall_s + sum(now - since for since in self._stalled_since.values())
+            running = tuple(save.progress() for save in self._running.values())
+            return Report(now, stall_s, self._saves, self._failures, running)
+
+
+class Watch:
+    """Sees the saves of this process; made by `watch`."""
+
+    def __init__(self) -> None:
+        """Begins now."""
+        self._begin = ledger().report()
+
+    def report(self) -> Report:
+        """What has happened since."""
+        begin, now = self._begin, ledger().report()
+        return Report(
+            now.elapsed_s - begin.elapsed_s,
+            now.stall_s - begin.stall_s,
+            now.saves - begin.saves,
+            now.failures - begin.failures,
+            now.running,
+        )
+
+
+@contextlib.contextmanager
+def watch(
+    tell: Callable[[Report], object] | None = None, *, every_s: float = 10.0
+) -> Iterator[Watch]:
+    """Watch what checkpoints cost while training goes on.
+
+        with ckpt.watch(lambda seen: print(f"{seen.stalled_fraction:.2%}"), every_s=60) as watch:
+            train()
+        print(watch.report())
+
+    Args:
+        tell: called every so often on a thread of its own, and once at the end.
+        every_s: how often, in seconds.
+    """
+    if every_s <= 0:
+        raise ValueError(f"every_s is {every_s}, must be positive")
+    watch = Watch()
+    ended = threading.Event()
+
+    def go_on_telling() -> None:
+        while tell is not None:
+            is_last = ended.wait(every_s)
+            tell(watch.report())
+            if is_last:
+                return
+
+    thread = threading.Thread(target=go_on_telling, name="ffrecord-watch", daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
+
+
+_current = Ledger()
+
+
+def ledger() -> Ledger:
+    """This process's. A forked child begins anew."""
+    return _current
+
+
+def _begin_anew() -> None:
+    global _current
+    _current = Ledger()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

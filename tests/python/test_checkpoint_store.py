@@ -1,0 +1,336 @@
+"""Goal: checkpoints at an S3-compatible store are whole or not there, whatever breaks on the way.
+
+Method: moto's server in this process, behind a door that answers 503, hangs up, or kills the
+process that asks, at each request in turn.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cli
+import copying
+import ffrecord.checkpoint as ckpt
+from ffrecord.errors import CorruptionError
+from object_store import Store, serve
+from thread_ranks import ThreadRank, ThreadRanks, same
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Store]:
+    yield from serve()
+
+
+@pytest.fixture
+def store(server: Store) -> Store:
+    server.serve_all()
+    return server
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, store: Store) -> str:
+    """An address of its own for each test."""
+    return f"s3://bucket/runs of/{request.node.name}"
+
+
+def state(seed: int = 0) -> dict[str, Any]:
+    chance = np.random.default_rng(seed)
+    return {"w": chance.random((300, 7)), "small": {"b": chance.random(5)}, "step": seed}
+
+
+def large_state() -> dict[str, Any]:
+    """In three parts: of 16 MiB, 16 and more than one."""
+    return {"w": np.arange((33 << 20) // 8, dtype="float64")}
+
+
+# --- A store as a target -------------------------------------------------------------------------
+
+
+def test_a_store_is_a_target_like_any_other(run: str) -> None:
+    for step in (1, 2, 3):
+        assert ckpt.save(run, step, state(step)).step == step
+    with pytest.raises(FileExistsError):
+        ckpt.save(run, 3, state(4))
+
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    assert same(ckpt.load(run), state(3))
+    assert same(ckpt.load(run, step=1), state(1))
+    assert ckpt.verify(run) == []
+    assert [commit.step for commit in ckpt.prune(run, keep_last=1)] == [1, 2]
+    assert [commit.step for commit in ckpt.list(run)] == [3]
+    with pytest.raises(FileNotFoundError):
+        ckpt.load(run, step=1)
+    assert ckpt.latest(f"{run}/nothing") is None
+
+
+def test_ranks_save_together_and_others_load(run: str) -> None:
+    whole = np.random.default_rng(1).random((90, 4))
+
+    def save(rank: ThreadRank) -> object:
+        begin, end = 30 * rank.rank, 30 * (rank.rank + 1)
+        return ckpt.save(
+            run, 1, {"w": ckpt.Shard(whole[begin:end], (90, 4), (begin, 0))}, group=rank
+        )
+
+    commits = ThreadRanks(3).run(save)
+
+    assert len({str(commit) for commit in commits}) == 1
+    mine = np.zeros((45, 4))
+    ckpt.load(run, {"w": ckpt.Shard(mine, (90, 4), (45, 0))})
+    assert mine.tobytes() == whole[45:].tobytes()
+
+
+def test_what_the_store_damages_is_found(run: str) -> None:
+    import boto3
+
+    ckpt.save(run, 1, state())
+    client = boto3.client("s3", region_name="us-east-1")
+    prefix = run.removeprefix("s3://bucket/")
+    found = client.list_objects_v2(Bucket="bucket", Prefix=prefix)["Contents"]
+    keys = [each["Key"] for each in found]
+    segment = next(key for key in keys if key.endswith("seg-0000"))
+    content = bytearray(client.get_object(Bucket="bucket", Key=segment)["Body"].read())
+    content[100] ^= 1
+    client.put_object(Bucket="bucket", Key=segment, Body=bytes(content))
+
+    with pytest.raises(CorruptionError, match=r"s3://bucket/.*seg-0000"):
+        ckpt.load(run)
+    assert len(ckpt.verify(run)) == 1
+
+
+def test_who_may_not_enter_is_told_why(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match="NoSuchBucket"):
+        ckpt.list("s3://no-such-bucket/run")
+    with pytest.raises(ValueError, match="s3://BUCKET/NAME"):
+        ckpt.list("s3://")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    with pytest.raises(PermissionError, match="AWS_ACCESS_KEY_ID"):
+        ckpt.list(run)
+
+
+def test_a_store_that_is_gone_is_not_waited_for_long(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(ConnectionError):
+        ckpt.list(run, timeout_s=0.3)
+
+
+# --- Copies --------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_the_same_save(run: str, tmp_path: Path) -> None:
+    commit = ckpt.save(tmp_path / "a", 7, state())
+
+    assert ckpt.copy(tmp_path / "a", run) == commit
+    assert ckpt.copy(tmp_path / "a", run) == commit  # Again, which changes nothing.
+    assert ckpt.copy(run, tmp_path / "b", 7) == commit
+
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*")]
+    assert sorted(files) == sorted(
+        path.relative_to(tmp_path / "b") for path in (tmp_path / "b").rglob("*")
+    )
+    for name in files:
+        if (tmp_path / "a" / name).is_file():
+            assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    ckpt.save(tmp_path / "c", 7, state(1))
+    with pytest.raises(FileExistsError):
+        ckpt.copy(tmp_path / "c", run)
+    assert same(ckpt.load(run), state())
+
+
+@pytest.mark.parametrize("fault", ["503", "hang up"])
+def test_what_fails_for_the_moment_is_tried_again(
+    run: str, store: Store, tmp_path: Path, fault: str
+) -> None:
+    ckpt.save(tmp_path / "a", 1, state())
+    met: set[str] = set()
+
+    def every_first_time(number: int, method: str, path: str) -> str:
+        what = f"{method} {path}"
+        if what in met:
+            return "serve"
+        met.add(what)
+        return fault
+
+    store.set_door(every_first_time)
+    ckpt.copy(tmp_path / "a", run)
+    assert same(ckpt.load(run), state())
+    assert len(met) > 5
+
+
+def test_an_answer_that_is_lost_is_no_conflict(run: str, store: Store, tmp_path: Path) -> None:
+    # The commit is served, and the client hears of it no more.
+    commit = ckpt.save(tmp_path / "a", 1, state())
+    roots: list[int] = []
+
+    def lose_the_first(number: int, method: str, path: str) -> str:
+        if method != "PUT" or not path.endswith(".root") or roots:
+            return "serve"
+        roots.append(number)
+        return "lose"
+
+    store.set_door(lose_the_first)
+    assert ckpt.copy(tmp_path / "a", run) == commit
+    assert roots
+    assert same(ckpt.load(run), state())
+
+
+# --- Killed on the way ---------------------------------------------------------------------------
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["copying"])
+
+
+class Victim:
+    """A process that copies, and can be killed from a thread of the store as soon as it asks."""
+
+    def __init__(self, source: Path, run: str) -> None:
+        names = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+        arguments = (names | {"no_proxy": "*"}, str(source), run)
+        self.process: Any = _processes.Process(target=copying.copy, args=arguments)
+        self.started = threading.Event()
+
+    def kill(self) -> None:
+        """At once, so that it does nothing more."""
+        assert self.started.wait(60)
+        os.kill(self.process.pid, signal.SIGKILL)
+
+    def run(self) -> bool:
+        """True if it was killed, False if it came to its end."""
+        self.process.start()
+        self.started.set()
+        self.process.join()
+        assert self.process.exitcode in (0, -signal.SIGKILL)
+        return bool(self.process.exitcode)
+
+
+def killed_copy(store: Store, source: Path, run: str, at: int, when: str) -> bool:
+    """Copies in a process that is killed at a request; False if it ended before."""
+    victim = Victim(source, run)
+
+    def door(number: int, method: str, path: str) -> str:
+        if when == "before" and number == at:
+            victim.kill()
+        return "hang up" if when == "before" and number >= at else "serve"
+
+    def after(number: int, request: str) -> None:
+        if when == "after" and number == at:
+            victim.kill()
+
+    store.set_door(door, after)
+    was_killed = victim.run()
+    store.serve_all()
+    return was_killed
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_copy_killed_at_any_request_is_whole_or_not_there(
+    run: str, store: Store, tmp_path: Path, when: str
+) -> None:
+    source = tmp_path / "a"
+    commit = ckpt.save(source, 1, state())
+    at = 0
+    was_killed = True
+    while was_killed:
+        at += 1
+        where = f"{run}/{at}"
+
+        was_killed = killed_copy(store, source, where, at, when)
+
+        seen = ckpt.list(where)
+        assert seen in ([], [commit])
+        if seen:
+            assert ckpt.verify(where) == []
+        assert ckpt.copy(source, where) == commit
+        assert same(ckpt.load(where), state())
+    assert at > 5
+
+
+def test_parts_that_were_sent_are_not_sent_again(run: str, store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    ckpt.save(source, 1, large_state())
+    sent: list[str] = []
+
+    def is_part(request: str) -> bool:
+        return request.startswith("PUT") and "partNumber" in request
+
+    victim = Victim(source, run)
+
+    def kill_at_second_part(number: int, request: str) -> None:
+        if is_part(request):
+            sent.append(request)
+            if len(sent) == 2:
+                victim.kill()
+
+    store.set_door(lambda number, method, path: "serve", kill_at_second_part)
+    assert victim.run()
+    assert ckpt.list(run) == []
+
+    done = set(sent)  # A third may have been on its way.
+    store.serve_all()
+    ckpt.copy(source, run)
+
+    again = {request for request in store.seen if is_part(request)}
+    assert not again & done
+    assert same(ckpt.load(run), large_state())
+
+
+# --- A mirror ------------------------------------------------------------------------------------
+
+
+def test_what_left_the_folder_is_loaded_from_the_mirror(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "run"
+    with ckpt.Mirror(target, run, keep_local=1) as mirror:
+        for step in (1, 2):
+            ckpt.save(target, step, state(step))
+        assert [commit.step for commit in mirror.start().result()] == [1, 2]
+        ckpt.save(target, 3, state(3))
+        assert [commit.step for commit in mirror.sync()] == [3]
+        assert mirror.sync() == []
+
+    assert [commit.step for commit in ckpt.list(target)] == [3]
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    assert same(ckpt.load(target, step=1), state(1))
+    store.set_door(lambda number, method, path: "hang up")
+    assert same(ckpt.load(target), state(3))  # Without a word to the store.
+    assert store.seen == []
+    store.serve_all()
+    shutil.rmtree(target / "step-000000003")
+    assert same(ckpt.load(target), state(3))
+
+
+def test_nothing_leaves_the_folder_that_is_not_at_the_mirror(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    store.set_door(lambda number, method, path: "503" if ".root" in path else "serve")
+    mirror = ckpt.Mirror(tmp_path, run, keep_local=1, timeout_s=0.3)
+
+    mirror.start()
+    with pytest.raises((ConnectionError, TimeoutError)):
+        mirror.close()
+
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2]
+    with pytest.raises(ValueError, match="keep_local"):
+        ckpt.Mirror(tmp_path, run, keep_local=0)
+
+
+def test_commands_push_and_pull(run: str, store: Store, tmp_path: Path) -> None:
+    ckpt.save(tmp_path / "a", 4, state())
+    assert "step 4" in cli.ok("ffrecord", "checkpoint", "push", tmp_path / "a", run)
+    assert "already" in cli.ok("ffrecord", "checkpoint", "push", tmp_path / "a", run)
+    assert "step 4" in cli.ok("ffrecord", "checkpoint", "pull", run, tmp_path / "b", "--step", "4")
+    assert same(ckpt.load(tmp_path / "b"), state())
