@@ -106,14 +106,14 @@ Shape ShapeOf(PyObject* value) {
 }
 
 // Of tuples: key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes
-// it.
+// it; what follows in them is the caller's.
 std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
   std::vector<client::TensorView> tensors;
   tensors.reserve(boxes.size());
   for (const py::handle handle : boxes) {
     PyObject* const box = handle.ptr();
-    if (!PyTuple_Check(box) || PyTuple_GET_SIZE(box) != 8)
-      throw py::type_error("a box is a tuple of 8");
+    if (!PyTuple_Check(box) || PyTuple_GET_SIZE(box) < 8)
+      throw py::type_error("a box is a tuple of 8 or more");
     const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(box, i); };
     tensors.push_back({TextOf(item(0)), TextOf(item(1)), ShapeOf(item(2)), ShapeOf(item(3)),
                        ShapeOf(item(4)), MemoryAt(NumberOf(item(5)), NumberOf(item(6))),

@@ -118,11 +118,11 @@ def save(
         flat = flatten(order, state, rank, size)
         with without_collector():
             for leaf in flat.shares:
-                address = leaf.address
-                if address is None:
+                if leaf.address is None:
                     copies.append(memory_of(leaf.data))
-                    address = copies[-1].address
-                boxes.append(box_of(leaf, address + leaf.skip_bytes, False))
+                    boxes.append(box_of(leaf, copies[-1].address + leaf.skip_bytes, False))
+                else:
+                    boxes.append(leaf)
         return flat.words
 
     with ledger().stall(), ledger().save(seen):

@@ -1,6 +1,5 @@
 """What ranks say to each other around a save or a load, and who saves what."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -11,17 +10,13 @@ from ffrecord.checkpoint.values import decode, encode
 SPLIT_SIZE_MIN_BYTES = 1 << 20
 
 # Box of a tensor for the extension: key, dtype, shape, offset, extent, address, size in bytes, and
-# whether nobody changes its bytes until the save has ended.
-Numbers = tuple[int, ...]
-Box = tuple[str, str, Numbers, Numbers, Numbers, int, int, bool]
+# whether nobody changes its bytes until the save has ended. A Leaf with an address is one.
+Box = tuple[Any, ...]
 
 
 def box_of(leaf: Leaf, address: int, is_stable: bool) -> Box:
-    """A leaf for the extension; its first byte is at `address`."""
-    return (
-        leaf.key, leaf.dtype, leaf.shape, leaf.offset, leaf.extent, address, leaf.size_bytes,
-        is_stable,
-    )  # fmt: skip
+    """A leaf for the extension whose bytes are elsewhere: the first one at `address`."""
+    return (*leaf[:5], address, leaf.size_bytes, is_stable)
 
 
 class Group(Protocol):
@@ -82,12 +77,13 @@ def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) ->
         elif size_bytes >= SPLIT_SIZE_MIN_BYTES and shape[0] >= size:
             begin, end = shape[0] * rank // size, shape[0] * (rank + 1) // size
             row_size = size_bytes // shape[0]
-            rows = dataclasses.replace(
-                leaf,
+            skip = begin * row_size
+            rows = leaf._replace(
                 offset=(begin, *leaf.offset[1:]),
                 extent=(end - begin, *shape[1:]),
-                skip_bytes=begin * row_size,
+                address=None if leaf.address is None else leaf.address + skip,
                 size_bytes=(end - begin) * row_size,
+                skip_bytes=skip,
             )
             shares.append(rows)
         else:

@@ -67,7 +67,7 @@ class Arena:
             share = shares[index]
             data = share.data
             own = share.address
-            address = 0 if own is None else own + share.skip_bytes
+            address = 0 if own is None else own
             # As far from a page's beginning as its original, so that it is stored, and later read
             # into its original, without another copy.
             alignment = _PAGE if share.size_bytes >= _CONGRUENT_SIZE_MIN else _SMALL

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ffrecord.checkpoint.tensors import ITEM_SIZES, kind_of, known_kind, look_at
 from ffrecord.checkpoint.values import DEPTH_MAX, EachRank, Kind, TensorRef
@@ -50,32 +50,36 @@ class Shard:
     offset: tuple[int, ...]
 
 
-@dataclasses.dataclass(slots=True)  # Not frozen: made by the 100,000, in a third of the time.
-class Leaf:
-    """A box of a tensor of a state, or all of it; never changed.
+class Leaf(NamedTuple):
+    """A box of a tensor of a state, or all of it.
+
+    The extension takes its first eight elements as a box: states have leaves by the 100,000, so
+    nothing is made of them a second time.
 
     Attributes:
         key: path in the state.
-        data: an array or tensor.
         dtype: of its elements.
-        extent: of the box.
         shape: of the whole tensor.
         offset: of the box in it.
-        is_own: this rank's alone; otherwise all ranks have the same.
+        extent: of the box.
+        address: of the box; None if its bytes are not on the CPU, contiguous and as they are.
         size_bytes: of the box.
-        address: of the data; None if its bytes are not on the CPU, contiguous and as they are.
+        is_stable: nobody changes the bytes until the save has ended.
+        data: an array or tensor.
+        is_own: this rank's alone; otherwise all ranks have the same.
         skip_bytes: where the box begins in the data.
     """
 
     key: str
-    data: object
     dtype: str
-    extent: tuple[int, ...]
     shape: tuple[int, ...]
     offset: tuple[int, ...]
-    is_own: bool
-    size_bytes: int
+    extent: tuple[int, ...]
     address: int | None
+    size_bytes: int
+    is_stable: bool
+    data: object
+    is_own: bool
     skip_bytes: int = 0
 
 
@@ -105,6 +109,7 @@ class Flattener:
         self.rank = rank
         self.leaves: list[Leaf] = []
         self.own_trees: list[object] = []  # Of PerRank values, in order.
+        self._shapes: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
 
     def value(self, value: object, path: str = "", depth: int = 0, is_own: bool = False) -> object:
         """The tree of `value`, with TensorRef for tensors; PerRank values have their place kept."""
@@ -149,16 +154,27 @@ class Flattener:
         dtype, extent, address = self._look_at(shard.data, kind, path)
         size = math.prod(extent) * ITEM_SIZES[dtype]
         shape, offset = tuple(shard.shape), tuple(shard.offset)
-        leaf = Leaf(path, shard.data, dtype, extent, shape, offset, True, size, address)
+        leaf = Leaf(
+            path, dtype, shape, offset, extent, address, size, False, shard.data, is_own=True
+        )
         self.leaves.append(leaf)
         return TensorRef(kind, path)
 
     def _tensor(self, value: object, kind: Kind, path: str, is_own: bool) -> TensorRef:
         dtype, shape, address = self._look_at(value, kind, path)
-        size = math.prod(shape) * ITEM_SIZES[dtype]
-        zeros = (0,) * len(shape)
-        self.leaves.append(Leaf(path, value, dtype, shape, shape, zeros, is_own, size, address))
+        zeros, count = self._of_shape(shape)
+        size = count * ITEM_SIZES[dtype]
+        self.leaves.append(
+            Leaf(path, dtype, shape, zeros, shape, address, size, False, value, is_own)
+        )
         return TensorRef(kind, path)
+
+    def _of_shape(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Zeros for its dimensions, and its elements; tensors of a state have few shapes."""
+        found = self._shapes.get(shape)
+        if found is None:
+            found = self._shapes[shape] = ((0,) * len(shape), math.prod(shape))
+        return found
 
     def _look_at(
         self, value: object, kind: Kind, path: str
@@ -171,7 +187,7 @@ class Flattener:
     def _dict(
         self, value: dict[object, object], path: str, depth: int, is_own: bool
     ) -> dict[object, object]:
-        tree = {}
+        tree: dict[object, object] = {}
         prefix = f"{path}/" if path else ""
         for key, item in value.items():
             if type(key) not in SCALAR_TYPES and key is not None:
@@ -179,7 +195,11 @@ class Flattener:
                     f"state: {path or 'the state'} has a key of type {type(key).__qualname__}; "
                     "keys are None, bool, int, float, str or bytes"
                 )
-            tree[key] = self.value(item, prefix + part_of_path(key), depth + 1, is_own)
+            below = prefix + part_of_path(key)
+            if (kind := known_kind(type(item))) is not None:
+                tree[key] = self._tensor(item, kind, below, is_own)
+            else:
+                tree[key] = self.value(item, below, depth + 1, is_own)
         return tree
 
     def _elements(

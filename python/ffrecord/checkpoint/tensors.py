@@ -52,6 +52,7 @@ def torch_if_imported() -> Any:  # noqa: ANN401 (a module that may not be there)
 
 # Kinds of the types that states are made of; torch's join them as they are met.
 _kinds: dict[type, Kind] = {np.ndarray: Kind.ARRAY}
+_strided: object = None  # torch's layout, by then.
 
 
 # The kind of tensors of exactly this type, if they were met before.
@@ -65,6 +66,8 @@ def kind_of(value: object) -> Kind | None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if type(value) in (torch.Tensor, torch.nn.Parameter):
+            global _strided
+            _strided = torch.strided
             _kinds[type(value)] = Kind.TORCH
         return Kind.TORCH
     if isinstance(value, np.generic):
@@ -123,7 +126,7 @@ def look_at(value: object, kind: Kind) -> tuple[str, tuple[int, ...], int | None
             name is not None
             and type(tensor) in _kinds
             and tensor.is_cpu
-            and tensor.layout is sys.modules["torch"].strided
+            and tensor.layout is _strided
             and tensor.is_contiguous()
             and not tensor.is_conj()
             and not tensor.is_neg()
