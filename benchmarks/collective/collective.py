@@ -3,7 +3,8 @@
 Ranks are processes that stay; in each round every arm reduces the same arrays in them. A second is
 the slowest rank's. Shaped links are veth pairs into one bridge, each limited by `tbf` in both
 directions; the bound is 2 (n - 1) / n times the bytes over the rate that iperf3 finds there in the
-same round.
+same round. A step of training is its buckets, in the order of backward: each comes when its share
+of the computing is done, and the step ends when all are averaged.
 """
 
 import contextlib
@@ -43,6 +44,15 @@ class Shape:
 
 SHAPES = (Shape(4, 1000, 16 << 20), Shape(2, 1000, 64 << 20), Shape(3, 100, 1 << 20))
 QUICK_SHAPES = (Shape(4, 1000, 16 << 20),)
+# Gradients in the order of backward, an eighth of the real ones, in buckets of 25 MiB / 8 as DDP
+# cuts them: VGG-16's three dense layers, of which one is most of the model, then the convolutions;
+# BERT's twelve equal layers, then the embeddings.
+BUCKET_BYTES = 25 << 17
+STEPS = {
+    "vgg": [2 << 20, 8 << 20, 49 << 20, 7 << 20],
+    "bert": [7 << 19] * 12 + [12 << 20],
+}
+STEP_SHAPE = Shape(2, 1000, 0)
 
 
 class Group:
@@ -68,9 +78,13 @@ class Group:
             for rank, (host, prefix) in enumerate(zip(hosts, prefixes, strict=True))
         ]
 
-    def reduce(self, arm: str, size_bytes: int, repeats: int) -> dict[str, float]:
-        """Seconds of one all-reduce, and processor seconds of all ranks for it."""
-        order = json.dumps({"arm": arm, "size_bytes": size_bytes, "repeats": repeats})
+    def reduce(
+        self, arm: str, sizes_bytes: list[int], repeats: int, compute_s: float = 0.0
+    ) -> dict[str, float]:
+        """Seconds of all-reducing these arrays, and processor seconds of all ranks for it."""
+        order = json.dumps(
+            {"arm": arm, "sizes_bytes": sizes_bytes, "repeats": repeats, "compute_s": compute_s}
+        )
         for rank in self.ranks:
             assert rank.stdin is not None
             print(order, file=rank.stdin, flush=True)
@@ -154,7 +168,12 @@ def iperf_bytes_per_s(names: list[str]) -> float:
 
 
 def arms_of(
-    group: Group, label: str, size_bytes: int, repeats: int, cpu: dict[str, list[float]]
+    group: Group,
+    label: str,
+    size_bytes: int,
+    repeats: int,
+    cpu: dict[str, list[float]],
+    arms: tuple[str, ...] = ("ours", "gloo"),
 ) -> list[harness.Arm]:
     """Ours and Gloo's; CPU seconds are appended to `cpu` by arm."""
 
@@ -163,13 +182,13 @@ def arms_of(
 
         def once(number: int) -> float:
             del number
-            found = group.reduce(arm, size_bytes, repeats)
+            found = group.reduce(arm, [size_bytes], repeats)
             cpu.setdefault(name, []).append(found["cpu_seconds"])
             return size_bytes / found["seconds"] / 1e3
 
         return harness.Arm(name, f"{repeats} in each round", once)
 
-    return [run("ours"), run("gloo")]
+    return [run(arm) for arm in arms]
 
 
 def quotient(values: dict[str, list[float]], above: str, below: str) -> list[float]:
@@ -203,7 +222,7 @@ def on_links(settings: harness.Settings, outcome: harness.Outcome, shape: Shape)
     with shaped(shape.ranks, shape.mbit) as names:
         hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
         group = Group(hosts, [["ip", "netns", "exec", name] for name in names], "eth0")
-        arms = arms_of(group, shape.name, shape.size_bytes, 3, {})
+        arms = arms_of(group, shape.name, shape.size_bytes, 3, {}, ("ours", "ours f16", "gloo"))
 
         def bound(number: int) -> float:
             del number
@@ -219,6 +238,59 @@ def on_links(settings: harness.Settings, outcome: harness.Outcome, shape: Shape)
     key = f"shaped_{shape.ranks}x{shape.mbit}m"
     outcome.ratios[f"{key}_vs_bound"] = (f"ours {shape.name}", f"bound {shape.name}")
     outcome.ratios[f"{key}_vs_gloo"] = (f"ours {shape.name}", f"gloo {shape.name}")
+    outcome.ratios[f"{key}_f16_gain"] = (f"ours f16 {shape.name}", f"ours {shape.name}")
+
+
+def buckets_of(sizes_bytes: list[int]) -> list[int]:
+    """As DDP cuts them: whole gradients until a bucket is full; what is larger goes alone."""
+    buckets = [0]
+    for size in sizes_bytes:
+        if buckets[-1] >= BUCKET_BYTES:
+            buckets.append(0)
+        buckets[-1] += size
+    return buckets
+
+
+def steps_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None:
+    """Steps whose computing takes as long as their bytes take at the bound."""
+    shape = STEP_SHAPE
+    with shaped(shape.ranks, shape.mbit) as names:
+        hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
+        group = Group(hosts, [["ip", "netns", "exec", name] for name in names], "eth0")
+        share = 2 * (shape.ranks - 1) / shape.ranks
+        try:
+            rate = iperf_bytes_per_s(names)
+            for model, sizes in STEPS.items():
+                bound_s = sum(sizes) * share / rate
+                arms: list[harness.Arm] = []
+                seconds: dict[str, list[float]] = {}
+                for arm in ("ours", "ours f16", "gloo"):
+
+                    def once(
+                        number: int,
+                        arm: str = arm,
+                        sizes: list[int] = sizes,
+                        bound_s: float = bound_s,
+                        seconds: dict[str, list[float]] = seconds,
+                    ) -> float:
+                        del number
+                        found = group.reduce(arm, buckets_of(sizes), 2, bound_s)["seconds"]
+                        seconds.setdefault(arm, []).append(found)
+                        return sum(sizes) / found / 1e3
+
+                    arms.append(harness.Arm(f"{arm} {model} step", f"{shape.mbit} Mbit/s", once))
+                outcome.values |= harness.interleave(arms, settings.rounds)
+                outcome.arms += arms
+                for arm, key in (("ours", "ddp"), ("ours f16", "ddp_f16")):
+                    outcome.ratios[f"{key}_{model}_vs_gloo"] = (
+                        f"{arm} {model} step",
+                        f"gloo {model} step",
+                    )
+                    outcome.figures[f"{key}_{model}_exposed_cost"] = [
+                        (found - bound_s) / found for found in seconds[arm]
+                    ]
+        finally:
+            group.close()
 
 
 def bench(settings: harness.Settings) -> harness.Outcome:
@@ -229,5 +301,6 @@ def bench(settings: harness.Settings) -> harness.Outcome:
     on_loopback(settings, outcome)
     for shape in QUICK_SHAPES if settings.quick else SHAPES:
         on_links(settings, outcome, shape)
+    steps_on_links(settings, outcome)
     outcome.notes.append("float32 sums; a cost is ours over Gloo's, lower is better")
     return outcome

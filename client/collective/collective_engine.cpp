@@ -17,6 +17,7 @@
 #include "client/collective/cost_model.h"
 #include "client/collective/exchange.h"
 #include "client/collective/links.h"
+#include "client/collective/machines.h"
 #include "client/collective/reduce.h"
 #include "client/runtime/wakeup.h"
 #include "libffrecord/base/assert.h"
@@ -56,12 +57,14 @@ std::thread StartQuietThread(Body body) {
 
 struct CollectiveEngine::Impl {
   Impl(std::uint32_t own_rank, std::uint32_t size, const Options& chosen, net::TcpListener opened,
+       std::optional<net::LocalListener> opened_locally, const MemberAddress& own_address,
        Wakeup made)
       : rank(own_rank),
         world_size(size),
         options(chosen),
         listener(std::move(opened)),
-        address(listener->address().ToString()),
+        local_listener(std::move(opened_locally)),
+        address(own_address.ToString()),
         wakeup(std::move(made)) {}
 
   void AssertNotForked() const { FFR_ASSERT(::getpid() == owner); }
@@ -81,12 +84,14 @@ struct CollectiveEngine::Impl {
   const std::uint32_t rank;
   const std::uint32_t world_size;
   const Options options;
-  std::optional<net::TcpListener> listener;  // Until Connect().
+  std::optional<net::TcpListener> listener;  // Until Connect(), as the other.
+  std::optional<net::LocalListener> local_listener;
   const std::string address;
   const pid_t owner = ::getpid();
   Wakeup wakeup;
   ExchangeCounters counters;
-  LinkCost cost;  // Written by Connect() only.
+  GroupCost cost;     // Written by Connect() only.
+  Machines machines;  // The same.
   std::thread thread;
 
   std::mutex mutex;
@@ -109,14 +114,26 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
                    std::to_string(world_size) + " ranks; the limit is " +
                    std::to_string(kWorldSizeMax));
   if (options.timeout.count() <= 0) return Refused("a collective's timeout must be above zero");
-  if (options.wire > WireType::kBf16) return Refused("no such wire type");
+  if (options.wire > WireType::kF16) return Refused("no such wire type");
+  if (options.wire == WireType::kF16 && options.algorithm == Algorithm::kHalvingDoubling)
+    return Refused(
+        "halving-doubling cuts arrays anew in each step, and fp16 is scaled by chunk:"
+        " take another algorithm, or bf16");
   if (options.chunk_size_bytes < kChunkSizeMin || options.chunk_size_bytes > kChunkSizeMax)
     return Refused("a chunk of " + std::to_string(options.chunk_size_bytes) +
                    " bytes is not from 64 bytes to 8 MiB");
   auto listener = FFR_TRY(net::TcpListener::Listen({options.listen_host, 0}));
   auto wakeup = FFR_TRY(Wakeup::Make());
-  return CollectiveEngine(
-      std::make_unique<Impl>(rank, world_size, options, std::move(listener), std::move(wakeup)));
+  MemberAddress address{listener.address().ToString()};
+  std::optional<net::LocalListener> local_listener;
+  if (const auto machine = options.shares_memory ? ThisMachine() : std::nullopt) {
+    local_listener = FFR_TRY(net::LocalListener::Listen(NewLocalName()));
+    address.machine = *machine;
+    address.local = local_listener->name();
+  }
+  return CollectiveEngine(std::make_unique<Impl>(rank, world_size, options, std::move(listener),
+                                                 std::move(local_listener), address,
+                                                 std::move(wakeup)));
 }
 
 CollectiveEngine::CollectiveEngine(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -154,6 +171,7 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
   }
   if (impl.world_size == 1) {
     impl.listener.reset();
+    impl.local_listener.reset();
     return {};
   }
 
@@ -162,15 +180,24 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                    .chunk_size_bytes = impl.options.chunk_size_bytes,
                    .wire = impl.options.wire};
   std::ranges::copy(secret, hello.secret.begin());
-  auto links =
-      JoinGroup(hello, addresses, *impl.listener, net::Clock::now() + impl.options.timeout);
-  impl.listener.reset();  // Nobody else is to come.
   const auto joined = [&]() -> Result<void> {
+    impl.machines = FFR_TRY(Machines::Of(addresses));
+    if (impl.options.algorithm == Algorithm::kHierarchical && impl.machines.ranks_each() == 0)
+      return Refused(
+          "the hierarchical algorithm needs machines with equally many ranks that share"
+          " memory, and more than one on each");
+    const Meeting meeting{*impl.listener, impl.local_listener ? &*impl.local_listener : nullptr,
+                          impl.wakeup.fd()};
+    auto links = JoinGroup(hello, addresses, impl.machines, meeting,
+                           net::Clock::now() + impl.options.timeout);
+    impl.listener.reset();  // Nobody else is to come.
+    impl.local_listener.reset();
     Exchange exchange({.rank = impl.rank,
                        .world_size = impl.world_size,
                        .chunk_size_bytes = impl.options.chunk_size_bytes,
                        .wire = impl.options.wire,
-                       .timeout = impl.options.timeout},
+                       .timeout = impl.options.timeout,
+                       .machines = impl.machines},
                       FFR_TRY(std::move(links)), impl.counters);
     impl.thread = StartQuietThread(
         [&impl, moved = std::move(exchange)]() mutable { impl.Run(std::move(moved)); });
@@ -192,31 +219,43 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
 
 // All ranks take the slowest one's figures: they must choose alike.
 Result<void> CollectiveEngine::ChooseAlgorithms() {
-  constexpr std::uint64_t kProbeSizeBytes = 256 << 10;
-  std::vector<std::byte> probe(kProbeSizeBytes);
-  const double steps = 2 * (impl_->world_size - 1);
-  // The least of some rounds is that of an undisturbed one.
-  const auto step_s = [&](std::uint64_t count) -> Result<double> {
+  // Not many more pieces than a step has of a large array.
+  const std::uint64_t size_bytes = std::clamp<std::uint64_t>(
+      16 * impl_->options.chunk_size_bytes, sizeof(std::int32_t) * impl_->world_size, 256 << 10);
+  std::vector<std::byte> probe(size_bytes);
+  // Seconds of an operation. The least of some rounds is that of an undisturbed one.
+  const auto measure = [&](Algorithm algorithm, std::uint64_t count) -> Result<double> {
     double least_s = std::numeric_limits<double>::max();
     for (int round = 0; round < kProbeRounds; ++round) {
       const auto before = net::Clock::now();
-      const Token token = FFR_TRY(impl_->Submit({.algorithm = Algorithm::kRing, .count = count},
+      const Token token = FFR_TRY(impl_->Submit({.algorithm = algorithm, .count = count},
                                                 probe.data(), ReduceType::kI32, ReduceOp::kMax));
       FFR_TRY(Wait(token));
       least_s =
           std::min(least_s, std::chrono::duration<double>(net::Clock::now() - before).count());
     }
-    return least_s / steps;
+    return least_s;
   };
-  const double small_s = FFR_TRY(step_s(impl_->world_size));
-  const double large_s = FFR_TRY(step_s(kProbeSizeBytes / sizeof(std::int32_t)));
-  const double part_bytes = static_cast<double>(kProbeSizeBytes) / impl_->world_size;
-  std::array<double, 2> figures{small_s, std::max(0.0, large_s - small_s) / part_bytes};
+  const auto line = [&](Algorithm algorithm) -> Result<LinkCost> {
+    const double small_s = FFR_TRY(measure(algorithm, impl_->world_size));
+    const double large_s = FFR_TRY(measure(algorithm, size_bytes / sizeof(std::int32_t)));
+    return LinkCost{small_s, std::max(0.0, large_s - small_s) / static_cast<double>(size_bytes)};
+  };
+  const LinkCost ring = FFR_TRY(line(Algorithm::kRing));
+  LinkCost hierarchy;
+  const bool has_hierarchy = impl_->machines.ranks_each() > 0;
+  if (has_hierarchy) hierarchy = FFR_TRY(line(Algorithm::kHierarchical));
+
+  // A step of the ring carries a part of the array.
+  const double steps = 2 * (impl_->world_size - 1);
+  std::array<double, 4> figures{ring.latency_s / steps, ring.byte_s / steps * impl_->world_size,
+                                hierarchy.latency_s, hierarchy.byte_s};
   const Plan agree{.algorithm = Algorithm::kRecursiveDoubling, .count = figures.size()};
   const Token token =
       FFR_TRY(impl_->Submit(agree, figures.data(), ReduceType::kF64, ReduceOp::kMax));
   FFR_TRY(Wait(token));
-  impl_->cost = {.latency_s = figures[0], .byte_s = figures[1]};
+  impl_->cost.link = {.latency_s = figures[0], .byte_s = figures[1]};
+  if (has_hierarchy) impl_->cost.hierarchy = {.latency_s = figures[2], .byte_s = figures[3]};
   return {};
 }
 
@@ -270,9 +309,14 @@ Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint6
     return IsOffered(collective, *options.algorithm) ? *options.algorithm : Algorithm::kRing;
   if (world_size == 1 || type > ReduceType::kI64) return Algorithm::kRing;
   const std::uint64_t size_bytes = std::min(count, kCountMax) * SizeOf(type);
-  const auto cheapest =
-      collective == Collective::kBroadcast ? CheapestBroadcast : CheapestAllReduce;
-  return cheapest(world_size, size_bytes, options.chunk_size_bytes, cost);
+  if (collective == Collective::kBroadcast)
+    return CheapestBroadcast(world_size, size_bytes, options.chunk_size_bytes, cost.link);
+  const bool is_f16 = options.wire == WireType::kF16 && type == ReduceType::kF32;
+  return CheapestAllReduce(world_size, size_bytes, options.chunk_size_bytes,
+                           {.link = cost.link,
+                            .hierarchy = cost.hierarchy,
+                            .is_one_machine = machines.count() == 1,
+                            .allows_halving = !is_f16});
 }
 
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
@@ -357,6 +401,7 @@ CollectiveEngine::Stats CollectiveEngine::stats() const noexcept {
   const ExchangeCounters& counters = impl_->counters;
   return {counters.bytes_sent.load(std::memory_order_relaxed),
           counters.bytes_received.load(std::memory_order_relaxed),
+          counters.bytes_shared.load(std::memory_order_relaxed),
           counters.operations.load(std::memory_order_relaxed),
           counters.reduce_ns.load(std::memory_order_relaxed)};
 }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
+
+#include "libffrecord/base/assert.h"
 
 namespace ffrecord::client {
 namespace {
@@ -12,7 +15,8 @@ constexpr double kReduceByteS = 0.12e-9;
 }  // namespace
 
 double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_t size_bytes,
-                     std::uint64_t chunk_size_bytes, const LinkCost& link) {
+                     std::uint64_t chunk_size_bytes, const GroupCost& group) {
+  const LinkCost& link = group.link;
   const double n = world_size;
   const double bytes = static_cast<double>(size_bytes);
   const double chunk = std::min(bytes, static_cast<double>(chunk_size_bytes));
@@ -31,6 +35,9 @@ double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_
              share * bytes * kReduceByteS + fold;
     case Algorithm::kRecursiveDoubling:
       return dimensions * (whole + bytes * kReduceByteS) + fold;
+    case Algorithm::kHierarchical:
+      FFR_ASSERT(group.hierarchy.has_value());
+      return group.hierarchy->latency_s + bytes * group.hierarchy->byte_s;
     case Algorithm::kDoubleTree:
       break;
   }
@@ -40,15 +47,20 @@ double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_
 }
 
 Algorithm CheapestAllReduce(std::uint32_t world_size, std::uint64_t size_bytes,
-                            std::uint64_t chunk_size_bytes, const LinkCost& link) {
-  const auto cost = [&](Algorithm algorithm) {
-    return AllReduceCost(algorithm, world_size, size_bytes, chunk_size_bytes, link);
-  };
-  Algorithm best = Algorithm::kRing;
-  for (const Algorithm other :
-       {Algorithm::kHalvingDoubling, Algorithm::kRecursiveDoubling, Algorithm::kDoubleTree})
-    if (cost(other) < cost(best)) best = other;
-  return best;
+                            std::uint64_t chunk_size_bytes, const GroupCost& group) {
+  // On one machine all ranks reach each other alike: of those that split the array, the one of the
+  // fewest steps is the best at every size, and no measurement of a busy moment may say otherwise.
+  const bool splits_directly = group.hierarchy && group.is_one_machine;
+  std::vector<Algorithm> offered{Algorithm::kRecursiveDoubling};
+  if (group.hierarchy) offered.push_back(Algorithm::kHierarchical);
+  if (!splits_directly) {
+    offered.insert(offered.begin(), Algorithm::kRing);
+    offered.push_back(Algorithm::kDoubleTree);
+    if (group.allows_halving) offered.push_back(Algorithm::kHalvingDoubling);
+  }
+  return *std::ranges::min_element(offered, {}, [&](Algorithm algorithm) {
+    return AllReduceCost(algorithm, world_size, size_bytes, chunk_size_bytes, group);
+  });
 }
 
 Algorithm CheapestBroadcast(std::uint32_t world_size, std::uint64_t size_bytes,

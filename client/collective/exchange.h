@@ -32,6 +32,7 @@ struct Operation {
 struct ExchangeCounters {
   std::atomic<std::uint64_t> bytes_sent{0};
   std::atomic<std::uint64_t> bytes_received{0};
+  std::atomic<std::uint64_t> bytes_shared{0};
   std::atomic<std::uint64_t> operations{0};
   std::atomic<std::uint64_t> reduce_ns{0};
 };
@@ -44,10 +45,12 @@ struct ExchangeCounters {
 // send: its first frames then follow the last ones of that, and the wire never idles between two
 // large ones.
 //
-// Memory beyond the callers' arrays is one chunk for each link that brings something to be added:
-// it lands there and is added at once; the rest lands in place. Where bf16 crosses, all lands
-// there, and each link that sends has some chunks more to send from. At most kQueuedChunksMax
-// chunks wait to be sent on a link, so that a last word is never far behind.
+// Between ranks that share memory a piece is copied into the ring of the link and added straight
+// out of it; such pieces are smaller. Memory beyond that and the callers' arrays is one chunk for
+// each connection that brings something to be added: it lands there and is added at once; the rest
+// lands in place. Where halves cross, all lands there, and each connection that sends has some
+// chunks more to send from. At most kQueuedChunksMax chunks wait to be sent on one, so that a last
+// word is never far behind.
 //
 // Thread-bound, never blocks but in Wait() and Close(). After an error only Close() may be called.
 class Exchange {
@@ -58,6 +61,7 @@ class Exchange {
     std::uint64_t chunk_size_bytes;
     WireType wire;
     std::chrono::milliseconds timeout;
+    Machines machines;
   };
   Exchange(const Group& group, Links links, ExchangeCounters& counters);
 
@@ -94,6 +98,8 @@ class Exchange {
     Schedule schedule;
     std::vector<Progress> sends;     // As schedule.sends.
     std::vector<Progress> arrivals;  // As schedule.arrivals.
+    std::size_t sends_from = 0;      // All before are done.
+    std::size_t arrivals_from = 0;
     std::size_t sends_open = 0;
     std::size_t arrivals_open = 0;
     std::uint64_t pieces_in_flight = 0;
@@ -111,6 +117,7 @@ class Exchange {
   struct Outgoing {
     Link link;
     bool is_ready = true;  // Something may have come, or there may be room again.
+    bool awaits_room = false;
     std::uint64_t bytes_given = 0;
     std::deque<InFlight> in_flight;
     PooledBuffer staging;  // What is sent as another type; null until something is.
@@ -120,11 +127,12 @@ class Exchange {
   struct Incoming {
     Link link;
     bool is_ready = true;
-    CollectiveData data;   // The frame whose payload is being received.
+    CollectiveData data;   // The frame or piece whose payload is being received.
     bool is_held = false;  // `data` waits: its operation is not ours yet, or its place is not free.
-    Active* landing_for = nullptr;  // The payload of `data` is on its way.
-    std::size_t landing = 0;        // Which arrival of that.
-    PooledBuffer scratch;           // Null until something is to be added.
+    std::span<const std::byte> shared{};  // The payload of `data` in shared memory.
+    Active* landing_for = nullptr;        // The payload of `data` is on its way.
+    std::size_t landing = 0;              // Which arrival of that.
+    PooledBuffer scratch;                 // Null until something is to be added.
     std::optional<Error> gone;
     // Who holds it up, as it has said; believed for a few ticks.
     net::Clock::time_point heard_at{};
@@ -134,20 +142,33 @@ class Exchange {
   void StartOperations();
   void TakeEnded(std::vector<Ended>& ended);
 
+  void SetSleeps(bool sleeps);
+  bool HasNews() const;
+  Result<void> WaitForFds(int wake_fd);
+
   // Each says whether anything happened.
   Result<bool> Send(Outgoing& out);
   Result<bool> SendPieces(Outgoing& out);
   Result<void> SendPiece(Outgoing& out, Active& active, std::size_t index, Range piece);
+  bool HasRoom(const Outgoing& out) const;
+  void ShareData(Outgoing& out, const Operation& operation, Range piece,
+                 const CollectiveData& data);
+  Result<void> SendData(Outgoing& out, Active& active, std::size_t index, Range piece,
+                        CollectiveData data);
   Result<std::span<const std::byte>> WireBytes(Outgoing& out, const Operation& operation,
-                                               Range piece) const;
+                                               Range piece, std::int32_t shift) const;
   static std::optional<std::uint64_t> KnownCheck(const Active& active, const Transfer& send,
                                                  std::uint64_t piece_index);
   void TakeSent(Outgoing& out);
   Result<bool> PollOutgoing(Outgoing& out);
   Result<bool> Receive(Incoming& in);
   Result<bool> ReceiveFrame(Incoming& in);
+  Result<bool> TakeShared(Incoming& in);
   Result<bool> Place(Incoming& in);
   Result<void> FinishPiece(Incoming& in);
+  void Take(Incoming& in, std::span<const std::byte> bytes);
+  void AddPiece(const Operation& operation, const Arrival& arrival, Range piece, std::int32_t shift,
+                std::span<const std::byte> bytes);
 
   // The transfer that comes next on a link: of the oldest operation that has one left there.
   struct Next {
@@ -156,10 +177,11 @@ class Exchange {
   };
   Next NextSend(const Outgoing& out);
   Next NextArrival(const Incoming& in);
-  bool IsRounded(const Operation& operation) const;          // It crosses as bf16.
-  std::uint64_t WireSize(const Operation& operation) const;  // Bytes of an element.
-  std::uint64_t PieceMax(const Active& active) const;        // In elements.
-  Range NextPiece(const Active& active, const Transfer& transfer, const Progress& progress) const;
+  bool IsRounded(const Operation& operation) const;                      // It crosses as halves.
+  std::uint64_t WireSize(const Operation& operation) const;              // Bytes of an element.
+  std::uint64_t PieceMax(const Active& active, const Link& link) const;  // In elements.
+  Range NextPiece(const Active& active, const Link& link, const Transfer& transfer,
+                  const Progress& progress) const;
   bool HasArrived(const Active& active, std::uint32_t step, const Range& piece) const;
   bool HasLeft(const Active& active, std::uint32_t step, const Range& piece) const;
   Active* ActiveOf(std::uint64_t sequence);

@@ -1,6 +1,10 @@
 #include "client/collective/links.h"
 
+#include <poll.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,10 +27,12 @@ bool SecretsEqual(const GroupHello& a, const GroupHello& b) {
 
 class Handshake {
  public:
-  Handshake(const GroupHello& hello, net::TcpListener& listener, net::Deadline deadline)
+  Handshake(const GroupHello& hello, const Machines& machines, const Meeting& meeting,
+            net::Deadline deadline)
       : hello_(hello),
-        peers_(PeersOf(hello.rank, hello.world_size)),
-        listener_(listener),
+        machines_(machines),
+        peers_(PeersOf(hello.rank, hello.world_size, machines)),
+        meeting_(meeting),
         deadline_(deadline) {}
 
   Result<Links> Run(std::span<const std::string> addresses) {
@@ -45,17 +51,50 @@ class Handshake {
  private:
   Result<void> Join(std::span<const std::string> addresses) {
     for (const std::uint32_t rank : peers_.to) {
-      const auto address = FFR_TRY(net::Address::Parse(addresses[rank], 0));
-      auto connected = net::ConnectTcp(address, deadline_);
-      if (!connected) return OfRank(rank, std::move(connected).error());
-      links_.to.push_back({rank, std::move(connected).value()});
-      net::Endpoint& endpoint = *links_.to.back().endpoint;
-      endpoint.SetLimits({4096, 0});
-      FFR_TRY(endpoint.Send({.type = FrameType::kHello}, hello_.Encode(), {}));
+      auto link = Introduce(rank, FFR_TRY(MemberAddress::Parse(addresses[rank])));
+      if (!link) return OfRank(rank, std::move(link).error());
+      links_.to.push_back(std::move(link).value());
     }
     is_welcome_.resize(links_.to.size());
     while (!IsDone()) FFR_TRY(Step());
     return {};
+  }
+
+  // Connects to `rank` and says who we are; it has not answered yet.
+  Result<Link> Introduce(std::uint32_t rank, const MemberAddress& address) {
+    Link link;
+    link.rank = rank;
+    const auto body = hello_.Encode();
+    if (!machines_.Share(hello_.rank, rank)) {
+      const auto at = FFR_TRY(net::Address::Parse(address.tcp, 0));
+      link.endpoint = FFR_TRY(net::ConnectTcp(at, deadline_));
+      link.endpoint->SetLimits({4096, 0});
+      FFR_TRY(link.endpoint->Send({.type = FrameType::kHello}, body, {}));
+      return link;
+    }
+    auto sharing = ShareMemory(address, body);
+    if (!sharing) {
+      Error error = std::move(sharing).error();
+      error.message +=
+          "; the rank is on the same machine, and memory is shared there unless a rank is told not"
+          " to (shares_memory)";
+      return error;
+    }
+    auto [endpoint, ring] = std::move(sharing).value();
+    link.endpoint = std::move(endpoint);
+    link.ring_out = std::move(ring);
+    return link;
+  }
+
+  // The wake-up goes ahead of the HELLO, for a frame carries one descriptor.
+  Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RingSender>>> ShareMemory(
+      const MemberAddress& address, std::span<const std::byte> body) {
+    auto endpoint = FFR_TRY(net::ConnectLocal(address.local, address.tcp, deadline_));
+    auto ring = FFR_TRY(RingSender::Make(RingsOf(hello_, machines_)));
+    endpoint->SetLimits({4096, 0});
+    FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kPing}, {}, meeting_.wake_fd));
+    FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kHello}, body, ring.memory_fd()));
+    return std::pair(std::move(endpoint), std::make_unique<RingSender>(std::move(ring)));
   }
 
   bool IsWelcomeToAll() const { return std::ranges::count(is_welcome_, false) == 0; }
@@ -66,21 +105,44 @@ class Handshake {
     for (std::size_t i = 0; i < links_.to.size(); ++i) FFR_TRY(PollWelcome(i));
     for (auto& candidate : candidates_) FFR_TRY(PollCandidate(candidate));
     std::erase(candidates_, nullptr);
-    if (auto accepted = FFR_TRY(listener_.Accept())) {
+    if (auto accepted = FFR_TRY(Accept())) {
       if (candidates_.size() == candidates_max()) candidates_.erase(candidates_.begin());
       candidates_.push_back(std::move(accepted));
       return {};
     }
-    if (IsDone()) return {};
-
-    // Not for those in links_.from: what they say next is not for us but for the operations.
-    std::vector<Endpoint*> waited;
-    for (const Link& link : links_.to) waited.push_back(link.endpoint.get());
-    for (const auto& candidate : candidates_) waited.push_back(candidate.get());
-    if (FFR_TRY(net::WaitReady(waited, deadline_, listener_.fd()))) return {};
+    if (IsDone() || FFR_TRY(WaitForAny())) return {};
     return OfRank(Missing(),
                   {ErrorCode::kDeadlineExceeded,
                    IsWelcomeToAll() ? "did not connect in time" : "did not answer in time"});
+  }
+
+  Result<std::unique_ptr<Endpoint>> Accept() {
+    auto accepted = FFR_TRY(meeting_.listener.Accept());
+    if (accepted || meeting_.local_listener == nullptr) return accepted;
+    return meeting_.local_listener->Accept();
+  }
+
+  // False when time is up.
+  Result<bool> WaitForAny() {
+    std::vector<pollfd> waited{{meeting_.listener.fd(), POLLIN, 0}};
+    if (meeting_.local_listener != nullptr)
+      waited.push_back({meeting_.local_listener->fd(), POLLIN, 0});
+    const auto add = [&](const Endpoint& endpoint) {
+      const int events = endpoint.wants_room() ? POLLIN | POLLOUT : POLLIN;
+      waited.push_back({endpoint.fd(), static_cast<short>(events), 0});
+    };
+    // Not those in links_.from: what they say next is not for us but for the operations.
+    for (const Link& link : links_.to) add(*link.endpoint);
+    for (const auto& candidate : candidates_) add(*candidate);
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - net::Clock::now());
+      if (left.count() <= 0) return false;
+      const auto wait = std::min<std::int64_t>(left.count(), 3'600'000);
+      const int count = ::poll(waited.data(), waited.size(), static_cast<int>(wait));
+      if (count > 0) return true;
+      if (count < 0 && errno != EINTR)
+        return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
+    }
   }
 
   // The first that has not answered, or has not come. Requires !IsDone().
@@ -97,7 +159,7 @@ class Handshake {
   std::size_t candidates_max() const { return peers_.from.size() + 16; }
 
   Result<void> PollWelcome(std::size_t index) {
-    const Link& link = links_.to[index];
+    Link& link = links_.to[index];
     auto event = link.endpoint->Poll();
     if (!event) return OfRank(link.rank, std::move(event).error());
     if (event.value() == Endpoint::Event::kNone) return {};
@@ -107,6 +169,10 @@ class Handshake {
     if (link.endpoint->header().type != net::ReplyTo(FrameType::kHello) || is_welcome_[index])
       return OfRank(link.rank, {ErrorCode::kCorruption, "sent a frame that nobody asked for"});
     is_welcome_[index] = true;
+    if (link.ring_out == nullptr) return {};
+    UniqueFd wakeup = link.endpoint->TakeDescriptor();
+    if (!wakeup) return OfRank(link.rank, {ErrorCode::kCorruption, "answered without its wake-up"});
+    link.ring_out->SetReceiverWakeup(std::move(wakeup));
     return {};
   }
 
@@ -114,21 +180,37 @@ class Handshake {
   Result<void> PollCandidate(std::unique_ptr<Endpoint>& candidate) {
     const auto event = candidate->Poll();
     if (event && event.value() == Endpoint::Event::kNone) return {};
+    // Its wake-up, which is taken when its HELLO is there.
+    if (event && event.value() == Endpoint::Event::kFrame && IsLocal(*candidate) &&
+        candidate->header().type == FrameType::kPing)
+      return {};
     if (const auto theirs = HelloOf(*candidate, event)) {
-      if (const auto refused = Refusal(*theirs)) {
+      Link link;
+      link.rank = theirs->rank;
+      if (const auto refused = Refusal(*theirs, *candidate, link)) {
         SendLastWord(*candidate, *refused);
         (void)candidate->Poll();
       } else {
-        candidate->SetLimits({4096, static_cast<std::uint32_t>(hello_.chunk_size_bytes)});
-        FFR_TRY(candidate->Send({.type = net::ReplyTo(FrameType::kHello)}, {}, {}));
+        FFR_TRY(Welcome(*candidate));
         // It says nothing before it has this reply, so this can only send.
         const auto sent = candidate->Poll();
-        if (sent && sent.value() == Endpoint::Event::kNone)
-          links_.from.push_back({theirs->rank, std::move(candidate)});
+        if (sent && sent.value() == Endpoint::Event::kNone) {
+          link.endpoint = std::move(candidate);
+          links_.from.push_back(std::move(link));
+        }
       }
     }
     candidate.reset();
     return {};
+  }
+
+  static bool IsLocal(const Endpoint& endpoint) { return endpoint.transport() == "shm"; }
+
+  Result<void> Welcome(Endpoint& candidate) {
+    const net::FrameHeader header{.type = net::ReplyTo(FrameType::kHello)};
+    if (IsLocal(candidate)) return candidate.SendDescriptor(header, {}, meeting_.wake_fd);
+    candidate.SetLimits({4096, static_cast<std::uint32_t>(hello_.chunk_size_bytes)});
+    return candidate.Send(header, {}, {});
   }
 
   static std::optional<GroupHello> HelloOf(const Endpoint& candidate,
@@ -140,24 +222,35 @@ class Handshake {
     return hello ? std::optional(hello.value()) : std::nullopt;
   }
 
-  // Why this HELLO is not that of a rank that we wait for, if it is not.
-  std::optional<Error> Refusal(const GroupHello& theirs) {
+  // Why this HELLO is not that of a rank that we wait for, if it is not. Else `link` gets the
+  // memory that came with it.
+  std::optional<Error> Refusal(const GroupHello& theirs, Endpoint& candidate, Link& link) {
     const std::string who = "rank " + std::to_string(hello_.rank);
     if (!SecretsEqual(theirs, hello_)) {
       // Not fatal: a stranger must not be able to stop the group from forming. Said at the end.
       refused_ = Error{ErrorCode::kDenied,
-                       who + " was reached at " + listener_.address().ToString() +
+                       who + " was reached at " + meeting_.listener.address().ToString() +
                            " with a secret that is not the group's; all ranks must pass the same"};
       return Error{ErrorCode::kDenied, who + " has another secret than this group's"};
     }
     if (theirs.world_size == hello_.world_size &&
         theirs.chunk_size_bytes == hello_.chunk_size_bytes && theirs.wire == hello_.wire &&
-        std::ranges::binary_search(peers_.from, theirs.rank) && !HasCome(theirs.rank))
+        std::ranges::binary_search(peers_.from, theirs.rank) && !HasCome(theirs.rank) &&
+        machines_.Share(theirs.rank, hello_.rank) == IsLocal(candidate)) {
+      if (!IsLocal(candidate)) return std::nullopt;
+      UniqueFd wakeup = candidate.TakeDescriptor();
+      auto ring = RingReceiver::Map(RingsOf(hello_, machines_), candidate.TakeDescriptor(),
+                                    std::move(wakeup));
+      if (!ring) return refused_ = OfRank(theirs.rank, std::move(ring).error());
+      link.ring_in = std::make_unique<RingReceiver>(std::move(ring).value());
       return std::nullopt;
+    }
     const auto describe = [](const GroupHello& hello) {
       return "rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size) +
              " with chunks of " + std::to_string(hello.chunk_size_bytes) + " bytes" +
-             (hello.wire == WireType::kBf16 ? " that sends bf16" : "");
+             (hello.wire == WireType::kBf16  ? " that sends bf16"
+              : hello.wire == WireType::kF16 ? " that sends f16"
+                                             : "");
     };
     refused_ = Error{ErrorCode::kInvalidArgument,
                      describe(theirs) + " connected to " + describe(hello_) +
@@ -175,21 +268,27 @@ class Handshake {
       }
     }
     // Those who have come but were not looked at yet would only see a reset.
-    for (auto accepted = listener_.Accept(); accepted && accepted.value();
-         accepted = listener_.Accept())
+    for (auto accepted = Accept(); accepted && accepted.value(); accepted = Accept())
       candidates_.push_back(std::move(accepted).value());
     for (auto& candidate : candidates_) {
-      const auto theirs = HelloOf(*candidate, candidate->Poll());
+      auto event = candidate->Poll();
+      // Past the wake-up.
+      if (event && event.value() == Endpoint::Event::kFrame &&
+          candidate->header().type == FrameType::kPing)
+        event = candidate->Poll();
+      const auto theirs = HelloOf(*candidate, event);
       if (candidate->fd() < 0) continue;
       const bool is_stranger = theirs && !SecretsEqual(*theirs, hello_);
-      SendLastWord(*candidate, is_stranger ? *Refusal(*theirs) : error);
+      Link unused;
+      SendLastWord(*candidate, is_stranger ? *Refusal(*theirs, *candidate, unused) : error);
       (void)candidate->Poll();
     }
   }
 
   const GroupHello& hello_;
+  const Machines& machines_;
   const Peers peers_;
-  net::TcpListener& listener_;
+  const Meeting meeting_;
   const net::Deadline deadline_;
   Links links_;
   std::vector<bool> is_welcome_;  // For each of links_.to: it has taken us.
@@ -200,8 +299,13 @@ class Handshake {
 }  // namespace
 
 Result<Links> JoinGroup(const GroupHello& hello, std::span<const std::string> addresses,
-                        net::TcpListener& listener, net::Deadline deadline) {
-  return Handshake(hello, listener, deadline).Run(addresses);
+                        const Machines& machines, const Meeting& meeting, net::Deadline deadline) {
+  return Handshake(hello, machines, meeting, deadline).Run(addresses);
+}
+
+RingShape RingsOf(const GroupHello& hello, const Machines& machines) {
+  // Pieces of fp16 have to have the same bounds on all links (wire.h).
+  return RingShape::For(hello.chunk_size_bytes, machines.ranks_max(), hello.wire == WireType::kF16);
 }
 
 Error OfRank(std::uint32_t rank, Error error) {

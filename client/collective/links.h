@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "client/collective/machines.h"
 #include "client/collective/messages.h"
+#include "client/collective/shared_ring.h"
 #include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::client {
@@ -13,6 +15,10 @@ namespace ffrecord::client {
 struct Link {
   std::uint32_t rank = 0;  // The other end.
   std::unique_ptr<net::Endpoint> endpoint;
+  // Where both ranks share memory data goes through it, and the endpoint, a local socket, carries
+  // but words about waiting and the last word. One of the two, by the direction of the data.
+  std::unique_ptr<RingSender> ring_out;
+  std::unique_ptr<RingReceiver> ring_in;
 };
 
 // The connections of a rank, in the order of ranks. Data flows one way on each, so two ranks that
@@ -22,14 +28,25 @@ struct Links {
   std::vector<Link> from;
 };
 
-// Connects to all ranks that this one sends to, and takes the connections of those that send to it
-// at `listener`, all proven by the secret in `hello`. Strangers who connect are turned away.
+// Where a rank is met by others, and what those of its machine ring to wake it.
+struct Meeting {
+  net::TcpListener& listener;
+  net::LocalListener* local_listener = nullptr;  // Null: this rank shares no memory.
+  int wake_fd = -1;                              // Of an eventfd.
+};
+
+// Connects to all ranks that this one sends to, and takes the connections of those that send to it,
+// all proven by the secret in `hello`. Strangers who connect are turned away. Ranks that share a
+// machine by `machines` share memory, or fail.
 //
 // Fails with kDenied if a peer has another secret, kInvalidArgument if it belongs to another group
 // size or chunk size, kUnavailable or kDeadlineExceeded; names the rank. Requires as many addresses
 // as ranks.
 Result<Links> JoinGroup(const GroupHello& hello, std::span<const std::string> addresses,
-                        net::TcpListener& listener, net::Deadline deadline);
+                        const Machines& machines, const Meeting& meeting, net::Deadline deadline);
+
+// The rings of a group.
+RingShape RingsOf(const GroupHello& hello, const Machines& machines);
 
 // `error` with the rank that it is about before its message.
 Error OfRank(std::uint32_t rank, Error error);

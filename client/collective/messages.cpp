@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/collective/wire.h"
 #include "libffrecord/base/cursor.h"
 
 namespace ffrecord::client {
@@ -34,7 +35,7 @@ Result<GroupHello> GroupHello::Decode(std::span<const std::byte> body) {
   hello.world_size = reader.Take<std::uint32_t>();
   hello.chunk_size_bytes = reader.Take<std::uint64_t>();
   const auto wire = reader.Take<std::uint32_t>();
-  if (!reader.AtEnd() || wire > static_cast<std::uint32_t>(WireType::kBf16))
+  if (!reader.AtEnd() || wire > static_cast<std::uint32_t>(WireType::kF16))
     return Malformed("HELLO of a collective");
   hello.wire = static_cast<WireType>(wire);
   std::ranges::copy(secret, hello.secret.begin());
@@ -43,7 +44,7 @@ Result<GroupHello> GroupHello::Decode(std::span<const std::byte> body) {
 
 std::vector<std::byte> CollectiveData::Encode() const {
   ByteWriter writer;
-  writer.Reserve(44);
+  writer.Reserve(kEncodedSizeBytes);
   writer.Put(sequence);
   writer.Put(count);
   writer.Put(first);
@@ -54,6 +55,7 @@ std::vector<std::byte> CollectiveData::Encode() const {
   writer.Put(static_cast<std::uint8_t>(collective));
   writer.Put(static_cast<std::uint8_t>(algorithm));
   writer.Put(root);
+  writer.Put(static_cast<std::uint32_t>(shift));
   return std::move(writer).Take();
 }
 
@@ -70,7 +72,9 @@ Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
   data.collective = static_cast<Collective>(reader.Take<std::uint8_t>());
   data.algorithm = static_cast<Algorithm>(reader.Take<std::uint8_t>());
   data.root = reader.Take<std::uint32_t>();
-  if (!reader.AtEnd() || data.type > ReduceType::kI64 || data.op > ReduceOp::kMax ||
+  data.shift = static_cast<std::int32_t>(reader.Take<std::uint32_t>());
+  if (!reader.AtEnd() || data.shift < kWireShiftMin || data.shift > kWireShiftMax ||
+      data.type > ReduceType::kI64 || data.op > ReduceOp::kMax ||
       !IsOffered(data.collective, data.algorithm))
     return Malformed("COLLECTIVE_DATA");
   return data;

@@ -31,6 +31,8 @@ struct GroupHello {
 
 // A piece of an array (type COLLECTIVE_DATA); its elements are the payload.
 struct CollectiveData {
+  static constexpr std::size_t kEncodedSizeBytes = 48;
+
   std::uint64_t sequence = 0;       // Of the operation, from 0.
   std::uint64_t count = 0;          // Elements of the whole array.
   std::uint64_t first = 0;          // The piece's first element in it.
@@ -41,6 +43,7 @@ struct CollectiveData {
   Collective collective = Collective::kAllReduce;
   Algorithm algorithm = Algorithm::kRing;
   std::uint32_t root = 0;
+  std::int32_t shift = 0;  // The elements were multiplied by 2 to the power of it; wire.h.
 
   bool operator==(const CollectiveData&) const = default;
   std::vector<std::byte> Encode() const;

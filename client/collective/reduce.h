@@ -21,13 +21,4 @@ std::string_view NameOf(ReduceOp op);
 void Reduce(ReduceType type, ReduceOp op, std::uint32_t divisor, std::uint64_t count,
             const std::byte* incoming, std::byte* local);
 
-// The same for fp32 with what came as bf16. `rounds`: what is stored is rounded to bf16 too, as all
-// get it who are sent it.
-void ReduceFromBf16(ReduceOp op, std::uint32_t divisor, bool rounds, std::uint64_t count,
-                    const std::byte* incoming, std::byte* local);
-
-// Rounds `count` fp32 in place, and writes them to `wire` as bf16; and back.
-void RoundToBf16(std::uint64_t count, std::byte* local, std::byte* wire);
-void ExpandBf16(std::uint64_t count, const std::byte* wire, std::byte* local);
-
 }  // namespace ffrecord::client

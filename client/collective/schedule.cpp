@@ -244,7 +244,7 @@ class DoubleTree {
 bool IsOffered(Collective collective, Algorithm algorithm) {
   switch (collective) {
     case Collective::kAllReduce:
-      return algorithm <= Algorithm::kDoubleTree;
+      return algorithm <= Algorithm::kHierarchical;
     case Collective::kReduceScatter:
     case Collective::kAllGather:
       return algorithm == Algorithm::kRing;
@@ -254,7 +254,8 @@ bool IsOffered(Collective collective, Algorithm algorithm) {
   return false;
 }
 
-Schedule MakeSchedule(const Plan& plan, std::uint32_t rank, std::uint32_t world_size) {
+Schedule MakeSchedule(const Plan& plan, std::uint32_t rank, std::uint32_t world_size,
+                      const Machines& machines) {
   FFR_ASSERT(world_size > 1 && rank < world_size && IsOffered(plan.collective, plan.algorithm));
   const bool is_broadcast = plan.collective == Collective::kBroadcast;
   switch (plan.algorithm) {
@@ -266,19 +267,23 @@ Schedule MakeSchedule(const Plan& plan, std::uint32_t rank, std::uint32_t world_
       Hypercube cube(plan.count, rank, world_size);
       return is_broadcast ? cube.Broadcast(plan.root) : cube.RecursiveDoubling();
     }
+    case Algorithm::kHierarchical:
+      return Hierarchy(plan.count, rank, machines);
     case Algorithm::kDoubleTree:
       break;
   }
   return DoubleTree(plan.count, rank, world_size).AllReduce();
 }
 
-Peers PeersOf(std::uint32_t rank, std::uint32_t world_size) {
+Peers PeersOf(std::uint32_t rank, std::uint32_t world_size, const Machines& machines) {
   Peers peers;
   if (world_size == 1) return peers;
-  // All else goes along the edges of these three.
-  for (const Algorithm algorithm :
-       {Algorithm::kRing, Algorithm::kRecursiveDoubling, Algorithm::kDoubleTree}) {
-    const auto schedule = MakeSchedule({.algorithm = algorithm}, rank, world_size);
+  // All else goes along the edges of these.
+  std::vector<Algorithm> algorithms{Algorithm::kRing, Algorithm::kRecursiveDoubling,
+                                    Algorithm::kDoubleTree};
+  if (machines.ranks_each() > 0) algorithms.push_back(Algorithm::kHierarchical);
+  for (const Algorithm algorithm : algorithms) {
+    const auto schedule = MakeSchedule({.algorithm = algorithm}, rank, world_size, machines);
     for (const auto& send : schedule.sends) peers.to.push_back(send.peer);
     for (const auto& arrival : schedule.arrivals) peers.from.push_back(arrival.peer);
   }

@@ -6,6 +6,8 @@
 
 #include <ffrecord/client/collective.h>
 
+#include "client/collective/machines.h"
+
 namespace ffrecord::client {
 
 // Who sends which part of an array to whom when, in each collective by each algorithm. Pure
@@ -68,8 +70,12 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Requires world_size > 1, and an algorithm that IsOffered.
-Schedule MakeSchedule(const Plan& plan, std::uint32_t rank, std::uint32_t world_size);
+// Requires world_size > 1, an algorithm that IsOffered, and for the hierarchical one `machines`
+// with equally many ranks each.
+Schedule MakeSchedule(const Plan& plan, std::uint32_t rank, std::uint32_t world_size,
+                      const Machines& machines = {});
+// That of the hierarchical all-reduce.
+Schedule Hierarchy(std::uint64_t count, std::uint32_t rank, const Machines& machines);
 
 // An all-reduce goes by any algorithm; reduce-scatter and all-gather by the ring, a broadcast by
 // the ring or by recursive doubling.
@@ -81,6 +87,6 @@ struct Peers {
   std::vector<std::uint32_t> to;
   std::vector<std::uint32_t> from;
 };
-Peers PeersOf(std::uint32_t rank, std::uint32_t world_size);
+Peers PeersOf(std::uint32_t rank, std::uint32_t world_size, const Machines& machines = {});
 
 }  // namespace ffrecord::client

@@ -35,11 +35,16 @@ constexpr std::array<std::pair<std::string_view, ReduceOp>, 4> kOps{
      {"min", ReduceOp::kMin},
      {"max", ReduceOp::kMax}}};
 
-constexpr std::array<std::pair<std::string_view, Algorithm>, 4> kAlgorithms{
+constexpr std::array<std::pair<std::string_view, Algorithm>, 5> kAlgorithms{
     {{"ring", Algorithm::kRing},
      {"halving_doubling", Algorithm::kHalvingDoubling},
      {"recursive_doubling", Algorithm::kRecursiveDoubling},
-     {"double_tree", Algorithm::kDoubleTree}}};
+     {"double_tree", Algorithm::kDoubleTree},
+     {"hierarchical", Algorithm::kHierarchical}}};
+constexpr std::array<std::pair<std::string_view, client::WireType>, 3> kWires{
+    {{"exact", client::WireType::kExact},
+     {"bfloat16", client::WireType::kBf16},
+     {"float16", client::WireType::kF16}}};
 
 template <class Table>
 auto Named(const Table& table, std::string_view name, const char* what) {
@@ -78,6 +83,48 @@ py::object WaitAny(CollectiveEngine& engine, double timeout_s) {
   return py::make_tuple(ended.token, AsException(ended.outcome), ended.began_ns, ended.ended_ns);
 }
 
+void* At(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+// What moves or reduces the `count` elements at `address`, and returns a token.
+void BindOperations(py::class_<CollectiveEngine>& engine_class) {
+  engine_class
+      .def(
+          "all_reduce",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
+             std::string_view dtype, std::string_view op) {
+            return ValueOrRaise(engine.AllReduce(At(address), count,
+                                                 Named(kTypes, dtype, "element type"),
+                                                 Named(kOps, op, "operation")));
+          },
+          py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("op"))
+      .def(
+          "reduce_scatter",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
+             std::string_view dtype, std::string_view op) {
+            return ValueOrRaise(engine.ReduceScatter(At(address), count,
+                                                     Named(kTypes, dtype, "element type"),
+                                                     Named(kOps, op, "operation")));
+          },
+          py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("op"))
+      .def(
+          "all_gather",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
+             std::string_view dtype) {
+            return ValueOrRaise(
+                engine.AllGather(At(address), count, Named(kTypes, dtype, "element type")));
+          },
+          py::arg("address"), py::arg("count"), py::arg("dtype"))
+      .def(
+          "broadcast",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
+             std::string_view dtype, std::uint32_t root) {
+            return ValueOrRaise(
+                engine.Broadcast(At(address), count, Named(kTypes, dtype, "element type"), root));
+          },
+          py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("root"))
+      .def("barrier", [](CollectiveEngine& engine) { return ValueOrRaise(engine.Barrier()); });
+}
+
 void Connect(CollectiveEngine& engine, const std::vector<std::string>& addresses,
              const std::string& secret) {
   std::array<std::byte, 16> bytes{};
@@ -93,6 +140,7 @@ py::dict Stats(const CollectiveEngine& engine) {
   py::dict dict;
   dict["bytes_sent"] = stats.bytes_sent;
   dict["bytes_received"] = stats.bytes_received;
+  dict["bytes_shared"] = stats.bytes_shared;
   dict["operations"] = stats.operations;
   dict["reduce_ns"] = stats.reduce_ns;
   return dict;
@@ -101,35 +149,29 @@ py::dict Stats(const CollectiveEngine& engine) {
 }  // namespace
 
 void BindCollective(py::module_& module) {
-  py::class_<CollectiveEngine>(module, "CollectiveEngine", py::is_final())
+  py::class_<CollectiveEngine> engine_class(module, "CollectiveEngine", py::is_final());
+  engine_class
       .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
                        double timeout_s, std::uint64_t chunk_size_bytes,
-                       const std::optional<std::string>& algorithm, bool sends_bf16) {
+                       const std::optional<std::string>& algorithm, std::string_view wire,
+                       bool shares_memory) {
              CollectiveEngine::Options options{.listen_host = std::move(listen_host),
                                                .timeout = Milliseconds(timeout_s),
-                                               .chunk_size_bytes = chunk_size_bytes};
-             if (sends_bf16) options.wire = client::WireType::kBf16;
+                                               .chunk_size_bytes = chunk_size_bytes,
+                                               .wire = Named(kWires, wire, "wire type"),
+                                               .shares_memory = shares_memory};
              if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
              return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
            py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
            py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none(),
-           py::arg("sends_bf16") = false)
+           py::arg("wire") = "exact", py::arg("shares_memory") = true)
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",
           [](CollectiveEngine& engine, const std::vector<std::string>& addresses,
              const py::bytes& secret) { Connect(engine, addresses, secret); },
           py::arg("addresses"), py::arg("secret"))
-      .def(
-          "all_reduce",
-          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
-             std::string_view dtype, std::string_view op) {
-            return ValueOrRaise(engine.AllReduce(reinterpret_cast<void*>(address), count,
-                                                 Named(kTypes, dtype, "element type"),
-                                                 Named(kOps, op, "operation")));
-          },
-          py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("op"))
       .def(
           "wait",
           [](CollectiveEngine& engine, std::uint64_t token) {
@@ -139,6 +181,7 @@ void BindCollective(py::module_& module) {
       .def("wait_any", &WaitAny, py::arg("timeout_s"))
       .def("shutdown", &CollectiveEngine::Shutdown)
       .def("stats", &Stats);
+  BindOperations(engine_class);
 }
 
 }  // namespace ffrecord::python

@@ -139,6 +139,21 @@ def test_a_rank_that_dies_is_named_to_the_others() -> None:
             process.join(10)
 
 
+def different(rank: int, world: int) -> object:
+    del world
+    with pytest.raises(ValueError, match=r"tensor 0: rank 0 has .*'0.weight'.*\[3, 4\].* rank 2"):
+        overlap(nn.Sequential(nn.Linear(4, 4 if rank == 2 else 3)))
+    with pytest.raises(ValueError, match=r"rank 1 has .*'0.bias'.*frozen"):
+        model = nn.Sequential(nn.Linear(4, 3))
+        model[0].bias.requires_grad_(rank != 1)
+        overlap(model)
+    return True
+
+
+def test_models_that_differ_between_ranks_are_named_on_every_rank() -> None:
+    assert run_ranks(different, 3) == [True] * 3
+
+
 def refused(rank: int, world: int) -> object:
     del rank, world
     with pytest.raises(ValueError, match="no parameter"):

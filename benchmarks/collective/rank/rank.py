@@ -7,49 +7,71 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ffrecord.torch import Group
 
+Start = Callable[[torch.Tensor], Any]
+
+
+def once(start: Start, tensors: list[torch.Tensor], compute_s: float) -> None:
+    """A backward pass: gradients come one after another, and travel while the next is computed.
+
+    Computing is sleeping: what an accelerator does does not take the processor.
+    """
+    size = sum(tensor.numel() for tensor in tensors)
+    pending = []
+    for tensor in tensors:
+        if compute_s:
+            time.sleep(compute_s * tensor.numel() / size)
+        pending.append(start(tensor))
+    for each in pending:
+        each.wait()
+
 
 def main() -> None:
-    """Join both groups; reduce until the orders end."""
+    """Join all groups; reduce until the orders end."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    group = Group(listen_host=sys.argv[1])
-
-    def ours(tensor: torch.Tensor) -> None:
-        group.all_reduce(tensor, "sum").wait()
-
-    def gloo(tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor)
-
-    arms = {"ours": ours, "gloo": gloo}
-    tensors: dict[int, torch.Tensor] = {}
+    exact = Group(listen_host=sys.argv[1])
+    halves = Group(listen_host=sys.argv[1], wire=torch.float16)
+    arms: dict[str, Start] = {
+        "ours": lambda tensor: exact.all_reduce(tensor, "sum"),
+        "ours f16": lambda tensor: halves.all_reduce(tensor, "sum"),
+        "gloo": lambda tensor: dist.all_reduce(tensor, async_op=True),
+    }
+    arrays: dict[tuple[int, ...], list[torch.Tensor]] = {}
     for line in sys.stdin:
         order = json.loads(line)
-        size_bytes, reduce = order["size_bytes"], arms[order["arm"]]
-        tensor = tensors.setdefault(size_bytes, torch.empty(size_bytes // 4))
-        tensor.fill_(dist.get_rank() + 1)
-        reduce(tensor)  # Memory is touched and buffers are there from here on.
-        digest = hashlib.sha256(tensor.numpy()).hexdigest()
+        sizes, start = tuple(order["sizes_bytes"]), arms[order["arm"]]
+        tensors = arrays.setdefault(sizes, [torch.empty(size // 4) for size in sizes])
+        for tensor in tensors:
+            tensor.fill_(dist.get_rank() + 1)
+        once(start, tensors, 0)  # Memory is touched and buffers are there from here on.
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            digest.update(memoryview(tensor.numpy()))
         seconds = []
         cpu_before = time.process_time()
         for _ in range(order["repeats"]):
-            tensor.fill_(1)
+            for tensor in tensors:
+                tensor.fill_(1)
             dist.barrier()
             before = time.perf_counter()
-            reduce(tensor)
+            once(start, tensors, order["compute_s"])
             seconds.append(time.perf_counter() - before)
         answer = {
             "seconds": seconds,
             "cpu_seconds": time.process_time() - cpu_before,
-            "digest": digest,
+            "digest": digest.hexdigest(),
         }
         print(json.dumps(answer), flush=True)
-    group.close()
+    exact.close()
+    halves.close()
 
 
 if __name__ == "__main__":

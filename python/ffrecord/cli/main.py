@@ -17,6 +17,7 @@ from ffrecord.cli.checkpoint import checkpoint
 from ffrecord.cli.config import config
 from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
 from ffrecord.cli.doctor import examine, examine_rdma, show_findings, show_rdma
+from ffrecord.cli.net import net
 from ffrecord.cli.tokens import make_token, read_key
 from ffrecord.cli.topology import topology
 from ffrecord.cli.units import show_size
@@ -267,6 +268,7 @@ def top(
 _TOP_LINES = 5  # Of one look.
 
 cli.add_command(topology)
+cli.add_command(net)
 cli.add_command(config)
 cli.add_command(checkpoint)
 

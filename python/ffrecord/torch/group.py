@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import hashlib
+import itertools
 import os
 import secrets
 import socket
@@ -28,7 +30,9 @@ _DTYPES = {
     torch.int64: "int64",
 }
 ReduceOp = Literal["sum", "average", "min", "max"]
-Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree"]
+Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree", "hierarchical"]
+# What float32 arrays are sent as.
+_WIRES = {None: "exact", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _ADDRESS_SIZE_MAX = 256
 _SECRET_SIZE = 16
 # Enough for the timeline of some hundred steps; older ones are dropped.
@@ -54,7 +58,10 @@ class Stats:
     """What a hook has done so far."""
 
     bytes_sent: int
+    """Over the network."""
     bytes_received: int
+    bytes_shared: int
+    """Given to ranks of the same machine, in shared memory."""
     operations: int
     reduce_ns: int
     transfers: list[Transfer]
@@ -150,6 +157,7 @@ class Group(Closing):
         chunk_size_bytes: int = 512 << 10,
         algorithm: Algorithm | None = None,
         wire: torch.dtype | None = None,
+        shares_memory: bool = True,
     ) -> None:
         """Join the group.
 
@@ -162,10 +170,13 @@ class Group(Closing):
             algorithm: how every array goes, the same on all ranks. By default the ranks measure
                 their network first, and each array goes by what is quickest for its size; give one
                 if two runs have to round alike.
-            wire: torch.bfloat16 sends float32 arrays in half of the bytes. Sums are made in
-                float32; each is rounded to 8 bits when it is sent on, so the error of an average is
-                at most 2**-8 of the mean magnitude, times the ranks that it went through. None
-                sends all as it is. The same on all ranks.
+            wire: torch.float16 or torch.bfloat16 sends float32 arrays in half of the bytes. Sums
+                are made in float32; each is rounded when it is sent on, so the error of an average
+                is at most 2**-11 (bfloat16: 2**-8) of the mean magnitude, times the ranks that it
+                went through. Each chunk of float16 is scaled by a power of two of its own: nothing
+                overflows, and only what is below 2**-39 of the largest magnitude in its chunk may
+                be lost. None sends all as it is. The same on all ranks.
+            shares_memory: ranks of one machine speak through shared memory. Off, they use TCP.
 
         Raises:
             ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.
@@ -175,11 +186,13 @@ class Group(Closing):
                 "a group of ranks needs torch.distributed:"
                 " call torch.distributed.init_process_group()"
             )
-        if wire not in (None, torch.bfloat16):
-            raise ValueError(f"arrays are sent as they are or as bfloat16, not as {wire}")
+        if wire not in _WIRES:
+            raise ValueError(
+                f"arrays are sent as they are, as float16 or as bfloat16, not as {wire}"
+            )
         self.process_group = process_group
         rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
-        host = listen_host or _own_address(process_group)
+        host = listen_host or own_address(process_group)
         engine, refusal = None, None
         try:
             engine = CollectiveEngine(
@@ -189,11 +202,12 @@ class Group(Closing):
                 timeout_s=timeout_s,
                 chunk_size_bytes=chunk_size_bytes,
                 algorithm=algorithm,
-                sends_bf16=wire is not None,
+                wire=_WIRES[wire],
+                shares_memory=shares_memory,
             )
         except (OSError, ValueError) as error:
             refusal = error  # The others wait for our address: tell them that there is none.
-        addresses, secret = _exchange(process_group, engine.address if engine else "")
+        addresses, secret = exchange(process_group, engine.address if engine else "")
         if refusal is not None:
             raise refusal
         if missing := [i for i, address in enumerate(addresses) if not address]:
@@ -260,7 +274,7 @@ def _device(group: dist.ProcessGroup | None) -> torch.device:
     return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
 
-def _gather_bytes(group: dist.ProcessGroup | None, text: bytes, size: int) -> list[bytes]:
+def gather_bytes(group: dist.ProcessGroup | None, text: bytes, size: int) -> list[bytes]:
     """The texts of all ranks, in rank order; shorter ones are filled up with zeros."""
     device = _device(group)
     own = torch.frombuffer(bytearray(text.ljust(size, b"\0")), dtype=torch.uint8).to(device)
@@ -269,12 +283,36 @@ def _gather_bytes(group: dist.ProcessGroup | None, text: bytes, size: int) -> li
     return [bytes(tensor.cpu().numpy()).rstrip(b"\0") for tensor in all_ranks]
 
 
-def _own_address(group: dist.ProcessGroup | None) -> str:
+def agree(group: dist.ProcessGroup | None, table: list[str], what: str) -> None:
+    """Check that all ranks have the same table, a `what` a line; a collective act.
+
+    Raises:
+        ValueError: on every rank if any differs; the message names the first rank that differs from
+        rank 0, and the first line.
+    """
+    text = "\n".join(table).encode()
+    # A digest and a size of each: who has another table has another digest, on whatever rank.
+    summary = hashlib.sha256(text).digest() + len(text).to_bytes(8, "little")
+    summaries = gather_bytes(group, b"=" + summary + b"=", len(summary) + 2)
+    if len(set(summaries)) == 1:
+        return
+    size = max(int.from_bytes(each[-9:-1], "little") for each in summaries)
+    tables = [each.decode().split("\n") for each in gather_bytes(group, text, max(size, 1))]
+    rank = next(i for i, each in enumerate(tables) if each != tables[0])
+    pairs = itertools.zip_longest(tables[0], tables[rank], fillvalue="nothing")
+    number, (first, theirs) = next((i, pair) for i, pair in enumerate(pairs) if len(set(pair)) > 1)
+    raise ValueError(
+        f"the ranks differ in {what} {number}: rank 0 has {first or 'nothing'}, rank {rank} has"
+        f" {theirs or 'nothing'}; all ranks must have the same in the same order"
+    )
+
+
+def own_address(group: dist.ProcessGroup | None) -> str:
     """The address by which the other ranks reach this machine."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     # The same loopback: one machine that was booted once, and one network namespace of it.
     loopback = f"{boot} {os.stat('/proc/self/ns/net').st_ino}".encode()
-    if len(set(_gather_bytes(group, loopback, 128))) == 1:
+    if len(set(gather_bytes(group, loopback, 128))) == 1:
         return "127.0.0.1"
     master = os.environ.get("MASTER_ADDR")
     if master is None:
@@ -288,9 +326,9 @@ def _own_address(group: dist.ProcessGroup | None) -> str:
     return str(host)
 
 
-def _exchange(group: dist.ProcessGroup | None, address: str) -> tuple[list[str], bytes]:
+def exchange(group: dist.ProcessGroup | None, address: str) -> tuple[list[str], bytes]:
     """All ranks' addresses, and the secret that the first rank made. As tensors: no pickle."""
-    addresses = _gather_bytes(group, address.encode(), _ADDRESS_SIZE_MAX)
+    addresses = gather_bytes(group, address.encode(), _ADDRESS_SIZE_MAX)
     secret = torch.frombuffer(bytearray(secrets.token_bytes(_SECRET_SIZE)), dtype=torch.uint8)
     secret = secret.to(_device(group))
     first = 0 if group is None else dist.get_global_rank(group, 0)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ffrecord.closing import Closing
-from ffrecord.torch.group import Group, Stats, check_kind
+from ffrecord.torch.group import Group, Stats, agree, check_kind
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,6 +39,8 @@ class Overlap(Closing):
         """See `overlap`."""
         self._group = group
         self._owns_group = owns_group
+        # Before anything is refused here, for then it is refused on all ranks.
+        agree(group.process_group, _table(model, bucket_cap_mb), "tensor")
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("the model has no parameter that requires a gradient")
@@ -149,6 +151,17 @@ class Overlap(Closing):
         bucket.future = self._group.all_reduce(bucket.buffer, "average", bucket=number)
 
 
+def _table(model: torch.nn.Module, bucket_cap_mb: float) -> list[str]:
+    """What the ranks must have alike, so that their buckets are the same."""
+    table = [
+        f"parameter '{name}' {p.dtype} {list(p.shape)} on {p.device.type}"
+        + ("" if p.requires_grad else ", frozen")
+        for name, p in model.named_parameters()
+    ]
+    table += [f"buffer '{name}' {b.dtype} {list(b.shape)}" for name, b in model.named_buffers()]
+    return [*table, f"buckets of {bucket_cap_mb} MiB"]
+
+
 def _cut(parameters: Sequence[torch.nn.Parameter], cap_bytes: int) -> list[_Bucket]:
     """Buckets of one dtype each, in the order in which backward reaches the parameters."""
     members: list[list[torch.nn.Parameter]] = []
@@ -194,8 +207,9 @@ def overlap(
         bucket_cap_mb: gradients travel in arrays of about so many MiB.
 
     Raises:
-        ValueError: nothing in the model requires a gradient. TypeError: a parameter is not in CPU
-        memory, or of a type that cannot be averaged.
+        ValueError: nothing in the model requires a gradient, or the ranks' models differ, which is
+        said on every rank. TypeError: a parameter is not in CPU memory, or of a type that cannot be
+        averaged.
     """
     averaged = Overlap(model, group or Group(), bucket_cap_mb, owns_group=group is None)
     if optimizer is not None:

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "client/collective/messages.h"
+#include "client/collective/wire.h"
 #include "seed.h"
 
 namespace ffrecord::client {
@@ -185,6 +187,59 @@ void ExpectGolden(const Message& message, const std::string& golden) {
   EXPECT_FALSE(Message::Decode({}));
 }
 
+// --- Halves on the wire
+// ---------------------------------------------------------------------------
+
+// Every value within the documented bound, its copy at the sender equal to what the receiver makes
+// of it, and not changed by being sent on.
+TEST(WireTest, HalvesKeepTheBoundAndAreSentOnUnchanged) {
+  std::mt19937 random(test::Seed());
+  for (const WireType wire : {WireType::kBf16, WireType::kF16}) {
+    for (int round = 0; round < 200; ++round) {
+      const int magnitude = static_cast<int>(random() % 250) - 140;
+      std::vector<float> values(1 + random() % 200);
+      for (float& value : values)
+        value = std::ldexp(std::uniform_real_distribution<float>(-1, 1)(random),
+                           magnitude + static_cast<int>(random() % 50) - 40);
+      const auto before = values;
+      double largest = 0;
+      for (const float value : values) largest = std::max(largest, std::abs(double{value}));
+      std::vector<std::byte> halves(values.size() * 2);
+      auto* const own = reinterpret_cast<std::byte*>(values.data());
+      const std::int32_t shift = WireShift(wire, values.size(), own);
+      ASSERT_GE(shift, kWireShiftMin);
+      ASSERT_LE(shift, kWireShiftMax);
+
+      EncodeWire(wire, shift, values.size(), own, halves.data());
+
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double bound =
+            wire == WireType::kBf16
+                ? std::max(std::ldexp(std::abs(double{before[i]}), -8), 0x1p-134)
+                : std::max(std::ldexp(std::abs(double{before[i]}), -11), std::ldexp(largest, -39));
+        ASSERT_NEAR(values[i], before[i], bound);
+      }
+      std::vector<float> received(values.size());
+      auto* const theirs = reinterpret_cast<std::byte*>(received.data());
+      DecodeWire(wire, shift, received.size(), halves.data(), theirs);
+      ASSERT_EQ(std::memcmp(theirs, own, halves.size() * 2), 0);
+      ASSERT_EQ(WireShift(wire, received.size(), theirs), shift);
+      RoundAsSent(wire, received.size(), theirs);
+      ASSERT_EQ(std::memcmp(theirs, own, halves.size() * 2), 0);
+    }
+  }
+}
+
+// The largest value rounds up to the next power of two: its scale is that of what it becomes.
+TEST(WireTest, ALargestValueThatRoundsUpHasTheScaleOfWhatItBecomes) {
+  std::vector<float> values{std::nextafter(2.0F, 0.0F), 0x1p-24F + 0x1p-34F};
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  EXPECT_EQ(WireShift(WireType::kF16, 2, bytes), 13);
+  RoundAsSent(WireType::kF16, 2, bytes);
+  EXPECT_EQ(values[0], 2.0F);
+  EXPECT_EQ(WireShift(WireType::kF16, 2, bytes), 13);
+}
+
 TEST(CollectiveMessagesTest, GoldenVectors) {
   GroupHello hello{
       .rank = 3, .world_size = 4, .chunk_size_bytes = 512 << 10, .wire = WireType::kBf16};
@@ -204,7 +259,8 @@ TEST(CollectiveMessagesTest, GoldenVectors) {
                               .op = ReduceOp::kAverage,
                               .collective = Collective::kBroadcast,
                               .algorithm = Algorithm::kRecursiveDoubling,
-                              .root = 9},
+                              .root = 9,
+                              .shift = -3},
                "0500000000000000"
                "e803000000000000"
                "fa00000000000000"
@@ -214,8 +270,16 @@ TEST(CollectiveMessagesTest, GoldenVectors) {
                "01"
                "03"
                "02"
-               "09000000");
+               "09000000"
+               "fdffffff");
   ExpectGolden(GroupWaiting{.rank = 7}, "07000000");
+}
+
+TEST(CollectiveMessagesTest, AScaleThatNoRankChoosesIsRefused) {
+  for (const std::int32_t shift : {-115, 127, INT32_MIN, INT32_MAX})
+    EXPECT_FALSE(CollectiveData::Decode(CollectiveData{.shift = shift}.Encode())) << shift;
+  for (const std::int32_t shift : {-114, 126})
+    EXPECT_TRUE(CollectiveData::Decode(CollectiveData{.shift = shift}.Encode())) << shift;
 }
 
 TEST(CollectiveMessagesTest, UnknownTypesAreRefused) {

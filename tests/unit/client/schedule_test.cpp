@@ -30,10 +30,10 @@ struct ModelRank {
 
 class Model {
  public:
-  Model(const Plan& plan, std::uint32_t n) : plan_(plan), n_(n) {
+  Model(const Plan& plan, std::uint32_t n, const Machines& machines = {}) : plan_(plan), n_(n) {
     for (std::uint32_t rank = 0; rank < n; ++rank) {
-      ModelRank model{MakeSchedule(plan, rank, n), std::vector<Parts>(plan.count, Parts(n)),
-                      std::vector<bool>(plan.count)};
+      ModelRank model{MakeSchedule(plan, rank, n, machines),
+                      std::vector<Parts>(plan.count, Parts(n)), std::vector<bool>(plan.count)};
       for (auto& element : model.elements) element[rank] = 1;
       ranks_.push_back(std::move(model));
     }
@@ -154,6 +154,57 @@ TEST(ScheduleTest, AnAllReduceAddsEveryRanksPartOnceOnEveryRank) {
   }
 }
 
+// `each` ranks on each of `count` machines, given out in turn.
+Machines EvenMachines(std::uint32_t count, std::uint32_t each) {
+  std::vector<std::uint32_t> machine_of_rank;
+  for (std::uint32_t rank = 0; rank < count * each; ++rank) machine_of_rank.push_back(rank % count);
+  return Machines(machine_of_rank);
+}
+
+TEST(ScheduleTest, AHierarchyAddsEveryRanksPartOnceOnEveryRankAndSendsItsPartBetweenMachines) {
+  for (const std::uint32_t m : {1U, 2U, 3U, 5U}) {
+    for (const std::uint32_t g : {2U, 3U, 4U, 8U}) {
+      const std::uint32_t n = m * g;
+      const Machines machines = EvenMachines(m, g);
+      for (const std::uint64_t count : Counts(n)) {
+        SCOPED_TRACE(testing::Message() << m << " machines of " << g << ", count " << count);
+        Model model({.algorithm = Algorithm::kHierarchical, .count = count}, n, machines);
+        ASSERT_NO_FATAL_FAILURE(model.Run());
+        std::vector<std::uint32_t> completed(count);
+        for (std::uint32_t rank = 0; rank < n; ++rank) {
+          std::uint64_t far = 0;
+          for (const auto& send : model.rank(rank).schedule.sends)
+            if (!machines.Share(rank, send.peer)) far += send.range.size();
+          ASSERT_LE(far, 2 * (m - 1) * (count / n + 1));
+          for (std::uint64_t i = 0; i < count; ++i) {
+            ASSERT_EQ(model.rank(rank).elements[i], Parts(n, 1)) << "rank " << rank << " at " << i;
+            completed[i] += model.rank(rank).is_complete[i];
+          }
+        }
+        for (const std::uint32_t times : completed) ASSERT_EQ(times, 1U);
+      }
+    }
+  }
+}
+
+// Sizes past a block: its parts go in steps of their own, and every element still goes once.
+TEST(ScheduleTest, BlocksOfAHierarchyCoverAnyArray) {
+  const Machines machines = EvenMachines(1, 3);
+  for (const std::uint64_t count : {std::uint64_t{1} << 20, (std::uint64_t{1} << 44) - 1}) {
+    std::uint64_t reduced = 0;
+    std::uint64_t copied = 0;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      const Schedule schedule =
+          MakeSchedule({.algorithm = Algorithm::kHierarchical, .count = count}, rank, 3, machines);
+      ASSERT_LT(schedule.arrivals.size(), 4U * 4096 + 1);
+      for (const auto& arrival : schedule.arrivals)
+        (arrival.reduces ? reduced : copied) += arrival.range.size();
+    }
+    EXPECT_EQ(reduced, 2 * count);
+    EXPECT_EQ(copied, 2 * count);
+  }
+}
+
 TEST(ScheduleTest, ReduceScatterLeavesEachRankItsPartAndAllGatherBringsAll) {
   for (std::uint32_t n = 2; n <= 17; ++n) {
     for (const std::uint64_t count : Counts(n)) {
@@ -241,8 +292,21 @@ TEST(ScheduleTest, NoRankSendsMoreThanItsAlgorithmPromises) {
   }
 }
 
+TEST(CostModelTest, OnOneMachineArraysAreDoubledOrSplitDirectly) {
+  const GroupCost group{
+      .link = {10e-6, 0.2e-9}, .hierarchy = LinkCost{30e-6, 0.3e-9}, .is_one_machine = true};
+  EXPECT_EQ(CheapestAllReduce(4, 64, 512 << 10, group), Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(CheapestAllReduce(4, 64 << 20, 512 << 10, group), Algorithm::kHierarchical);
+}
+
+TEST(CostModelTest, WhatDoesNotHalveGoesAround) {
+  GroupCost group{.link = {30e-6, 0.8e-9}};
+  group.allows_halving = false;
+  EXPECT_EQ(CheapestAllReduce(16, 256 << 20, 512 << 10, group), Algorithm::kRing);
+}
+
 TEST(CostModelTest, SmallArraysAreDoubledAndLargeOnesGoAroundOrAreHalved) {
-  const LinkCost ten_gigabit{30e-6, 0.8e-9};
+  const GroupCost ten_gigabit{.link = {30e-6, 0.8e-9}};
   const auto cheapest = [&](std::uint32_t n, std::uint64_t size_bytes) {
     return CheapestAllReduce(n, size_bytes, 512 << 10, ten_gigabit);
   };

@@ -23,15 +23,25 @@ enum class Algorithm : std::uint8_t {
   kHalvingDoubling,  // 2 log2(n) a, else as the ring: n a power of two, else one rank more to fold.
   kRecursiveDoubling,  // log2(n) (a + S b): small arrays.
   kDoubleTree,         // about 2 log2(n) a + 2 S b, in pieces: small and medium arrays, any n.
+  // Where m machines have g > 1 ranks each that share memory: summed within each machine, each of
+  // its ranks a part; then each part by a ring of its own over the machines, 2 (m - 1) / m S / g
+  // bytes from each rank; then passed on within each machine.
+  kHierarchical,
 };
 
-// What kF32 arrays of an all-reduce are sent as.
+// What kF32 arrays of an all-reduce are sent as. The halves take half of the bytes. Sums are still
+// made in fp32; each is rounded when it is sent on, by the ring n times, by halving or doubling and
+// by trees log2(n) times, each time by at most the part of its magnitude that is given here.
 enum class WireType : std::uint8_t {
   kExact,
-  kBf16,  // Half of the bytes; 8 bits of each value are kept.
+  kBf16,  // 2^-8.
+  // 2^-11, or 2^-39 of the largest magnitude in the same chunk if that is more: each chunk is
+  // scaled by a power of two of its own, so nothing overflows. Not by kHalvingDoubling.
+  kF16,
 };
 
-// A group of ranks that reduce and pass on arrays together over TCP.
+// A group of ranks that reduce and pass on arrays together: over TCP, and between ranks of one
+// machine through shared memory.
 //
 // Operations run in the order of submission, which must be the same on all ranks; the next begins
 // when the one before has nothing more to send. A progress thread of the engine moves the bytes.
@@ -55,10 +65,11 @@ class FFR_EXPORT CollectiveEngine {
     // None: Connect() measures latency and bandwidth, and each all-reduce goes by what that makes
     // quickest for its size. Then two groups may choose otherwise, and round otherwise.
     std::optional<Algorithm> algorithm = std::nullopt;
-    // The same on all ranks. Sums are still made in fp32; each is rounded when it is sent on, so
-    // the error of a sum is at most 2^-8 of the magnitudes added, times the times it was sent on:
-    // n by the ring, log2(n) by halving or doubling and by trees.
-    WireType wire = WireType::kExact;
+    WireType wire = WireType::kExact;  // The same on all ranks.
+    // Ranks that were started on the same boot of a machine, in the same network namespace, and
+    // have this on find each other by their addresses, and speak through memory that both have
+    // mapped. Connect() fails with the reason if that cannot be had.
+    bool shares_memory = true;
   };
 
   // Opens the listener. Its address and a secret of the group then travel by other means (the
@@ -69,9 +80,11 @@ class FFR_EXPORT CollectiveEngine {
   CollectiveEngine& operator=(CollectiveEngine&&) noexcept;
   ~CollectiveEngine();  // Fails what is pending and joins the thread.
 
-  std::string address() const;  // "host:port" of the listener.
+  // "host:port" of the listener, and behind it what those of the same machine find it by.
+  std::string address() const;
 
-  // Connects to those of the group that this rank speaks to: about 2 log2(world_size) + 6 of them.
+  // Connects to those of the group that this rank speaks to: about 2 log2(world_size) + 6 of them,
+  // and all of its machine.
   // `addresses` of all ranks in rank order, `secret` equal on all. Fails with kUnavailable,
   // kDeadlineExceeded, kDenied.
   Result<void> Connect(std::span<const std::string> addresses,
@@ -115,10 +128,12 @@ class FFR_EXPORT CollectiveEngine {
 
   void Shutdown() noexcept;  // Fails what is pending and wakes all who wait. Idempotent.
 
-  // Counters since the start: bytes sent and received on the wire, nanoseconds spent reducing.
+  // Counters since the start: bytes sent and received on the wire, and given to ranks of this
+  // machine in shared memory; nanoseconds spent reducing.
   struct Stats {
     std::uint64_t bytes_sent;
     std::uint64_t bytes_received;
+    std::uint64_t bytes_shared;
     std::uint64_t operations;
     std::uint64_t reduce_ns;
   };

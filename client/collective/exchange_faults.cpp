@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <string>
+
+#include "client/collective/exchange.h"
+#include "client/collective/reduce.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::Clock;
+using net::FrameType;
+
+// How many ticks a peer's word about who holds up is believed.
+constexpr int kHeardTicks = 3;
+
+}  // namespace
+
+// --- Time and blame ------------------------------------------------------------------------------
+
+// The rank that the oldest operation waits for, as far as we know.
+std::uint32_t Exchange::Blamed(Clock::time_point now) {
+  const Active& active = active_.front();
+  for (std::size_t i = 0; i < active.arrivals.size(); ++i) {
+    if (active.arrivals[i].is_done) continue;
+    const std::uint32_t peer = active.schedule.arrivals[i].peer;
+    const auto& in =
+        *std::ranges::find_if(from_, [&](const Incoming& each) { return each.link.rank == peer; });
+    const bool has_said = now - in.heard_at < kHeardTicks * tick_ && in.heard_rank != group_.rank;
+    return has_said ? in.heard_rank : peer;
+  }
+  // All has come. Somebody does not take ours.
+  for (const Outgoing& out : to_)
+    if (out.awaits_room || out.link.endpoint->bytes_queued() > 0) return out.link.rank;
+  return group_.rank;
+}
+
+// A peer is held up too. The word travels on until it reaches the one it is about.
+Result<void> Exchange::NoteWaiting(Incoming& in, std::uint32_t rank) {
+  if (rank >= group_.world_size) return Unexpected(in, "waits for rank " + std::to_string(rank));
+  const bool is_new = in.heard_rank != rank;
+  in.heard_rank = rank;
+  in.heard_at = Clock::now();
+  if (is_new && in.heard_at - data_at_ >= tick_) TellWaiting(in.heard_at);
+  return {};
+}
+
+// Those to whom something is owed, for they wait too.
+void Exchange::TellWaiting(Clock::time_point now) {
+  told_at_ = now;
+  if (active_.empty() || active_.front().arrivals_open == 0) return;
+  const auto body = GroupWaiting{Blamed(now)}.Encode();
+  for (Outgoing& out : to_) {
+    // A queue that stands would only grow: that rank is not listening.
+    if (out.gone || out.link.endpoint->bytes_queued() > 0 || NextSend(out).active == nullptr)
+      continue;
+    if (!out.link.endpoint->Send({.type = FrameType::kPing}, body, {})) continue;
+    out.bytes_given += out.link.endpoint->bytes_queued();
+    out.is_ready = true;
+  }
+}
+
+Result<void> Exchange::CheckTime() {
+  if (active_.empty()) return {};
+  const auto now = Clock::now();
+  if (now >= active_.front().deadline) {
+    return Error{ErrorCode::kDeadlineExceeded,
+                 Describe(active_.front().operation) + ": no end within " +
+                     std::to_string(group_.timeout.count()) + " ms: rank " +
+                     std::to_string(Blamed(now)) +
+                     " does not answer or has not joined the operation"};
+  }
+  if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
+  TellWaiting(now);
+  for (Outgoing& out : to_)
+    if (out.is_ready && !out.gone) FFR_TRY(PollOutgoing(out));
+  return {};
+}
+
+// --- Errors --------------------------------------------------------------------------------------
+
+std::string Exchange::Describe(const Operation& operation) {
+  const Plan& plan = operation.plan;
+  const std::string of =
+      " of " + std::to_string(plan.count) + " " + std::string(NameOf(operation.type));
+  const std::string number = std::to_string(operation.sequence);
+  const std::string reduced = number + " (" + std::string(NameOf(operation.op)) + of + ")";
+  const std::string moved = number + " (" + of.substr(4) + ")";
+  switch (plan.collective) {
+    case Collective::kAllReduce:
+      return "all-reduce " + reduced;
+    case Collective::kReduceScatter:
+      return "reduce-scatter " + reduced;
+    case Collective::kAllGather:
+      return "all-gather " + moved;
+    case Collective::kBroadcast:
+      break;
+  }
+  return "broadcast from rank " + std::to_string(plan.root) + " " + moved;
+}
+
+Error Exchange::Differs(const Incoming& in, const Operation& ours) const {
+  const CollectiveData& data = in.data;
+  const Operation theirs{data.sequence,
+                         nullptr,
+                         {data.collective, data.algorithm, data.root, data.count},
+                         data.type,
+                         data.op};
+  return {ErrorCode::kInvalidArgument,
+          "rank " + std::to_string(in.link.rank) + " submitted " + Describe(theirs) + " but rank " +
+              std::to_string(group_.rank) + " " + Describe(ours) +
+              "; all ranks must submit the same operations in the same order"};
+}
+
+Error Exchange::Gone(const Link& link, const Error* why) {
+  return {ErrorCode::kUnavailable,
+          "rank " + std::to_string(link.rank) + " at " + link.endpoint->peer() +
+              " has left the group: its process ended or was killed, or it closed its engine" +
+              (why != nullptr ? " (" + why->message + ")" : "")};
+}
+
+Error Exchange::Unexpected(const Incoming& in, const std::string& what) const {
+  return {ErrorCode::kCorruption, "rank " + std::to_string(in.link.rank) + " " + what +
+                                      ", which rank " + std::to_string(group_.rank) +
+                                      " does not understand; do all ranks run the same version?"};
+}
+
+}  // namespace ffrecord::client

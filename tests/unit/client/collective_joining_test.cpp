@@ -1,0 +1,163 @@
+// Goal: a group forms of its own ranks only, or says why not, and ends in good order.
+// Method: threads as ranks; wrong secrets, worlds and options, strangers, and ranks that never
+// come.
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <tuple>
+
+#include "collective_group.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::client {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace ranks;
+using testing::HasSubstr;
+
+TEST(CollectiveJoiningTest, AWrongSecretIsDenied) {
+  for (const std::uint32_t n : {2U, 3U}) {
+    Group group(n, {.timeout = 20s});
+    std::atomic<int> denied = 0;
+    group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+      Secret secret = kSecret;
+      if (rank == 1) secret[15] = std::byte{1};
+      const auto connected = engine.Connect(group.addresses, secret);
+      ASSERT_FALSE(connected);
+      if (connected.error().code == ErrorCode::kDenied) ++denied;
+      if (rank == 1) {
+        EXPECT_THAT(connected.error().message, HasSubstr("secret"));
+      }
+      std::vector<float> data(1);
+      EXPECT_FALSE(AllReduce(engine, data));
+    });
+    EXPECT_GE(denied, 2);  // The two ends of that connection; others may see them leave first.
+  }
+}
+
+TEST(CollectiveJoiningTest, StrangersDoNotDisturbAGroupThatForms) {
+  Group group(2, {.timeout = 20s});
+  std::vector<std::unique_ptr<net::Endpoint>> strangers;
+  for (int i = 0; i < 20; ++i) {
+    const auto met = MemberAddress::Parse(group.addresses[static_cast<std::size_t>(i % 2)]).value();
+    const auto address = net::Address::Parse(met.tcp, 0);
+    strangers.push_back((i % 4 < 2 ? net::ConnectTcp(address.value(), Clock::now() + 20s)
+                                   : net::ConnectLocal(met.local, "a rank", Clock::now() + 20s))
+                            .value());
+    if (i % 3 == 0) strangers.back()->Close();
+    if (i % 3 == 1) {
+      // They may be shown the door before they have said it.
+      std::ignore = strangers.back()->Send({.type = net::FrameType::kPing}, {}, {});
+      std::ignore = net::Flush(*strangers.back(), Clock::now() + 1s);
+    }
+  }
+  group.Connect();
+}
+
+TEST(CollectiveJoiningTest, AMissingRankEndsConnectInTime) {
+  constexpr auto kTimeout = 500ms;
+  Group group(3, {.timeout = kTimeout});
+  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    if (rank == 1) return;  // Listens, but never comes.
+    const auto before = Clock::now();
+    const auto connected = engine.Connect(group.addresses, kSecret);
+    ASSERT_FALSE(connected);
+    EXPECT_TRUE(connected.error().code == ErrorCode::kDeadlineExceeded ||
+                connected.error().code == ErrorCode::kUnavailable);
+    EXPECT_THAT(connected.error().message, HasSubstr("rank"));
+    EXPECT_LT(Clock::now() - before, kTimeout + 20s);
+  });
+}
+
+TEST(CollectiveJoiningTest, ADifferentWorldOrChunkIsRefused) {
+  auto zero = CollectiveEngine::Create(0, 2, {.timeout = 20s}).value();
+  auto one = CollectiveEngine::Create(1, 2, {.timeout = 20s, .chunk_size_bytes = 4096}).value();
+  const std::vector<std::string> addresses{zero.address(), one.address()};
+  std::thread other([&] { EXPECT_FALSE(zero.Connect(addresses, kSecret)); });
+  const auto connected = one.Connect(addresses, kSecret);
+  other.join();
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(connected.error().message, HasSubstr("chunks of 4096 bytes"));
+}
+
+TEST(CollectiveJoiningTest, MisuseIsRefusedAtOnce) {
+  EXPECT_FALSE(CollectiveEngine::Create(2, 2, {}));
+  EXPECT_FALSE(CollectiveEngine::Create(0, 0, {}));
+  EXPECT_FALSE(CollectiveEngine::Create(0, 1, {.timeout = 0ms}));
+  EXPECT_FALSE(CollectiveEngine::Create(0, 1, {.chunk_size_bytes = 1}));
+  EXPECT_FALSE(CollectiveEngine::Create(0, 1, {.chunk_size_bytes = (8 << 20) + 1}));
+
+  auto engine = CollectiveEngine::Create(0, 1, {}).value();
+  float value = 3;
+  EXPECT_FALSE(engine.AllReduce(&value, 1, ReduceType::kF32, ReduceOp::kSum));  // Not connected.
+  EXPECT_FALSE(engine.Connect({}, kSecret));
+  ASSERT_TRUE(engine.Connect(std::vector<std::string>{engine.address()}, kSecret));
+  EXPECT_FALSE(engine.Connect(std::vector<std::string>{engine.address()}, kSecret));
+  EXPECT_FALSE(engine.AllReduce(nullptr, 1, ReduceType::kF32, ReduceOp::kSum));
+  EXPECT_FALSE(engine.AllReduce(&value, 1, ReduceType::kI32, ReduceOp::kAverage));
+  EXPECT_FALSE(engine.AllReduce(&value, UINT64_MAX, ReduceType::kF32, ReduceOp::kSum));
+  EXPECT_FALSE(engine.Broadcast(&value, 1, ReduceType::kF32, 1));
+  EXPECT_FALSE(engine.Wait(99));
+}
+
+TEST(CollectiveJoiningTest, ShutdownWakesAllWhoWait) {
+  Group group(2, {.timeout = 20s});
+  group.Connect();
+  std::vector<float> data(10);
+  CollectiveEngine& engine = group.engines[0];
+  const auto token = engine.AllReduce(data.data(), 10, ReduceType::kF32, ReduceOp::kSum);
+  std::thread waits([&] { EXPECT_FALSE(engine.Wait(token.value())); });
+  std::thread pumps([&] {
+    for (;;) {
+      const auto completion = engine.WaitAny(20s);
+      if (completion) continue;  // Took it from the other thread.
+      EXPECT_EQ(completion.error().code, ErrorCode::kUnavailable);
+      return;
+    }
+  });
+  engine.Shutdown();
+  engine.Shutdown();
+  waits.join();
+  pumps.join();
+}
+
+// A pump tells "nothing yet" from "never again" by these codes.
+TEST(CollectiveJoiningTest, AfterShutdownWaitAnyIsUnavailableThoughTheGroupHadRunOutOfTime) {
+  Group group(2, {.timeout = 2s});  // For Connect too.
+  group.Connect();
+  CollectiveEngine& engine = group.engines[0];
+  std::vector<float> data(10);
+  EXPECT_EQ(AllReduce(engine, data).error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(engine.WaitAny(1ms).error().code, ErrorCode::kDeadlineExceeded);
+  engine.Shutdown();
+  EXPECT_EQ(engine.WaitAny(20s).error().code, ErrorCode::kUnavailable);
+}
+
+TEST(CollectiveJoiningTest, AnEndInGoodOrderDoesNotSpoilWhatOthersStillReceive) {
+  for (int round = 0; round < 20; ++round) {
+    Group group(3, {.timeout = 20s});
+    group.Connect();
+    group.ForEach([&](std::uint32_t, CollectiveEngine& engine) {
+      std::vector<std::int32_t> data(50'000, 1);
+      const auto reduced = AllReduce(engine, data);
+      EXPECT_TRUE(reduced) << reduced.error().message;
+      const CollectiveEngine gone(std::move(engine));  // Closed here, as soon as it is done.
+    });
+  }
+}
+
+using CollectiveDeathTest = testing::Test;
+
+TEST(CollectiveDeathTest, AForkedChildMustNotUseIt) {
+  auto engine = CollectiveEngine::Create(0, 1, {}).value();
+  ASSERT_TRUE(engine.Connect(std::vector<std::string>{engine.address()}, kSecret));
+  float value = 1;
+  EXPECT_DEATH((void)engine.AllReduce(&value, 1, ReduceType::kF32, ReduceOp::kSum), "getpid");
+  EXPECT_TRUE(engine.AllReduce(&value, 1, ReduceType::kF32, ReduceOp::kSum));
+}
+
+}  // namespace
+}  // namespace ffrecord::client
