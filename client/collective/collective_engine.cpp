@@ -243,7 +243,7 @@ Result<void> CollectiveEngine::ChooseAlgorithms() {
   };
   const LinkCost ring = FFR_TRY(line(Algorithm::kRing));
   LinkCost hierarchy;
-  const bool has_hierarchy = impl_->machines.ranks_each() > 0;
+  const bool has_hierarchy = impl_->machines.ranks_each() > 0 && impl_->machines.count() > 1;
   if (has_hierarchy) hierarchy = FFR_TRY(line(Algorithm::kHierarchical));
 
   // A step of the ring carries a part of the array.

@@ -36,6 +36,8 @@ double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_
     case Algorithm::kRecursiveDoubling:
       return dimensions * (whole + bytes * kReduceByteS) + fold;
     case Algorithm::kHierarchical:
+      if (group.is_one_machine)
+        return 2 * link.latency_s + (n - 1) / n * bytes * (2 * link.byte_s + kReduceByteS);
       FFR_ASSERT(group.hierarchy.has_value());
       return group.hierarchy->latency_s + bytes * group.hierarchy->byte_s;
     case Algorithm::kDoubleTree:
@@ -48,12 +50,11 @@ double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_
 
 Algorithm CheapestAllReduce(std::uint32_t world_size, std::uint64_t size_bytes,
                             std::uint64_t chunk_size_bytes, const GroupCost& group) {
-  // On one machine all ranks reach each other alike: of those that split the array, the one of the
-  // fewest steps is the best at every size, and no measurement of a busy moment may say otherwise.
-  const bool splits_directly = group.hierarchy && group.is_one_machine;
   std::vector<Algorithm> offered{Algorithm::kRecursiveDoubling};
-  if (group.hierarchy) offered.push_back(Algorithm::kHierarchical);
-  if (!splits_directly) {
+  if (group.is_one_machine || group.hierarchy) offered.push_back(Algorithm::kHierarchical);
+  // On one machine all ranks reach each other alike: of those that split the array, that one has
+  // the fewest steps.
+  if (!group.is_one_machine) {
     offered.insert(offered.begin(), Algorithm::kRing);
     offered.push_back(Algorithm::kDoubleTree);
     if (group.allows_halving) offered.push_back(Algorithm::kHalvingDoubling);

@@ -17,15 +17,15 @@ struct LinkCost {
 // What the ranks of a group have found out together.
 struct GroupCost {
   LinkCost link;
-  // Of a whole hierarchical all-reduce: latency, and seconds for each byte of the array. Where it
-  // can be had.
+  // Of a whole hierarchical all-reduce over several machines: latency, and seconds for each byte of
+  // the array. Where it can be had.
   std::optional<LinkCost> hierarchy = std::nullopt;
   bool is_one_machine = false;  // All links are shared memory.
   bool allows_halving = true;   // By halving-doubling.
 };
 
-// Seconds that an all-reduce of so many bytes takes by that algorithm. Requires `hierarchy` for the
-// hierarchical one.
+// Seconds that an all-reduce of so many bytes takes by that algorithm. Requires one machine, or
+// `hierarchy`, for the hierarchical one.
 double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_t size_bytes,
                      std::uint64_t chunk_size_bytes, const GroupCost& group);
 

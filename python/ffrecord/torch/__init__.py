@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CheckpointReader,
         CheckpointWriter,
     )
+    from ffrecord.torch.fsdp import use_for_fsdp
 
 __all__ = [
     "BalancedSavePlanner",
@@ -37,13 +38,18 @@ __all__ = [
     "collate",
     "comm_hook",
     "overlap",
+    "use_for_fsdp",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """What needs torch.distributed.checkpoint, which loads slowly, when it is asked for."""
+    """What needs parts of torch.distributed that load slowly, when it is asked for."""
     if name in ("BalancedSavePlanner", "CheckpointReader", "CheckpointWriter"):
         from ffrecord.torch import checkpoint_dcp
 
         return getattr(checkpoint_dcp, name)
+    if name == "use_for_fsdp":
+        from ffrecord.torch import fsdp
+
+        return fsdp.use_for_fsdp
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

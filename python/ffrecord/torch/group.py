@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,15 +93,14 @@ class _Pump:
         self.thread.start()
 
     def submit(
-        self, buffer: torch.Tensor, op: ReduceOp, bucket: int
+        self, buffer: torch.Tensor, bucket: int, start: Callable[[int, int, str], int]
     ) -> torch.futures.Future[torch.Tensor]:
+        """`start` gives the buffer's address, count and dtype to the engine."""
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         now = time.monotonic_ns()
         # The lock, for the pump may see the end before we have noted the beginning.
         with self.lock:
-            token = self.engine.all_reduce(
-                buffer.data_ptr(), buffer.numel(), _DTYPES[buffer.dtype], op
-            )
+            token = start(buffer.data_ptr(), buffer.numel(), _DTYPES[buffer.dtype])
             self.pending[token] = _Pending(future, buffer, bucket, now)
         return future
 
@@ -233,12 +233,47 @@ class Group(Closing):
             TypeError: the tensor's dtype or device is none that can be reduced here.
             ConnectionError, TimeoutError: the group has failed before.
         """
-        check_kind(buffer)
-        if op == "average" and not buffer.dtype.is_floating_point:
-            raise TypeError(f"{buffer.dtype} has no average here: sum and divide")
-        if not buffer.is_contiguous():
-            raise ValueError("contiguous tensors are reduced here: call .contiguous() before")
-        return self._pump.submit(buffer, op, bucket)
+        _check(buffer, op)
+        engine = self._pump.engine
+        return self._pump.submit(
+            buffer,
+            bucket,
+            lambda address, count, dtype: engine.all_reduce(address, count, dtype, op),
+        )
+
+    def reduce_scatter(
+        self, buffer: torch.Tensor, op: ReduceOp = "average"
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Start to reduce `buffer`, each rank its part; as `all_reduce`.
+
+        Args:
+            buffer: its size is a multiple of the number of ranks. Rank r of n ends with the result
+                in the r-th of n equal parts; the others are undefined.
+            op: integers have no average.
+        """
+        _check(buffer, op)
+        self._check_parts(buffer)
+        engine = self._pump.engine
+        return self._pump.submit(
+            buffer,
+            0,
+            lambda address, count, dtype: engine.reduce_scatter(address, count, dtype, op),
+        )
+
+    def all_gather(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Start to give all ranks all parts of `buffer`, of which each brings its own.
+
+        Args:
+            buffer: its size is a multiple of the number of ranks; rank r of n brings the r-th of n
+                equal parts.
+        """
+        _check(buffer, "sum")
+        self._check_parts(buffer)
+        return self._pump.submit(buffer, 0, self._pump.engine.all_gather)
+
+    def _check_parts(self, buffer: torch.Tensor) -> None:
+        if buffer.numel() % dist.get_world_size(self.process_group) != 0:
+            raise ValueError(f"{buffer.numel()} elements are not a multiple of the number of ranks")
 
     def stats(self) -> Stats:
         """Counters since the start, and the times of the newest transfers."""
@@ -249,6 +284,14 @@ class Group(Closing):
     def close(self) -> None:
         """Leave the group; what is pending fails. Idempotent."""
         self._stop()
+
+
+def _check(buffer: torch.Tensor, op: ReduceOp) -> None:
+    check_kind(buffer)
+    if op == "average" and not buffer.dtype.is_floating_point:
+        raise TypeError(f"{buffer.dtype} has no average here: sum and divide")
+    if not buffer.is_contiguous():
+        raise ValueError("contiguous tensors are reduced here: call .contiguous() before")
 
 
 def check_kind(tensor: torch.Tensor) -> None:

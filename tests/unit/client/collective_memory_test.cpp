@@ -142,7 +142,7 @@ TEST(CollectiveMemoryTest, LargeSumsAreMadeInTheDocumentedOrder) {
       }
     }
 
-    Group group(n, {.timeout = 20s});
+    Group group(n, {.timeout = 20s, .algorithm = Algorithm::kHierarchical});
     group.Connect();
     group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
       auto data = inputs[rank];

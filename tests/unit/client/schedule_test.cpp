@@ -293,10 +293,17 @@ TEST(ScheduleTest, NoRankSendsMoreThanItsAlgorithmPromises) {
 }
 
 TEST(CostModelTest, OnOneMachineArraysAreDoubledOrSplitDirectly) {
-  const GroupCost group{
-      .link = {10e-6, 0.2e-9}, .hierarchy = LinkCost{30e-6, 0.3e-9}, .is_one_machine = true};
+  const GroupCost group{.link = {10e-6, 0.2e-9}, .is_one_machine = true};
   EXPECT_EQ(CheapestAllReduce(4, 64, 512 << 10, group), Algorithm::kRecursiveDoubling);
   EXPECT_EQ(CheapestAllReduce(4, 64 << 20, 512 << 10, group), Algorithm::kHierarchical);
+}
+
+TEST(CostModelTest, BetweenMachinesTheHierarchyIsTakenWhereItWasMeasuredToBeQuicker) {
+  GroupCost group{.link = {30e-6, 8e-9}, .hierarchy = LinkCost{200e-6, 2e-9}};
+  EXPECT_EQ(CheapestAllReduce(16, 64 << 20, 512 << 10, group), Algorithm::kHierarchical);
+  EXPECT_NE(CheapestAllReduce(16, 1024, 512 << 10, group), Algorithm::kHierarchical);
+  group.hierarchy->byte_s = 20e-9;
+  EXPECT_NE(CheapestAllReduce(16, 64 << 20, 512 << 10, group), Algorithm::kHierarchical);
 }
 
 TEST(CostModelTest, WhatDoesNotHalveGoesAround) {
