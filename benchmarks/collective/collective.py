@@ -4,7 +4,8 @@ Ranks are processes that stay; in each round every arm reduces the same arrays i
 the slowest rank's. Shaped links are veth pairs into one bridge, each limited by `tbf` in both
 directions; the bound is 2 (n - 1) / n times the bytes over the rate that iperf3 finds there in the
 same round. A step of training is its buckets, in the order of backward: each comes when its share
-of the computing is done, and the step ends when all are averaged.
+of the computing is done, and the step ends when all are averaged. Its cost is what that takes more
+than buckets that move one after another at the bound.
 """
 
 import contextlib
@@ -44,13 +45,12 @@ class Shape:
 
 SHAPES = (Shape(4, 1000, 16 << 20), Shape(2, 1000, 64 << 20), Shape(3, 100, 1 << 20))
 QUICK_SHAPES = (Shape(4, 1000, 16 << 20),)
-# Gradients in the order of backward, an eighth of the real ones, in buckets of 25 MiB / 8 as DDP
-# cuts them: VGG-16's three dense layers, of which one is most of the model, then the convolutions;
-# BERT's twelve equal layers, then the embeddings.
-BUCKET_BYTES = 25 << 17
+# Buckets in the order of backward, in MiB, an eighth of the real ones, and the share of the
+# computing before each. VGG-16: dense layers, most of the bytes and next to none of the work, then
+# the convolutions. BERT: twelve equal layers, then the embeddings.
 STEPS = {
-    "vgg": [2 << 20, 8 << 20, 49 << 20, 7 << 20],
-    "bert": [7 << 19] * 12 + [12 << 20],
+    "vgg": [(10.0, 0.02), (49.0, 0.02), (3.5, 0.16), (2.75, 0.3), (0.75, 0.5)],
+    "bert": [(3.5, 0.08)] * 12 + [(12.0, 0.04)],
 }
 STEP_SHAPE = Shape(2, 1000, 0)
 
@@ -79,11 +79,11 @@ class Group:
         ]
 
     def reduce(
-        self, arm: str, sizes_bytes: list[int], repeats: int, compute_s: float = 0.0
+        self, arm: str, sizes_bytes: list[int], repeats: int, computing_s: list[float]
     ) -> dict[str, float]:
         """Seconds of all-reducing these arrays, and processor seconds of all ranks for it."""
         order = json.dumps(
-            {"arm": arm, "sizes_bytes": sizes_bytes, "repeats": repeats, "compute_s": compute_s}
+            {"arm": arm, "sizes_bytes": sizes_bytes, "repeats": repeats, "computing_s": computing_s}
         )
         for rank in self.ranks:
             assert rank.stdin is not None
@@ -182,7 +182,7 @@ def arms_of(
 
         def once(number: int) -> float:
             del number
-            found = group.reduce(arm, [size_bytes], repeats)
+            found = group.reduce(arm, [size_bytes], repeats, [0.0])
             cpu.setdefault(name, []).append(found["cpu_seconds"])
             return size_bytes / found["seconds"] / 1e3
 
@@ -241,14 +241,13 @@ def on_links(settings: harness.Settings, outcome: harness.Outcome, shape: Shape)
     outcome.ratios[f"{key}_f16_gain"] = (f"ours f16 {shape.name}", f"ours {shape.name}")
 
 
-def buckets_of(sizes_bytes: list[int]) -> list[int]:
-    """As DDP cuts them: whole gradients until a bucket is full; what is larger goes alone."""
-    buckets = [0]
-    for size in sizes_bytes:
-        if buckets[-1] >= BUCKET_BYTES:
-            buckets.append(0)
-        buckets[-1] += size
-    return buckets
+def least_seconds(computing_s: list[float], moving_s: list[float]) -> float:
+    """Of a step whose buckets move one after another, none before it is computed."""
+    computed = moved = 0.0
+    for compute_s, move_s in zip(computing_s, moving_s, strict=True):
+        computed += compute_s
+        moved = max(moved, computed) + move_s
+    return moved
 
 
 def steps_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None:
@@ -260,37 +259,47 @@ def steps_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None
         share = 2 * (shape.ranks - 1) / shape.ranks
         try:
             rate = iperf_bytes_per_s(names)
-            for model, sizes in STEPS.items():
-                bound_s = sum(sizes) * share / rate
-                arms: list[harness.Arm] = []
+            for model, buckets in STEPS.items():
+                sizes = [int(mib * (1 << 20)) // 4 * 4 for mib, _ in buckets]
+                moving_s = [size * share / rate for size in sizes]
+                computing_s = [part * sum(moving_s) for _, part in buckets]
                 seconds: dict[str, list[float]] = {}
-                for arm in ("ours", "ours f16", "gloo"):
-
-                    def once(
-                        number: int,
-                        arm: str = arm,
-                        sizes: list[int] = sizes,
-                        bound_s: float = bound_s,
-                        seconds: dict[str, list[float]] = seconds,
-                    ) -> float:
-                        del number
-                        found = group.reduce(arm, buckets_of(sizes), 2, bound_s)["seconds"]
-                        seconds.setdefault(arm, []).append(found)
-                        return sum(sizes) / found / 1e3
-
-                    arms.append(harness.Arm(f"{arm} {model} step", f"{shape.mbit} Mbit/s", once))
+                arms = [
+                    step_arm(group, (arm, model), sizes, computing_s, seconds)
+                    for arm in ("ours", "ours f16", "gloo")
+                ]
                 outcome.values |= harness.interleave(arms, settings.rounds)
                 outcome.arms += arms
+                least = least_seconds(computing_s, moving_s)
                 for arm, key in (("ours", "ddp"), ("ours f16", "ddp_f16")):
                     outcome.ratios[f"{key}_{model}_vs_gloo"] = (
                         f"{arm} {model} step",
                         f"gloo {model} step",
                     )
-                    outcome.figures[f"{key}_{model}_exposed_cost"] = [
-                        (found - bound_s) / found for found in seconds[arm]
-                    ]
+                outcome.figures[f"ddp_{model}_exposed_cost"] = [
+                    found / least - 1 for found in seconds["ours"]
+                ]
         finally:
             group.close()
+
+
+def step_arm(
+    group: Group,
+    names: tuple[str, str],
+    sizes: list[int],
+    computing_s: list[float],
+    seconds: dict[str, list[float]],
+) -> harness.Arm:
+    """Steps of one arm; their seconds are appended to `seconds`."""
+    arm, model = names
+
+    def once(number: int) -> float:
+        del number
+        found = group.reduce(arm, sizes, 2, computing_s)["seconds"]
+        seconds.setdefault(arm, []).append(found)
+        return sum(sizes) / found / 1e3
+
+    return harness.Arm(f"{arm} {model} step", f"{STEP_SHAPE.mbit} Mbit/s", once)
 
 
 def bench(settings: harness.Settings) -> harness.Outcome:

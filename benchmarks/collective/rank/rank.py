@@ -18,16 +18,15 @@ from ffrecord.torch import Group
 Start = Callable[[torch.Tensor], Any]
 
 
-def once(start: Start, tensors: list[torch.Tensor], compute_s: float) -> None:
+def once(start: Start, tensors: list[torch.Tensor], computing_s: list[float]) -> None:
     """A backward pass: gradients come one after another, and travel while the next is computed.
 
     Computing is sleeping: what an accelerator does does not take the processor.
     """
-    size = sum(tensor.numel() for tensor in tensors)
     pending = []
-    for tensor in tensors:
+    for tensor, compute_s in zip(tensors, computing_s, strict=True):
         if compute_s:
-            time.sleep(compute_s * tensor.numel() / size)
+            time.sleep(compute_s)
         pending.append(start(tensor))
     for each in pending:
         each.wait()
@@ -51,7 +50,9 @@ def main() -> None:
         tensors = arrays.setdefault(sizes, [torch.empty(size // 4) for size in sizes])
         for tensor in tensors:
             tensor.fill_(dist.get_rank() + 1)
-        once(start, tensors, 0)  # Memory is touched and buffers are there from here on.
+        once(
+            start, tensors, [0.0] * len(sizes)
+        )  # Memory is touched and buffers are there from here on.
         digest = hashlib.sha256()
         for tensor in tensors:
             digest.update(tensor.numpy().tobytes())
@@ -62,7 +63,7 @@ def main() -> None:
                 tensor.fill_(1)
             dist.barrier()
             before = time.perf_counter()
-            once(start, tensors, order["compute_s"])
+            once(start, tensors, order["computing_s"])
             seconds.append(time.perf_counter() - before)
         answer = {
             "seconds": seconds,
