@@ -107,6 +107,14 @@ class ImageDecoder:
         """Bytes; start, height, width of each picture; rows that are none, and why."""
 
 @final
+class Announcement:
+    """A plan that a daemon was told; it ends when this goes."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the daemon still knows it."""
+
+@final
 class RecordReader:
     """An ordered list of files, or what a daemon serves."""
 
@@ -138,6 +146,19 @@ class RecordReader:
     def read_column(
         self, column: int, first: int, count: int, destination: npt.NDArray[np.uint8]
     ) -> None: ...
+    def announce(
+        self,
+        *,
+        seed: int,
+        epoch: int,
+        first: int,
+        end: int,
+        block: int,
+        window: int,
+        step_size: int,
+        world_size: int,
+        rank: int,
+    ) -> Announcement | None: ...
     def stats(self) -> dict[str, Any]: ...
     def describe(self, index: int, status: int) -> str: ...
     def raise_for(self, index: int, status: int) -> NoReturn: ...

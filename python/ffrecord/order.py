@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -221,6 +221,20 @@ class EpochOrder:
             block=self.block,
             window=self.window,
         )
+
+
+class EpochShare(NamedTuple):
+    """What one rank reads of an epoch: its share of each step from one position on.
+
+    Positions [first, end) go in steps of `step_size`, of which the last may be shorter.
+    """
+
+    order: EpochOrder
+    first: int
+    end: int
+    step_size: int
+    world_size: int
+    rank: int
 
 
 class SeededIndices(list[int]):

@@ -89,6 +89,11 @@ class Prefetcher(Generic[Plan, Item]):
         return max(1, min(self._depth, self._memory_limit_bytes // self._item_bytes))
 
     @property
+    def pending(self) -> int:
+        """Items that are being loaded, or wait to be handed out."""
+        return len(self._ahead)
+
+    @property
     def alive(self) -> bool:
         """Whether it can go on, in this process."""
         return self.close.alive and self._pid == os.getpid()

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Iterable
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import context
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from ffrecord.batch import Batch
 from ffrecord.closing import Closing
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import SCHEME, Where, expand, normalise
-from ffrecord.order import Indices
+from ffrecord.order import EpochShare, Indices
 from ffrecord.records import OnCorrupt as OnCorrupt
 from ffrecord.records import Records
 from ffrecord.schema import Column, columns_of
@@ -184,6 +185,34 @@ class Reader(Records, Closing):
         values = np.empty((count, *column.shape), column.dtype)
         inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
         return values
+
+    def announce(self, share: EpochShare) -> _ffrecord.Announcement | None:
+        """Tell the daemon what is going to be read, so that it reads ahead until the result goes.
+
+        Only a hint, which changes when bytes are read and never which. A `DataLoader` gives it by
+        itself. None if nobody listens: files are local, the order is not one that a daemon knows,
+        or the daemon cannot be told now.
+        """
+        order = share.order
+        if self.is_local or order.mixture is not None:
+            return None
+        if max(share.step_size, order.block or 0, order.window or 0) >= 1 << 32:
+            return None
+        with suppress(OSError, ValueError, CorruptionError):  # Whoever reads is told what is wrong.
+            inner = self._open()
+            if order.count == len(inner):
+                return inner.announce(
+                    seed=order.seed,
+                    epoch=order.epoch,
+                    first=share.first,
+                    end=share.end,
+                    block=order.block or 0,
+                    window=order.window or 0,
+                    step_size=share.step_size,
+                    world_size=share.world_size,
+                    rank=share.rank,
+                )
+        return None
 
     def stats(self) -> dict[str, Any]:
         """What this reader did in this process.

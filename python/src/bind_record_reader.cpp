@@ -113,6 +113,10 @@ void ReadColumn(const CountingReader& self, std::size_t column, std::uint64_t fi
   }));
 }
 
+std::unique_ptr<Announcement> Announce(const CountingReader& self, const EpochPlan& plan) {
+  return ValueOrRaise(WithoutGil([&] { return self.reader.Announce(plan); }));
+}
+
 py::dict StatsOf(const CountingReader& self) {
   py::dict stats;
   stats["batches"] = self.batch_count.load();
@@ -174,6 +178,8 @@ py::dict MetadataOf(const CountingReader& self, std::size_t file_index) {
 
 void BindRecordReader(py::module_& module) {
   using Self = const CountingReader&;
+  py::class_<Announcement>(module, "Announcement", py::is_final())
+      .def_property_readonly("alive", &Announcement::alive);
   py::class_<CountingReader>(module, "RecordReader", py::is_final())
       .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
                   py::arg("salvage") = false, py::arg("direct") = false,
@@ -191,6 +197,17 @@ void BindRecordReader(py::module_& module) {
       .def("find", &Find, py::arg("keys"))
       .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
            py::arg("destination"))
+      .def(
+          "announce",
+          [](Self self, std::uint64_t seed, std::uint64_t epoch, std::uint64_t first,
+             std::uint64_t end, std::uint32_t block, std::uint32_t window, std::uint32_t step_size,
+             std::uint32_t world_size, std::uint32_t rank) {
+            return Announce(self,
+                            {seed, epoch, first, end, block, window, step_size, world_size, rank});
+          },
+          py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("first"), py::arg("end"),
+          py::arg("block"), py::arg("window"), py::arg("step_size"), py::arg("world_size"),
+          py::arg("rank"))
       .def("stats", &StatsOf)
       .def("describe", &Describe, py::arg("index"), py::arg("status"))
       .def(

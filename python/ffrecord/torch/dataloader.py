@@ -9,8 +9,10 @@ import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
+from ffrecord import _ffrecord
 from ffrecord.errors import BadArgumentError, DeadlineExceeded
 from ffrecord.prefetch import Prefetcher
+from ffrecord.reader import Reader
 from ffrecord.records import Records
 from ffrecord.stages import Stages, numbers_of, since, summed, verdict, write_trace
 from ffrecord.torch.collate import collate
@@ -230,6 +232,7 @@ class DataLoader(data.DataLoader[Any]):
         start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
         if self._before is None:
             self._before = self._dataset_numbers()
+        announcer = self._announced(sampler, start)  # Before anybody asks for a record.
         if self._threads:
             batches = self._threaded(sampler, start)
         else:
@@ -240,7 +243,7 @@ class DataLoader(data.DataLoader[Any]):
             batches = self._by_torch(super().__iter__(), start)
         if self._device is not None:
             batches = on_device(batches, self._device)
-        return self._watched(batches, sampler)
+        return self._watched(batches, sampler, announcer)
 
     def _by_torch(
         self, batches: Iterator[Any], start: Cursor | None
@@ -302,8 +305,25 @@ class DataLoader(data.DataLoader[Any]):
         )
         return self._ahead
 
+    def _announced(self, sampler: Sampler | None, start: Cursor | None) -> "_Announcer | None":
+        """Tells the daemon, if there is one, what of the epoch has not been asked for yet."""
+        source = getattr(self.dataset, "source", None)
+        if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
+            return None
+        announcer = _Announcer(source, sampler)
+        ahead = 0
+        if self._ahead is not None and self._ahead_of == (sampler.identity(), start):
+            ahead = self._ahead.pending
+        cursor = sampler.skipped(start, ahead)
+        if cursor.epoch == start.epoch:
+            announcer.tell(cursor)
+        return announcer
+
     def _watched(
-        self, batches: Iterator[tuple[Cursor | None, Any]], sampler: Sampler | None
+        self,
+        batches: Iterator[tuple[Cursor | None, Any]],
+        sampler: Sampler | None,
+        announcer: "_Announcer | None",
     ) -> Iterator[Any]:
         """Hands batches on; tells the sampler what is delivered, and counts the consumer's time."""
         end = time.perf_counter_ns()
@@ -320,6 +340,8 @@ class DataLoader(data.DataLoader[Any]):
                 cursor, batch = found
                 if sampler is not None and cursor is not None:
                     sampler.deliver(cursor)
+                    if announcer is not None:
+                        announcer.keep(cursor)
                 self._delivered += 1
                 yield batch
         finally:
@@ -342,6 +364,27 @@ class DataLoader(data.DataLoader[Any]):
                 f"function of position; {type(self.batch_sampler).__name__} has no place to resume"
             )
         return self.batch_sampler
+
+
+class _Announcer:
+    """Keeps a daemon told what is left of one epoch; `Reader.announce`."""
+
+    def __init__(self, reader: Reader, sampler: Sampler) -> None:
+        self._reader = reader
+        self._sampler = sampler
+        self._epoch = -1
+        self._told: _ffrecord.Announcement | None = None
+
+    def tell(self, cursor: Cursor) -> None:
+        self._epoch = cursor.epoch
+        self._told = self._reader.announce(self._sampler.share(cursor))
+
+    def keep(self, cursor: Cursor) -> None:
+        """Tell it again if the daemon was lost; one that did not listen is not told again."""
+        if self._told is not None and not self._told.alive:
+            self._told = None
+            if cursor.epoch == self._epoch:
+                self.tell(cursor)
 
 
 class _Loads:

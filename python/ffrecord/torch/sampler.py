@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch.distributed
 from torch.utils import data
 
-from ffrecord.order import EpochOrder, IndexBatch, Mixture
+from ffrecord.order import EpochOrder, EpochShare, IndexBatch, Mixture
 
 # Which specified order; docs/format.md, "Order 1".
 _ORDER = 1
@@ -233,6 +233,14 @@ class Sampler(data.Sampler[list[int]]):
             yield cursor, batch
             if cursor.epoch != start.epoch:
                 return
+
+    def share(self, start: Cursor) -> EpochShare:
+        """What this rank reads from `start` to the end of its epoch."""
+        rank, world_size = self._place()
+        last = start.position + (self._steps(start.position) - 1) * self.global_batch
+        end = last + self._step_size(last, world_size)
+        order = self._order(start.epoch)
+        return EpochShare(order, start.position, end, self.global_batch, world_size, rank)
 
     def _delivering(self, start: Cursor) -> Iterator[IndexBatch]:
         for cursor, batch in self.epoch_from(start):
