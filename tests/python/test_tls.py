@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +144,23 @@ def test_certificates_that_will_not_do_refuse_the_start(tmp_path: Path, authorit
         with pytest.raises(AssertionError, match=words):
             refused.start()
         assert refused.process.wait(30) == 4
+
+
+def test_doctor_looks_at_certificates(tmp_path: Path) -> None:
+    authority, other = (make_authority(tmp_path / name) for name in ("authority", "other"))
+    folder = issue(authority, tmp_path / "client", days="9")
+
+    def findings() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(ok("ffrecord", "doctor", "--tls", str(folder), "--json"))
+        return found
+
+    found = findings()
+    left = datetime.fromisoformat(found["certificate_expires"]) - datetime.now(UTC)
+    assert timedelta(days=8) < left < timedelta(days=10)
+    assert "expires in 8 days" in " ".join(found["advice"])
+    (folder / "key.pem").chmod(0o644)
+    assert "chmod 600" in " ".join(findings()["advice"])
+    shutil.copy(other / "ca.pem", folder / "ca.pem")
+    assert "does not lead to an authority" in " ".join(findings()["advice"])
+    (folder / "ca.pem").unlink()
+    assert "ca.pem" in " ".join(findings()["advice"])

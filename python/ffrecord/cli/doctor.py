@@ -4,11 +4,13 @@ import importlib.metadata
 import multiprocessing
 import os
 import platform
+import re
 import resource
 import shutil
 from typing import Any
 
 from ffrecord import _ffrecord
+from ffrecord.cli.tls import examine_tls
 from ffrecord.cli.units import show_size
 
 # Below this many descriptors, many files and workers at once run out of them.
@@ -17,12 +19,15 @@ _DESCRIPTORS_ENOUGH = 4096
 _LOCKED_ENOUGH_BYTES = 64 << 20
 
 
-def examine(address: str | None = None, timeout_s: float = 30.0) -> dict[str, Any]:
+def examine(
+    address: str | None = None, timeout_s: float = 30.0, tls_folder: str | None = None
+) -> dict[str, Any]:
     """The facts, and what to do about those that are not as they should be.
 
     Args:
         address: a daemon to talk to, `ffrecord://host[:port]/...`; its answer is part of the facts.
         timeout_s: for that daemon.
+        tls_folder: certificates to look at; those of the address, if it names some, are too.
 
     Raises:
         ConnectionError: no daemon answers there.
@@ -55,6 +60,11 @@ def examine(address: str | None = None, timeout_s: float = 30.0) -> dict[str, An
             "transport_reason": reason,
             "round_trip_us": round(round_trip_s * 1e6),
         }
+    named = re.search(r"[?&]tls=([^&]+)", address or "")
+    if folder := tls_folder or (named and named[1]):
+        found, trouble = examine_tls(folder)
+        facts |= found
+        advice += trouble
     if engine != "io_uring":
         advice.append(
             "reads go through a pool of threads, for io_uring is refused; in a container, allow "

@@ -203,8 +203,11 @@ def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: st
 @cli.command()
 @click.argument("address", required=False)
 @click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.option(
+    "--tls", "tls_folder", type=click.Path(), help="Certificates to look at, as ?tls= has them."
+)
 @_as_json
-def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
+def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_json: bool) -> None:
     """Show what this machine gives to the library, and what holds it back.
 
     With the ADDRESS of a daemon, also how bytes come from there, and why that way. With the word
@@ -213,7 +216,7 @@ def doctor(address: str | None, timeout_s: float, as_json: bool) -> None:
     if address == "rdma":
         findings, show = examine_rdma(), show_rdma
     else:
-        findings, show = examine(address, timeout_s), show_findings
+        findings, show = examine(address, timeout_s, tls_folder), show_findings
     click.echo(json.dumps(findings) if as_json else show(findings))
 
 
