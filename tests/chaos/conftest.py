@@ -1,9 +1,8 @@
 """The built package and daemon for these tests too, and what may be asked of the chaos."""
 
 import importlib.util
-import os
 import secrets
-import shutil
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +13,8 @@ _spec = importlib.util.spec_from_file_location("ffrecord_python_conftest", _path
 assert _spec is not None and _spec.loader is not None
 _python: ModuleType = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_python)
+BUILD: Path = _python.BUILD
+sys.path.append(str(_path.parent))  # For the daemon of those tests.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,14 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def chaos(request: pytest.FixtureRequest) -> tuple[int, float, str]:
-    """Seed, seconds, and the daemon's program."""
+def chaos(request: pytest.FixtureRequest) -> tuple[int, float]:
+    """Seed and seconds."""
     seed = request.config.getoption("--seed")
     seed = secrets.randbelow(1 << 30) if seed is None else seed
     print(f"seed {seed}")
-    built = _python.BUILD / "server" / "ffrecordd"
-    wants_installed = not built.exists() or os.environ.get("FFRECORD_TEST_INSTALLED")
-    program = shutil.which("ffrecordd") if wants_installed else str(built)
-    if program is None:
-        pytest.skip("no ffrecordd here: the server's dependencies are not installed")
-    return seed, request.config.getoption("--seconds"), program
+    return seed, request.config.getoption("--seconds")

@@ -1,12 +1,8 @@
-"""What the chaos test breaks: the link to the daemon, the disk under it, and the daemon."""
+"""What the chaos test breaks: the link to the daemon, and the disk under it."""
 
 import contextlib
 import os
-import re
-import signal
 import subprocess
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 DISK_MIB = 160
@@ -108,63 +104,3 @@ class Disk:
     def empty(self) -> None:
         """Give the room back."""
         (self.folder / "ballast").unlink(missing_ok=True)
-
-
-class Daemon:
-    """The real ffrecordd, always at the same address once it has one."""
-
-    def __init__(self, program: str, link: Link, data: Path) -> None:
-        self.program, self.link, self.data = program, link, data
-        self.listen = f"{link.host}:0"
-        self.log: list[str] = []
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        """Return when it serves."""
-        flags = ["--data", str(self.data), "--listen", self.listen, "--insecure"]
-        command = [*self.link.prefix, self.program, *flags, "--scrub-mib-s", "64"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line)
-            if match := re.search(r"event=ready listen=(\S+)", line):
-                self.listen = match[1]
-                break
-        else:
-            raise AssertionError("the daemon did not start: " + "".join(self.log[-20:]))
-        threading.Thread(target=self.log.extend, args=(self.process.stderr,), daemon=True).start()
-
-    def kill(self) -> None:
-        """As a power cut would, but for the disk."""
-        assert self.process is not None
-        self.process.kill()
-        assert self.process.wait(30) == -signal.SIGKILL, "it had ended before it was killed"
-
-    def freeze(self) -> None:
-        """It does nothing any more."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """It goes on."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> int:
-        """End it in good order; its exit code."""
-        assert self.process is not None
-        self.thaw()
-        self.process.terminate()
-        return self.process.wait(60)
-
-
-@contextlib.contextmanager
-def running(daemon: Daemon) -> Iterator[Daemon]:
-    daemon.start()
-    try:
-        yield daemon
-    finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            daemon.thaw()
-            daemon.process.kill()
-            daemon.process.wait(30)

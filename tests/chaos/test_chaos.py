@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import clients
-from surroundings import Daemon, Disk, Link, running
+from surroundings import Disk, Link
 
 import ffrecord
+from daemon import Daemon
 
 TIMEOUT_S = 4.0
 READERS = 3
@@ -94,7 +95,7 @@ def check_published(daemon: Daemon, outcomes: list[dict[str, Any]]) -> Counter[s
     """What was acknowledged is there; what was not is there whole, or not at all."""
     fates: Counter[str] = Counter()
     for outcome in outcomes:
-        address = f"ffrecord://{daemon.listen}/{outcome['name']}"
+        address = daemon.address(outcome["name"])
         try:
             found = list(map(bytes, ffrecord.open(address).read(range(5))))
         except FileNotFoundError:
@@ -106,8 +107,8 @@ def check_published(daemon: Daemon, outcomes: list[dict[str, Any]]) -> Counter[s
     return fates
 
 
-def test_clients_of_a_daemon_in_trouble(tmp_path: Path, chaos: tuple[int, float, str]) -> None:
-    seed, seconds, program = chaos
+def test_clients_of_a_daemon_in_trouble(tmp_path: Path, chaos: tuple[int, float]) -> None:
+    seed, seconds = chaos
     base = tmp_path / "base.ffr"
     with ffrecord.Writer(base) as writer:
         for number in range(clients.RECORDS):
@@ -120,8 +121,10 @@ def test_clients_of_a_daemon_in_trouble(tmp_path: Path, chaos: tuple[int, float,
         for what, why in (("link cuts", link.why_absent), ("full disks", disk.why_absent)):
             if why:
                 print(f"without {what}: {why}")
-        with running(Daemon(program, link, disk.folder / "data")) as daemon:
-            address = f"ffrecord://{daemon.listen}/base"
+        flags = ("--insecure", "--scrub-mib-s", "64")
+        data = disk.folder / "data"
+        with Daemon(data, *flags, host=link.host, prefix=link.prefix) as daemon:
+            address = daemon.address("base")
             ffrecord.publish(base, address)
             for number, (role, journal) in enumerate(zip(roles, journals, strict=True)):
                 journal.touch()

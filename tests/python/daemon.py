@@ -1,4 +1,4 @@
-"""A daemon for a test: on loopback, at a port that the system chose, in a folder of its own."""
+"""A daemon for a test: at a port that the system chose, in a folder of its own."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -25,18 +26,24 @@ def program() -> str:
 
 
 class Daemon:
-    """Runs until the block is left. After `kill`, `start` begins again at the same port."""
+    """Runs until the block is left. After `kill`, `start` begins again at the same port.
 
-    def __init__(self, data: Path, *flags: str) -> None:
+    `prefix` is what runs a command where the daemon shall live, `host` what it listens on there.
+    """
+
+    def __init__(
+        self, data: Path, *flags: str, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+    ) -> None:
         self.data = data
         self.flags = flags
-        self.listen = "127.0.0.1:0"
+        self.prefix = prefix
+        self.listen = f"{host}:0"
         self.log: list[str] = []
 
     def start(self) -> Self:
         """Return when it answers."""
         command = [program(), "--data", str(self.data), "--listen", self.listen, *self.flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*self.prefix, *command], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line)
@@ -64,12 +71,21 @@ class Daemon:
         return code
 
     def kill(self) -> None:
-        """As a power cut would."""
-        self.stop(signal.SIGKILL)
+        """As a power cut would, but for the disk."""
+        assert self.stop(signal.SIGKILL) == -signal.SIGKILL, "it had ended before it was killed"
+
+    def freeze(self) -> None:
+        """It does nothing any more."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        self.process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
+            self.thaw()
             self.stop()
