@@ -33,8 +33,6 @@ void Unlock() {
 }
 
 // Registered before all others: handlers that allocate run outside of these.
-__attribute__((constructor(101))) void LockAroundFork() {
-  ::pthread_atfork(Lock, Unlock, Unlock);
-}
+__attribute__((constructor(101))) void LockAroundFork() { ::pthread_atfork(Lock, Unlock, Unlock); }
 
 }  // namespace
