@@ -50,21 +50,20 @@ std::span<std::byte> PayloadAt(const RingShape& shape, std::span<std::byte> memo
   return memory.subspan(kPayloadsAt + piece % RingShape::kSlots * stride, shape.piece_size_bytes);
 }
 
-// Rings for an end that has said it sleeps. Called after something was published for it: the fence
-// orders that before the look at the flag, as it does in WillSleep() the other way round, so one of
-// the two sees the other.
+// Rings for an end that has said it sleeps. Called after something was published for it. What is
+// published and who sleeps are both written and read in one order that all agree on (seq_cst), so
+// of one who publishes and one who falls asleep at least one sees the other.
 void Wake(std::atomic<std::uint32_t>& sleeps, const UniqueFd& wakeup) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleeps.load(std::memory_order_relaxed) == 0 ||
-      sleeps.exchange(0, std::memory_order_relaxed) == 0)
-    return;
+  if (sleeps.load() == 0 || sleeps.exchange(0) == 0) return;
   const std::uint64_t one = 1;
   (void)!::write(wakeup.get(), &one, sizeof(one));  // Fails only if it is rung already.
 }
 
 void SetSleeps(std::atomic<std::uint32_t>& sleeps, bool will) {
-  sleeps.store(will ? 1 : 0, std::memory_order_relaxed);
-  if (will) std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (will)
+    sleeps.store(1);
+  else
+    sleeps.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -93,7 +92,7 @@ RingSender::RingSender(RingShape shape, net::Slab memory) noexcept
 }
 
 bool RingSender::HasRoom() const noexcept {
-  const std::uint64_t read = ControlOf(memory_.bytes()).read.load(std::memory_order_acquire);
+  const std::uint64_t read = ControlOf(memory_.bytes()).read.load();
   return written_ - read < RingShape::kSlots;
 }
 
@@ -110,7 +109,7 @@ void RingSender::Publish(std::span<const std::byte> head,
   std::ranges::copy(head, own.bytes.begin());
   std::memcpy(HeadAt(memory_.bytes(), written_), &own, sizeof(own));
   Control& control = ControlOf(memory_.bytes());
-  control.written.store(++written_, std::memory_order_release);
+  control.written.store(++written_);
   Wake(control.receiver_sleeps, wakeup_);
 }
 
@@ -132,9 +131,7 @@ RingReceiver::RingReceiver(RingShape shape, std::shared_ptr<const net::RemoteSla
                            std::span<std::byte> bytes, UniqueFd wakeup) noexcept
     : shape_(shape), memory_(std::move(memory)), bytes_(bytes), wakeup_(std::move(wakeup)) {}
 
-bool RingReceiver::HasPiece() const noexcept {
-  return ControlOf(bytes_).written.load(std::memory_order_acquire) != read_;
-}
+bool RingReceiver::HasPiece() const noexcept { return ControlOf(bytes_).written.load() != read_; }
 
 Result<RingReceiver::Piece> RingReceiver::Front() const {
   Head head;
@@ -149,7 +146,7 @@ Result<RingReceiver::Piece> RingReceiver::Front() const {
 
 void RingReceiver::Pop() noexcept {
   Control& control = ControlOf(bytes_);
-  control.read.store(++read_, std::memory_order_release);
+  control.read.store(++read_);
   Wake(control.sender_sleeps, wakeup_);
 }
 

@@ -45,7 +45,7 @@ Result<RdmaConnect> RdmaConnect::Decode(std::span<const std::byte> body) {
       std::has_single_bit(connect.mtu_bytes) && connect.mtu_bytes >= 256 &&
       connect.mtu_bytes <= 4096;
   if (!fits) return Error{ErrorCode::kCorruption, "RDMA_CONNECT: the body is malformed"};
-  std::ranges::copy(gid, connect.gid.begin());
+  std::copy_n(gid.begin(), connect.gid.size(), connect.gid.begin());
   return connect;
 }
 
