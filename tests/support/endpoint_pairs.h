@@ -58,11 +58,12 @@ inline const Result<std::shared_ptr<RdmaDevice>>& TestRdmaDevice() {
 // Requires TestRdmaDevice().
 inline EndpointPair MakeRdmaPair() {
   auto control = MakeTcpPair();
-  const auto near = RdmaLink::Make(TestRdmaDevice().value()).value();
-  const auto far = RdmaLink::Make(TestRdmaDevice().value()).value();
+  using Side = RdmaLink::Side;
+  const auto near = RdmaLink::Make(TestRdmaDevice().value(), Side::kConnects).value();
+  const auto far = RdmaLink::Make(TestRdmaDevice().value(), Side::kAccepts).value();
   EndpointPair pair;
-  pair.far = far->Connect(near->own(), RdmaLink::Side::kAccepts, std::move(control.far)).value();
-  pair.near = near->Connect(far->own(), RdmaLink::Side::kConnects, std::move(control.near)).value();
+  pair.far = far->Connect(near->own(), control.far).value();
+  pair.near = near->Connect(far->own(), control.near).value();
   return pair;
 }
 

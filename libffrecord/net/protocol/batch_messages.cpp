@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::size_t kEntrySizeBytes = 16;
 constexpr std::size_t kPieceSizeBytes = 12;
+// Where a slab is.
+constexpr std::uint32_t kInSharedMemory = 0;
+constexpr std::uint32_t kOverRdma = 1;
 
 Error Malformed(std::string_view message) {
   return Error{ErrorCode::kCorruption, std::string(message) + ": the body is malformed"};
@@ -109,8 +112,13 @@ Result<ExtentBindReply> ExtentBindReply::Decode(std::span<const std::byte> body)
 std::vector<std::byte> SlabRegister::Encode() const {
   ByteWriter writer;
   writer.Put(slab_id);
-  writer.Put(std::uint32_t{0});
+  writer.Put(remote ? kOverRdma : kInSharedMemory);
   writer.Put(size_bytes);
+  if (remote) {
+    writer.Put(remote->address);
+    writer.Put(remote->key);
+    writer.Put(std::uint32_t{0});
+  }
   return std::move(writer).Take();
 }
 
@@ -118,9 +126,18 @@ Result<SlabRegister> SlabRegister::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
   SlabRegister slab;
   slab.slab_id = reader.Take<std::uint32_t>();
-  const auto zero = reader.Take<std::uint32_t>();
+  const auto kind = reader.Take<std::uint32_t>();
   slab.size_bytes = reader.Take<std::uint64_t>();
-  if (!reader.AtEnd() || zero != 0 || slab.slab_id == 0 || slab.slab_id > kSlabCountMax ||
+  if (kind == kOverRdma) {
+    RemoteMemory remote;
+    remote.address = reader.Take<std::uint64_t>();
+    remote.key = reader.Take<std::uint32_t>();
+    const auto zero = reader.Take<std::uint32_t>();
+    // The last byte has an address too.
+    if (zero != 0 || remote.address > UINT64_MAX - slab.size_bytes) return Malformed("SLAB_REG");
+    slab.remote = remote;
+  }
+  if (!reader.AtEnd() || kind > kOverRdma || slab.slab_id == 0 || slab.slab_id > kSlabCountMax ||
       slab.size_bytes == 0 || slab.size_bytes > kSlabBytesMax ||
       slab.size_bytes % kSlabUnitBytes != 0)
     return Malformed("SLAB_REG");

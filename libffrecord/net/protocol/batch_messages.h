@@ -3,10 +3,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/rdma_messages.h"
 
 namespace ffrecord::net {
 
@@ -68,6 +71,8 @@ inline constexpr std::uint64_t kSlabUnitBytes = 4096;                   // Sizes
 struct SlabRegister {
   std::uint32_t slab_id = 1;     // 1 to kSlabCountMax.
   std::uint64_t size_bytes = 0;  // At least one unit, at most kSlabBytesMax.
+  // Over RDMA; in shared memory a descriptor stands for it.
+  std::optional<RemoteMemory> remote = {};
 
   bool operator==(const SlabRegister&) const = default;
   std::vector<std::byte> Encode() const;

@@ -24,6 +24,7 @@ enum Capability : std::uint64_t {
   // The daemon also listens on the local socket LocalSocketName(epoch); there it takes slabs.
   kCapabilitySlabs = 1,
   kCapabilityCancel = 2,  // Takes CANCEL.
+  kCapabilityRdma = 4,    // Takes RDMA_CONNECT.
   kCapabilityPlans = 16,  // Takes PLAN_SET, and reads ahead.
 };
 

@@ -35,7 +35,7 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
   hello.credential.assign(credential.begin(), credential.end());
-  hello.capabilities = kCapabilitySlabs | kCapabilityCancel | kCapabilityPlans;
+  hello.capabilities = kCapabilitySlabs | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans;
   auto reply = channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting");
   if (!reply) {
     if (retry_after != nullptr) *retry_after = channel->retry_after();
@@ -50,6 +50,24 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
                                           std::to_string(channel->hello_.version) +
                                           ", which was not offered"});
   return channel;
+}
+
+Result<void> Channel::UseRdma(RdmaLinks& links, Deadline deadline) {
+  if ((hello_.capabilities & kCapabilityRdma) == 0)
+    return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  const auto link = FFR_TRY(links.Make(RdmaLink::Side::kConnects));
+  const auto reply = FFR_TRY(Call(FrameType::kRdmaConnect, link->own().Encode(), {}, deadline,
+                                  "an answer to RDMA_CONNECT"));
+  const auto peer = RdmaConnect::Decode(reply.body);
+  if (!peer) return Break(peer.error());
+  // The daemon has turned to the new connection, so there is no way back.
+  auto endpoint = link->Connect(peer.value(), endpoint_);
+  if (!endpoint) return Break(std::move(endpoint).error());
+  endpoint_ = std::move(endpoint).value();
+  endpoint_->SetLimits(FrameLimits{});
+  auto answered = Call(FrameType::kPing, {}, {}, deadline, "an answer over RDMA");
+  if (!answered) return Break(std::move(answered).error());
+  return {};
 }
 
 Error Channel::Break(Error error) {

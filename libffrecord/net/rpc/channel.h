@@ -16,6 +16,7 @@
 
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::net {
 
@@ -56,9 +57,17 @@ class Channel {
                                                std::span<const std::byte> credential = {},
                                                RetryAfter* retry_after = nullptr);
 
+  // Goes on over RDMA, which the daemon must have offered, and of which one round trip is seen to
+  // work. While reusable() after a failure, it goes on as it was.
+  Result<void> UseRdma(RdmaLinks& links, Deadline deadline);
+  // Memory that the daemon may write into, over RDMA: as Endpoint::Expose.
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes) { return endpoint_->Expose(bytes); }
+
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
   std::string_view transport() const noexcept { return endpoint_->transport(); }
+  // Whether the daemon may be given memory of ours to write into.
+  bool writes_slabs() const noexcept { return transport() == "shm" || transport() == "rdma"; }
   std::string cipher() const { return endpoint_->cipher(); }
   // Another dialogue may begin: not broken, and the daemon did not say that it stops.
   bool reusable() const noexcept { return !broken_ && !going_away_; }

@@ -14,6 +14,7 @@
 
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/protocol/frame.h"
+#include "libffrecord/net/protocol/rdma_messages.h"
 
 namespace ffrecord::net {
 
@@ -38,7 +39,7 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  // "tcp", "tls", "shm" or "loopback".
+  // "tcp", "tls", "shm", "rdma" or "loopback".
   virtual std::string_view transport() const noexcept = 0;
   // How what is sent is enciphered: "TLSv1.3 TLS_AES_256_GCM_SHA384", with ", by the kernel" behind
   // it if that is so. Empty: it is not.
@@ -68,6 +69,28 @@ class Endpoint {
   // or ignores SIGPIPE, against which sendfile(2) has no flag.
   virtual Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const MappedPiece> payload);
+
+  // Memory of one end that the other writes into by itself, on "rdma" only; kInvalidArgument on
+  // other transports.
+
+  // Lets the peer write into `bytes` until this endpoint is closed: nothing is written there any
+  // more when Close() returns. They are borrowed until then; that their pages are replaced
+  // meanwhile by mremap(2) or the like is allowed, and takes them out of the peer's reach. Fails
+  // with kIo, naming the remedy, if they cannot be locked in memory, which changes nothing. Who has
+  // the key can write: it is told to the peer and to nobody else.
+  virtual Result<RemoteMemory> Expose(std::span<std::byte> bytes);
+
+  // If the bytes are mapped they are read from their file, which is an error if it was cut (kIo),
+  // where to touch them would be a signal.
+  struct PlacedPiece {
+    MappedPiece source;
+    RemoteMemory place;  // Where they go, in memory that the peer has exposed.
+  };
+  // Send() of a frame without payload: once it has arrived, the pieces lie in their places, which
+  // costs the peer nothing. Until they leave they are borrowed, and counted, as payload. A peer
+  // that has not exposed such a place breaks the connection by it (kCorruption).
+  virtual Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
+                                  std::span<const PlacedPiece> pieces);
 
   // Descriptors travel within one machine only, on "shm". Send() without a payload but with a
   // duplicate of `descriptor`. Fails with kInvalidArgument on other transports.

@@ -18,6 +18,8 @@ namespace {
 constexpr std::size_t kBufferSizeBytes = 16 << 10;
 // Pieces moved by one call of the stream; the kernel takes no more.
 constexpr std::size_t kPiecesMax = 1024;
+// The same where each piece goes to a place of its own.
+constexpr std::size_t kPlacedPiecesMax = 128;
 // A smaller piece of a file costs less to copy than a call of its own.
 constexpr std::size_t kMovedSizeBytesMin = 32 << 10;
 // Of a payload so much is waited for at once: enough that being woken costs little, little enough
@@ -32,6 +34,9 @@ iovec Piece(std::span<const std::byte> bytes) {
 
 std::span<const std::byte> BytesOf(std::span<const std::byte> piece) { return piece; }
 std::span<const std::byte> BytesOf(const Endpoint::MappedPiece& piece) { return piece.bytes; }
+std::span<const std::byte> BytesOf(const Endpoint::PlacedPiece& piece) {
+  return piece.source.bytes;
+}
 
 // Past every limit if a piece is: sums of the others do not wrap.
 template <class Payload>
@@ -70,7 +75,9 @@ Error StreamEndpoint::Fail(Error error) {
 
 Result<void> StreamEndpoint::Send(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const std::span<const std::byte>> payload) {
-  if (!FFR_TRY(QueueHead(header, body, SizeOf(payload), {}))) return {};
+  const std::uint64_t size_bytes = SizeOf(payload);
+  if (!FFR_TRY(CheckSending(body, size_bytes))) return {};
+  QueueHead(header, body, size_bytes, {});
   for (const auto& piece : payload)
     if (!piece.empty()) queue_.push_back({.rest = piece});
   return {};
@@ -78,7 +85,9 @@ Result<void> StreamEndpoint::Send(FrameHeader header, std::span<const std::byte>
 
 Result<void> StreamEndpoint::SendMapped(FrameHeader header, std::span<const std::byte> body,
                                         std::span<const MappedPiece> payload) {
-  if (!FFR_TRY(QueueHead(header, body, SizeOf(payload), {}))) return {};
+  const std::uint64_t size_bytes = SizeOf(payload);
+  if (!FFR_TRY(CheckSending(body, size_bytes))) return {};
+  QueueHead(header, body, size_bytes, {});
   for (const MappedPiece& piece : payload) {
     if (piece.bytes.empty()) continue;
     const bool is_moved = stream_->moves_files() && piece.bytes.size() >= kMovedSizeBytesMin;
@@ -86,6 +95,30 @@ Result<void> StreamEndpoint::SendMapped(FrameHeader header, std::span<const std:
                       .file = is_moved ? piece.file : -1,
                       .file_offset_bytes = piece.file_offset_bytes});
   }
+  return {};
+}
+
+Result<RemoteMemory> StreamEndpoint::Expose(std::span<std::byte> bytes) {
+  if (stream_ && !stream_->places()) return Endpoint::Expose(bytes);
+  FFR_TRY(CheckSending({}, 0));
+  return stream_->Expose(bytes);
+}
+
+Result<void> StreamEndpoint::SendPlaced(FrameHeader header, std::span<const std::byte> body,
+                                        std::span<const PlacedPiece> pieces) {
+  if (stream_ && !stream_->places()) return Endpoint::SendPlaced(header, body, pieces);
+  const std::uint64_t size_bytes = SizeOf(pieces);
+  if (!FFR_TRY(CheckSending(body, size_bytes))) return {};
+  for (const auto& [source, place] : pieces) {
+    if (source.bytes.empty()) continue;
+    queue_.push_back({.rest = source.bytes,
+                      .file = source.file,
+                      .file_offset_bytes = source.file_offset_bytes,
+                      .place = place});
+  }
+  bytes_queued_ += size_bytes;
+  payload_bytes_queued_ += size_bytes;
+  QueueHead(header, body, 0, {});
   return {};
 }
 
@@ -99,7 +132,7 @@ Result<void> StreamEndpoint::SendDescriptor(FrameHeader header, std::span<const 
   if (!own)
     return Error{ErrorCode::kInvalidArgument,
                  "cannot send a descriptor to " + peer_ + ": " + std::string(std::strerror(errno))};
-  FFR_TRY(QueueHead(header, body, 0, std::move(own)));
+  if (FFR_TRY(CheckSending(body, 0))) QueueHead(header, body, 0, std::move(own));
   return {};
 }
 
@@ -107,8 +140,8 @@ UniqueFd StreamEndpoint::TakeDescriptor() noexcept {
   return stream_ ? stream_->TakeDescriptor() : UniqueFd();
 }
 
-Result<bool> StreamEndpoint::QueueHead(FrameHeader header, std::span<const std::byte> body,
-                                       std::uint64_t payload_size_bytes, UniqueFd descriptor) {
+Result<bool> StreamEndpoint::CheckSending(std::span<const std::byte> body,
+                                          std::uint64_t payload_size_bytes) const {
   if (!stream_)
     return Error{ErrorCode::kUnavailable,
                  "cannot send: connection to " + peer_ + " " + why_closed_};
@@ -118,8 +151,11 @@ Result<bool> StreamEndpoint::QueueHead(FrameHeader header, std::span<const std::
                  "cannot send a frame to " + peer_ + ": body of " + std::to_string(body.size()) +
                      " or payload passes the limits of 2 MiB and 8 MiB"};
   }
-  if (send_error_) return false;  // Poll() reports it, after what the peer may have said last.
+  return !send_error_;  // Poll() reports it, after what the peer may have said last.
+}
 
+void StreamEndpoint::QueueHead(FrameHeader header, std::span<const std::byte> body,
+                               std::uint64_t payload_size_bytes, UniqueFd descriptor) {
   header.payload_size_bytes = static_cast<std::uint32_t>(payload_size_bytes);
   const std::size_t head_size_bytes = FrameHeader::kEncodedSizeBytes + body.size();
   auto head = std::make_unique_for_overwrite<std::byte[]>(head_size_bytes);
@@ -130,37 +166,55 @@ Result<bool> StreamEndpoint::QueueHead(FrameHeader header, std::span<const std::
   queue_.push_back({.rest = bytes, .owned = std::move(head), .descriptor = std::move(descriptor)});
   bytes_queued_ += head_size_bytes + payload_size_bytes;
   payload_bytes_queued_ += payload_size_bytes;
-  return true;
 }
 
 // What may leave in one call, from the front of the queue on.
 std::size_t StreamEndpoint::Gather(std::span<iovec> pieces, std::size_t& size_bytes) {
   std::size_t count = 0;
   for (auto part = queue_.begin(); part != queue_.end() && count < pieces.size(); ++part) {
-    // A descriptor goes with the first byte of a call, and a file is moved by a call of its own.
-    if ((count > 0 && part->descriptor) || part->file >= 0) break;
+    // A descriptor goes with the first byte of a call; a file, or what goes elsewhere, is moved by
+    // a call of its own.
+    if ((count > 0 && part->descriptor) || part->file >= 0 || part->place) break;
     pieces[count++] = Piece(part->rest);
     size_bytes += part->rest.size();
   }
   return count;
 }
 
+Result<StreamEndpoint::Step> StreamEndpoint::SendFirst() {
+  Outgoing& first = queue_.front();
+  if (first.place) return SendPlacedFirst();
+  if (first.file >= 0) {
+    const std::size_t offered_bytes = first.rest.size();
+    return Step{FFR_TRY(stream_->WriteFile(first.file, first.file_offset_bytes, offered_bytes)),
+                offered_bytes};
+  }
+  std::array<iovec, kPiecesMax> pieces;
+  std::size_t offered_bytes = 0;
+  const std::size_t count = Gather(pieces, offered_bytes);
+  const std::size_t sent_bytes =
+      FFR_TRY(stream_->Write(std::span(pieces).first(count), first.descriptor.get()));
+  if (sent_bytes > 0) first.descriptor.Reset();
+  return Step{sent_bytes, offered_bytes};
+}
+
+Result<StreamEndpoint::Step> StreamEndpoint::SendPlacedFirst() {
+  std::array<PlacedPiece, kPlacedPiecesMax> pieces;
+  std::size_t count = 0;
+  std::size_t offered_bytes = 0;
+  for (auto part = queue_.begin(); part != queue_.end() && part->place && count < kPlacedPiecesMax;
+       ++part) {
+    pieces[count++] = {{part->rest, part->file, part->file_offset_bytes}, *part->place};
+    offered_bytes += part->rest.size();
+  }
+  return Step{FFR_TRY(stream_->WritePlaced(std::span(pieces).first(count))), offered_bytes};
+}
+
 Result<void> StreamEndpoint::SendQueued() {
   while (!queue_.empty()) {
-    Outgoing& first = queue_.front();
-    std::size_t offered_bytes = 0;
-    std::size_t sent_bytes = 0;
-    if (first.file >= 0) {
-      offered_bytes = first.rest.size();
-      sent_bytes = FFR_TRY(stream_->WriteFile(first.file, first.file_offset_bytes, offered_bytes));
-    } else {
-      std::array<iovec, kPiecesMax> pieces;
-      const std::size_t count = Gather(pieces, offered_bytes);
-      sent_bytes = FFR_TRY(stream_->Write(std::span(pieces).first(count), first.descriptor.get()));
-      if (sent_bytes > 0) first.descriptor.Reset();
-    }
-    Sent(sent_bytes);
-    if (sent_bytes < offered_bytes) break;  // The transport is full.
+    const Step step = FFR_TRY(SendFirst());
+    Sent(step.sent_bytes);
+    if (step.sent_bytes < step.offered_bytes) break;  // The transport is full.
   }
   return {};
 }
@@ -174,6 +228,7 @@ void StreamEndpoint::Sent(std::size_t size_bytes) {
     if (!part.owned) payload_bytes_queued_ -= moved_bytes;
     part.rest = part.rest.subspan(moved_bytes);
     part.file_offset_bytes += moved_bytes;
+    if (part.place) part.place->address += moved_bytes;
     size_bytes -= moved_bytes;
     if (part.rest.empty()) queue_.pop_front();
   }

@@ -38,6 +38,17 @@ class ByteStream {
     return Error{ErrorCode::kInvalidArgument, "this stream moves no files"};
   }
 
+  // Whether the others may be called. WritePlaced moves what it can of pieces, which it uses up,
+  // into memory of the peer, as Write; what is written afterwards arrives behind them. Expose: as
+  // Endpoint's.
+  virtual bool places() const noexcept { return false; }
+  virtual Result<std::size_t> WritePlaced(std::span<Endpoint::PlacedPiece> /*pieces*/) {
+    return Error{ErrorCode::kInvalidArgument, "this stream writes into no memory"};
+  }
+  virtual Result<RemoteMemory> Expose(std::span<std::byte> /*bytes*/) {
+    return Error{ErrorCode::kInvalidArgument, "this stream exposes no memory"};
+  }
+
   // The same for reading; nullopt if it would have to wait, 0 at the end of the stream. Requires
   // room for at least one byte.
   virtual Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) = 0;
@@ -68,6 +79,9 @@ class StreamEndpoint final : public Endpoint {
                     std::span<const std::span<const std::byte>> payload) override;
   Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                           std::span<const MappedPiece> payload) override;
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes) override;
+  Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
+                          std::span<const PlacedPiece> pieces) override;
   Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
                               int descriptor) override;
   UniqueFd TakeDescriptor() noexcept override;
@@ -95,12 +109,22 @@ class StreamEndpoint final : public Endpoint {
     UniqueFd descriptor = {};  // Leaves with the first byte.
     int file = -1;             // Moved from there by the stream, if not -1.
     std::uint64_t file_offset_bytes = 0;
+    std::optional<RemoteMemory> place = {};  // Where it goes, if not into the stream.
   };
 
-  // Queues header and body of a frame whose payload, of `payload_size_bytes`, is queued next. False
-  // if nothing can be sent any more, which Poll() reports.
-  Result<bool> QueueHead(FrameHeader header, std::span<const std::byte> body,
-                         std::uint64_t payload_size_bytes, UniqueFd descriptor);
+  // False if nothing can be sent any more, which Poll() reports. Fails past the limits.
+  Result<bool> CheckSending(std::span<const std::byte> body,
+                            std::uint64_t payload_size_bytes) const;
+  // Queues header and body of a frame whose payload, of `payload_size_bytes`, is queued next.
+  void QueueHead(FrameHeader header, std::span<const std::byte> body,
+                 std::uint64_t payload_size_bytes, UniqueFd descriptor);
+  // Gives the stream what stands first in the queue: how much of how much it took.
+  struct Step {
+    std::size_t sent_bytes;
+    std::size_t offered_bytes;
+  };
+  Result<Step> SendFirst();
+  Result<Step> SendPlacedFirst();
   std::size_t Gather(std::span<iovec> pieces, std::size_t& size_bytes);
   Result<void> SendQueued();
   void Sent(std::size_t size_bytes);

@@ -99,13 +99,16 @@ TEST(MessagesTest, ExtentBind) {
 
 TEST(MessagesTest, SlabRegisterAndCancel) {
   Check(SlabRegister{3, 64U << 20}, "03000000000000000000000400000000");
+  Check(SlabRegister{3, 64U << 20, RemoteMemory{0x7F0011223000, 0xABCD}},
+        "0300000001000000000000040000000000302211007f0000cdab000000000000");
   Check(Cancel{0x1122334455667788}, "8877665544332211");
 }
 
 TEST(MessagesTest, ASlabOfABadNumberOrSizeIsRefused) {
   for (const char* bad : {"00000000000000000010000000000000",  // Number 0: bytes come in frames.
                           "11000000000000000010000000000000",  // 17.
-                          "01000000010000000010000000000000",  // What must be zero.
+                          "01000000020000000010000000000000",  // Neither here nor over RDMA.
+                          "01000000010000000010000000000000",  // Over RDMA, but where?
                           "01000000000000000000000000000000",  // No bytes.
                           "01000000000000000110000000000000",  // No whole pages.
                           "01000000000000000010000001000000",  // More than 4 GiB.

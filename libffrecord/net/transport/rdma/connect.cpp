@@ -1,33 +1,37 @@
+#include <utility>
+
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::net {
 
-Result<std::unique_ptr<Endpoint>> ConnectRdma(std::shared_ptr<RdmaDevice> device,
-                                              std::unique_ptr<Endpoint> control,
-                                              Deadline deadline) {
-  const auto link = FFR_TRY(RdmaLink::Make(std::move(device)));
-  FFR_TRY(control->Send({.type = FrameType::kRdmaConnect}, link->own().Encode(), {}));
-  const auto event = FFR_TRY(NextEvent(*control, deadline, "the reply to RDMA_CONNECT"));
-  if (event != Endpoint::Event::kFrame)
-    return Error{ErrorCode::kUnavailable, control->peer() + " closed instead of using RDMA"};
-  if (control->header().type == FrameType::kError)
-    return ToError(FFR_TRY(ErrorReply::Decode(control->body())), control->peer());
-  if (control->header().type != ReplyTo(FrameType::kRdmaConnect))
-    return Error{ErrorCode::kCorruption, control->peer() + " does not answer RDMA_CONNECT"};
-  const RdmaConnect peer = FFR_TRY(RdmaConnect::Decode(control->body()));
-  return link->Connect(peer, RdmaLink::Side::kConnects, std::move(control));
+Result<std::shared_ptr<RdmaDevice>> RdmaLinks::Device() {
+  const std::lock_guard lock(mutex_);
+  if (!device_) device_ = FFR_TRY(RdmaDevice::Open(name_));
+  return device_;
 }
 
-Result<std::unique_ptr<Endpoint>> AcceptRdma(std::shared_ptr<RdmaDevice> device,
-                                             std::unique_ptr<Endpoint> control, Deadline deadline) {
+Result<std::unique_ptr<RdmaLink>> RdmaLinks::Make(RdmaLink::Side side) {
+  const auto device = FFR_TRY(Device());
+  if (auto link = RdmaLink::Make(device, side)) return link;
+  {
+    // Perhaps it was taken away, and another has come in its place.
+    const std::lock_guard lock(mutex_);
+    if (device_ == device) device_.reset();
+  }
+  return RdmaLink::Make(FFR_TRY(Device()), side);
+}
+
+Result<std::unique_ptr<Endpoint>> AcceptRdma(RdmaLink& link, std::unique_ptr<Endpoint>& control) {
   const RdmaConnect peer = FFR_TRY(RdmaConnect::Decode(control->body()));
-  const auto link = FFR_TRY(RdmaLink::Make(std::move(device)));
+  const FrameHeader reply{.type = ReplyTo(FrameType::kRdmaConnect),
+                          .request_id = control->header().request_id};
   Endpoint& replies = *control;
-  auto endpoint = FFR_TRY(link->Connect(peer, RdmaLink::Side::kAccepts, std::move(control)));
-  // Only now may the other end speak: everything is ready for it.
-  FFR_TRY(replies.Send({.type = ReplyTo(FrameType::kRdmaConnect)}, link->own().Encode(), {}));
-  FFR_TRY(Flush(replies, deadline));
+  auto endpoint = FFR_TRY(link.Connect(peer, control));
+  // Only now may the other end speak: everything is ready for it. What goes wrong here the endpoint
+  // finds out by itself: it looks at its control.
+  (void)replies.Send(reply, link.own().Encode(), {});
+  (void)replies.Poll();
   return endpoint;
 }
 

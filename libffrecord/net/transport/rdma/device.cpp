@@ -1,6 +1,8 @@
 #include "libffrecord/net/transport/rdma/device.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,8 +19,6 @@ namespace ffrecord::net {
 namespace {
 
 constexpr auto kLingerMax = std::chrono::seconds(2);
-// How often completions of what lingers are looked for.
-constexpr auto kLingerStep = std::chrono::milliseconds(1);
 
 bool IsMappedIpv4(const ibv_gid& gid) {
   constexpr std::array<std::uint8_t, 12> kPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
@@ -145,7 +145,11 @@ Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
 }
 
 OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port)
-    : verbs_(verbs), context_(context), port_(std::move(port)), owner_(::getpid()) {}
+    : verbs_(verbs),
+      context_(context),
+      port_(std::move(port)),
+      owner_(::getpid()),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 OpenRdmaDevice::~OpenRdmaDevice() {
   if (::getpid() != owner_) {  // The thread is not in this process, the device not ours to close.
@@ -156,7 +160,7 @@ OpenRdmaDevice::~OpenRdmaDevice() {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  changed_.notify_one();
+  WakeLinger();
   if (linger_.joinable()) linger_.join();
   verbs_.close_device(context_);
 }
@@ -166,24 +170,48 @@ void OpenRdmaDevice::Linger(std::unique_ptr<QueuePair> queue_pair,
   const std::lock_guard lock(mutex_);
   arrived_.push_back({std::move(control), std::move(queue_pair), Clock::now() + kLingerMax});
   if (!linger_.joinable()) linger_ = std::thread([this] { RunLinger(); });
-  changed_.notify_one();
+  WakeLinger();
+}
+
+void OpenRdmaDevice::WakeLinger() noexcept {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
+void OpenRdmaDevice::WaitForClosing(const std::vector<Closing>& closing) {
+  std::vector<pollfd> waited{{wake_.get(), POLLIN, 0}};
+  Deadline first = Clock::now() + std::chrono::hours(1);
+  for (const Closing& one : closing) {
+    waited.push_back({one.queue_pair->event_fd(), POLLIN, 0});
+    first = std::min(first, one.deadline);
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now());
+  const auto wait = std::max<std::int64_t>(left.count(), 0);
+  (void)::poll(waited.data(), waited.size(), static_cast<int>(wait));
+  std::uint64_t count = 0;
+  (void)!::read(wake_.get(), &count, sizeof(count));
 }
 
 void OpenRdmaDevice::RunLinger() {
   std::vector<Closing> closing;
   for (;;) {
     {
-      std::unique_lock lock(mutex_);
-      if (closing.empty()) changed_.wait(lock, [&] { return ends_ || !arrived_.empty(); });
+      const std::lock_guard lock(mutex_);
       std::ranges::move(arrived_, std::back_inserter(closing));
       arrived_.clear();
-      if (closing.empty() && ends_) return;
     }
     const auto now = Clock::now();
     std::erase_if(closing, [now](const Closing& one) {
+      // Asked for first, so that what comes while it is looked at ends the wait.
+      one.queue_pair->TakeEvents();
+      one.queue_pair->AskForSent();
       return one.queue_pair->HasSentAll() || now >= one.deadline;
     });
-    if (!closing.empty()) std::this_thread::sleep_for(kLingerStep);
+    if (closing.empty()) {
+      const std::lock_guard lock(mutex_);
+      if (ends_ && arrived_.empty()) return;
+    }
+    WaitForClosing(closing);  // What has changed since has rung.
   }
 }
 

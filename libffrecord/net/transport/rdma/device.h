@@ -3,13 +3,13 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "libffrecord/net/transport/rdma/verbs.h"
 
@@ -42,6 +42,9 @@ class OpenRdmaDevice final : public RdmaDevice {
     Deadline deadline;
   };
   void RunLinger();
+  void WakeLinger() noexcept;
+  // Until something may have come, or the first deadline has passed.
+  void WaitForClosing(const std::vector<Closing>& closing);
 
   const Verbs& verbs_;
   ibv_context* const context_;
@@ -49,8 +52,8 @@ class OpenRdmaDevice final : public RdmaDevice {
   const pid_t owner_;
   std::atomic<std::uint64_t> connection_count_{0};
 
+  const UniqueFd wake_;  // An eventfd: the next two have changed.
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::vector<Closing> arrived_;  // Guarded by mutex_, as is the next.
   bool ends_ = false;
   std::thread linger_;  // Started by the first that lingers.

@@ -36,8 +36,8 @@ ibv_mtu MtuOf(std::uint32_t bytes) {
 
 }  // namespace
 
-QueuePair::QueuePair(OpenRdmaDevice& device) noexcept
-    : device_(device), verbs_(device.verbs()), owner_(::getpid()) {
+QueuePair::QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept
+    : device_(device), side_(side), verbs_(device.verbs()), owner_(::getpid()) {
   device_.AddConnection();
 }
 
@@ -51,18 +51,20 @@ QueuePair::~QueuePair() {
     TakeEvents();  // The library waits for events that nobody has taken.
     (void)verbs_.destroy_qp(pair_);
   }
-  if (receive_region_ != nullptr) (void)verbs_.dereg_mr(receive_region_);
-  if (send_region_ != nullptr) (void)verbs_.dereg_mr(send_region_);
+  exposed_.insert(exposed_.end(), {receive_region_, send_region_, write_region_});
+  for (ibv_mr* const region : exposed_)
+    if (region != nullptr) (void)verbs_.dereg_mr(region);
   for (ibv_cq* const queue : {sent_, received_})
     if (queue != nullptr) (void)verbs_.destroy_cq(queue);
   if (channel_ != nullptr) (void)verbs_.destroy_comp_channel(channel_);
   if (domain_ != nullptr) (void)verbs_.dealloc_pd(domain_);
-  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+  for (const auto memory : {memory_, write_memory_})
+    if (!memory.empty()) ::munmap(memory.data(), memory.size());
   device_.RemoveConnection();
 }
 
-Result<std::unique_ptr<QueuePair>> QueuePair::Make(OpenRdmaDevice& device) {
-  std::unique_ptr<QueuePair> made(new QueuePair(device));
+Result<std::unique_ptr<QueuePair>> QueuePair::Make(OpenRdmaDevice& device, RdmaLink::Side side) {
+  std::unique_ptr<QueuePair> made(new QueuePair(device, side));
   FFR_TRY(made->MapBuffers());
   FFR_TRY(made->MakeObjects());
   for (std::uint32_t i = 0; i < kReceiveCount; ++i) FFR_TRY(made->PostReceive(i));
@@ -70,19 +72,26 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Make(OpenRdmaDevice& device) {
   return made;
 }
 
-Result<void> QueuePair::MapBuffers() {
-  constexpr std::size_t kSizeBytes = std::size_t{kReceiveCount + kBufferCount} * kBufferSizeBytes;
-  void* const begin = ::mmap(nullptr, kSizeBytes, PROT_READ | PROT_WRITE,
+Result<std::span<std::byte>> QueuePair::Map(std::size_t size_bytes) const {
+  void* const begin = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (begin == MAP_FAILED) return Refused("map its buffers", errno);
-  memory_ = {static_cast<std::byte*>(begin), kSizeBytes};
   // The device knows pages, not addresses: after a fork they must stay with this process.
-  if (::madvise(begin, kSizeBytes, MADV_DONTFORK) != 0)
-    return Refused("keep its buffers from children", errno);
+  if (::madvise(begin, size_bytes, MADV_DONTFORK) != 0) {
+    const int number = errno;
+    ::munmap(begin, size_bytes);
+    return Refused("keep its buffers from children", number);
+  }
+  return std::span(static_cast<std::byte*>(begin), size_bytes);
+}
+
+Result<void> QueuePair::MapBuffers() {
+  constexpr std::size_t kSizeBytes = std::size_t{kReceiveCount + kBufferCount} * kBufferSizeBytes;
+  memory_ = FFR_TRY(Map(kSizeBytes));
   domain_ = verbs_.alloc_pd(device_.context());
   if (domain_ == nullptr) return Refused("make a protection domain", errno);
   constexpr std::size_t kReceiveBytes = std::size_t{kReceiveCount} * kBufferSizeBytes;
-  receive_region_ = verbs_.reg_mr(domain_, begin, kReceiveBytes, IBV_ACCESS_LOCAL_WRITE);
+  receive_region_ = verbs_.reg_mr(domain_, memory_.data(), kReceiveBytes, IBV_ACCESS_LOCAL_WRITE);
   if (receive_region_ == nullptr) return Refused("lock its buffers in memory", errno);
   send_region_ =
       verbs_.reg_mr(domain_, memory_.data() + kReceiveBytes, kSizeBytes - kReceiveBytes, 0);
@@ -95,7 +104,9 @@ Result<void> QueuePair::MakeObjects() {
   if (channel_ == nullptr) return Refused("make a completion channel", errno);
   if (::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK) != 0)
     return Refused("make its channel not block", errno);
-  sent_ = verbs_.create_cq(device_.context(), static_cast<int>(kSendCount), nullptr, channel_, 0);
+  constexpr std::uint32_t kRequestCount = kSendCount + kWriteCount;
+  sent_ =
+      verbs_.create_cq(device_.context(), static_cast<int>(kRequestCount), nullptr, channel_, 0);
   received_ =
       verbs_.create_cq(device_.context(), static_cast<int>(kReceiveCount), nullptr, channel_, 0);
   if (sent_ == nullptr || received_ == nullptr) return Refused("make a completion queue", errno);
@@ -103,7 +114,7 @@ Result<void> QueuePair::MakeObjects() {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = sent_;
   wanted.recv_cq = received_;
-  wanted.cap = {.max_send_wr = kSendCount,
+  wanted.cap = {.max_send_wr = kRequestCount,
                 .max_recv_wr = kReceiveCount,
                 .max_send_sge = 1,
                 .max_recv_sge = 1,
@@ -120,7 +131,8 @@ Result<void> QueuePair::MakeObjects() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = device_.port().port;
-  attributes.qp_access_flags = 0;
+  attributes.qp_access_flags =
+      side_ == RdmaLink::Side::kConnects ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0;
   const int failed = verbs_.modify_qp(
       pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (failed != 0) return Refused("prepare its queue pair", failed);
@@ -196,6 +208,9 @@ Error QueuePair::Broken(const ibv_wc& completion) const {
               "the peer takes no messages though it said so (" + why + ")"};
     case IBV_WC_LOC_LEN_ERR:
       return {ErrorCode::kCorruption, "the peer sent more than a buffer holds (" + why + ")"};
+    case IBV_WC_REM_ACCESS_ERR:
+      return {ErrorCode::kCorruption,
+              "the peer has not exposed the memory that it named (" + why + ")"};
     default:
       return {ErrorCode::kUnavailable, "the queue pair broke (" + why + ")"};
   }
@@ -239,12 +254,14 @@ Result<void> QueuePair::PostSend(std::uint32_t size_bytes, std::uint32_t immedia
   ++posted_;
   if (is_last) last_ = posted_;
   ibv_send_wr request{};
-  request.wr_id = std::uint64_t{messages_sent_} << 32 | posted_;
   request.sg_list = &piece;
   request.num_sge = size_bytes > 0 ? 1 : 0;
   request.opcode = IBV_WR_SEND_WITH_IMM;
   request.imm_data = htonl(immediate);
-  if (is_last || posted_ % kSignalEvery == 0) request.send_flags |= IBV_SEND_SIGNALED;
+  if (is_last || posted_ % kSignalEvery == 0) {
+    request.send_flags |= IBV_SEND_SIGNALED;
+    MarkPosted();
+  }
   if (size_bytes <= inline_size_bytes_) request.send_flags |= IBV_SEND_INLINE;
   ibv_send_wr* bad = nullptr;
   const int failed = ::ibv_post_send(pair_, &request, &bad);
@@ -278,8 +295,13 @@ Result<void> QueuePair::TakeSent() {
       is_broken_ = true;
       return Broken(completion);
     }
-    done_ = static_cast<std::uint32_t>(completion.wr_id);
-    messages_done_ = static_cast<std::uint32_t>(completion.wr_id >> 32);
+    FFR_ASSERT(!marks_.empty());
+    const Mark mark = marks_.front();
+    marks_.pop_front();
+    done_ = mark.posted;
+    messages_done_ = mark.messages_sent;
+    writes_done_ = mark.writes_posted;
+    write_begin_ = mark.write_end;
   }
 }
 

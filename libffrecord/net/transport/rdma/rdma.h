@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libffrecord/net/protocol/rdma_messages.h"
@@ -49,31 +51,44 @@ class RdmaDevice {
 // Both ends Make() one and tell each other own() over a connection they have, the control;
 // Connect() then gives the endpoint ("rdma"). The end that connects waits for the other's own(),
 // which is told only after that one's Connect(); until the first word from it that end sends
-// nothing.
+// nothing. The end that connects may Expose() memory, the other may not.
 class RdmaLink {
  public:
   enum class Side : std::uint8_t { kConnects, kAccepts };
 
   // Fails with kIo, naming the remedy, if memory may not be locked or the device has no room.
-  static Result<std::unique_ptr<RdmaLink>> Make(std::shared_ptr<RdmaDevice> device);
+  static Result<std::unique_ptr<RdmaLink>> Make(std::shared_ptr<RdmaDevice> device, Side side);
   virtual ~RdmaLink() = default;
 
   virtual const RdmaConnect& own() const noexcept = 0;
-  // The endpoint keeps `control`, on which nothing more may be said: its end is the only sign of a
-  // peer that died. Fails with kUnavailable if the peer cannot be reached this way. To be called
-  // once.
-  virtual Result<std::unique_ptr<Endpoint>> Connect(const RdmaConnect& peer, Side side,
-                                                    std::unique_ptr<Endpoint> control) = 0;
+  // The endpoint takes `control`, on which nothing more may be said: its end is the only sign of a
+  // peer that died. Fails with kUnavailable if the peer cannot be reached this way, and then takes
+  // nothing. To be called once.
+  virtual Result<std::unique_ptr<Endpoint>> Connect(const RdmaConnect& peer,
+                                                    std::unique_ptr<Endpoint>& control) = 0;
 };
 
-// Turns a connection into one over RDMA: asks with RDMA_CONNECT and waits for the reply. Fails as
-// RdmaLink, and with kDeadlineExceeded, kDenied or kUnavailable as the peer answers.
-Result<std::unique_ptr<Endpoint>> ConnectRdma(std::shared_ptr<RdmaDevice> device,
-                                              std::unique_ptr<Endpoint> control, Deadline deadline);
+// The links of one process, on one device: opened when it is first wanted, and anew once it fails,
+// for devices come and go. Thread-safe; not for a forked child.
+class RdmaLinks {
+ public:
+  // On the device called `name`, or the first that can be used.
+  explicit RdmaLinks(std::string name = {}) : name_(std::move(name)) {}
 
-// The other side, when `control` has just returned RDMA_CONNECT: replies. A body that is malformed
-// is kCorruption.
-Result<std::unique_ptr<Endpoint>> AcceptRdma(std::shared_ptr<RdmaDevice> device,
-                                             std::unique_ptr<Endpoint> control, Deadline deadline);
+  // Fails as RdmaDevice::Open and RdmaLink::Make.
+  Result<std::unique_ptr<RdmaLink>> Make(RdmaLink::Side side);
+  // Fails as RdmaDevice::Open.
+  Result<std::shared_ptr<RdmaDevice>> Device();
+
+ private:
+  const std::string name_;
+  std::mutex mutex_;
+  std::shared_ptr<RdmaDevice> device_;
+};
+
+// Takes up a link when `control` has just returned RDMA_CONNECT, and replies; waits for nothing. On
+// failure `control` is as it was, and the caller says so on it. A body that is malformed is
+// kCorruption.
+Result<std::unique_ptr<Endpoint>> AcceptRdma(RdmaLink& link, std::unique_ptr<Endpoint>& control);
 
 }  // namespace ffrecord::net

@@ -21,7 +21,7 @@ Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string&) {
   return Error{ErrorCode::kUnavailable, kAbsent};
 }
 
-Result<std::unique_ptr<RdmaLink>> RdmaLink::Make(std::shared_ptr<RdmaDevice>) {
+Result<std::unique_ptr<RdmaLink>> RdmaLink::Make(std::shared_ptr<RdmaDevice>, Side) {
   return Error{ErrorCode::kUnavailable, kAbsent};
 }
 

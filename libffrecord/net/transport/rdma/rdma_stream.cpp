@@ -26,32 +26,32 @@ constexpr std::uint32_t kOwedMax = QueuePair::kBufferCount / 2;
 
 Result<std::unique_ptr<RdmaStream>> RdmaStream::Make(std::shared_ptr<OpenRdmaDevice> device,
                                                      std::unique_ptr<QueuePair> queue_pair,
-                                                     std::unique_ptr<Endpoint> control,
+                                                     std::unique_ptr<Endpoint>& control,
                                                      const RdmaConnect& peer, bool may_send) {
   std::unique_ptr<RdmaStream> stream(
-      new RdmaStream(std::move(device), std::move(queue_pair), std::move(control), peer, may_send));
-  FFR_TRY(stream->MakeDescriptor());
+      new RdmaStream(std::move(device), std::move(queue_pair), peer, may_send));
+  FFR_TRY(stream->MakeDescriptor(*control));
   // The first word, for an end that may not send before.
   if (may_send) FFR_TRY(stream->SendMessage(0, false));
+  stream->control_ = std::move(control);
   return stream;
 }
 
 RdmaStream::RdmaStream(std::shared_ptr<OpenRdmaDevice> device,
-                       std::unique_ptr<QueuePair> queue_pair, std::unique_ptr<Endpoint> control,
-                       const RdmaConnect& peer, bool may_send)
+                       std::unique_ptr<QueuePair> queue_pair, const RdmaConnect& peer,
+                       bool may_send)
     : device_(std::move(device)),
       queue_pair_(std::move(queue_pair)),
-      control_(std::move(control)),
       owner_(::getpid()),
       message_size_bytes_max_(std::min(peer.buffer_size_bytes, QueuePair::kBufferSizeBytes)),
       credits_max_(peer.buffer_count),
       may_send_(may_send),
       credits_(peer.buffer_count) {}
 
-Result<void> RdmaStream::MakeDescriptor() {
+Result<void> RdmaStream::MakeDescriptor(const Endpoint& control) {
   epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
   bell_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const std::array<int, 3> watched{queue_pair_->event_fd(), control_->fd(), bell_.get()};
+  const std::array<int, 3> watched{queue_pair_->event_fd(), control.fd(), bell_.get()};
   for (const int fd : watched) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -69,7 +69,10 @@ RdmaStream::~RdmaStream() {
     (void)queue_pair_.release();  // Its objects are the parent's; the memory was never ours.
     return;
   }
-  if (has_ended_ || broken_ || !queue_pair_->HasSendRoom() || !SendMessage(0, true)) return;
+  // What is exposed is out of the peer's reach once we are gone: no last word then, and no wait.
+  if (!control_ || queue_pair_->exposes() || has_ended_ || broken_ || !queue_pair_->HasSendRoom() ||
+      !SendMessage(0, true))
+    return;
   device_->Linger(std::move(queue_pair_), std::move(control_));
 }
 
@@ -79,6 +82,11 @@ bool RdmaStream::CanSend() const noexcept {
   return may_send_ && credits_ > 0 && queue_pair_->HasSendBuffer() && queue_pair_->HasSendRoom();
 }
 
+bool RdmaStream::HasWaitedEnough() const noexcept {
+  if (waits_ == Wait::kToPlace) return may_send_ && queue_pair_->HasWriteRoom();
+  return waits_ == Wait::kToSend && CanSend();
+}
+
 Result<void> RdmaStream::SendMessage(std::uint32_t size_bytes, bool is_last) {
   const std::uint32_t told = std::exchange(owed_, 0);
   FFR_ASSERT(told <= kCreditMask);
@@ -86,11 +94,16 @@ Result<void> RdmaStream::SendMessage(std::uint32_t size_bytes, bool is_last) {
   return queue_pair_->PostSend(size_bytes, told | (is_last ? kLastWord : 0), is_last);
 }
 
-Result<std::size_t> RdmaStream::Write(std::span<const iovec> pieces, int descriptor) {
-  FFR_ASSERT(descriptor < 0);
+Result<void> RdmaStream::LookBeforeSending() {
   TakeMessages();
   if (broken_) return *broken_;
   if (has_ended_) return Error{ErrorCode::kUnavailable, "closed by the peer"};
+  return {};
+}
+
+Result<std::size_t> RdmaStream::Write(std::span<const iovec> pieces, int descriptor) {
+  FFR_ASSERT(descriptor < 0);
+  FFR_TRY(LookBeforeSending());
   std::size_t sent_bytes = 0;
   std::size_t piece = 0;
   std::size_t begin = 0;  // Within that piece.
@@ -120,8 +133,29 @@ Result<std::size_t> RdmaStream::Write(std::span<const iovec> pieces, int descrip
     FFR_TRY(SendMessage(static_cast<std::uint32_t>(size_bytes), false));
     sent_bytes += size_bytes;
   }
-  waits_to_write_ = has_more();
+  waits_ = has_more() ? Wait::kToSend : Wait::kNone;
   return sent_bytes;
+}
+
+Result<std::size_t> RdmaStream::WritePlaced(std::span<Endpoint::PlacedPiece> pieces) {
+  FFR_TRY(LookBeforeSending());
+  waits_ = Wait::kToPlace;
+  if (!may_send_) return std::size_t{0};
+  std::size_t written_bytes = 0;
+  while (!pieces.empty()) {
+    if (!queue_pair_->HasWriteRoom()) {
+      queue_pair_->AskForSent();
+      TakeMessages();
+      if (broken_ || !queue_pair_->HasWriteRoom()) return written_bytes;
+    }
+    written_bytes += FFR_TRY(queue_pair_->Write(pieces));
+  }
+  waits_ = Wait::kNone;
+  return written_bytes;
+}
+
+Result<RemoteMemory> RdmaStream::Expose(std::span<std::byte> bytes) {
+  return queue_pair_->Expose(bytes);
 }
 
 // --- Receiving -----------------------------------------------------------------------------------
@@ -204,15 +238,16 @@ Result<std::optional<std::size_t>> RdmaStream::Read(std::span<const iovec> piece
 bool RdmaStream::PrepareToWait() {
   queue_pair_->TakeEvents();
   queue_pair_->AskForReceived();
-  if (waits_to_write_ && credits_ > 0) queue_pair_->AskForSent();
+  if (waits_ == Wait::kToPlace || (waits_ == Wait::kToSend && credits_ > 0))
+    queue_pair_->AskForSent();
   LookAtControl();
   TakeMessages();
-  if (waits_to_write_ && CanSend()) Ring(true);
+  if (HasWaitedEnough()) Ring(true);
   return !arrived_.empty() || has_ended_ || broken_;
 }
 
 void RdmaStream::LookAtControl() {
-  if (broken_ || control_->fd() < 0) return;
+  if (broken_ || has_ended_) return;
   auto event = control_->Poll();
   if (event && event.value() == Endpoint::Event::kNone) return;
   // A peer that closes in good order keeps the control until its last word has arrived.
@@ -242,13 +277,14 @@ namespace {
 
 class OpenRdmaLink final : public RdmaLink {
  public:
-  OpenRdmaLink(std::shared_ptr<OpenRdmaDevice> device, std::unique_ptr<QueuePair> queue_pair)
-      : device_(std::move(device)), queue_pair_(std::move(queue_pair)) {}
+  OpenRdmaLink(std::shared_ptr<OpenRdmaDevice> device, std::unique_ptr<QueuePair> queue_pair,
+               Side side)
+      : device_(std::move(device)), queue_pair_(std::move(queue_pair)), side_(side) {}
 
   const RdmaConnect& own() const noexcept override { return own_; }
 
-  Result<std::unique_ptr<Endpoint>> Connect(const RdmaConnect& peer, Side side,
-                                            std::unique_ptr<Endpoint> control) override {
+  Result<std::unique_ptr<Endpoint>> Connect(const RdmaConnect& peer,
+                                            std::unique_ptr<Endpoint>& control) override {
     FFR_ASSERT(queue_pair_ != nullptr);
     std::string name = control->peer();
     if (auto connected = queue_pair_->Connect(peer); !connected) {
@@ -256,8 +292,8 @@ class OpenRdmaLink final : public RdmaLink {
       error.message = "no RDMA connection to " + name + ": " + error.message;
       return error;
     }
-    auto stream = FFR_TRY(RdmaStream::Make(std::move(device_), std::move(queue_pair_),
-                                           std::move(control), peer, side == Side::kConnects));
+    auto stream = FFR_TRY(RdmaStream::Make(std::move(device_), std::move(queue_pair_), control,
+                                           peer, side_ == Side::kConnects));
     return std::unique_ptr<Endpoint>(
         std::make_unique<StreamEndpoint>(std::move(stream), std::move(name)));
   }
@@ -265,16 +301,17 @@ class OpenRdmaLink final : public RdmaLink {
  private:
   std::shared_ptr<OpenRdmaDevice> device_;
   std::unique_ptr<QueuePair> queue_pair_;
+  const Side side_;
   const RdmaConnect own_ = queue_pair_->own();
 };
 
 }  // namespace
 
-Result<std::unique_ptr<RdmaLink>> RdmaLink::Make(std::shared_ptr<RdmaDevice> device) {
+Result<std::unique_ptr<RdmaLink>> RdmaLink::Make(std::shared_ptr<RdmaDevice> device, Side side) {
   auto open = std::static_pointer_cast<OpenRdmaDevice>(std::move(device));
-  auto queue_pair = FFR_TRY(QueuePair::Make(*open));
+  auto queue_pair = FFR_TRY(QueuePair::Make(*open, side));
   return std::unique_ptr<RdmaLink>(
-      std::make_unique<OpenRdmaLink>(std::move(open), std::move(queue_pair)));
+      std::make_unique<OpenRdmaLink>(std::move(open), std::move(queue_pair), side));
 }
 
 }  // namespace ffrecord::net

@@ -21,10 +21,11 @@ namespace ffrecord::net {
 // something was found on the way that the next call must know.
 class RdmaStream final : public ByteStream {
  public:
-  // `may_send`: the peer is known to be ready; else it is once it has said something.
+  // `may_send`: the peer is known to be ready; else it is once it has said something. Takes
+  // `control` if it succeeds.
   static Result<std::unique_ptr<RdmaStream>> Make(std::shared_ptr<OpenRdmaDevice> device,
                                                   std::unique_ptr<QueuePair> queue_pair,
-                                                  std::unique_ptr<Endpoint> control,
+                                                  std::unique_ptr<Endpoint>& control,
                                                   const RdmaConnect& peer, bool may_send);
   ~RdmaStream() override;
 
@@ -32,6 +33,9 @@ class RdmaStream final : public ByteStream {
   int fd() const noexcept override { return epoll_.get(); }
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
+  bool places() const noexcept override { return true; }
+  Result<std::size_t> WritePlaced(std::span<Endpoint::PlacedPiece> pieces) override;
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes) override;
 
  private:
   // A message of which the bytes [begin, end) have not been read yet.
@@ -42,9 +46,12 @@ class RdmaStream final : public ByteStream {
   };
 
   RdmaStream(std::shared_ptr<OpenRdmaDevice> device, std::unique_ptr<QueuePair> queue_pair,
-             std::unique_ptr<Endpoint> control, const RdmaConnect& peer, bool may_send);
-  Result<void> MakeDescriptor();
+             const RdmaConnect& peer, bool may_send);
+  Result<void> MakeDescriptor(const Endpoint& control);
+  // What of the peer is known; fails with what broke the connection, or ended it.
+  Result<void> LookBeforeSending();
   bool CanSend() const noexcept;
+  bool HasWaitedEnough() const noexcept;
   Result<void> SendMessage(std::uint32_t size_bytes, bool is_last);
   // Takes what has arrived. What breaks the connection is kept in broken_, for the reader.
   void TakeMessages();
@@ -67,9 +74,11 @@ class RdmaStream final : public ByteStream {
   bool rings_ = false;
 
   bool may_send_;
-  bool waits_to_write_ = false;  // The last Write could not send all.
-  std::uint32_t credits_;        // Buffers of the peer that are free for our messages.
-  std::uint32_t owed_ = 0;       // Buffers of ours that are free again, and the peer not told.
+  // The last call could not send all, or not write all into the peer's memory.
+  enum class Wait : std::uint8_t { kNone, kToSend, kToPlace };
+  Wait waits_ = Wait::kNone;
+  std::uint32_t credits_;   // Buffers of the peer that are free for our messages.
+  std::uint32_t owed_ = 0;  // Buffers of ours that are free again, and the peer not told.
   std::deque<Arrived> arrived_;
   bool has_ended_ = false;  // The peer's last word has come.
   std::optional<Error> broken_;

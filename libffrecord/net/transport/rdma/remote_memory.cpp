@@ -1,0 +1,151 @@
+// Memory of the other end: what is exposed to it, and what is written there.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "libffrecord/net/transport/rdma/queue_pair.h"
+
+namespace ffrecord::net {
+namespace {
+
+// Writes posted together, and bytes after which they are: the device begins while more is copied.
+constexpr std::size_t kChainCountMax = 32;
+constexpr std::size_t kChainBytes = 128 << 10;
+
+// What is in memory is copied; a file that was cut is an error.
+Result<void> ReadWhole(int file, std::uint64_t offset_bytes, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const ssize_t got = ::pread(file, to.data(), to.size(), static_cast<off_t>(offset_bytes));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      return Error{ErrorCode::kIo,
+                   std::string("a file that is being sent cannot be read: ") +
+                       (got == 0 ? "it was cut" : std::strerror(errno)),
+                   got == 0 ? EIO : errno};
+    to = to.subspan(static_cast<std::size_t>(got));
+    offset_bytes += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes) {
+  if (side_ != RdmaLink::Side::kConnects)
+    return Error{ErrorCode::kInvalidArgument,
+                 "the end that accepts an RDMA connection exposes no memory"};
+  ibv_mr* const region = verbs_.reg_mr(domain_, bytes.data(), bytes.size(),
+                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  if (region == nullptr)
+    return Refused(
+        ("lock " + std::to_string(bytes.size()) + " bytes in memory to read into").c_str(), errno);
+  exposed_.push_back(region);
+  return RemoteMemory{reinterpret_cast<std::uintptr_t>(bytes.data()), region->rkey};
+}
+
+Result<void> QueuePair::MapWriteBuffer() {
+  if (write_region_ != nullptr) return {};
+  if (write_memory_.empty()) write_memory_ = FFR_TRY(Map(kWriteBufferBytes));
+  write_region_ = verbs_.reg_mr(domain_, write_memory_.data(), write_memory_.size(), 0);
+  if (write_region_ == nullptr) return Refused("lock its buffer in memory", errno);
+  return {};
+}
+
+struct QueuePair::Chain {
+  std::array<ibv_send_wr, kChainCountMax> requests{};
+  std::array<ibv_sge, kChainCountMax> pieces{};
+  std::size_t count = 0;
+  std::size_t size_bytes = 0;
+
+  bool is_full() const { return count == kChainCountMax || size_bytes >= kChainBytes; }
+
+  // What bytes at `address` here, for `place` there, are written with: the last write, if they go
+  // on where it ends, here and there, or a new one. Null if there may be no more than `count_max`.
+  ibv_sge* PartFor(std::uint64_t address, const RemoteMemory& place, std::size_t count_max,
+                   std::uint32_t key) {
+    if (count > 0) {
+      ibv_sge& last = pieces[count - 1];
+      const auto& there = requests[count - 1].wr.rdma;
+      if (last.addr + last.length == address && there.remote_addr + last.length == place.address &&
+          there.rkey == place.key && last.length < QueuePair::kWriteSizeBytesMax)
+        return &last;
+    }
+    if (count == std::min(count_max, kChainCountMax)) return nullptr;
+    pieces[count] = {address, 0, key};
+    ibv_send_wr& request = requests[count];
+    request.sg_list = &pieces[count];
+    request.num_sge = 1;
+    request.opcode = IBV_WR_RDMA_WRITE;
+    request.wr.rdma.remote_addr = place.address;
+    request.wr.rdma.rkey = place.key;
+    return &pieces[count++];
+  }
+};
+
+// Copies from the front of a piece into the buffer, and has it written to its place; returns how
+// many bytes, none if there is no room. The piece goes on behind them.
+Result<std::size_t> QueuePair::CopyTo(Chain& chain, Endpoint::PlacedPiece& piece) {
+  const std::size_t begin = write_end_ % kWriteBufferBytes;
+  const std::size_t room =
+      std::min(kWriteBufferBytes - (write_end_ - write_begin_), kWriteBufferBytes - begin);
+  if (room == 0) return std::size_t{0};
+  std::byte* const to = write_memory_.data() + begin;
+  ibv_sge* const part = chain.PartFor(reinterpret_cast<std::uintptr_t>(to), piece.place,
+                                      kWriteCount - writes_under_way(), write_region_->lkey);
+  if (part == nullptr) return std::size_t{0};
+  auto& [bytes, file, file_offset_bytes] = piece.source;
+  const std::size_t size_bytes =
+      std::min({bytes.size(), room, std::size_t{kWriteSizeBytesMax - part->length}});
+  if (file < 0)
+    std::memcpy(to, bytes.data(), size_bytes);
+  else
+    FFR_TRY(ReadWhole(file, file_offset_bytes, {to, size_bytes}));
+  part->length += static_cast<std::uint32_t>(size_bytes);
+  chain.size_bytes += size_bytes;
+  write_end_ += size_bytes;
+  bytes = bytes.subspan(size_bytes);
+  file_offset_bytes += size_bytes;
+  piece.place.address += size_bytes;
+  return size_bytes;
+}
+
+// One chain, one bell; its end is told, and with it all before.
+Result<void> QueuePair::Post(Chain& chain) {
+  if (chain.count == 0) return {};
+  ibv_send_wr& last = chain.requests[chain.count - 1];
+  for (std::size_t i = 0; i + 1 < chain.count; ++i) chain.requests[i].next = &chain.requests[i + 1];
+  last.next = nullptr;
+  last.send_flags = IBV_SEND_SIGNALED;
+  posted_ += static_cast<std::uint32_t>(chain.count);
+  writes_posted_ += static_cast<std::uint32_t>(chain.count);
+  MarkPosted();
+  ibv_send_wr* bad = nullptr;
+  const int failed = ::ibv_post_send(pair_, chain.requests.data(), &bad);
+  if (failed != 0) return Refused("write", failed);
+  last.send_flags = 0;
+  chain.count = 0;
+  chain.size_bytes = 0;
+  return {};
+}
+
+Result<std::size_t> QueuePair::Write(std::span<Endpoint::PlacedPiece>& pieces) {
+  FFR_TRY(MapWriteBuffer());
+  Chain chain;
+  std::size_t written_bytes = 0;
+  while (!pieces.empty()) {
+    const std::size_t copied_bytes = FFR_TRY(CopyTo(chain, pieces.front()));
+    written_bytes += copied_bytes;
+    if (pieces.front().source.bytes.empty()) pieces = pieces.subspan(1);
+    const bool is_full = chain.is_full();
+    if (is_full || copied_bytes == 0) FFR_TRY(Post(chain));
+    if (copied_bytes == 0 && !is_full) break;
+  }
+  FFR_TRY(Post(chain));
+  return written_bytes;
+}
+
+}  // namespace ffrecord::net
