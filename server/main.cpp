@@ -56,6 +56,7 @@ DiskReader::MakeEngine EngineMaker(const std::string& engine) {
 
 Server::Options::Transport TransportOf(const std::string& transport) {
   if (transport == "shm") return Server::Options::Transport::kShm;
+  if (transport == "rdma") return Server::Options::Transport::kRdma;
   if (transport == "tcp") return Server::Options::Transport::kTcp;
   return Server::Options::Transport::kAuto;
 }
@@ -73,6 +74,7 @@ Server::Options OptionsOf(const Settings& settings) {
   options.held_bytes_max = std::uint64_t{settings.inflight_mib} << 20;
   options.read_ahead_bytes_max = std::uint64_t{settings.read_ahead_mib} << 20;
   options.transport = TransportOf(settings.transport);
+  options.rdma_device = settings.rdma_device;
   options.token_keys = settings.token_keys;
   options.tls = {settings.tls_cert, settings.tls_key, settings.tls_ca};
   options.make_engine = EngineMaker(settings.io_engine);

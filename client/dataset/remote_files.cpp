@@ -7,6 +7,7 @@
 
 #include "client/dataset/announced_plan.h"
 #include "client/runtime/slab_pool.h"
+#include "client/session/slabs.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/protocol/batch_messages.h"
@@ -24,26 +25,6 @@ constexpr std::uint64_t kBatchBytesMax = std::uint64_t{1} << 30;
 
 // A hint is not worth waiting for longer than reading ahead can win back.
 constexpr auto kAnnounceTimeout = std::chrono::milliseconds(2000);
-
-// The number by which the daemon knows the slab on this connection. Sends it if it must, without
-// waiting; `requests` are then to be received.
-Result<std::uint32_t> SlabIdOf(Channel& channel, const SharedSlab& slab,
-                               std::vector<std::uint64_t>& requests) {
-  if (const auto found = channel.slabs.find(slab.number); found != channel.slabs.end())
-    return found->second;
-  const std::uint64_t size_bytes = slab.memory.bytes().size();
-  if (channel.slabs.size() >= net::kSlabCountMax ||
-      channel.slab_bytes + size_bytes > net::kSlabBytesMax)
-    return channel.Break({ErrorCode::kUnavailable,
-                          channel.peer() + " knows as many slabs as a connection may have"});
-  const net::SlabRegister slab_register{static_cast<std::uint32_t>(channel.slabs.size() + 1),
-                                        size_bytes};
-  requests.push_back(FFR_TRY(
-      channel.SendDescriptor(FrameType::kSlabRegister, slab_register.Encode(), slab.memory.fd())));
-  channel.slabs.emplace(slab.number, slab_register.slab_id);
-  channel.slab_bytes += size_bytes;
-  return slab_register.slab_id;
-}
 
 std::uint32_t MillisecondsUntil(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - net::Clock::now());
@@ -137,7 +118,7 @@ void RemoteFiles::Batch::End(const Part& part, ErrorCode status) {
 }
 
 RemoteFiles::Batch::Asked RemoteFiles::Batch::NextBatch(const Channel& channel) const {
-  const bool has_slabs = channel.transport() == "shm";
+  const bool has_slabs = channel.writes_slabs();
   const auto slab_of = [&](const Part& part) -> std::optional<SlabPool::Place> {
     return has_slabs ? SlabPool::Process().Find(part.destination) : std::nullopt;
   };

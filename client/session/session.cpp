@@ -14,6 +14,7 @@
 
 #include <ffrecord/client/dataset.h>
 
+#include "client/session/slabs.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/breaker.h"
 #include "libffrecord/net/transport/tls/tls.h"
@@ -42,19 +43,24 @@ constexpr std::string_view NameOf(Transport transport) {
       return "shm";
     case Transport::kTcp:
       return "tcp";
+    case Transport::kRdma:
+      return "rdma";
   }
   return "auto";
 }
 
 // What `query` says, "transport=shm" and the like.
 std::optional<Transport> TransportOf(std::string_view query) {
-  for (const Transport one : {Transport::kAuto, Transport::kShm, Transport::kTcp})
+  for (const Transport one : {Transport::kAuto, Transport::kShm, Transport::kTcp, Transport::kRdma})
     if (query == "transport=" + std::string(NameOf(one))) return one;
   return std::nullopt;
 }
 
 // How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
 constexpr auto kTurnedAwayFor = 1000ms;
+// How long auto goes without RDMA once it did not work; twice as long each further time.
+constexpr std::chrono::milliseconds kRdmaPauseMin{30'000};
+constexpr std::chrono::milliseconds kRdmaPauseMax{600'000};
 constexpr std::string_view kTokenFile = "token_file=";
 constexpr std::string_view kTls = "tls=";
 constexpr std::size_t kTokenSizeBytesMax = 3072;
@@ -122,8 +128,8 @@ Result<Location> Location::Parse(std::string_view text) {
         tls_folder = one.substr(kTls.size());
       else
         return bad(
-            "behind the ? stand transport=auto, transport=shm or transport=tcp, tls=FOLDER and "
-            "token_file=PATH, parted by &");
+            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER and token_file=PATH, "
+            "parted by &");
     }
   }
   const std::size_t slash = rest.find('/');
@@ -148,6 +154,10 @@ struct Session::Pool {
   std::size_t used_count = 0;
   bool reached = false;  // A greeting was answered once.
   Link link;             // Of the connection made last.
+  net::RdmaLinks rdma;
+  // Until then auto does without RDMA, for it did not work; then connections are made anew.
+  std::optional<net::Deadline> rdma_retry;
+  std::chrono::milliseconds rdma_pause{};  // The last one.
   net::Breaker breaker{RandomNumber()};
 };
 
@@ -194,31 +204,82 @@ Result<std::unique_ptr<Channel>> Session::ConnectRemotely(Deadline deadline,
   return Channel::Open(std::move(endpoint).value(), deadline, token, &busy);
 }
 
-// Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is.
+// Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is,
+// and turns the connection into one over RDMA.
 Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
                                                   RetryAfter& busy) const {
   // Read each time: tokens are short-lived, and whoever renews them writes the file anew.
   const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
   auto tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
-  link = {std::string(tcp->transport()), "asked for"};
-  if (!tls_folder_.empty()) link.reason = "asked for, " + tcp->cipher();
+  const std::string cipher = tls_folder_.empty() ? "" : tcp->cipher();
+  link = {std::string(tcp->transport()), "asked for" + (cipher.empty() ? "" : ", " + cipher)};
   if (transport_ == Transport::kTcp) return tcp;
-  auto local = ConnectLocally(tcp->hello(), deadline, token, busy);
-  if (local) {
-    link = {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"};
-    return local;
+
+  std::string why;
+  if (transport_ != Transport::kRdma) {
+    auto local = ConnectLocally(tcp->hello(), deadline, token, busy);
+    if (local) {
+      link = {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"};
+      return local;
+    }
+    // There is room for one of us less: that says nothing about shared memory.
+    if (busy) return std::move(local).error();
+    why = "no shared memory: " + local.error().message;
+    if (transport_ == Transport::kShm) {
+      // A daemon that went away meanwhile is another matter.
+      if (!tcp->Alive()) return std::move(local).error();
+      return CannotBeHad("shm", local.error().message, "run the client on the daemon's machine");
+    }
   }
-  // There is room for one of us less: that says nothing about shared memory.
-  if (busy) return std::move(local).error();
-  const std::string why = local.error().message;
-  link.reason = "no shared memory: " + why;
-  if (!tls_folder_.empty()) link.reason += "; " + tcp->cipher();
-  if (transport_ == Transport::kAuto) return tcp;
-  // A daemon that went away meanwhile is another matter.
-  if (!tcp->Alive()) return std::move(local).error();
-  return Error{ErrorCode::kInvalidArgument,
-               "transport=shm was asked for, and " + peer_ + " does not give it: " + why +
-                   "; run the client on the daemon's machine, or leave the transport to auto"};
+  auto over = GoOverRdma(*tcp, deadline, link);
+  if (over) return tcp;
+  if (transport_ == Transport::kRdma) {
+    if (over.error().code == ErrorCode::kDeadlineExceeded || !tcp->Alive())
+      return std::move(over).error();
+    return CannotBeHad("rdma", over.error().message, "ffrecord doctor rdma shows what is there");
+  }
+  if ((tcp->hello().capabilities & net::kCapabilityRdma) != 0)
+    why += "; no RDMA: " + over.error().message;
+  link.reason = why + (cipher.empty() ? "" : "; " + cipher);
+  if (!tcp->reusable()) tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
+  return tcp;
+}
+
+Result<void> Session::GoOverRdma(Channel& channel, Deadline deadline, Link& link) const {
+  if (!tls_folder_.empty())
+    return Error{ErrorCode::kInvalidArgument, "nothing enciphers it, and TLS was asked for"};
+  Pool& pool = pool_.Get();
+  const bool is_demanded = transport_ == Transport::kRdma;
+  {
+    const std::lock_guard lock(pool.mutex);
+    if (!is_demanded && pool.rdma_retry && net::Clock::now() < *pool.rdma_retry)
+      return Error{ErrorCode::kUnavailable, "it did not work a moment ago"};
+  }
+  auto over = channel.UseRdma(pool.rdma, deadline);
+  // The first slab, so that a limit of locked memory is told here and not by the first read.
+  if (over) over = ExposeSlab(channel, deadline);
+  const std::lock_guard lock(pool.mutex);
+  if (over) {
+    pool.rdma_pause = {};
+    const auto device = pool.rdma.Device();
+    link = {"rdma", (is_demanded ? "asked for" : "both ends have it") +
+                        (device ? ", " + device.value()->port().device + " (" +
+                                      device.value()->port().gid + ")"
+                                : "")};
+    return {};
+  }
+  if ((channel.hello().capabilities & net::kCapabilityRdma) == 0) return over;
+  pool.rdma_pause = std::clamp(2 * pool.rdma_pause, kRdmaPauseMin, kRdmaPauseMax);
+  pool.rdma_retry = net::Clock::now() + pool.rdma_pause;
+  return over;
+}
+
+Error Session::CannotBeHad(std::string_view transport, const std::string& why,
+                           std::string_view remedy) const {
+  return {ErrorCode::kInvalidArgument,
+          "transport=" + std::string(transport) + " was asked for, and " + peer_ +
+              " does not give it: " + why + "; " + std::string(remedy) +
+              ", or leave the transport to auto"};
 }
 
 Result<std::unique_ptr<Channel>> Session::ConnectLocally(const net::HelloReply& greeted,
@@ -242,8 +303,8 @@ Session::Link Session::link() {
 }
 
 Result<PooledBuffer> Session::TakeMemory(std::uint64_t size_bytes) const {
-  return uses_shm_.load(std::memory_order_relaxed) ? SlabPool::Process().Take(size_bytes)
-                                                   : BufferPool::Process().Take(size_bytes);
+  return uses_slabs_.load(std::memory_order_relaxed) ? SlabPool::Process().Take(size_bytes)
+                                                     : BufferPool::Process().Take(size_bytes);
 }
 
 Result<std::unique_ptr<Channel>> Session::ConnectApart(Deadline deadline) const {
@@ -264,6 +325,10 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& bu
                          " connections to " + peer_ + ", all of which are in use"};
     }
     ++pool.used_count;
+    if (pool.rdma_retry && net::Clock::now() >= *pool.rdma_retry) {
+      pool.rdma_retry.reset();
+      if (transport_ == Transport::kAuto) pool.idle.clear();
+    }
     while (!pool.idle.empty()) {
       auto channel = std::move(pool.idle.back());
       pool.idle.pop_back();
@@ -274,7 +339,7 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& bu
   auto channel = Connect(deadline, link, busy);
   const std::lock_guard lock(pool.mutex);
   if (channel) {
-    uses_shm_.store(link.transport == "shm", std::memory_order_relaxed);
+    uses_slabs_.store(channel.value()->writes_slabs(), std::memory_order_relaxed);
     pool.link = std::move(link);
     pool.reached = true;
     return channel;
@@ -323,7 +388,11 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
       connected = true;
       auto done = attempt(*channel.value());
       busy = channel.value()->retry_after();
+      // Where the link is gone the others are as dead, and take as long to find out.
+      const bool is_link_gone =
+          !channel.value()->reusable() && channel.value()->transport() == "rdma";
       GiveBack(std::move(channel).value());
+      if (is_link_gone) CloseIdle([](const Channel& other) { return other.transport() == "rdma"; });
       if (done) {
         pool.breaker.Succeeded();
         return {};

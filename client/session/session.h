@@ -24,8 +24,8 @@
 
 namespace ffrecord::client {
 
-// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|tcp, tls=FOLDER and
-// token_file=PATH behind it, parted by &, if they are wanted. The name may be empty and is not
+// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER
+// and token_file=PATH behind it, parted by &, if they are wanted. The name may be empty and is not
 // checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
@@ -133,6 +133,10 @@ class Session {
   Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline, RetryAfter& busy);
   Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link,
                                                 RetryAfter& busy) const;
+  Result<void> GoOverRdma(net::Channel& channel, net::Deadline deadline, Link& link) const;
+  // Of a transport that was demanded.
+  Error CannotBeHad(std::string_view transport, const std::string& why,
+                    std::string_view remedy) const;
   Result<std::unique_ptr<net::Channel>> ConnectRemotely(net::Deadline deadline,
                                                         std::span<const std::byte> token,
                                                         RetryAfter& busy) const;
@@ -149,8 +153,9 @@ class Session {
   std::string token_file_;
   std::string tls_folder_;
   std::string peer_;
-  std::atomic<bool> uses_shm_ = false;  // The connection made last; also in a forked child.
-  PerProcess<Pool> pool_;
+  // Whether daemons write into our memory over the connection made last; also in a forked child.
+  std::atomic<bool> uses_slabs_ = false;
+  mutable PerProcess<Pool> pool_;  // With a lock of its own.
 };
 
 }  // namespace ffrecord::client

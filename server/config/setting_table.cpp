@@ -8,7 +8,7 @@ namespace ffrecord::server {
 namespace {
 
 constexpr std::array<std::string_view, 3> kEngines{"auto", "io_uring", "threads"};
-constexpr std::array<std::string_view, 3> kTransports{"auto", "shm", "tcp"};
+constexpr std::array<std::string_view, 4> kTransports{"auto", "shm", "tcp", "rdma"};
 constexpr std::array<std::string_view, 4> kLogLevels{"debug", "info", "warn", "error"};
 
 constexpr std::array kTable{
@@ -18,10 +18,13 @@ constexpr std::array kTable{
             "Address for metrics, health and the dashboard, over HTTP; empty: none"},
     Setting{"cores", &Settings::cores, "COUNT", "Event loops; 0 is one for each core", {}, 0, 1024},
     Setting{"io_engine", &Settings::io_engine, "ENGINE", "How the disk is read", kEngines},
-    Setting{"transport", &Settings::transport, "TRANSPORT",
-            "tcp alone, or shared memory for clients of this machine too: if it can be had (auto), "
-            "or not at all without it (shm)",
-            kTransports},
+    Setting{
+        "transport", &Settings::transport, "TRANSPORT",
+        "tcp alone; with shared memory for clients of this machine, or with RDMA, and not at all "
+        "without it (shm, rdma); or with whichever of them can be had (auto)",
+        kTransports},
+    Setting{"rdma_device", &Settings::rdma_device, "DEVICE",
+            "RDMA device to serve on, such as mlx5_0; empty: the first that can be used"},
     Setting{"connections",
             &Settings::connections,
             "COUNT",

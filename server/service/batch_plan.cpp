@@ -9,14 +9,15 @@ namespace ffrecord::server {
 namespace {
 
 net::EntryStatus StatusOf(const net::BatchEntry& entry, std::span<const ExtentPtr> table,
-                          const net::RemoteSlab* slab) {
+                          const ClientSlab* slab) {
   if (entry.extent_index >= table.size() || !table[entry.extent_index])
     return net::EntryStatus::kNotHere;
   const Extent& extent = *table[entry.extent_index];
   if (entry.size_bytes > extent.size_bytes ||
       entry.offset_bytes > extent.size_bytes - entry.size_bytes)
     return net::EntryStatus::kOutOfRange;
-  if (slab != nullptr && !slab->At(entry.slab_offset_bytes, entry.size_bytes))
+  if (slab != nullptr && (entry.size_bytes > slab->size_bytes ||
+                          entry.slab_offset_bytes > slab->size_bytes - entry.size_bytes))
     return net::EntryStatus::kOutOfRange;
   return net::EntryStatus::kOk;
 }
@@ -37,7 +38,7 @@ void AddRun(BatchPlan& plan, const ExtentPtr& extent, std::uint64_t offset, std:
 }  // namespace
 
 BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
-                    const net::RemoteSlab* slab) {
+                    const ClientSlab* slab) {
   BatchPlan plan;
   plan.statuses.reserve(entries.size());
   std::vector<std::uint32_t> order;
@@ -67,7 +68,7 @@ BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const Ex
       AddPiece(plan, i, at - begin, 0, size);
     }
     open = {begin, end};
-    is_open = slab == nullptr && entry.size_bytes <= kPieceBytesMax;
+    is_open = !(slab != nullptr && slab->mapped) && entry.size_bytes <= kPieceBytesMax;
   }
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,19 @@ struct ReadRun {
   bool continues = false;  // Its piece follows the one of the run before, in the same entry.
 };
 
+// Memory of a client that batches are read into: mapped here, or reached over RDMA. Shared by all
+// who write there.
+struct ClientSlab {
+  std::uint64_t size_bytes = 0;
+  std::shared_ptr<const net::RemoteSlab> mapped;  // Null over RDMA.
+  net::RemoteMemory remote = {};
+
+  // Where the byte at `offset_bytes` is, over RDMA.
+  net::RemoteMemory At(std::uint64_t offset_bytes) const {
+    return {remote.address + offset_bytes, remote.key};
+  }
+};
+
 // How a batch is read: runs in the order of the disk, neighbours merged, large entries cut.
 struct BatchPlan {
   std::vector<ReadRun> runs;
@@ -37,9 +51,9 @@ struct BatchPlan {
 };
 
 // `table` is the connection's. Entries that are bound to nothing, or pass their extent, get their
-// status here and are in no run. With a `slab`, so do those that pass it, and nothing is merged:
-// each run has its own place there.
+// status here and are in no run. With a `slab`, so do those that pass it; if it is mapped, nothing
+// is merged: each run has its own place there.
 BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
-                    const net::RemoteSlab* slab = nullptr);
+                    const ClientSlab* slab = nullptr);
 
 }  // namespace ffrecord::server

@@ -32,10 +32,15 @@ class BatchReads::Frame {
       : request_id_(request_id), endpoint_(endpoint), payload_(payload) {}
 
   // `run`: where the piece lies, and from where on in which file, if it is mapped.
-  Result<void> Add(const RunPiece& piece, net::Endpoint::MappedPiece run) {
-    run.bytes = run.bytes.subspan(piece.run_offset_bytes, piece.size_bytes);
-    run.file_offset_bytes += piece.run_offset_bytes;
-    places_.push_back(run);
+  Result<void> Add(const RunPiece& piece, const net::Endpoint::MappedPiece& run) {
+    places_.push_back(Part(run, piece));
+    size_bytes_ += piece.size_bytes;
+    return AddLanded(piece);
+  }
+  // The same of a piece that goes to its `place` in the client's memory.
+  Result<void> AddPlaced(const RunPiece& piece, const net::Endpoint::MappedPiece& run,
+                         const net::RemoteMemory& place) {
+    placed_.push_back({Part(run, piece), place});
     size_bytes_ += piece.size_bytes;
     return AddLanded(piece);
   }
@@ -50,27 +55,36 @@ class BatchReads::Frame {
   void AddOwner(OutgoingPayload::Owner owner) { owners_.push_back(std::move(owner)); }
 
   Result<void> Send() {
-    if (!data_.pieces.empty()) {
-      FFR_TRY(endpoint_.SendMapped(MakeHeader(net::FrameType::kBatchData, request_id_),
-                                   data_.Encode(), places_));
-    }
+    const auto header = MakeHeader(net::FrameType::kBatchData, request_id_);
+    if (!placed_.empty())
+      FFR_TRY(endpoint_.SendPlaced(header, data_.Encode(), placed_));
+    else if (!data_.pieces.empty())
+      FFR_TRY(endpoint_.SendMapped(header, data_.Encode(), places_));
     // Owners without pieces here: theirs are in frames before this one.
     if (size_bytes_ > 0 || !owners_.empty())
       payload_.Add(std::make_shared<std::vector<OutgoingPayload::Owner>>(std::move(owners_)),
                    size_bytes_);
     data_.pieces.clear();
     places_.clear();
+    placed_.clear();
     owners_.clear();
     size_bytes_ = 0;
     return {};
   }
 
  private:
+  static net::Endpoint::MappedPiece Part(net::Endpoint::MappedPiece run, const RunPiece& piece) {
+    run.bytes = run.bytes.subspan(piece.run_offset_bytes, piece.size_bytes);
+    run.file_offset_bytes += piece.run_offset_bytes;
+    return run;
+  }
+
   const std::uint64_t request_id_;
   net::Endpoint& endpoint_;
   OutgoingPayload& payload_;
   net::BatchData data_;
   std::vector<net::Endpoint::MappedPiece> places_;
+  std::vector<net::Endpoint::PlacedPiece> placed_;
   std::vector<OutgoingPayload::Owner> owners_;
   std::uint64_t size_bytes_ = 0;
 };
@@ -80,7 +94,8 @@ BatchReads::~BatchReads() {
   // What landed and was never sent. What is still being read the worker releases when it lands.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
-      if (!batch.slab && batch.runs[i].state == RunState::kLanded && batch.runs[i].file < 0)
+      if (!IsReadInPlace(batch) && batch.runs[i].state == RunState::kLanded &&
+          batch.runs[i].file < 0)
         Release(batch.plan.runs[i].size_bytes);
 }
 
@@ -90,8 +105,7 @@ void BatchReads::Release(std::uint32_t size_bytes) {
 }
 
 void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
-                       std::span<const ExtentPtr> table,
-                       std::shared_ptr<const net::RemoteSlab> slab) {
+                       std::span<const ExtentPtr> table, std::shared_ptr<const ClientSlab> slab) {
   Batch batch;
   batch.request_id = request_id;
   batch.plan = PlanBatch(request.entries, table, slab.get());
@@ -122,16 +136,16 @@ void BatchReads::Cancel(std::uint64_t request_id) {
 PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
   FFR_ASSERT(run.piece_count == 1);
   const RunPiece& piece = batch.plan.pieces[run.first_piece];
-  const auto place = batch.slab->At(
+  const auto place = batch.slab->mapped->At(
       std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes, piece.size_bytes);
   FFR_ASSERT(place);  // The plan has left out what passes the slab.
   return {new std::span<std::byte>(place.value()),
           [slab = batch.slab](std::span<std::byte>* dead) { delete dead; }};
 }
 
-// A slab is read into by the kernel, whose copy is the only one.
+// A mapped slab is read into by the kernel, whose copy is the only one.
 bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& whole) {
-  if (batch.slab) return false;
+  if (IsReadInPlace(batch)) return false;
   const ReadRun& planned = batch.plan.runs[run];
   auto resident = disk_.FindInMemory(planned, whole);
   if (!resident) return false;
@@ -193,7 +207,7 @@ bool BatchReads::StartRuns() {
       batch.runs[batch.next_run].state = RunState::kReading;
       *held_bytes_ += run.size_bytes;
       disk_.Start({connection_, number, batch.next_run}, run,
-                  batch.slab ? PlaceInSlab(batch, run) : nullptr);
+                  IsReadInPlace(batch) ? PlaceInSlab(batch, run) : nullptr);
     }
   }
   return false;
@@ -249,9 +263,13 @@ void BatchReads::Take(DiskReader::Landed landed) {
   has_landed_ = true;
   batch.landed.push_back(run);
   batch.runs[run].state = RunState::kLanded;
-  if (batch.slab) return Release(landed.size_bytes);
+  if (IsReadInPlace(batch)) return Release(landed.size_bytes);
   batch.runs[run].bytes = *landed.buffer;
   batch.runs[run].owner = std::move(landed.buffer);
+}
+
+net::RemoteMemory BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece) {
+  return batch.slab->At(std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes);
 }
 
 // Lets go when the last piece is sent, or the connection is gone.
@@ -276,9 +294,14 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
     for (const RunPiece& piece :
          std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count)) {
       if (batch.plan.statuses[piece.entry] != EntryStatus::kOk) continue;
-      FFR_TRY(batch.slab ? frame.AddLanded(piece) : frame.Add(piece, whole));
+      if (IsReadInPlace(batch))
+        FFR_TRY(frame.AddLanded(piece));
+      else if (batch.slab)
+        FFR_TRY(frame.AddPlaced(piece, whole, PlaceOf(batch, piece)));
+      else
+        FFR_TRY(frame.Add(piece, whole));
     }
-    if (!batch.slab) frame.AddOwner(OwnerOf(batch.runs[run], planned.size_bytes));
+    if (!IsReadInPlace(batch)) frame.AddOwner(OwnerOf(batch.runs[run], planned.size_bytes));
     batch.runs[run].state = RunState::kDone;
     ++batch.done_count;
     const bool next_waited = run + 1 < batch.runs.size() && batch.plan.runs[run + 1].continues;

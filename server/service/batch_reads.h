@@ -23,8 +23,8 @@
 namespace ffrecord::server {
 
 // The batch reads of one connection: plans them, keeps the disk busy within the connection's
-// window, sends each run as it lands, or says that it lies in the client's slab, and ends each
-// batch with BATCH_DONE. Thread-bound.
+// window, sends each run as it lands, to the client's slab if it has one, and ends each batch with
+// BATCH_DONE. Thread-bound.
 class BatchReads {
  public:
   // Bytes being read for a connection, or read and not yet sent: enough to keep disk and network
@@ -44,7 +44,7 @@ class BatchReads {
 
   // `slab`: where the batch is to be read to; null if it is to be sent.
   void Begin(std::uint64_t request_id, const net::BatchRead& batch,
-             std::span<const ExtentPtr> table, std::shared_ptr<const net::RemoteSlab> slab);
+             std::span<const ExtentPtr> table, std::shared_ptr<const ClientSlab> slab);
   // Starts nothing more of that batch, if there is one.
   void Cancel(std::uint64_t request_id);
 
@@ -62,7 +62,7 @@ class BatchReads {
   enum class RunState : std::uint8_t { kWaiting, kReading, kLanded, kDone };
   struct Run {
     RunState state = RunState::kWaiting;
-    // Once it has landed, unless in a slab: its bytes, and what keeps them.
+    // Once it has landed, unless in a mapped slab: its bytes, and what keeps them.
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
     int file = -1;  // Which the bytes are mapped from, if they were not read.
@@ -71,7 +71,7 @@ class BatchReads {
     std::uint64_t request_id = 0;
     BatchPlan plan;
     std::vector<std::uint32_t> entry_sizes;
-    std::shared_ptr<const net::RemoteSlab> slab;
+    std::shared_ptr<const ClientSlab> slab;
     std::vector<std::uint32_t> slab_offsets;  // Of each entry, with a slab.
     bool is_cancelled = false;
     std::vector<Run> runs;
@@ -88,7 +88,9 @@ class BatchReads {
   };
   class Frame;
 
+  static bool IsReadInPlace(const Batch& batch) { return batch.slab && batch.slab->mapped; }
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
+  static net::RemoteMemory PlaceOf(const Batch& batch, const RunPiece& piece);
   bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);

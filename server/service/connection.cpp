@@ -152,6 +152,8 @@ Result<void> Connection::TakeFrame() {
       return SendBody(net::ReplyTo(FrameType::kPing), header.request_id, {});
     case FrameType::kExtentBind:
       return TakeExtentBind(header);
+    case FrameType::kRdmaConnect:
+      return TakeRdmaConnect(header);
     case FrameType::kSlabRegister:
       return TakeSlabRegister(header);
     case FrameType::kBatchRead:
@@ -217,7 +219,8 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   const std::uint64_t own =
       net::kCapabilityCancel |
       (host_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
-      (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone);
+      (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone) |
+      (host_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
   reply.capabilities = hello.capabilities & own;
   reply.epoch = host_.epoch;
   reply.batch_entry_count_max = net::kBatchEntryCountMax;
@@ -271,7 +274,7 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
     host_.metrics.busy_batches.Add();
     return SendBusy(header.request_id);
   }
-  std::shared_ptr<const net::RemoteSlab> slab;
+  std::shared_ptr<const ClientSlab> slab;
   if (batch.slab_id != 0) {
     if (batch.slab_id <= slabs_.size()) slab = slabs_[batch.slab_id - 1];
     if (!slab)
@@ -308,24 +311,56 @@ Result<void> Connection::TakePlanCancel() {
   return {};
 }
 
+// Frames go on over the queue pair; the connection they came by stays below it.
+Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
+  if (host_.rdma == nullptr || transport() != "tcp")
+    return SendError(header.request_id,
+                     {ErrorCode::kUnavailable, "this daemon does not offer RDMA here"});
+  if (reads_.count() > 0 || !jobs_.empty() || put_)
+    return OutOfPlace("RDMA_CONNECT while requests are under way");
+  const auto link = host_.rdma->Make(net::RdmaLink::Side::kAccepts);
+  if (!link) return SendError(header.request_id, link.error());
+  const std::size_t before = WorkerMetrics::TransportIndex(transport());
+  auto accepted = net::AcceptRdma(*link.value(), endpoint_);
+  if (!accepted && accepted.error().code == ErrorCode::kCorruption)
+    return std::move(accepted).error();
+  if (!accepted) return SendError(header.request_id, accepted.error());
+  endpoint_ = std::move(accepted).value();
+  endpoint_->SetLimits(net::FrameLimits{});
+  const std::size_t now = WorkerMetrics::TransportIndex(transport());
+  host_.metrics.connections[before].Remove();
+  host_.metrics.connections[now].Add();
+  host_.metrics.connections_opened[now].Add();
+  return {};
+}
+
+Result<ClientSlab> Connection::TakeSlab(const net::SlabRegister& request) {
+  if (transport() == "rdma") {
+    if (!request.remote) return OutOfPlace("SLAB_REG over RDMA without an address");
+    return ClientSlab{request.size_bytes, nullptr, *request.remote};
+  }
+  if (transport() != "shm")
+    return Error{ErrorCode::kInvalidArgument,
+                 "slabs are for clients of the same machine, on the local socket, or for RDMA"};
+  UniqueFd descriptor = endpoint_->TakeDescriptor();
+  if (!descriptor || request.remote) return OutOfPlace("SLAB_REG without a descriptor");
+  auto mapped = FFR_TRY(net::RemoteSlab::Map(std::move(descriptor), request.size_bytes));
+  return ClientSlab{request.size_bytes, std::move(mapped)};
+}
+
 Result<void> Connection::TakeSlabRegister(const FrameHeader& header) {
   const auto request = FFR_TRY(net::SlabRegister::Decode(endpoint_->body()));
-  if (endpoint_->transport() != "shm")
-    return SendError(header.request_id,
-                     {ErrorCode::kInvalidArgument,
-                      "slabs are for clients of the same machine, on the local socket"});
-  UniqueFd descriptor = endpoint_->TakeDescriptor();
-  if (!descriptor) return OutOfPlace("SLAB_REG without a descriptor");
   auto& place = slabs_[request.slab_id - 1];
   place = nullptr;
   std::uint64_t sum_bytes = request.size_bytes;
-  for (const auto& slab : slabs_) sum_bytes += slab ? slab->size_bytes() : 0;
+  for (const auto& slab : slabs_) sum_bytes += slab ? slab->size_bytes : 0;
+  auto slab = TakeSlab(request);
+  if (!slab && slab.error().code == ErrorCode::kCorruption) return std::move(slab).error();
+  if (!slab) return SendError(header.request_id, slab.error());
   if (sum_bytes > net::kSlabBytesMax)
     return SendError(header.request_id, {ErrorCode::kInvalidArgument,
                                          "the slabs of a connection have at most 4 GiB together"});
-  auto slab = net::RemoteSlab::Map(std::move(descriptor), request.size_bytes);
-  if (!slab) return SendError(header.request_id, slab.error());
-  place = std::move(slab).value();
+  place = std::make_shared<const ClientSlab>(std::move(slab).value());
   return SendBody(net::ReplyTo(FrameType::kSlabRegister), header.request_id, {});
 }
 

@@ -16,6 +16,7 @@
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
 #include "server/service/batch_reads.h"
 #include "server/service/catalog.h"
 #include "server/service/job_pool.h"
@@ -63,6 +64,7 @@ class Connection {
     std::uint64_t epoch;
     WorkerMetrics& metrics;
     bool offers_slabs;            // On the local socket.
+    net::RdmaLinks* rdma;         // Null: not offered.
     const TokenKeys* token_keys;  // Null: everybody may do everything.
     // How long a client may take until it has said HELLO, TLS included.
     std::chrono::milliseconds greeting_timeout;
@@ -131,6 +133,8 @@ class Connection {
   // Takes the credential of HELLO.
   Result<void> Admit(const net::Hello& hello);
   Result<void> TakeHello(const net::FrameHeader& header);
+  Result<void> TakeRdmaConnect(const net::FrameHeader& header);
+  Result<ClientSlab> TakeSlab(const net::SlabRegister& request);
   Result<void> TakeSlabRegister(const net::FrameHeader& header);
   Result<void> TakeBatchRead(const net::FrameHeader& header);
   Result<void> TakeCancel();
@@ -164,7 +168,7 @@ class Connection {
   BatchReads reads_;
   std::vector<ExtentPtr> table_;
   // By number - 1. What is being read into a slab keeps it mapped beyond its place here.
-  std::array<std::shared_ptr<const net::RemoteSlab>, net::kSlabCountMax> slabs_;
+  std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.
   std::shared_ptr<OpenPut> put_;
   std::optional<Incoming> incoming_;

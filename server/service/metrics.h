@@ -74,10 +74,11 @@ class Histogram {
 
 // What one event loop counts; the admin port adds them up.
 struct alignas(64) WorkerMetrics {
-  static constexpr std::size_t kTransportCount = 3;
-  static constexpr std::array<const char*, kTransportCount> kTransportNames{"tcp", "shm", "tls"};
+  static constexpr std::size_t kTransportCount = 4;
+  static constexpr std::array<const char*, kTransportCount> kTransportNames{"tcp", "shm", "tls",
+                                                                            "rdma"};
   static std::size_t TransportIndex(std::string_view transport) {
-    return transport == "shm" ? 1 : transport == "tls" ? 2 : 0;
+    return transport == "shm" ? 1 : transport == "tls" ? 2 : transport == "rdma" ? 3 : 0;
   }
 
   // Where the time of a batch read goes. Queue: until its first read was started. Disk: until the

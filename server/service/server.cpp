@@ -24,6 +24,7 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
 #include "server/service/admin_server.h"
 #include "server/service/connection_count.h"
 #include "server/service/frames.h"
@@ -114,6 +115,7 @@ struct Server::Impl {
   Result<void> Open();
   Result<void> StartWorkers();
   Result<void> ListenLocally(std::uint64_t epoch);
+  Result<void> OpenRdma();
   void Accept();
   void Take(Result<std::unique_ptr<net::Endpoint>> accepted);
   void RefreshTls();
@@ -124,6 +126,8 @@ struct Server::Impl {
   const Options options;
   net::TcpListener listener;
   std::optional<net::LocalListener> local_listener;
+  std::optional<net::RdmaLinks> rdma;
+  std::string transports;
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
   std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
   UniqueFd lock;
@@ -260,6 +264,9 @@ Result<void> Server::Impl::StartWorkers() {
   std::random_device random;
   const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
   FFR_TRY(ListenLocally(epoch));
+  FFR_TRY(OpenRdma());
+  transports =
+      std::string(tls ? "tls" : "tcp") + (local_listener ? ",shm" : "") + (rdma ? ",rdma" : "");
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
                                   options.held_bytes_max};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
@@ -272,6 +279,7 @@ Result<void> Server::Impl::StartWorkers() {
                                       .epoch = epoch,
                                       .metrics = *metrics[i],
                                       .offers_slabs = local_listener.has_value(),
+                                      .rdma = rdma ? &*rdma : nullptr,
                                       .token_keys = token_keys ? &*token_keys : nullptr,
                                       .greeting_timeout = options.greeting_timeout,
                                       .connection_count = connection_count,
@@ -293,7 +301,9 @@ Result<void> Server::Impl::StartWorkers() {
 }
 
 Result<void> Server::Impl::ListenLocally(std::uint64_t epoch) {
-  if (options.transport == Options::Transport::kTcp) return {};
+  const bool is_wanted = options.transport == Options::Transport::kAuto ||
+                         options.transport == Options::Transport::kShm;
+  if (!is_wanted) return {};
   if (!options.tls.authorities.empty() && options.token_keys.empty()) {
     if (options.transport == Options::Transport::kAuto) return {};
     return Error{ErrorCode::kInvalidArgument,
@@ -307,6 +317,29 @@ Result<void> Server::Impl::ListenLocally(std::uint64_t epoch) {
   }
   if (options.transport == Options::Transport::kShm) return std::move(local).error();
   spdlog::warn("event=shm_unavailable error=\"{}\"", local.error().message);
+  return {};
+}
+
+Result<void> Server::Impl::OpenRdma() {
+  const bool is_demanded = options.transport == Options::Transport::kRdma;
+  if (!is_demanded && options.transport != Options::Transport::kAuto) return {};
+  if (tls) {
+    if (!is_demanded) return {};
+    return Error{ErrorCode::kInvalidArgument,
+                 "RDMA was asked for beside TLS, and nothing enciphers it: leave out one of them"};
+  }
+  rdma.emplace(options.rdma_device);
+  const auto device = rdma->Device();
+  if (device) {
+    const net::RdmaPort& port = device.value()->port();
+    spdlog::info("event=rdma_offered device={} port={} gid={} mtu={}", port.device, port.port,
+                 port.gid, port.mtu_bytes);
+    return {};
+  }
+  rdma.reset();
+  if (is_demanded) return device.error();
+  // That there is none is the rule, and nothing to warn of.
+  spdlog::info("event=rdma_unavailable reason=\"{}\"", device.error().message);
   return {};
 }
 
@@ -421,10 +454,7 @@ std::optional<net::Address> Server::admin_address() const {
   return impl_->admin->address();
 }
 std::string_view Server::engine_name() const noexcept { return impl_->engine_name; }
-std::string_view Server::transports() const noexcept {
-  if (impl_->tls) return impl_->local_listener ? "tls,shm" : "tls";
-  return impl_->local_listener ? "tcp,shm" : "tcp";
-}
+const std::string& Server::transports() const noexcept { return impl_->transports; }
 std::string_view Server::authentication() const noexcept {
   return AuthenticationOf(impl_->options);
 }

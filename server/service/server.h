@@ -37,10 +37,12 @@ class Server {
     // Extents that are mapped at a time, so that what of them is in memory is sent from there: half
     // of what Linux allows a process by default. 0: everything is read through the engine.
     std::size_t mapped_count_max = 32'768;
-    // Whether clients of this machine may use shared memory, over a local socket beside TCP: kShm
-    // fails to start without it, kAuto goes on and logs why not.
-    enum class Transport : std::uint8_t { kAuto, kShm, kTcp };
+    // What is offered beside TCP: shared memory for clients of this machine, over a local socket,
+    // and RDMA. kAuto: whichever can be had. kShm and kRdma: that alone, and no start without it.
+    // Never RDMA beside TLS, for it enciphers nothing.
+    enum class Transport : std::uint8_t { kAuto, kShm, kTcp, kRdma };
     Transport transport = Transport::kAuto;
+    std::string rdma_device = {};  // "mlx5_0"; empty: the first that can be used.
     // The file with the keys that clients' tokens are made with; empty: everybody may do
     // everything.
     std::filesystem::path token_keys = {};
@@ -70,7 +72,7 @@ class Server {
   const net::Address& address() const noexcept;
   std::optional<net::Address> admin_address() const;
   std::string_view engine_name() const noexcept;
-  std::string_view transports() const noexcept;  // "tcp,shm", "tcp", "tls,shm" or "tls".
+  const std::string& transports() const noexcept;  // "tcp" or "tls", then ",shm" and ",rdma".
   // "none", or who is let in: "tokens", "certificates", "certificates,tokens".
   std::string_view authentication() const noexcept;
   const Catalog::Report& catalog_report() const noexcept;

@@ -59,6 +59,7 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
             surroundings.epoch,
             surroundings.metrics,
             surroundings.offers_slabs,
+            surroundings.rdma,
             surroundings.token_keys,
             surroundings.greeting_timeout,
             [this](std::uint64_t id, Connection::Work work) {
@@ -199,7 +200,7 @@ void Worker::TurnAll() {
         break;
     }
     if (connection.is_starved()) starved_.insert(id);
-    if (connection.events() != found->second.events) Watch(connection, EPOLL_CTL_MOD);
+    Watch(connection);
   }
 }
 
@@ -243,20 +244,28 @@ void Worker::Add(std::unique_ptr<net::Endpoint> endpoint) {
   const std::size_t transport = WorkerMetrics::TransportIndex(added.transport());
   around_.metrics.connections[transport].Add();
   around_.metrics.connections_opened[transport].Add();
-  connections_.emplace(id, Member{std::move(connection), 0});
-  Watch(added, EPOLL_CTL_ADD);
+  connections_.emplace(id, Member{std::move(connection), -1, 0});
+  Watch(added);
   if (is_draining_) added.Drain();
   Touch(id);
 }
 
-void Worker::Watch(Connection& connection, int operation) {
+// A connection may go on by another descriptor, and keep the old one open.
+void Worker::Watch(const Connection& connection) {
+  Member& member = connections_.at(connection.id());
   epoll_event event{};
   event.events = connection.events();
   event.data.u64 = connection.id();
+  const bool is_new = connection.fd() != member.fd;
+  if (connection.fd() < 0) return;  // Closed: the next turn says so.
+  if (!is_new && event.events == member.events) return;
+  if (is_new && member.fd >= 0) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, member.fd, nullptr);
+  const int operation = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
   if (::epoll_ctl(epoll_.get(), operation, connection.fd(), &event) != 0)
     spdlog::error("event=epoll_failed peer={} error=\"{}\"", connection.peer(),
                   std::strerror(errno));
-  connections_.at(connection.id()).events = event.events;
+  member.fd = connection.fd();
+  member.events = event.events;
 }
 
 void Worker::Close(std::uint64_t id) {

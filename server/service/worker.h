@@ -36,6 +36,7 @@ class Worker {
     std::uint64_t epoch;
     WorkerMetrics& metrics;  // This worker's.
     bool offers_slabs;
+    net::RdmaLinks* rdma;         // Null: not offered.
     const TokenKeys* token_keys;  // Null: no authentication.
     std::chrono::milliseconds greeting_timeout;
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
@@ -70,7 +71,7 @@ class Worker {
   void Tick();
   void Add(std::unique_ptr<net::Endpoint> endpoint);
   void Wake();
-  void Watch(Connection& connection, int operation);
+  void Watch(const Connection& connection);
   void Close(std::uint64_t id);
   std::uint32_t LaneOf(std::uint64_t id) const {
     return static_cast<std::uint32_t>(id % around_.jobs.lane_count());
@@ -85,7 +86,8 @@ class Worker {
 
   struct Member {
     std::unique_ptr<Connection> connection;
-    std::uint32_t events = 0;  // As epoll knows them.
+    int fd = -1;  // As epoll knows them.
+    std::uint32_t events = 0;
   };
   std::unordered_map<std::uint64_t, Member> connections_;
   std::uint64_t next_id_ = 1;

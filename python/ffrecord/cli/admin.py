@@ -113,7 +113,7 @@ def status(metrics: Metrics) -> dict[str, Any]:
         "uptime_s": int(metrics.get("ffrecord_uptime_seconds")),
         "connections": {
             name: int(metrics.get("ffrecord_connections", transport=name))
-            for name in ("tcp", "tls", "shm")
+            for name in ("tcp", "tls", "shm", "rdma")
         },
         "datasets": int(metrics.get("ffrecord_datasets")),
         "extents": int(metrics.get("ffrecord_extents")),
@@ -159,6 +159,7 @@ def activity(before: Metrics, now: Metrics) -> dict[str, float]:
         )
         / span_s,
         "shm_bytes_per_s": gained("ffrecord_read_bytes_total", transport="shm") / span_s,
+        "rdma_bytes_per_s": gained("ffrecord_read_bytes_total", transport="rdma") / span_s,
         "written_bytes_per_s": gained("ffrecord_written_bytes_total") / span_s,
         "pieces_per_s": gained("ffrecord_entries_total", status="ok") / span_s,
         "failed_per_s": (
@@ -203,6 +204,7 @@ def show_activity(rates: dict[str, float]) -> str:
         (
             f"read       tcp {show_size(rates['tcp_bytes_per_s']):>9}/s   "
             f"shm {show_size(rates['shm_bytes_per_s']):>9}/s   "
+            f"rdma {show_size(rates['rdma_bytes_per_s']):>9}/s   "
             f"written {show_size(rates['written_bytes_per_s']):>9}/s",
             f"pieces     {rates['pieces_per_s']:12,.0f}/s   "
             f"failed {rates['failed_per_s']:10,.0f}/s",

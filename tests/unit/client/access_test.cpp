@@ -20,6 +20,7 @@
 #include "client/session/session.h"
 #include "client/session/upload.h"
 #include "daemon.h"
+#include "endpoint_pairs.h"
 #include "libffrecord/base/cursor.h"
 #include "test_file.h"
 
@@ -42,6 +43,11 @@ class AccessTest : public testing::TestWithParam<const char*> {
     server::Server::Options options;
     options.token_keys = folder_ / "keys";
     daemon_.emplace(options);
+  }
+
+  void SetUp() override {
+    if (GetParam() == std::string_view("rdma") && !net::test::TestRdmaDevice())
+      GTEST_SKIP() << net::test::TestRdmaDevice().error().message;
   }
 
   // The address of `name` for who has these rights on the names below `prefix`.
@@ -208,7 +214,7 @@ TEST_P(AccessTest, TokenFilesThatHoldNoneAreTheCallersMistake) {
   EXPECT_EQ(OpenCode(daemon_->Uri("x") + "?token_file=/no/such/file"), ErrorCode::kNotFound);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, AccessTest, testing::Values("tcp", "shm"),
+INSTANTIATE_TEST_SUITE_P(Transports, AccessTest, testing::Values("tcp", "shm", "rdma"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Goal: a published dataset gives what the files give, byte for byte, and every fault of daemon,
 // disk or peer is an error that names it, for the records concerned only.
-// Method: daemons in this process, over TCP and over shared memory; files of all kinds published
+// Method: daemons in this process, over TCP, shared memory and RDMA; files of all kinds published
 // and compared with the embedded reader; daemons killed and started again under readers; extents
 // damaged on the disk.
 
@@ -15,6 +15,7 @@
 
 #include "child.h"
 #include "daemon.h"
+#include "endpoint_pairs.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "seed.h"
 #include "test_file.h"
@@ -87,6 +88,10 @@ void ExpectSame(const RecordReader& remote, const RecordReader& local) {
 
 class DatasetTest : public testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    if (GetParam() == std::string_view("rdma") && !net::test::TestRdmaDevice())
+      GTEST_SKIP() << net::test::TestRdmaDevice().error().message;
+  }
   std::string Uri(const std::string& name) const {
     return daemon_.Uri(name) + "?transport=" + GetParam();
   }
@@ -486,7 +491,7 @@ TEST_P(DatasetTest, ProgressRisesToTheWhole) {
   EXPECT_EQ(last, total);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, DatasetTest, testing::Values("tcp", "shm"),
+INSTANTIATE_TEST_SUITE_P(Transports, DatasetTest, testing::Values("tcp", "shm", "rdma"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace

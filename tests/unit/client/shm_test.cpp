@@ -39,10 +39,11 @@ TEST(TransportChoiceTest, AnAddressMaySayItAndNothingElse) {
   const auto parsed = [](const std::string& text) { return Location::Parse(text); };
   EXPECT_EQ(parsed("ffrecord://h/x").value().transport, std::nullopt);
   EXPECT_EQ(parsed("ffrecord://h/x?transport=shm").value().transport, Transport::kShm);
+  EXPECT_EQ(parsed("ffrecord://h/x?transport=rdma").value().transport, Transport::kRdma);
   EXPECT_EQ(parsed("ffrecord://h/x?transport=tcp").value().name, "x");
   EXPECT_EQ(parsed("ffrecord://h:7?transport=auto").value().address.port, 7);
   for (const char* bad : {"ffrecord://h/x?", "ffrecord://h/x?transport=", "ffrecord://h/x?shm",
-                          "ffrecord://h/x?transport=rdma", "ffrecord://h/x?transport=shm&a=b"}) {
+                          "ffrecord://h/x?transport=ib", "ffrecord://h/x?transport=shm&a=b"}) {
     ASSERT_FALSE(parsed(bad)) << bad;
     EXPECT_EQ(parsed(bad).error().code, ErrorCode::kInvalidArgument) << bad;
   }

@@ -18,9 +18,10 @@ namespace ffrecord::client {
 // How bytes come from a daemon. An address may say it too, and is followed then:
 // ffrecord://host/name?transport=shm.
 enum class Transport : std::uint8_t {
-  kAuto,  // Shared memory if the daemon runs on this machine and offers it, else TCP.
+  kAuto,  // The first that can be had: shared memory, RDMA (never with TLS), TCP.
   kShm,   // Shared memory, or a failure that says why not.
   kTcp,
+  kRdma,  // RDMA, or a failure that says why not.
 };
 
 // How to reach a daemon.
@@ -68,7 +69,7 @@ struct Published {
 
 // How this process talks to the daemon at an address.
 struct DaemonLink {
-  std::string transport;                 // "shm", "tcp", or "tls": enciphered.
+  std::string transport;                 // "shm", "rdma", "tcp", or "tls": enciphered.
   std::string reason;                    // Why this one, and with which cipher.
   std::chrono::microseconds round_trip;  // Of a frame there and back, the best of a few.
 };

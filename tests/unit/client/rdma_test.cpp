@@ -1,0 +1,396 @@
+// Goal: reading over RDMA is asked for, chosen or refused in plain words, ends as promised when a
+// daemon or a link dies, and never writes into memory that the reader has taken back.
+// Method: daemons in this process, in one of their own that is killed, and by hand; a link that is
+// taken down. What needs a device is skipped where there is none: tests/rdma/run runs it in a
+// machine that has one. That the bytes are right is dataset_test's.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include <ffrecord/client/dataset.h>
+
+#include "child.h"
+#include "client/dataset/remote_files.h"
+#include "client/runtime/slab_pool.h"
+#include "client/session/session.h"
+#include "daemon.h"
+#include "daemon_process.h"
+#include "endpoint_pairs.h"
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "test_file.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::FrameType;
+using server::Server;
+using test::Daemon;
+using test::DaemonProcess;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr SessionOptions kAuto{20s, Transport::kAuto};
+constexpr SessionOptions kTcp{20s, Transport::kTcp};
+constexpr SessionOptions kRdma{20s, Transport::kRdma};
+constexpr ::uid_t kNobody = 65534;
+
+Server::Options Offering(Server::Options::Transport transport) {
+  Server::Options options;
+  options.transport = transport;
+  return options;
+}
+
+TEST(RdmaChoiceTest, WhereTheDaemonOffersNoneADemandFailsAtOnceWithTheRemedy) {
+  const Daemon daemon(Offering(Server::Options::Transport::kTcp));
+
+  const auto demanded = ProbeDaemon(daemon.Uri(""), kRdma);
+  const auto opened = OpenDataset({{daemon.Uri("x") + "?transport=rdma"}}, {}, kAuto);
+
+  ASSERT_FALSE(demanded);
+  ASSERT_FALSE(opened);
+  for (const Error& error : {demanded.error(), opened.error()}) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << error.message;
+    EXPECT_THAT(error.message, HasSubstr("transport=rdma was asked for"));
+    EXPECT_THAT(error.message, HasSubstr("doctor rdma"));
+  }
+}
+
+TEST(RdmaChoiceTest, ADaemonThatMustOfferItDoesNotStartWithoutItsDevice) {
+  test::TempFolder folder;
+  auto options = Offering(Server::Options::Transport::kRdma);
+  options.data = folder / "data";
+  options.rdma_device = "no-such-device";
+
+  const auto server = Server::Start(options);
+
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().code, ErrorCode::kUnavailable) << server.error().message;
+}
+
+// --- With a device -------------------------------------------------------------------------------
+
+std::vector<std::string> Records(std::size_t count, std::size_t size) {
+  std::mt19937 random(11);
+  std::vector<std::string> records(count);
+  for (std::string& record : records) {
+    record.resize(size);
+    for (char& c : record) c = static_cast<char>(random());
+  }
+  return records;
+}
+
+class RdmaClientTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!net::test::TestRdmaDevice()) GTEST_SKIP() << net::test::TestRdmaDevice().error().message;
+  }
+
+  // All records, in one batch, over the link that `options` choose.
+  static void ExpectReads(const RecordReader& reader, const std::vector<std::string>& records) {
+    std::vector<std::uint64_t> indices(records.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+    const auto batch = reader.ReadBatch(indices);
+    ASSERT_TRUE(batch) << batch.error().message;
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      ASSERT_EQ(batch.value().statuses()[i], ErrorCode::kOk) << i;
+      ASSERT_TRUE(std::ranges::equal(batch.value().record(i), std::as_bytes(std::span(records[i]))))
+          << i;
+    }
+  }
+  static std::string Linked(const std::string& uri, const SessionOptions& options) {
+    const auto link = ProbeDaemon(uri, options);
+    return link ? link.value().transport : link.error().message;
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(RdmaClientTest, AutoTakesItWhereThereIsNoSharedMemoryAndSaysSo) {
+  const Daemon all;
+  EXPECT_EQ(all.server().transports(), "tcp,shm,rdma");
+  EXPECT_EQ(Linked(all.Uri(""), kAuto), "shm");
+  EXPECT_EQ(Linked(all.Uri(""), kRdma), "rdma");
+
+  const Daemon remote(Offering(Server::Options::Transport::kRdma));
+  EXPECT_EQ(remote.server().transports(), "tcp,rdma");
+  EXPECT_EQ(Linked(remote.Uri(""), kTcp), "tcp");
+  const auto link = ProbeDaemon(remote.Uri(""), kAuto);
+  ASSERT_TRUE(link) << link.error().message;
+  EXPECT_EQ(link.value().transport, "rdma");
+  EXPECT_THAT(link.value().reason, HasSubstr(net::test::TestRdmaDevice().value()->port().device));
+}
+
+TEST_F(RdmaClientTest, MemoryThatMayNotBeLockedIsNamedAndAutoGoesOnOverTcp) {
+  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
+  for (const Transport transport : {Transport::kAuto, Transport::kRdma}) {
+    const int code = ffrecord::test::RunInChild([&] {
+      const auto session = Session::Get(daemon.address(), transport);
+      // The device is opened while it may be, and the limit holds for what comes then.
+      if (!session->Ping(net::Clock::now() + 20s)) return 1;
+      session->CloseIdle([](net::Channel&) { return true; });
+      const rlimit limit{1 << 20, 1 << 20};
+      if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || ::setuid(kNobody) != 0) return 2;
+      const auto answered = session->Ping(net::Clock::now() + 20s);
+      const std::string said = answered ? session->link().reason : answered.error().message;
+      if (said.find("ulimit -l") == std::string::npos) return 3;
+      if (transport == Transport::kRdma) return answered ? 4 : 0;
+      return answered && session->link().transport == "tcp" ? 0 : 5;
+    });
+    EXPECT_EQ(code, 0) << static_cast<int>(transport);
+  }
+}
+
+// Queue pairs, registrations and what else the kernel holds for all processes.
+std::size_t CountResources() {
+  std::size_t count = 0;
+  for (const char* kind : {"qp", "mr", "cq", "pd"}) {
+    std::FILE* const out = ::popen((std::string("rdma resource show ") + kind).c_str(), "r");
+    if (out == nullptr) continue;
+    for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) count += c == '\n' ? 1 : 0;
+    ::pclose(out);
+  }
+  return count;
+}
+
+TEST_F(RdmaClientTest, HundredsOfConnectionsLeaveNothingBehind) {
+  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
+  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto close = [&] { session->CloseIdle([](net::Channel&) { return true; }); };
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  const std::size_t with_one = CountResources();
+  if (with_one == 0) GTEST_SKIP() << "the program rdma, of iproute2, tells nothing";
+  close();
+  std::size_t before = with_one;
+  ASSERT_TRUE(test::Eventually([&] { return (before = CountResources()) < with_one; }));
+
+  for (int i = 0; i < 300; ++i) {
+    const auto answered = session->Ping(net::Clock::now() + 20s);
+    ASSERT_TRUE(answered) << answered.error().message;
+    close();
+  }
+
+  EXPECT_TRUE(test::Eventually([&] { return CountResources() <= before; })) << CountResources();
+}
+
+TEST_F(RdmaClientTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNextOneServes) {
+  const std::vector<std::string> records = Records(64, 200'000);
+  const test::TestFile file(records);
+  const auto start = [&](const std::string& listen) {
+    return std::make_unique<DaemonProcess>(
+        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
+                                            listen, "--transport", "rdma"});
+  };
+  auto daemon = start("127.0.0.1:0");
+  const std::string address = daemon->WaitReady();
+  ASSERT_FALSE(address.empty()) << daemon->output();
+  const std::string uri = "ffrecord://" + address + "/x?transport=rdma";
+  ASSERT_TRUE(PublishDataset({{file.path()}}, uri, false, kRdma, {}));
+  const auto reader = OpenDataset({{uri}}, {}, {3s, Transport::kRdma});
+  ASSERT_TRUE(reader) << reader.error().message;
+  std::vector<std::uint64_t> indices(records.size());
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+  std::atomic<int> batch_count = 0;
+  std::atomic<bool> is_killed = false;
+  std::chrono::nanoseconds longest{};
+  bool was_wrong = false;
+  std::thread reading([&] {
+    bool has_failed = false;
+    while (!has_failed) {
+      const bool was_killed = is_killed;
+      const auto begin = net::Clock::now();
+      const auto batch = reader.value().ReadBatch(indices);
+      longest = std::max<std::chrono::nanoseconds>(longest, net::Clock::now() - begin);
+      ++batch_count;
+      if (!batch) break;
+      for (std::size_t i = 0; i < records.size(); ++i) {
+        const bool is_ok = batch.value().statuses()[i] == ErrorCode::kOk;
+        has_failed = has_failed || !is_ok;
+        was_wrong =
+            was_wrong || (is_ok && !std::ranges::equal(batch.value().record(i),
+                                                       std::as_bytes(std::span(records[i]))));
+      }
+      was_wrong = was_wrong || (was_killed && !has_failed);
+    }
+  });
+  ASSERT_TRUE(test::Eventually([&] { return batch_count > 2; }));
+  std::this_thread::sleep_for(5ms);  // Into some batch.
+
+  daemon->Signal(SIGKILL);
+  EXPECT_EQ(daemon->Wait(60s), -SIGKILL);
+  is_killed = true;
+  reading.join();
+
+  EXPECT_FALSE(was_wrong);
+  EXPECT_LT(longest, 60s);  // The timeout is 3 s; the machine may be busy.
+  daemon = start(address);
+  ASSERT_EQ(daemon->WaitReady(), address) << daemon->output();
+  ExpectReads(OpenDataset({{uri}}, {}, kRdma).value(), records);
+  EXPECT_EQ(Linked(uri, kRdma), "rdma");
+}
+
+// --- A daemon that lies, and a link that is gone -------------------------------------------------
+
+// Greets, goes over to RDMA, and leaves the other requests to a script; one connection at a time.
+class RdmaDaemon {
+ public:
+  struct Request {
+    net::Endpoint& endpoint;
+    const net::FrameHeader& header;
+    void Reply(FrameType type, std::span<const std::byte> body) const {
+      (void)endpoint.Send({.type = type, .request_id = header.request_id}, body, {});
+    }
+  };
+  using Script = std::function<void(const Request&)>;
+
+  explicit RdmaDaemon(Script script)
+      : script_(std::move(script)),
+        tcp_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
+        thread_([this] { Run(); }) {}
+  ~RdmaDaemon() {
+    is_over_ = true;
+    thread_.join();
+  }
+  const net::Address& address() const { return tcp_.address(); }
+
+ private:
+  void Run() {
+    while (!is_over_) {
+      if (auto one = tcp_.Accept(); one && one.value()) ends_.push_back(std::move(one).value());
+      for (auto& end : ends_) Turn(end);
+      std::this_thread::sleep_for(200us);
+    }
+  }
+  void Turn(std::unique_ptr<net::Endpoint>& end) {
+    if (end->fd() < 0) return;
+    end->SetLimits({});
+    const auto event = end->Poll();
+    if (!event || event.value() != net::Endpoint::Event::kFrame) return;
+    const net::FrameHeader header = end->header();
+    const Request request{*end, header};
+    if (header.type == FrameType::kHello) {
+      net::HelloReply reply;
+      reply.body_size_bytes_max = 2U << 20;
+      reply.payload_size_bytes_max = 8U << 20;
+      reply.capabilities = net::kCapabilityRdma;
+      request.Reply(net::ReplyTo(header.type), reply.Encode());
+    } else if (header.type == FrameType::kRdmaConnect) {
+      const auto link = links_.Make(net::RdmaLink::Side::kAccepts);
+      auto made = link ? net::AcceptRdma(*link.value(), end) : link.error();
+      ASSERT_TRUE(made) << made.error().message;
+      end = std::move(made).value();
+    } else if (header.type == FrameType::kPing) {
+      request.Reply(net::ReplyTo(header.type), {});
+    } else if (header.type == FrameType::kExtentBind) {
+      request.Reply(net::ReplyTo(header.type), net::ExtentBindReply{1, 0, {}}.Encode());
+    } else {
+      script_(request);
+    }
+  }
+
+  const Script script_;
+  net::RdmaLinks links_;
+  net::TcpListener tcp_;
+  std::vector<std::unique_ptr<net::Endpoint>> ends_;
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+// H1. The daemon answers a part of a batch, is given up, and writes the rest when nobody waits for
+// it any more; the reader has its memory back by then.
+TEST_F(RdmaClientTest, LateWritesOfABatchThatTimedOutAreNeverSeen) {
+  constexpr std::uint32_t kEntry = 100'000;
+  const std::vector<std::byte> good(kEntry, std::byte{0x11});
+  const std::vector<std::byte> late(kEntry, std::byte{0xEE});
+  net::RemoteMemory slab;
+  net::Endpoint* first = nullptr;
+  std::vector<net::BatchEntry> asked;
+  std::atomic<bool> is_late = false;
+  std::atomic<bool> was_written_late = false;
+  const auto place_of = [&](const net::BatchEntry& entry) {
+    return net::RemoteMemory{slab.address + entry.slab_offset_bytes, slab.key};
+  };
+  const RdmaDaemon daemon([&](const RdmaDaemon::Request& request) {
+    if (request.header.type == FrameType::kSlabRegister) {
+      slab = net::SlabRegister::Decode(request.endpoint.body()).value().remote.value();
+      request.Reply(net::ReplyTo(request.header.type), {});
+    } else if (request.header.type == FrameType::kBatchRead && first == nullptr) {
+      first = &request.endpoint;
+      asked = net::BatchRead::Decode(request.endpoint.body()).value().entries;
+      const net::Endpoint::PlacedPiece piece{{good}, place_of(asked[0])};
+      (void)request.endpoint.SendPlaced(
+          {.type = FrameType::kBatchData, .request_id = request.header.request_id},
+          net::BatchData{{{0, 0, kEntry}}}.Encode(), {&piece, 1});
+      (void)request.endpoint.Poll();
+      while (!is_late) std::this_thread::sleep_for(1ms);
+      for (const net::BatchEntry& entry : asked) {
+        const net::Endpoint::PlacedPiece all{{late}, place_of(entry)};
+        (void)request.endpoint.SendPlaced({.type = FrameType::kBatchData}, {}, {&all, 1});
+      }
+      (void)net::NextEvent(request.endpoint, net::Clock::now() + 5s, "the end");
+      was_written_late = true;
+    }
+  });
+  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  ManifestFile one{"file", 1'000'000, {{MakeExtentId(1, 0, 0), 1'000'000, 0}}};
+  const RemoteFiles files(session, DatasetManifest{{one}}, "location", {2s, Transport::kRdma});
+  const auto memory = files.TakeMemory(2 * kEntry).value();
+  ASSERT_TRUE(SlabPool::Process().Find(*memory));
+  std::ranges::fill(*memory, std::byte{0x55});
+  RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
+
+  ASSERT_TRUE(files.Read(ranges));
+
+  EXPECT_EQ(ranges[0].status, ErrorCode::kOk);
+  EXPECT_EQ(ranges[1].status, ErrorCode::kDeadlineExceeded);
+  is_late = true;
+  ASSERT_TRUE(test::Eventually([&] { return was_written_late.load(); }));
+  EXPECT_TRUE(std::ranges::equal(memory->first(kEntry), good));
+  EXPECT_TRUE(std::ranges::all_of(memory->subspan(kEntry),
+                                  [](std::byte byte) { return byte == std::byte{0x55}; }));
+}
+
+// The link of the guest; its TCP goes another way.
+constexpr const char* kLink = "rocelink";
+bool SetLink(const char* state) {
+  return std::system((std::string("ip link set ") + kLink + " " + state).c_str()) == 0;
+}
+
+TEST_F(RdmaClientTest, ALinkThatGoesDownIsAnErrorOrTcpAsWasAskedFor) {
+  if (!std::filesystem::exists(std::string("/sys/class/net/") + kLink))
+    GTEST_SKIP() << "there is no link that may be taken down";
+  const std::vector<std::string> records = Records(64, 100'000);
+  const test::TestFile file(records);
+  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
+  ASSERT_TRUE(PublishDataset({{file.path()}}, daemon.Uri("x"), false, kRdma, {}));
+  const auto demanding = OpenDataset({{daemon.Uri("x")}}, {}, {4s, Transport::kRdma}).value();
+  const auto automatic = OpenDataset({{daemon.Uri("x")}}, {}, {60s, Transport::kAuto}).value();
+  ExpectReads(demanding, records);
+  ExpectReads(automatic, records);
+  ASSERT_EQ(Linked(daemon.Uri(""), kAuto), "rdma");
+
+  ASSERT_TRUE(SetLink("down"));
+  ExpectReads(automatic, records);
+  EXPECT_EQ(Linked(daemon.Uri(""), kAuto), "tcp");
+  const std::uint64_t index = 0;
+  const auto refused = demanding.ReadBatch({&index, 1});
+  EXPECT_TRUE(!refused || refused.value().statuses()[0] != ErrorCode::kOk);
+
+  ASSERT_TRUE(SetLink("up"));
+  ASSERT_TRUE(test::Eventually([&] { return Linked(daemon.Uri(""), kRdma) == "rdma"; }));
+  ExpectReads(demanding, records);
+}
+
+}  // namespace
+}  // namespace ffrecord::client
