@@ -1,0 +1,93 @@
+"""Batch reads over RDMA in a virtual machine with soft-RoCE, against perftest and TCP there.
+
+One guest, two emulated processors, one soft-RoCE device: ratios are between programs of one boot,
+and no figure says what an adapter does. The daemon serves records of 64 KiB and of 4 KiB from
+memory, in batches of 64 and 256; the client is one process, one call at a time, and verifies each
+record's checksum. The limit is perftest's `ib_write_bw` with messages of the same size and as many
+under way. CPU seconds are those of daemon and client, or of the whole guest, which does in software
+what an adapter does by itself.
+"""
+
+import importlib.util
+import pathlib
+import sys
+import types
+
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GUEST = ROOT / "benchmarks" / "network" / "rdma_guest.sh"
+SEED = 5
+# Size of a record, records in the file, records in a batch, messages under way.
+SIZES = {"64k": (65_536, 400, 64, 16), "4k": (4_096, 4_000, 256, 128)}
+
+
+def virtual_machine() -> types.ModuleType:
+    """What runs a command in the guest: the tests' own."""
+    spec = importlib.util.spec_from_file_location("rdma_run", ROOT / "tests" / "rdma" / "run.py")
+    if spec is None or spec.loader is None:
+        raise harness.Unable("tests/rdma/run.py is missing")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def bench(settings: harness.Settings) -> harness.Outcome:
+    """Run all rounds in one guest, and compare."""
+    machine = virtual_machine()
+    for name in ("ib_write_bw", "qemu-system-x86_64"):
+        harness.foreign(name, "perftest" if name.startswith("ib") else "qemu-system-x86")
+    files = []
+    for name, (size, count, *_) in SIZES.items():
+        path = settings.scratch / f"rdma-{name}-{count}.ffr"
+        if not path.exists():
+            harness.run_json(
+                harness.program(settings, "read-arm"), "make", path, count, size, 0.001, SEED
+            )
+        files.append(path)
+    words = [
+        *("bash", GUEST, settings.programs.parent, settings.rounds, 2 if settings.quick else 6),
+        *files,
+    ]
+    try:
+        (job,), console = machine.run_in_guest(
+            [[str(word) for word in words]], ROOT / "build" / "rdma-bench", 900.0
+        )
+    except machine.CannotRun as reason:
+        raise harness.Unable(str(reason)) from reason
+    if job.code != 0:
+        raise harness.Unable(f"the guest failed: {job.log[-2000:]}{console[-500:]}")
+    values: dict[str, list[float]] = {}
+    for line in job.log.splitlines():
+        key, _, value = line.partition(" ")
+        if key.startswith("bench-"):
+            values.setdefault(key.removeprefix("bench-"), []).append(float(value))
+
+    def compared(ours: str, other: str) -> list[float]:
+        return [a / b for a, b in zip(values.pop(ours), values.pop(other), strict=True)]
+
+    figures = {
+        "rdma_cpu_vs_tcp_cost": compared("rdma_64k_cpu", "tcp_64k_cpu"),
+        "rdma_machine_cpu_vs_tcp_cost": compared("rdma_64k_machine_cpu", "tcp_64k_machine_cpu"),
+    }
+    what = {
+        "rdma_64k": "64 KiB, RDMA",
+        "perftest_64k": "64 KiB, ib_write_bw",
+        "tcp_64k": "64 KiB, TCP",
+        "rdma_4k": "4 KiB, RDMA",
+        "perftest_4k": "4 KiB, ib_write_bw",
+        "tcp_4k": "4 KiB, TCP",
+    }
+    return harness.Outcome(
+        unit="records/s",
+        arms=[harness.Arm(key, text, lambda _: 0.0) for key, text in what.items()],
+        values={key: values[key] for key in what},
+        ratios={
+            "rdma_64k_vs_perftest": ("rdma_64k", "perftest_64k"),
+            "rdma_4k_vs_perftest": ("rdma_4k", "perftest_4k"),
+            "rdma_64k_vs_tcp": ("rdma_64k", "tcp_64k"),
+        },
+        figures=figures,
+        notes=[f"in an emulated guest, {settings.rounds} rounds; costs are lower the better"],
+    )
