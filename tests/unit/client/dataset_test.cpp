@@ -445,8 +445,11 @@ TEST_P(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) 
   const auto batch = remote.ReadBatch(test::UpTo(3));
 
   ASSERT_TRUE(batch) << batch.error().message;
+  // Over RDMA nobody tells that the peer is dead: its silence may outlast the timeout.
+  const bool is_silent = GetParam() == std::string_view("rdma");
   for (const ErrorCode status : batch.value().statuses())
-    EXPECT_EQ(status, ErrorCode::kUnavailable);
+    EXPECT_TRUE(status == ErrorCode::kUnavailable ||
+                (is_silent && status == ErrorCode::kDeadlineExceeded));
   EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
   daemon_.Start();
   EXPECT_EQ(test::ReadAll(remote), (std::vector<std::string>{"a", "b", "c"}));
