@@ -127,6 +127,10 @@ class TokenBlocks(Records):
         ends = self._ends()
         return int(ends[-1]) if ends.size else 0
 
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`; of the source."""
+        return self.source.probe(seconds)
+
     def stats(self) -> dict[str, Any]:
         """Those of the source; `damaged` is by block."""
         return {**self.source.stats(), "damaged": dict(self._damaged)}
