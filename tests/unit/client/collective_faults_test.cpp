@@ -166,13 +166,14 @@ TEST(CollectiveFaultsTest, WhatAPeerMayNotSendEndsTheOperationAndNothingElse) {
 }
 
 void ExpectAbsenteeIsNamed(std::uint32_t n, Algorithm algorithm, Where where) {
-  constexpr auto kTimeout = 2s;
+  // Who waits for whom is told on from rank to rank: long enough for a crowded machine.
+  constexpr auto kTimeout = 5s;
   Group group(n, {.timeout = kTimeout, .algorithm = algorithm}, where);
   group.Connect();
   group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
     if (rank == 1) return;
     const auto before = Clock::now();
-    std::vector<float> data(3 << 20, 1);
+    std::vector<float> data(1 << 20, 1);
     const auto reduced = AllReduce(engine, data);
     ASSERT_FALSE(reduced);
     EXPECT_GE(Clock::now() - before, kTimeout / 2);
