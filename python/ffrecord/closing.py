@@ -1,15 +1,20 @@
 """What is closed at the end of a `with` block, however that ends."""
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that closes itself."""
 
-    def close(self) -> None:
+    @abstractmethod
+    def close(self) -> object:
         """Let go of what is held. Idempotent."""
-        raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """What is done instead of `close` when an exception ends the block."""
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -20,4 +25,7 @@ class Closing:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._abandon()

@@ -10,8 +10,7 @@ import operator
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,7 +146,7 @@ class FileReader(Closing):
         return info.name, info.record_count, info.size_bytes
 
 
-class FileWriter:
+class FileWriter(Closing):
     """Writes a version 1 file of `n` records, byte for byte as HFAiLab/ffrecord 1.x does.
 
     Nothing is visible under the name before `close`; a file of that name is replaced then. Left
@@ -203,19 +202,8 @@ class FileWriter:
         inner, self._inner = self._inner, None
         inner.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._discard()
+    def _abandon(self) -> None:
+        self._discard()
 
     def __repr__(self) -> str:
         return f"<ffrecord.FileWriter {self.fname!r}: {self.count} of {self.n} records>"

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord.closing import Closing
 from ffrecord.schema import Column, columns_of, encode, parse
 
 # What shows its bytes as they are; arrays of any type, contiguous or not.
@@ -30,7 +30,7 @@ class WriteSummary:
     """Of the dictionary that the records are compressed with; 0 if there is none."""
 
 
-class Writer:
+class Writer(Closing):
     """Writes one file; nothing is visible under its name before it is whole and on the disk.
 
     >>> with ffrecord.Writer("a.ffr", schema={"image": "bytes", "label": "i64"}) as writer:
@@ -192,19 +192,8 @@ class Writer:
         """Leave nothing behind. Does nothing after `close`."""
         self._inner.discard()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
+    def _abandon(self) -> None:
+        self.discard()
 
     def __repr__(self) -> str:
         return f"ffrecord.Writer({self.path!r})"

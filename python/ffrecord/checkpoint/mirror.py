@@ -4,11 +4,11 @@ import concurrent.futures
 import os
 import pathlib
 import threading
-from types import TracebackType
 from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.saving import Commit, Target
+from ffrecord.closing import Closing
 
 # In a run's folder: where steps that are no longer there are loaded from.
 _NAME = "MIRROR"
@@ -38,7 +38,7 @@ def copy(
     return Commit(*_ffrecord.copy_checkpoint(where, step, os.fspath(target), timeout_s))
 
 
-class Mirror:
+class Mirror(Closing):
     """Keeps copies of a run's checkpoints at a remote target, made while training goes on.
 
         with ckpt.Mirror("runs/x", "s3://bucket/runs/x", keep_local=3) as mirror:
@@ -106,19 +106,8 @@ class Mirror:
         if self._waiting is not None:
             self._waiting.result()
 
-    def __enter__(self) -> "Mirror":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._thread.shutdown(cancel_futures=True)
+    def _abandon(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
 
     def _list(self, target: str) -> list[Commit]:
         return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
