@@ -1,6 +1,5 @@
 #include "server/storage/scrubber.h"
 
-#include <linux/ioprio.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,10 +24,14 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<std::byte[], FreeBuffer>;
 
+// Of <linux/ioprio.h>, some of which are no C++.
+constexpr int kWhoProcess = 1;
+constexpr int kIdleClass = 3 << 13;
+
 // Where this is refused, as by a service manager, the rate alone has to do.
 void LowerPriority() {
   (void)::setpriority(PRIO_PROCESS, 0, 19);
-  (void)::syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+  (void)::syscall(SYS_ioprio_set, kWhoProcess, 0, kIdleClass);
 }
 
 }  // namespace
