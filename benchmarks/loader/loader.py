@@ -173,9 +173,10 @@ def images_cold(settings: harness.Settings) -> harness.Outcome:
     def arm(name: str) -> harness.Arm:
         def run(_: int) -> float:
             try:
+                field.make_cold("images", name)
                 with field.start("images", name, WORKERS) as process:
                     process.ask("take", 2, within_s=COLD_S)
-                    field.make_cold("images", name)
+                    field.make_cold("images", name, in_use=True)
                     process.ask("take", drain, within_s=COLD_S)
                     found = process.ask("cold", batches * batch, within_s=COLD_S)
             except (processes.Failed, harness.Unable) as error:

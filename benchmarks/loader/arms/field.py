@@ -19,6 +19,8 @@ from workloads import WORKLOADS
 Argument = TypeVar("Argument")
 Found = TypeVar("Found")
 
+# Pages that a process has mapped cannot be put out of the cache while it lives.
+COLD_SHARE_MAPPED_MAX = 0.05
 _BLOCK = 4096
 # A peer that has not begun, or loaded an epoch, by then is lost. Ours takes a few seconds.
 _BEGIN_S = {True: 45.0, False: 600.0}
@@ -178,14 +180,15 @@ class Field:
         if (share := _cached_share(files)) < harness.WARM_SHARE_MIN:
             raise harness.Unable(f"{workload}: {share:.1%} stays in the page cache; see --records")
 
-    def make_cold(self, workload: str, name: str) -> None:
-        """Put what an arm reads out of it."""
+    def make_cold(self, workload: str, name: str, in_use: bool = False) -> None:
+        """Put what an arm reads out of the page cache; what a process that lives maps stays there."""
         files = self.files(workload, name)
         for path in files:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if (share := _cached_share(files)) > harness.COLD_SHARE_MAX:
+        most = COLD_SHARE_MAPPED_MAX if in_use else harness.COLD_SHARE_MAX
+        if (share := _cached_share(files)) > most:
             raise harness.Unable(f"{workload} as {FORM[name]}: {share:.1%} stays in the page cache")
 
 
