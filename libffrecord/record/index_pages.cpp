@@ -34,8 +34,13 @@ void IndexPages::PrefetchPage(std::uint64_t index) const noexcept {
   const std::uint64_t page = index / kIndexEntriesPerPage;
   const std::uint64_t segment_number = SegmentOf(page);
   const std::byte* segment = segments_[segment_number].load(std::memory_order_acquire);
-  if (segment != nullptr)
-    WillNeed({segment + InSegment(page, segment_number), kIndexPageSizeBytes});
+  if (segment == nullptr) {
+    // The first random batch of a large file touches nearly as many segments as it has records.
+    const auto fetched = FetchSegment(segment_number);
+    if (!fetched) return;  // Entry says why.
+    segment = fetched.value();
+  }
+  WillNeed({segment + InSegment(page, segment_number), kIndexPageSizeBytes});
 }
 
 Result<const std::byte*> IndexPages::FetchSegment(std::uint64_t segment_number) const {

@@ -54,7 +54,8 @@ class IndexPages {
     Prefetch(entry);
     Prefetch(entry + kIndexEntrySizeBytes - 1);  // One in three lies across two lines.
   }
-  // Asks the kernel for the page of record `index`, without waiting.
+  // Asks the kernel for the page of record `index`; waits only where a segment has to be fetched
+  // over a network, as Entry would.
   void PrefetchPage(std::uint64_t index) const noexcept;
 
   // Whether what an entry says can be: the bytes lie inside the file, and the sizes agree.

@@ -16,6 +16,8 @@
 #include <random>
 
 #include "libffrecord/base/unique_fd.h"
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/v2_index.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
 #include "memory_files.h"
@@ -189,6 +191,29 @@ TEST(ColdBatchTest, RandomRecordsAreQueuedAndNotFaultedIn) {
   for (int batch = 0; batch < 600; ++batch)
     ASSERT_TRUE(reader.ReadBatch(std::span(order).subspan(0, 10)));
   EXPECT_GE(reader.io_report().batches_from_memory, report.batches_from_memory + 300);
+}
+
+// Each record lies in another segment of the index, none of which was touched before.
+TEST(ColdBatchTest, TheFirstBatchOfALargeFileQueuesItsIndexPages) {
+  constexpr std::uint64_t kSegmentRecords =
+      kIndexEntriesPerPage * V2Header::kPagesPerSegmentDefault;
+  constexpr std::uint64_t kSegments = 40;
+  const test::TestFile file(std::vector<std::string>(kSegments * kSegmentRecords, "x"));
+  if (!MakeCold(file.path(), file.summary().file_size_bytes))
+    GTEST_SKIP() << "this file system keeps files in memory";
+  const auto reader = test::OpenOne(file.path(), {.io = IoPolicy::kBuffered}).value();
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t segment = 0; segment < kSegments; ++segment)
+    indices.push_back(segment * kSegmentRecords + kSegmentRecords / 2);
+
+  const std::uint64_t before = MajorFaultsOfThread();
+  const auto batch = reader.ReadBatch(indices);
+  const std::uint64_t faults = MajorFaultsOfThread() - before;
+
+  ASSERT_TRUE(batch) << batch.error().message;
+  EXPECT_EQ(batch.value().statuses()[kSegments - 1], ErrorCode::kOk);
+  std::cout << faults << " major faults for " << kSegments << " index pages" << std::endl;
+  EXPECT_LE(faults, kSegments / 2);
 }
 
 // What the last of some batches allocates.
