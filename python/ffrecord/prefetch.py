@@ -21,6 +21,8 @@ _DEPTH_MAX = 256
 # A wait this long is felt.
 _FELT_S = 0.001
 _SMOOTH_BEFORE_SHRINKING = 100
+# A queue that was not full while it was emptied that often is not what the consumer waits for.
+_QUEUES_BEFORE_GIVING_UP = 4
 _WEIGH_EVERY = 16
 
 
@@ -30,8 +32,8 @@ class Prefetcher(Generic[Plan, Item]):
     It reads `depth` items ahead: more when its consumer has to wait although all of them had been
     there before, which a longer queue evens out; fewer when it has not had to for long; and never
     more than fit in `memory_limit_bytes`, of which one always fits. A consumer that is faster than
-    the threads waits with any queue: for it none is made longer, and the memory of the last items
-    is used again while it is in the caches. The threads are the consumer's own from the first item
+    the threads waits with any queue: for it the queue goes back to where it began, and the memory
+    of the last items is used again while it is in the caches. The threads are the consumer's own from the first item
     to `close`. For one consumer thread; in a forked child it is empty and closed.
     """
 
@@ -69,6 +71,7 @@ class Prefetcher(Generic[Plan, Item]):
         self._handed_out = 0
         self._smooth = 0  # Items in a row that were there when they were asked for.
         self._was_full = False  # All were there at once since it was last made deeper.
+        self._since_full = 0  # Items handed out since all were there.
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
         self._tasks = queue.SimpleQueue()
@@ -113,7 +116,10 @@ class Prefetcher(Generic[Plan, Item]):
         if not self._ahead:
             raise StopIteration
         plan, future = self._ahead[0]
-        self._was_full = self._was_full or self._ahead[-1][1].done()
+        if self._ahead[-1][1].done():
+            self._was_full, self._since_full = True, 0
+        else:
+            self._since_full += 1
         begin = time.monotonic()
         item = self._await(future)
         self._ahead.popleft()
@@ -153,6 +159,8 @@ class Prefetcher(Generic[Plan, Item]):
             if self._was_full:
                 self._was_full = False
                 self._depth = min(_DEPTH_MAX, self._depth + self._threads)
+            elif self._since_full > _QUEUES_BEFORE_GIVING_UP * self._depth:
+                self._depth = self._depth_least
         else:
             self._smooth += 1
             if self._smooth >= _SMOOTH_BEFORE_SHRINKING and self._depth > self._depth_least:

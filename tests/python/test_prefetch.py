@@ -109,6 +109,36 @@ def test_a_consumer_that_is_always_faster_makes_it_no_deeper() -> None:
     ahead.close()
 
 
+def test_a_queue_that_a_pause_made_deeper_does_not_stay_so_for_a_fast_consumer() -> None:
+    """Goal: pauses, as for a validation, add up to no memory. Method: permits for each item."""
+    permits = threading.Semaphore(0)
+    ahead = prefetcher(
+        lambda plan: permits.acquire(timeout=60) and plan, itertools.count(1), threads=1, depth=3
+    )
+
+    def take_one_late() -> None:
+        threading.Timer(0.01, permits.release).start()
+        next(ahead)
+
+    take_one_late()
+    for _ in range(5):
+        while ahead.depth == 3:  # Filled in a pause, then emptied until it has to be waited for.
+            missing = [future for _, future in ahead._ahead if not future.done()]
+            permits.release(len(missing))
+            for future in missing:
+                future.result(60)
+            for _ in range(ahead.pending):
+                next(ahead)
+            take_one_late()
+        for _ in range(100):
+            if ahead.depth == 3:
+                break
+            take_one_late()
+        assert ahead.depth == 3
+    permits.release(10)
+    ahead.close()
+
+
 def test_the_memory_cap_bounds_the_depth_and_one_item_always_fits() -> None:
     small = prefetcher(lambda plan: plan, itertools.count(), depth=8, memory=30, weigh=lambda _: 10)
     large = prefetcher(lambda plan: plan, itertools.count(), depth=8, memory=3, weigh=lambda _: 10)
