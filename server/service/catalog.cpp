@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <set>
 #include <utility>
 
@@ -14,28 +13,9 @@
 namespace ffrecord::server {
 namespace {
 
-constexpr std::string_view kDatasets = "datasets/";
-constexpr std::string_view kManifests = "manifests/";
 constexpr std::string_view kUploads = "uploads/";
 constexpr std::string_view kDeletes = "deletes/";
 constexpr std::string_view kGeneration = "generation";
-constexpr std::uint32_t kPageSize = 256;
-
-std::string NumberKey(std::string_view prefix, std::uint64_t number) {
-  std::string digits(16, '0');
-  char text[16];
-  const auto end = std::to_chars(text, text + sizeof(text), number, 16).ptr;
-  std::copy(text, end, digits.end() - (end - text));
-  return std::string(prefix) + digits;
-}
-
-bool ParseNumberKey(std::string_view prefix, std::string_view key, std::uint64_t& number) {
-  key.remove_prefix(prefix.size());
-  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number, 16);
-  return error == std::errc() && end == key.data() + key.size() && key.size() == 16;
-}
-
-std::string NameKey(std::string_view name) { return std::string(kDatasets) + std::string(name); }
 
 std::vector<std::byte> EncodeIds(std::span<const ExtentId> ids) {
   ByteWriter writer;
@@ -50,18 +30,6 @@ std::vector<ExtentId> DecodeIds(std::span<const std::byte> bytes) {
   return ids;
 }
 
-// Calls `visit` with every entry below `prefix`.
-template <class Visit>
-Result<void> ForEach(MetaStore& meta, std::string_view prefix, Visit visit) {
-  std::string after;
-  for (;;) {
-    const auto page = FFR_TRY(meta.List(prefix, after, kPageSize));
-    for (const auto& entry : page.entries) visit(entry);
-    if (!page.more) return {};
-    after = page.entries.back().key;
-  }
-}
-
 Error NotFound(std::string_view name) {
   return {ErrorCode::kNotFound, "nothing is published under the name " + std::string(name)};
 }
@@ -69,59 +37,45 @@ Error NotFound(std::string_view name) {
 }  // namespace
 
 Result<std::unique_ptr<Catalog>> Catalog::Open(MetaStore& meta, ExtentStore& extents,
-                                               const Options& options) {
+                                               const Options& options, PublishedNames published) {
   std::unique_ptr<Catalog> catalog(new Catalog(meta, extents, options));
   const std::lock_guard lock(catalog->mutex_);
-  FFR_TRY(catalog->Load());
+  FFR_TRY(catalog->Load(std::move(published)));
   return catalog;
 }
 
 // --- Start ---------------------------------------------------------------------------------------
 
-Result<void> Catalog::Load() {
+Result<void> Catalog::Load(PublishedNames published) {
   if (const auto generation = FFR_TRY(meta_.Get(kGeneration)))
     generation_revision_ = generation->mod_revision;
-  FFR_TRY(LoadManifests());
+  TakePublished(std::move(published));
   FFR_TRY(LoadUploads());
   FFR_TRY(LoadTombstones());
   ExplainExtents();
   return {};
 }
 
-Result<void> Catalog::LoadManifests() {
-  std::vector<std::string> names;
-  FFR_TRY(ForEach(meta_, kDatasets, [&](const MetaStore::KeyValue& entry) {
-    names.push_back(entry.key.substr(kDatasets.size()));
-  }));
-  report_.name_count = names.size();
-  const auto extent_count = static_cast<std::size_t>(extents_.totals().extent_count);
-  references_.reserve(extent_count);
-  {
-    const std::lock_guard lock(holders_mutex_);
-    holders_.reserve(extent_count);
+void Catalog::TakePublished(PublishedNames published) {
+  report_.name_count = published.datasets.size() + published.damaged.size();
+  report_.damaged = std::move(published.damaged);
+  holders_.Reserve(static_cast<std::size_t>(extents_.totals().extent_count));
+  for (const auto& [name, manifest] : published.datasets) {
+    holders_.Change(name, nullptr, &manifest);
+    if (extents_.scan_report().missing_count > 0) ReportMissing(name, manifest);
   }
-  for (const std::string& name : names) {
-    auto found = FindName(name);
-    auto bytes = found && found.value() ? ManifestOf(*found.value())
-                                        : Result<std::vector<std::byte>>(NotFound(name));
-    auto manifest = bytes ? DecodeDatasetManifest(bytes.value())
-                          : Result<DatasetManifest>(std::move(bytes).error());
-    if (!manifest) {
-      report_.damaged.push_back(name + ": " + manifest.error().message);
-      continue;
-    }
-    AddReferences(name, manifest.value());
-    for (const ManifestFile& file : manifest.value().files)
-      for (const ManifestExtent& extent : file.extents)
-        if (!extents_.Find(extent.id))
-          report_.missing.push_back(name + ", " + file.name + ": extent " + ToHex(extent.id));
-  }
-  return {};
+}
+
+void Catalog::ReportMissing(const std::string& name, const DatasetManifest& manifest) {
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents)
+      if (!extents_.Find(extent.id))
+        report_.missing.push_back(name + ", " + file.name + ": extent " + ToHex(extent.id));
 }
 
 Result<void> Catalog::LoadUploads() {
   const auto now = Clock::now();
-  FFR_TRY(ForEach(meta_, kUploads, [&](const MetaStore::KeyValue& entry) {
+  FFR_TRY(ForEachEntry(meta_, kUploads, [&](const MetaStore::KeyValue& entry) {
     std::uint64_t upload = 0;
     if (ParseNumberKey(kUploads, entry.key, upload))
       uploads_.emplace(upload, Upload{entry.mod_revision, now});
@@ -131,7 +85,7 @@ Result<void> Catalog::LoadUploads() {
 }
 
 Result<void> Catalog::LoadTombstones() {
-  return ForEach(meta_, kDeletes, [&](const MetaStore::KeyValue& entry) {
+  return ForEachEntry(meta_, kDeletes, [&](const MetaStore::KeyValue& entry) {
     const auto ids = DecodeIds(entry.value);
     if (report_.damaged.empty()) Bury(entry.key, ids);
   });
@@ -140,13 +94,12 @@ Result<void> Catalog::LoadTombstones() {
 void Catalog::ExplainExtents() {
   for (const Tombstone& tombstone : tombstones_)
     report_.condemned_count += tombstone.extents.size();
-  const auto unreferenced =
-      extents_.FindAll([this](const Extent& extent) { return !references_.contains(extent.id); });
-  for (const ExtentPtr& extent : unreferenced) {
-    if (uploads_.contains(UploadOf(extent->id)))
+  for (const ExtentId& id : extents_.scan_report().unknown) {
+    if (!extents_.Find(id)) continue;  // Condemned.
+    if (uploads_.contains(UploadOf(id)))
       ++report_.unpublished_count;
     else
-      report_.unexplained.push_back(extents_.PathOf(extent->id).string());
+      report_.unexplained.push_back(extents_.PathOf(id).string());
   }
 }
 
@@ -158,7 +111,7 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
     const std::uint64_t upload = UploadOf(begin.id);
     if (const auto found = uploads_.find(upload); found != uploads_.end()) {
       found->second.heard = Clock::now();
-    } else if (!references_.contains(begin.id)) {
+    } else if (!IsPublished(begin.id)) {
       MetaStore::Commit commit;
       const std::string key = NumberKey(kUploads, upload);
       commit.compares.push_back({key, 0});
@@ -195,40 +148,18 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
 
 // --- Names ---------------------------------------------------------------------------------------
 
-Result<std::optional<Catalog::Name>> Catalog::FindName(std::string_view name) {
-  const auto entry = FFR_TRY(meta_.Get(NameKey(name)));
-  if (!entry) return std::optional<Name>();
-  ByteReader reader(entry->value);
-  Name found;
-  found.attempt = reader.Take<std::uint64_t>();
-  found.size_bytes = reader.Take<std::uint64_t>();
-  found.file_count = reader.Take<std::uint64_t>();
-  found.revision = entry->mod_revision;
-  if (!reader.AtEnd())
-    return Error{ErrorCode::kCorruption, "the record of the name " + std::string(name) +
-                                             " is damaged in the daemon's metadata"};
-  return std::optional(found);
-}
-
-Result<std::vector<std::byte>> Catalog::ManifestOf(const Name& name) {
-  auto entry = FFR_TRY(meta_.Get(NumberKey(kManifests, name.attempt)));
-  if (!entry)
-    return Error{ErrorCode::kCorruption, "the manifest is missing in the daemon's metadata"};
-  return std::move(entry->value);
-}
-
 Result<Catalog::Resolved> Catalog::Resolve(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  const auto found = FFR_TRY(FindName(name));
+  const auto found = FFR_TRY(FindName(meta_, name));
   if (!found) return NotFound(name);
   Resolved resolved;
   resolved.revision = found->revision;
-  resolved.manifest = FFR_TRY(ManifestOf(*found));
+  resolved.manifest = FFR_TRY(ReadManifest(meta_, *found));
   return resolved;
 }
 
 Result<void> Catalog::CheckMode(const net::Publish& publish,
-                                const std::optional<Name>& found) const {
+                                const std::optional<NameRecord>& found) const {
   switch (publish.mode) {
     case net::Publish::Mode::kReplace:
       return {};
@@ -253,9 +184,9 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
     for (const ManifestExtent& wanted : file.extents) {
       const ExtentPtr extent = extents_.Find(wanted.id);
       // Those of others are not here for who may not read them.
-      const bool is_explained = references_.contains(wanted.id)
-                                    ? Holds(own_prefix, {&wanted.id, 1}).front()
-                                    : uploads_.contains(UploadOf(wanted.id));
+      const bool is_published = IsPublished(wanted.id);
+      const bool is_explained = is_published ? holders_.Holds(own_prefix, {&wanted.id, 1}).front()
+                                             : uploads_.contains(UploadOf(wanted.id));
       if (extent && is_explained && extent->is_bad.load(std::memory_order_relaxed))
         return Error{ErrorCode::kCorruption,
                      file.name + ": extent " + ToHex(wanted.id) +
@@ -268,7 +199,7 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
         return Error{ErrorCode::kInvalidArgument,
                      file.name + ": extent " + ToHex(wanted.id) +
                          " has another size or checksum than the manifest says"};
-      if (!references_.contains(wanted.id)) uploads.insert(UploadOf(wanted.id));
+      if (!is_published) uploads.insert(UploadOf(wanted.id));
     }
   }
   for (const std::uint64_t upload : uploads)
@@ -276,9 +207,9 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
   return {};
 }
 
-Result<DatasetManifest> Catalog::Retire(const Name& name, const DatasetManifest& keep,
+Result<DatasetManifest> Catalog::Retire(const NameRecord& name, const DatasetManifest& keep,
                                         MetaStore::Commit& commit) {
-  const auto bytes = FFR_TRY(ManifestOf(name));
+  const auto bytes = FFR_TRY(ReadManifest(meta_, name));
   auto manifest = FFR_TRY(DecodeDatasetManifest(bytes));
   std::set<ExtentId> kept;
   for (const ManifestFile& file : keep.files)
@@ -288,9 +219,9 @@ Result<DatasetManifest> Catalog::Retire(const Name& name, const DatasetManifest&
   for (const ManifestFile& file : manifest.files)
     for (const ManifestExtent& extent : file.extents) ++own[extent.id];
   for (const auto& [id, count] : own)
-    if (references_.at(id) == count && !kept.contains(id)) last.insert(id);
+    if (holders_.CountOf(id) == count && !kept.contains(id)) last.insert(id);
 
-  commit.deletes.push_back(NumberKey(kManifests, name.attempt));
+  commit.deletes.push_back(NumberKey(kManifestKeys, name.attempt));
   if (!last.empty())
     commit.puts.push_back({NumberKey(kDeletes, name.attempt),
                            EncodeIds(std::vector<ExtentId>(last.begin(), last.end()))});
@@ -317,7 +248,7 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   if (!manifest) return Error{ErrorCode::kInvalidArgument, manifest.error().message};
 
   const std::lock_guard lock(mutex_);
-  const auto found = FFR_TRY(FindName(publish.name));
+  const auto found = FFR_TRY(FindName(meta_, publish.name));
   // Our own commit, whose reply was lost.
   if (found && found->attempt == publish.attempt) return net::RevisionReply{found->revision};
   FFR_TRY(CheckMode(publish, found));
@@ -327,46 +258,31 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   MetaStore::Commit commit;
   FFR_TRY(CheckExtents(manifest.value(), own_prefix, commit));
   commit.compares.push_back({NameKey(publish.name), found ? found->revision : 0});
-  commit.compares.push_back({NumberKey(kManifests, publish.attempt), 0});
-  ByteWriter record;
-  record.Put(publish.attempt);
-  record.Put(manifest.value().size_bytes());
-  record.Put(std::uint64_t{manifest.value().files.size()});
-  commit.puts.push_back({NameKey(publish.name), std::move(record).Take()});
-  commit.puts.push_back({NumberKey(kManifests, publish.attempt), {bytes.begin(), bytes.end()}});
+  commit.compares.push_back({NumberKey(kManifestKeys, publish.attempt), 0});
+  const NameRecord record{publish.attempt, manifest.value().size_bytes(),
+                          manifest.value().files.size()};
+  commit.puts.push_back({NameKey(publish.name), record.Encode()});
+  commit.puts.push_back({NumberKey(kManifestKeys, publish.attempt), {bytes.begin(), bytes.end()}});
   std::optional<DatasetManifest> retired;
   if (found) retired = FFR_TRY(Retire(*found, manifest.value(), commit));
 
   const auto outcome = FFR_TRY(CommitGeneration(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
-  AddReferences(publish.name, manifest.value());
-  if (retired) {
-    DropReferences(publish.name, *retired);
-    for (const auto& put : commit.puts)
-      if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
-  }
+  holders_.Change(publish.name, retired ? &*retired : nullptr, &manifest.value());
+  for (const auto& put : commit.puts)
+    if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
   return net::RevisionReply{outcome.revision};
 }
 
 // --- Room ----------------------------------------------------------------------------------------
 
-std::uint64_t Catalog::UsedBytes(std::string_view prefix) const {
-  std::uint64_t used_bytes = 0;
-  for (auto at = sizes_.lower_bound(prefix); at != sizes_.end() && at->first.starts_with(prefix);
-       ++at)
-    used_bytes += at->second;
-  return used_bytes;
-}
-
 Result<void> Catalog::CheckQuotas(std::string_view name, std::uint64_t size_bytes) const {
-  const std::lock_guard lock(holders_mutex_);
-  const auto own = sizes_.find(name);
-  const std::uint64_t own_bytes = own == sizes_.end() ? 0 : own->second;
+  const std::uint64_t own_bytes = holders_.SizeOf(name);
   if (size_bytes <= own_bytes) return {};  // Who shrinks is not held up.
   for (const auto& [prefix, quota_bytes] : options_.quotas) {
     if (!name.starts_with(prefix)) continue;
-    const std::uint64_t others_bytes = UsedBytes(prefix) - own_bytes;
+    const std::uint64_t others_bytes = holders_.SizeBelow(prefix, name);
     if (others_bytes <= quota_bytes && size_bytes <= quota_bytes - others_bytes) continue;
     return Error{ErrorCode::kIo,
                  std::string(name) + " has " + std::to_string(size_bytes) +
@@ -398,9 +314,8 @@ Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes)
 
 std::vector<Catalog::Usage> Catalog::Usages() const {
   std::vector<Usage> usages;
-  const std::lock_guard lock(holders_mutex_);
   for (const auto& [prefix, quota_bytes] : options_.quotas)
-    usages.push_back({prefix, UsedBytes(prefix), quota_bytes});
+    usages.push_back({prefix, holders_.SizeBelow(prefix), quota_bytes});
   return usages;
 }
 
@@ -415,14 +330,14 @@ Result<net::ListReply> Catalog::List(const net::List& list) {
     const auto size_bytes = reader.Take<std::uint64_t>();
     const auto file_count = reader.Take<std::uint64_t>();
     reply.entries.push_back(
-        {entry.key.substr(kDatasets.size()), entry.mod_revision, size_bytes, file_count});
+        {entry.key.substr(kDatasetKeys.size()), entry.mod_revision, size_bytes, file_count});
   }
   return reply;
 }
 
 Result<void> Catalog::Remove(const net::Delete& request) {
   const std::lock_guard lock(mutex_);
-  const auto found = FFR_TRY(FindName(request.name));
+  const auto found = FFR_TRY(FindName(meta_, request.name));
   if (!found) return NotFound(request.name);
   if (request.expected_revision != 0 && request.expected_revision != found->revision)
     return Error{ErrorCode::kConflict, request.name + " was published anew since it was looked at"};
@@ -433,57 +348,10 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   const auto outcome = FFR_TRY(CommitGeneration(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
-  DropReferences(request.name, retired);
-  {
-    const std::lock_guard sizes_lock(holders_mutex_);
-    sizes_.erase(request.name);
-  }
+  holders_.Change(request.name, &retired, nullptr);
   for (const auto& put : commit.puts)
     if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
   return {};
-}
-
-void Catalog::AddReferences(const std::string& name, const DatasetManifest& manifest) {
-  name_count_.fetch_add(1, std::memory_order_relaxed);
-  const auto holder = std::make_shared<const std::string>(name);
-  const std::lock_guard lock(holders_mutex_);
-  sizes_[name] = manifest.size_bytes();
-  for (const ManifestFile& file : manifest.files) {
-    for (const ManifestExtent& extent : file.extents) {
-      ++references_[extent.id];
-      holders_[extent.id].push_back(holder);
-    }
-  }
-}
-
-std::vector<bool> Catalog::Holds(std::string_view prefix, std::span<const ExtentId> ids) const {
-  std::vector<bool> held;
-  held.reserve(ids.size());
-  const std::lock_guard lock(holders_mutex_);
-  for (const ExtentId& id : ids) {
-    const auto found = holders_.find(id);
-    held.push_back(found != holders_.end() &&
-                   std::ranges::any_of(found->second, [&](const NamePtr& name) {
-                     return name->starts_with(prefix);
-                   }));
-  }
-  return held;
-}
-
-void Catalog::DropReferences(const std::string& name, const DatasetManifest& manifest) {
-  name_count_.fetch_sub(1, std::memory_order_relaxed);
-  const std::lock_guard lock(holders_mutex_);
-  for (const ManifestFile& file : manifest.files) {
-    for (const ManifestExtent& extent : file.extents) {
-      const auto found = references_.find(extent.id);
-      FFR_ASSERT(found != references_.end());
-      if (--found->second == 0) references_.erase(found);
-      auto& holders = holders_.at(extent.id);
-      holders.erase(
-          std::ranges::find_if(holders, [&](const NamePtr& held) { return *held == name; }));
-      if (holders.empty()) holders_.erase(extent.id);
-    }
-  }
 }
 
 // --- Collecting ----------------------------------------------------------------------------------
@@ -493,7 +361,7 @@ void Catalog::Bury(std::string key, std::span<const ExtentId> ids) {
   for (const ExtentId& id : ids) {
     // A tombstone never names what a manifest names: both are written by one commit. What a
     // damaged one says is not believed.
-    if (references_.contains(id)) continue;
+    if (IsPublished(id)) continue;
     if (ExtentPtr extent = extents_.Condemn(id)) tombstone.extents.push_back(std::move(extent));
   }
   tombstones_.push_back(std::move(tombstone));
@@ -501,7 +369,7 @@ void Catalog::Bury(std::string key, std::span<const ExtentId> ids) {
 
 Result<void> Catalog::GiveUp(std::uint64_t upload, const Upload& state) {
   const auto left = extents_.FindAll([&](const Extent& extent) {
-    return UploadOf(extent.id) == upload && !references_.contains(extent.id);
+    return UploadOf(extent.id) == upload && !IsPublished(extent.id);
   });
   std::vector<ExtentId> ids;
   for (const ExtentPtr& extent : left) ids.push_back(extent->id);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -10,13 +9,14 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "server/metadata/meta_store.h"
+#include "server/service/holders.h"
+#include "server/service/name_records.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -28,9 +28,8 @@ namespace ffrecord::server {
 // tombstone or an upload record that names it: an extent that nothing explains is reported and
 // kept. Calls block on the disk. Thread-safe. Errors are those to be sent to clients.
 //
-// Keys: datasets/<name>: what LIST tells; manifests/<attempt>: its manifest; uploads/<upload>: it
-// has begun; deletes/<what>: a tombstone, the ids of extents to unlink; generation: bumped by every
-// publish and delete. Numbers in keys have 16 hex digits.
+// Keys, beside those of name_records.h: uploads/<upload>: it has begun; deletes/<what>: a
+// tombstone, the ids of extents to unlink; generation: bumped by every publish and delete.
 class Catalog {
  public:
   struct Options {
@@ -54,13 +53,14 @@ class Catalog {
     std::vector<std::string> damaged;
   };
 
-  // Both stores outlive the catalog. Fails as the MetaStore does.
+  // Both stores outlive the catalog. `published` is what `meta` has, and what `extents` was opened
+  // with. Fails as the MetaStore does.
   static Result<std::unique_ptr<Catalog>> Open(MetaStore& meta, ExtentStore& extents,
-                                               const Options& options);
+                                               const Options& options, PublishedNames published);
 
   const Report& report() const noexcept { return report_; }
 
-  std::uint64_t name_count() const noexcept { return name_count_.load(std::memory_order_relaxed); }
+  std::uint64_t name_count() const { return holders_.name_count(); }  // With a sound manifest.
 
   // A writer for the extent, its upload on record; none if it is sealed already. Fails with
   // kConflict if an extent of that id has another size, with kIo.
@@ -83,9 +83,8 @@ class Catalog {
   Result<net::ListReply> List(const net::List& list);
   Result<void> Remove(const net::Delete& request);
 
-  // For each of `ids`, whether a published name that begins with `prefix` holds it. Does not block
-  // on the disk.
-  std::vector<bool> Holds(std::string_view prefix, std::span<const ExtentId> ids) const;
+  // Which names hold what. Does not block on the disk.
+  const Holders& holders() const noexcept { return holders_; }
 
   struct Usage {
     std::string prefix;
@@ -100,12 +99,6 @@ class Catalog {
   Result<std::uint64_t> Collect(Clock::time_point now);
 
  private:
-  struct Name {
-    std::uint64_t attempt = 0;
-    std::uint64_t size_bytes = 0;
-    std::uint64_t file_count = 0;
-    std::uint64_t revision = 0;
-  };
   struct Upload {
     std::uint64_t revision = 0;
     Clock::time_point heard;
@@ -118,29 +111,26 @@ class Catalog {
   Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
       : meta_(meta), extents_(extents), options_(options) {}
 
-  Result<void> Load();
-  Result<void> LoadManifests();
+  Result<void> Load(PublishedNames published);
+  void TakePublished(PublishedNames published);
+  void ReportMissing(const std::string& name, const DatasetManifest& manifest);
   Result<void> LoadUploads();
   Result<void> LoadTombstones();
   void ExplainExtents();
 
-  Result<std::optional<Name>> FindName(std::string_view name);
-  Result<std::vector<std::byte>> ManifestOf(const Name& name);
-  Result<void> CheckMode(const net::Publish& publish, const std::optional<Name>& found) const;
+  bool IsPublished(const ExtentId& id) const { return holders_.CountOf(id) > 0; }
+  Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                             MetaStore::Commit& commit) const;
   // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
   // tombstone; returns that manifest.
-  Result<DatasetManifest> Retire(const Name& name, const DatasetManifest& keep,
+  Result<DatasetManifest> Retire(const NameRecord& name, const DatasetManifest& keep,
                                  MetaStore::Commit& commit);
   // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
-  std::uint64_t FreeBytes() const;                         // Of the extents' disk.
-  std::uint64_t UsedBytes(std::string_view prefix) const;  // Requires holders_mutex_.
+  std::uint64_t FreeBytes() const;  // Of the extents' disk.
   Result<MetaStore::Outcome> Commit(const MetaStore::Commit& commit);
   Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit);
-  void AddReferences(const std::string& name, const DatasetManifest& manifest);
-  void DropReferences(const std::string& name, const DatasetManifest& manifest);
   void Bury(std::string key, std::span<const ExtentId> ids);
   Result<void> GiveUp(std::uint64_t upload, const Upload& state);
 
@@ -148,19 +138,12 @@ class Catalog {
   ExtentStore& extents_;
   const Options options_;
   Report report_;
-  std::atomic<std::uint64_t> name_count_{0};  // Of those with a sound manifest.
+  Holders holders_;  // Changes with mutex_ held only.
 
   std::mutex mutex_;  // Of all below, and of each read-decide-commit.
-  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> references_;  // By live manifests.
   std::map<std::uint64_t, Upload> uploads_;
   std::vector<Tombstone> tombstones_;
   std::uint64_t generation_revision_ = 0;
-
-  // The names whose live manifests hold an extent, each as often as it does.
-  using NamePtr = std::shared_ptr<const std::string>;
-  mutable std::mutex holders_mutex_;  // Nobody waits for a disk while holding it.
-  std::unordered_map<ExtentId, std::vector<NamePtr>, HashExtentId> holders_;
-  std::map<std::string, std::uint64_t, std::less<>> sizes_;  // Of names, in bytes of files.
 };
 
 }  // namespace ffrecord::server

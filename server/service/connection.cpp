@@ -246,7 +246,8 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
   if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
     return SendError(header.request_id, allowed.error());
   std::vector<bool> is_held;
-  if (token_ && !token_->prefix.empty()) is_held = host_.catalog.Holds(token_->prefix, bind.ids);
+  if (token_ && !token_->prefix.empty())
+    is_held = host_.catalog.holders().Holds(token_->prefix, bind.ids);
   table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
   net::ExtentBindReply reply;
   reply.statuses.resize(bind.ids.size());

@@ -245,8 +245,10 @@ Result<std::string> Server::Impl::DatasetsJson() {
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
   meta = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
-  extents = FFR_TRY(ExtentStore::Open(options.data / "extents"));
-  catalog = FFR_TRY(Catalog::Open(*meta, *extents, {options.upload_grace, options.quotas}));
+  auto published = FFR_TRY(ReadPublishedNames(*meta));
+  extents = FFR_TRY(ExtentStore::Open(options.data / "extents", published.Extents()));
+  catalog = FFR_TRY(
+      Catalog::Open(*meta, *extents, {options.upload_grace, options.quotas}, std::move(published)));
   LogFindings(extents->scan_report(), catalog->report());
   stop_accepting.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!stop_accepting) return ErrnoError("make an eventfd for", options.data, errno);

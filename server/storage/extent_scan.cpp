@@ -35,27 +35,21 @@ using Folder = std::unique_ptr<DIR, CloseFolder>;
 
 Error Corrupt(const char* what) { return Error{ErrorCode::kCorruption, what}; }
 
-Result<ExtentTrailer> ReadTrailer(int folder, const char* name) {
-  // O_NONBLOCK: a FIFO is told below, and not waited for.
+Result<ExtentTrailer> OpenTrailer(int folder, const char* name) {
+  // O_NONBLOCK: a FIFO is told by what is read, and not waited for.
   const UniqueFd fd(::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ELOOP) return Corrupt("a link, which is never followed");
   if (!fd) return ErrnoError("open", name, errno);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return ErrnoError("look at", name, errno);
-  if (!S_ISREG(status.st_mode)) return Corrupt("not a regular file");
-  std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> bytes;
-  const auto size_bytes = static_cast<std::uint64_t>(status.st_size);
-  if (size_bytes < bytes.size()) return Corrupt("shorter than its trailer");
-  const ssize_t read =
-      ::pread(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(size_bytes - bytes.size()));
-  if (read < 0) return ErrnoError("read the trailer of", name, errno);
-  if (static_cast<std::size_t>(read) != bytes.size())
-    return Corrupt("became shorter while it was read");
-  return DecodeExtentTrailer(bytes, size_bytes);
+  return ReadTrailer(fd.get(), name);
+}
+
+const ManifestExtent* Find(std::span<const ManifestExtent> known, const ExtentId& id) {
+  const auto found = std::ranges::lower_bound(known, id, {}, &ManifestExtent::id);
+  return found == known.end() || found->id != id ? nullptr : &*found;
 }
 
 // Adds what lies in one slot to `found`.
-void ScanSlot(const fs::path& path, FoundExtents& found) {
+void ScanSlot(const fs::path& path, std::span<const ManifestExtent> known, FoundExtents& found) {
   const auto refuse = [&](const fs::path& what, std::string_view why) {
     found.refused.push_back(what.string() + ": " + std::string(why));
   };
@@ -73,7 +67,13 @@ void ScanSlot(const fs::path& path, FoundExtents& found) {
       refuse(path / name, "not the name of an extent");
       continue;
     }
-    auto trailer = ReadTrailer(::dirfd(folder.get()), entry->d_name);
+    // Where the file system does not tell what it is, or it is something else, it is opened.
+    const ManifestExtent* const extent = entry->d_type == DT_REG ? Find(known, id) : nullptr;
+    if (extent != nullptr) {
+      found.known.push_back(extent);
+      continue;
+    }
+    auto trailer = OpenTrailer(::dirfd(folder.get()), entry->d_name);
     if (!trailer)
       refuse(path / name, trailer.error().message);
     else if (trailer.value().id != id)
@@ -86,7 +86,22 @@ void ScanSlot(const fs::path& path, FoundExtents& found) {
 
 }  // namespace
 
-Result<FoundExtents> ScanExtents(const fs::path& folder) {
+Result<ExtentTrailer> ReadTrailer(int file, const fs::path& name) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return ErrnoError("look at", name, errno);
+  if (!S_ISREG(status.st_mode)) return Corrupt("not a regular file");
+  std::array<std::byte, ExtentTrailer::kEncodedSizeBytes> bytes;
+  const auto size_bytes = static_cast<std::uint64_t>(status.st_size);
+  if (size_bytes < bytes.size()) return Corrupt("shorter than its trailer");
+  const ssize_t read =
+      ::pread(file, bytes.data(), bytes.size(), static_cast<off_t>(size_bytes - bytes.size()));
+  if (read < 0) return ErrnoError("read the trailer of", name, errno);
+  if (static_cast<std::size_t>(read) != bytes.size())
+    return Corrupt("became shorter while it was read");
+  return DecodeExtentTrailer(bytes, size_bytes);
+}
+
+Result<FoundExtents> ScanExtents(const fs::path& folder, std::span<const ManifestExtent> known) {
   std::error_code error;
   std::vector<fs::path> slots;
   for (const auto& slot : fs::directory_iterator(folder, error)) slots.push_back(slot.path());
@@ -99,7 +114,7 @@ Result<FoundExtents> ScanExtents(const fs::path& folder) {
   std::vector<FoundExtents> parts(count);
   const auto scan = [&](FoundExtents& part) {
     for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < slots.size();)
-      ScanSlot(slots[i], part);
+      ScanSlot(slots[i], known, part);
   };
   std::vector<std::thread> threads;
   for (std::size_t i = 1; i < count; ++i)
@@ -109,6 +124,7 @@ Result<FoundExtents> ScanExtents(const fs::path& folder) {
 
   FoundExtents found = std::move(parts[0]);
   for (const FoundExtents& part : std::span(parts).subspan(1)) {
+    found.known.insert(found.known.end(), part.known.begin(), part.known.end());
     found.extents.insert(found.extents.end(), part.extents.begin(), part.extents.end());
     found.refused.insert(found.refused.end(), part.refused.begin(), part.refused.end());
   }

@@ -29,7 +29,7 @@ Result<void> MakeFolder(const fs::path& folder) {
 
 }  // namespace
 
-std::size_t HashExtentId::operator()(const ExtentId& id) const noexcept {
+std::size_t HashExtentId::operator()(const ExtentId& id) const {
   return static_cast<std::size_t>(Xxh3(id));
 }
 
@@ -67,21 +67,29 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
 
 // --- The store -----------------------------------------------------------------------------------
 
-Result<std::unique_ptr<ExtentStore>> ExtentStore::Open(const fs::path& folder) {
+Result<std::unique_ptr<ExtentStore>> ExtentStore::Open(const fs::path& folder,
+                                                       std::span<const ManifestExtent> known) {
   FFR_TRY(MakeFolder(folder));
   UniqueFd folder_fd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder_fd) return ErrnoError("open the folder", folder, errno);
   std::unique_ptr<ExtentStore> store(new ExtentStore(folder, std::move(folder_fd)));
-  FFR_TRY(store->Scan());
+  FFR_TRY(store->Scan(known));
   return store;
 }
 
-Result<void> ExtentStore::Scan() {
-  FoundExtents found = FFR_TRY(ScanExtents(folder_));
-  index_.reserve(found.extents.size());
-  for (const ExtentTrailer& trailer : found.extents)
+Result<void> ExtentStore::Scan(std::span<const ManifestExtent> known) {
+  FoundExtents found = FFR_TRY(ScanExtents(folder_, known));
+  index_.reserve(found.known.size() + found.extents.size());
+  for (const ManifestExtent* const extent : found.known)
+    FFR_TRY(Add(extent->id, extent->size_bytes, extent->xxh3));
+  for (const ExtentTrailer& trailer : found.extents) {
     FFR_TRY(Add(trailer.id, trailer.size_bytes, trailer.xxh3));
-  scan_report_ = {index_.size(), size_bytes_, std::move(found.refused)};
+    scan_report_.unknown.push_back(trailer.id);
+  }
+  scan_report_.extent_count = index_.size();
+  scan_report_.size_bytes = size_bytes_;
+  scan_report_.refused = std::move(found.refused);
+  scan_report_.missing_count = known.size() - found.known.size();
   return {};
 }
 

@@ -24,7 +24,8 @@
 namespace ffrecord::server {
 
 struct HashExtentId {
-  std::size_t operator()(const ExtentId& id) const noexcept;
+  // Not noexcept: so the tables of libstdc++ keep it beside each id, and compare it first.
+  std::size_t operator()(const ExtentId& id) const;
 };
 
 // One sealed extent. Whoever holds it may read its file: it is not unlinked before the last one
@@ -77,18 +78,23 @@ class ExtentWriter {
 // The sealed extents in one folder: FOLDER/<slot>/<id>, each with its trailer.
 //
 // The index is made by a scan at start and lives in memory. Files that the scan cannot make sense
-// of are reported and left alone. Thread-safe; outlives its writers.
+// of are reported and left alone. Of extents that manifests describe only the names are looked at
+// then: that their bytes are what was promised is for readers and the scrubber to find out.
+// Thread-safe; outlives its writers.
 class ExtentStore {
  public:
   struct ScanReport {
     std::uint64_t extent_count = 0;
     std::uint64_t size_bytes = 0;
     std::vector<std::string> refused;  // Path and reason of each file that is no sound extent.
+    std::vector<ExtentId> unknown;     // Those that no manifest has described.
+    std::uint64_t missing_count = 0;   // How many were described and are not there.
   };
 
-  // Opens `folder`, which is made if it is missing (its parent must exist). Fails with kIo,
-  // kDenied.
-  static Result<std::unique_ptr<ExtentStore>> Open(const std::filesystem::path& folder);
+  // Opens `folder`, which is made if it is missing (its parent must exist). `known`: what manifests
+  // say of extents, in order of their ids, each once. Fails with kIo, kDenied.
+  static Result<std::unique_ptr<ExtentStore>> Open(const std::filesystem::path& folder,
+                                                   std::span<const ManifestExtent> known = {});
 
   const ScanReport& scan_report() const noexcept { return scan_report_; }
 
@@ -129,7 +135,7 @@ class ExtentStore {
   friend class ExtentWriter;
   ExtentStore(std::filesystem::path folder, UniqueFd folder_fd)
       : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)) {}
-  Result<void> Scan();
+  Result<void> Scan(std::span<const ManifestExtent> known);
   Result<ExtentPtr> Add(const ExtentId& id, std::uint64_t size_bytes, std::uint64_t xxh3);
 
   const std::filesystem::path folder_;

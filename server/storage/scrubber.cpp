@@ -12,6 +12,8 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/io/file.h"
+#include "server/storage/extent_scan.h"
+#include "server/storage/extent_trailer.h"
 
 namespace ffrecord::server {
 namespace {
@@ -135,6 +137,11 @@ Result<std::uint64_t> Scrubber::Sum(const Extent& extent) {
     const auto cost = std::chrono::nanoseconds(data * 1'000'000'000 / options_.bytes_per_s);
     due_ = std::max(due_, Clock::now() - std::chrono::seconds(1)) + cost;
   }
+  // What the extent is known by where no manifest says so.
+  const auto trailer = ReadTrailer(file.get(), path);
+  if (!trailer) return Error{trailer.error().code, path.string() + ": " + trailer.error().message};
+  if (trailer.value() != ExtentTrailer{extent.id, extent.size_bytes, extent.xxh3})
+    return Error{ErrorCode::kCorruption, path.string() + ": the trailer is that of other bytes"};
   return sum.Finish64();
 }
 

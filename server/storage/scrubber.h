@@ -14,7 +14,8 @@
 namespace ffrecord::server {
 
 // Reads all extents again and again, slowly, and marks those whose bytes are no longer those of
-// their checksum, or cannot be read. Nothing is changed on the disk.
+// their checksum, whose trailer is not theirs, or that cannot be read. Nothing is changed on the
+// disk.
 //
 // Owns a thread of low priority; reads past the page cache where the file system allows it.
 class Scrubber {

@@ -46,8 +46,9 @@ class CatalogTest : public testing::Test {
 
   void Open() {
     catalog_.reset();
-    extents_ = ExtentStore::Open(folder_ / "extents").value();
-    auto catalog = Catalog::Open(store_, *extents_, {60s, quotas_});
+    auto published = ReadPublishedNames(store_).value();
+    extents_ = ExtentStore::Open(folder_ / "extents", published.Extents()).value();
+    auto catalog = Catalog::Open(store_, *extents_, {60s, quotas_}, std::move(published));
     ASSERT_TRUE(catalog) << catalog.error().message;
     catalog_ = std::move(catalog).value();
   }
@@ -261,7 +262,9 @@ TEST_F(CatalogTest, ExtentsThatNoRecordExplainsAreReportedAndKept) {
   ASSERT_TRUE(Publish("name", {extent}));
   memory_ = MakeMemoryStore();  // All metadata is lost.
   FailingStore empty(*memory_);
-  catalog_ = Catalog::Open(empty, *extents_, {60s}).value();
+  catalog_.reset();
+  extents_ = ExtentStore::Open(folder_ / "extents").value();
+  catalog_ = Catalog::Open(empty, *extents_, {60s}, {}).value();
 
   EXPECT_EQ(catalog_->report().unexplained.size(), 1U);
   EXPECT_EQ(Collect(24h), 0U);
@@ -291,6 +294,25 @@ TEST_F(CatalogTest, AMissingExtentIsReported) {
   std::filesystem::remove(extents_->PathOf(extent.id));
   Open();
   EXPECT_EQ(catalog_->report().missing.size(), 1U);
+}
+
+TEST_F(CatalogTest, ADamagedExtentThatIsPublishedIsServedAndNoOtherIsBelieved) {
+  const auto published = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {published}));
+  const auto sealed = Put(2, 0, "DATA");
+  for (const auto& extent : {published, sealed}) {
+    const auto path = extents_->PathOf(extent.id);
+    std::string bytes = test::ReadFile(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);  // Of the trailer.
+    test::WriteFile(path, bytes);
+  }
+
+  Open();
+
+  EXPECT_TRUE(catalog_->report().missing.empty());
+  EXPECT_TRUE(extents_->Find(published.id));
+  EXPECT_FALSE(extents_->Find(sealed.id));
+  EXPECT_EQ(extents_->scan_report().refused.size(), 1U);
 }
 
 TEST_F(CatalogTest, NamesStayWithinTheQuotasOfTheirPrefixesAndAreToldFigures) {

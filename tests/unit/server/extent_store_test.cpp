@@ -147,6 +147,24 @@ TEST_F(ExtentStoreTest, DamagedAndForeignFilesAreReportedAndKept) {
   EXPECT_EQ(FileCount(), files);
 }
 
+TEST_F(ExtentStoreTest, WhatManifestsDescribeIsBelievedIfAFileOfItsNameIsThere) {
+  for (std::uint32_t i = 0; i < 3; ++i) Put(MakeExtentId(5, 0, i), "some data");
+  const auto path = [&](std::uint32_t i) { return store_->PathOf(MakeExtentId(5, 0, i)); };
+  std::vector<ManifestExtent> known;
+  for (std::uint32_t i = 0; i < 4; ++i) known.push_back({MakeExtentId(5, 0, i), 7, i});
+  fs::resize_file(path(0), 40);
+  fs::remove(path(1));
+  fs::create_symlink(path(2), path(1));
+
+  store_ = ExtentStore::Open(folder_ / "extents", std::span(known).first(2)).value();
+
+  EXPECT_EQ(store_->Find(known[0].id)->size_bytes, 7U);
+  EXPECT_FALSE(store_->Find(known[1].id));
+  EXPECT_EQ(store_->scan_report().refused.size(), 1U);
+  EXPECT_EQ(store_->Find(known[2].id)->size_bytes, 9U);  // Of its trailer.
+  EXPECT_FALSE(store_->Find(known[3].id));
+}
+
 TEST_F(ExtentStoreTest, NoLinkLeadsOutOfTheFolderAndNothingButFilesIsOpened) {
   Put(id_, "some data");
   EXPECT_TRUE(store_->OpenFile(id_));

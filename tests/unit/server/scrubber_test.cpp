@@ -65,7 +65,9 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   const auto cut = Put(2, std::string(5000, 'b'));
   const auto good = Put(3, std::string(1 << 20, 'c'));
   const auto small = Put(4, "d");
+  const auto unnamed = Put(5, "e");
   Flip(*flipped, (2 << 20) + 5);
+  Flip(*unnamed, 20);  // Of the trailer.
   std::filesystem::resize_file(store_->PathOf(cut->id), 100);
 
   {
@@ -77,8 +79,9 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   EXPECT_TRUE(cut->is_bad);
   EXPECT_FALSE(good->is_bad);
   EXPECT_FALSE(small->is_bad);
-  EXPECT_EQ(store_->totals().bad_count, 2U);
-  ASSERT_EQ(notes().size(), 2U);
+  EXPECT_TRUE(unnamed->is_bad);
+  EXPECT_EQ(store_->totals().bad_count, 3U);
+  ASSERT_EQ(notes().size(), 3U);
   for (const auto& [id, why] : notes())
     EXPECT_NE(why.find(store_->PathOf(id).string()), std::string::npos) << why;
 
@@ -88,11 +91,11 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
     WaitPasses(scrubber, 1);
   }
   EXPECT_FALSE(flipped->is_bad);
-  EXPECT_EQ(store_->totals().bad_count, 1U);
-  ASSERT_EQ(notes().size(), 3U);
+  EXPECT_EQ(store_->totals().bad_count, 2U);
+  ASSERT_EQ(notes().size(), 4U);
   EXPECT_EQ(notes().back().second, "");
   (void)store_->Condemn(cut->id);
-  EXPECT_EQ(store_->totals().bad_count, 0U);
+  EXPECT_EQ(store_->totals().bad_count, 1U);
 }
 
 TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {

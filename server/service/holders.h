@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "libffrecord/format/dataset_manifest.h"
+#include "server/storage/extent_store.h"
+
+namespace ffrecord::server {
+
+// Which published names hold which extents, and how large each name is. Sizes are bytes of files.
+//
+// Thread-safe; nobody waits for a disk while holding its lock.
+class Holders {
+ public:
+  void Reserve(std::size_t extent_count);
+
+  // `name` has stood for `before` and stands for `after` from now on. Null: for nothing.
+  void Change(const std::string& name, const DatasetManifest* before, const DatasetManifest* after);
+
+  std::size_t name_count() const;
+  // How often names hold the extent: one may do so more than once.
+  std::size_t CountOf(const ExtentId& id) const;
+  // For each of `ids`, whether a name that begins with `prefix` holds it.
+  std::vector<bool> Holds(std::string_view prefix, std::span<const ExtentId> ids) const;
+
+  std::uint64_t SizeOf(std::string_view name) const;  // 0 if it is not published.
+  // Of the names that begin with `prefix`, `but_not` that one.
+  std::uint64_t SizeBelow(std::string_view prefix, std::string_view but_not = {}) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::uint64_t, std::less<>> sizes_;
+  // To keys of sizes_.
+  std::unordered_multimap<ExtentId, const std::string*, HashExtentId> names_;
+};
+
+}  // namespace ffrecord::server
