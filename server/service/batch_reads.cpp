@@ -144,10 +144,11 @@ PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
 }
 
 // A mapped slab is read into by the kernel, whose copy is the only one.
-bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& whole) {
+bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& whole,
+                              Clock::time_point now) {
   if (IsReadInPlace(batch)) return false;
   const ReadRun& planned = batch.plan.runs[run];
-  auto resident = disk_.FindInMemory(planned, whole);
+  auto resident = disk_.FindInMemory(planned, whole, now);
   if (!resident) return false;
   *held_bytes_ += planned.size_bytes;
   batch.runs[run] = {.state = RunState::kLanded,
@@ -160,10 +161,11 @@ bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& wh
 }
 
 // Also over shared memory, where it is not looked at for any other reason.
-void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole) {
+void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole,
+                            Clock::time_point now) {
   if (!read_ahead_.has_plans()) return;
   const ReadRun& planned = batch.plan.runs[run];
-  const bool is_in_memory = batch.slab ? disk_.FindInMemory(planned, whole).has_value()
+  const bool is_in_memory = batch.slab ? disk_.FindInMemory(planned, whole, now).has_value()
                                        : batch.runs[run].state == RunState::kLanded;
   wanted_.push_back({planned.extent.get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
 }
@@ -194,8 +196,8 @@ bool BatchReads::StartRuns() {
         return !is_window_full;
       }
       if (batch.stalled) batch.stalled_time += now - *std::exchange(batch.stalled, std::nullopt);
-      const bool is_resident = LandResident(batch, batch.next_run, whole);
-      NoteWanted(batch, batch.next_run, whole);
+      const bool is_resident = LandResident(batch, batch.next_run, whole, now);
+      NoteWanted(batch, batch.next_run, whole, now);
       if (is_resident) {
         batch.ended = now;
         resident_bytes += run.size_bytes;

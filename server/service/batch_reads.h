@@ -91,7 +91,7 @@ class BatchReads {
   static bool IsReadInPlace(const Batch& batch) { return batch.slab && batch.slab->mapped; }
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
   static net::RemoteMemory PlaceOf(const Batch& batch, const RunPiece& piece);
-  bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole);
+  bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole, Clock::time_point now);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
   Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
@@ -102,7 +102,8 @@ class BatchReads {
   OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
 
   bool StartRuns();
-  void NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole);
+  void NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole,
+                  Clock::time_point now);
 
   DiskReader& disk_;
   ReadAhead& read_ahead_;

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/io/page_cache.h"
 
 namespace ffrecord::server {
 
@@ -26,8 +25,8 @@ IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
   return request;
 }
 
-std::optional<DiskReader::Resident> DiskReader::FindInMemory(const ReadRun& run,
-                                                             const Extent*& whole) {
+std::optional<DiskReader::Resident> DiskReader::FindInMemory(
+    const ReadRun& run, const Extent*& whole, ResidentChunks::Clock::time_point now) {
   auto file = files_.Get(run.extent);
   if (!file || !file.value()->mapped) return std::nullopt;  // Start() says why.
   // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
@@ -38,8 +37,10 @@ std::optional<DiskReader::Resident> DiskReader::FindInMemory(const ReadRun& run,
       return std::nullopt;
     whole = run.extent.get();
   }
-  const auto bytes = file.value()->mapped->bytes().subspan(run.offset_bytes, run.size_bytes);
-  if (!IsInMemory(bytes)) return std::nullopt;
+  const auto mapped = file.value()->mapped->bytes();
+  if (!file.value()->resident.Contains(mapped, run.offset_bytes, run.size_bytes, now))
+    return std::nullopt;
+  const auto bytes = mapped.subspan(run.offset_bytes, run.size_bytes);
   return Resident{std::move(file).value(), bytes};
 }
 

@@ -69,11 +69,12 @@ class DiskReader {
   // Runs that ended without being read: Poll() will report them.
   bool has_failed() const noexcept { return !failed_.empty(); }
 
-  // The run, if no byte of it has to be waited for. Holds no memory of ours: nothing is to be
-  // released. It stays in memory as long as the kernel likes, usually longer than a reply takes;
-  // who touches it later than that waits for the disk. `whole` is the extent that was found to have
-  // its full size a moment ago, or null; it is set.
-  std::optional<Resident> FindInMemory(const ReadRun& run, const Extent*& whole);
+  // The run, if no byte of it has to be waited for, as far as is known at `now`. Holds no memory of
+  // ours: nothing is to be released. It stays in memory as long as the kernel likes, usually longer
+  // than a reply takes; who touches it later than that waits for the disk. `whole` is the extent
+  // that was found to have its full size a moment ago, or null; it is set.
+  std::optional<Resident> FindInMemory(const ReadRun& run, const Extent*& whole,
+                                       ResidentChunks::Clock::time_point now);
 
   // Queues one run; its bytes are held until Release(). It goes to `place`, which is of its size,
   // or to memory that is taken for it.

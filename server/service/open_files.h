@@ -10,6 +10,7 @@
 
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/mapped_file.h"
+#include "server/service/resident_chunks.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -21,6 +22,7 @@ struct OpenFile {
   // Of the extent's data; none if it cannot be mapped, or if the kernel does not tell what of it is
   // in memory.
   std::optional<MappedFile> mapped;
+  mutable ResidentChunks resident = {};  // Of `mapped`; for the thread that reads it.
 };
 using OpenFilePtr = std::shared_ptr<const OpenFile>;
 
