@@ -3,7 +3,7 @@
 Method: readers and publishers in processes of their own; a daemon in a network namespace, on a disk
 of a few megabytes. At random, from a seed that is printed, it is killed and started again, stopped
 and continued, cut off, or its disk is filled. Then all is mended, and everything is looked at.
-Longer: `pytest tests/chaos --seconds 120 --seed 7`.
+Longer: `tests/chaos/campaign`.
 """
 
 import json

@@ -145,8 +145,13 @@ class ServerTest : public testing::Test {
     net::BatchRead batch;
     batch.entries = entries;
     const auto request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
+    return Receive(channel, request, entries.size(), begun);
+  }
+  // What comes of a BATCH_READ.
+  Result<BatchResult> Receive(Channel& channel, std::uint64_t request, std::size_t entry_count,
+                              std::atomic<bool>* begun = nullptr) {
     BatchResult result;
-    result.entries.resize(entries.size());
+    result.entries.resize(entry_count);
     for (;;) {
       const auto header = FFR_TRY(channel.Receive(request, Soon(), "records"));
       if (header.type != FrameType::kBatchData) {

@@ -154,12 +154,12 @@ TSAN = Build(
 )
 
 
-def pytest_suite(folder: str, environment: dict[str, str]) -> Counts:
+def pytest_suite(folder: str, environment: dict[str, str], *options: str) -> Counts:
     """Run pytest over one folder."""
     report = ROOT / "build" / f"{folder.replace('/', '-')}.junit.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
-    command = [BIN / "python", "-m", "pytest", "-q", "--junitxml", report, folder]
+    command = [BIN / "python", "-m", "pytest", "-q", "--junitxml", report, *options, folder]
     code = run(*command, environment=environment)
     counts = junit_counts(report) if report.exists() else Counts()
     if code and not counts.failed:
@@ -174,11 +174,11 @@ def crash_suite() -> Counts:
     return pytest_suite("tests/crash", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)})
 
 
-def chaos_suite() -> Counts:
+def chaos_suite(*options: str) -> Counts:
     """Let faults loose on the daemon of the plain build; its own extension does the checking."""
     if not PLAIN.make():
         return Counts(failed=1)
-    return pytest_suite("tests/chaos", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)})
+    return pytest_suite("tests/chaos", {"FFRECORD_BUILD_DIR": str(ROOT / PLAIN.folder)}, *options)
 
 
 def rdma_suite() -> Counts:

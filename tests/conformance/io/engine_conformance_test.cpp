@@ -259,9 +259,10 @@ TEST_P(EngineConformance, TakesNoMoreThanItsDepthAndTheRestLater) {
 }
 
 TEST_P(EngineConformance, FullEngineTakesNothingAndIsNotAnError) {
-  std::vector<std::byte> buffer(16);
-  std::vector<IoRequest> requests(kDepth + 1, Read(0, buffer));
+  std::vector<std::vector<std::byte>> buffers(kDepth + 1, std::vector<std::byte>(16));
+  std::vector<IoRequest> requests;
   std::vector<IoRequest*> pointers;
+  for (auto& buffer : buffers) requests.push_back(Read(0, buffer));
   for (IoRequest& request : requests) pointers.push_back(&request);
   std::uint32_t taken = 0;
   while (taken < kDepth)

@@ -108,6 +108,37 @@ TEST_F(ServerTest, AnExtentThatTheDiskHasCutIsCorruptAndTheOthersAreServed) {
   EXPECT_EQ(read.value().entries[1], data);
 }
 
+TEST_F(ServerTest, WhatIsCancelledOrLateEndsWithAStatusForEachEntryAndTheRestIsWhole) {
+  using net::EntryStatus;
+  auto channel = Connect();
+  const std::string data(8 << 20, 'd');
+  ASSERT_TRUE(Put(*channel, id_, data));
+  ASSERT_TRUE(Read(*channel, {id_}, {{0, 0, 1, 0}}));
+  for (const EntryStatus end : {EntryStatus::kCancelled, EntryStatus::kDeadline}) {
+    net::BatchRead batch;
+    // 800 MiB: far more than leaves in a millisecond, or before the request to cancel is read.
+    batch.entries.assign(100, {0, 0, 8 << 20, 0});
+    if (end == EntryStatus::kDeadline) batch.deadline_ms = 1;
+    const auto request = channel->Send(FrameType::kBatchRead, batch.Encode());
+    ASSERT_TRUE(request);
+    if (end == EntryStatus::kCancelled) {
+      ASSERT_TRUE(channel->Send(FrameType::kCancel, net::Cancel{request.value()}.Encode()));
+    }
+
+    const auto read = Receive(*channel, request.value(), batch.entries.size());
+
+    ASSERT_TRUE(read) << read.error().message;
+    const auto& statuses = read.value().done.statuses;
+    ASSERT_EQ(statuses.size(), batch.entries.size());  // Not all are good.
+    for (std::size_t i = 0; i < statuses.size(); ++i) {
+      if (statuses[i] == end) continue;
+      ASSERT_EQ(statuses[i], EntryStatus::kOk) << i;
+      ASSERT_TRUE(read.value().entries[i] == data) << i;
+    }
+  }
+  EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+}
+
 TEST_F(ServerTest, UnknownRequestsAreAnsweredAndTheConnectionGoesOn) {
   auto channel = Connect();
   for (const auto type : {FrameType::kStat, FrameType::kGrant, FrameType::kExtentList,
