@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -45,29 +46,52 @@ struct CheckpointReader::Impl {
   std::vector<std::string> skipped;
 
   static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
+    auto files = FFR_TRY(target.Open(step));
+    auto twin = files->Twin();
+    auto impl = Of(std::move(files), step);
+    if (impl || twin == nullptr || !IsDamage(impl.error())) return impl;
+    auto other = Of(std::move(twin), step);
+    return other ? std::move(other) : std::move(impl);
+  }
+
+  static Result<std::unique_ptr<Impl>> Of(std::unique_ptr<CommittedStep> files,
+                                          std::uint64_t step) {
     auto impl = std::make_unique<Impl>();
-    impl->files = FFR_TRY(target.Open(step));
+    impl->files = std::move(files);
     impl->manifests = FFR_TRY(ReadStepManifests(*impl->files, step));
     impl->commit = CommitOf(impl->manifests.root);
     FFR_TRY(impl->Index());
     return impl;
   }
 
-  Result<void> Index() {
+  // Segments of other copies than `segments` reads; null if there are none.
+  Result<std::unique_ptr<SegmentReader>> OtherSegments() const {
+    const auto twin = files->Twin();
+    if (twin == nullptr) return std::unique_ptr<SegmentReader>();
+    return SegmentReader::Open(*twin, Segments());
+  }
+
+  std::vector<SegmentReader::Segment> Segments() const {
     std::vector<SegmentReader::Segment> all;
-    for (const PartManifest& part : manifests.parts) {
-      const auto first = static_cast<std::uint32_t>(all.size());
+    for (const PartManifest& part : manifests.parts)
       for (std::uint32_t i = 0; i < part.segments.size(); ++i)
         all.push_back({SegmentName(part.rank, i), part.segments[i]});
+    return all;
+  }
+
+  Result<void> Index() {
+    std::uint32_t first = 0;
+    for (const PartManifest& part : manifests.parts) {
       for (const StoredBox& box : part.boxes) {
         auto& boxes = sources[box.key];
         if (boxes.empty()) tensors.push_back({box.key, box.dtype, box.shape});
         boxes.push_back({&box, first + box.segment});
       }
+      first += static_cast<std::uint32_t>(part.segments.size());
     }
     std::sort(tensors.begin(), tensors.end(),
               [](const StoredTensor& a, const StoredTensor& b) { return a.key < b.key; });
-    segments = FFR_TRY(SegmentReader::Open(*files, std::move(all)));
+    segments = FFR_TRY(SegmentReader::Open(*files, Segments()));
     return {};
   }
 
@@ -147,7 +171,11 @@ const std::vector<std::string>& CheckpointReader::skipped() const noexcept {
 Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
   std::vector<SegmentCopy> copies;
   for (const Request& request : requests) FFR_TRY(impl_->AddCopies(request, copies));
-  return impl_->segments->Read(std::move(copies));
+  auto read = impl_->segments->Read(copies);
+  if (read || !IsDamage(read.error())) return read;
+  const auto others = impl_->OtherSegments();
+  if (!others || others.value() == nullptr || !others.value()->Read(std::move(copies))) return read;
+  return {};
 }
 
 std::vector<SavedBox> CheckpointReader::boxes() const {
@@ -161,7 +189,12 @@ std::vector<SavedBox> CheckpointReader::boxes() const {
 }
 
 Result<std::vector<std::string>> CheckpointReader::Verify() const {
-  return impl_->segments->Verify(kDamageMax);
+  auto damage = FFR_TRY(impl_->segments->Verify(kDamageMax));
+  const auto others = FFR_TRY(impl_->OtherSegments());
+  if (others == nullptr) return damage;
+  auto more = FFR_TRY(others->Verify(kDamageMax - damage.size()));
+  std::move(more.begin(), more.end(), std::back_inserter(damage));
+  return damage;
 }
 
 Result<std::vector<Commit>> ListCheckpoints(std::string_view target,

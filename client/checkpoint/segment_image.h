@@ -35,6 +35,9 @@ class SegmentImage {
                std::span<const TensorView> tensors,
                std::atomic<std::uint64_t>* done_bytes = nullptr);
 
+  // From now on nobody is told what was hashed: of a second copy of what somebody was told of.
+  void StopCounting() noexcept { done_bytes_ = nullptr; }
+
   const SegmentLayout& layout() const noexcept { return layout_; }
 
   // In the order of the file; together they are the payload.

@@ -10,6 +10,7 @@ namespace ffrecord::client {
 namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kPartPrefix = "part-";
 
 std::string Padded(std::uint64_t number, std::size_t width) {
   std::string digits = std::to_string(number);
@@ -29,10 +30,12 @@ std::string MirrorOf(std::string_view folder) {
 
 std::string StepName(std::uint64_t step) { return std::string(kStepPrefix) + Padded(step, 9); }
 
-std::string PartManifestName(std::uint32_t rank) { return "part-" + Padded(rank, 5) + ".manifest"; }
+std::string PartManifestName(std::uint32_t rank) {
+  return std::string(kPartPrefix) + Padded(rank, 5) + ".manifest";
+}
 
 std::string SegmentName(std::uint32_t rank, std::uint32_t segment) {
-  return "part-" + Padded(rank, 5) + "/seg-" + Padded(segment, 4);
+  return std::string(kPartPrefix) + Padded(rank, 5) + "/seg-" + Padded(segment, 4);
 }
 
 std::optional<std::uint64_t> StepOf(std::string_view name) {
@@ -45,9 +48,19 @@ std::optional<std::uint64_t> StepOf(std::string_view name) {
   return step;
 }
 
+std::optional<std::uint32_t> RankOfFile(std::string_view name) {
+  if (!name.starts_with(kPartPrefix)) return std::nullopt;
+  name.remove_prefix(kPartPrefix.size());
+  std::uint32_t rank = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  if (error != std::errc()) return std::nullopt;
+  return rank;
+}
+
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options) {
   if (target.starts_with("ffrecord://")) return OpenDaemonTarget(target, options.session);
+  if (target.starts_with(kBuddiesScheme)) return OpenBuddyTarget(target, options);
   if (target.starts_with(kObjectScheme)) return OpenObjectTarget(target, options.session);
   if (target.empty() || target.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};

@@ -64,6 +64,8 @@ class CommittedStep {
                                                   std::uint64_t size_bytes_max) const = 0;
   virtual Result<std::unique_ptr<RangeReader>> OpenFiles(
       std::span<const std::string> names) const = 0;
+  // The same step, read where this one is not: its other copies first. Null if there are none.
+  virtual std::unique_ptr<CommittedStep> Twin() const { return nullptr; }
 };
 
 // Where a run keeps its checkpoints: a folder, or a name at a daemon. Thread-bound.
@@ -91,13 +93,19 @@ struct TargetOptions {
   SessionOptions session;
 };
 
-// `target` is a folder, ffrecord://host[:port]/name or s3://bucket/name. No I/O for a folder but
-// for its kMirrorName: if there is one, steps that are not in the folder are opened there.
+// `target` is a folder, ffrecord://host[:port]/name, s3://bucket/name, or buddies: of such. No I/O
+// for a folder but for its kMirrorName: if there is one, steps that are not in the folder are
+// opened there.
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options);
 std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct);
 Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
                                                            const SessionOptions& options);
+// Several places, each the address of a target, behind kBuddiesScheme and parted by '|': every part
+// is at two of them (buddy_target.cpp).
+inline constexpr std::string_view kBuddiesScheme = "buddies:";
+Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view address,
+                                                          const TargetOptions& options);
 // A run at an S3-compatible store, found and entered as AwsSettings say. Fails with
 // kInvalidArgument if this build has no object store.
 inline constexpr std::string_view kObjectScheme = "s3://";
@@ -114,6 +122,8 @@ inline constexpr std::string_view kMirrorName = "MIRROR";  // In a folder: the a
 std::string StepName(std::uint64_t step);
 std::string PartManifestName(std::uint32_t rank);
 std::string SegmentName(std::uint32_t rank, std::uint32_t segment);
+// The rank whose part a file belongs to; nothing if it is of all ranks.
+std::optional<std::uint32_t> RankOfFile(std::string_view name);
 // The step of a StepName; nothing if `name` is none.
 std::optional<std::uint64_t> StepOf(std::string_view name);
 

@@ -8,8 +8,9 @@
     pending = ckpt.async_save("runs/x", 1300, state, group=group)
     pending.result()                             # Committed; training went on meanwhile.
 
-A target is a folder that all ranks share, `ffrecord://host[:port]/run`, or `s3://bucket/run` of an
-S3-compatible store (`Mirror` copies there what is saved elsewhere). Nothing is pickled when
+A target is a folder that all ranks share, `ffrecord://host[:port]/run`, `s3://bucket/run` of an
+S3-compatible store (`Mirror` copies there what is saved elsewhere), or several of them
+(`buddies`), any one of which may be lost. Nothing is pickled when
 saving and nothing is unpickled when loading: a state is made of None, bool, int, float, str,
 bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` and
 `load_state_dict`. Works with NumPy alone; torch is used if the program has imported it.
@@ -20,6 +21,7 @@ from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, process_background
+from ffrecord.checkpoint.buddies import buddies
 from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.difference import Difference, diff
 from ffrecord.checkpoint.loading import OnCorrupt, load
@@ -52,6 +54,7 @@ __all__ = [
     "TornStageError",
     "Watch",
     "async_save",
+    "buddies",
     "copy",
     "diff",
     "export_safetensors",
@@ -88,8 +91,8 @@ def save(
     `PerRank` values.
 
     Args:
-        target: a folder, made if it is not there, `ffrecord://host[:port]/run` or
-            `s3://bucket/run`.
+        target: a folder, made if it is not there, `ffrecord://host[:port]/run`, `s3://bucket/run`,
+            or several of them, of `buddies`.
         step: 0 or more; the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: alone.

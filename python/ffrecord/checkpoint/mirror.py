@@ -7,6 +7,7 @@ import threading
 from typing import Literal
 
 from ffrecord import _ffrecord
+from ffrecord.checkpoint.buddies import SCHEME
 from ffrecord.checkpoint.saving import Commit, Target
 from ffrecord.closing import Closing
 
@@ -62,7 +63,7 @@ class Mirror(Closing):
         """Starts and sends nothing yet.
 
         Args:
-            target: where checkpoints are saved: a folder, or `ffrecord://host[:port]/run`.
+            target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, `buddies`.
             remote: where they are copied to: `s3://bucket/run`.
             keep_local: how many of the newest stay at `target`, 1 or more, once they are copied;
                 all without it.
@@ -119,7 +120,7 @@ class Mirror(Closing):
                 _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
 
     def _point_at_remote(self) -> None:
-        if "://" in self.target:
+        if "://" in self.target or self.target.startswith(SCHEME):
             return
         folder = pathlib.Path(self.target)
         line = f"{self.remote}\n"

@@ -12,7 +12,10 @@ from ffrecord.cli.units import show_size
 
 @click.group()
 def checkpoint() -> None:
-    """Look at checkpoints: TARGET is a run's folder, ffrecord://HOST/RUN or s3://BUCKET/RUN."""
+    """Look at checkpoints.
+
+    TARGET is a run's folder, ffrecord://HOST/RUN, s3://BUCKET/RUN, or 'buddies:TARGET|TARGET'.
+    """
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

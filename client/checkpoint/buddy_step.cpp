@@ -1,0 +1,219 @@
+#include "client/checkpoint/buddy_step.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "libffrecord/format/checkpoint_manifest.h"
+#include "libffrecord/record/range_reader.h"
+
+namespace ffrecord::client {
+namespace {
+
+// A file at one of several readers.
+struct FileCopy {
+  std::size_t reader;
+  std::uint32_t file;
+};
+
+// Whether another copy is to be read in place of one whose status this is. What is wrong with a
+// copy itself is for its reader to know, who may turn to the step's twin.
+bool IsOutOfReach(ErrorCode status) {
+  return status != ErrorCode::kOk && status != ErrorCode::kCorruption &&
+         status != ErrorCode::kNotFound;
+}
+
+// Files of which each has one or two copies: the second is asked if the first is out of reach.
+class FilesWithCopies final : public RangeReader {
+ public:
+  FilesWithCopies(std::vector<std::unique_ptr<RangeReader>> readers,
+                  std::vector<std::vector<FileCopy>> copies)
+      : readers_(std::move(readers)), copies_(std::move(copies)) {}
+
+  std::size_t file_count() const noexcept override { return copies_.size(); }
+  const std::string& file_name(std::uint32_t file) const noexcept override {
+    return reader_of(file).file_name(copies_[file][0].file);
+  }
+  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
+    return reader_of(file).file_size_bytes(copies_[file][0].file);
+  }
+  std::uint32_t alignment_bytes(std::uint32_t file) const noexcept override {
+    std::uint32_t alignment = 1;
+    for (const FileCopy& copy : copies_[file])
+      alignment = std::max(alignment, readers_[copy.reader]->alignment_bytes(copy.file));
+    return alignment;
+  }
+  Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
+    return readers_.front()->TakeMemory(size_bytes);
+  }
+
+  Result<void> Read(std::span<RangeRead> ranges) const override {
+    return ReadEach(ranges, [](RangeRead&) {});
+  }
+
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override {
+    std::vector<std::size_t> wanted(ranges.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = i;
+    for (std::size_t turn = 0; !wanted.empty(); ++turn)
+      wanted = ReadFrom(turn, ranges, wanted, arrived);
+    return {};
+  }
+
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const override {
+    Result<IndexBytes> mapped = Error{ErrorCode::kNotFound, file_name(file) + ": has no copy"};
+    for (const FileCopy& copy : copies_[file]) {
+      mapped = readers_[copy.reader]->MapIndex(copy.file, offset_bytes, size_bytes);
+      if (mapped) break;
+    }
+    return mapped;
+  }
+
+ private:
+  const RangeReader& reader_of(std::uint32_t file) const noexcept {
+    return *readers_[copies_[file][0].reader];
+  }
+
+  // Reads each of `wanted` at its copy number `turn`; those that have to be read at the next one.
+  std::vector<std::size_t> ReadFrom(std::size_t turn, std::span<RangeRead> ranges,
+                                    std::span<const std::size_t> wanted,
+                                    const Arrived& arrived) const {
+    std::vector<std::size_t> rest;
+    const auto ended = [&](std::size_t index, ErrorCode status) {
+      RangeRead& range = ranges[index];
+      range.status = status;
+      if (IsOutOfReach(status) && turn + 1 < copies_[range.file].size())
+        rest.push_back(index);
+      else
+        arrived(range);
+    };
+    for (std::size_t reader = 0; reader < readers_.size(); ++reader) {
+      std::vector<RangeRead> here;
+      std::vector<std::size_t> indices;
+      for (const std::size_t index : wanted) {
+        const FileCopy& copy = copies_[ranges[index].file][turn];
+        if (copy.reader != reader) continue;
+        here.push_back(
+            {copy.file, ranges[index].offset_bytes, ranges[index].destination, ErrorCode::kOk});
+        indices.push_back(index);
+      }
+      if (here.empty()) continue;
+      const auto read = readers_[reader]->ReadEach(here, [&](RangeRead& range) {
+        ended(indices[static_cast<std::size_t>(&range - here.data())], range.status);
+      });
+      if (!read)  // Then nothing has been tried.
+        for (const std::size_t index : indices) ended(index, read.error().code);
+    }
+    return rest;
+  }
+
+  std::vector<std::unique_ptr<RangeReader>> readers_;
+  std::vector<std::vector<FileCopy>> copies_;  // Of each file: one or two.
+};
+
+class BuddyStep final : public CommittedStep {
+ public:
+  using Places = std::shared_ptr<const std::vector<StepAtPlace>>;
+  // `holders`: of each part, the places that have it; the first is asked first.
+  BuddyStep(Places places, std::vector<std::vector<std::size_t>> holders)
+      : places_(std::move(places)), holders_(std::move(holders)) {}
+
+  std::string Describe(std::string_view name) const override {
+    return (*places_)[HoldersOf(name).front()].files->Describe(name);
+  }
+
+  Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                          std::uint64_t size_bytes_max) const override {
+    Result<std::vector<std::byte>> read = Error{ErrorCode::kNotFound, ""};
+    for (const std::size_t place : HoldersOf(name)) {
+      read = (*places_)[place].files->ReadFile(name, size_bytes_max);
+      if (read) break;
+    }
+    return read;
+  }
+
+  Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const override {
+    std::vector<std::vector<FileCopy>> copies(names.size());
+    std::vector<std::unique_ptr<RangeReader>> readers;
+    std::optional<Error> trouble;
+    for (std::size_t turn = 0; turn < kCopiesMax; ++turn) {
+      for (std::size_t place = 0; place < places_->size(); ++place) {
+        std::vector<std::string> here;
+        std::vector<std::size_t> files;
+        for (std::size_t i = 0; i < names.size(); ++i) {
+          const auto& holders = HoldersOf(names[i]);
+          if (turn >= holders.size() || holders[turn] != place) continue;
+          here.push_back(names[i]);
+          files.push_back(i);
+        }
+        if (here.empty()) continue;
+        auto opened = (*places_)[place].files->OpenFiles(here);
+        if (!opened) {
+          trouble = std::move(opened).error();
+          continue;
+        }
+        for (std::uint32_t i = 0; i < files.size(); ++i)
+          copies[files[i]].push_back({readers.size(), i});
+        readers.push_back(std::move(opened).value());
+      }
+    }
+    for (const auto& of_file : copies)
+      if (of_file.empty())
+        return trouble.value_or(Error{ErrorCode::kNotFound, "checkpoint: a part has no copy"});
+    return std::unique_ptr<RangeReader>(new FilesWithCopies(std::move(readers), std::move(copies)));
+  }
+
+  std::unique_ptr<CommittedStep> Twin() const override {
+    auto holders = holders_;
+    for (auto& of_part : holders) std::reverse(of_part.begin(), of_part.end());
+    if (holders == holders_) return nullptr;
+    return std::make_unique<BuddyStep>(places_, std::move(holders));
+  }
+
+  static constexpr std::size_t kCopiesMax = 2;
+
+ private:
+  // Where a file is; the root manifest is where the first part is, and elsewhere.
+  const std::vector<std::size_t>& HoldersOf(std::string_view name) const {
+    const auto rank = RankOfFile(name);
+    return holders_[rank && *rank < holders_.size() ? *rank : 0];
+  }
+
+  Places places_;
+  std::vector<std::vector<std::size_t>> holders_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
+                                                     const std::string& name) {
+  const auto shared = std::make_shared<const std::vector<StepAtPlace>>(std::move(places));
+  std::string trouble = "no place has it";
+  for (std::size_t first = 0; first < shared->size(); ++first) {
+    const auto& bytes = (*shared)[first].root;
+    const auto root = DecodeRootManifest(bytes);
+    if (!root) {
+      trouble = (*shared)[first].files->Describe(kRootManifestName) + ": " + root.error().message;
+      continue;
+    }
+    std::vector<std::vector<std::size_t>> holders(root.value().parts.size());
+    bool is_whole = true;
+    for (std::uint32_t rank = 0; rank < holders.size() && is_whole; ++rank) {
+      const std::string part = PartManifestName(rank);
+      for (std::size_t i = 0; i < shared->size() && holders[rank].size() < BuddyStep::kCopiesMax;
+           ++i)
+        if ((*shared)[i].root == bytes && (*shared)[i].files->OpenFiles({&part, 1}))
+          holders[rank].push_back(i);
+      is_whole = !holders[rank].empty();
+      if (!is_whole) trouble = "no place has " + part;
+      // Ranks that begin at different copies spread what is read over the places.
+      if (is_whole && rank % 2 == 1) std::reverse(holders[rank].begin(), holders[rank].end());
+    }
+    if (is_whole) return std::unique_ptr<CommittedStep>(new BuddyStep(shared, std::move(holders)));
+  }
+  return Error{ErrorCode::kNotFound, "checkpoint: " + name + " is not whole: " + trouble};
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "client/checkpoint/target.h"
+
+namespace ffrecord::client {
+
+// What one place has of a step, published there: the root manifest, and the files of some parts.
+struct StepAtPlace {
+  std::unique_ptr<CommittedStep> files;
+  std::vector<std::byte> root;  // The bytes of its root manifest.
+};
+
+// The files of one step from several places that have a copy of each part at one or two of them:
+// what one place cannot give is read at the other. Only places with the same root manifest, byte
+// for byte, are taken together, so parts of two saves never mix.
+//
+// Fails with kNotFound if no root manifest has all of its parts at `places`; `name` is for
+// messages.
+Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> places,
+                                                     const std::string& name);
+
+}  // namespace ffrecord::client

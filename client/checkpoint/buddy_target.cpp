@@ -1,0 +1,365 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "client/checkpoint/buddy_step.h"
+#include "client/checkpoint/side_by_side.h"
+#include "client/checkpoint/target.h"
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord::client {
+namespace {
+
+// Bounds what an address can ask for: a place for each of as many nodes as a run has.
+constexpr std::size_t kPlacesMax = 65'536;
+
+// How long a place may take to answer a first question while others are there to load from. One
+// that takes longer is asked again, with patience, if what the others have is not enough.
+constexpr std::chrono::milliseconds kProbeTime{500};
+
+bool IsAway(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
+}
+
+// The places of an address, which may name one several times: rank r's part is at the r-th name,
+// counted round, and at the next that is another place.
+struct Places {
+  std::vector<std::string> names;                          // Each once.
+  std::vector<std::unique_ptr<CheckpointTarget>> targets;  // Of the names.
+  std::vector<std::unique_ptr<CheckpointTarget>> probes;   // The same, with little patience.
+  std::vector<std::size_t> order;                          // Indices of the names, as given.
+
+  std::size_t size() const { return names.size(); }
+
+  // Two different ones.
+  std::array<std::size_t, 2> Of(std::uint32_t rank) const {
+    const std::size_t home = rank % order.size();
+    std::size_t buddy = home;
+    while (order[buddy] == order[home]) buddy = (buddy + 1) % order.size();
+    return {order[home], order[buddy]};
+  }
+
+  // Those that hold file `name`; all, if it is of all ranks.
+  std::vector<std::size_t> OfFile(std::string_view name) const {
+    std::vector<std::size_t> all(size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+    const auto rank = RankOfFile(name);
+    if (!rank) return all;
+    const auto two = Of(*rank);
+    return {two.begin(), two.end()};
+  }
+};
+
+// What a file's places say of it travels to the coordinator as one entry.
+struct EntryAt {
+  std::size_t place;
+  std::vector<std::byte> entry;
+};
+
+WrittenFile Joined(std::string name, std::span<const EntryAt> entries) {
+  ByteWriter writer;
+  for (const EntryAt& each : entries) {
+    writer.Put(static_cast<std::uint32_t>(each.place));
+    writer.Put(static_cast<std::uint32_t>(each.entry.size()));
+    writer.PutBytes(each.entry);
+  }
+  return {std::move(name), std::move(writer).Take()};
+}
+
+Result<std::vector<EntryAt>> Parted(const WrittenFile& file, std::size_t place_count) {
+  ByteReader reader(file.entry);
+  std::vector<EntryAt> entries;
+  while (reader.ok() && reader.remaining() > 0) {
+    const std::size_t place = reader.Take<std::uint32_t>();
+    const auto entry = reader.TakeBytes(reader.Take<std::uint32_t>());
+    if (place < place_count) entries.push_back({place, {entry.begin(), entry.end()}});
+  }
+  if (!reader.ok() || entries.empty())
+    return Error{ErrorCode::kInvalidArgument, "checkpoint: what a rank wrote of " + file.name +
+                                                  " is garbled; do all ranks name the same "
+                                                  "places?"};
+  return entries;
+}
+
+class BuddyAttempt final : public CheckpointAttempt {
+ public:
+  BuddyAttempt(std::shared_ptr<const Places> places, std::uint64_t step, const AttemptId& id,
+               std::vector<std::unique_ptr<CheckpointAttempt>> attempts)
+      : places_(std::move(places)), step_(step), id_(id), attempts_(std::move(attempts)) {
+    attempts_.resize(places_->size());
+  }
+
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
+                          const FileSource& source) override {
+    std::vector<EntryAt> entries;
+    for (const std::size_t place : places_->OfFile(name)) {
+      CheckpointAttempt* const attempt = FFR_TRY(At(place));
+      WrittenFile written = FFR_TRY(attempt->Put(name, size_bytes, source));
+      entries.push_back({place, std::move(written.entry)});
+    }
+    return Joined(std::string(name), entries);
+  }
+
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                               const std::function<void()>& released) override {
+    std::vector<WrittenFile> joined;
+    if (!segments.empty()) joined = FFR_TRY(PutTwice(segments));
+    if (released) released();
+    return joined;
+  }
+
+  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
+                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+    return false;
+  }
+
+  // Place by place, always in the same order: of two attempts one loses at the first place where
+  // they meet, and takes back what it has made visible before.
+  Result<void> Commit(std::span<const WrittenFile> files) override {
+    std::vector<std::vector<WrittenFile>> files_at(places_->size());
+    for (const WrittenFile& file : files)
+      for (EntryAt& at : FFR_TRY(Parted(file, places_->size())))
+        files_at[at.place].push_back({file.name, std::move(at.entry)});
+    for (std::size_t place = 0; place < places_->size(); ++place) {
+      CheckpointAttempt* const attempt = FFR_TRY(At(place));
+      auto committed = attempt->Commit(files_at[place]);
+      if (committed) continue;
+      if (committed.error().code == ErrorCode::kConflict)
+        for (std::size_t before = 0; before < place; ++before)
+          static_cast<void>(places_->targets[before]->Remove(step_));
+      return committed;
+    }
+    return {};
+  }
+
+  void Abandon() noexcept override {
+    for (const auto& attempt : attempts_)
+      if (attempt) attempt->Abandon();
+  }
+
+ private:
+  // To both places at once. Both hash what they send: tensors that changed between the two show.
+  Result<std::vector<WrittenFile>> PutTwice(std::span<SegmentFile> segments) {
+    const auto rank = RankOfFile(segments.front().name);
+    FFR_ASSERT(rank.has_value());
+    const auto two = places_->Of(*rank);
+    const std::array<CheckpointAttempt*, 2> attempts{FFR_TRY(At(two[0])), FFR_TRY(At(two[1]))};
+    std::vector<SegmentFile> twins(segments.begin(), segments.end());
+    for (SegmentFile& twin : twins) twin.image.StopCounting();
+    const std::array<std::span<SegmentFile>, 2> copies{segments, twins};
+    std::array<std::vector<WrittenFile>, 2> written;
+    std::atomic<std::size_t> next{0};
+    const auto put = [&](const SideBySide& others) -> Result<void> {
+      for (std::size_t i; !others.failed() && (i = next++) < 2;)
+        written[i] = FFR_TRY(attempts[i]->PutSegments(copies[i], {}));
+      return {};
+    };
+    FFR_TRY(SideBySide::Run(2, put));
+    std::vector<WrittenFile> joined;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      if (segments[i].image.table_digest() != twins[i].image.table_digest())
+        return Error{ErrorCode::kInvalidArgument,
+                     "checkpoint: " + segments[i].name +
+                         ": its two copies differ; a tensor was changed while it was saved"};
+      const std::array<EntryAt, 2> entries{EntryAt{two[0], std::move(written[0][i].entry)},
+                                           EntryAt{two[1], std::move(written[1][i].entry)}};
+      joined.push_back(Joined(segments[i].name, entries));
+    }
+    return joined;
+  }
+
+  // A rank joins where it has to write.
+  Result<CheckpointAttempt*> At(std::size_t place) {
+    if (!attempts_[place]) attempts_[place] = FFR_TRY(places_->targets[place]->Join(step_, id_));
+    return attempts_[place].get();
+  }
+
+  std::shared_ptr<const Places> places_;
+  std::uint64_t step_;
+  AttemptId id_;
+  std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // Of the places; null: not joined.
+};
+
+class BuddyTarget final : public CheckpointTarget {
+ public:
+  BuddyTarget(std::string_view address, std::shared_ptr<const Places> places)
+      : name_(address), places_(std::move(places)), reach_(places_->size(), Reach::kUnknown) {}
+
+  const std::string& name() const noexcept override { return name_; }
+
+  // Of every place within reach, also those that are not whole; one at least has to be.
+  Result<std::vector<std::uint64_t>> Steps() const override {
+    std::set<std::uint64_t> steps;
+    const auto list = [&](const CheckpointTarget& target) -> Result<void> {
+      const auto here = FFR_TRY(target.Steps());
+      steps.insert(here.begin(), here.end());
+      return {};
+    };
+    FFR_TRY(ForEachNear(list));
+    return std::vector<std::uint64_t>(steps.begin(), steps.end());
+  }
+
+  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
+    auto opened = OpenNear(step);
+    if (opened || opened.error().code != ErrorCode::kNotFound || !AskAgain()) return opened;
+    return OpenNear(step);
+  }
+
+  // Wherever it is. What an unreachable place has of it stays there.
+  Result<void> Remove(std::uint64_t step) override {
+    std::size_t removed = 0;
+    std::optional<Error> trouble;
+    for (const auto& target : places_->targets) {
+      const auto outcome = target->Remove(step);
+      if (outcome)
+        ++removed;
+      else if (outcome.error().code != ErrorCode::kNotFound)
+        trouble = outcome.error();
+    }
+    if (trouble) return *std::move(trouble);
+    if (removed == 0)
+      return Error{ErrorCode::kNotFound, "checkpoint: " + name_ + " has no " + StepName(step)};
+    return {};
+  }
+
+  // A save that was killed while it became visible has left a step that is not whole, and that
+  // nobody can load: it is removed here, where every place has answered.
+  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                   const AttemptId& attempt) override {
+    auto begun = BeginEverywhere(step, attempt);
+    if (begun || begun.error().code != ErrorCode::kConflict) return begun;
+    for (const auto& target : places_->targets) FFR_TRY(target->Steps());
+    const auto there = Open(step);
+    if (there || there.error().code != ErrorCode::kNotFound) return begun;
+    FFR_TRY(Remove(step));
+    return BeginEverywhere(step, attempt);
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& attempt) override {
+    return std::unique_ptr<CheckpointAttempt>(new BuddyAttempt(places_, step, attempt, {}));
+  }
+
+ private:
+  Result<std::unique_ptr<CheckpointAttempt>> BeginEverywhere(std::uint64_t step,
+                                                             const AttemptId& attempt) {
+    std::vector<std::unique_ptr<CheckpointAttempt>> attempts;
+    for (const auto& target : places_->targets) {
+      auto begun = target->Begin(step, attempt);
+      if (begun) {
+        attempts.push_back(std::move(begun).value());
+        continue;
+      }
+      for (const auto& before : attempts) before->Abandon();
+      return std::move(begun).error();
+    }
+    return std::unique_ptr<CheckpointAttempt>(
+        new BuddyAttempt(places_, step, attempt, std::move(attempts)));
+  }
+
+  Result<std::unique_ptr<CommittedStep>> OpenNear(std::uint64_t step) const {
+    std::vector<StepAtPlace> found;
+    std::string trouble;
+    const auto look = [&](const CheckpointTarget& target) -> Result<void> {
+      auto files = target.Open(step);
+      if (!files && files.error().code == ErrorCode::kNotFound) return {};
+      if (!files) return std::move(files).error();
+      auto root = files.value()->ReadFile(kRootManifestName, kManifestSizeMax);
+      if (!root && IsAway(root.error())) return std::move(root).error();
+      if (root)
+        found.push_back({std::move(files).value(), std::move(root).value()});
+      else
+        trouble += "; " + root.error().message;
+      return {};
+    };
+    FFR_TRY(ForEachNear(look));
+    auto opened = OpenBuddyStep(std::move(found), StepName(step) + " of " + name_);
+    if (opened) return opened;
+    Error error = std::move(opened).error();
+    error.message += trouble;
+    for (std::size_t place = 0; place < places_->size(); ++place)
+      if (reach_[place] == Reach::kAway)
+        error.message += "; " + places_->names[place] + " cannot be reached";
+    return error;
+  }
+
+  // Fails if no place is near, or with what else `work` fails with.
+  template <class Work>
+  Result<void> ForEachNear(const Work& work) const {
+    bool any = false;
+    do {
+      for (std::size_t place = 0; place < places_->size(); ++place) {
+        if (reach_[place] == Reach::kUnknown) Probe(*places_->probes[place], place);
+        if (reach_[place] != Reach::kNear) continue;
+        const auto outcome = work(*places_->targets[place]);
+        any |= static_cast<bool>(outcome);
+        if (!outcome && !IsAway(outcome.error())) return outcome;
+        if (!outcome) reach_[place] = Reach::kAway;
+      }
+    } while (!any && AskAgain());
+    if (any) return {};
+    return Error{ErrorCode::kUnavailable, "checkpoint: no place of " + name_ + " can be reached"};
+  }
+
+  void Probe(const CheckpointTarget& target, std::size_t place) const {
+    const auto answer = target.Steps();
+    reach_[place] = answer || !IsAway(answer.error()) ? Reach::kNear : Reach::kAway;
+  }
+
+  // Whether a place that was away is there after all. Each is asked with patience only once.
+  bool AskAgain() const {
+    if (std::exchange(has_asked_again_, true)) return false;
+    bool any = false;
+    for (std::size_t place = 0; place < places_->size(); ++place) {
+      if (reach_[place] != Reach::kAway) continue;
+      Probe(*places_->targets[place], place);
+      any |= reach_[place] == Reach::kNear;
+    }
+    return any;
+  }
+
+  std::string name_;
+  std::shared_ptr<const Places> places_;
+  enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
+  mutable std::vector<Reach> reach_;
+  mutable bool has_asked_again_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view address,
+                                                          const TargetOptions& options) {
+  const auto bad = [&](const std::string& why) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: " + std::string(address.substr(0, 300)) + ": " + why +
+                     "; an address is buddies:PLACE|PLACE, of two or more places"};
+  };
+  const auto places = std::make_shared<Places>();
+  TargetOptions brief = options;
+  brief.session.timeout = std::min(options.session.timeout, kProbeTime);
+  std::string_view rest = address.substr(kBuddiesScheme.size());
+  for (;;) {
+    const std::string_view name = rest.substr(0, rest.find('|'));
+    if (name.starts_with(kBuddiesScheme)) return bad("buddies have no buddies");
+    const auto known = std::find(places->names.begin(), places->names.end(), name);
+    places->order.push_back(static_cast<std::size_t>(known - places->names.begin()));
+    if (places->order.size() > kPlacesMax) return bad("more than 65,536 places");
+    if (known == places->names.end()) {
+      places->names.emplace_back(name);
+      places->targets.push_back(FFR_TRY(OpenTarget(name, options)));
+      places->probes.push_back(FFR_TRY(OpenTarget(name, brief)));
+    }
+    if (name.size() == rest.size()) break;
+    rest.remove_prefix(name.size() + 1);
+  }
+  if (places->size() < 2) return bad("that is one place");
+  return std::unique_ptr<CheckpointTarget>(new BuddyTarget(address, places));
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,233 @@
+// Goal: a checkpoint whose parts are at two places each outlives either, is made of one save alone,
+// and is whole or absent.
+// Method: folders, and daemons in this process, of which one after the other is lost, damaged, or
+// left behind as by a save that was killed while it became visible.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <ffrecord/client/checkpoint.h>
+
+#include "checkpoint_state.h"
+#include "client/checkpoint/target.h"
+#include "daemon.h"
+#include "seed.h"
+#include "temp_folder.h"
+#include "thread_group.h"
+
+namespace ffrecord::client {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Compare;
+using test::Daemon;
+using test::SaveAlone;
+using test::State;
+using test::TempFolder;
+using test::ThreadGroup;
+using test::TreeOf;
+
+constexpr auto kLatest = CheckpointReader::kLatest;
+
+// The first code that a rank of a save got.
+ErrorCode Save(const std::string& target, std::uint64_t step, const State& state,
+               std::uint32_t world) {
+  ThreadGroup group(world);
+  const auto outcomes = group.Run([&](CheckpointGroup& rank) {
+    return SaveCheckpoint(target, step, state.PartOf(rank.rank(), world),
+                          TreeOf({"matrix", "vector"}), &rank, {});
+  });
+  for (const auto& outcome : outcomes)
+    if (!*outcome) return outcome->error().code;
+  return ErrorCode::kOk;
+}
+
+// Folders a, b, ... as places.
+struct Folders {
+  explicit Folders(std::size_t count) {
+    address = kBuddiesScheme;
+    for (std::size_t i = 0; i < count; ++i) {
+      paths.push_back(folder / std::string(1, static_cast<char>('a' + i)));
+      address += (i == 0 ? "" : "|") + paths.back().string();
+    }
+  }
+  TempFolder folder;
+  std::vector<fs::path> paths;
+  std::string address;
+};
+
+std::vector<fs::path> FilesBelow(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  return files;
+}
+
+TEST(CheckpointBuddiesTest, AnyOnePlaceMayBeLost) {
+  Folders folders(3);
+  const State state(10'001, test::Seed());
+  ASSERT_EQ(Save(folders.address, 5, state, 4), ErrorCode::kOk);
+  for (const fs::path& lost : folders.paths) {
+    fs::rename(lost, folders.folder / "lost");
+    EXPECT_EQ(Compare(folders.address, state), "") << lost;
+    EXPECT_EQ(CheckpointReader::Open(folders.address, kLatest, {}).value().commit().step, 5U);
+    fs::rename(folders.folder / "lost", lost);
+  }
+  EXPECT_TRUE(CheckpointReader::Open(folders.address, 5, {}).value().Verify().value().empty());
+}
+
+TEST(CheckpointBuddiesTest, ADaemonThatIsGoneWithItsFolderIsNotMissed) {
+  Daemon first;
+  Daemon second;
+  const std::string address = "buddies:" + first.Uri("run") + "|" + second.Uri("run");
+  const State state(10'000, test::Seed());
+  ASSERT_EQ(Save(address, 1, state, 2), ErrorCode::kOk);
+  const auto open = CheckpointReader::Open(address, 1, {});
+  ASSERT_TRUE(open) << open.error().message;
+
+  first.Kill();
+  fs::remove_all(first.data());
+
+  EXPECT_EQ(Compare(address, state), "");
+  EXPECT_EQ(Compare(second.Uri("run"), state), "");  // Of two places, each has everything.
+  // Nothing is saved at half of the places.
+  SaveOptions options;
+  options.session.timeout = std::chrono::milliseconds(300);
+  const auto saved =
+      SaveCheckpoint(address, 2, state.PartOf(0, 1), TreeOf({"matrix"}), nullptr, options);
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(ListCheckpoints(second.Uri("run"), {}).value().size(), 1U);
+
+  first.Start();
+  ASSERT_TRUE(SaveAlone(address, 2, state));
+  second.Kill();
+  EXPECT_EQ(Compare(address, state, 2), "");
+}
+
+TEST(CheckpointBuddiesTest, DamageToACopyIsFoundAndTheOtherIsLoaded) {
+  Folders folders(2);
+  const State state(3'000, test::Seed());
+  ASSERT_EQ(Save(folders.address, 1, state, 2), ErrorCode::kOk);
+  for (const fs::path& place : folders.paths)
+    for (const fs::path& path : FilesBelow(place / "step-000000001")) {
+      const auto size = fs::file_size(path);
+      std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekg(static_cast<std::streamoff>(size / 4));
+      const char byte = static_cast<char>(file.get());
+      file.seekp(static_cast<std::streamoff>(size / 4));
+      file.put(static_cast<char>(byte ^ 1)).flush();
+
+      EXPECT_EQ(Compare(folders.address, state), "") << path;
+      if (path.filename().string().starts_with("seg-")) {
+        const auto damage = CheckpointReader::Open(folders.address, 1, {}).value().Verify().value();
+        ASSERT_EQ(damage.size(), 1U) << path;
+        EXPECT_NE(damage[0].find(path.string()), std::string::npos) << damage[0];
+      }
+
+      file.seekp(static_cast<std::streamoff>(size / 4));
+      file.put(byte).flush();
+      fs::resize_file(path, size - 1);
+      EXPECT_EQ(Compare(folders.address, state), "") << path;
+      fs::resize_file(path, size);
+      file.seekp(static_cast<std::streamoff>(size - 1));
+      file.close();
+      // What was cut off comes back from the other place.
+      const fs::path other = (place == folders.paths[0] ? folders.paths[1] : folders.paths[0]) /
+                             fs::relative(path, place);
+      fs::copy_file(other, path, fs::copy_options::overwrite_existing);
+    }
+}
+
+TEST(CheckpointBuddiesTest, WhatASaveLeftThatWasKilledAtTheEndIsNoStepAndIsReplaced) {
+  Folders folders(3);
+  const State before(500, 1);
+  ASSERT_EQ(Save(folders.address, 1, before, 3), ErrorCode::kOk);
+  const State killed(500, 2);
+  ASSERT_EQ(Save(folders.address, 2, killed, 3), ErrorCode::kOk);
+  // It had become visible at the first place alone.
+  fs::remove_all(folders.paths[1] / "step-000000002");
+  fs::remove_all(folders.paths[2] / "step-000000002");
+
+  const auto reader = CheckpointReader::Open(folders.address, kLatest, {});
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(reader.value().commit().step, 1U);
+  ASSERT_EQ(reader.value().skipped().size(), 1U);
+  EXPECT_NE(reader.value().skipped()[0].find("not whole"), std::string::npos);
+  EXPECT_EQ(ListCheckpoints(folders.address, {}).value().size(), 1U);
+
+  const State again(500, 3);
+  ASSERT_EQ(Save(folders.address, 2, again, 3), ErrorCode::kOk);
+  EXPECT_EQ(Compare(folders.address, again), "");
+  EXPECT_EQ(Save(folders.address, 2, killed, 3), ErrorCode::kConflict);
+}
+
+TEST(CheckpointBuddiesTest, PartsOfTwoSavesOfAStepNeverMix) {
+  Folders folders(3);
+  const State one(500, 1);
+  const State other(500, 2);
+  ASSERT_EQ(Save(folders.address, 1, one, 3), ErrorCode::kOk);
+  Folders elsewhere(3);
+  ASSERT_EQ(Save(elsewhere.address, 1, other, 3), ErrorCode::kOk);
+  // The second place has another save of the step: all parts are left of `one`, not of `other`.
+  fs::remove_all(folders.paths[1] / "step-000000001");
+  fs::rename(elsewhere.paths[1] / "step-000000001", folders.paths[1] / "step-000000001");
+  EXPECT_EQ(Compare(folders.address, one), "");
+  // And now neither is whole.
+  fs::remove_all(folders.paths[2] / "step-000000001");
+  EXPECT_EQ(CheckpointReader::Open(folders.address, 1, {}).error().code, ErrorCode::kNotFound);
+}
+
+TEST(CheckpointBuddiesTest, OfTwoSaversOneWinsAndTheOtherLeavesNothing) {
+  Folders folders(2);
+  for (std::uint64_t step = 0; step < 10; ++step) {
+    const std::vector<State> states{State(200, 1), State(200, 2)};
+    std::vector<ErrorCode> codes(2, ErrorCode::kOk);
+    std::vector<std::thread> savers;
+    for (std::size_t i = 0; i < 2; ++i)
+      savers.emplace_back([&, i] {
+        const auto saved = SaveAlone(folders.address, step, states[i]);
+        if (!saved) codes[i] = saved.error().code;
+      });
+    for (auto& saver : savers) saver.join();
+    ASSERT_NE(codes[0] == ErrorCode::kOk, codes[1] == ErrorCode::kOk);
+    const State& winner = states[codes[0] == ErrorCode::kOk ? 0 : 1];
+    for (const fs::path& place : folders.paths)
+      EXPECT_EQ(Compare(place.string(), winner, step), "") << place;
+  }
+}
+
+TEST(CheckpointBuddiesTest, StepsAreCopiedFromAndToBuddiesAndRemovedEverywhere) {
+  Folders folders(3);
+  const State state(500, 1);
+  const auto source = (folders.folder / "alone").string();
+  const auto commit = SaveAlone(source, 7, state);
+  ASSERT_TRUE(commit);
+  const auto copied = CopyCheckpoint(source, 7, folders.address, {});
+  ASSERT_TRUE(copied) << copied.error().message;
+  EXPECT_EQ(copied.value().attempt, commit.value().attempt);
+  fs::remove_all(source);
+  ASSERT_TRUE(CopyCheckpoint(folders.address, 7, source, {}));
+  EXPECT_EQ(Compare(source, state), "");
+
+  ASSERT_TRUE(RemoveCheckpoint(folders.address, 7, {}));
+  EXPECT_EQ(RemoveCheckpoint(folders.address, 7, {}).error().code, ErrorCode::kNotFound);
+  for (const fs::path& place : folders.paths) EXPECT_FALSE(fs::exists(place / "step-000000007"));
+}
+
+TEST(CheckpointBuddiesTest, APlaceForEachRankMayBeNamedAndOneAloneIsRefused) {
+  Folders folders(2);
+  const std::string a = folders.paths[0].string();
+  const std::string b = folders.paths[1].string();
+  const State state(500, 1);
+  ASSERT_EQ(Save("buddies:" + a + "|" + a + "|" + b + "|" + b, 1, state, 4), ErrorCode::kOk);
+  EXPECT_EQ(Compare(folders.address, state), "");
+  EXPECT_EQ(Compare("buddies:" + b + "|" + a, state), "");
+  for (const std::string& bad : {"buddies:" + a, "buddies:" + a + "|" + a, std::string("buddies:"),
+                                 "buddies:" + a + "|buddies:" + b, "buddies:" + a + "|"})
+    EXPECT_EQ(ListCheckpoints(bad, {}).error().code, ErrorCode::kInvalidArgument) << bad;
+}
+
+}  // namespace
+}  // namespace ffrecord::client
