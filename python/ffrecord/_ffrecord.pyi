@@ -284,6 +284,7 @@ class CheckpointParts:
         direct: bool,
         timeout_s: float,
         incremental: bool,
+        progress: SaveProgress | None = None,
     ) -> None:
         """Without an attempt: the coordinator's, who begins one."""
     @property

@@ -125,8 +125,9 @@ std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
 // Without an attempt, the coordinator's.
 CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
                           const std::optional<std::string>& attempt, bool direct, double timeout_s,
-                          bool incremental) {
-  const client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}, {}};
+                          bool incremental, std::shared_ptr<client::SaveProgress> progress) {
+  const client::SaveOptions options{
+      direct, incremental, SessionOf(timeout_s), {}, std::move(progress)};
   return ValueOrRaise(WithoutGil([&] {
     return attempt ? CheckpointParts::Join(target, step, *attempt, options)
                    : CheckpointParts::Begin(target, step, options);
@@ -287,7 +288,8 @@ void BindCheckpoint(py::module_& module) {
       });
   py::class_<CheckpointParts>(module, "CheckpointParts", py::is_final())
       .def(py::init(&OpenParts), py::arg("target"), py::arg("step"), py::arg("attempt"),
-           py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"))
+           py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"),
+           py::arg("progress") = nullptr)
       .def_property_readonly("attempt", &CheckpointParts::attempt)
       .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));

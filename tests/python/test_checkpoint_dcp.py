@@ -63,6 +63,28 @@ def same(a: Any, b: Any) -> bool:  # noqa: ANN401
     return type(a) is type(b) and bool(a == b)
 
 
+def test_a_watch_sees_the_saves_of_a_writer(tmp_path: Path) -> None:
+    class Planner(BalancedSavePlanner):
+        """Looks while its tensors are written."""
+
+        def resolve_data(self, write_item: Any) -> Any:  # noqa: ANN401
+            seen.append(watch.report())
+            return super().resolve_data(write_item)
+
+    seen: list[ckpt.Report] = []
+    state = {"w": torch.ones(1 << 20)}
+    with ckpt.watch() as watch:
+        dcp.save(state, storage_writer=CheckpointWriter(tmp_path, step=4), planner=Planner())
+        assert [(one.step, one.done_bytes) for one in seen[0].running] == [(4, 0)]
+        report = watch.report()
+        assert (report.saves, report.failures, report.running) == (1, 0, ())
+        assert 0 < report.stall_s < report.elapsed_s
+
+        with pytest.raises(FAILED):
+            dcp.save(state, storage_writer=CheckpointWriter(tmp_path, step=4))
+        assert (watch.report().saves, watch.report().failures) == (1, 1)
+
+
 def test_an_incremental_writer_shares_what_has_not_changed(tmp_path: Path) -> None:
     state = {"frozen": torch.randn(2000, 1000), "head": torch.randn(50, 1000)}
     for step in (1, 2):
@@ -129,9 +151,12 @@ def test_async_save_stores_what_was_there(tmp_path: Path) -> None:
         )
     try:
         state = state_of(5)
-        future: Any = dcp.async_save(state, storage_writer=CheckpointWriter(tmp_path / "run"))
-        state["model"]["weight"].fill_(-1)
-        future.result()
+        with ckpt.watch() as watch:
+            future: Any = dcp.async_save(state, storage_writer=CheckpointWriter(tmp_path / "run"))
+            state["model"]["weight"].fill_(-1)
+            future.result()
+        # Another thread has written: nobody was kept by it.
+        assert (watch.report().saves, watch.report().stall_s) == (1, 0)
         loaded = blank(state)
         dcp.load(loaded, storage_reader=CheckpointReader(tmp_path / "run"))
         assert same(loaded, state_of(5))

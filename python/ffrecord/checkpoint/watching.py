@@ -33,7 +33,8 @@ class Report:
 
     Attributes:
         elapsed_s: since then, in seconds.
-        stall_s: of them, how long `save` and `async_save` have kept their callers.
+        stall_s: of them, how long `save` and `async_save` have kept their callers, and a
+            `CheckpointWriter` the main thread.
         saves: how many have been committed.
         failures: how many have failed.
         running: those that have not ended.
@@ -93,17 +94,26 @@ class Ledger:
     @contextlib.contextmanager
     def save(self, save: Save) -> Iterator[None]:
         """While a save goes on; it fails if this is left by an exception."""
-        with self._lock:
-            self._running[id(save)] = save
-        committed = 0
+        self.begin(save)
+        committed = False
         try:
             yield
-            committed = 1
+            committed = True
         finally:
-            with self._lock:
-                del self._running[id(save)]
-                self._saves += committed
-                self._failures += 1 - committed
+            self.end(save, committed)
+
+    def begin(self, save: Save) -> None:
+        """It goes on from now on."""
+        with self._lock:
+            self._running[id(save)] = save
+
+    def end(self, save: Save, committed: bool) -> None:
+        """It has been committed, or it has failed; nothing if it began in the parent process."""
+        with self._lock:
+            if self._running.pop(id(save), None) is None:
+                return
+            self._saves += committed
+            self._failures += not committed
 
     def report(self) -> Report:
         """Since the process began; elapsed_s is the time by the clock."""

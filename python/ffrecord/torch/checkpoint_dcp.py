@@ -10,11 +10,14 @@ What is written is an ffrecord checkpoint: one commit of all ranks, every block 
 nothing of it is pickled. `ffrecord.checkpoint` lists, verifies and loads it as well.
 """
 
+import contextlib
 import dataclasses
 import io
 import math
 import os
 import re
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,14 +47,17 @@ from torch.futures import Future
 
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
+from ffrecord.checkpoint.buddies import SCHEME
 from ffrecord.checkpoint.ranks import SPLIT_SIZE_MIN_BYTES, Box
 from ffrecord.checkpoint.state import Flattener
 from ffrecord.checkpoint.tensors import Destination, describe, memory_of, plain_address
 from ffrecord.checkpoint.values import Kind, TensorRef, decode, encode
+from ffrecord.checkpoint.watching import Save, ledger
 from ffrecord.errors import CorruptionError
 
 Place = str | os.PathLike[str]
 
+_SCHEMES = ("ffrecord://", "s3://", SCHEME)
 _STEP = re.compile(r"(.+)/step-(\d{9,})/*")
 _PART = "#ffrecord.part"  # Index of the result that carries what a rank wrote.
 _UNCHANGED = "#ffrecord.unchanged"  # Planner data of a plan that is the one of the save before.
@@ -68,7 +74,7 @@ def _is_place(checkpoint_id: object) -> bool:
     if not isinstance(checkpoint_id, str | os.PathLike):
         return False
     text = os.fspath(checkpoint_id)
-    return isinstance(text, str) and ("://" not in text or text.startswith("ffrecord://"))
+    return isinstance(text, str) and ("://" not in text or text.startswith(_SCHEMES))
 
 
 class CheckpointWriter(StorageWriter):
@@ -76,7 +82,10 @@ class CheckpointWriter(StorageWriter):
 
     Every rank writes its items to its own part by direct I/O; the coordinator makes them visible
     together, or nothing of them. What is not a tensor is stored as a plain value.
+    `ffrecord.checkpoint.watch` sees its saves, but not the copy that `dcp.async_save` makes first.
     """
+
+    _seen: Save | None = None  # Told to who watches.
 
     def __init__(
         self,
@@ -112,18 +121,49 @@ class CheckpointWriter(StorageWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but an attempt under way."""
-        return {**self.__dict__, "_parts": None}
+        return {**self.__dict__, "_parts": None, "_seen": None}
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
-        """Whether it names a folder, or a run at a daemon."""
+        """Whether it names a folder, or a run at a daemon, a store or buddies."""
         return _is_place(checkpoint_id)
 
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Begin another save, to `checkpoint_id` if given."""
         if checkpoint_id is not None:
             self._path, self._step = checkpoint_id, None
+        self._drop()
+
+    def _drop(self) -> None:
+        """What is still under way is not brought to its end: another rank has failed."""
         self._parts = None
+        self._ended(committed=False)
+
+    def _began(self, step: int) -> Save:
+        self._ended(committed=False)
+        self._seen = Save(step)
+        ledger().begin(self._seen)
+        return self._seen
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Part of a save; a stall on the main thread, for `dcp.async_save` writes on another."""
+        is_main = threading.current_thread() is threading.main_thread()
+        with ledger().stall() if is_main else contextlib.nullcontext():
+            try:
+                yield
+            except BaseException:
+                self._ended(committed=False)
+                raise
+
+    def __del__(self) -> None:
+        """Nobody will bring it to its end."""
+        self._ended(committed=False)
+
+    def _ended(self, *, committed: bool) -> None:
+        if self._seen is not None:
+            ledger().end(self._seen, committed)
+        self._seen = None
 
     def storage_meta(self) -> StorageMeta | None:
         """Where the checkpoint goes."""
@@ -137,7 +177,7 @@ class CheckpointWriter(StorageWriter):
         if self._path is None:
             raise ValueError("CheckpointWriter: give a path, or dcp.save a checkpoint_id")
         self._is_coordinator = is_coordinator
-        self._parts = None
+        self._drop()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Nothing to add."""
@@ -152,22 +192,33 @@ class CheckpointWriter(StorageWriter):
         if step is None:
             self._replaces = [each.step for each in ckpt.list(target, timeout_s=self._timeout_s)]
             step = max(self._replaces, default=-1) + 1
-        self._parts = self._open(target, step, None)
+        with self._kept():
+            self._parts = self._open(target, step, None, self._began(step))
         return [
             dataclasses.replace(plan, storage_data=(target, step, self._parts.attempt, rank))
             for rank, plan in enumerate(plans)
         ]
 
-    def _open(self, target: str, step: int, attempt: str | None) -> _ffrecord.CheckpointParts:
+    def _open(
+        self, target: str, step: int, attempt: str | None, seen: Save
+    ) -> _ffrecord.CheckpointParts:
         return _ffrecord.CheckpointParts(
-            target, step, attempt, self._direct, self._timeout_s, self._incremental
+            target, step, attempt, self._direct, self._timeout_s, self._incremental, seen.bytes
         )
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Make this rank's part durable."""
+        done: Future[list[WriteResult]] = Future()
+        with self._kept():
+            done.set_result(self._write(plan, planner))
+        if not self._is_coordinator:
+            self._ended(committed=True)  # As far as this rank hears of it.
+        return done
+
+    def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         target, step, attempt, rank = plan.storage_data
         if not self._is_coordinator:
-            self._parts = self._open(target, step, attempt)
+            self._parts = self._open(target, step, attempt, self._began(step))
         assert self._parts is not None
         if self._parts.attempt != attempt:
             raise RuntimeError(
@@ -190,9 +241,7 @@ class CheckpointWriter(StorageWriter):
             results.append(WriteResult(item.index, size, None))
         part = self._parts.write(rank, boxes)
         carried = WriteResult(MetadataIndex(_PART), len(part), (part, encode(values)))
-        done: Future[list[WriteResult]] = Future()
-        done.set_result([*results, carried])
-        return done
+        return [*results, carried]
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> object:
         """What is no tensor: [value], or the planner's bytes as they are."""
@@ -217,6 +266,12 @@ class CheckpointWriter(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Make all parts visible together."""
+        with self._kept():
+            self._commit(metadata, results)
+            self._ended(committed=True)
+            self._remove_replaced()
+
+    def _commit(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         assert self._parts is not None
         carried = [
             next(each.storage_data for each in of_rank if each.index.fqn == _PART)
@@ -245,6 +300,8 @@ class CheckpointWriter(StorageWriter):
         }
         self._parts.commit([part for part, _ in carried], encode(tree))
         self._parts = None
+
+    def _remove_replaced(self) -> None:
         assert self._path is not None
         for step in self._replaces:
             ckpt.remove(_split(self._path)[0], step, timeout_s=self._timeout_s)
@@ -315,7 +372,7 @@ class CheckpointReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
-        """Whether it names a folder, or a run at a daemon."""
+        """Whether it names a folder, or a run at a daemon, a store or buddies."""
         return _is_place(checkpoint_id)
 
     def reset(self, checkpoint_id: Place | None = None) -> None:
