@@ -12,9 +12,12 @@ import pytest
 
 import ffrecord.checkpoint as ckpt
 
-# What to do with a request: "serve", "503", "hang up", or "lose" its answer after it was served;
-# told its number, method and path.
+# What to do with a request: "serve", "503", "403", "hang up", or "lose" its answer after it was
+# served; told its number, method and path.
 Door = Callable[[int, str, str], str]
+
+
+_REFUSALS = {"503": "503 Slow Down", "403": "403 Forbidden"}
 
 
 class Store:
@@ -46,9 +49,9 @@ class Store:
             self.seen.append(request)
             number, door, after = len(self.seen), self.door, self.after
         verdict = door(number, method, path)
-        if verdict == "503":
+        if verdict in _REFUSALS:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            start_response("503 Slow Down", [("Content-Length", "0")])
+            start_response(_REFUSALS[verdict], [("Content-Length", "0")])
             return [b""]
         if verdict == "hang up":
             return hang_up(environ, start_response)

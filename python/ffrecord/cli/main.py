@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import ffrecord
+from ffrecord import archive
 from ffrecord.cli.admin import activity, fetch, show_activity, show_status
 from ffrecord.cli.admin import status as status_of
 from ffrecord.cli.checkpoint import checkpoint
@@ -146,6 +147,35 @@ def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: floa
     with progress_bar("publishing") as show:
         ffrecord.publish(files, address, replace=replace, timeout_s=timeout_s, progress=show)
     click.echo(f"published {address}")
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.argument("target")
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@_as_json
+def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
+    """Keep sealed FILES as one dataset at TARGET, such as s3://BUCKET/NAME.
+
+    What is there already is not sent again: after a failure, say it once more.
+    """
+    with progress_bar("pushing") as show:
+        sent = archive.push(files, target, timeout_s=timeout_s, progress=show)
+    click.echo(json.dumps({"sent": sent}) if as_json else f"sent {len(sent)} files to {target}")
+
+
+@cli.command()
+@click.argument("target")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@_as_json
+def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
+    """Bring the dataset that `push` keeps at TARGET to FOLDER; files that are there stay."""
+    with progress_bar("pulling") as show:
+        brought = archive.pull(target, folder, timeout_s=timeout_s, progress=show)
+    click.echo(
+        json.dumps({"brought": brought}) if as_json else f"brought {len(brought)} files to {folder}"
+    )
 
 
 @cli.command(name="list")

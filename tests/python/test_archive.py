@@ -1,0 +1,116 @@
+"""Goal: sealed files pushed to a store come back as they were, whatever stops a push on the way.
+
+Method: moto's server in this process, behind a door that fails at each request in turn; folders as
+targets where the store does not matter.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cli
+import ffrecord
+import ffrecord.checkpoint as ckpt
+from ffrecord.archive import pull, push
+from ffrecord.errors import CorruptionError
+from object_store import Store, serve
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    yield from serve()
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for number in range(3):
+        make(folder / f"{number}.ffr", number)
+    return folder
+
+
+def make(path: Path, number: int) -> None:
+    with ffrecord.Writer(path) as writer:
+        for record in range(50):
+            writer.write(f"{number}/{record}".encode() * 100)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_push_that_fails_anywhere_goes_on_where_it_was(
+    store: Store, shards: Path, tmp_path: Path
+) -> None:
+    target = "s3://bucket/archive/shards"
+    attempts = 0
+    while True:
+        attempts += 1
+        allowed = 6 * attempts  # Requests; all that follow fail.
+        store.set_door(lambda number, method, path, n=allowed: "serve" if number < n else "403")
+        try:
+            push(shards, target)
+            break
+        except PermissionError:
+            store.serve_all()
+            if attempts == 1:
+                with pytest.raises(FileNotFoundError):  # The list comes last.
+                    pull(target, tmp_path / "early")
+            assert attempts < 40
+    store.serve_all()
+    assert attempts > 2
+    assert len(ckpt.list(f"{target}/0.ffr")) == 1  # Sent once, for all that failed later.
+
+    assert push(shards, target) == []
+    assert pull(target, tmp_path / "back") == ["0.ffr", "1.ffr", "2.ffr"]
+    assert contents(tmp_path / "back") == contents(shards)
+
+
+def test_only_what_differs_is_sent_and_brought(shards: Path, tmp_path: Path) -> None:
+    target, back = tmp_path / "target", tmp_path / "back"
+    sent = json.loads(cli.ok("ffrecord", "push", "--json", shards, target))["sent"]
+    assert sent == ["0.ffr", "1.ffr", "2.ffr"]
+    assert len(json.loads(cli.ok("ffrecord", "pull", "--json", target, back))["brought"]) == 3
+
+    (shards / "1.ffr").unlink()
+    make(shards / "1.ffr", 7)
+    assert push(shards, target) == ["1.ffr"]
+    assert pull(target, back) == ["1.ffr"]
+    assert pull(target, back) == []
+    assert contents(back) == contents(shards)
+
+    with (back / "0.ffr").open("r+b") as file:
+        file.truncate(100)
+    assert pull(target, back) == ["0.ffr"]
+    assert contents(back) == contents(shards)
+
+
+def test_damage_at_the_target_leaves_no_file(shards: Path, tmp_path: Path) -> None:
+    target, back = tmp_path / "target", tmp_path / "back"
+    push([shards / "0.ffr"], target)
+    [segment] = (target / "0.ffr").rglob("seg-*")
+    with segment.open("r+b") as file:
+        file.seek(100)
+        byte = file.read(1)
+        file.seek(100)
+        file.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(CorruptionError):
+        pull(target, back)
+    assert os.listdir(back) == []
+
+
+def test_what_is_no_dataset_is_refused(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        pull(tmp_path / "nothing", tmp_path / "back")
+    ckpt.save(tmp_path / "run", 1, {"files": {"../x": {}}})
+    with pytest.raises(CorruptionError, match="not the list"):
+        pull(tmp_path / "run", tmp_path / "back")
+    with pytest.raises(ValueError, match="two files"):
+        push([shards / "0.ffr", shards / "0.ffr"], tmp_path / "target")
+    (shards / "0.ffr").write_bytes(b"nonsense")
+    with pytest.raises(CorruptionError):
+        push(shards, tmp_path / "target")
