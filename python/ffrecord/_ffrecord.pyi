@@ -261,6 +261,33 @@ def guard_lost_pages_again() -> None:
     """Let a shrinking file be an error of the read again, where others took our handler away."""
 
 @final
+class PlainTensors:
+    """Takes dicts of tensors of a state apart, each in a microsecond."""
+
+    def __init__(
+        self,
+        leaf: type,
+        reference: type,
+        kind: object,
+        types: tuple[type, ...],
+        strided: object,
+        dtypes: dict[object, tuple[str, int]],
+    ) -> None: ...
+    def take(
+        self,
+        items: dict[Any, Any],
+        prefix: str,
+        is_own: bool,
+        leaves: list[Any],
+        tree: dict[Any, Any],
+        other: Callable[[Any, Any], object],
+    ) -> None:
+        """Tensors in plain memory go to leaves and tree; of all else, what `other` makes of it."""
+
+def encode_references(items: dict[Any, Any], reference: type) -> bytes | None:
+    """A dict of nothing but references under names, without its head; None for another dict."""
+
+@final
 class StagingArena:
     """Memory that tensors are copied to before they are saved."""
 
@@ -339,6 +366,7 @@ def save_checkpoint(
     timeout_s: float,
     incremental: bool,
     progress: SaveProgress | None,
+    taken: Callable[[], object] | None = None,
 ) -> tuple[int, str, int]:
     """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable."""
 

@@ -157,8 +157,9 @@ py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& wr
 py::tuple Save(const std::string& target, std::uint64_t step, const py::list& boxes,
                const py::bytes& tree, const py::object& group, const py::object& released,
                bool direct, double timeout_s, bool incremental,
-               std::shared_ptr<client::SaveProgress> progress) {
+               std::shared_ptr<client::SaveProgress> progress, const py::object& taken) {
   const auto tensors = TensorsOf(boxes);
+  if (!taken.is_none()) taken();
   const std::string_view tree_view = tree;
   std::optional<PyGroup> ranks;
   if (!group.is_none()) ranks.emplace(group);
@@ -295,7 +296,8 @@ void BindCheckpoint(py::module_& module) {
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
   module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
              py::arg("tree"), py::arg("group"), py::arg("released"), py::arg("direct"),
-             py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"));
+             py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"),
+             py::arg("taken") = py::none());
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"));

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindVerify(module);
   BindRepair(module);
   BindPermutation(module);
+  BindPlainTensors(module);
   BindIoProbe(module);
   BindArrays(module);
   BindImages(module);

@@ -4,6 +4,7 @@ Method: tensors of every type; a model, optimizer and scheduler trained on after
 never interrupted; torch.distributed ranks that are processes.
 """
 
+import collections
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import ffrecord.checkpoint as ckpt  # noqa: E402 (after the skip)
+import ffrecord._ffrecord  # noqa: E402 (after the skip)
+import ffrecord.checkpoint as ckpt  # noqa: E402
+import ffrecord.checkpoint.state  # noqa: E402
 from ffrecord.checkpoint.background import Background  # noqa: E402
 from ffrecord.checkpoint.saving import Order, flatten  # noqa: E402
 from ffrecord.checkpoint.staging import Arena  # noqa: E402
+from ffrecord.checkpoint.state import Flattener  # noqa: E402
+from ffrecord.checkpoint.values import encode  # noqa: E402
 from ffrecord.torch.checkpoint import Group  # noqa: E402
 from ranks import run_ranks  # noqa: E402
+from thread_ranks import same  # noqa: E402
 
 DTYPES = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
@@ -256,3 +262,40 @@ def test_processes_save_together_and_resume_at_other_sizes(tmp_path: Path) -> No
     assert run_ranks(fail_on_the_last, 2, target) == ["PeerError", "TypeError"]
     assert [commit.step for commit in ckpt.list(target)] == [3]
     assert not list((tmp_path / "run").glob(".attempt*"))
+
+
+def test_leaves_are_the_same_whoever_takes_a_dict_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extension's way through dicts of tensors, and Python's, which takes every other form."""
+    ordered = collections.OrderedDict((str(i), torch.full((i,), i)) for i in range(5))
+    ordered.move_to_end("1")
+    view = torch.arange(12.0).view(3, 4)
+    state: dict[object, object] = {
+        "plain": view,
+        "a/b": view,
+        "~": view,
+        "#": view,
+        "": view,
+        "é": torch.nn.Parameter(view.clone()),
+        3: view,
+        "strided": view.T,
+        "conjugate": torch.zeros(3, dtype=torch.complex64).conj(),
+        "expanded": torch.zeros(1).expand(4),
+        "nothing": torch.zeros(0, 3),
+        "scalar": torch.tensor(2.5, dtype=torch.bfloat16),
+        "array": np.arange(3),
+        "deeper": {"x": view, "y": [view, 1], "ordered": ordered},
+        "only": {"p": view, "q": view[1:]},
+    }
+    by_extension, by_python = Flattener(0), Flattener(0)
+    tree: Any = by_extension.value(state)
+    monkeypatch.setattr(ffrecord.checkpoint.state, "_plain_tensors", lambda: None)
+
+    assert same(by_python.value(state), tree)
+    for found, expected in zip(by_extension.leaves, by_python.leaves, strict=True):
+        assert type(found) is type(expected)
+        assert found.data is expected.data
+        assert found._replace(data=None) == expected._replace(data=None)
+    assert list(tree["deeper"]["ordered"]) == ["0", "2", "3", "4", "1"]
+    encoded = encode(tree)
+    monkeypatch.setattr(ffrecord._ffrecord, "encode_references", lambda items, reference: None)
+    assert encode(tree) == encoded

@@ -16,6 +16,7 @@ bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` a
 `load_state_dict`. Works with NumPy alone; torch is used if the program has imported it.
 """
 
+import contextlib
 import os
 from typing import Literal
 
@@ -33,7 +34,7 @@ from ffrecord.checkpoint.safetensors import export_safetensors, import_safetenso
 from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
-from ffrecord.checkpoint.tensors import Memory, memory_of
+from ffrecord.checkpoint.tensors import memory_of
 from ffrecord.checkpoint.watching import Progress, Report, Save, Watch, ledger, watch
 from ffrecord.errors import CorruptionError
 
@@ -114,22 +115,30 @@ def save(
     rank, size = (0, 1) if group is None else (group.rank, group.size)
     order = Order(target, step, replicated, direct, timeout_s, incremental)
     seen = Save(step)
-    copies: _list[Memory] = []  # Of what is not contiguous on the CPU.
+    owners: _list[object] = []  # Of the memory that boxes name.
     boxes: _list[Box] = []
 
     def prepare() -> dict[str, object]:
         flat = flatten(order, state, rank, size)
-        with without_collector():
-            for leaf in flat.shares:
-                if leaf.address is None:
-                    copies.append(memory_of(leaf.data))
-                    boxes.append(box_of(leaf, copies[-1].address + leaf.skip_bytes, False))
-                else:
-                    boxes.append(leaf)
+        for leaf in flat.shares:
+            if leaf.address is None:
+                copy = memory_of(leaf.data)  # Of what is not contiguous on the CPU.
+                owners.append(copy)
+                boxes.append(box_of(leaf, copy.address + leaf.skip_bytes, False))
+            else:
+                owners.append(leaf.data)
+                boxes.append(leaf)
         return flat.words
 
-    with ledger().stall(), ledger().save(seen):
-        return commit(order, group, prepare, boxes, progress=seen.bytes)
+    with ledger().stall(), ledger().save(seen), contextlib.ExitStack() as uncollected:
+        # Until the boxes are gone again: the collector would walk through them, and all of torch.
+        uncollected.enter_context(without_collector())
+
+        def taken() -> None:
+            boxes.clear()
+            uncollected.close()
+
+        return commit(order, group, prepare, boxes, progress=seen.bytes, taken=taken)
 
 
 def async_save(

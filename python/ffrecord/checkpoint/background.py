@@ -131,7 +131,15 @@ class Background:
                 return  # Handed over twice, for nobody knew whether the first time was one.
             try:
                 with ledger().save(seen):
-                    made = saving.commit(order, group, say, staged.boxes, released.set, seen.bytes)
+                    made = saving.commit(
+                        order,
+                        group,
+                        say,
+                        staged.boxes,
+                        released=released.set,
+                        progress=seen.bytes,
+                        taken=staged.boxes.clear,
+                    )
             except BaseException as error:
                 pending._future.set_exception(error)
             else:

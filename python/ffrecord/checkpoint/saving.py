@@ -93,9 +93,10 @@ def commit(
     order: Order,
     group: Group | None,
     words: Callable[[], dict[str, object]],
-    boxes: Sequence[Box],
+    boxes: list[Box],
     released: Callable[[], object] | None = None,
     progress: _ffrecord.SaveProgress | None = None,
+    taken: Callable[[], object] | None = None,
 ) -> Commit:
     """Agrees with the other ranks, writes, and commits; all ranks call it and end alike.
 
@@ -106,6 +107,7 @@ def commit(
         boxes: of its shares, with the memory that they are in.
         released: called when no box that is not stable is read any more, if it comes to that.
         progress: told how far the bytes of this rank have come.
+        taken: called when the boxes are not needed any more, but only the memory that they name.
     """
     answers: list[Any] = together(group, words)
     for other, answer in enumerate(answers):
@@ -119,7 +121,7 @@ def commit(
         *_ffrecord.save_checkpoint(
             os.fspath(order.target),
             order.step,
-            list(boxes),
+            boxes,
             _tree(answers) if rank == 0 else b"",
             group,
             released,
@@ -127,5 +129,6 @@ def commit(
             order.timeout_s,
             order.incremental,
             progress,
+            taken,
         )
     )

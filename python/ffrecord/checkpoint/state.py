@@ -7,7 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from ffrecord.checkpoint.tensors import ITEM_SIZES, kind_of, known_kind, look_at
+from ffrecord import _ffrecord
+from ffrecord.checkpoint.tensors import (
+    ITEM_SIZES,
+    kind_of,
+    known_kind,
+    look_at,
+    torch_if_imported,
+)
 from ffrecord.checkpoint.values import DEPTH_MAX, EachRank, Kind, TensorRef
 
 # What state_dicts are made of, saved as plain dicts and tuples: their order and content is kept.
@@ -189,17 +196,21 @@ class Flattener:
     ) -> dict[object, object]:
         tree: dict[object, object] = {}
         prefix = f"{path}/" if path else ""
-        for key, item in value.items():
+
+        def other(key: object, item: object) -> object:
             if type(key) not in SCALAR_TYPES and key is not None:
                 raise TypeError(
                     f"state: {path or 'the state'} has a key of type {type(key).__qualname__}; "
                     "keys are None, bool, int, float, str or bytes"
                 )
-            below = prefix + part_of_path(key)
-            if (kind := known_kind(type(item))) is not None:
-                tree[key] = self._tensor(item, kind, below, is_own)
-            else:
-                tree[key] = self.value(item, below, depth + 1, is_own)
+            return self.value(item, prefix + part_of_path(key), depth + 1, is_own)
+
+        items = value if type(value) is dict else dict(value)  # In the order of an OrderedDict.
+        if (plain := _plain_tensors()) is not None:
+            plain.take(items, prefix, is_own, self.leaves, tree, other)
+        else:
+            for key, item in items.items():
+                tree[key] = other(key, item)
         return tree
 
     def _elements(
@@ -207,6 +218,24 @@ class Flattener:
     ) -> Iterator[object]:
         for index, item in enumerate(value):
             yield self.value(item, join(path, index), depth + 1, is_own)
+
+
+_plain: _ffrecord.PlainTensors | None = None
+
+
+def _plain_tensors() -> _ffrecord.PlainTensors | None:
+    """What takes dicts of torch's tensors apart, if the program has imported torch."""
+    global _plain
+    torch = torch_if_imported()
+    if _plain is None and torch is not None:
+        dtypes = {
+            getattr(torch, name): (name, size)
+            for name, size in ITEM_SIZES.items()
+            if hasattr(torch, name)
+        }
+        types = (torch.Tensor, torch.nn.Parameter)
+        _plain = _ffrecord.PlainTensors(Leaf, TensorRef, Kind.TORCH, types, torch.strided, dtypes)
+    return _plain
 
 
 def _is_torch_size(value: object) -> bool:

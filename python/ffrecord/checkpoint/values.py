@@ -4,6 +4,7 @@ import dataclasses
 import struct
 from enum import IntEnum
 
+from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
 
 DEPTH_MAX = 64
@@ -97,6 +98,9 @@ def _put(out: list[bytes], value: object, depth: int) -> None:
         _put_sized(out, Tag.BYTES, value)
     elif isinstance(value, dict):
         out.append(struct.pack("<BI", Tag.DICT, len(value)))
+        if (references := _ffrecord.encode_references(value, TensorRef)) is not None:
+            out.append(references)
+            return
         for key_value, item in value.items():
             if type(key_value) is str:
                 _put_str(out, key_value)

@@ -1,0 +1,211 @@
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "python/src/bind.h"
+
+namespace ffrecord::python {
+namespace {
+
+// Steals a new reference; throws what Python raised if there is none.
+py::object Owned(PyObject* made) {
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+// Takes dicts of tensors of a state apart, as ffrecord.checkpoint.state.Flattener does: states have
+// tensors by the 100,000, and here each costs a microsecond. Only tensors whose bytes are on the
+// CPU, contiguous and as they are; all else is the caller's, in its turn.
+//
+// Knows torch by what it was given: types, attributes and methods of a tensor, by their names.
+class PlainTensors {
+ public:
+  PlainTensors(py::type leaf, py::type reference, py::object kind, py::tuple types,
+               py::object strided, py::dict dtypes)
+      : leaf_(std::move(leaf)),
+        reference_(std::move(reference)),
+        kind_(std::move(kind)),
+        types_(std::move(types)),
+        strided_(std::move(strided)),
+        dtypes_(std::move(dtypes)) {}
+
+  // Puts a reference for each tensor of `items` into `tree` and a leaf at the end of `leaves`;
+  // what `other` makes of key and value for everything else; all in the order of `items`.
+  void Take(const py::dict& items, const py::str& prefix, bool is_own, const py::list& leaves,
+            const py::dict& tree, const py::function& other) {
+    // A copy, should `other` change the dict.
+    for (const py::handle pair : Owned(PyDict_Items(items.ptr()))) {
+      const py::handle key = PyTuple_GET_ITEM(pair.ptr(), 0);
+      const py::handle item = PyTuple_GET_ITEM(pair.ptr(), 1);
+      py::object made =
+          IsPlainName(key) ? TakeTensor(prefix, key, item, is_own, leaves) : py::object();
+      if (!made) made = other(key, item);
+      if (PyDict_SetItem(tree.ptr(), key.ptr(), made.ptr()) != 0) throw py::error_already_set();
+    }
+  }
+
+ private:
+  // A name that is a part of a path as it is.
+  static bool IsPlainName(py::handle key) {
+    if (!PyUnicode_CheckExact(key.ptr())) return false;
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(key.ptr());
+    return size > 0 && PyUnicode_READ_CHAR(key.ptr(), 0) != '#' &&
+           PyUnicode_FindChar(key.ptr(), '~', 0, size, 1) == -1 &&
+           PyUnicode_FindChar(key.ptr(), '/', 0, size, 1) == -1;
+  }
+
+  static py::object Get(py::handle tensor, const py::str& name) {
+    return Owned(PyObject_GetAttr(tensor.ptr(), name.ptr()));
+  }
+  static bool Says(py::handle tensor, const py::str& method, PyObject* answer) {
+    return Owned(PyObject_CallMethodNoArgs(tensor.ptr(), method.ptr())).ptr() == answer;
+  }
+
+  // Null if it is no plain tensor.
+  py::object TakeTensor(const py::str& prefix, py::handle key, py::handle item, bool is_own,
+                        const py::list& leaves) {
+    auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(item.ptr()));
+    bool is_known = false;
+    for (const py::handle known : types_) is_known |= known.ptr() == type;
+    if (!is_known) return {};
+    // Name and size of the element type.
+    PyObject* const element = PyDict_GetItemWithError(dtypes_.ptr(), Get(item, names_.dtype).ptr());
+    if (element == nullptr) {
+      if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+      return {};
+    }
+    if (Get(item, names_.is_cpu).ptr() != Py_True ||
+        Get(item, names_.layout).ptr() != strided_.ptr() ||
+        !Says(item, names_.is_contiguous, Py_True) || !Says(item, names_.is_conj, Py_False) ||
+        !Says(item, names_.is_neg, Py_False))
+      return {};
+    const py::object form = FormOf(Get(item, names_.shape));
+    const py::object address = Owned(PyObject_CallMethodNoArgs(item.ptr(), names_.data_ptr.ptr()));
+    const py::object path = PyUnicode_GET_LENGTH(prefix.ptr()) == 0
+                                ? py::reinterpret_borrow<py::object>(key)
+                                : Owned(PyUnicode_Concat(prefix.ptr(), key.ptr()));
+    PyObject* const shape = PyTuple_GET_ITEM(form.ptr(), 0);
+    PyObject* const zeros = PyTuple_GET_ITEM(form.ptr(), 1);
+    const py::object size =
+        Owned(PyNumber_Multiply(PyTuple_GET_ITEM(form.ptr(), 2), PyTuple_GET_ITEM(element, 1)));
+    const std::array<PyObject*, 11> fields{path.ptr(), PyTuple_GET_ITEM(element, 0),
+                                           shape,      zeros,
+                                           shape,      address.ptr(),
+                                           size.ptr(), Py_False,
+                                           item.ptr(), is_own ? Py_True : Py_False,
+                                           zero_.ptr()};
+    // A named tuple is a tuple of another type: made as tuple.__new__ makes one.
+    auto* const leaf_type = reinterpret_cast<PyTypeObject*>(leaf_.ptr());
+    const py::object leaf =
+        Owned(leaf_type->tp_alloc(leaf_type, static_cast<Py_ssize_t>(fields.size())));
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      Py_INCREF(fields[i]);
+      PyTuple_SET_ITEM(leaf.ptr(), static_cast<Py_ssize_t>(i), fields[i]);
+    }
+    if (PyList_Append(leaves.ptr(), leaf.ptr()) != 0) throw py::error_already_set();
+    const std::array<PyObject*, 2> arguments{kind_.ptr(), path.ptr()};
+    return Owned(
+        PyObject_Vectorcall(reference_.ptr(), arguments.data(), arguments.size(), nullptr));
+  }
+
+  // Shape as a plain tuple, as many zeros, and the product; tensors of a state have few shapes.
+  py::object FormOf(const py::object& shape) {
+    PyObject* const known = PyDict_GetItemWithError(forms_.ptr(), shape.ptr());
+    if (known != nullptr) return py::reinterpret_borrow<py::object>(known);
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (forms_.size() >= kFormsMax) forms_.clear();
+    const py::object plain = Owned(PySequence_Tuple(shape.ptr()));
+    py::tuple zeros(py::len(plain));
+    py::object count = py::int_(1);
+    for (std::size_t i = 0; i < zeros.size(); ++i) {
+      zeros[i] = zero_;
+      count = Owned(PyNumber_Multiply(count.ptr(), PyTuple_GET_ITEM(plain.ptr(), i)));
+    }
+    const py::tuple form = py::make_tuple(plain, zeros, count);
+    forms_[plain] = form;
+    return form;
+  }
+
+  static constexpr std::size_t kFormsMax = 4096;
+
+  // Interned, so that finding them compares pointers.
+  struct Names {
+    static py::str Interned(const char* name) {
+      return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(name));
+    }
+    py::str dtype = Interned("dtype");
+    py::str is_cpu = Interned("is_cpu");
+    py::str layout = Interned("layout");
+    py::str shape = Interned("shape");
+    py::str is_contiguous = Interned("is_contiguous");
+    py::str is_conj = Interned("is_conj");
+    py::str is_neg = Interned("is_neg");
+    py::str data_ptr = Interned("data_ptr");
+  };
+
+  py::type leaf_;
+  py::type reference_;
+  py::object kind_;
+  py::tuple types_;
+  py::object strided_;
+  py::dict dtypes_;  // torch's element type -> (name, size in bytes).
+  py::dict forms_;
+  py::int_ zero_{0};
+  Names names_;
+};
+
+template <class T>
+void AppendNumber(std::string& out, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    out.push_back(static_cast<char>((static_cast<std::uint64_t>(value) >> (8 * i)) & 0xff));
+}
+
+// Names and references of a dict of nothing but tensors under names, as values.py encodes them;
+// None for any other dict. Tags are those of docs/format.md, "Values".
+py::object EncodeReferences(const py::dict& items, const py::type& reference) {
+  constexpr std::uint8_t kText = 5;
+  constexpr std::uint8_t kTensor = 10;
+  constexpr Py_ssize_t kSizeMax = 4096;
+  const py::str kind_name = "kind";
+  const py::str key_name = "key";
+  std::string out;
+  PyObject* name = nullptr;
+  PyObject* item = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(items.ptr(), &at, &name, &item) != 0;) {
+    if (!PyUnicode_CheckExact(name) ||
+        reinterpret_cast<PyObject*>(Py_TYPE(item)) != reference.ptr())
+      return py::none();
+    const py::object key = Owned(PyObject_GetAttr(item, key_name.ptr()));
+    const py::object kind = Owned(PyObject_GetAttr(item, kind_name.ptr()));
+    Py_ssize_t name_size = 0;
+    Py_ssize_t key_size = 0;
+    const char* const name_text = PyUnicode_AsUTF8AndSize(name, &name_size);
+    if (name_text == nullptr) throw py::error_already_set();
+    const char* const key_text = PyUnicode_AsUTF8AndSize(key.ptr(), &key_size);
+    if (key_text == nullptr) throw py::error_already_set();
+    if (name_size > kSizeMax || key_size > kSizeMax) return py::none();
+    AppendNumber(out, kText);
+    AppendNumber(out, static_cast<std::uint32_t>(name_size));
+    out.append(name_text, static_cast<std::size_t>(name_size));
+    AppendNumber(out, kTensor);
+    AppendNumber(out, kind.cast<std::uint8_t>());
+    AppendNumber(out, static_cast<std::uint16_t>(key_size));
+    out.append(key_text, static_cast<std::size_t>(key_size));
+  }
+  return py::bytes(out);
+}
+
+}  // namespace
+
+void BindPlainTensors(py::module_& module) {
+  py::class_<PlainTensors>(module, "PlainTensors", py::is_final())
+      .def(py::init<py::type, py::type, py::object, py::tuple, py::object, py::dict>(),
+           py::arg("leaf"), py::arg("reference"), py::arg("kind"), py::arg("types"),
+           py::arg("strided"), py::arg("dtypes"))
+      .def("take", &PlainTensors::Take, py::arg("items"), py::arg("prefix"), py::arg("is_own"),
+           py::arg("leaves"), py::arg("tree"), py::arg("other"));
+  module.def("encode_references", &EncodeReferences, py::arg("items"), py::arg("reference"));
+}
+
+}  // namespace ffrecord::python
