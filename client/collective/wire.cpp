@@ -6,9 +6,11 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "client/collective/half.h"
 #include "client/collective/reduce.h"
+#include "client/collective/wire_kernels.h"
 
 namespace ffrecord::client {
 namespace {
@@ -28,6 +30,15 @@ float PowerOfTwo(std::int32_t exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
+std::uint32_t LargestPlain(std::uint64_t count, const std::byte* floats) {
+  std::uint32_t largest = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = Load<std::uint32_t>(floats + i * 4) & 0x7FFFFFFF;
+    largest = std::max(largest, magnitude < 0x7F800000 ? magnitude : 0);
+  }
+  return largest;
+}
+
 // A product with a power of two is exact, or below all that a half can hold.
 template <class Half, bool kWrites>
 void Encode(float scale, float back, std::uint64_t count, std::byte* __restrict floats,
@@ -39,6 +50,14 @@ void Encode(float scale, float back, std::uint64_t count, std::byte* __restrict 
   }
 }
 
+void EncodePlain(float scale, float back, std::uint64_t count, std::byte* floats,
+                 std::byte* halves) {
+  if (halves != nullptr)
+    Encode<F16, true>(scale, back, count, floats, halves);
+  else
+    Encode<F16, false>(scale, back, count, floats, halves);
+}
+
 template <class Half>
 void Decode(float back, std::uint64_t count, const std::byte* __restrict halves,
             std::byte* __restrict floats) {
@@ -46,15 +65,26 @@ void Decode(float back, std::uint64_t count, const std::byte* __restrict halves,
     Store(Half::Decode(Load<std::uint16_t>(halves + i * 2)) * back, floats + i * 4);
 }
 
+void DecodePlain(float back, std::uint64_t count, const std::byte* halves, std::byte* floats) {
+  Decode<F16>(back, count, halves, floats);
+}
+
+void AddPlain(float back, float divisor, std::uint64_t count, const std::byte* __restrict halves,
+              std::byte* __restrict floats) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float half = F16::Decode(Load<std::uint16_t>(halves + i * 2)) * back;
+    const float sum = (half + Load<float>(floats + i * 4)) / divisor;
+    Store(sum != sum ? std::numeric_limits<float>::quiet_NaN() : sum, floats + i * 4);
+  }
+}
+
 }  // namespace
+
+const WireKernels kWirePlain = {&LargestPlain, &EncodePlain, &DecodePlain, &AddPlain};
 
 std::int32_t WireShift(WireType wire, std::uint64_t count, const std::byte* floats) {
   if (wire != WireType::kF16) return 0;
-  std::uint32_t largest = 0;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint32_t magnitude = Load<std::uint32_t>(floats + i * 4) & 0x7FFFFFFF;
-    largest = std::max(largest, magnitude < 0x7F800000 ? magnitude : 0);
-  }
+  const std::uint32_t largest = BestWireKernels().largest(count, floats);
   if (largest == 0) return 0;
   // As it will be rounded, for then it has the same scale when it is sent on.
   const std::uint32_t rounded = largest + 0xFFF + ((largest >> 13) & 1);
@@ -65,7 +95,7 @@ std::int32_t WireShift(WireType wire, std::uint64_t count, const std::byte* floa
 void EncodeWire(WireType wire, std::int32_t shift, std::uint64_t count, std::byte* floats,
                 std::byte* halves) {
   if (wire == WireType::kF16)
-    Encode<F16, true>(PowerOfTwo(shift), PowerOfTwo(-shift), count, floats, halves);
+    BestWireKernels().encode(PowerOfTwo(shift), PowerOfTwo(-shift), count, floats, halves);
   else
     Encode<Bf16, true>(1, 1, count, floats, halves);
 }
@@ -73,13 +103,16 @@ void EncodeWire(WireType wire, std::int32_t shift, std::uint64_t count, std::byt
 void DecodeWire(WireType wire, std::int32_t shift, std::uint64_t count, const std::byte* halves,
                 std::byte* floats) {
   if (wire == WireType::kF16)
-    Decode<F16>(PowerOfTwo(-shift), count, halves, floats);
+    BestWireKernels().decode(PowerOfTwo(-shift), count, halves, floats);
   else
     Decode<Bf16>(1, count, halves, floats);
 }
 
 void ReduceFromWire(WireType wire, std::int32_t shift, ReduceOp op, std::uint32_t divisor,
                     std::uint64_t count, const std::byte* halves, std::byte* floats) {
+  if (wire == WireType::kF16 && (op == ReduceOp::kSum || op == ReduceOp::kAverage))
+    return BestWireKernels().add(PowerOfTwo(-shift), static_cast<float>(divisor), count, halves,
+                                 floats);
   constexpr std::uint64_t kTile = 1024;  // Stays in the innermost cache.
   std::array<std::byte, kTile * sizeof(float)> tile;
   for (std::uint64_t done = 0; done < count; done += kTile) {
@@ -92,7 +125,7 @@ void ReduceFromWire(WireType wire, std::int32_t shift, ReduceOp op, std::uint32_
 void RoundAsSent(WireType wire, std::uint64_t count, std::byte* floats) {
   const std::int32_t shift = WireShift(wire, count, floats);
   if (wire == WireType::kF16)
-    Encode<F16, false>(PowerOfTwo(shift), PowerOfTwo(-shift), count, floats, nullptr);
+    BestWireKernels().encode(PowerOfTwo(shift), PowerOfTwo(-shift), count, floats, nullptr);
   else
     Encode<Bf16, false>(1, 1, count, floats, nullptr);
 }

@@ -17,6 +17,7 @@
 
 #include "client/collective/messages.h"
 #include "client/collective/wire.h"
+#include "client/collective/wire_kernels.h"
 #include "seed.h"
 
 namespace ffrecord::client {
@@ -226,6 +227,44 @@ TEST(WireTest, HalvesKeepTheBoundAndAreSentOnUnchanged) {
       ASSERT_EQ(WireShift(wire, received.size(), theirs), shift);
       RoundAsSent(wire, received.size(), theirs);
       ASSERT_EQ(std::memcmp(theirs, own, halves.size() * 2), 0);
+    }
+  }
+}
+
+// Every half, and floats of all kinds, by both sets of loops, at sizes that leave a rest.
+TEST(WireTest, WhatTheProcessorDoesBestHasTheBitsOfThePlainLoops) {
+  const WireKernels& best = BestWireKernels();
+  std::mt19937 random(test::Seed());
+  constexpr std::size_t kCount = (1 << 16) + 5;
+  std::vector<std::uint16_t> halves(kCount);
+  std::vector<float> floats(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    halves[i] = static_cast<std::uint16_t>(i);
+    floats[i] = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  }
+  auto* const from = reinterpret_cast<std::byte*>(halves.data());
+  const auto bytes = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
+  for (const float scale : {1.0F, 0x1p-20F, 0x1p20F, 0x1p126F, 0x1p-114F}) {
+    for (const std::size_t count : {kCount, std::size_t{0}, std::size_t{7}, std::size_t{64}}) {
+      auto plainly = floats;
+      auto well = floats;
+      EXPECT_EQ(kWirePlain.largest(count, bytes(plainly)), best.largest(count, bytes(well)));
+      std::vector<std::uint16_t> plain_halves(kCount), best_halves(kCount);
+      kWirePlain.encode(scale, 1 / scale, count, bytes(plainly), bytes(plain_halves));
+      best.encode(scale, 1 / scale, count, bytes(well), bytes(best_halves));
+      EXPECT_EQ(plain_halves, best_halves);
+      ASSERT_EQ(std::memcmp(plainly.data(), well.data(), kCount * 4), 0) << scale;
+      for (const float divisor : {1.0F, 3.0F}) {
+        plainly = well = floats;
+        kWirePlain.add(scale, divisor, count, from, bytes(plainly));
+        best.add(scale, divisor, count, from, bytes(well));
+        ASSERT_EQ(std::memcmp(plainly.data(), well.data(), kCount * 4), 0) << scale;
+      }
+      kWirePlain.encode(scale, 1 / scale, count, bytes(plainly), nullptr);
+      best.encode(scale, 1 / scale, count, bytes(well), nullptr);
+      kWirePlain.decode(scale, count / 2, from, bytes(plainly));
+      best.decode(scale, count / 2, from, bytes(well));
+      ASSERT_EQ(std::memcmp(plainly.data(), well.data(), kCount * 4), 0) << scale;
     }
   }
 }
