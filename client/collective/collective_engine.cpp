@@ -32,6 +32,8 @@ constexpr std::uint64_t kChunkSizeMin = 64;
 constexpr std::uint64_t kChunkSizeMax = net::FrameLimits{}.payload_size_bytes_max;
 // Submitted and not yet ended; a training step has some hundreds at most.
 constexpr std::size_t kOperationsMax = 65'536;
+// Smaller arrays are not what is tuned for.
+constexpr std::uint64_t kTunedSizeMin = 64 << 10;
 // Rounds of each probe by which Connect() learns what the network costs.
 constexpr int kProbeRounds = 5;
 
@@ -71,7 +73,10 @@ struct CollectiveEngine::Impl {
 
   // --- Any thread ---
   Result<Token> Submit(const Plan& plan, void* data, ReduceType type, ReduceOp op);
-  Algorithm AlgorithmFor(Collective collective, std::uint64_t count, ReduceType type) const;
+  Algorithm AlgorithmFor(Collective collective, std::uint64_t count, ReduceType type);
+  std::uint64_t ChunkSizeLocked() const {
+    return tuning.chunk_size_bytes != 0 ? tuning.chunk_size_bytes : options.chunk_size_bytes;
+  }
   Completion TakeLocked(std::map<Token, Completion>::iterator done);
   void Shutdown();
 
@@ -100,6 +105,7 @@ struct CollectiveEngine::Impl {
   bool is_shut_down = false;
   std::optional<Error> closed;  // Why no operation can succeed any more.
   std::vector<Operation> submitted;
+  Tuning tuning;
   Token next_token = 0;
   std::set<Token> pending;           // Submitted, not ended.
   std::map<Token, Completion> done;  // Ended, not yet returned by Wait or WaitAny.
@@ -115,6 +121,9 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
                    std::to_string(kWorldSizeMax));
   if (options.timeout.count() <= 0) return Refused("a collective's timeout must be above zero");
   if (options.wire > WireType::kF16) return Refused("no such wire type");
+  if (options.streams == 0 || options.streams > kStreamsMax)
+    return Refused(std::to_string(options.streams) + " streams are not from 1 to " +
+                   std::to_string(kStreamsMax));
   if (options.wire == WireType::kF16 && options.algorithm == Algorithm::kHalvingDoubling)
     return Refused(
         "halving-doubling cuts arrays anew in each step, and fp16 is scaled by chunk:"
@@ -178,7 +187,8 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
   GroupHello hello{.rank = impl.rank,
                    .world_size = impl.world_size,
                    .chunk_size_bytes = impl.options.chunk_size_bytes,
-                   .wire = impl.options.wire};
+                   .wire = impl.options.wire,
+                   .streams = impl.options.streams};
   std::ranges::copy(secret, hello.secret.begin());
   const auto joined = [&]() -> Result<void> {
     impl.machines = FFR_TRY(Machines::Of(addresses));
@@ -196,6 +206,7 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                        .world_size = impl.world_size,
                        .chunk_size_bytes = impl.options.chunk_size_bytes,
                        .wire = impl.options.wire,
+                       .streams = impl.options.streams,
                        .timeout = impl.options.timeout,
                        .machines = impl.machines},
                       FFR_TRY(std::move(links)), impl.counters);
@@ -304,15 +315,22 @@ CollectiveEngine::Part CollectiveEngine::PartOf(std::uint64_t count, std::uint32
 }
 
 Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint64_t count,
-                                               ReduceType type) const {
+                                               ReduceType type) {
+  const auto [chunk_size_bytes, tuned] = [&] {
+    const std::lock_guard lock(mutex);
+    return std::pair(ChunkSizeLocked(), tuning.algorithm);
+  }();
+  if (tuned && collective == Collective::kAllReduce && type <= ReduceType::kI64 &&
+      std::min(count, kCountMax) * SizeOf(type) >= kTunedSizeMin)
+    return *tuned;
   if (options.algorithm)
     return IsOffered(collective, *options.algorithm) ? *options.algorithm : Algorithm::kRing;
   if (world_size == 1 || type > ReduceType::kI64) return Algorithm::kRing;
   const std::uint64_t size_bytes = std::min(count, kCountMax) * SizeOf(type);
   if (collective == Collective::kBroadcast)
-    return CheapestBroadcast(world_size, size_bytes, options.chunk_size_bytes, cost.link);
+    return CheapestBroadcast(world_size, size_bytes, chunk_size_bytes, cost.link);
   const bool is_f16 = options.wire == WireType::kF16 && type == ReduceType::kF32;
-  return CheapestAllReduce(world_size, size_bytes, options.chunk_size_bytes,
+  return CheapestAllReduce(world_size, size_bytes, chunk_size_bytes,
                            {.link = cost.link,
                             .hierarchy = cost.hierarchy,
                             .is_one_machine = machines.count() == 1,
@@ -344,7 +362,7 @@ Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan,
     return token;
   }
   pending.insert(token);
-  submitted.push_back({token, static_cast<std::byte*>(data), plan, type, op});
+  submitted.push_back({token, static_cast<std::byte*>(data), plan, type, op, ChunkSizeLocked()});
   wakeup.Ring();
   return token;
 }
@@ -403,7 +421,29 @@ CollectiveEngine::Stats CollectiveEngine::stats() const noexcept {
           counters.bytes_received.load(std::memory_order_relaxed),
           counters.bytes_shared.load(std::memory_order_relaxed),
           counters.operations.load(std::memory_order_relaxed),
-          counters.reduce_ns.load(std::memory_order_relaxed)};
+          counters.reduce_ns.load(std::memory_order_relaxed),
+          counters.streams_lost.load(std::memory_order_relaxed)};
+}
+
+std::vector<CollectiveEngine::Event> CollectiveEngine::events() const {
+  return impl_->counters.events();
+}
+
+Result<void> CollectiveEngine::Tune(const Tuning& tuning) {
+  const Options& options = impl_->options;
+  if (tuning.chunk_size_bytes != 0 && (tuning.chunk_size_bytes < kChunkSizeMin ||
+                                       tuning.chunk_size_bytes > options.chunk_size_bytes))
+    return Refused("chunks of " + std::to_string(tuning.chunk_size_bytes) +
+                   " bytes are not from 64 bytes to the group's " +
+                   std::to_string(options.chunk_size_bytes));
+  if (tuning.algorithm == Algorithm::kHierarchical && impl_->machines.ranks_each() == 0)
+    return Refused("the hierarchical algorithm needs machines with equally many ranks");
+  if (tuning.algorithm == Algorithm::kHalvingDoubling && options.wire == WireType::kF16)
+    return Refused("there is no halving-doubling with fp16");
+  const std::lock_guard lock(impl_->mutex);
+  impl_->tuning = tuning;
+  impl_->counters.streams_used.store(tuning.streams, std::memory_order_relaxed);
+  return {};
 }
 
 // --- The progress thread -------------------------------------------------------------------------

@@ -26,14 +26,19 @@ constexpr std::size_t kActiveMax = 64;
 
 Exchange::Exchange(const Group& group, Links links, ExchangeCounters& counters)
     : group_(group),
-      to_(links.to.size()),
-      from_(links.from.size()),
       tick_(std::clamp<std::chrono::milliseconds>(group.timeout / 16, 5ms, 500ms)),
       counters_(&counters),
       data_at_(Clock::now()),
       told_at_(data_at_) {
-  for (std::size_t i = 0; i < to_.size(); ++i) to_[i].link = std::move(links.to[i]);
-  for (std::size_t i = 0; i < from_.size(); ++i) from_[i].link = std::move(links.from[i]);
+  for (Link& link : links.to) {
+    if (to_.empty() || to_.back().rank() != link.rank) to_.emplace_back();
+    to_.back().streams.emplace_back().link = std::move(link);
+  }
+  for (Link& link : links.from) {
+    Incoming& in = from_.emplace_back();
+    in.link = std::move(link);
+    in.is_striped = group.streams > 1 && in.link.ring_in == nullptr;
+  }
 }
 
 Result<void> Exchange::Advance(std::vector<Ended>& ended) {
@@ -44,6 +49,7 @@ Result<void> Exchange::Advance(std::vector<Ended>& ended) {
       if (FFR_TRY(Send(out))) moved = true;
     for (Incoming& in : from_)
       if (FFR_TRY(Receive(in))) moved = true;
+    if (!set_aside_.empty() && FFR_TRY(PlaceSetAside())) moved = true;
     TakeEnded(ended);
   }
   return CheckTime();
@@ -61,7 +67,7 @@ Result<void> Exchange::Wait(int wake_fd) {
 // Who shares memory with us rings only while we say that we sleep.
 void Exchange::SetSleeps(bool sleeps) {
   for (const Outgoing& out : to_)
-    if (out.link.ring_out && out.awaits_room) out.link.ring_out->WillSleep(sleeps);
+    if (out.ring() != nullptr && out.awaits_room) out.ring()->WillSleep(sleeps);
   for (const Incoming& in : from_)
     if (in.link.ring_in && !in.is_held) in.link.ring_in->WillSleep(sleeps);
 }
@@ -69,8 +75,8 @@ void Exchange::SetSleeps(bool sleeps) {
 bool Exchange::HasNews() const {
   return std::ranges::any_of(to_,
                              [](const Outgoing& out) {
-                               return out.link.ring_out && out.awaits_room &&
-                                      out.link.ring_out->HasRoom();
+                               return out.ring() != nullptr && out.awaits_room &&
+                                      out.ring()->HasRoom();
                              }) ||
          std::ranges::any_of(from_, [](const Incoming& in) {
            return in.link.ring_in && !in.is_held && in.link.ring_in->HasPiece();
@@ -79,21 +85,23 @@ bool Exchange::HasNews() const {
 
 Result<void> Exchange::WaitForFds(int wake_fd) {
   std::vector<pollfd> waited{{wake_fd, POLLIN, 0}};
-  for (const Outgoing& out : to_) {
-    const int events = out.link.endpoint->wants_room() ? POLLIN | POLLOUT : POLLIN;
-    waited.push_back({out.gone ? -1 : out.link.endpoint->fd(), static_cast<short>(events), 0});
-  }
-  for (const Incoming& in : from_)
-    waited.push_back({in.gone || in.is_held ? -1 : in.link.endpoint->fd(), POLLIN, 0});
+  std::vector<bool*> are_ready;
+  const auto add = [&](const Endpoint& endpoint, bool is_waited_for, bool& is_ready) {
+    const int events = endpoint.wants_room() ? POLLIN | POLLOUT : POLLIN;
+    waited.push_back({is_waited_for ? endpoint.fd() : -1, static_cast<short>(events), 0});
+    are_ready.push_back(&is_ready);
+  };
+  for (Outgoing& out : to_)
+    for (Stream& stream : out.streams) add(*stream.link.endpoint, !stream.gone, stream.is_ready);
+  for (Incoming& in : from_) add(*in.link.endpoint, !in.gone && !in.is_held, in.is_ready);
 
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake_at() - Clock::now());
   const int count =
       ::poll(waited.data(), waited.size(), static_cast<int>(std::max(left, 0ms).count()));
   if (count < 0 && errno != EINTR)
     return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
-  for (std::size_t i = 0; i < to_.size(); ++i) to_[i].is_ready |= waited[1 + i].revents != 0;
-  for (std::size_t i = 0; i < from_.size(); ++i)
-    from_[i].is_ready |= waited[1 + to_.size() + i].revents != 0;
+  for (std::size_t i = 0; i < are_ready.size(); ++i)
+    if (waited[1 + i].revents != 0) *are_ready[i] = true;
   return {};
 }
 
@@ -145,6 +153,10 @@ Exchange::Active* Exchange::ActiveOf(std::uint64_t sequence) {
   return index < active_.size() ? &active_[index] : nullptr;
 }
 
+std::byte* Exchange::At(const Operation& operation, std::uint64_t element) {
+  return operation.data + element * SizeOf(operation.type);
+}
+
 bool Exchange::IsRounded(const Operation& operation) const {
   return group_.wire != WireType::kExact && operation.type == ReduceType::kF32 &&
          operation.plan.collective == Collective::kAllReduce;
@@ -155,16 +167,50 @@ std::uint64_t Exchange::WireSize(const Operation& operation) const {
 }
 
 std::uint64_t Exchange::PieceMax(const Active& active, const Link& link) const {
-  const std::uint64_t size_bytes = link.ring_out  ? link.ring_out->piece_size_bytes()
-                                   : link.ring_in ? link.ring_in->piece_size_bytes()
-                                                  : group_.chunk_size_bytes;
+  std::uint64_t size_bytes = active.operation.chunk_size_bytes;
+  if (link.ring_out) size_bytes = std::min(size_bytes, link.ring_out->piece_size_bytes());
+  if (link.ring_in) size_bytes = std::min(size_bytes, link.ring_in->piece_size_bytes());
   return size_bytes / WireSize(active.operation);
 }
 
-Range Exchange::NextPiece(const Active& active, const Link& link, const Transfer& transfer,
-                          const Progress& progress) const {
-  return {progress.next,
-          progress.next + std::min(transfer.range.end - progress.next, PieceMax(active, link))};
+// The piece of a transfer that begins there.
+Range Exchange::PieceAt(const Active& active, const Link& link, const Transfer& transfer,
+                        std::uint64_t begin) const {
+  return {begin, begin + std::min(PieceMax(active, link), transfer.range.end - begin)};
+}
+
+bool Exchange::Progress::Covers(Range range) const {
+  if (range.end <= next) return true;
+  range.begin = std::max(range.begin, next);
+  return std::ranges::any_of(ahead, [&](const Range& placed) {
+    return placed.begin <= range.begin && range.end <= placed.end;
+  });
+}
+
+// `piece` of `all` is placed.
+void Exchange::Progress::Note(Range piece, const Range& all) {
+  if (piece.begin == next) {
+    next = piece.end;
+    if (!ahead.empty() && ahead.front().begin == next) {
+      next = ahead.front().end;
+      ahead.erase(ahead.begin());
+    }
+  } else {
+    auto after =
+        std::ranges::find_if(ahead, [&](const Range& placed) { return placed.begin >= piece.end; });
+    if (after != ahead.begin() && std::prev(after)->end == piece.begin) {
+      after = std::prev(after);
+      after->end = piece.end;
+    } else {
+      after = ahead.insert(after, piece);
+    }
+    if (const auto beyond = std::next(after);
+        beyond != ahead.end() && beyond->begin == after->end) {
+      after->end = beyond->end;
+      ahead.erase(beyond);
+    }
+  }
+  is_done = next >= all.end;
 }
 
 // --- Order ---------------------------------------------------------------------------------------
@@ -175,9 +221,10 @@ bool Exchange::HasArrived(const Active& active, std::uint32_t step, const Range&
     const Arrival& arrival = active.schedule.arrivals[i];
     if (arrival.step >= step) return true;
     if (active.arrivals[i].is_done || !arrival.range.Touches(piece)) continue;
-    if (active.arrivals[i].next < std::min(piece.end, arrival.range.end) ||
-        piece.begin == piece.end)
-      return false;
+    if (piece.begin == piece.end) return false;
+    const Range needed{std::max(piece.begin, arrival.range.begin),
+                       std::min(piece.end, arrival.range.end)};
+    if (!active.arrivals[i].Covers(needed)) return false;
   }
   return true;
 }
@@ -192,18 +239,21 @@ bool Exchange::HasLeft(const Active& active, std::uint32_t step, const Range& pi
       return false;
   }
   if (active.pieces_in_flight == 0) return true;
-  for (const Outgoing& out : to_)
-    for (const InFlight& flying : out.in_flight)
-      if (flying.active == &active && flying.step <= step && flying.range.Touches(piece))
-        return false;
-  return true;
+  return std::ranges::none_of(to_, [&](const Outgoing& out) {
+    return std::ranges::any_of(out.streams, [&](const Stream& stream) {
+      const std::uint64_t left = stream.bytes_given - stream.link.endpoint->bytes_queued();
+      return std::ranges::any_of(stream.in_flight, [&](const InFlight& flying) {
+        return flying.mark > left && flying.Borrows(active, step, piece);
+      });
+    });
+  });
 }
 
 Exchange::Next Exchange::NextSend(const Outgoing& out) {
   for (Active& active : active_) {
     if (active.sends_open == 0) continue;
     for (std::size_t i = active.sends_from; i < active.sends.size(); ++i)
-      if (!active.sends[i].is_done && active.schedule.sends[i].peer == out.link.rank)
+      if (!active.sends[i].is_done && active.schedule.sends[i].peer == out.rank())
         return {&active, i};
   }
   return {};
@@ -222,12 +272,23 @@ Exchange::Next Exchange::NextArrival(const Incoming& in) {
 // --- Closing -------------------------------------------------------------------------------------
 
 void Exchange::Close(const Error& why) {
-  const auto deadline = Clock::now() + kFarewell;
-  std::vector<Endpoint*> peers;
-  for (const Outgoing& out : to_) peers.push_back(out.link.endpoint.get());
-  for (const Incoming& in : from_) peers.push_back(in.link.endpoint.get());
+  const auto peers = Endpoints();
   for (Endpoint* peer : peers)
     if (peer->fd() >= 0) SendLastWord(*peer, why);
+  Flush(peers);
+  for (Endpoint* peer : peers) peer->Close();
+}
+
+void Exchange::Close() {
+  // What was taken, so that nobody sends it again.
+  std::vector<Endpoint*> senders;
+  for (const Incoming& in : from_) senders.push_back(in.link.endpoint.get());
+  Flush(senders);
+  for (Endpoint* peer : Endpoints()) peer->Close();
+}
+
+void Exchange::Flush(const std::vector<Endpoint*>& peers) {
+  const auto deadline = Clock::now() + kFarewell;
   for (;;) {
     std::vector<pollfd> unsent;
     for (Endpoint* peer : peers) {
@@ -239,12 +300,14 @@ void Exchange::Close(const Error& why) {
     if (unsent.empty() || left <= 0) break;
     (void)::poll(unsent.data(), unsent.size(), static_cast<int>(left));
   }
-  Close();
 }
 
-void Exchange::Close() {
-  for (const Outgoing& out : to_) out.link.endpoint->Close();
-  for (const Incoming& in : from_) in.link.endpoint->Close();
+std::vector<Endpoint*> Exchange::Endpoints() {
+  std::vector<Endpoint*> endpoints;
+  for (const Outgoing& out : to_)
+    for (const Stream& stream : out.streams) endpoints.push_back(stream.link.endpoint.get());
+  for (const Incoming& in : from_) endpoints.push_back(in.link.endpoint.get());
+  return endpoints;
 }
 
 }  // namespace ffrecord::client

@@ -23,14 +23,19 @@ std::uint32_t Exchange::Blamed(Clock::time_point now) {
   for (std::size_t i = 0; i < active.arrivals.size(); ++i) {
     if (active.arrivals[i].is_done) continue;
     const std::uint32_t peer = active.schedule.arrivals[i].peer;
-    const auto& in =
-        *std::ranges::find_if(from_, [&](const Incoming& each) { return each.link.rank == peer; });
-    const bool has_said = now - in.heard_at < kHeardTicks * tick_ && in.heard_rank != group_.rank;
-    return has_said ? in.heard_rank : peer;
+    const auto said = std::ranges::find_if(from_, [&](const Incoming& in) {
+      return in.link.rank == peer && now - in.heard_at < kHeardTicks * tick_ &&
+             in.heard_rank != group_.rank;
+    });
+    return said != from_.end() ? said->heard_rank : peer;
   }
   // All has come. Somebody does not take ours.
-  for (const Outgoing& out : to_)
-    if (out.awaits_room || out.link.endpoint->bytes_queued() > 0) return out.link.rank;
+  for (const Outgoing& out : to_) {
+    const auto is_sending = [](const Stream& stream) {
+      return stream.link.endpoint->bytes_queued() > 0 || !stream.in_flight.empty();
+    };
+    if (out.awaits_room || std::ranges::any_of(out.streams, is_sending)) return out.rank();
+  }
   return group_.rank;
 }
 
@@ -50,12 +55,15 @@ void Exchange::TellWaiting(Clock::time_point now) {
   if (active_.empty() || active_.front().arrivals_open == 0) return;
   const auto body = GroupWaiting{Blamed(now)}.Encode();
   for (Outgoing& out : to_) {
+    if (NextSend(out).active == nullptr) continue;
     // A queue that stands would only grow: that rank is not listening.
-    if (out.gone || out.link.endpoint->bytes_queued() > 0 || NextSend(out).active == nullptr)
-      continue;
-    if (!out.link.endpoint->Send({.type = FrameType::kPing}, body, {})) continue;
-    out.bytes_given += out.link.endpoint->bytes_queued();
-    out.is_ready = true;
+    const auto free = std::ranges::find_if(out.streams, [](const Stream& stream) {
+      return !stream.gone && stream.link.endpoint->bytes_queued() == 0;
+    });
+    if (free == out.streams.end()) continue;
+    if (!free->link.endpoint->Send({.type = FrameType::kPing}, body, {})) continue;
+    free->bytes_given += free->link.endpoint->bytes_queued();
+    free->is_ready = true;
   }
 }
 
@@ -71,8 +79,10 @@ Result<void> Exchange::CheckTime() {
   }
   if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
   TellWaiting(now);
+  FFR_TRY(CheckStreams(now));
   for (Outgoing& out : to_)
-    if (out.is_ready && !out.gone) FFR_TRY(PollOutgoing(out));
+    for (Stream& stream : out.streams)
+      if (stream.is_ready && !stream.gone) FFR_TRY(PollOutgoing(out, stream));
   return {};
 }
 
@@ -98,13 +108,11 @@ std::string Exchange::Describe(const Operation& operation) {
   return "broadcast from rank " + std::to_string(plan.root) + " " + moved;
 }
 
-Error Exchange::Differs(const Incoming& in, const Operation& ours) const {
-  const CollectiveData& data = in.data;
-  const Operation theirs{data.sequence,
-                         nullptr,
-                         {data.collective, data.algorithm, data.root, data.count},
-                         data.type,
-                         data.op};
+Error Exchange::Differs(const Incoming& in, const CollectiveData& data,
+                        const Operation& ours) const {
+  const Operation theirs{
+      data.sequence, nullptr, {data.collective, data.algorithm, data.root, data.count},
+      data.type,     data.op, ours.chunk_size_bytes};
   return {ErrorCode::kInvalidArgument,
           "rank " + std::to_string(in.link.rank) + " submitted " + Describe(theirs) + " but rank " +
               std::to_string(group_.rank) + " " + Describe(ours) +

@@ -18,10 +18,6 @@ using net::FrameType;
 // Queued on a link, half sent, just added, and what is left over at the end of the buffer.
 constexpr std::uint64_t kStagedChunks = 5;
 
-std::byte* At(const Operation& operation, std::uint64_t element) {
-  return operation.data + element * SizeOf(operation.type);
-}
-
 }  // namespace
 
 // --- Sending -------------------------------------------------------------------------------------
@@ -29,36 +25,47 @@ std::byte* At(const Operation& operation, std::uint64_t element) {
 Result<bool> Exchange::Send(Outgoing& out) {
   bool moved = FFR_TRY(SendPieces(out));
   // Pieces in shared memory are there at once, and leave nothing for the socket to do.
-  const bool has_sent = moved && out.link.ring_out == nullptr;
-  if (out.gone || (!has_sent && !out.is_ready)) return moved;
-  if (FFR_TRY(PollOutgoing(out))) moved = true;
+  const bool has_sent = moved && out.ring() == nullptr;
+  for (Stream& stream : out.streams) {
+    if (stream.gone || (!has_sent && !stream.is_ready)) continue;
+    if (FFR_TRY(PollOutgoing(out, stream))) moved = true;
+  }
   return moved;
 }
 
 Result<bool> Exchange::SendPieces(Outgoing& out) {
-  bool moved = false;
+  bool moved = !out.again.empty() && FFR_TRY(SendAgain(out));
   out.awaits_room = false;
   for (;;) {
     const Next next = NextSend(out);
     if (next.active == nullptr) break;
     if (out.gone) return *out.gone;
-    const Transfer& transfer = next.active->schedule.sends[next.index];
-    const Range piece = NextPiece(*next.active, out.link, transfer, next.active->sends[next.index]);
-    if (!HasArrived(*next.active, transfer.step, piece)) break;
-    out.awaits_room = !HasRoom(out);
+    TellLost(out);
+    Active& active = *next.active;
+    const Transfer& transfer = active.schedule.sends[next.index];
+    const Progress& progress = active.sends[next.index];
+    const Range piece = PieceAt(active, out.link(), transfer, progress.next);
+    if (!HasArrived(active, transfer.step, piece)) break;
+    const std::uint64_t element_bytes = WireSize(active.operation);
+    Stream* const stream = ChooseStream(out, piece.size() * element_bytes,
+                                        (transfer.range.end - piece.end) * element_bytes);
+    out.awaits_room = stream == nullptr;
     if (out.awaits_room) break;
-    FFR_TRY(SendPiece(out, *next.active, next.index, piece));
+    FFR_TRY(SendPiece(out, *stream, active, next.index, piece));
     moved = true;
   }
   return moved;
 }
 
-bool Exchange::HasRoom(const Outgoing& out) const {
-  if (out.link.ring_out) return out.link.ring_out->HasRoom();
-  return out.link.endpoint->bytes_queued() < kQueuedChunksMax * group_.chunk_size_bytes;
+bool Exchange::HasRoom(const Outgoing& out, const Stream& stream) const {
+  if (out.ring() != nullptr) return out.ring()->HasRoom();
+  const std::uint64_t window_bytes = kQueuedChunksMax * group_.chunk_size_bytes;
+  return stream.link.endpoint->bytes_queued() < window_bytes &&
+         stream.untaken_bytes < window_bytes && stream.in_flight.size() < kUntakenPiecesMax;
 }
 
-Result<void> Exchange::SendPiece(Outgoing& out, Active& active, std::size_t index, Range piece) {
+Result<void> Exchange::SendPiece(Outgoing& out, Stream& stream, Active& active, std::size_t index,
+                                 Range piece) {
   const Operation& operation = active.operation;
   const Transfer& transfer = active.schedule.sends[index];
   const CollectiveData data{.sequence = operation.sequence,
@@ -73,14 +80,13 @@ Result<void> Exchange::SendPiece(Outgoing& out, Active& active, std::size_t inde
                             .shift = IsRounded(operation) ? WireShift(group_.wire, piece.size(),
                                                                       At(operation, piece.begin))
                                                           : 0};
-  if (out.link.ring_out)
+  if (out.ring() != nullptr)
     ShareData(out, operation, piece, data);
   else
-    FFR_TRY(SendData(out, active, index, piece, data));
+    FFR_TRY(SendData(out, stream, active, index, piece, data));
 
   Progress& progress = active.sends[index];
-  progress.next = piece.end;
-  progress.is_done = piece.end >= transfer.range.end;
+  progress.Note(piece, transfer.range);
   if (!progress.is_done) return {};
   --active.sends_open;
   while (active.sends_from < active.sends.size() && active.sends[active.sends_from].is_done)
@@ -93,31 +99,57 @@ void Exchange::ShareData(Outgoing& out, const Operation& operation, Range piece,
                          const CollectiveData& data) {
   const std::uint64_t size_bytes = piece.size() * WireSize(operation);
   std::byte* const bytes = At(operation, piece.begin);
-  std::byte* const place = out.link.ring_out->Room().data();
+  std::byte* const place = out.ring()->Room().data();
   if (IsRounded(operation))
     EncodeWire(group_.wire, data.shift, piece.size(), bytes, place);
   else if (size_bytes > 0)
     std::memcpy(place, bytes, size_bytes);
-  out.link.ring_out->Publish(data.Encode(), size_bytes);
+  out.ring()->Publish(data.Encode(), size_bytes);
   counters_->bytes_shared.fetch_add(size_bytes, std::memory_order_relaxed);
 }
 
-Result<void> Exchange::SendData(Outgoing& out, Active& active, std::size_t index, Range piece,
-                                CollectiveData data) {
+Result<void> Exchange::SendData(Outgoing& out, Stream& stream, Active& active, std::size_t index,
+                                Range piece, CollectiveData data) {
   const Transfer& transfer = active.schedule.sends[index];
-  Endpoint& endpoint = *out.link.endpoint;
-  const std::span<const std::byte> bytes =
-      FFR_TRY(WireBytes(out, active.operation, piece, data.shift));
-  const auto check = KnownCheck(active, transfer,
-                                (piece.begin - transfer.range.begin) / PieceMax(active, out.link));
+  std::span<const std::byte> bytes =
+      FFR_TRY(WireBytes(stream, active.operation, piece, data.shift));
+  const auto check = KnownCheck(
+      active, transfer, (piece.begin - transfer.range.begin) / PieceMax(active, out.link()));
   data.payload_check = check ? *check : Xxh3(bytes);
+  InFlight flying{.active = &active,
+                  .step = transfer.step,
+                  .range = piece,
+                  .size_bytes = bytes.size(),
+                  .data = data};
+  if (out.is_striped() && bytes.size() <= kCopiedMax) {
+    flying.active = nullptr;
+    flying.copy.assign(bytes.begin(), bytes.end());
+    bytes = flying.copy;
+  } else {
+    ++active.pieces_in_flight;
+  }
+  return Give(out, stream, std::move(flying), bytes);
+}
+
+// Queues the frame. It goes over another stream if this one turns out to be gone.
+Result<void> Exchange::Give(Outgoing& out, Stream& stream, InFlight flying,
+                            std::span<const std::byte> bytes) {
+  Endpoint& endpoint = *stream.link.endpoint;
   const std::uint64_t queued_before = endpoint.bytes_queued();
-  auto sent = endpoint.Send({.type = FrameType::kCollectiveData}, data.Encode(), {&bytes, 1});
-  if (!sent) return Gone(out.link, &sent.error());
+  auto sent =
+      endpoint.Send({.type = FrameType::kCollectiveData}, flying.data.Encode(), {&bytes, 1});
+  if (!sent) {
+    if (!out.is_striped()) return Gone(stream.link, &sent.error());
+    out.again.push_back(std::move(flying));
+    return LoseStream(out, stream, sent.error().message);
+  }
   const std::uint64_t size_bytes = endpoint.bytes_queued() - queued_before;
-  out.bytes_given += size_bytes;
-  out.in_flight.push_back({&active, transfer.step, piece, out.bytes_given});
-  ++active.pieces_in_flight;
+  stream.bytes_given += size_bytes;
+  flying.mark = stream.bytes_given;
+  flying.number = stream.pieces_given++;
+  flying.given_at = Clock::now();
+  if (out.is_striped()) stream.untaken_bytes += bytes.size();
+  stream.in_flight.push_back(std::move(flying));
   counters_->bytes_sent.fetch_add(size_bytes, std::memory_order_relaxed);
   return {};
 }
@@ -130,62 +162,75 @@ std::optional<std::uint64_t> Exchange::KnownCheck(const Active& active, const Tr
     if (arrival.step >= send.step) break;
     const auto& checks = active.arrivals[i].checks;  // None of what came through shared memory.
     if (!arrival.reduces && arrival.range == send.range && piece_index < checks.size())
-      return checks[piece_index];
+      return checks[piece_index];  // None if that one has not come yet.
   }
   return std::nullopt;
 }
 
 // Where the piece is sent from. What is rounded for the wire is rounded in the array too, so that
 // all ranks go on with the same bits.
-Result<std::span<const std::byte>> Exchange::WireBytes(Outgoing& out, const Operation& operation,
+Result<std::span<const std::byte>> Exchange::WireBytes(Stream& stream, const Operation& operation,
                                                        Range piece, std::int32_t shift) const {
   const std::uint64_t size_bytes = piece.size() * WireSize(operation);
   if (!IsRounded(operation))
     return std::span<const std::byte>(At(operation, piece.begin), size_bytes);
-  if (!out.staging)
-    out.staging = FFR_TRY(BufferPool::Process().Take(kStagedChunks * group_.chunk_size_bytes));
-  if (out.staging_next + size_bytes > out.staging->size()) out.staging_next = 0;
-  std::byte* const place = out.staging->data() + out.staging_next;
-  out.staging_next += size_bytes;
+  if (!stream.staging)
+    stream.staging = FFR_TRY(BufferPool::Process().Take(kStagedChunks * group_.chunk_size_bytes));
+  if (stream.staging_next + size_bytes > stream.staging->size()) stream.staging_next = 0;
+  std::byte* const place = stream.staging->data() + stream.staging_next;
+  stream.staging_next += size_bytes;
   EncodeWire(group_.wire, shift, piece.size(), At(operation, piece.begin), place);
   return std::span<const std::byte>(place, size_bytes);
 }
 
-void Exchange::TakeSent(Outgoing& out) {
-  const std::uint64_t left = out.bytes_given - out.link.endpoint->bytes_queued();
-  while (!out.in_flight.empty() && out.in_flight.front().mark <= left) {
-    --out.in_flight.front().active->pieces_in_flight;
-    out.in_flight.pop_front();
+void Exchange::TakeSent(Stream& stream) {
+  const std::uint64_t left = stream.bytes_given - stream.link.endpoint->bytes_queued();
+  while (!stream.in_flight.empty() && stream.in_flight.front().mark <= left) {
+    --stream.in_flight.front().active->pieces_in_flight;
+    stream.in_flight.pop_front();
   }
 }
 
-// Sends what is queued. Who takes our data says nothing but its last word.
-Result<bool> Exchange::PollOutgoing(Outgoing& out) {
-  out.is_ready = false;
-  Endpoint& endpoint = *out.link.endpoint;
+// Sends what is queued. Who takes our data says that it has, where there are several streams, and
+// else nothing but its last word.
+Result<bool> Exchange::PollOutgoing(Outgoing& out, Stream& stream) {
+  stream.is_ready = false;
+  Endpoint& endpoint = *stream.link.endpoint;
   const std::uint64_t queued_before = endpoint.bytes_queued();
-  const auto event = endpoint.Poll();
-  TakeSent(out);
-  if (event && event.value() == Endpoint::Event::kNone)
-    return endpoint.bytes_queued() < queued_before;
-  if (event && event.value() == Endpoint::Event::kFrame) {
-    if (endpoint.header().type == FrameType::kError) return LastWord(out.link);
-    return Error{ErrorCode::kCorruption, "rank " + std::to_string(out.link.rank) +
-                                             " sent a frame against the data's direction"};
+  auto event = endpoint.Poll();
+  bool moved = false;
+  while (event && event.value() == Endpoint::Event::kFrame) {
+    if (endpoint.header().type == FrameType::kError) return LastWord(stream.link);
+    if (endpoint.header().type != FrameType::kCollectiveTaken || !out.is_striped())
+      return Error{ErrorCode::kCorruption, "rank " + std::to_string(out.rank()) +
+                                               " sent a frame against the data's direction"};
+    FFR_TRY(TakeTaken(stream));
+    moved = true;
+    event = endpoint.Poll();
   }
-  const Error gone = Gone(out.link, event ? nullptr : &event.error());
+  if (!out.is_striped()) TakeSent(stream);
+  if (event && event.value() == Endpoint::Event::kNone)
+    return moved || endpoint.bytes_queued() < queued_before;
+  if (out.is_striped()) {
+    FFR_TRY(LoseStream(out, stream, event ? "it was closed" : event.error().message));
+    return true;
+  }
+  const Error gone = Gone(stream.link, event ? nullptr : &event.error());
   if (endpoint.bytes_queued() > 0 || NextSend(out).active != nullptr) return gone;
-  out.gone = gone;  // It may have ended in good order: nothing is owed to it.
+  stream.gone = out.gone = gone;  // It may have ended in good order: nothing is owed to it.
   return true;
 }
 
 // --- Receiving -----------------------------------------------------------------------------------
 
 Result<bool> Exchange::Receive(Incoming& in) {
-  if (in.is_held) return Place(in);
+  if (in.is_held) {
+    if (FFR_TRY(Place(in))) return true;
+    return in.is_striped && SetItAside(in);
+  }
   if (in.link.ring_in && in.link.ring_in->HasPiece()) return TakeShared(in);
   if (in.gone) {
-    if (NextArrival(in).active != nullptr) return *in.gone;
+    if (IsGone(in) && NextArrival(in).active != nullptr) return *in.gone;
     return false;
   }
   if (!in.is_ready) return false;
@@ -194,11 +239,12 @@ Result<bool> Exchange::Receive(Incoming& in) {
     // Not a lost connection but a frame that cannot be right.
     if (!event && event.error().code == ErrorCode::kCorruption)
       return OfRank(in.link.rank, std::move(event).error());
-    const Error gone = Gone(in.link, event ? nullptr : &event.error());
+    in.gone = Gone(in.link, event ? nullptr : &event.error());
+    in.landing = {};
+    in.aside = Incoming::Aside::kNo;
     // What it had left in shared memory is still there.
     const bool has_left = in.link.ring_in && in.link.ring_in->HasPiece();
-    if (NextArrival(in).active != nullptr && !has_left) return gone;
-    in.gone = gone;
+    if (IsGone(in) && NextArrival(in).active != nullptr && !has_left) return *in.gone;
     return true;
   }
   switch (event.value()) {
@@ -234,6 +280,8 @@ Result<bool> Exchange::ReceiveFrame(Incoming& in) {
       if (!data) return OfRank(in.link.rank, std::move(data).error());
       in.data = data.value();
       in.is_held = true;
+      in.come_at = Clock::now();
+      ++in.pieces_come;
       FFR_TRY(Place(in));
       return true;
     }
@@ -253,91 +301,154 @@ Result<bool> Exchange::ReceiveFrame(Incoming& in) {
 
 // `in.data` has arrived, its payload has not. Lets it land, if it may.
 Result<bool> Exchange::Place(Incoming& in) {
-  const CollectiveData& data = in.data;
-  if (data.sequence >= next_sequence_ && NextArrival(in).active == nullptr)
-    return false;  // We are behind: the frame waits where it is until we submit.
-  Active* const active = ActiveOf(data.sequence);
-  if (active != nullptr) {
-    const Operation& ours = active->operation;
-    const Plan theirs{data.collective, data.algorithm, data.root, data.count};
-    if (theirs != ours.plan || data.type != ours.type || data.op != ours.op)
-      return Differs(in, ours);
-  }
-  const Next next = NextArrival(in);
-  if (active == nullptr || next.active != active)
-    return Unexpected(in, "is at operation " + std::to_string(data.sequence));
-  const Arrival& arrival = active->schedule.arrivals[next.index];
-  const Range piece = NextPiece(*active, in.link, arrival, active->arrivals[next.index]);
-  const std::uint64_t size_bytes = piece.size() * WireSize(active->operation);
   Endpoint& endpoint = *in.link.endpoint;
-  const std::uint64_t came_bytes =
+  const std::uint64_t size_bytes =
       in.link.ring_in ? in.shared.size() : endpoint.header().payload_size_bytes;
-  if (data.step != arrival.step || data.first != piece.begin || came_bytes != size_bytes)
-    return Unexpected(in, "sent a piece out of order");
-  if (!HasArrived(*active, arrival.step, piece) || !HasLeft(*active, arrival.step, piece))
-    return false;
+  Target target;
+  const Due due = FFR_TRY(FindPlace(in, in.data, size_bytes, target));
+  if (due == Due::kLater) return false;
+  if (due == Due::kNow && in.is_striped && !TakesOver(in, in.come_at, target)) return false;
 
   in.is_held = false;
-  in.landing_for = active;
-  in.landing = next.index;
   data_at_ = Clock::now();
+  if (due == Due::kNow) KeepSent(*target.active, in.data.step, target.piece);
   if (in.link.ring_in) {
-    Take(in, in.shared);
+    Take(target, in.data, in.shared);
     in.link.ring_in->Pop();
     return true;
   }
+  in.waited = std::chrono::duration_cast<std::chrono::microseconds>(data_at_ - in.come_at);
   counters_->bytes_received.fetch_add(
       net::FrameHeader::kEncodedSizeBytes + endpoint.body().size() + size_bytes,
       std::memory_order_relaxed);
+  if (due == Due::kNever) in.aside = Incoming::Aside::kDrop;
+  in.landing = target;
   if (size_bytes == 0) {
     FFR_TRY(FinishPiece(in));
     return true;
   }
-  const bool lands_aside = arrival.reduces || IsRounded(active->operation);
+  const bool lands_aside = due == Due::kNever || LandsAside(target);
   if (lands_aside && !in.scratch)
     in.scratch = FFR_TRY(BufferPool::Process().Take(group_.chunk_size_bytes));
-  std::byte* const place = lands_aside ? in.scratch->data() : At(active->operation, piece.begin);
+  std::byte* const place =
+      lands_aside ? in.scratch->data() : At(target.active->operation, target.piece.begin);
   const std::span<std::byte> places[] = {{place, size_bytes}};
   FFR_TRY(endpoint.ReceivePayload(places));
   return true;
 }
 
+// What is added, or comes as another type.
+bool Exchange::LandsAside(const Target& target) const {
+  return target.active->schedule.arrivals[target.index].reduces ||
+         IsRounded(target.active->operation);
+}
+
+// Where a piece of so many bytes belongs, and whether that is free. Fails if there is no such
+// place.
+Result<Exchange::Due> Exchange::FindPlace(const Incoming& in, const CollectiveData& data,
+                                          std::uint64_t size_bytes, Target& target) {
+  // We are behind: the frame waits where it is until we submit.
+  if (data.sequence >= next_sequence_ && (in.is_striped || NextArrival(in).active == nullptr))
+    return Due::kLater;
+  Active* const active = ActiveOf(data.sequence);
+  if (active != nullptr) {
+    const Operation& ours = active->operation;
+    const Plan theirs{data.collective, data.algorithm, data.root, data.count};
+    if (theirs != ours.plan || data.type != ours.type || data.op != ours.op)
+      return Differs(in, data, ours);
+  }
+  if (active == nullptr && in.is_striped) return Due::kNever;
+  const auto index = active != nullptr ? FindArrival(in, *active, data) : std::nullopt;
+  if (!index) return Unexpected(in, "is at operation " + std::to_string(data.sequence));
+  const Arrival& arrival = active->schedule.arrivals[*index];
+  const Progress& progress = active->arrivals[*index];
+  const bool is_in_range = data.first >= arrival.range.begin && data.first <= arrival.range.end &&
+                           (data.first - arrival.range.begin) % PieceMax(*active, in.link) == 0;
+  if (data.step != arrival.step || !is_in_range || (data.first != progress.next && !in.is_striped))
+    return Unexpected(in, "sent a piece out of order");
+  target = {active, *index, PieceAt(*active, in.link, arrival, data.first)};
+  if (size_bytes != target.piece.size() * WireSize(active->operation))
+    return Unexpected(in, "sent a piece out of order");
+  if (progress.is_done || (target.piece.size() > 0 && progress.Covers(target.piece)))
+    return Due::kNever;
+  const bool is_free = HasArrived(*active, arrival.step, target.piece) &&
+                       HasLeft(*active, arrival.step, target.piece);
+  return is_free ? Due::kNow : Due::kLater;
+}
+
+// Which of the arrivals of `active` it is a piece of.
+std::optional<std::size_t> Exchange::FindArrival(const Incoming& in, const Active& active,
+                                                 const CollectiveData& data) {
+  if (!in.is_striped) {
+    const Next next = NextArrival(in);
+    return next.active == &active ? std::optional(next.index) : std::nullopt;
+  }
+  for (std::size_t i = 0; i < active.arrivals.size(); ++i) {
+    const Arrival& arrival = active.schedule.arrivals[i];
+    if (arrival.peer == in.link.rank && arrival.step == data.step &&
+        data.first >= arrival.range.begin &&
+        (data.first < arrival.range.end || arrival.range.size() == 0))
+      return i;
+  }
+  return std::nullopt;
+}
+
 // The payload of `in.data` has landed.
 Result<void> Exchange::FinishPiece(Incoming& in) {
-  Active& active = *in.landing_for;
-  const Arrival& arrival = active.schedule.arrivals[in.landing];
-  const Range piece = NextPiece(active, in.link, arrival, active.arrivals[in.landing]);
-  const std::uint64_t size_bytes = piece.size() * WireSize(active.operation);
-  const bool lands_aside = size_bytes > 0 && (arrival.reduces || IsRounded(active.operation));
-  const std::span<const std::byte> landed(
-      lands_aside ? in.scratch->data() : At(active.operation, piece.begin), size_bytes);
-  if (Xxh3(landed) != in.data.payload_check)
+  const Target target = std::exchange(in.landing, {});
+  const auto aside = std::exchange(in.aside, Incoming::Aside::kNo);
+  if (aside == Incoming::Aside::kKeep) {
+    KeepAside(in);
+    return {};
+  }
+  const std::uint64_t size_bytes = in.link.endpoint->header().payload_size_bytes;
+  if (aside == Incoming::Aside::kNo) {
+    const bool lands_aside = size_bytes > 0 && LandsAside(target);
+    const std::span<const std::byte> landed(
+        lands_aside ? in.scratch->data() : At(target.active->operation, target.piece.begin),
+        size_bytes);
+    FFR_TRY(CheckPiece(in, target, in.data, landed));
+    Take(target, in.data, landed);
+  }
+  if (!in.is_striped) return {};
+  return TellTaken(in, in.pieces_come - 1, size_bytes);
+}
+
+Result<void> Exchange::CheckPiece(const Incoming& in, const Target& target,
+                                  const CollectiveData& data, std::span<const std::byte> bytes) {
+  Active& active = *target.active;
+  if (Xxh3(bytes) != data.payload_check)
     return Error{ErrorCode::kCorruption, Describe(active.operation) + ": a piece from rank " +
                                              std::to_string(in.link.rank) +
                                              " fails its check: bytes changed in flight"};
-  if (!arrival.reduces) active.arrivals[in.landing].checks.push_back(in.data.payload_check);
-  Take(in, landed);
+  const Arrival& arrival = active.schedule.arrivals[target.index];
+  if (arrival.reduces || target.piece.size() == 0) return {};
+  auto& checks = active.arrivals[target.index].checks;
+  const std::uint64_t index =
+      (target.piece.begin - arrival.range.begin) / PieceMax(active, in.link);
+  if (checks.size() <= index) checks.resize(index + 1);
+  checks[index] = data.payload_check;
   return {};
 }
 
-// Adds or copies `bytes`, the payload of `in.data`, to where they belong, if they are not there.
-void Exchange::Take(Incoming& in, std::span<const std::byte> bytes) {
-  Active& active = *std::exchange(in.landing_for, nullptr);
+// Adds or copies `bytes`, the payload of `data`, to where they belong, if they are not there.
+void Exchange::Take(const Target& target, const CollectiveData& data,
+                    std::span<const std::byte> bytes) {
+  Active& active = *target.active;
   const Operation& operation = active.operation;
-  const Arrival& arrival = active.schedule.arrivals[in.landing];
-  Progress& progress = active.arrivals[in.landing];
-  const Range piece = NextPiece(active, in.link, arrival, progress);
+  const Arrival& arrival = active.schedule.arrivals[target.index];
+  const Range& piece = target.piece;
   std::byte* const place = At(operation, piece.begin);
   if (arrival.reduces && piece.size() > 0)
-    AddPiece(operation, arrival, piece, in.data.shift, bytes);
+    AddPiece(operation, arrival, piece, data.shift, bytes);
   else if (IsRounded(operation))
-    DecodeWire(group_.wire, in.data.shift, piece.size(), bytes.data(), place);
+    DecodeWire(group_.wire, data.shift, piece.size(), bytes.data(), place);
   else if (!bytes.empty() && bytes.data() != place)
     std::memcpy(place, bytes.data(), bytes.size());
 
   data_at_ = Clock::now();
-  progress.next = piece.end;
-  progress.is_done = piece.end >= arrival.range.end;
+  Progress& progress = active.arrivals[target.index];
+  progress.Note(piece, arrival.range);
   if (!progress.is_done) return;
   --active.arrivals_open;
   while (active.arrivals_from < active.arrivals.size() &&

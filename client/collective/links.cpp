@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,27 +45,36 @@ class Handshake {
       TurnAwayAll(error);
       return error;
     }
-    std::ranges::sort(links_.from, {}, &Link::rank);
+    std::ranges::sort(links_.from, {},
+                      [](const Link& link) { return Place(link.rank, link.stream); });
     return std::move(links_);
   }
 
  private:
   Result<void> Join(std::span<const std::string> addresses) {
     for (const std::uint32_t rank : peers_.to) {
-      auto link = Introduce(rank, FFR_TRY(MemberAddress::Parse(addresses[rank])));
-      if (!link) return OfRank(rank, std::move(link).error());
-      links_.to.push_back(std::move(link).value());
+      for (std::uint16_t stream = 0; stream < StreamsWith(rank); ++stream) {
+        auto link = Introduce(rank, stream, FFR_TRY(MemberAddress::Parse(addresses[rank])));
+        if (!link) return OfRank(rank, std::move(link).error());
+        links_.to.push_back(std::move(link).value());
+      }
     }
+    for (const std::uint32_t rank : peers_.from)
+      for (std::uint16_t stream = 0; stream < StreamsWith(rank); ++stream)
+        awaited_.emplace(rank, stream);
     is_welcome_.resize(links_.to.size());
     while (!IsDone()) FFR_TRY(Step());
     return {};
   }
 
   // Connects to `rank` and says who we are; it has not answered yet.
-  Result<Link> Introduce(std::uint32_t rank, const MemberAddress& address) {
+  Result<Link> Introduce(std::uint32_t rank, std::uint16_t stream, const MemberAddress& address) {
     Link link;
     link.rank = rank;
-    const auto body = hello_.Encode();
+    link.stream = stream;
+    GroupHello own = hello_;
+    own.stream = stream;
+    const auto body = own.Encode();
     if (!machines_.Share(hello_.rank, rank)) {
       const auto at = FFR_TRY(net::Address::Parse(address.tcp, 0));
       link.endpoint = FFR_TRY(net::ConnectTcp(at, deadline_));
@@ -98,7 +108,10 @@ class Handshake {
   }
 
   bool IsWelcomeToAll() const { return std::ranges::count(is_welcome_, false) == 0; }
-  bool IsDone() const { return IsWelcomeToAll() && links_.from.size() == peers_.from.size(); }
+  bool IsDone() const { return IsWelcomeToAll() && awaited_.empty(); }
+  std::uint16_t StreamsWith(std::uint32_t rank) const {
+    return machines_.Share(hello_.rank, rank) ? std::uint16_t{1} : hello_.streams;
+  }
 
   // Does what can be done now, else waits.
   Result<void> Step() {
@@ -150,13 +163,10 @@ class Handshake {
     const auto unanswered = std::ranges::find(is_welcome_, false);
     if (unanswered != is_welcome_.end())
       return links_.to[static_cast<std::size_t>(unanswered - is_welcome_.begin())].rank;
-    return *std::ranges::find_if(peers_.from, [&](std::uint32_t rank) { return !HasCome(rank); });
-  }
-  bool HasCome(std::uint32_t rank) const {
-    return std::ranges::find(links_.from, rank, &Link::rank) != links_.from.end();
+    return awaited_.begin()->first;
   }
   // Connections that have not said HELLO yet: the oldest goes when there are more.
-  std::size_t candidates_max() const { return peers_.from.size() + 16; }
+  std::size_t candidates_max() const { return peers_.from.size() * hello_.streams + 16; }
 
   Result<void> PollWelcome(std::size_t index) {
     Link& link = links_.to[index];
@@ -187,6 +197,7 @@ class Handshake {
     if (const auto theirs = HelloOf(*candidate, event)) {
       Link link;
       link.rank = theirs->rank;
+      link.stream = theirs->stream;
       if (const auto refused = Refusal(*theirs, *candidate, link)) {
         SendLastWord(*candidate, *refused);
         (void)candidate->Poll();
@@ -196,6 +207,7 @@ class Handshake {
         const auto sent = candidate->Poll();
         if (sent && sent.value() == Endpoint::Event::kNone) {
           link.endpoint = std::move(candidate);
+          awaited_.erase(Place(link.rank, link.stream));
           links_.from.push_back(std::move(link));
         }
       }
@@ -235,7 +247,7 @@ class Handshake {
     }
     if (theirs.world_size == hello_.world_size &&
         theirs.chunk_size_bytes == hello_.chunk_size_bytes && theirs.wire == hello_.wire &&
-        std::ranges::binary_search(peers_.from, theirs.rank) && !HasCome(theirs.rank) &&
+        theirs.streams == hello_.streams && awaited_.contains(Place(theirs.rank, theirs.stream)) &&
         machines_.Share(theirs.rank, hello_.rank) == IsLocal(candidate)) {
       if (!IsLocal(candidate)) return std::nullopt;
       UniqueFd wakeup = candidate.TakeDescriptor();
@@ -248,14 +260,15 @@ class Handshake {
     const auto describe = [](const GroupHello& hello) {
       return "rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size) +
              " with chunks of " + std::to_string(hello.chunk_size_bytes) + " bytes" +
+             (hello.streams > 1 ? " in " + std::to_string(hello.streams) + " streams" : "") +
              (hello.wire == WireType::kBf16  ? " that sends bf16"
               : hello.wire == WireType::kF16 ? " that sends f16"
                                              : "");
     };
     refused_ = Error{ErrorCode::kInvalidArgument,
                      describe(theirs) + " connected to " + describe(hello_) +
-                         ": addresses in rank order, world size, chunk size and wire type must"
-                         " be the same on all ranks, and each rank may join once"};
+                         ": addresses in rank order, world size, chunk size, wire type and"
+                         " streams must be the same on all ranks, and each rank may join once"};
     return refused_;
   }
 
@@ -291,7 +304,9 @@ class Handshake {
   const Meeting meeting_;
   const net::Deadline deadline_;
   Links links_;
-  std::vector<bool> is_welcome_;  // For each of links_.to: it has taken us.
+  std::vector<bool> is_welcome_;                          // For each of links_.to: it has taken us.
+  using Place = std::pair<std::uint32_t, std::uint16_t>;  // Rank and stream.
+  std::set<Place> awaited_;                               // Who is to connect.
   std::vector<std::unique_ptr<Endpoint>> candidates_;
   std::optional<Error> refused_;  // The last one turned away, if nobody better comes.
 };

@@ -13,7 +13,8 @@
 namespace ffrecord::client {
 
 struct Link {
-  std::uint32_t rank = 0;  // The other end.
+  std::uint32_t rank = 0;    // The other end.
+  std::uint16_t stream = 0;  // Which of the connections to or from it this is.
   std::unique_ptr<net::Endpoint> endpoint;
   // Where both ranks share memory data goes through it, and the endpoint, a local socket, carries
   // but words about waiting and the last word. One of the two, by the direction of the data.
@@ -21,8 +22,9 @@ struct Link {
   std::unique_ptr<RingReceiver> ring_in;
 };
 
-// The connections of a rank, in the order of ranks. Data flows one way on each, so two ranks that
-// exchange have two.
+// The connections of a rank, in the order of ranks, and of streams. Data flows one way on each, so
+// two ranks that exchange have two, or as many times the streams of the group; those that share
+// memory have one stream.
 struct Links {
   std::vector<Link> to;
   std::vector<Link> from;

@@ -24,6 +24,8 @@ std::vector<std::byte> GroupHello::Encode() const {
   writer.Put(world_size);
   writer.Put(chunk_size_bytes);
   writer.Put(static_cast<std::uint32_t>(wire));
+  writer.Put(streams);
+  writer.Put(stream);
   return std::move(writer).Take();
 }
 
@@ -35,7 +37,10 @@ Result<GroupHello> GroupHello::Decode(std::span<const std::byte> body) {
   hello.world_size = reader.Take<std::uint32_t>();
   hello.chunk_size_bytes = reader.Take<std::uint64_t>();
   const auto wire = reader.Take<std::uint32_t>();
-  if (!reader.AtEnd() || wire > static_cast<std::uint32_t>(WireType::kF16))
+  hello.streams = reader.Take<std::uint16_t>();
+  hello.stream = reader.Take<std::uint16_t>();
+  if (!reader.AtEnd() || wire > static_cast<std::uint32_t>(WireType::kF16) ||
+      hello.stream >= hello.streams)
     return Malformed("HELLO of a collective");
   hello.wire = static_cast<WireType>(wire);
   std::ranges::copy(secret, hello.secret.begin());
@@ -78,6 +83,24 @@ Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
       !IsOffered(data.collective, data.algorithm))
     return Malformed("COLLECTIVE_DATA");
   return data;
+}
+
+std::vector<std::byte> CollectiveTaken::Encode() const {
+  ByteWriter writer;
+  writer.Put(first);
+  writer.Put(pieces);
+  writer.Put(waited_us);
+  return std::move(writer).Take();
+}
+
+Result<CollectiveTaken> CollectiveTaken::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  CollectiveTaken taken;
+  taken.first = reader.Take<std::uint64_t>();
+  taken.pieces = reader.Take<std::uint32_t>();
+  taken.waited_us = reader.Take<std::uint32_t>();
+  if (!reader.AtEnd()) return Malformed("COLLECTIVE_TAKEN");
+  return taken;
 }
 
 std::vector<std::byte> GroupWaiting::Encode() const {

@@ -23,6 +23,8 @@ struct GroupHello {
   std::uint32_t world_size = 0;
   std::uint64_t chunk_size_bytes = 0;
   WireType wire = WireType::kExact;
+  std::uint16_t streams = 1;  // Connections from each rank to each other that it sends to.
+  std::uint16_t stream = 0;   // Which of them this is.
 
   bool operator==(const GroupHello&) const = default;
   std::vector<std::byte> Encode() const;
@@ -48,6 +50,19 @@ struct CollectiveData {
   bool operator==(const CollectiveData&) const = default;
   std::vector<std::byte> Encode() const;
   static Result<CollectiveData> Decode(std::span<const std::byte> body);
+};
+
+// Where there are several streams: pieces that came on this one are in their places (type
+// COLLECTIVE_TAKEN, against the direction of the data, no reply). Until then they may have to be
+// sent again on another.
+struct CollectiveTaken {
+  std::uint64_t first = 0;      // Pieces of a connection are counted from 0.
+  std::uint32_t pieces = 0;     // That many from there on.
+  std::uint32_t waited_us = 0;  // So long the last of them waited for its place, not for the wire.
+
+  bool operator==(const CollectiveTaken&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<CollectiveTaken> Decode(std::span<const std::byte> body);
 };
 
 // "I am held up, and by whom" (type PING, no reply), so that the one who holds up all is named.

@@ -391,6 +391,7 @@ class CollectiveEngine:
         algorithm: str | None = None,
         wire: str = "exact",
         shares_memory: bool = True,
+        streams: int = 1,
     ) -> None: ...
     @property
     def address(self) -> str: ...
@@ -406,3 +407,9 @@ class CollectiveEngine:
         """Token, error, began and ended (time.monotonic_ns) of an operation that has ended."""
     def shutdown(self) -> None: ...
     def stats(self) -> dict[str, int]: ...
+    def tune(
+        self, *, chunk_size_bytes: int = 0, algorithm: str | None = None, streams: int = 0
+    ) -> None:
+        """What operations go by from now on, on all ranks from the same one on; 0: as made."""
+    def events(self) -> list[tuple[int, str]]:
+        """What a person should know of: time.monotonic_ns(), and a sentence."""

@@ -143,7 +143,21 @@ py::dict Stats(const CollectiveEngine& engine) {
   dict["bytes_shared"] = stats.bytes_shared;
   dict["operations"] = stats.operations;
   dict["reduce_ns"] = stats.reduce_ns;
+  dict["streams_lost"] = stats.streams_lost;
   return dict;
+}
+
+py::list Events(const CollectiveEngine& engine) {
+  py::list list;
+  for (const auto& [at_ns, text] : engine.events()) list.append(py::make_tuple(at_ns, text));
+  return list;
+}
+
+void Tune(CollectiveEngine& engine, std::uint64_t chunk_size_bytes,
+          const std::optional<std::string>& algorithm, std::uint16_t streams) {
+  CollectiveEngine::Tuning tuning{.chunk_size_bytes = chunk_size_bytes, .streams = streams};
+  if (algorithm) tuning.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
+  OkOrRaise(engine.Tune(tuning));
 }
 
 }  // namespace
@@ -154,18 +168,19 @@ void BindCollective(py::module_& module) {
       .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
                        double timeout_s, std::uint64_t chunk_size_bytes,
                        const std::optional<std::string>& algorithm, std::string_view wire,
-                       bool shares_memory) {
+                       bool shares_memory, std::uint16_t streams) {
              CollectiveEngine::Options options{.listen_host = std::move(listen_host),
                                                .timeout = Milliseconds(timeout_s),
                                                .chunk_size_bytes = chunk_size_bytes,
                                                .wire = Named(kWires, wire, "wire type"),
+                                               .streams = streams,
                                                .shares_memory = shares_memory};
              if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
              return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
            py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
            py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none(),
-           py::arg("wire") = "exact", py::arg("shares_memory") = true)
+           py::arg("wire") = "exact", py::arg("shares_memory") = true, py::arg("streams") = 1)
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",
@@ -180,6 +195,9 @@ void BindCollective(py::module_& module) {
           py::arg("token"))
       .def("wait_any", &WaitAny, py::arg("timeout_s"))
       .def("shutdown", &CollectiveEngine::Shutdown)
+      .def("tune", &Tune, py::kw_only(), py::arg("chunk_size_bytes") = 0,
+           py::arg("algorithm") = py::none(), py::arg("streams") = 0)
+      .def("events", &Events)
       .def("stats", &Stats);
   BindOperations(engine_class);
 }

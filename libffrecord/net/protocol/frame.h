@@ -34,6 +34,7 @@ enum class FrameType : std::uint8_t {
   kList = 0x36,
   kCheckRoom = 0x37,
   kCollectiveData = 0x40,
+  kCollectiveTaken = 0x41,
   kBusy = 0xFE,
   kError = 0xFF,
 };

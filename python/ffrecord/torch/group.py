@@ -55,6 +55,15 @@ class Transfer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that has happened in a group."""
+
+    at_ns: int
+    """`time.monotonic_ns()`."""
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
     """What a hook has done so far."""
 
@@ -65,6 +74,8 @@ class Stats:
     """Given to ranks of the same machine, in shared memory."""
     operations: int
     reduce_ns: int
+    streams_lost: int
+    """Connections to other ranks that broke while others went on; `Group.events` names them."""
     transfers: list[Transfer]
     """The newest last; at most 10,000."""
 
@@ -158,6 +169,7 @@ class Group(Closing):
         algorithm: Algorithm | None = None,
         wire: torch.dtype | None = None,
         shares_memory: bool = True,
+        streams: int = 1,
     ) -> None:
         """Join the group.
 
@@ -177,6 +189,9 @@ class Group(Closing):
                 overflows, and only what is below 2**-39 of the largest magnitude in its chunk may
                 be lost. None sends all as it is. The same on all ranks.
             shares_memory: ranks of one machine speak through shared memory. Off, they use TCP.
+            streams: connections to each other rank over the network, 1 to 16; the same on all
+                ranks. Each carries as much as it can: a slow one costs its share only, and when one
+                breaks the others go on with what it had.
 
         Raises:
             ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.
@@ -191,7 +206,9 @@ class Group(Closing):
                 f"arrays are sent as they are, as float16 or as bfloat16, not as {wire}"
             )
         self.process_group = process_group
+        self.streams, self.chunk_size_bytes, self.wire = streams, chunk_size_bytes, wire
         rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        self.world_size = world_size
         host = listen_host or own_address(process_group)
         engine, refusal = None, None
         try:
@@ -204,6 +221,7 @@ class Group(Closing):
                 algorithm=algorithm,
                 wire=_WIRES[wire],
                 shares_memory=shares_memory,
+                streams=streams,
             )
         except (OSError, ValueError) as error:
             refusal = error  # The others wait for our address: tell them that there is none.
@@ -281,6 +299,43 @@ class Group(Closing):
             transfers = list(self._pump.transfers)
         return Stats(**self._pump.engine.stats(), transfers=transfers)
 
+    def transfers_since(self, ended_ns: int) -> list[Transfer]:
+        """Those that ended later, in that order."""
+        newer: list[Transfer] = []
+        with self._pump.lock:
+            for transfer in reversed(self._pump.transfers):
+                if transfer.ended_ns <= ended_ns:
+                    break
+                newer.append(transfer)
+        return newer[::-1]
+
+    def events(self) -> list[Event]:
+        """What has happened that a person should know of: streams that were lost, and why."""
+        return [Event(at_ns, text) for at_ns, text in self._pump.engine.events()]
+
+    def tune(
+        self,
+        *,
+        chunk_size_bytes: int | None = None,
+        algorithm: Algorithm | None = None,
+        streams: int | None = None,
+    ) -> None:
+        """Change what operations go by that are submitted from now on.
+
+        All ranks make the same change between the same two operations; `Tuner` does so by itself.
+
+        Args:
+            chunk_size_bytes: the pipelined piece, at most that of the group; None: that.
+            algorithm: of all-reduces of 64 KiB and more; None: as the group was made.
+            streams: at most so many are used; None: all.
+
+        Raises:
+            ValueError: the group cannot go by that.
+        """
+        self._pump.engine.tune(
+            chunk_size_bytes=chunk_size_bytes or 0, algorithm=algorithm, streams=streams or 0
+        )
+
     def close(self) -> None:
         """Leave the group; what is pending fails. Idempotent."""
         self._stop()
@@ -352,10 +407,18 @@ def agree(group: dist.ProcessGroup | None, table: list[str], what: str) -> None:
 
 def own_address(group: dist.ProcessGroup | None) -> str:
     """The address by which the other ranks reach this machine."""
+    return address_among(gather_bytes(group, machine_identity(), 128))
+
+
+def machine_identity() -> bytes:
+    """Where the same loopback is: a machine that was booted once, and a network namespace of it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    # The same loopback: one machine that was booted once, and one network namespace of it.
-    loopback = f"{boot} {os.stat('/proc/self/ns/net').st_ino}".encode()
-    if len(set(gather_bytes(group, loopback, 128))) == 1:
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}".encode()
+
+
+def address_among(identities: list[bytes]) -> str:
+    """The address by which ranks of these machines reach this one."""
+    if len(set(identities)) == 1:
         return "127.0.0.1"
     master = os.environ.get("MASTER_ADDR")
     if master is None:

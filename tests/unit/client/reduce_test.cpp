@@ -280,15 +280,21 @@ TEST(WireTest, ALargestValueThatRoundsUpHasTheScaleOfWhatItBecomes) {
 }
 
 TEST(CollectiveMessagesTest, GoldenVectors) {
-  GroupHello hello{
-      .rank = 3, .world_size = 4, .chunk_size_bytes = 512 << 10, .wire = WireType::kBf16};
+  GroupHello hello{.rank = 3,
+                   .world_size = 4,
+                   .chunk_size_bytes = 512 << 10,
+                   .wire = WireType::kBf16,
+                   .streams = 4,
+                   .stream = 1};
   for (std::size_t i = 0; i < hello.secret.size(); ++i) hello.secret[i] = static_cast<std::byte>(i);
   ExpectGolden(hello,
                "000102030405060708090a0b0c0d0e0f"
                "03000000"
                "04000000"
                "0000080000000000"
-               "01000000");
+               "01000000"
+               "0400"
+               "0100");
   ExpectGolden(CollectiveData{.sequence = 5,
                               .count = 1'000,
                               .first = 250,
@@ -311,6 +317,10 @@ TEST(CollectiveMessagesTest, GoldenVectors) {
                "02"
                "09000000"
                "fdffffff");
+  ExpectGolden(CollectiveTaken{.first = 5, .pieces = 2, .waited_us = 1'000},
+               "0500000000000000"
+               "02000000"
+               "e8030000");
   ExpectGolden(GroupWaiting{.rank = 7}, "07000000");
 }
 

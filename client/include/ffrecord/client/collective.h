@@ -58,6 +58,7 @@ enum class WireType : std::uint8_t {
 // All but Create and Connect is thread-safe. After fork the child must not use it (asserted).
 class FFR_EXPORT CollectiveEngine {
  public:
+  static constexpr std::uint16_t kStreamsMax = 16;
   struct Options {
     std::string listen_host = "127.0.0.1";       // Address that the ranks before this one reach.
     std::chrono::milliseconds timeout{60'000};   // For each operation, and for Connect().
@@ -66,6 +67,10 @@ class FFR_EXPORT CollectiveEngine {
     // quickest for its size. Then two groups may choose otherwise, and round otherwise.
     std::optional<Algorithm> algorithm = std::nullopt;
     WireType wire = WireType::kExact;  // The same on all ranks.
+    // Connections from each rank to each other over the network, 1 to kStreamsMax; the same on all
+    // ranks. Each carries as much as it can, so that a slow one costs its share only; one that is
+    // lost is told of (events()), and the others carry on.
+    std::uint16_t streams = 1;
     // Ranks that were started on the same boot of a machine, in the same network namespace, and
     // have this on find each other by their addresses, and speak through memory that both have
     // mapped. Connect() fails with the reason if that cannot be had.
@@ -136,8 +141,28 @@ class FFR_EXPORT CollectiveEngine {
     std::uint64_t bytes_shared;
     std::uint64_t operations;
     std::uint64_t reduce_ns;
+    std::uint32_t streams_lost;
   };
   Stats stats() const noexcept;
+
+  // What has happened since the start that a person should know of, in order: streams that were
+  // lost, and why. The newest 1,000.
+  struct Event {
+    std::int64_t at_ns;  // CLOCK_MONOTONIC.
+    std::string text;
+  };
+  std::vector<Event> events() const;
+
+  // What operations that are submitted from now on go by. Chunk and algorithm decide how ranks cut
+  // arrays: all ranks change them between the same two operations. Fails with kInvalidArgument for
+  // a chunk above Options::chunk_size_bytes or below 64 B, or an algorithm that the group cannot
+  // go by.
+  struct Tuning {
+    std::uint64_t chunk_size_bytes = 0;                 // 0: that of Options.
+    std::optional<Algorithm> algorithm = std::nullopt;  // Of all-reduces of 64 KiB and more.
+    std::uint16_t streams = 0;                          // At most so many are used; 0: all.
+  };
+  Result<void> Tune(const Tuning& tuning);
 
  private:
   struct Impl;

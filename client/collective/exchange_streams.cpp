@@ -1,0 +1,342 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "client/collective/exchange.h"
+#include "client/collective/wire.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::Clock;
+using net::Endpoint;
+using net::FrameType;
+using namespace std::chrono_literals;
+
+// Small pieces are not worth a word each.
+constexpr std::uint32_t kUntoldPiecesMax = 32;
+// The last time that a piece took counts for so much of what is expected of a stream.
+constexpr double kNewest = 0.25;
+// A stream that gets nothing is tried after so many times what it would take: 5 % at most is lost.
+constexpr double kTryAgain = 20;
+
+// A stream on which a piece stands for so many ticks while it has come on another is given up.
+constexpr int kStandingTicks = 8;
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Whether the other machine has been silent for so long though it had something to acknowledge.
+bool IsSilent(int fd, std::chrono::milliseconds limit) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_unacked > 0 &&
+         std::chrono::milliseconds(info.tcpi_last_ack_recv) > limit;
+}
+
+}  // namespace
+
+void ExchangeCounters::Tell(std::string text) {
+  const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  const std::lock_guard lock(mutex_);
+  if (events_.size() == kEventsMax) events_.pop_front();
+  events_.push_back({now, std::move(text)});
+}
+
+std::vector<CollectiveEngine::Event> ExchangeCounters::events() const {
+  const std::lock_guard lock(mutex_);
+  return {events_.begin(), events_.end()};
+}
+
+// --- Sending -------------------------------------------------------------------------------------
+
+// The stream that takes the next piece of a transfer of which so much is left beyond; null: none
+// should now.
+Exchange::Stream* Exchange::ChooseStream(Outgoing& out, std::uint64_t size_bytes,
+                                         std::uint64_t rest_bytes) {
+  if (!out.is_striped()) return HasRoom(out, out.streams.front()) ? &out.streams.front() : nullptr;
+  const auto now = Clock::now();
+  const std::uint32_t used = counters_->streams_used.load(std::memory_order_relaxed);
+  Stream* chosen = nullptr;
+  double chosen_s = std::numeric_limits<double>::max();
+  double least_s = chosen_s;  // That any stream needs, with room or without.
+  double rate = 0;            // Bytes per second of all together.
+  double untaken_bytes = 0;
+  bool all_known = true;
+  std::uint32_t live = 0;
+  for (Stream& stream : out.streams) {
+    if (stream.gone || (used != 0 && live == used)) continue;
+    ++live;
+    const double bytes = static_cast<double>(stream.untaken_bytes + size_bytes);
+    const double needs_s = bytes * stream.byte_s;
+    // One that stands is not believed to be fast.
+    const double stands_s =
+        stream.in_flight.empty() ? 0 : Seconds(now - stream.in_flight.front().given_at);
+    least_s = std::min(least_s, std::max(needs_s, stands_s));
+    untaken_bytes += static_cast<double>(stream.untaken_bytes);
+    all_known = all_known && stream.byte_s > 0;
+    if (stream.byte_s > 0) rate += 1 / stream.byte_s;
+    if (needs_s >= chosen_s || !HasRoom(out, stream)) continue;
+    chosen = &stream;
+    chosen_s = needs_s;
+  }
+  if (chosen == nullptr || !all_known || chosen_s <= least_s) return chosen;
+  // The others are through with all by then.
+  const double others_bytes =
+      static_cast<double>(rest_bytes) + untaken_bytes - static_cast<double>(chosen->untaken_bytes);
+  if (chosen_s * (rate - 1 / chosen->byte_s) <= others_bytes) return chosen;
+  const bool is_tried =
+      chosen->in_flight.empty() && Seconds(now - chosen->taken_at) >= kTryAgain * chosen_s;
+  return is_tried ? chosen : nullptr;
+}
+
+// What the peer has not taken of streams that are gone, before anything new.
+Result<bool> Exchange::SendAgain(Outgoing& out) {
+  TellLost(out);
+  bool moved = false;
+  while (!out.again.empty()) {
+    Stream* least = nullptr;
+    for (Stream& stream : out.streams) {
+      // However much is not taken: what is sent here may be what the peer waits for.
+      const bool has_room = !stream.gone && stream.link.endpoint->bytes_queued() <
+                                                kQueuedChunksMax * group_.chunk_size_bytes;
+      if (has_room && (least == nullptr || stream.untaken_bytes < least->untaken_bytes))
+        least = &stream;
+    }
+    if (least == nullptr) break;
+    InFlight flying = std::move(out.again.front());
+    out.again.pop_front();
+    std::span<const std::byte> bytes = flying.copy;
+    // What was rounded is rounded to the same again.
+    if (flying.active != nullptr)
+      bytes = FFR_TRY(WireBytes(*least, flying.active->operation, flying.range, flying.data.shift));
+    FFR_TRY(Give(out, *least, std::move(flying), bytes));
+    moved = true;
+  }
+  return moved;
+}
+
+// Copies what was sent from there and is not taken, for now it is overwritten. Two that exchange
+// all they have could else wait for each other.
+void Exchange::KeepSent(Active& active, std::uint32_t step, const Range& piece) {
+  if (active.pieces_in_flight == 0) return;
+  const auto keep = [&](InFlight& flying) {
+    if (!flying.Borrows(active, step, piece)) return;
+    flying.copy.resize(flying.size_bytes);
+    std::byte* const bytes = At(active.operation, flying.range.begin);
+    if (IsRounded(active.operation))
+      EncodeWire(group_.wire, flying.data.shift, flying.range.size(), bytes, flying.copy.data());
+    else
+      std::memcpy(flying.copy.data(), bytes, flying.size_bytes);
+    flying.active = nullptr;
+    --active.pieces_in_flight;
+  };
+  for (Outgoing& out : to_) {
+    if (!out.is_striped()) continue;
+    std::ranges::for_each(out.again, keep);
+    for (Stream& stream : out.streams) std::ranges::for_each(stream.in_flight, keep);
+  }
+}
+
+// The peer has said what it has taken.
+Result<void> Exchange::TakeTaken(Stream& stream) {
+  const auto decoded = CollectiveTaken::Decode(stream.link.endpoint->body());
+  if (!decoded) return OfRank(stream.link.rank, decoded.error());
+  const CollectiveTaken& taken = decoded.value();
+  const std::uint64_t left = stream.bytes_given - stream.link.endpoint->bytes_queued();
+  const auto now = Clock::now();
+  const auto first = std::ranges::find_if(
+      stream.in_flight, [&](const InFlight& flying) { return flying.number == taken.first; });
+  if (taken.pieces == 0 || taken.pieces > stream.in_flight.end() - first ||
+      (first + taken.pieces - 1)->number - taken.first != taken.pieces - 1 ||
+      (first + taken.pieces - 1)->mark > left)
+    return OfRank(stream.link.rank,
+                  {ErrorCode::kCorruption, "took pieces that it was not sent, or took before"});
+  const auto began = std::max(first->given_at, stream.taken_at);
+  std::uint64_t bytes = 0;
+  for (auto flying = first; flying != first + taken.pieces; ++flying) {
+    if (flying->active != nullptr) --flying->active->pieces_in_flight;
+    bytes += flying->size_bytes;
+  }
+  stream.in_flight.erase(first, first + taken.pieces);
+  stream.untaken_bytes -= bytes;
+  stream.taken_at = now;
+  const auto took = now - began - std::chrono::microseconds(taken.waited_us);
+  if (bytes <= kCopiedMax || took <= 0ns) return {};
+  const double byte_s = Seconds(took) / static_cast<double>(bytes);
+  stream.byte_s = stream.byte_s == 0 ? byte_s : (1 - kNewest) * stream.byte_s + kNewest * byte_s;
+  return {};
+}
+
+// --- Streams that are lost -----------------------------------------------------------------------
+
+// Fails if it was the last one, and something is still owed to the peer.
+Result<void> Exchange::LoseStream(Outgoing& out, Stream& stream, const std::string& why) {
+  if (stream.gone) return {};
+  const Error reason{ErrorCode::kUnavailable, why};
+  stream.gone = Gone(stream.link, &reason);
+  stream.why_gone = why;
+  stream.link.endpoint->Close();
+  const std::uint64_t left = stream.bytes_given - stream.link.endpoint->bytes_queued();
+  for (InFlight& flying : stream.in_flight) {
+    flying.has_left = flying.has_left || flying.mark <= left;
+    out.again.push_back(std::move(flying));
+  }
+  stream.in_flight.clear();
+  stream.untaken_bytes = 0;
+  std::ranges::stable_sort(out.again, {}, [](const InFlight& flying) {
+    return std::tuple(flying.data.sequence, flying.data.step, flying.data.first);
+  });
+  const auto is_gone = [](const Stream& each) { return each.gone.has_value(); };
+  if (!std::ranges::all_of(out.streams, is_gone)) return {};
+
+  // What has left once may have arrived: it may have ended in good order.
+  const bool is_owed =
+      NextSend(out).active != nullptr || !std::ranges::all_of(out.again, &InFlight::has_left);
+  for (const InFlight& flying : out.again)
+    if (flying.active != nullptr) --flying.active->pieces_in_flight;
+  out.again.clear();
+  out.gone = stream.gone;
+  if (is_owed) return *out.gone;
+  return {};
+}
+
+// Not before the rank is needed again: all streams of one that ends are lost, one after the other.
+void Exchange::TellLost(Outgoing& out) {
+  for (Stream& stream : out.streams) {
+    if (!stream.gone || stream.is_told) continue;
+    stream.is_told = true;
+    counters_->streams_lost.fetch_add(1, std::memory_order_relaxed);
+    counters_->Tell("stream " + std::to_string(stream.link.stream) + " of " +
+                    std::to_string(out.streams.size()) + " from rank " +
+                    std::to_string(group_.rank) + " to rank " + std::to_string(out.rank()) +
+                    " at " + stream.link.endpoint->peer() + " was lost (" + stream.why_gone +
+                    "); the others carry its share");
+  }
+}
+
+// Gives up streams whose other end is silent.
+Result<void> Exchange::CheckStreams(Clock::time_point now) {
+  const auto limit = std::min<std::chrono::milliseconds>(group_.timeout / 4, kSilenceMax);
+  for (Outgoing& out : to_) {
+    if (!out.is_striped()) continue;
+    for (Stream& stream : out.streams) {
+      if (stream.gone || stream.in_flight.empty() ||
+          now - stream.in_flight.front().given_at < limit ||
+          !IsSilent(stream.link.endpoint->fd(), limit))
+        continue;
+      FFR_TRY(LoseStream(
+          out, stream,
+          "nothing that it sent was acknowledged for " + std::to_string(limit.count()) + " ms"));
+    }
+  }
+  return {};
+}
+
+// --- Receiving -----------------------------------------------------------------------------------
+
+// Whether nothing can come from that rank any more, nor has come and waits for its place.
+bool Exchange::IsGone(const Incoming& in) const {
+  const auto is_its = [&](const SetAside& piece) {
+    return from_[piece.from].link.rank == in.link.rank;
+  };
+  return std::ranges::none_of(set_aside_, is_its) &&
+         std::ranges::all_of(from_, [&](const Incoming& each) {
+           return each.link.rank != in.link.rank || each.gone.has_value();
+         });
+}
+
+// Whether a piece of which the head has come on `in` at that time may be placed. If it is on its
+// way on another stream too, one of the two is lost: should it be that one, it will break soon, or
+// else not get on.
+bool Exchange::TakesOver(const Incoming& in, Clock::time_point come_at, const Target& target) {
+  for (Incoming& other : from_) {
+    if (&other == &in || other.link.rank != in.link.rank || other.landing.active != target.active ||
+        other.landing.index != target.index || other.landing.piece != target.piece)
+      continue;
+    if (Clock::now() - come_at < kStandingTicks * tick_) return false;
+    other.link.endpoint->Close();
+    other.gone = Gone(other.link, nullptr);
+    other.landing = {};
+  }
+  return true;
+}
+
+// Piece `number` of that stream is in its place.
+Result<void> Exchange::TellTaken(Incoming& in, std::uint64_t number, std::uint64_t size_bytes) {
+  CollectiveTaken& untold = in.untold;
+  if (untold.pieces > 0 && untold.first + untold.pieces != number) FFR_TRY(SendTaken(in));
+  if (untold.pieces == 0) untold.first = number;
+  ++untold.pieces;
+  untold.waited_us = static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(in.waited.count(), 0, std::numeric_limits<std::uint32_t>::max()));
+  in.untold_bytes += size_bytes;
+  // The sender waits for word of large ones, and has room for two chunks.
+  if (size_bytes > kCopiedMax || untold.pieces >= kUntoldPiecesMax ||
+      in.untold_bytes >= group_.chunk_size_bytes / 2)
+    return SendTaken(in);
+  return {};
+}
+
+Result<void> Exchange::SendTaken(Incoming& in) {
+  const auto body = std::exchange(in.untold, {}).Encode();
+  in.untold_bytes = 0;
+  if (in.gone) return {};
+  // If it is lost, that will show when it is read from.
+  if (!in.link.endpoint->Send({.type = FrameType::kCollectiveTaken}, body, {})) return {};
+  in.is_ready = true;
+  // It is not read from before there is a place for what it has brought; that sends, though.
+  if (in.is_held) (void)in.link.endpoint->Poll();
+  return {};
+}
+
+// What `in` holds has waited so long that what it waits for may stand behind it: makes room.
+bool Exchange::SetItAside(Incoming& in) {
+  if (Clock::now() - in.come_at < tick_) return false;
+  const std::uint64_t size_bytes = in.link.endpoint->header().payload_size_bytes;
+  in.is_held = false;
+  in.is_ready = true;
+  in.aside = Incoming::Aside::kKeep;
+  in.kept.resize(size_bytes);
+  if (size_bytes == 0) {
+    KeepAside(in);
+    return true;
+  }
+  const std::span<std::byte> places[] = {in.kept};
+  return bool(in.link.endpoint->ReceivePayload(places));
+}
+
+void Exchange::KeepAside(Incoming& in) {
+  in.aside = Incoming::Aside::kNo;
+  set_aside_.push_back({static_cast<std::size_t>(&in - from_.data()), in.pieces_come - 1,
+                        in.come_at, in.data, std::exchange(in.kept, {})});
+}
+
+Result<bool> Exchange::PlaceSetAside() {
+  bool moved = false;
+  for (auto piece = set_aside_.begin(); piece != set_aside_.end();) {
+    Incoming& in = from_[piece->from];
+    Target target;
+    const Due due = FFR_TRY(FindPlace(in, piece->data, piece->bytes.size(), target));
+    if (due == Due::kLater || (due == Due::kNow && !TakesOver(in, piece->come_at, target))) {
+      ++piece;
+      continue;
+    }
+    if (due == Due::kNow) {
+      KeepSent(*target.active, piece->data.step, target.piece);
+      FFR_TRY(CheckPiece(in, target, piece->data, piece->bytes));
+      Take(target, piece->data, piece->bytes);
+    }
+    FFR_TRY(TellTaken(in, piece->number, piece->bytes.size()));
+    piece = set_aside_.erase(piece);
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace ffrecord::client

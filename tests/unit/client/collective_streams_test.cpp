@@ -1,0 +1,253 @@
+// Goal: several streams carry the same bits as one; a slow one costs its share, a broken one
+// nothing but its share, and all are cut and tuned alike.
+// Method: threads as ranks over TCP; a relay before a rank slows or resets single streams.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "client/collective/links.h"
+#include "collective_group.h"
+#include "collective_relay.h"
+#include "libffrecord/base/checksum.h"
+#include "seed.h"
+
+namespace ffrecord::client {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace ranks;
+using testing::HasSubstr;
+
+// The sums of all ranks' arrays by rank 0, after all ranks were seen to have the same.
+std::vector<float> Reduced(std::uint32_t n, const Options& options,
+                           const std::vector<std::vector<float>>& inputs) {
+  auto outputs = inputs;
+  Group group(n, options, Where::kApart);
+  group.Connect();
+  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    const auto reduced = AllReduce(engine, outputs[rank]);
+    EXPECT_TRUE(reduced) << reduced.error().message;
+  });
+  for (const auto& output : outputs)
+    EXPECT_EQ(std::memcmp(output.data(), outputs[0].data(), output.size() * 4), 0);
+  return outputs[0];
+}
+
+// Pieces of 4 KiB are copied and those of 64 KiB borrowed until they are taken.
+TEST(CollectiveStreamsTest, AnyNumberOfStreamsGivesTheBitsOfOne) {
+  const std::uint32_t seed = test::Seed();
+  constexpr std::size_t kCount = 100'003;
+  for (const std::uint32_t n : {2U, 3U, 4U}) {
+    std::vector<std::vector<float>> inputs;
+    for (std::uint32_t rank = 0; rank < n; ++rank)
+      inputs.push_back(RandomFloats(seed + rank, kCount));
+    inputs[n - 1][kCount / 2] = std::numeric_limits<float>::quiet_NaN();
+    inputs[0][7] = std::numeric_limits<float>::infinity();
+    for (const Algorithm algorithm : kAlgorithms) {
+      if (algorithm == Algorithm::kHierarchical) continue;  // Rings, between machines.
+      for (const WireType wire : {WireType::kExact, WireType::kF16}) {
+        if (wire == WireType::kF16 && algorithm == Algorithm::kHalvingDoubling) continue;
+        for (const std::uint64_t chunk : {4U << 10, 64U << 10}) {
+          Options options{
+              .timeout = 20s, .chunk_size_bytes = chunk, .algorithm = algorithm, .wire = wire};
+          const auto one = Reduced(n, options, inputs);
+          options.streams = 3;
+          const auto three = Reduced(n, options, inputs);
+          ASSERT_EQ(std::memcmp(one.data(), three.data(), kCount * 4), 0)
+              << "n " << n << " algorithm " << static_cast<int>(algorithm) << " wire "
+              << static_cast<int>(wire) << " chunk " << chunk;
+        }
+      }
+    }
+  }
+}
+
+TEST(CollectiveStreamsTest, MachinesThatShareMemoryHaveStreamsBetweenThem) {
+  Group group(4, {.timeout = 20s, .chunk_size_bytes = 4096, .streams = 4}, Where::kInPairs);
+  group.Connect();
+  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{70'001}}) {
+      std::vector<std::int64_t> data(count, rank);
+      ASSERT_TRUE(AllReduce(engine, data));
+      EXPECT_EQ(data, std::vector<std::int64_t>(count, 6));
+    }
+  });
+}
+
+// Two ranks, the second behind a relay: the streams of the first go through it.
+struct RelayedPair {
+  RelayedPair(const Options& options, Relay::FaultOf fault_of)
+      : group(2, options, Where::kApart), relay(group.addresses[1], std::move(fault_of)) {
+    group.addresses[1] = relay.address();
+    group.Connect();
+  }
+  void ExpectExactSums(std::size_t count, int rounds) {
+    group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+      for (int round = 0; round < rounds; ++round) {
+        std::vector<std::int64_t> data(count);
+        for (std::size_t i = 0; i < count; ++i)
+          data[i] = static_cast<std::int64_t>(i * 1'000'003 + rank * 7);
+        const auto reduced = AllReduce(engine, data);
+        ASSERT_TRUE(reduced) << reduced.error().message;
+        for (std::size_t i = 0; i < count; ++i)
+          ASSERT_EQ(data[i], static_cast<std::int64_t>(2 * i * 1'000'003 + 7)) << "at " << i;
+      }
+    });
+  }
+  Group group;
+  Relay relay;
+};
+
+TEST(CollectiveStreamsTest, ASlowStreamCarriesLessThanTheOthers) {
+  RelayedPair pair(
+      {.timeout = 60s, .chunk_size_bytes = 32 << 10, .streams = 2},
+      [](std::size_t stream) { return Relay::Fault{.bytes_per_s = stream == 0 ? 1U << 20 : 0}; });
+  pair.ExpectExactSums(1 << 20, 2);
+  EXPECT_LT(pair.relay.bytes(0), pair.relay.bytes(1) / 2);
+}
+
+// At different places: in what is copied and what is borrowed, in both halves of the ring, between
+// operations, and in the word that a rank joins.
+TEST(CollectiveStreamsTest, AStreamThatIsResetLosesNothingAndIsNamed) {
+  constexpr std::size_t kCount = 60'001;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kRecursiveDoubling}) {
+    for (const std::uint64_t chunk : {4U << 10, 64U << 10}) {
+      for (const std::uint64_t after : {1'000U, 30'000U, 70'000U, 150'000U, 200'000U}) {
+        SCOPED_TRACE(testing::Message() << "algorithm " << static_cast<int>(algorithm) << " chunk "
+                                        << chunk << " after " << after);
+        RelayedPair pair(
+            {.timeout = 20s, .chunk_size_bytes = chunk, .algorithm = algorithm, .streams = 3},
+            [&](std::size_t stream) {
+              return Relay::Fault{.reset_after_bytes = stream == 1 ? after : 0};
+            });
+        // Until so much has gone over it.
+        for (int round = 0; round < 50 && pair.group.engines[0].stats().streams_lost == 0; ++round)
+          pair.ExpectExactSums(kCount, 1);
+        pair.ExpectExactSums(kCount, 2);
+        EXPECT_EQ(pair.group.engines[0].stats().streams_lost, 1U);
+        const auto events = pair.group.engines[0].events();
+        ASSERT_EQ(events.size(), 1U);
+        EXPECT_THAT(events[0].text, HasSubstr("stream 1 of 3 from rank 0 to rank 1"));
+      }
+    }
+  }
+}
+
+TEST(CollectiveStreamsTest, ARankWhoseStreamsAllBreakIsNamed) {
+  RelayedPair pair(
+      {.timeout = 20s, .chunk_size_bytes = 4096, .algorithm = Algorithm::kRing, .streams = 3},
+      [](std::size_t) { return Relay::Fault{.reset_after_bytes = 100'000}; });
+  const auto before = Clock::now();
+  pair.group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    Result<void> reduced;
+    while (reduced) {
+      std::vector<float> data(200'000, 1);
+      reduced = AllReduce(engine, data);
+    }
+    EXPECT_EQ(reduced.error().code, ErrorCode::kUnavailable) << reduced.error().message;
+    // The second is told by the first, unless it sees for itself.
+    EXPECT_THAT(reduced.error().message, HasSubstr("rank "));
+    if (rank == 0) {
+      EXPECT_THAT(reduced.error().message, HasSubstr("rank 1 at"));
+    }
+  });
+  EXPECT_LT(Clock::now() - before, 15s);
+}
+
+TEST(CollectiveStreamsTest, AnEndInGoodOrderOverStreamsSpoilsNothing) {
+  for (int round = 0; round < 10; ++round) {
+    Group group(3, {.timeout = 20s, .streams = 3}, Where::kApart);
+    group.Connect();
+    group.ForEach([&](std::uint32_t, CollectiveEngine& engine) {
+      std::vector<std::int32_t> data(50'000, 1);
+      const auto reduced = AllReduce(engine, data);
+      EXPECT_TRUE(reduced) << reduced.error().message;
+      EXPECT_TRUE(engine.events().empty());
+      const CollectiveEngine gone(std::move(engine));  // Closed here, as soon as it is done.
+    });
+  }
+}
+
+TEST(CollectiveStreamsTest, DifferentNumbersOfStreamsAreRefused) {
+  auto zero = CollectiveEngine::Create(0, 2, {.timeout = 20s, .shares_memory = false}).value();
+  auto one = CollectiveEngine::Create(1, 2, {.timeout = 20s, .streams = 2, .shares_memory = false})
+                 .value();
+  const std::vector<std::string> addresses{zero.address(), one.address()};
+  std::thread other([&] { EXPECT_FALSE(zero.Connect(addresses, kSecret)); });
+  const auto connected = one.Connect(addresses, kSecret);
+  other.join();
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(connected.error().message, HasSubstr("in 2 streams"));
+  EXPECT_FALSE(CollectiveEngine::Create(0, 2, {.streams = 0}));
+  EXPECT_FALSE(CollectiveEngine::Create(0, 2, {.streams = 17}));
+}
+
+TEST(CollectiveStreamsTest, WhatATakerMayNotSayEndsTheOperation) {
+  auto engine =
+      CollectiveEngine::Create(
+          0, 2,
+          {.timeout = 20s, .algorithm = Algorithm::kRing, .streams = 2, .shares_memory = false})
+          .value();
+  auto listener = net::TcpListener::Listen({"127.0.0.1", 0}).value();
+  const std::vector<std::string> addresses{engine.address(), listener.address().ToString()};
+  std::thread joins([&] { EXPECT_TRUE(engine.Connect(addresses, kSecret)); });
+  auto links = JoinGroup({.secret = kSecret,
+                          .rank = 1,
+                          .world_size = 2,
+                          .chunk_size_bytes = Options{}.chunk_size_bytes,
+                          .streams = 2},
+                         addresses, Machines(), {.listener = listener}, Clock::now() + 20s)
+                   .value();
+  ASSERT_EQ(links.to.size(), 2U);
+  ASSERT_EQ(links.from.size(), 2U);
+  const CollectiveData barrier{.payload_check = Xxh3({}),
+                               .step = 1,
+                               .type = ReduceType::kI64,
+                               .algorithm = Algorithm::kRecursiveDoubling};
+  ASSERT_TRUE(
+      links.to[1].endpoint->Send({.type = net::FrameType::kCollectiveData}, barrier.Encode(), {}));
+  ASSERT_TRUE(net::Flush(*links.to[1].endpoint, Clock::now() + 20s));
+  joins.join();
+  // The barrier came on one stream; of the other nothing can be taken.
+  for (auto& link : links.from) {
+    ASSERT_TRUE(link.endpoint->Send({.type = net::FrameType::kCollectiveTaken},
+                                    CollectiveTaken{.first = 0, .pieces = 2}.Encode(), {}));
+    std::ignore = net::Flush(*link.endpoint, Clock::now() + 5s);
+  }
+  std::vector<float> data(10);
+  const auto reduced = AllReduce(engine, data);
+  ASSERT_FALSE(reduced);
+  EXPECT_EQ(reduced.error().code, ErrorCode::kCorruption) << reduced.error().message;
+  EXPECT_THAT(reduced.error().message, HasSubstr("rank 1"));
+}
+
+TEST(CollectiveStreamsTest, AllThatIsTunedMayChangeBetweenTwoOperations) {
+  Group group(3, {.timeout = 20s, .chunk_size_bytes = 64 << 10, .streams = 3}, Where::kApart);
+  group.Connect();
+  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    EXPECT_FALSE(engine.Tune({.chunk_size_bytes = 128 << 10}));
+    EXPECT_FALSE(engine.Tune({.chunk_size_bytes = 1}));
+    EXPECT_FALSE(engine.Tune({.algorithm = Algorithm::kHierarchical}));
+    std::vector<CollectiveEngine::Token> tokens;
+    std::vector<std::vector<std::int64_t>> arrays;
+    for (const std::uint64_t chunk : {1U << 10, 64U << 10, 5U << 10})
+      for (const auto algorithm : {Algorithm::kRing, Algorithm::kDoubleTree})
+        for (const auto streams : {std::uint16_t{1}, std::uint16_t{3}}) {
+          ASSERT_TRUE(
+              engine.Tune({.chunk_size_bytes = chunk, .algorithm = algorithm, .streams = streams}));
+          auto& data = arrays.emplace_back(30'000, rank + 1);
+          tokens.push_back(
+              engine.AllReduce(data.data(), data.size(), ReduceType::kI64, ReduceOp::kSum).value());
+        }
+    for (const auto token : tokens) ASSERT_TRUE(engine.Wait(token));
+    for (const auto& data : arrays) EXPECT_EQ(data, std::vector<std::int64_t>(30'000, 6));
+  });
+}
+
+}  // namespace
+}  // namespace ffrecord::client
