@@ -11,6 +11,7 @@ from ffrecord.torch.group import Group
 from ffrecord.torch.overlap import Overlap, overlap
 from ffrecord.torch.sampler import Sampler
 from ffrecord.torch.training import TrainingState
+from ffrecord.torch.tuner import Decision, Setting, Tuner
 
 if TYPE_CHECKING:
     from ffrecord.torch.checkpoint_dcp import (
@@ -28,13 +29,16 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "Decision",
     "Group",
     "IndexBatch",
     "Overlap",
     "ReaderRegistry",
     "Sampler",
+    "Setting",
     "Subset",
     "TrainingState",
+    "Tuner",
     "collate",
     "comm_hook",
     "overlap",

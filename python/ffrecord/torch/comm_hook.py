@@ -6,12 +6,13 @@
 Buckets are averaged while backward goes on; all ranks get identical bits.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 
 from ffrecord.torch.group import Group
+from ffrecord.torch.tuner import Tuner
 
 
 class CommHook(Group):
@@ -21,6 +22,25 @@ class CommHook(Group):
     CPU memory. A rank that dies, hangs or differs ends the backward pass of all others within
     `timeout_s` with a RuntimeError that names the rank.
     """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        tunes: bool = False,
+        **options: Any,  # noqa: ANN401  # Group's.
+    ) -> None:
+        """As `Group`.
+
+        Args:
+            process_group: the ranks; the default group if None.
+            tunes: find out in the first steps, and again when steps take longer or shorter, by
+                which algorithm, streams and chunks buckets go quickest. `tuner.decisions` tells
+                what was tried. Sums may round otherwise while it tries.
+            options: those of `Group`.
+        """
+        super().__init__(process_group, **options)
+        self.tuner = Tuner(self) if tunes else None
 
     def register(self, model: torch.nn.parallel.DistributedDataParallel) -> Self:
         """Make `model` average its gradients through this hook; returns the hook."""
@@ -33,6 +53,9 @@ def comm_hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # Built into torch, not in its stubs.
 ) -> torch.futures.Future[torch.Tensor]:
     """For `DistributedDataParallel.register_comm_hook(state, comm_hook)`."""
+    # All of the step before has been waited for.
+    if state.tuner is not None and bucket.index() == 0:
+        state.tuner.step()
     future = state.all_reduce(bucket.buffer(), bucket=bucket.index())
     # One step further, an exception becomes an error of the future, which backward raises.
     return future.then(lambda ended: ended.value())

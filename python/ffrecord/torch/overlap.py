@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,10 @@ import torch.distributed as dist
 
 from ffrecord.closing import Closing
 from ffrecord.torch.group import Group, Stats, agree, check_kind
+from ffrecord.torch.tuner import Tuner
+
+# Sizes of buckets that a tuner tries, of the one that was asked for.
+_CAPS = (1.0, 0.25, 0.5, 2.0, 4.0)
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,11 +39,18 @@ class Overlap(Closing):
     """
 
     def __init__(
-        self, model: torch.nn.Module, group: Group, bucket_cap_mb: float, owns_group: bool
+        self,
+        model: torch.nn.Module,
+        group: Group,
+        bucket_cap_mb: float,
+        *,
+        owns_group: bool,
+        tunes: bool = False,
     ) -> None:
         """See `overlap`."""
         self._group = group
         self._owns_group = owns_group
+        self._cap_mb = 0.0
         # Before anything is refused here, for then it is refused on all ranks.
         agree(group.process_group, _table(model, bucket_cap_mb), "tensor")
         parameters = [p for p in model.parameters() if p.requires_grad]
@@ -49,16 +61,15 @@ class Overlap(Closing):
         first = 0 if group.process_group is None else dist.get_global_rank(group.process_group, 0)
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), src=first, group=group.process_group)
-        self._buckets = _cut(parameters, int(bucket_cap_mb * (1 << 20)))
+        self._parameters = parameters
+        self._cut(bucket_cap_mb)
+        self.tuner = Tuner(group, [bucket_cap_mb * share for share in _CAPS]) if tunes else None
+        if self.tuner is not None:
+            self.tuner.step()
         self._next = 0  # The first bucket that has not left.
         self._is_syncing = True
         # What has a gradient of this step that no hook has taken to its bucket.
         self._accumulated: set[torch.nn.Parameter] = set()
-        self._place = {
-            parameter: (bucket, index)
-            for bucket in self._buckets
-            for index, parameter in enumerate(bucket.parameters)
-        }
         self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
             for parameter in parameters
@@ -78,6 +89,7 @@ class Overlap(Closing):
         self._accumulated.clear()
         if not any(bucket.filled for bucket in self._buckets):
             return
+        began = time.monotonic()
         used = torch.tensor(
             [i in bucket.filled for bucket in self._buckets for i in range(len(bucket.views))],
             dtype=torch.int32,
@@ -97,6 +109,11 @@ class Overlap(Closing):
             bucket.future = None
             bucket.filled.clear()
         self._next = 0
+        if self.tuner is not None:
+            # What was not hidden behind backward.
+            cap_mb = self.tuner.step(time.monotonic() - began).bucket_cap_mb
+            assert cap_mb is not None
+            self._cut(cap_mb)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -118,6 +135,18 @@ class Overlap(Closing):
         self._hooks.clear()
         if self._owns_group:
             self._group.close()
+
+    def _cut(self, bucket_cap_mb: float) -> None:
+        """Make buckets of that size, if they are not yet. Requires that none is filled."""
+        if bucket_cap_mb == self._cap_mb:
+            return
+        self._cap_mb = bucket_cap_mb
+        self._buckets = _cut(self._parameters, int(bucket_cap_mb * (1 << 20)))
+        self._place = {
+            parameter: (bucket, index)
+            for bucket in self._buckets
+            for index, parameter in enumerate(bucket.parameters)
+        }
 
     def _ready(self, parameter: torch.nn.Parameter) -> None:
         """Backward has accumulated this parameter's gradient."""
@@ -188,6 +217,7 @@ def overlap(
     *,
     group: Group | None = None,
     bucket_cap_mb: float = 25.0,
+    tunes: bool = False,
 ) -> Overlap:
     """Make every backward of `model` average its gradients over the ranks while it runs.
 
@@ -205,13 +235,19 @@ def overlap(
         optimizer: its `step()` waits for the averages. Without one, call `wait()` before it.
         group: where to average; a new one over the default process group if None.
         bucket_cap_mb: gradients travel in arrays of about so many MiB.
+        tunes: find out in the first steps, and again when it takes longer or shorter to wait for
+            them, by which algorithm, streams, chunks and size of buckets they go quickest.
+            `tuner.decisions` of the result tells what was tried. Sums may round otherwise while it
+            tries.
 
     Raises:
         ValueError: nothing in the model requires a gradient, or the ranks' models differ, which is
         said on every rank. TypeError: a parameter is not in CPU memory, or of a type that cannot be
         averaged.
     """
-    averaged = Overlap(model, group or Group(), bucket_cap_mb, owns_group=group is None)
+    averaged = Overlap(
+        model, group or Group(), bucket_cap_mb, owns_group=group is None, tunes=tunes
+    )
     if optimizer is not None:
         hook = optimizer.register_step_pre_hook(lambda *_: averaged.wait())
         averaged._hooks.append(hook)
