@@ -6,10 +6,16 @@ directions; the bound is 2 (n - 1) / n times the bytes over the rate that iperf3
 same round. A step of training is its buckets, in the order of backward: each comes when its share
 of the computing is done, and the step ends when all are averaged. Its cost is what that takes more
 than buckets that move one after another at the bound.
+
+Rails are four streams between two ranks, each shaped by its port (`htb`); one of them is slowed ten
+times and back in each round, and the ideal is what the four carry, less what that one lost. The
+tuner is compared with every setting of a grid, all in the same processes.
 """
 
+import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -45,12 +51,22 @@ class Shape:
 
 SHAPES = (Shape(4, 1000, 16 << 20), Shape(2, 1000, 64 << 20), Shape(3, 100, 1 << 20))
 QUICK_SHAPES = (Shape(4, 1000, 16 << 20),)
-# Buckets in the order of backward, in MiB, an eighth of the real ones, and the share of the
+# Buckets in the order of backward, in MiB, a sixteenth of the real ones, and the share of the
 # computing before each. VGG-16: dense layers, most of the bytes and next to none of the work, then
 # the convolutions. BERT: twelve equal layers, then the embeddings.
 STEPS = {
-    "vgg": [(10.0, 0.02), (49.0, 0.02), (3.5, 0.16), (2.75, 0.3), (0.75, 0.5)],
-    "bert": [(3.5, 0.08)] * 12 + [(12.0, 0.04)],
+    "vgg": [(5.0, 0.02), (24.5, 0.02), (1.75, 0.16), (1.375, 0.3), (0.375, 0.5)],
+    "bert": [(1.75, 0.08)] * 12 + [(6.0, 0.04)],
+}
+RAILS = range(1, 5)  # As many as rank.py has streams; classes of htb.
+RAILS_MBIT = 250
+RAILS_SLOWED = 10
+RAILS_BYTES = 64 << 20
+TUNED_BYTES = [2 << 20] * 4
+GRID = {
+    "algorithm": ["ring", "double_tree", "halving_doubling"],
+    "streams": [1, 2, 4],
+    "chunk_size_bytes": [64 << 10, 256 << 10, 1 << 20],
 }
 STEP_SHAPE = Shape(2, 1000, 0)
 
@@ -58,7 +74,13 @@ STEP_SHAPE = Shape(2, 1000, 0)
 class Group:
     """Processes as ranks, which do what they are told."""
 
-    def __init__(self, hosts: list[str], prefixes: list[list[str]], interface: str) -> None:
+    def __init__(
+        self,
+        hosts: list[str],
+        prefixes: list[list[str]],
+        interface: str,
+        arms: tuple[str, ...] = ("ours", "ours f16"),
+    ) -> None:
         """Start them, each behind its command prefix."""
         environment = os.environ | {
             "MASTER_ADDR": hosts[0],
@@ -69,7 +91,7 @@ class Group:
         }
         self.ranks = [
             subprocess.Popen(
-                [*prefix, sys.executable, str(HERE / "rank" / "rank.py"), host],
+                [*prefix, sys.executable, str(HERE / "rank" / "rank.py"), host, *arms],
                 env=environment | {"RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -79,12 +101,33 @@ class Group:
         ]
 
     def reduce(
-        self, arm: str, sizes_bytes: list[int], repeats: int, computing_s: list[float]
+        self,
+        arm: str,
+        sizes_bytes: list[int],
+        repeats: int,
+        computing_s: list[float],
+        setting: dict[str, Any] | None = None,
     ) -> dict[str, float]:
         """Seconds of all-reducing these arrays, and processor seconds of all ranks for it."""
-        order = json.dumps(
-            {"arm": arm, "sizes_bytes": sizes_bytes, "repeats": repeats, "computing_s": computing_s}
-        )
+        order = {
+            "arm": arm,
+            "sizes_bytes": sizes_bytes,
+            "repeats": repeats,
+            "computing_s": computing_s,
+            "setting": setting,
+        }
+        found = self.order(order)
+        if len({each["digest"] for each in found}) != 1:
+            raise harness.Unable(f"the ranks' results differ: {order}")
+        slowest = [max(each["seconds"][i] for each in found) for i in range(repeats)]
+        return {
+            "seconds": statistics.median(slowest),
+            "cpu_seconds": sum(each["cpu_seconds"] for each in found) / repeats,
+        }
+
+    def order(self, what: dict[str, Any]) -> list[dict[str, Any]]:
+        """What all ranks answer."""
+        order = json.dumps(what)
         for rank in self.ranks:
             assert rank.stdin is not None
             print(order, file=rank.stdin, flush=True)
@@ -95,13 +138,7 @@ class Group:
             if not line:
                 raise harness.Unable(f"a rank has ended during {order}; its message stands above")
             found.append(json.loads(line))
-        if len({each["digest"] for each in found}) != 1:
-            raise harness.Unable(f"the ranks' results differ: {order}")
-        slowest = [max(each["seconds"][i] for each in found) for i in range(repeats)]
-        return {
-            "seconds": statistics.median(slowest),
-            "cpu_seconds": sum(each["cpu_seconds"] for each in found) / repeats,
-        }
+        return found
 
     def close(self) -> None:
         """End the ranks."""
@@ -191,6 +228,31 @@ def arms_of(
     return [run(arm) for arm in arms]
 
 
+def mpi_arms(
+    settings: harness.Settings, outcome: harness.Outcome, sizes: dict[str, tuple[int, int]]
+) -> list[harness.Arm]:
+    """Open MPI's all-reduce on this machine, by label; none where it is not installed."""
+    try:
+        compiler = harness.foreign("mpicc", "libopenmpi-dev")
+        mpirun = harness.foreign("mpirun", "openmpi-bin")
+    except harness.Unable as error:
+        outcome.notes.append(f"without Open MPI: {error}")
+        return []
+    program = settings.scratch / "mpi-arm"
+    subprocess.run([compiler, "-O2", "-o", program, HERE / "mpi_arm.c"], check=True)
+    command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", "2", program]
+
+    def arm(label: str, size_bytes: int, repeats: int) -> harness.Arm:
+        def once(number: int) -> float:
+            del number
+            found = harness.run_json(*command, size_bytes, repeats)
+            return size_bytes / float(found["seconds"]) / 1e3
+
+        return harness.Arm(f"mpi {label}", "Open MPI, its defaults", once)
+
+    return [arm(label, *what) for label, what in sizes.items()]
+
+
 def quotient(values: dict[str, list[float]], above: str, below: str) -> list[float]:
     """One arm over another, by round."""
     return [a / b for a, b in zip(values[above], values[below], strict=True)]
@@ -203,6 +265,15 @@ def on_loopback(settings: harness.Settings, outcome: harness.Outcome) -> None:
     arms = arms_of(group, "64 MiB", LOOPBACK_BYTES, 4, cpu)
     for size_bytes in SMALL:
         arms += arms_of(group, f"{size_bytes >> 10} KiB", size_bytes, 200, cpu)
+    others = {f"{size_bytes >> 10} KiB": (size_bytes, 200) for size_bytes in SMALL}
+    mpi = mpi_arms(settings, outcome, {"64 MiB": (LOOPBACK_BYTES, 4)} | others)
+    arms += mpi
+    for arm in mpi:
+        label = arm.name.partition(" ")[2]
+        outcome.ratios[f"loopback_{label.replace(' ', '').lower()}_vs_mpi"] = (
+            f"ours {label}",
+            arm.name,
+        )
     try:
         outcome.values |= harness.interleave(arms, settings.rounds)
     finally:
@@ -258,7 +329,7 @@ def steps_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None
         group = Group(hosts, [["ip", "netns", "exec", name] for name in names], "eth0")
         share = 2 * (shape.ranks - 1) / shape.ranks
         try:
-            rate = iperf_bytes_per_s(names)
+            rate = statistics.median(iperf_bytes_per_s(names) for _ in range(3))
             for model, buckets in STEPS.items():
                 sizes = [int(mib * (1 << 20)) // 4 * 4 for mib, _ in buckets]
                 moving_s = [size * share / rate for size in sizes]
@@ -302,14 +373,136 @@ def step_arm(
     return harness.Arm(f"{arm} {model} step", f"{STEP_SHAPE.mbit} Mbit/s", once)
 
 
+def tc(space: str, words: str) -> None:
+    """Run `tc` in a namespace."""
+    done = subprocess.run(
+        ["tc", "-n", space, *words.split()], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise harness.Unable(f"tc {words} in {space}: {done.stderr.strip()}")
+
+
+def stream_ports(space: str) -> list[int]:
+    """The ports here of the connections that are the streams to the other rank, in their order."""
+    listed = subprocess.run(
+        ["ip", "netns", "exec", space, harness.foreign("ss", "iproute2"), "-Htn"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    ports: dict[str, list[int]] = {}
+    for line in listed.splitlines():
+        state, _, _, here, there = line.split()[:5]
+        if state == "ESTAB":
+            ports.setdefault(there, []).append(int(here.rpartition(":")[2]))
+    streams = [sorted(found) for found in ports.values() if len(found) == len(RAILS)]
+    if len(streams) != 1:
+        raise harness.Unable(f"{space}: which connections are the streams? {ports}")
+    return streams[0]
+
+
+def make_rails(space: str) -> None:
+    """Give each stream of this namespace a rail of its own."""
+    tc(space, "qdisc replace dev eth0 root handle 1: htb default 99")
+    tc(space, "class add dev eth0 parent 1: classid 1:99 htb rate 1gbit")
+    for rail, port in zip(RAILS, stream_ports(space), strict=True):
+        tc(space, f"class add dev eth0 parent 1: classid 1:{rail} htb rate {RAILS_MBIT}mbit")
+        match = f"match ip sport {port} 0xffff flowid 1:{rail}"
+        tc(space, f"filter add dev eth0 parent 1: protocol ip u32 {match}")
+
+
+def on_rails(settings: harness.Settings, outcome: harness.Outcome) -> None:
+    """Four streams of two ranks, one of which is slow every other time."""
+    with shaped(2, 4 * RAILS_MBIT) as names:
+        hosts = [f"10.77.0.{rank + 1}" for rank in range(2)]
+        prefixes = [["ip", "netns", "exec", name] for name in names]
+        group = Group(hosts, prefixes, "eth0", ("ours streams",))
+
+        def rate(share: int) -> float:
+            mbit = RAILS_MBIT // share
+            for name in names:
+                tc(name, f"class change dev eth0 classid 1:1 htb rate {mbit}mbit")
+            found = group.reduce("ours streams", [RAILS_BYTES], 2, [0.0])
+            return RAILS_BYTES / found["seconds"] / 1e3
+
+        arms = [
+            harness.Arm("four rails", f"{RAILS_MBIT} Mbit/s each", lambda _: rate(1)),
+            harness.Arm("one slowed", f"{RAILS_SLOWED} times", lambda _: rate(RAILS_SLOWED)),
+        ]
+        try:
+            # They are there when they have answered.
+            group.reduce("ours streams", [1 << 20], 1, [0.0])
+            for name in names:
+                make_rails(name)
+            outcome.values |= harness.interleave(arms, settings.rounds)
+        finally:
+            group.close()
+    outcome.arms += arms
+    left = (len(RAILS) - 1 + 1 / RAILS_SLOWED) / len(RAILS)
+    outcome.figures["slow_stream_vs_ideal"] = [
+        share / left for share in quotient(outcome.values, "one slowed", "four rails")
+    ]
+    outcome.figures["four_rails_mbit"] = [each * 8e-3 for each in outcome.values["four rails"]]
+
+
+def on_grid(settings: harness.Settings, outcome: harness.Outcome) -> None:
+    """What a tuner comes to beside the best of all settings."""
+    shape = Shape(4, 1000, sum(TUNED_BYTES))
+    with shaped(shape.ranks, shape.mbit) as names:
+        hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
+        prefixes = [["ip", "netns", "exec", name] for name in names]
+        group = Group(hosts, prefixes, "eth0", ("ours tuned",))
+        none = [0.0] * len(TUNED_BYTES)
+
+        def rate(setting: dict[str, Any], repeats: int = 3) -> float:
+            found = group.reduce("ours tuned", TUNED_BYTES, repeats, none, setting)
+            return shape.size_bytes / found["seconds"] / 1e3
+
+        try:
+            grid = [
+                dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
+            ]
+            best = max(grid, key=rate)
+            found = group.order({"arm": "ours tuned", "sizes_bytes": TUNED_BYTES, "tunes": True})
+            tuned = found[0]["setting"]
+            if any(each != found[0] for each in found):
+                raise harness.Unable(f"the ranks' tuners have come to different ends: {found}")
+            arms = [
+                harness.Arm("best of the grid", str(list(best.values())), lambda _: rate(best)),
+                harness.Arm("tuned", str(list(tuned.values())), lambda _: rate(tuned)),
+            ]
+            outcome.values |= harness.interleave(arms, settings.rounds)
+        finally:
+            group.close()
+    outcome.arms += arms
+    outcome.ratios["tuned_vs_grid_best"] = ("tuned", "best of the grid")
+    outcome.figures["tuned_steps"] = [float(found[0]["steps"])] * settings.rounds
+
+
+PARTS = {
+    "loopback": on_loopback,
+    "links": lambda settings, outcome: [
+        on_links(settings, outcome, shape) for shape in (QUICK_SHAPES if settings.quick else SHAPES)
+    ],
+    "steps": steps_on_links,
+    "rails": on_rails,
+    "tuner": on_grid,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What only this benchmark takes."""
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="only this; may be repeated; all if none"
+    )
+
+
 def bench(settings: harness.Settings) -> harness.Outcome:
-    """Compare on loopback, then on each shape of links."""
+    """Run the parts that were asked for."""
     # Ended from outside, it still takes its namespaces with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     outcome = harness.Outcome(unit="kB/s", arms=[], values={}, ratios={})
-    on_loopback(settings, outcome)
-    for shape in QUICK_SHAPES if settings.quick else SHAPES:
-        on_links(settings, outcome, shape)
-    steps_on_links(settings, outcome)
+    for part in settings.options.part or PARTS:
+        PARTS[part](settings, outcome)
     outcome.notes.append("float32 sums; a cost is ours over Gloo's, lower is better")
     return outcome

@@ -1,8 +1,10 @@
 """One rank of benchmarks/run collective: reads orders, a JSON object a line, and answers each.
 
-Usage: rank.py HOST, with the variables of torch.distributed; HOST is this rank's own address.
+Usage: rank.py HOST ARM..., with the variables of torch.distributed; HOST is this rank's own
+address. Only the groups of the arms that are named are made.
 """
 
+import dataclasses
 import hashlib
 import json
 import sys
@@ -13,9 +15,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ffrecord.torch import Group
+from ffrecord.torch import Group, Tuner
 
 Start = Callable[[torch.Tensor], Any]
+STREAMS = 4
+# Of arms that are tuned or slowed the chunk is small enough to be carried by a slow stream.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "ours f16": {"wire": torch.float16},
+    "ours streams": {"streams": STREAMS, "chunk_size_bytes": 128 << 10},
+    "ours tuned": {"streams": STREAMS, "chunk_size_bytes": 1 << 20},
+}
 
 
 def once(start: Start, tensors: list[torch.Tensor], computing_s: list[float]) -> None:
@@ -32,47 +42,72 @@ def once(start: Start, tensors: list[torch.Tensor], computing_s: list[float]) ->
         each.wait()
 
 
+def tuned(group: Group, start: Start, tensors: list[torch.Tensor]) -> dict[str, Any]:
+    """Train until a tuner has settled; what it has come to, and in how many steps."""
+    tuner, steps = Tuner(group), 0
+    tuner.step()
+    while not tuner.is_settled:
+        once(start, tensors, [0.0] * len(tensors))
+        tuner.step()
+        steps += 1
+    setting = dataclasses.asdict(tuner.setting)
+    setting.pop("bucket_cap_mb")
+    return {"steps": steps, "setting": setting, "decisions": len(tuner.decisions)}
+
+
+def reduced(start: Start, tensors: list[torch.Tensor], order: dict[str, Any]) -> dict[str, Any]:
+    """Reduce arrays as often as ordered; the seconds of each time."""
+    for tensor in tensors:
+        tensor.fill_(dist.get_rank() + 1)
+    # Memory is touched and buffers are there from here on.
+    once(start, tensors, [0.0] * len(tensors))
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.numpy().tobytes())
+    seconds = []
+    cpu_before = time.process_time()
+    for _ in range(order["repeats"]):
+        for tensor in tensors:
+            tensor.fill_(1)
+        dist.barrier()
+        before = time.perf_counter()
+        once(start, tensors, order["computing_s"])
+        seconds.append(time.perf_counter() - before)
+    return {
+        "seconds": seconds,
+        "cpu_seconds": time.process_time() - cpu_before,
+        "digest": digest.hexdigest(),
+    }
+
+
 def main() -> None:
-    """Join all groups; reduce until the orders end."""
+    """Join the groups; reduce until the orders end."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    exact = Group(listen_host=sys.argv[1])
-    halves = Group(listen_host=sys.argv[1], wire=torch.float16)
-    arms: dict[str, Start] = {
-        "ours": lambda tensor: exact.all_reduce(tensor, "sum"),
-        "ours f16": lambda tensor: halves.all_reduce(tensor, "sum"),
-        "gloo": lambda tensor: dist.all_reduce(tensor, async_op=True),
+    groups = {
+        arm: Group(listen_host=sys.argv[1], **OPTIONS[arm])
+        for arm in sys.argv[2:]
+        if arm in OPTIONS
     }
+    arms: dict[str, Start] = {
+        arm: lambda tensor, group=group: group.all_reduce(tensor, "sum")  # type: ignore[misc]
+        for arm, group in groups.items()
+    }
+    arms["gloo"] = lambda tensor: dist.all_reduce(tensor, async_op=True)
     arrays: dict[tuple[int, ...], list[torch.Tensor]] = {}
     for line in sys.stdin:
         order = json.loads(line)
-        sizes, start = tuple(order["sizes_bytes"]), arms[order["arm"]]
+        sizes, arm = tuple(order["sizes_bytes"]), order["arm"]
         tensors = arrays.setdefault(sizes, [torch.empty(size // 4) for size in sizes])
-        for tensor in tensors:
-            tensor.fill_(dist.get_rank() + 1)
-        once(
-            start, tensors, [0.0] * len(sizes)
-        )  # Memory is touched and buffers are there from here on.
-        digest = hashlib.sha256()
-        for tensor in tensors:
-            digest.update(tensor.numpy().tobytes())
-        seconds = []
-        cpu_before = time.process_time()
-        for _ in range(order["repeats"]):
-            for tensor in tensors:
-                tensor.fill_(1)
-            dist.barrier()
-            before = time.perf_counter()
-            once(start, tensors, order["computing_s"])
-            seconds.append(time.perf_counter() - before)
-        answer = {
-            "seconds": seconds,
-            "cpu_seconds": time.process_time() - cpu_before,
-            "digest": digest.hexdigest(),
-        }
+        if order.get("setting") is not None:
+            groups[arm].tune(**order["setting"])
+        if order.get("tunes"):
+            answer = tuned(groups[arm], arms[arm], tensors)
+        else:
+            answer = reduced(arms[arm], tensors, order)
         print(json.dumps(answer), flush=True)
-    exact.close()
-    halves.close()
+    for group in groups.values():
+        group.close()
 
 
 if __name__ == "__main__":
