@@ -33,8 +33,9 @@ class Prefetcher(Generic[Plan, Item]):
     there before, which a longer queue evens out; fewer when it has not had to for long; and never
     more than fit in `memory_limit_bytes`, of which one always fits. A consumer that is faster than
     the threads waits with any queue: for it the queue goes back to where it began, and the memory
-    of the last items is used again while it is in the caches. The threads are the consumer's own from the first item
-    to `close`. For one consumer thread; in a forked child it is empty and closed.
+    of the last items is used again while it is in the caches. The threads are the consumer's own
+    from the first item to `close`. For one consumer thread; in a forked child it is empty and
+    closed.
     """
 
     def __init__(

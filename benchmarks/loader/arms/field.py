@@ -181,7 +181,7 @@ class Field:
             raise harness.Unable(f"{workload}: {share:.1%} stays in the page cache; see --records")
 
     def make_cold(self, workload: str, name: str, in_use: bool = False) -> None:
-        """Put what an arm reads out of the page cache; what a process that lives maps stays there."""
+        """Put what an arm reads out of the page cache; what a live process maps stays there."""
         files = self.files(workload, name)
         for path in files:
             with path.open("rb") as file:
