@@ -118,7 +118,7 @@ class Catalog {
   Result<void> LoadTombstones();
   void ExplainExtents();
 
-  bool IsPublished(const ExtentId& id) const { return holders_.CountOf(id) > 0; }
+  bool IsPublished(const ExtentId& id) const { return holders_.Contains(id); }
   Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                             MetaStore::Commit& commit) const;

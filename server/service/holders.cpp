@@ -45,6 +45,11 @@ std::size_t Holders::name_count() const {
   return sizes_.size();
 }
 
+bool Holders::Contains(const ExtentId& id) const {
+  const std::lock_guard lock(mutex_);
+  return names_.contains(id);
+}
+
 std::size_t Holders::CountOf(const ExtentId& id) const {
   const std::lock_guard lock(mutex_);
   return names_.count(id);

@@ -26,6 +26,7 @@ class Holders {
   void Change(const std::string& name, const DatasetManifest* before, const DatasetManifest* after);
 
   std::size_t name_count() const;
+  bool Contains(const ExtentId& id) const;  // A name holds it.
   // How often names hold the extent: one may do so more than once.
   std::size_t CountOf(const ExtentId& id) const;
   // For each of `ids`, whether a name that begins with `prefix` holds it.
