@@ -15,6 +15,8 @@ using net::EntryStatus;
 constexpr std::uint64_t kFramePayloadBytes = std::uint64_t{1} << 20;
 // What is found in memory leaves in steps of this: looking for it takes time too.
 constexpr std::uint64_t kResidentStepBytes = std::uint64_t{256} << 10;
+// Whole frames of small records are put into the client's memory: neighbours there leave as one.
+constexpr std::uint32_t kSmallBytes = std::uint32_t{64} << 10;
 // And no more than so many pieces, of which one that lies in a slab adds no bytes.
 constexpr std::size_t kFramePiecesMax = 4096;
 
@@ -56,6 +58,8 @@ class BatchReads::Frame {
 
   Result<void> Send() {
     const auto header = MakeHeader(net::FrameType::kBatchData, request_id_);
+    // Records come in the order of the disk: side by side again, they are few large writes.
+    std::ranges::sort(placed_, {}, [](const auto& piece) { return piece.place.address; });
     if (!placed_.empty())
       FFR_TRY(endpoint_.SendPlaced(header, data_.Encode(), placed_));
     else if (!data_.pieces.empty())
@@ -201,7 +205,8 @@ bool BatchReads::StartRuns() {
       if (is_resident) {
         batch.ended = now;
         resident_bytes += run.size_bytes;
-        if (resident_bytes < kResidentStepBytes) continue;
+        const bool is_small = batch.slab && run.size_bytes < kSmallBytes;
+        if (resident_bytes < (is_small ? kFramePayloadBytes : kResidentStepBytes)) continue;
         ++batch.next_run;
         return false;
       }
