@@ -398,6 +398,10 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
         return {};
       }
       last = std::move(done).error();
+    } else if (last.code == ErrorCode::kUnavailable &&
+               channel.error().code == ErrorCode::kDeadlineExceeded) {
+      pool.breaker.Abandoned(entry);
+      return AtDeadline(std::move(last), peer_);  // Why it had to connect again says more.
     } else {
       last = std::move(channel).error();
     }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <memory>
 #include <random>
 #include <string>
@@ -53,6 +54,19 @@ inline EndpointPair MakeLocalPair() {
 inline const Result<std::shared_ptr<RdmaDevice>>& TestRdmaDevice() {
   static const auto device = RdmaDevice::Open();
   return device;
+}
+
+// Queue pairs, registrations and what else of RDMA the kernel holds for all processes. 0: the
+// program rdma, of iproute2, tells nothing.
+inline std::size_t CountRdmaResources() {
+  std::size_t count = 0;
+  for (const char* kind : {"qp", "mr", "cq", "pd"}) {
+    std::FILE* const out = ::popen((std::string("rdma resource show ") + kind).c_str(), "r");
+    if (out == nullptr) continue;
+    for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) count += c == '\n' ? 1 : 0;
+    ::pclose(out);
+  }
+  return count;
 }
 
 // Requires TestRdmaDevice().

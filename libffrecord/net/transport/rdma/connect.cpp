@@ -7,7 +7,7 @@ namespace ffrecord::net {
 
 Result<std::shared_ptr<RdmaDevice>> RdmaLinks::Device() {
   const std::lock_guard lock(mutex_);
-  if (!device_) device_ = FFR_TRY(RdmaDevice::Open(name_));
+  if (!device_ || device_->is_gone()) device_ = FFR_TRY(RdmaDevice::Open(name_));
   return device_;
 }
 

@@ -1,6 +1,7 @@
 #include "libffrecord/net/transport/rdma/device.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -19,6 +20,8 @@ namespace ffrecord::net {
 namespace {
 
 constexpr auto kLingerMax = std::chrono::seconds(2);
+// How often a device is looked for whose driver says nothing when it goes.
+constexpr auto kLookEvery = std::chrono::seconds(1);
 
 bool IsMappedIpv4(const ibv_gid& gid) {
   constexpr std::array<std::uint8_t, 12> kPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
@@ -148,39 +151,59 @@ OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPor
     : verbs_(verbs),
       context_(context),
       port_(std::move(port)),
+      path_(::access(context->device->dev_path, F_OK) == 0 ? context->device->dev_path : ""),
       owner_(::getpid()),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      gone_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  ::fcntl(context_->async_fd, F_SETFL, ::fcntl(context_->async_fd, F_GETFL) | O_NONBLOCK);
+  keeper_ = std::thread([this] { RunKeeper(); });
+}
 
 OpenRdmaDevice::~OpenRdmaDevice() {
   if (::getpid() != owner_) {  // The thread is not in this process, the device not ours to close.
-    if (linger_.joinable()) linger_.detach();
+    keeper_.detach();
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  WakeLinger();
-  if (linger_.joinable()) linger_.join();
-  verbs_.close_device(context_);
+  WakeKeeper();
+  keeper_.join();
+  if (context_ != nullptr) verbs_.close_device(context_);
+}
+
+bool OpenRdmaDevice::AddConnection() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (is_gone_) return false;
+  ++connection_count_;
+  return true;
+}
+
+void OpenRdmaDevice::RemoveConnection() noexcept {
+  --connection_count_;
+  if (is_gone_) WakeKeeper();
 }
 
 void OpenRdmaDevice::Linger(std::unique_ptr<QueuePair> queue_pair,
                             std::unique_ptr<Endpoint> control) {
   const std::lock_guard lock(mutex_);
   arrived_.push_back({std::move(control), std::move(queue_pair), Clock::now() + kLingerMax});
-  if (!linger_.joinable()) linger_ = std::thread([this] { RunLinger(); });
-  WakeLinger();
+  WakeKeeper();
 }
 
-void OpenRdmaDevice::WakeLinger() noexcept {
+// --- The keeper ----------------------------------------------------------------------------------
+
+void OpenRdmaDevice::WakeKeeper() noexcept {
   const std::uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof(one));
 }
 
-void OpenRdmaDevice::WaitForClosing(const std::vector<Closing>& closing) {
+void OpenRdmaDevice::WaitForNews(const std::vector<Closing>& closing) {
   std::vector<pollfd> waited{{wake_.get(), POLLIN, 0}};
-  Deadline first = Clock::now() + std::chrono::hours(1);
+  // Once it is gone its events are of no use, and may never end.
+  if (!is_gone_) waited.push_back({context_->async_fd, POLLIN, 0});
+  Deadline first = Clock::now() + (is_gone_ ? std::chrono::hours(1) : kLookEvery);
   for (const Closing& one : closing) {
     waited.push_back({one.queue_pair->event_fd(), POLLIN, 0});
     first = std::min(first, one.deadline);
@@ -192,7 +215,38 @@ void OpenRdmaDevice::WaitForClosing(const std::vector<Closing>& closing) {
   (void)!::read(wake_.get(), &count, sizeof(count));
 }
 
-void OpenRdmaDevice::RunLinger() {
+// Drivers that can do without their users tell them; the others, soft-RoCE among them, only take
+// the way to the device away, and wait.
+bool OpenRdmaDevice::HasVanished() const {
+  bool is_fatal = false;
+  ibv_async_event event{};
+  while (verbs_.get_async_event(context_, &event) == 0) {
+    is_fatal = is_fatal || event.event_type == IBV_EVENT_DEVICE_FATAL;
+    verbs_.ack_async_event(&event);
+  }
+  return is_fatal || (!path_.empty() && ::access(path_.c_str(), F_OK) != 0 && errno == ENOENT);
+}
+
+void OpenRdmaDevice::LookAtDevice() {
+  if (is_gone_ || !HasVanished()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    is_gone_ = true;
+  }
+  const std::uint64_t one = 1;
+  (void)!::write(gone_.get(), &one, sizeof(one));
+}
+
+bool OpenRdmaDevice::LetGo() {
+  const std::lock_guard lock(mutex_);
+  if (is_gone_ && connection_count_ == 0) {
+    verbs_.close_device(std::exchange(context_, nullptr));
+    return true;
+  }
+  return ends_ && arrived_.empty();
+}
+
+void OpenRdmaDevice::RunKeeper() {
   std::vector<Closing> closing;
   for (;;) {
     {
@@ -200,18 +254,16 @@ void OpenRdmaDevice::RunLinger() {
       std::ranges::move(arrived_, std::back_inserter(closing));
       arrived_.clear();
     }
+    LookAtDevice();
     const auto now = Clock::now();
-    std::erase_if(closing, [now](const Closing& one) {
+    std::erase_if(closing, [&](const Closing& one) {
       // Asked for first, so that what comes while it is looked at ends the wait.
       one.queue_pair->TakeEvents();
       one.queue_pair->AskForSent();
-      return one.queue_pair->HasSentAll() || now >= one.deadline;
+      return is_gone_ || one.queue_pair->HasSentAll() || now >= one.deadline;
     });
-    if (closing.empty()) {
-      const std::lock_guard lock(mutex_);
-      if (ends_ && arrived_.empty()) return;
-    }
-    WaitForClosing(closing);  // What has changed since has rung.
+    if (closing.empty() && LetGo()) return;
+    WaitForNews(closing);  // What has changed since has rung.
   }
 }
 

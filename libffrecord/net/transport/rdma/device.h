@@ -17,8 +17,9 @@ namespace ffrecord::net {
 
 class QueuePair;
 
-// The library's handle of a device, and the connections on it that were closed with bytes still
-// under way: a thread keeps each until its peer has them all, or for kLingerMax.
+// The library's handle of a device, with a thread that looks whether it is still there, and keeps
+// the connections that were closed with bytes still under way: each until its peer has them all, or
+// for kLingerMax.
 class OpenRdmaDevice final : public RdmaDevice {
  public:
   OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port);
@@ -26,11 +27,16 @@ class OpenRdmaDevice final : public RdmaDevice {
 
   const RdmaPort& port() const noexcept override { return port_; }
   std::uint64_t connection_count() const noexcept override { return connection_count_; }
+  bool is_gone() const noexcept override { return is_gone_; }
+  // Readable from then on.
+  int gone_fd() const noexcept { return gone_.get(); }
 
   const Verbs& verbs() const noexcept { return verbs_; }
+  // Valid while a connection is counted.
   ibv_context* context() const noexcept { return context_; }
-  void AddConnection() noexcept { ++connection_count_; }
-  void RemoveConnection() noexcept { --connection_count_; }
+  // False if the device is gone, and then nothing is counted.
+  bool AddConnection() noexcept;
+  void RemoveConnection() noexcept;
 
   // Takes a queue pair whose last message has been posted, and what must end after it.
   void Linger(std::unique_ptr<QueuePair> queue_pair, std::unique_ptr<Endpoint> control);
@@ -41,22 +47,29 @@ class OpenRdmaDevice final : public RdmaDevice {
     std::unique_ptr<QueuePair> queue_pair;
     Deadline deadline;
   };
-  void RunLinger();
-  void WakeLinger() noexcept;
-  // Until something may have come, or the first deadline has passed.
-  void WaitForClosing(const std::vector<Closing>& closing);
+  void RunKeeper();
+  void WakeKeeper() noexcept;
+  // Until something may have come, a deadline has passed, or the device is to be looked at again.
+  void WaitForNews(const std::vector<Closing>& closing);
+  void LookAtDevice();
+  bool HasVanished() const;
+  // Whether the keeper is done.
+  bool LetGo();
 
   const Verbs& verbs_;
-  ibv_context* const context_;
+  ibv_context* context_;  // Null once it was let go of.
   const RdmaPort port_;
+  const std::string path_;  // Of the device, while it is there; empty if that is not to be seen.
   const pid_t owner_;
-  std::atomic<std::uint64_t> connection_count_{0};
+  std::atomic<std::uint64_t> connection_count_{0};  // Grows under mutex_ only.
+  std::atomic<bool> is_gone_{false};
 
-  const UniqueFd wake_;  // An eventfd: the next two have changed.
+  const UniqueFd gone_;  // An eventfd, as is the next.
+  const UniqueFd wake_;  // Something for the keeper has changed.
   std::mutex mutex_;
   std::vector<Closing> arrived_;  // Guarded by mutex_, as is the next.
   bool ends_ = false;
-  std::thread linger_;  // Started by the first that lingers.
+  std::thread keeper_;
 };
 
 }  // namespace ffrecord::net

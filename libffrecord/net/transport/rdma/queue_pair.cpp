@@ -37,9 +37,7 @@ ibv_mtu MtuOf(std::uint32_t bytes) {
 }  // namespace
 
 QueuePair::QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept
-    : device_(device), side_(side), verbs_(device.verbs()), owner_(::getpid()) {
-  device_.AddConnection();
-}
+    : device_(device), side_(side), verbs_(device.verbs()), owner_(::getpid()) {}
 
 QueuePair::~QueuePair() {
   if (::getpid() != owner_) return;
@@ -64,6 +62,9 @@ QueuePair::~QueuePair() {
 }
 
 Result<std::unique_ptr<QueuePair>> QueuePair::Make(OpenRdmaDevice& device, RdmaLink::Side side) {
+  if (!device.AddConnection())
+    return Error{ErrorCode::kUnavailable,
+                 "the RDMA device " + device.port().device + " was taken away"};
   std::unique_ptr<QueuePair> made(new QueuePair(device, side));
   FFR_TRY(made->MapBuffers());
   FFR_TRY(made->MakeObjects());

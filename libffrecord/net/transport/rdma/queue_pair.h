@@ -36,7 +36,8 @@ class QueuePair {
   static constexpr std::uint32_t kWriteSizeBytesMax = 64 << 10;
   static constexpr std::size_t kWriteBufferBytes = 1 << 20;
 
-  // With all receive buffers posted, and an event asked for.
+  // With all receive buffers posted, and an event asked for. Fails with kUnavailable if the device
+  // is gone.
   static Result<std::unique_ptr<QueuePair>> Make(OpenRdmaDevice& device, RdmaLink::Side side);
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
@@ -88,6 +89,7 @@ class QueuePair {
   void AskForSent() noexcept;
 
  private:
+  // Counted by the device already.
   QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept;
   Result<void> MakeObjects();
   Result<void> MapBuffers();

@@ -32,6 +32,10 @@ RdmaSurvey SurveyRdma();
 
 // One opened port, for any number of connections; each keeps it open.
 //
+// Devices are taken away: by a driver that resets them, or by hand. Its connections then break,
+// with kUnavailable, within about a second, and with the last of them it is let go of, which some
+// drivers wait for.
+//
 // libibverbs is loaded when it is first asked for, so that programs run on machines without it.
 // Thread-safe. Not inherited: of what a connection holds, a forked child frees nothing.
 class RdmaDevice {
@@ -44,6 +48,8 @@ class RdmaDevice {
   virtual const RdmaPort& port() const noexcept = 0;
   // Connections that still hold a queue pair: open ones, and those whose last bytes are under way.
   virtual std::uint64_t connection_count() const noexcept = 0;
+  // Taken away, for good: should it come back, it is to be opened anew.
+  virtual bool is_gone() const noexcept = 0;
 };
 
 // One end of a connection in the making: a queue pair with its receive buffers ready.

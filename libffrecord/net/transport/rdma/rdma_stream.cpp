@@ -1,7 +1,10 @@
 #include "libffrecord/net/transport/rdma/rdma_stream.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +25,16 @@ constexpr std::uint32_t kLastWord = 1U << 31;
 // Told without waiting for a message to take it along: few enough that both ends stay busy.
 constexpr std::uint32_t kOwedMax = QueuePair::kBufferCount / 2;
 
+// A machine that is cut off while it should write to us ends nothing by itself, and we send nothing
+// that it could leave unanswered: so its control is asked, and given up after six seconds.
+void AskOften(int control) {
+  constexpr std::array<std::pair<int, int>, 3> kOptions{
+      {{TCP_KEEPIDLE, 2}, {TCP_KEEPINTVL, 1}, {TCP_KEEPCNT, 4}}};
+  // Only a form for tests is no TCP connection.
+  for (const auto& [option, value] : kOptions)
+    (void)::setsockopt(control, IPPROTO_TCP, option, &value, sizeof(value));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RdmaStream>> RdmaStream::Make(std::shared_ptr<OpenRdmaDevice> device,
@@ -31,6 +44,7 @@ Result<std::unique_ptr<RdmaStream>> RdmaStream::Make(std::shared_ptr<OpenRdmaDev
   std::unique_ptr<RdmaStream> stream(
       new RdmaStream(std::move(device), std::move(queue_pair), peer, may_send));
   FFR_TRY(stream->MakeDescriptor(*control));
+  AskOften(control->fd());
   // The first word, for an end that may not send before.
   if (may_send) FFR_TRY(stream->SendMessage(0, false));
   stream->control_ = std::move(control);
@@ -51,7 +65,8 @@ RdmaStream::RdmaStream(std::shared_ptr<OpenRdmaDevice> device,
 Result<void> RdmaStream::MakeDescriptor(const Endpoint& control) {
   epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
   bell_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const std::array<int, 3> watched{queue_pair_->event_fd(), control.fd(), bell_.get()};
+  const std::array<int, 4> watched{queue_pair_->event_fd(), control.fd(), device_->gone_fd(),
+                                   bell_.get()};
   for (const int fd : watched) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -240,14 +255,19 @@ bool RdmaStream::PrepareToWait() {
   queue_pair_->AskForReceived();
   if (waits_ == Wait::kToPlace || (waits_ == Wait::kToSend && credits_ > 0))
     queue_pair_->AskForSent();
-  LookAtControl();
+  LookForEnd();
   TakeMessages();
   if (HasWaitedEnough()) Ring(true);
   return !arrived_.empty() || has_ended_ || broken_;
 }
 
-void RdmaStream::LookAtControl() {
+void RdmaStream::LookForEnd() {
   if (broken_ || has_ended_) return;
+  if (device_->is_gone()) {
+    broken_ = Error{ErrorCode::kUnavailable,
+                    "the RDMA device " + device_->port().device + " was taken away"};
+    return;
+  }
   auto event = control_->Poll();
   if (event && event.value() == Endpoint::Event::kNone) return;
   // A peer that closes in good order keeps the control until its last word has arrived.

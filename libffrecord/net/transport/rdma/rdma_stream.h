@@ -16,9 +16,9 @@ namespace ffrecord::net {
 // A stream of bytes as messages between two queue pairs, held back by credits: a message is sent
 // only into a buffer that the peer has posted, so that none is ever refused.
 //
-// fd() is an epoll of three things: the queue pair's events; the control connection, whose end is
-// the only sign of a peer that died while nothing was under way to it; and a bell that rings while
-// something was found on the way that the next call must know.
+// fd() is an epoll of four things: the queue pair's events; the control connection, whose end is
+// the only sign of a peer that died while nothing was under way to it; the end of the device; and a
+// bell that rings while something was found on the way that the next call must know.
 class RdmaStream final : public ByteStream {
  public:
   // `may_send`: the peer is known to be ready; else it is once it has said something. Takes
@@ -60,7 +60,7 @@ class RdmaStream final : public ByteStream {
   Result<void> Free(std::uint32_t buffer);
   // Before the caller waits: asks for events and looks again. True if there is more to read.
   bool PrepareToWait();
-  void LookAtControl();
+  void LookForEnd();
   void Ring(bool on) noexcept;
 
   const std::shared_ptr<OpenRdmaDevice> device_;

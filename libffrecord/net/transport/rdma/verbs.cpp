@@ -39,6 +39,8 @@ Loaded Load() {
   Find(library, "ibv_open_device", v.open_device, e);
   Find(library, "ibv_close_device", v.close_device, e);
   Find(library, "ibv_query_device", v.query_device, e);
+  Find(library, "ibv_get_async_event", v.get_async_event, e);
+  Find(library, "ibv_ack_async_event", v.ack_async_event, e);
   Find(library, "ibv_query_port", v.query_port_begin, e);
   Find(library, "_ibv_query_gid_ex", v.query_gid, e);
   Find(library, "ibv_alloc_pd", v.alloc_pd, e);

@@ -15,6 +15,8 @@ struct Verbs {
   decltype(&::ibv_open_device) open_device;
   decltype(&::ibv_close_device) close_device;
   decltype(&::ibv_query_device) query_device;
+  decltype(&::ibv_get_async_event) get_async_event;
+  decltype(&::ibv_ack_async_event) ack_async_event;
   decltype(&::ibv_query_port) query_port_begin;  // Fills ibv_port_attr up to its link_layer.
   decltype(&::_ibv_query_gid_ex) query_gid;
   decltype(&::ibv_alloc_pd) alloc_pd;
