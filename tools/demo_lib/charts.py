@@ -26,6 +26,15 @@ class Mark(NamedTuple):
     tip: str
 
 
+class Span(NamedTuple):
+    """A bar from `begin` to `end` in a lane of a timeline, with a text and a style's name."""
+
+    begin: float
+    end: float
+    style: str
+    name: str
+
+
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Round values that cover [low, high] in about `count` steps."""
     raw = (high - low) / count or 1.0
@@ -145,4 +154,44 @@ def bars(groups: Mapping[str, Sequence[tuple[str, float, str]]], *, unit: str) -
             )
             y += row
         y += 6
+    return "".join([*parts, "</svg>"])
+
+
+def lanes(rows: Mapping[str, Sequence[Span]], *, x_name: str) -> str:
+    """Draw a timeline: rows of spans over one axis, which begins at 0."""
+    row, left = 44, 110
+    x_high = max(span.end for spans in rows.values() for span in spans)
+    bottom = TOP + row * len(rows)
+
+    def at(x: float) -> float:
+        return left + x / x_high * (WIDTH - left - RIGHT)
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {bottom + BOTTOM}" role="img" aria-label="timeline">']
+    for value in ticks(0, x_high, 8):
+        x = at(value)
+        parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{bottom}"/>')
+        parts.append(
+            f'<text class="tick middle" x="{x:.1f}" y="{bottom + 18}">{number(value)}</text>'
+        )
+    parts.append(
+        f'<text class="name middle" x="{(left + WIDTH - RIGHT) / 2}" y="{bottom + 38}">'
+        f"{html.escape(x_name)}</text>"
+    )
+    for place, (title, spans) in enumerate(rows.items()):
+        y = TOP + row * place
+        parts.append(
+            f'<text class="name end" x="{left - 10}" y="{y + 26}">{html.escape(title)}</text>'
+        )
+        for span in spans:
+            width = max(1.5, at(span.end) - at(span.begin))
+            parts.append(
+                f'<rect class="bar {span.style}" x="{at(span.begin):.1f}" y="{y + 8}" '
+                f'width="{width:.1f}" height="{row - 16}" rx="3">'
+                f"<title>{html.escape(span.name)}</title></rect>"
+            )
+            if width > 7.5 * len(span.name):
+                parts.append(
+                    f'<text class="inside middle" x="{at(span.begin) + width / 2:.1f}" '
+                    f'y="{y + 27}">{html.escape(span.name)}</text>'
+                )
     return "".join([*parts, "</svg>"])

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from charts import Line, Mark, bars, curve
+from charts import Line, Mark, Span, bars, curve, lanes
 from PIL import Image
 
 import ffrecord
@@ -64,6 +64,36 @@ def stalls(run: RunLike) -> dict[str, Any]:
     }
 
 
+def overlap(run: RunLike) -> dict[str, Any]:
+    """Say how much of the gradients' way went on behind backward; times of one step, in ms.
+
+    A step's backward computes until its last bucket is full, and waits from then on.
+    """
+    moves = run.events("end")[0]["transfers"]
+    steps = []
+    for event in run.events("step"):
+        begin, backward, after, end = event["phases_ns"]
+        own = [move for move in moves if backward <= move[2] <= after]
+        if not own:
+            continue
+        full = max(submitted for _, _, submitted, _, _ in own)
+        on_its_way = sum(ended - began for _, _, _, began, ended in own)
+        exposed = sum(max(0, ended - max(began, full)) for _, _, _, began, ended in own)
+        steps.append((end - begin, on_its_way, exposed, event["step"], begin, full, own))
+    steps.sort()
+    _, _, _, step, begin, full, own = steps[len(steps) // 2]
+    phases = next(e["phases_ns"] for e in run.events("step") if e["step"] == step)
+    return {
+        "hidden": 1 - sum(entry[2] for entry in steps) / sum(entry[1] for entry in steps),
+        "step": step,
+        "phases_ms": [(at - begin) / 1e6 for at in (*phases[:2], full, *phases[2:])],
+        "buckets": [
+            [bucket, size, (began - begin) / 1e6, (ended - begin) / 1e6]
+            for bucket, size, _, began, ended in own
+        ],
+    }
+
+
 def count(value: float) -> str:
     """Format a number of things for people: 6,900 or 81,000."""
     if value >= 10_000:
@@ -97,6 +127,8 @@ def summary(found: dict[str, Any], folder: pathlib.Path) -> str:
         f"loss           {found['loss'][0][1]:.4f} -> {resume['final_loss_uninterrupted']:.4f}",
         f"checkpoints    {found['stalls']['checkpoints']}, saved beside training; each kept it for "
         f"{found['stalls']['stall_ms']:.1f} ms, a step takes {found['stalls']['step_ms']:.0f} ms",
+        f"gradients      {100 * found['overlap']['hidden']:.0f} % of their way between the ranks "
+        "went on while backward computed",
         f"kill           SIGKILL after step {resume['killed_after_step']}, resumed from the "
         f"checkpoint of step {resume['resumed_from_step']}",
         f"  samples      {yes('same_samples')} sequence as in the uninterrupted run",
@@ -197,6 +229,26 @@ def resume_chart(found: dict[str, Any]) -> str:
             (died_at, died_step, -12, f"SIGKILL after step {died_step:.0f}"),
             (resumed[0][0], back, 20, f"resumed from step {back:.0f}"),
         ],
+    )
+
+
+def overlap_chart(found: dict[str, Any]) -> str:
+    """Draw one step: what was computed, and which gradients were on their way meanwhile."""
+    begin, backward, full, after, end = found["overlap"]["phases_ms"]
+    return lanes(
+        {
+            "compute": [
+                Span(begin, backward, "other", "forward"),
+                Span(backward, full, "first", "backward"),
+                Span(full, after, "faint", "waits"),
+                Span(after, end, "other", "optimizer"),
+            ],
+            "gradients": [
+                Span(began, ended, "second", f"bucket {bucket}, {size / 1024:.0f} KiB")
+                for bucket, size, began, ended in found["overlap"]["buckets"]
+            ],
+        },
+        x_name="milliseconds",
     )
 
 
@@ -315,6 +367,14 @@ def html(found: dict[str, Any], packed: pathlib.Path) -> str:
             "Cross-entropy over the topics, mean of both ranks. Gradients were reduced by "
             "FFRecord's ring.",
             loss_chart(found),
+        ),
+        section(
+            "Overlap",
+            f"Step {found['overlap']['step']}, the one of median length. A bucket of gradients "
+            "leaves as soon as backward has filled it: over the whole run, "
+            f"{100 * found['overlap']['hidden']:.0f} % of the time that gradients were on their "
+            "way lay behind computing.",
+            overlap_chart(found),
         ),
         section(
             "Throughput",

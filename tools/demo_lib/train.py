@@ -33,6 +33,8 @@ SIDE = 64
 GLOBAL_BATCH = 64
 SEED = 2026
 TIMEOUT = datetime.timedelta(minutes=5)
+# Of gradients: the network is small, and one bucket has nothing that it could overlap with.
+BUCKET_CAP_MB = 0.07
 
 
 def thumbnail(sample: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def main() -> None:
 
     torch.manual_seed(SEED)
     inner = network(options.classes)
-    model = DistributedDataParallel(inner)
+    model = DistributedDataParallel(inner, bucket_cap_mb=BUCKET_CAP_MB)
     hook = ffrecord.torch.CommHook()
     model.register_comm_hook(hook, ffrecord.torch.comm_hook)
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.02, momentum=0.9)
@@ -149,15 +151,25 @@ def main() -> None:
         )
         log.write("epoch", epoch=epoch, source=options.sources[epoch], step=step)
         for batch in loader:
+            phases_ns = [time.monotonic_ns()]
             loss = functional.cross_entropy(model(batch["image"]), batch["label"])
             optimizer.zero_grad()
+            phases_ns.append(time.monotonic_ns())
             loss.backward()
+            phases_ns.append(time.monotonic_ns())
             optimizer.step()
+            phases_ns.append(time.monotonic_ns())
             step += 1
             mean = loss.detach().clone()
             dist.all_reduce(mean)
             mean /= dist.get_world_size()
-            log.write("step", step=step, loss=mean.item(), ids=batch["id"].tolist())
+            log.write(
+                "step",
+                step=step,
+                loss=mean.item(),
+                ids=batch["id"].tolist(),
+                phases_ns=phases_ns,  # Forward began, backward began, the optimizer began, ended.
+            )
             if step % options.every == 0:
                 state["step"] = step
                 state["random"] = checkpoint.PerRank(checkpoint.rng_state())
@@ -171,7 +183,15 @@ def main() -> None:
     if pending is not None:
         committed(pending, log)
     reduced = hook.stats()
-    log.write("end", step=step, digest=digest(inner), bytes_sent=reduced.bytes_sent)
+    log.write(
+        "end",
+        step=step,
+        digest=digest(inner),
+        transfers=[
+            [move.bucket, move.size_bytes, move.submitted_ns, move.began_ns, move.ended_ns]
+            for move in reduced.transfers
+        ],
+    )
     dist.barrier()
     hook.close()
     dist.destroy_process_group()
