@@ -370,7 +370,7 @@ def main() -> int:
         "loss": [[step, loss] for step, loss in whole.losses().items()],
         "timeline": report.timeline(whole, killed, resumed),
         "stalls": report.stalls(whole),
-        "overlap": report.overlap(whole),
+        "overlap": report.overlap(whole, WORLD_SIZE),
         "seconds": times | {"all": time.monotonic() - begin},
     }
     (BUILD / "report.json").write_text(json.dumps(found, indent=2) + "\n")

@@ -64,32 +64,49 @@ def stalls(run: RunLike) -> dict[str, Any]:
     }
 
 
-def overlap(run: RunLike) -> dict[str, Any]:
+def overlap(run: RunLike, world_size: int) -> dict[str, Any]:
     """Say how much of the gradients' way went on behind backward; times of one step, in ms.
 
-    A step's backward computes until its last bucket is full, and waits from then on.
+    A rank's backward computes until its last bucket is full, and waits from then on: for the other
+    ranks until theirs are full, and then for gradients alone. All ranks have one clock here.
     """
-    moves = run.events("end")[0]["transfers"]
-    steps = []
-    for event in run.events("step"):
-        begin, backward, after, end = event["phases_ns"]
-        own = [move for move in moves if backward <= move[2] <= after]
-        if not own:
-            continue
-        full = max(submitted for _, _, submitted, _, _ in own)
-        on_its_way = sum(ended - began for _, _, _, began, ended in own)
-        exposed = sum(max(0, ended - max(began, full)) for _, _, _, began, ended in own)
-        steps.append((end - begin, on_its_way, exposed, event["step"], begin, full, own))
-    steps.sort()
-    _, _, _, step, begin, full, own = steps[len(steps) // 2]
-    phases = next(e["phases_ns"] for e in run.events("step") if e["step"] == step)
+    phases = [
+        {event["step"]: event["phases_ns"] for event in run.events("step", rank)}
+        for rank in range(world_size)
+    ]
+    moves = [run.events("end", rank)[0]["transfers"] for rank in range(world_size)]
+
+    def buckets(rank: int, step: int) -> list[list[int]]:
+        _, backward, after, _ = phases[rank][step]
+        return [move for move in moves[rank] if backward <= move[2] <= after]
+
+    def full(rank: int, step: int) -> int:
+        return max(submitted for _, _, submitted, _, _ in buckets(rank, step))
+
+    on_its_way = exposed = 0
+    for step in phases[0]:
+        last = max(full(rank, step) for rank in range(world_size))
+        for _, _, _, began, ended in buckets(0, step):
+            on_its_way += ended - began
+            exposed += max(0, ended - max(began, last))
+    by_length = sorted(phases[0], key=lambda step: phases[0][step][3] - phases[0][step][0])
+    shown = by_length[len(by_length) // 2]
+    zero = min(phases[rank][shown][0] for rank in range(world_size))
+
+    def at(time_ns: int) -> float:
+        return (time_ns - zero) / 1e6
+
+    def compute(rank: int) -> list[float]:
+        begin, backward, after, end = phases[rank][shown]
+        return [at(moment) for moment in (begin, backward, full(rank, shown), after, end)]
+
     return {
-        "hidden": 1 - sum(entry[2] for entry in steps) / sum(entry[1] for entry in steps),
-        "step": step,
-        "phases_ms": [(at - begin) / 1e6 for at in (*phases[:2], full, *phases[2:])],
-        "buckets": [
-            [bucket, size, (began - begin) / 1e6, (ended - begin) / 1e6]
-            for bucket, size, _, began, ended in own
+        "hidden": 1 - exposed / on_its_way,
+        "step": shown,
+        "compute_ms": [compute(rank) for rank in range(world_size)],
+        "buckets_ms": [
+            [bucket, size, at(began), at(ended)]
+            for bucket, size, _, began, ended in buckets(0, shown)
         ],
     }
 
@@ -234,22 +251,19 @@ def resume_chart(found: dict[str, Any]) -> str:
 
 def overlap_chart(found: dict[str, Any]) -> str:
     """Draw one step: what was computed, and which gradients were on their way meanwhile."""
-    begin, backward, full, after, end = found["overlap"]["phases_ms"]
-    return lanes(
-        {
-            "compute": [
-                Span(begin, backward, "other", "forward"),
-                Span(backward, full, "first", "backward"),
-                Span(full, after, "faint", "waits"),
-                Span(after, end, "other", "optimizer"),
-            ],
-            "gradients": [
-                Span(began, ended, "second", f"bucket {bucket}, {size / 1024:.0f} KiB")
-                for bucket, size, began, ended in found["overlap"]["buckets"]
-            ],
-        },
-        x_name="milliseconds",
-    )
+    rows = {}
+    for rank, (begin, backward, full, after, end) in enumerate(found["overlap"]["compute_ms"]):
+        rows[f"rank {rank}"] = [
+            Span(begin, backward, "other", "forward"),
+            Span(backward, full, "first", "backward"),
+            Span(full, after, "faint", "waits"),
+            Span(after, end, "other", "optimizer"),
+        ]
+    rows["gradients"] = [
+        Span(began, ended, "second", f"bucket {bucket}, {size / 1024:.0f} KiB")
+        for bucket, size, began, ended in found["overlap"]["buckets_ms"]
+    ]
+    return lanes(rows, x_name="milliseconds")
 
 
 def throughput_chart(found: dict[str, Any]) -> str:
@@ -373,7 +387,8 @@ def html(found: dict[str, Any], packed: pathlib.Path) -> str:
             f"Step {found['overlap']['step']}, the one of median length. A bucket of gradients "
             "leaves as soon as backward has filled it: over the whole run, "
             f"{100 * found['overlap']['hidden']:.0f} % of the time that gradients were on their "
-            "way lay behind computing.",
+            "way lay before the slower rank had computed its last one. A rank that waits longer "
+            "waits for the other to compute.",
             overlap_chart(found),
         ),
         section(
