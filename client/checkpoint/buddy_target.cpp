@@ -126,21 +126,22 @@ class BuddyAttempt final : public CheckpointAttempt {
     for (const WrittenFile& file : files)
       for (EntryAt& at : FFR_TRY(Parted(file, places_->size())))
         files_at[at.place].push_back({file.name, std::move(at.entry)});
-    for (std::size_t place = 0; place < places_->size(); ++place) {
-      CheckpointAttempt* const attempt = FFR_TRY(At(place));
-      auto committed = attempt->Commit(files_at[place]);
+    for (; visible_count_ < places_->size(); ++visible_count_) {
+      CheckpointAttempt* const attempt = FFR_TRY(At(visible_count_));
+      auto committed = attempt->Commit(files_at[visible_count_]);
       if (committed) continue;
       if (committed.error().code == ErrorCode::kConflict)
-        for (std::size_t before = 0; before < place; ++before)
+        for (std::size_t before = 0; before < visible_count_; ++before)
           static_cast<void>(places_->targets[before]->Remove(step_));
       return committed;
     }
     return {};
   }
 
+  // What is visible at some of the places stays there: it may be whole.
   void Abandon() noexcept override {
-    for (const auto& attempt : attempts_)
-      if (attempt) attempt->Abandon();
+    for (std::size_t place = visible_count_; place < attempts_.size(); ++place)
+      if (attempts_[place]) attempts_[place]->Abandon();
   }
 
  private:
@@ -184,6 +185,7 @@ class BuddyAttempt final : public CheckpointAttempt {
   std::uint64_t step_;
   AttemptId id_;
   std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // Of the places; null: not joined.
+  std::size_t visible_count_ = 0;                             // Places that have committed.
 };
 
 class BuddyTarget final : public CheckpointTarget {
