@@ -104,9 +104,17 @@ class PlainTensors {
       PyTuple_SET_ITEM(leaf.ptr(), static_cast<Py_ssize_t>(i), fields[i]);
     }
     if (PyList_Append(leaves.ptr(), leaf.ptr()) != 0) throw py::error_already_set();
-    const std::array<PyObject*, 2> arguments{kind_.ptr(), path.ptr()};
-    return Owned(
-        PyObject_Vectorcall(reference_.ptr(), arguments.data(), arguments.size(), nullptr));
+    return ReferenceTo(path);
+  }
+
+  // As its constructor makes one, without a call of Python's.
+  py::object ReferenceTo(const py::object& path) const {
+    auto* const type = reinterpret_cast<PyTypeObject*>(reference_.ptr());
+    py::object made = Owned(type->tp_alloc(type, 0));
+    if (PyObject_SetAttr(made.ptr(), names_.kind.ptr(), kind_.ptr()) != 0 ||
+        PyObject_SetAttr(made.ptr(), names_.key.ptr(), path.ptr()) != 0)
+      throw py::error_already_set();
+    return made;
   }
 
   // Shape as a plain tuple, as many zeros, and the product; tensors of a state have few shapes.
@@ -142,6 +150,8 @@ class PlainTensors {
     py::str is_conj = Interned("is_conj");
     py::str is_neg = Interned("is_neg");
     py::str data_ptr = Interned("data_ptr");
+    py::str kind = Interned("kind");
+    py::str key = Interned("key");
   };
 
   py::type leaf_;

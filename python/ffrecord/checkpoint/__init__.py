@@ -120,14 +120,13 @@ def save(
 
     def prepare() -> dict[str, object]:
         flat = flatten(order, state, rank, size)
-        for leaf in flat.shares:
-            if leaf.address is None:
-                copy = memory_of(leaf.data)  # Of what is not contiguous on the CPU.
+        boxes.extend(flat.shares)
+        owners.extend([leaf.data for leaf in flat.shares])
+        for index, leaf in enumerate(flat.shares):
+            if leaf.address is None:  # Not contiguous, or not on the CPU.
+                copy = memory_of(leaf.data)
                 owners.append(copy)
-                boxes.append(box_of(leaf, copy.address + leaf.skip_bytes, False))
-            else:
-                owners.append(leaf.data)
-                boxes.append(leaf)
+                boxes[index] = box_of(leaf, copy.address + leaf.skip_bytes, False)
         return flat.words
 
     with ledger().stall(), ledger().save(seen), contextlib.ExitStack() as uncollected:
