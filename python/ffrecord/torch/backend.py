@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.torch.group import _DTYPES, ReduceOp, _Pump, address_among, machine_identity
+from ffrecord.torch.works import Started
 
 __all__ = ["ProcessGroup"]
 
@@ -29,42 +30,6 @@ _OPS: dict[Any, ReduceOp] = {
 }
 _SECRET_SIZE = 16
 Future = torch.futures.Future[Any]
-
-
-class _Work(dist.Work):
-    """What torch waits for; its result is a list of tensors."""
-
-    def __init__(self, future: Future) -> None:
-        super().__init__()
-        self._future = future
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        del timeout  # The group has its own.
-        self._future.wait()
-        return True
-
-    def synchronize(self) -> None:
-        self._future.wait()
-
-    def get_future(self) -> Future:
-        return self._future
-
-    def is_completed(self) -> bool:
-        return self._future.done()
-
-    def is_success(self) -> bool:
-        return self._future.done() and self.exception() is None
-
-    def exception(self) -> BaseException | None:
-        try:
-            self._future.value()
-        except Exception as error:
-            return error
-        return None
-
-    def result(self) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = self._future.wait()
-        return found
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -196,11 +161,8 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,  # noqa: ANN401
     ) -> dist.Work:
         """As `reduce_scatter_single`, of parts that are tensors."""
-        works = [
-            self.reduce_scatter_single(output, torch.cat([part.view(-1) for part in parts]), opts)
-            for output, parts in zip(outputs, inputs, strict=True)
-        ]
-        return _all_of([work.get_future() for work in works], outputs)
+        wholes = [torch.cat([part.view(-1) for part in parts]) for parts in inputs]
+        return _each(self.reduce_scatter_single, outputs, wholes, opts)
 
     def reduce_scatter_single_coalesced(
         self,
@@ -209,11 +171,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,  # noqa: ANN401
     ) -> dist.Work:
         """As `reduce_scatter_single`, of each."""
-        works = [
-            self.reduce_scatter_single(output, whole, opts)
-            for output, whole in zip(outputs, inputs, strict=True)
-        ]
-        return _all_of([work.get_future() for work in works], outputs)
+        return _each(self.reduce_scatter_single, outputs, inputs, opts)
 
     # --- What moves ---
 
@@ -284,11 +242,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,  # noqa: ANN401
     ) -> dist.Work:
         """As `all_gather_single`, of each."""
-        works = [
-            self.all_gather_single(output, part, opts)
-            for output, part in zip(outputs, inputs, strict=True)
-        ]
-        return _all_of([work.get_future() for work in works], outputs)
+        return _each(self.all_gather_single, outputs, inputs, opts)
 
     def barrier(self, opts: Any = None) -> dist.Work:  # noqa: ANN401
         """Ends when all ranks have come."""
@@ -316,6 +270,17 @@ class ProcessGroup(dist.ProcessGroup):
         return future.then(finished)
 
 
+def _each(
+    operation: Callable[[torch.Tensor, torch.Tensor, Any], dist.Work],
+    outputs: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    opts: Any,  # noqa: ANN401
+) -> dist.Work:
+    """An operation for each pair, ended when all of them are."""
+    works = [operation(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
+    return _all_of([work.get_future() for work in works], outputs)
+
+
 def _all_of(
     futures: Sequence[Future], tensors: list[torch.Tensor], finish: Callable[[], Any] | None = None
 ) -> dist.Work:
@@ -328,7 +293,7 @@ def _all_of(
             finish()
         return tensors
 
-    return _Work(torch.futures.collect_all(list(futures)).then(finished))
+    return Started(torch.futures.collect_all(list(futures)).then(finished))
 
 
 def _name_of(opts: Any) -> ReduceOp:  # noqa: ANN401

@@ -5,7 +5,6 @@ group = ffrecord.torch.use_for_fsdp(model)
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -14,6 +13,7 @@ from torch.distributed.distributed_c10d import Work
 from torch.distributed.fsdp import FSDPModule
 
 from ffrecord.torch.group import Group, ReduceOp
+from ffrecord.torch.works import Started
 
 _OPS: dict[Any, ReduceOp] = {
     dist.ReduceOp.SUM: "sum",
@@ -52,19 +52,6 @@ def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
     return group
 
 
-class _Started(Work):
-    """What FSDP waits for."""
-
-    def __init__(self, future: torch.futures.Future[torch.Tensor]) -> None:
-        super().__init__()
-        self._future = future
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        del timeout  # The group has its own.
-        self._future.wait()
-        return True
-
-
 class _Comm:
     """What FSDP calls in place of a collective of torch.distributed."""
 
@@ -99,7 +86,7 @@ class _AllGather(_Comm):
         part = self._part(output_tensor, group)
         if part.data_ptr() != input_tensor.data_ptr():
             part.copy_(input_tensor)
-        started = _Started(self.group.all_gather(output_tensor))
+        started = Started(self.group.all_gather(output_tensor))
         if async_op:
             return started
         started.wait()
@@ -123,7 +110,7 @@ class _ReduceScatter(_Comm):
             ended.value()  # Raises what went wrong.
             return output_tensor.copy_(part)
 
-        started = _Started(self.group.reduce_scatter(input_tensor, _OPS[op]).then(copied))
+        started = Started(self.group.reduce_scatter(input_tensor, _OPS[op]).then(copied))
         if async_op:
             return started
         started.wait()
