@@ -15,6 +15,7 @@ import peers
 CLIENTS = (1, 4, 16, 64)
 IDLE_COUNT = 9_900  # The daemon takes 10,000.
 DATASETS, FILES = 100, 1_000  # Of one extent each.
+START_S_MAX = 60
 # HELLO of version 1 without a credential: docs/protocol.md.
 HELLO = bytes.fromhex(
     "465201010000000001000000000000001800000000000000000000000c9e734ce291d27117deca0d"
@@ -132,6 +133,10 @@ def start(
                             connection.sendall(HELLO)
                             answer = connection.recv(HELLO_REPLY_BYTES)
                     except ConnectionRefusedError:
+                        if time.monotonic() - begin > START_S_MAX:
+                            raise harness.Unable(
+                                f"no answer {START_S_MAX} s after a start"
+                            ) from None
                         time.sleep(0.002)
                 found.append((time.monotonic() - begin) * 1000)
     return {"start_ms": found}
