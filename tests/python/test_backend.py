@@ -62,6 +62,14 @@ def collectives(rank: int, world: int) -> object:
     work = dist.all_reduce(average, dist.ReduceOp.AVG, group=ours, async_op=True)
     assert work is not None and work.wait() and work.is_completed()
     assert torch.all(average == (world - 1) / 2)
+    parts = [torch.full((size,), float(rank)) for size in (1, 5)]  # Two at once.
+    wholes = [torch.empty(world * len(part)) for part in parts]
+    ours.all_gather_single_coalesced(wholes, parts).wait()
+    for whole, part in zip(wholes, parts, strict=True):
+        assert torch.equal(whole, torch.arange(float(world)).repeat_interleave(len(part)))
+    ours.reduce_scatter_single_coalesced(parts, wholes, dist.ReduceScatterOptions()).wait()
+    for part in parts:
+        assert torch.equal(part, torch.full_like(part, float(world * rank)))
     names: list[object] = [None] * world
     dist.all_gather_object(names, {"rank": rank}, group=ours)
     assert names == [{"rank": each} for each in range(world)]
