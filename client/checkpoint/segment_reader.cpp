@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <thread>
 #include <tuple>
 
 #include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/base/streaming_copy.h"
 
 namespace ffrecord::client {
 namespace {
@@ -277,8 +277,8 @@ Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy>
     const std::uint64_t end =
         std::min(copy.offset_bytes + copy.size_bytes, piece.offset_bytes + piece.size_bytes);
     if (begin < end)
-      std::memcpy(copy.destination + (begin - copy.offset_bytes),
-                  bytes.data() + (begin - piece.offset_bytes), end - begin);
+      StreamingCopy({copy.destination + (begin - copy.offset_bytes), end - begin},
+                    bytes.subspan(begin - piece.offset_bytes, end - begin));
   }
   return {};
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,11 +11,12 @@
 
 #include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/streaming_copy.h"
 
 namespace ffrecord::client {
 namespace {
 
-// Large enough that memcpy writes past the processor's caches.
+// Large enough to be worth a thread's asking for it, small enough that all end together.
 constexpr std::uint64_t kCopySize = std::uint64_t{16} << 20;
 constexpr std::size_t kThreadsMax = 8;
 
@@ -64,8 +64,7 @@ void StagingArena::Copy(std::span<const CopyJob> jobs) {
   std::atomic<std::size_t> next{0};
   const auto copy_some = [&](const SideBySide&) -> Result<void> {
     for (std::size_t i; (i = next++) < pieces.size();)
-      std::memcpy(bytes().data() + pieces[i].offset_bytes, pieces[i].from.data(),
-                  pieces[i].from.size());
+      StreamingCopy(bytes().subspan(pieces[i].offset_bytes), pieces[i].from);
     return {};
   };
   const std::size_t threads = std::min<std::size_t>(
