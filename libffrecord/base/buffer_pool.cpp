@@ -7,8 +7,10 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <deque>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ffrecord/memory.h>
@@ -23,6 +25,12 @@ namespace {
 constexpr std::size_t kSmallestBits = 12;
 constexpr std::size_t kClassCount = (47 - kSmallestBits) * 4;
 constexpr std::size_t kLargest = std::size_t{1} << 46;
+
+// An idle block serves requests of its class and of the next lower ones, if more than half of it is
+// wanted.
+constexpr std::size_t kClassesAbove = 4;
+// "Lately" is this window and the one before; one ends when its peak was taken that often.
+constexpr std::size_t kTurns = 4;
 
 // From this size on a block is worth huge pages.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
@@ -81,57 +89,87 @@ void* Map(std::size_t size_bytes) {
 }  // namespace
 
 struct BufferPool::Shared {
+  struct Idle {
+    void* address;
+    std::uint64_t returned;  // The higher, the later.
+  };
+
   mutable std::mutex mutex;
-  std::array<std::vector<void*>, kClassCount> idle;
+  std::array<std::deque<Idle>, kClassCount> idle;  // Of each class; the last was used last.
+  std::uint64_t returned_count = 0;
   std::size_t idle_bytes = 0;
   std::size_t used_bytes = 0;
   std::size_t cap_bytes = MachineMemoryBytes() / 2;
+  // The most that was in use at once, in this window and the one before; what this one took.
+  std::size_t peak_bytes = 0;
+  std::size_t peak_before_bytes = 0;
+  std::size_t taken_bytes = 0;
 
-  // Counts a block of this class as used, if the cap allows, and gives one that is idle if there
-  // is one. `freed` are blocks that must go for it.
+  // Counts a block as used, if the cap allows: one that is idle if there is one that fits, else one
+  // of `size_class`, which the caller must map. `freed` are blocks that must go for it.
   struct Taken {
     bool allowed;
+    SizeClass size_class;
     void* block = nullptr;
     std::vector<Block> freed = {};
   };
   Taken TakeIdle(const SizeClass& size_class) {
     const std::lock_guard lock(mutex);
-    if (used_bytes > 0 && used_bytes + size_class.size_bytes > cap_bytes) return {false};
-    used_bytes += size_class.size_bytes;
-    auto& blocks = idle[size_class.index];
-    if (blocks.empty()) return {true, nullptr, FreeIdle()};
-    void* block = blocks.back();
-    blocks.pop_back();
-    idle_bytes -= size_class.size_bytes;
-    return {true, block};
+    if (used_bytes > 0 && used_bytes + size_class.size_bytes > cap_bytes)
+      return {false, size_class};
+    Taken taken{true, size_class};
+    for (std::size_t index = size_class.index;
+         index < std::min(size_class.index + kClassesAbove, kClassCount); ++index) {
+      if (idle[index].empty()) continue;
+      taken.size_class = {index, SizeOfClass(index)};
+      taken.block = idle[index].back().address;
+      idle[index].pop_back();
+      idle_bytes -= taken.size_class.size_bytes;
+      break;
+    }
+    used_bytes += taken.size_class.size_bytes;
+    CountTaken(taken.size_class.size_bytes);
+    taken.freed = FreeIdle();
+    return taken;
   }
 
-  // Takes idle blocks out, the largest first, until the rest fits below the cap. Requires the lock.
+  // Requires the lock.
+  void CountTaken(std::size_t size_bytes) {
+    peak_bytes = std::max(peak_bytes, used_bytes);
+    taken_bytes += size_bytes;
+    if (taken_bytes / kTurns < std::max(peak_bytes, peak_before_bytes)) return;
+    peak_before_bytes = std::exchange(peak_bytes, used_bytes);
+    taken_bytes = 0;
+  }
+
+  // Takes idle blocks out, those first that were not used for the longest, until the rest is no
+  // more than may be kept. Requires the lock.
   std::vector<Block> FreeIdle() {
+    const std::size_t limit = std::min(cap_bytes, std::max(peak_bytes, peak_before_bytes));
     std::vector<Block> freed;
-    for (std::size_t index = kClassCount; index-- > 0 && used_bytes + idle_bytes > cap_bytes;) {
-      auto& blocks = idle[index];
-      while (!blocks.empty() && used_bytes + idle_bytes > cap_bytes) {
-        freed.push_back({blocks.back(), SizeOfClass(index)});
-        blocks.pop_back();
-        idle_bytes -= freed.back().size_bytes;
-      }
+    while (idle_bytes > 0 && (used_bytes + idle_bytes > limit || idle_bytes > kIdleMax)) {
+      std::size_t oldest = kClassCount;
+      for (std::size_t index = 0; index < kClassCount; ++index)
+        if (!idle[index].empty() &&
+            (oldest == kClassCount || idle[index].front().returned < idle[oldest].front().returned))
+          oldest = index;
+      freed.push_back({idle[oldest].front().address, SizeOfClass(oldest)});
+      idle[oldest].pop_front();
+      idle_bytes -= freed.back().size_bytes;
     }
     return freed;
   }
 
   void Return(void* block, const SizeClass& size_class) {
+    std::vector<Block> freed;
     {
       const std::lock_guard lock(mutex);
       used_bytes -= size_class.size_bytes;
-      const std::size_t idle_after = idle_bytes + size_class.size_bytes;
-      if (idle_after <= kIdleMax && used_bytes + idle_after <= cap_bytes) {
-        idle[size_class.index].push_back(block);
-        idle_bytes = idle_after;
-        return;
-      }
+      idle[size_class.index].push_back({block, returned_count++});
+      idle_bytes += size_class.size_bytes;
+      freed = FreeIdle();
     }
-    ::munmap(block, size_class.size_bytes);
+    Unmap(freed);
   }
 };
 
@@ -159,9 +197,8 @@ Result<PooledBuffer> BufferPool::Take(std::size_t size_bytes) {
                  ENOMEM};
   };
   if (size_bytes > kLargest) return no_memory("no machine has so much; read smaller batches");
-  const SizeClass size_class = ClassOf(size_bytes);
   Shared& pool = shared();
-  auto [allowed, block, freed] = pool.TakeIdle(size_class);
+  auto [allowed, size_class, block, freed] = pool.TakeIdle(ClassOf(size_bytes));
   Unmap(freed);
   if (!allowed)
     return no_memory(std::to_string(used_bytes()) + " bytes are in use and the cap is " +
@@ -174,10 +211,11 @@ Result<PooledBuffer> BufferPool::Take(std::size_t size_bytes) {
     return no_memory("the kernel refuses it; read smaller batches or raise the memory limit");
   }
   auto* view = new std::span<std::byte>(static_cast<std::byte*>(block), size_bytes);
-  return PooledBuffer(view, [&pool, block = block, size_class](std::span<std::byte>* dead) {
-    delete dead;
-    pool.Return(block, size_class);
-  });
+  return PooledBuffer(view,
+                      [&pool, block = block, size_class = size_class](std::span<std::byte>* dead) {
+                        delete dead;
+                        pool.Return(block, size_class);
+                      });
 }
 
 std::size_t BufferPool::idle_bytes() const {

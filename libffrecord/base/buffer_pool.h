@@ -17,8 +17,8 @@ using PooledBuffer = std::shared_ptr<std::span<std::byte>>;
 // several times the price of reading warm data into it.
 //
 // One for the process; thread-safe. A forked child starts with its copy of the parent's blocks.
-// Idle blocks beyond kIdleMax bytes in total are freed, and those for which there is no room below
-// the cap (ffrecord/memory.h).
+// Used and idle blocks are together no more than was lately in use at once, and than the cap
+// (ffrecord/memory.h), idle ones no more than kIdleMax; those that were idle for longest go first.
 class BufferPool {
  public:
   static constexpr std::size_t kAlignment = 4096;

@@ -12,11 +12,18 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include <ffrecord/memory.h>
 
 namespace ffrecord {
 namespace {
+
+// Puts the cap back.
+struct CapGuard {
+  std::uint64_t before = GetMemoryUse().cap_bytes;
+  ~CapGuard() { SetMemoryCap(before); }
+};
 
 TEST(BufferPoolTest, ABlockIsReusedAfterItsLastUserLetsGo) {
   auto& pool = BufferPool::Process();
@@ -32,6 +39,45 @@ TEST(BufferPoolTest, ABlockIsReusedAfterItsLastUserLetsGo) {
   const auto again = pool.Take(99'000).value();
   EXPECT_EQ(again->data(), address);
   EXPECT_EQ(again->size(), 99'000U);
+}
+
+TEST(BufferPoolTest, AnIdleBlockServesRequestsOfMoreThanHalfOfIt) {
+  const CapGuard guard;
+  SetMemoryCap(0);  // Nothing is idle.
+  SetMemoryCap(guard.before);
+  auto& pool = BufferPool::Process();
+  constexpr std::size_t kSize = std::size_t{24} << 20;
+  auto whole = pool.Take(kSize).value();
+  auto half = pool.Take(kSize / 2).value();
+  const void* const whole_address = whole->data();
+  const void* const half_address = half->data();
+  whole.reset();
+  half.reset();
+
+  half = pool.Take(kSize / 2).value();
+  const std::size_t used_bytes = pool.used_bytes();
+  whole = pool.Take(kSize / 2 + 1).value();
+
+  EXPECT_EQ(half->data(), half_address);
+  EXPECT_EQ(whole->data(), whole_address);
+  EXPECT_EQ(pool.used_bytes() - used_bytes, kSize);  // As large as it is.
+}
+
+TEST(BufferPoolTest, NoMoreIsKeptThanWasLatelyInUseAtOnce) {
+  auto& pool = BufferPool::Process();
+  constexpr std::size_t kSize = std::size_t{8} << 20;
+  std::vector<PooledBuffer> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.Take(kSize).value());
+  blocks.clear();
+  EXPECT_GE(pool.idle_bytes(), 4 * kSize);
+
+  const void* address = nullptr;
+  for (int turn = 0; turn < 1000; ++turn) {
+    const auto block = pool.Take(kSize).value();
+    EXPECT_TRUE(address == nullptr || address == block->data());
+    address = block->data();
+  }
+  EXPECT_EQ(pool.idle_bytes() + pool.used_bytes(), kSize);
 }
 
 TEST(BufferPoolTest, BlocksAreAlignedAndHoldWhatWasAsked) {
@@ -69,18 +115,14 @@ TEST(BufferPoolTest, ChildrenOfABusyProcessAreNotStuck) {
   busy.join();
 }
 
-// Puts the cap back.
-struct CapGuard {
-  std::uint64_t before = GetMemoryUse().cap_bytes;
-  ~CapGuard() { SetMemoryCap(before); }
-};
-
 TEST(MemoryCapTest, IdleBlocksGoFirstAndThenTakingFails) {
   const CapGuard guard;
   auto& pool = BufferPool::Process();
   constexpr std::size_t kSize = std::size_t{8} << 20;
-  pool.Take(kSize).value().reset();
-  pool.Take(2 * kSize).value().reset();
+  {
+    const auto one = pool.Take(kSize).value();
+    const auto two = pool.Take(2 * kSize).value();
+  }
   ASSERT_GE(GetMemoryUse().idle_bytes, 3 * kSize);
 
   SetMemoryCap(4 * kSize);
