@@ -119,12 +119,26 @@ void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
   batch.entry_sizes.reserve(request.entries.size());
   for (const auto& entry : request.entries) batch.entry_sizes.push_back(entry.size_bytes);
   batch.runs.resize(batch.plan.runs.size());
+  batch.granted_bytes = request.initial_grant_bytes == net::BatchRead::kNoGrantLimit
+                            ? UINT64_MAX
+                            : request.initial_grant_bytes;
   batch.arrived = batch.started = batch.ended = Clock::now();
   batch.deadline = request.deadline_ms == 0
                        ? Clock::time_point::max()
                        : batch.arrived + std::chrono::milliseconds(request.deadline_ms);
   batches_.emplace(next_batch_++, std::move(batch));
   metrics_.batches.Add();
+}
+
+void BatchReads::Grant(std::uint64_t request_id, std::uint64_t total_bytes) {
+  for (auto& [number, batch] : batches_)
+    if (batch.request_id == request_id)
+      batch.granted_bytes = std::max(batch.granted_bytes, total_bytes);
+}
+
+bool BatchReads::is_stalled() const noexcept {
+  return std::ranges::any_of(batches_,
+                             [](const auto& entry) { return entry.second.stalled.has_value(); });
 }
 
 void BatchReads::Cancel(std::uint64_t request_id) {
@@ -145,6 +159,15 @@ PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
   FFR_ASSERT(place);  // The plan has left out what passes the slab.
   return {new std::span<std::byte>(place.value()),
           [slab = batch.slab](std::span<std::byte>* dead) { delete dead; }};
+}
+
+std::uint64_t BatchReads::PayloadOf(const Batch& batch, std::uint32_t run) {
+  const ReadRun& planned = batch.plan.runs[run];
+  std::uint64_t size_bytes = 0;
+  for (const RunPiece& piece :
+       std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count))
+    size_bytes += piece.size_bytes;
+  return size_bytes;
 }
 
 // A mapped slab is read into by the kernel, whose copy is the only one.
@@ -186,20 +209,26 @@ bool BatchReads::StartRuns() {
   for (auto& [number, batch] : batches_) {
     if (batch.next_run == batch.runs.size()) continue;
     const auto now = Clock::now();
-    if (batch.next_run == 0) batch.started = now;
+    if (batch.next_run == 0 && !batch.stalled) batch.started = now;
     for (; batch.next_run < batch.runs.size(); ++batch.next_run) {
       const ReadRun& run = batch.plan.runs[batch.next_run];
+      if (batch.stalled) batch.stalled_time += now - *std::exchange(batch.stalled, std::nullopt);
       if (batch.is_cancelled || now >= batch.deadline) {
         Fail(batch, batch.next_run,
              batch.is_cancelled ? EntryStatus::kCancelled : EntryStatus::kDeadline);
         continue;
       }
+      // One read may pass the grant: else a small one would lead nowhere.
+      if (batch.begun_bytes >= batch.granted_bytes) {
+        if (reading_count_ == 0) batch.stalled = now;
+        break;
+      }
       const bool is_window_full = *held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes;
       if (is_window_full || (*held_bytes_ > 0 && !disk_.has_room())) {
-        if (reading_count_ == 0 && !batch.stalled) batch.stalled = now;
+        if (reading_count_ == 0) batch.stalled = now;
         return !is_window_full;
       }
-      if (batch.stalled) batch.stalled_time += now - *std::exchange(batch.stalled, std::nullopt);
+      batch.begun_bytes += PayloadOf(batch, batch.next_run);
       const bool is_resident = LandResident(batch, batch.next_run, whole, now);
       NoteWanted(batch, batch.next_run, whole, now);
       if (is_resident) {
@@ -261,6 +290,7 @@ void BatchReads::Take(DiskReader::Landed landed) {
   batch.ended = Clock::now();
   if (landed.status != EntryStatus::kOk) {
     Release(landed.size_bytes);
+    batch.begun_bytes -= PayloadOf(batch, run);
     if (batch.plan.runs[run].piece_count > 1)
       Split(batch, run);
     else
@@ -300,7 +330,10 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
                                            planned.offset_bytes};
     for (const RunPiece& piece :
          std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count)) {
-      if (batch.plan.statuses[piece.entry] != EntryStatus::kOk) continue;
+      if (batch.plan.statuses[piece.entry] != EntryStatus::kOk) {
+        batch.begun_bytes -= piece.size_bytes;  // The client does not hear of it.
+        continue;
+      }
       if (IsReadInPlace(batch))
         FFR_TRY(frame.AddLanded(piece));
       else if (batch.slab)
@@ -363,7 +396,9 @@ void BatchReads::Measure(const Batch& batch, const net::BatchDone& done, std::st
     metrics_.entries[static_cast<std::size_t>(status)].Add();
   metrics_.read_bytes[WorkerMetrics::TransportIndex(transport)].Add(done.size_bytes);
   metrics_.read.queue.Observe(batch.started - batch.arrived);
-  metrics_.read.disk.Observe(batch.ended - batch.started - batch.stalled_time);
+  // What ended at its deadline may have been waited for longer than anything was read.
+  metrics_.read.disk.Observe(
+      std::max(batch.ended - batch.started - batch.stalled_time, Clock::duration{}));
   metrics_.read.grant.Observe(batch.stalled_time);
   // Let go of when all payload before it has left.
   payload.Add(std::shared_ptr<const void>(nullptr,

@@ -45,6 +45,8 @@ class BatchReads {
   // `slab`: where the batch is to be read to; null if it is to be sent.
   void Begin(std::uint64_t request_id, const net::BatchRead& batch,
              std::span<const ExtentPtr> table, std::shared_ptr<const ClientSlab> slab);
+  // So many bytes of that batch may be sent, if there is one; they rise only.
+  void Grant(std::uint64_t request_id, std::uint64_t total_bytes);
   // Starts nothing more of that batch, if there is one.
   void Cancel(std::uint64_t request_id);
 
@@ -52,6 +54,8 @@ class BatchReads {
   // time, so that it leaves while more is looked for. True if it was stopped by the disk's own
   // bound: call again when others have released.
   bool Start();
+  // A batch waits for its client, with nothing to wake it at its deadline but Start().
+  bool is_stalled() const noexcept;
   // Something waits for Send().
   bool has_landed() const noexcept { return has_landed_; }
   void Take(DiskReader::Landed landed);
@@ -74,6 +78,8 @@ class BatchReads {
     std::shared_ptr<const ClientSlab> slab;
     std::vector<std::uint32_t> slab_offsets;  // Of each entry, with a slab.
     bool is_cancelled = false;
+    std::uint64_t granted_bytes = 0;
+    std::uint64_t begun_bytes = 0;  // Of payload: sent, or on its way from the disk.
     std::vector<Run> runs;
     std::uint32_t next_run = 0;
     std::uint32_t done_count = 0;
@@ -81,7 +87,8 @@ class BatchReads {
     Clock::time_point arrived;
     Clock::time_point started;
     Clock::time_point ended;  // The last run landed.
-    // Since when nothing is being read, for the client takes nothing off; and all such times.
+    // Since when nothing is being read, for the client takes nothing off or grants nothing; and all
+    // such times.
     std::optional<Clock::time_point> stalled;
     Clock::duration stalled_time{};
     Clock::time_point deadline;
@@ -90,6 +97,7 @@ class BatchReads {
 
   static bool IsReadInPlace(const Batch& batch) { return batch.slab && batch.slab->mapped; }
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
+  static std::uint64_t PayloadOf(const Batch& batch, std::uint32_t run);
   static net::RemoteMemory PlaceOf(const Batch& batch, const RunPiece& piece);
   bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole, Clock::time_point now);
   void Split(Batch& batch, std::uint32_t run);

@@ -27,6 +27,13 @@ Reply ErrorReplyOf(const Error& error) {
   return {FrameType::kError, net::FromError(error).Encode(), {}, false};
 }
 
+// What a client is called, by whoever has made its token: one line of a log stays one line.
+std::string Printable(std::string text) {
+  for (char& byte : text)
+    if (byte < ' ' || byte > '~' || byte == '"') byte = '?';
+  return text;
+}
+
 Reply EmptyReply(FrameType request) { return {net::ReplyTo(request), {}, {}, false}; }
 
 }  // namespace
@@ -158,6 +165,8 @@ Result<void> Connection::TakeFrame() {
       return TakeSlabRegister(header);
     case FrameType::kBatchRead:
       return TakeBatchRead(header);
+    case FrameType::kGrant:
+      return TakeGrant();
     case FrameType::kCancel:
       return TakeCancel();
     case FrameType::kPlanSet:
@@ -209,8 +218,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   has_greeted_ = true;
   const std::string cipher = endpoint_->cipher();
   if (cipher.ends_with("kernel")) host_.metrics.kernel_tls.Add();
-  spdlog::debug("event=greeted transport={} peer={} client={} cipher=\"{}\"", transport(), peer(),
-                token_ ? token_->client : "", cipher);
+  spdlog::debug("event=greeted transport={} {} cipher=\"{}\"", transport(), Who(), cipher);
   endpoint_->SetLimits(limits);
   net::HelloReply reply;
   reply.version = version.value();
@@ -230,14 +238,21 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
 
 Result<void> Connection::Admit(const net::Hello& hello) {
   if (host_.token_keys == nullptr) return {};
-  token_ = FFR_TRY(host_.token_keys->Check(hello.credential, std::chrono::system_clock::now()));
+  token_ = FFR_TRY(host_.token_keys->Check(hello.credential, std::chrono::system_clock::now(),
+                                           endpoint_->channel_binding()));
   return {};
 }
 
-Result<void> Connection::Allow(Right right, std::string_view name) const {
+Result<void> Connection::Allow(Right right, std::string_view name) {
   if (!token_) return {};
   if (token_->Allows(right, name)) return {};
+  // Once: how often is in the metrics.
+  if (!std::exchange(has_been_denied_, true)) spdlog::warn("event=denied {}", Who());
   return Error{ErrorCode::kDenied, "access denied: the token does not allow this"};
+}
+
+std::string Connection::Who() const {
+  return "peer=" + peer() + " client=\"" + Printable(token_ ? token_->client : "") + "\"";
 }
 
 Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
@@ -284,6 +299,12 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
                                                          " was registered on this connection"});
   }
   reads_.Begin(header.request_id, batch, table_, std::move(slab));
+  return {};
+}
+
+Result<void> Connection::TakeGrant() {
+  const auto grant = FFR_TRY(net::Grant::Decode(endpoint_->body()));
+  reads_.Grant(grant.request_id, grant.total_bytes);
   return {};
 }
 
@@ -481,12 +502,14 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
                                                               PooledBuffer buffer) {
     if (!publish) return SendError(sent.request_id, publish.error());
     return AddJob(sent,
-                  [&catalog = host_.catalog, request = publish.value(), buffer,
+                  [&catalog = host_.catalog, request = publish.value(), buffer, who = Who(),
                    own_prefix = token_ ? token_->prefix : std::string()]() -> Reply {
                     const auto bytes =
                         buffer ? std::span<const std::byte>(*buffer) : std::span<const std::byte>();
                     const auto reply = catalog.Publish(request, bytes, own_prefix);
                     if (!reply) return ErrorReplyOf(reply.error());
+                    spdlog::info("event=published name={} revision={} {}", request.name,
+                                 reply.value().revision, who);
                     return {net::ReplyTo(FrameType::kPublish), reply.value().Encode(), {}, false};
                   });
   });
@@ -535,10 +558,13 @@ Result<void> Connection::TakeDelete(const FrameHeader& header) {
   if (!request) return Refuse(header, std::move(request).error());
   if (auto allowed = Allow(Right::kDelete, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header, [&catalog = host_.catalog, removal = request.value()]() -> Reply {
-    const auto removed = catalog.Remove(removal);
-    return removed ? EmptyReply(FrameType::kDelete) : ErrorReplyOf(removed.error());
-  });
+  return AddJob(header,
+                [&catalog = host_.catalog, removal = request.value(), who = Who()]() -> Reply {
+                  const auto removed = catalog.Remove(removal);
+                  if (!removed) return ErrorReplyOf(removed.error());
+                  spdlog::info("event=removed name={} {}", removal.name, who);
+                  return EmptyReply(FrameType::kDelete);
+                });
 }
 
 // A malformed body ends the connection; a bad name is only the caller's mistake.

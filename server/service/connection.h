@@ -89,6 +89,9 @@ class Connection {
   // Stopped by the disk's bound: to be turned when others have released.
   bool is_starved() const noexcept { return is_starved_; }
 
+  // To be turned now and then though nothing happens.
+  bool is_stalled() const noexcept { return reads_.is_stalled(); }
+
   void TakeLanded(DiskReader::Landed landed) { reads_.Take(std::move(landed)); }
   void FinishJob(Reply reply);
 
@@ -129,7 +132,8 @@ class Connection {
 
   Result<void> TakeFrame();
   // Whether this client may do that to `name`. kDenied, whether there is such a name or not.
-  Result<void> Allow(Right right, std::string_view name) const;
+  Result<void> Allow(Right right, std::string_view name);
+  std::string Who() const;  // For the log.
   // Takes the credential of HELLO.
   Result<void> Admit(const net::Hello& hello);
   Result<void> TakeHello(const net::FrameHeader& header);
@@ -137,6 +141,7 @@ class Connection {
   Result<ClientSlab> TakeSlab(const net::SlabRegister& request);
   Result<void> TakeSlabRegister(const net::FrameHeader& header);
   Result<void> TakeBatchRead(const net::FrameHeader& header);
+  Result<void> TakeGrant();
   Result<void> TakeCancel();
   Result<void> TakePlanSet(const net::FrameHeader& header);
   Result<void> TakePlanCancel();
@@ -177,6 +182,7 @@ class Connection {
 
   std::optional<Token> token_;  // Of a client that has been admitted; none without keys.
   bool has_greeted_ = false;
+  bool has_been_denied_ = false;
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
   bool is_starved_ = false;
   bool is_draining_ = false;

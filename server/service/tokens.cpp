@@ -4,7 +4,6 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-#include <optional>
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
@@ -83,13 +82,15 @@ Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
 }
 
 Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
-                               std::chrono::system_clock::time_point now) const {
+                               std::chrono::system_clock::time_point now,
+                               const std::optional<net::ChannelBinding>& binding) const {
   if (credential.size() < kMacSizeBytes) return Denied();
   const auto signed_bytes = credential.first(credential.size() - kMacSizeBytes);
   const auto mac = credential.last(kMacSizeBytes);
   bool is_ours = false;
   for (const Key& key : keys_) {
-    const auto expected = MacOf(key, signed_bytes);
+    auto expected = MacOf(key, signed_bytes);
+    if (expected && binding) expected = MacOf(*expected, *binding);
     // No way out at the first that fits, and none at the first byte that does not.
     if (expected && ::CRYPTO_memcmp(expected->data(), mac.data(), mac.size()) == 0) is_ours = true;
   }

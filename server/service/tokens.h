@@ -5,12 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ffrecord/result.h>
+
+#include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::server {
 
@@ -38,10 +41,13 @@ class TokenKeys {
   // can read the file, kInvalidArgument if it holds something else. No message quotes a key.
   static Result<TokenKeys> Load(const std::filesystem::path& path);
 
-  // What `credential` says. Fails with kDenied, always in the same words, if it was made with none
-  // of the keys, is malformed or has expired at `now`. Takes the same time for each wrong one.
+  // What `credential` says, which came over a connection of that binding, if it has one: then only
+  // a token that is bound to it will do. Fails with kDenied, always in the same words, if it was
+  // made with none of the keys, is malformed, bound otherwise, or has expired at `now`. Takes the
+  // same time for each wrong one.
   Result<Token> Check(std::span<const std::byte> credential,
-                      std::chrono::system_clock::time_point now) const;
+                      std::chrono::system_clock::time_point now,
+                      const std::optional<net::ChannelBinding>& binding = std::nullopt) const;
 
  private:
   using Key = std::vector<std::byte>;

@@ -230,6 +230,7 @@ void Worker::Tick() {
   std::vector<std::uint64_t> silent;
   for (const auto& [id, member] : connections_) {
     if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
+    if (member.connection->is_stalled()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
   disk_.DropCondemned();

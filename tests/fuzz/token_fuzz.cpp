@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/tokens.h"
 
 using ffrecord::server::TokenKeys;
@@ -62,6 +63,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (token.value().expires <= now || token.value().rights > 7) __builtin_trap();
   if (token.value().prefix.size() + token.value().client.size() + kFixedSize != size)
     __builtin_trap();
+  // Over TLS it has to be bound to the connection, and is good for no other.
+  const auto binding_of = [](std::size_t number) {
+    ffrecord::net::ChannelBinding binding{};
+    binding[number % binding.size()] = std::byte{1};
+    return binding;
+  };
+  const auto bound = ffrecord::net::BindToken(made, binding_of(size));
+  if (!Keys().Check(bound, now, binding_of(size))) __builtin_trap();
+  if (Keys().Check(bound, now, binding_of(size + 1)) || Keys().Check(bound, now)) __builtin_trap();
+  if (Keys().Check(made, now, binding_of(size))) __builtin_trap();
   // One bit of it changed, it is nobody's.
   made[size / 2] ^= std::byte{1};
   if (Keys().Check(made, now)) __builtin_trap();

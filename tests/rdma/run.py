@@ -1,5 +1,7 @@
 """Run programs in a virtual machine that has an RDMA device, where this one has none.
 
+Its kernel can encipher TLS as well.
+
     tests/rdma/run                      the tests of the build folder that want one
     tests/rdma/run --demo               two machines: one stores, the other trains (guest/demo)
     tests/rdma/run -- COMMAND ...       a command, its paths as here
@@ -46,6 +48,9 @@ PROGRAMS = (
     ("tests/unit/client_access-test", "*/rdma"),
     ("tests/unit/client_rdma-test", "*:-*TakenAway*"),
     ("tests/unit/client_rdma-test", "*TakenAway*"),
+    # And what wants a kernel that enciphers.
+    ("tests/unit/net_tls-test", "*KernelThatCan"),
+    ("tests/unit/client_tls-test", "*PublishedAndRead*"),
 )
 
 

@@ -157,6 +157,22 @@ Result<Cancel> Cancel::Decode(std::span<const std::byte> body) {
   return cancel;
 }
 
+std::vector<std::byte> Grant::Encode() const {
+  ByteWriter writer;
+  writer.Put(request_id);
+  writer.Put(total_bytes);
+  return std::move(writer).Take();
+}
+
+Result<Grant> Grant::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  Grant grant;
+  grant.request_id = reader.Take<std::uint64_t>();
+  grant.total_bytes = reader.Take<std::uint64_t>();
+  if (!reader.AtEnd()) return Malformed("GRANT");
+  return grant;
+}
+
 std::vector<std::byte> BatchRead::Encode() const {
   ByteWriter writer;
   writer.Reserve(24 + entries.size() * kEntrySizeBytes);

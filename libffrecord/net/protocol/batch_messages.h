@@ -88,6 +88,16 @@ struct Cancel {
   static Result<Cancel> Decode(std::span<const std::byte> body);
 };
 
+// How much of the batch with this request_id the daemon may send. No reply.
+struct Grant {
+  std::uint64_t request_id = 0;
+  std::uint64_t total_bytes = 0;  // From the batch's beginning; less than before changes nothing.
+
+  bool operator==(const Grant&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<Grant> Decode(std::span<const std::byte> body);
+};
+
 // Bytes [offset, offset + size) of one bound extent, wanted at slab_offset of the client's slab.
 struct BatchEntry {
   std::uint32_t extent_index = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/net/transport/tls/tls.h"
+
 namespace ffrecord::net {
 namespace {
 
@@ -31,10 +33,12 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
                                                RetryAfter* retry_after) {
   std::unique_ptr<Channel> channel(new Channel(std::move(endpoint)));
   channel->endpoint_->SetLimits(FrameLimits{});
+  const auto binding = channel->endpoint_->channel_binding();
   Hello hello;
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
-  hello.credential.assign(credential.begin(), credential.end());
+  hello.credential = binding ? BindToken(credential, *binding)
+                             : std::vector<std::byte>(credential.begin(), credential.end());
   hello.capabilities = kCapabilitySlabs | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans;
   auto reply = channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting");
   if (!reply) {

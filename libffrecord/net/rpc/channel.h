@@ -46,12 +46,12 @@ class Channel {
   using RetryAfter = std::optional<std::chrono::milliseconds>;
   static constexpr std::chrono::milliseconds kRetryAfterMax{10'000};
 
-  // Connects and says HELLO, with `credential` if the daemon wants one. `retry_after`, if given, is
-  // set if it fails because the daemon is busy.
+  // Connects and says HELLO, with the token `credential` if the daemon wants one. `retry_after`, if
+  // given, is set if it fails because the daemon is busy.
   static Result<std::unique_ptr<Channel>> Connect(const Address& address, Deadline deadline,
                                                   std::span<const std::byte> credential = {},
                                                   RetryAfter* retry_after = nullptr);
-  // Says HELLO on a fresh `endpoint`.
+  // Says HELLO on a fresh `endpoint`; over TLS the token is bound to that connection.
   static Result<std::unique_ptr<Channel>> Open(std::unique_ptr<Endpoint> endpoint,
                                                Deadline deadline,
                                                std::span<const std::byte> credential = {},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,8 @@ namespace ffrecord::net {
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
+
+using ChannelBinding = std::array<std::byte, 32>;
 
 // One connection to one peer: frames go both ways, and payloads land where the receiver says.
 //
@@ -44,6 +47,9 @@ class Endpoint {
   // How what is sent is enciphered: "TLSv1.3 TLS_AES_256_GCM_SHA384", with ", by the kernel" behind
   // it if that is so. Empty: it is not.
   virtual std::string cipher() const { return {}; }
+  // What both ends of an enciphered connection know of it, and nobody else of any: the tls-exporter
+  // of RFC 9266. None where nothing is enciphered. Requires that a frame has come, or was sent.
+  virtual std::optional<ChannelBinding> channel_binding() const { return std::nullopt; }
   // For messages: "10.0.0.1:9400".
   virtual const std::string& peer() const noexcept = 0;
 

@@ -22,6 +22,9 @@ class ByteStream {
   virtual std::string_view transport() const noexcept = 0;
   virtual int fd() const noexcept = 0;               // As Endpoint::fd().
   virtual std::string cipher() const { return {}; }  // As Endpoint's.
+  virtual std::optional<ChannelBinding> channel_binding() const {
+    return std::nullopt;
+  }  // Likewise.
   // Whether fd() being writable would help, with or without something to be written.
   virtual bool wants_room(bool has_queued) const noexcept { return has_queued; }
 
@@ -73,6 +76,9 @@ class StreamEndpoint final : public Endpoint {
 
   std::string_view transport() const noexcept override { return transport_; }
   std::string cipher() const override { return stream_ ? stream_->cipher() : std::string(); }
+  std::optional<ChannelBinding> channel_binding() const override {
+    return stream_ ? stream_->channel_binding() : std::nullopt;
+  }
   const std::string& peer() const noexcept override { return peer_; }
   void SetLimits(const FrameLimits& limits) noexcept override { limits_ = limits; }
   Result<void> Send(FrameHeader header, std::span<const std::byte> body,

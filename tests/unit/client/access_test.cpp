@@ -2,14 +2,14 @@
 // nothing else: over every transport, through every request, whatever the client knows already.
 // Method: operations times identities against a daemon in this process; tokens made here.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <sys/stat.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
-#include <array>
-#include <ctime>
+#include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -21,28 +21,34 @@
 #include "client/session/upload.h"
 #include "daemon.h"
 #include "endpoint_pairs.h"
-#include "libffrecord/base/cursor.h"
 #include "test_file.h"
+#include "tokens.h"
 
 namespace ffrecord::client {
 namespace {
 
 using test::Daemon;
+using testing::ContainsRegex;
 using namespace std::chrono_literals;
 
 constexpr SessionOptions kOptions{20s};
-constexpr std::uint8_t kRead = 1;
-constexpr std::uint8_t kWrite = 2;
-constexpr std::uint8_t kDelete = 4;
+using test::kDelete;
+using test::kRead;
+using test::kWrite;
 
 class AccessTest : public testing::TestWithParam<const char*> {
  protected:
   AccessTest() {
-    test::WriteFile(folder_ / "keys", std::string(64, '7'));
-    EXPECT_EQ(::chmod((folder_ / "keys").c_str(), 0600), 0);
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "access", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
     server::Server::Options options;
-    options.token_keys = folder_ / "keys";
+    options.token_keys = test::WriteTokenKeys(folder_);
     daemon_.emplace(options);
+  }
+
+  ~AccessTest() override {
+    daemon_.reset();
+    spdlog::set_default_logger(logger_before_);
   }
 
   void SetUp() override {
@@ -53,30 +59,8 @@ class AccessTest : public testing::TestWithParam<const char*> {
   // The address of `name` for who has these rights on the names below `prefix`.
   std::string Uri(const std::string& name, std::uint8_t rights, const std::string& prefix,
                   std::int64_t lifetime_s = 3600) {
-    ByteWriter writer;
-    writer.Put(std::uint8_t{1});
-    writer.Put(rights);
-    writer.Put(std::uint16_t{0});
-    writer.Put(static_cast<std::uint64_t>(std::time(nullptr) + lifetime_s));
-    for (const std::string& text : {prefix, std::string("test")}) {
-      writer.Put(static_cast<std::uint16_t>(text.size()));
-      writer.PutText(text);
-    }
-    const std::string key(32, '\x77');
-    std::array<unsigned char, 32> mac;
-    unsigned size = 0;
-    ::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(writer.bytes().data()), writer.bytes().size(),
-           mac.data(), &size);
-    writer.PutBytes(std::as_bytes(std::span(mac)));
-    std::string hex;
-    for (const std::byte byte : writer.bytes()) {
-      constexpr std::string_view kDigits = "0123456789abcdef";
-      hex += kDigits[std::to_integer<std::size_t>(byte) / 16];
-      hex += kDigits[std::to_integer<std::size_t>(byte) % 16];
-    }
     const std::filesystem::path file = folder_ / ("token-" + std::to_string(token_count_++));
-    test::WriteFile(file, hex + "\n");
+    test::WriteToken(file, test::MakeToken(rights, prefix, lifetime_s));
     return daemon_->Uri(name) + "?transport=" + GetParam() + "&token_file=" + file.string();
   }
   static Result<void> Publish(const std::filesystem::path& path, const std::string& uri,
@@ -92,6 +76,8 @@ class AccessTest : public testing::TestWithParam<const char*> {
   }
 
   test::TempFolder folder_;
+  const std::shared_ptr<spdlog::logger> logger_before_ = spdlog::default_logger();
+  std::ostringstream log_;  // To be read once the daemon has ended.
   std::optional<Daemon> daemon_;
   int token_count_ = 0;
 };
@@ -115,6 +101,21 @@ TEST_P(AccessTest, OnlyWhoMayReadANameCanAnnounceThatHeWill) {
   EXPECT_EQ(announced("b/none", kRead, "a/", revision), ErrorCode::kDenied);
   EXPECT_EQ(announced("a/none", kRead, "a/", revision), ErrorCode::kNotFound);
   EXPECT_EQ(announced("a/x", kRead, "a/", revision + 1), ErrorCode::kConflict);
+}
+
+TEST_P(AccessTest, TheLogTellsWhoHasChangedOrBeenDeniedWhat) {
+  const test::TestFile file({"zero"});
+  ASSERT_EQ(Code(Publish(file.path(), Uri("a/x", kRead | kWrite, "a/"))), ErrorCode::kOk);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(Code(RemovePublished(Uri("a/x", kRead, "a/"), kOptions)), ErrorCode::kDenied);
+  ASSERT_EQ(Code(RemovePublished(Uri("a/x", kDelete, "a/"), kOptions)), ErrorCode::kOk);
+
+  daemon_.reset();
+
+  const std::string log = log_.str();
+  EXPECT_THAT(log, ContainsRegex("event=published name=a/x revision=[0-9]+ peer=.* client=.test"));
+  EXPECT_THAT(log, ContainsRegex("event=removed name=a/x peer=.* client=.test"));
+  EXPECT_THAT(log, ContainsRegex("event=denied peer=.* client=.test"));
 }
 
 TEST_P(AccessTest, EachRightOnOnesOwnNamesAndNoOther) {

@@ -17,6 +17,7 @@
 #include "daemon.h"
 #include "test_file.h"
 #include "tls_pairs.h"
+#include "tokens.h"
 
 namespace ffrecord::client {
 namespace {
@@ -170,6 +171,47 @@ TEST_F(TlsDaemonTest, BeyondTheBoundOfConnectionsItIsBusy) {
   EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(second.error().message, HasSubstr("busy"));
   EXPECT_TRUE(is_turned_away);
+}
+
+// What a thief has heard, or a false daemon been told, opens no other connection.
+TEST_F(TlsDaemonTest, ATokenIsShownInAFormThatIsGoodForItsConnectionOnly) {
+  const test::TempFolder folder;
+  auto options = Secure();
+  options.token_keys = test::WriteTokenKeys(folder);
+  const Daemon daemon(options);
+  const auto token = test::MakeToken(test::kRead | test::kWrite, "");
+  test::WriteToken(folder / "token", token);
+  const test::TestFile file({"zero", "first"});
+  const std::string uri = Uri(daemon) + "&token_file=" + (folder / "token").string();
+
+  const auto published = PublishDataset({{file.path()}}, uri, false, kOptions, {});
+  ASSERT_TRUE(published) << published.error().message;
+  EXPECT_EQ(test::ReadAll(OpenDataset({{uri}}, {}, kOptions).value()), file.records());
+  EXPECT_EQ(PingError(Uri(daemon)).code, ErrorCode::kDenied);
+
+  // A greeting, with whatever is given for its credential.
+  const auto context = net::test::LoadTls(net::TlsContext::Side::kClient, own_.files());
+  const auto connect = [&] {
+    return net::ConnectTls(daemon.address(), *context, net::test::Soon()).value();
+  };
+  const auto greet = [](net::Endpoint& endpoint, std::vector<std::byte> credential) {
+    net::Hello hello;
+    hello.body_size_bytes_max = net::FrameLimits{}.body_size_bytes_max;
+    hello.payload_size_bytes_max = net::FrameLimits{}.payload_size_bytes_max;
+    hello.credential = std::move(credential);
+    net::FrameHeader header;
+    header.type = net::FrameType::kHello;
+    header.request_id = 1;
+    EXPECT_TRUE(endpoint.Send(header, hello.Encode(), {}));
+    const auto event = net::NextEvent(endpoint, net::test::Soon(), "the greeting");
+    EXPECT_TRUE(event && event.value() == net::Endpoint::Event::kFrame);
+    return endpoint.header().type;
+  };
+  const auto first = connect();
+  const auto heard = net::BindToken(token, first->channel_binding().value());
+  EXPECT_EQ(greet(*first, heard), net::ReplyTo(net::FrameType::kHello));
+  EXPECT_EQ(greet(*connect(), heard), net::FrameType::kError);
+  EXPECT_EQ(greet(*connect(), token), net::FrameType::kError);
 }
 
 }  // namespace

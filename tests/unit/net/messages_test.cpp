@@ -97,10 +97,11 @@ TEST(MessagesTest, ExtentBind) {
   Check(ExtentBindReply{5, 0, {}}, "0500000000000000");
 }
 
-TEST(MessagesTest, SlabRegisterAndCancel) {
+TEST(MessagesTest, SlabRegisterGrantAndCancel) {
   Check(SlabRegister{3, 64U << 20}, "03000000000000000000000400000000");
   Check(SlabRegister{3, 64U << 20, RemoteMemory{0x7F0011223000, 0xABCD}},
         "0300000001000000000000040000000000302211007f0000cdab000000000000");
+  Check(Grant{0x1122334455667788, 5U << 20}, "88776655443322110000500000000000");
   Check(Cancel{0x1122334455667788}, "8877665544332211");
 }
 

@@ -7,12 +7,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <future>
 #include <optional>
 
+#include "bytes.h"
 #include "tls_pairs.h"
 
 namespace ffrecord::net {
@@ -287,6 +293,66 @@ TEST_F(TlsTest, AServerThatSaysNothingIsGivenUpAtTheDeadline) {
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, ErrorCode::kDeadlineExceeded);
   EXPECT_THAT(connected.error().message, HasSubstr(listener.address().ToString()));
+}
+
+TEST_F(TlsTest, BothEndsKnowOneBindingAndNoOtherConnectionHasIt) {
+  const auto exchange = [](const EndpointPair& pair) {
+    EXPECT_TRUE(pair.near->Send({}, {}, {}));
+    EXPECT_TRUE(Flush(*pair.near, Soon()));
+    EXPECT_EQ(NextEvent(*pair.far, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+  };
+  const EndpointPair first = MakeTlsPair();
+  const EndpointPair second = MakeTlsPair();
+  exchange(first);
+  exchange(second);
+
+  ASSERT_TRUE(first.near->channel_binding());
+  EXPECT_EQ(first.near->channel_binding(), first.far->channel_binding());
+  EXPECT_EQ(second.near->channel_binding(), second.far->channel_binding());
+  EXPECT_NE(first.near->channel_binding(), second.near->channel_binding());
+  EXPECT_FALSE(MakeTcpPair().near->channel_binding());
+}
+
+// The daemon's own tests have the golden vector: docs/protocol.md, "Tokens".
+TEST_F(TlsTest, ABoundTokenKeepsAllButItsCodeAndWhatIsNoTokenStaysAsItIs) {
+  std::vector<std::byte> token(60, std::byte{7});
+  const auto bound = BindToken(token, ChannelBinding{});
+  ASSERT_EQ(bound.size(), token.size());
+  EXPECT_TRUE(std::equal(token.begin(), token.end() - 32, bound.begin()));
+  EXPECT_FALSE(std::equal(token.end() - 32, token.end(), bound.end() - 32));
+  EXPECT_NE(bound, BindToken(token, {std::byte{1}}));
+  token.resize(31);
+  EXPECT_EQ(BindToken(token, ChannelBinding{}), token);
+}
+
+// The machine of tests/rdma has such a kernel.
+TEST_F(TlsTest, TheDaemonsSideLeavesEncipheringToAKernelThatCan) {
+  if (const EndpointPair plain = MakeTcpPair();
+      ::setsockopt(plain.near->fd(), SOL_TCP, TCP_ULP, "tls", 4) != 0)
+    GTEST_SKIP() << "this kernel enciphers nothing (modprobe tls): " << std::strerror(errno);
+  const EndpointPair pair = MakeTlsPair();
+  std::string data(3 << 20, '\0');
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * i % 251);
+  const std::array pieces{ffrecord::test::AsBytes(data).first(1000),
+                          ffrecord::test::AsBytes(data).subspan(1000)};
+  std::string received(data.size(), '\0');
+  const auto place = std::as_writable_bytes(std::span(received));
+  pair.near->SetLimits(FrameLimits{});
+
+  // Each end in both directions: the client's frames are enciphered as ever.
+  ASSERT_TRUE(pair.near->Send({}, {}, {}));
+  ASSERT_TRUE(Flush(*pair.near, Soon()));
+  ASSERT_EQ(NextEvent(*pair.far, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+  ASSERT_TRUE(pair.far->Send({}, {}, pieces));
+  auto flushed = std::async(std::launch::async, [&] { return Flush(*pair.far, Soon()); });
+  ASSERT_EQ(NextEvent(*pair.near, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+  ASSERT_TRUE(pair.near->ReceivePayload({&place, 1}));
+  ASSERT_EQ(NextEvent(*pair.near, Soon(), "its payload").value(), Endpoint::Event::kPayload);
+
+  EXPECT_TRUE(flushed.get());
+  EXPECT_TRUE(received == data);
+  EXPECT_THAT(pair.far->cipher(), testing::EndsWith(", by the kernel"));
+  EXPECT_THAT(pair.near->cipher(), testing::Not(HasSubstr("kernel")));
 }
 
 }  // namespace

@@ -139,10 +139,70 @@ TEST_F(ServerTest, WhatIsCancelledOrLateEndsWithAStatusForEachEntryAndTheRestIsW
   EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
 }
 
+// Reads of one MiB: the daemon may be one of them ahead of what is granted, and no more.
+TEST_F(ServerTest, NoMoreIsSentThanTheClientGrants) {
+  constexpr std::uint32_t kEntryBytes = 1U << 20;
+  constexpr std::size_t kEntryCount = 6;
+  auto channel = Connect();
+  const std::string data(kEntryBytes * kEntryCount, 'g');
+  ASSERT_TRUE(Put(*channel, id_, data));
+  ASSERT_TRUE(Read(*channel, {id_}, {{0, 0, 1, 0}}));
+  net::BatchRead batch;
+  for (std::uint32_t i = 0; i < kEntryCount; ++i)
+    batch.entries.push_back({0, i * kEntryBytes, kEntryBytes, 0});
+  batch.initial_grant_bytes = 0;
+  const auto request = channel->Send(FrameType::kBatchRead, batch.Encode()).value();
+  std::uint64_t granted_bytes = 0;
+  const auto grant = [&](std::uint64_t total_bytes) {
+    ASSERT_TRUE(channel->Send(FrameType::kGrant, net::Grant{request, total_bytes}.Encode()));
+    granted_bytes = std::max(granted_bytes, total_bytes);
+  };
+  grant(1);
+
+  std::uint64_t received_bytes = 0;
+  std::string payload(kEntryBytes, '\0');
+  for (net::FrameHeader header;;) {
+    header = channel->Receive(request, Soon(), "records").value();
+    if (header.type != FrameType::kBatchData) break;
+    received_bytes += header.payload_size_bytes;
+    EXPECT_LT(received_bytes, granted_bytes + kEntryBytes);
+    const auto place = std::as_writable_bytes(std::span(payload)).first(header.payload_size_bytes);
+    ASSERT_TRUE(channel->ReceivePayload({&place, 1}, Soon()));
+    grant(received_bytes / 2);  // Nothing new, or too little to go on.
+    grant(received_bytes + 1);
+  }
+
+  const auto done = net::BatchDone::Decode(channel->body()).value();
+  EXPECT_EQ(done.ok_count, kEntryCount);
+  EXPECT_EQ(received_bytes, data.size());
+}
+
+TEST_F(ServerTest, ABatchThatIsGrantedNothingEndsAtItsDeadlineAndHoldsUpNoOther) {
+  auto channel = Connect();
+  ASSERT_TRUE(Put(*channel, id_, "0123456789"));
+  ASSERT_TRUE(Read(*channel, {id_}, {{0, 0, 1, 0}}));
+  net::BatchRead batch;
+  batch.entries = {{0, 0, 10, 0}};
+  batch.initial_grant_bytes = 0;
+  batch.deadline_ms = 300;
+  const auto request = channel->Send(FrameType::kBatchRead, batch.Encode()).value();
+
+  auto other = Connect();
+  EXPECT_TRUE(Read(*other, {id_}, {{0, 0, 10, 0}}));
+  const auto read = Receive(*channel, request, 1);
+
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read.value().done.statuses, (std::vector{net::EntryStatus::kDeadline}));
+  EXPECT_GT(read.value().done.grant_us, 0U);
+  EXPECT_EQ(read.value().entries[0], "");
+  // The grant of a batch that is over, or of none, is nobody's.
+  ASSERT_TRUE(channel->Send(FrameType::kGrant, net::Grant{request, 10}.Encode()));
+  EXPECT_TRUE(Read(*channel, {id_}, {{0, 0, 10, 0}}));
+}
+
 TEST_F(ServerTest, UnknownRequestsAreAnsweredAndTheConnectionGoesOn) {
   auto channel = Connect();
-  for (const auto type : {FrameType::kStat, FrameType::kGrant, FrameType::kExtentList,
-                          static_cast<FrameType>(0x7E)}) {
+  for (const auto type : {FrameType::kStat, FrameType::kExtentList, static_cast<FrameType>(0x7E)}) {
     const auto reply = channel->Call(type, {}, {}, Soon(), "something new");
     ASSERT_FALSE(reply);
     EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument) << reply.error().message;

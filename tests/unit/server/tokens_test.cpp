@@ -26,12 +26,22 @@ using Time = std::chrono::system_clock::time_point;
 constexpr std::string_view kGolden =
     "0103000000943577000000000600747261696e2f0500616c69636530f817f4d8fa626e5fa217ac3a31a965c1d241fa"
     "73b8a4a51155ddf56df8dabc";
+// The same, bound to a connection whose binding is 40 41 ... 5f.
+constexpr std::string_view kGoldenBound =
+    "0103000000943577000000000600747261696e2f0500616c69636570de8140077819cae594c4e99824909111676d43"
+    "b5b71dc083380c1d98a7b1b3";
 constexpr std::string_view kKey =
     "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 Time At(std::int64_t seconds) { return Time(std::chrono::seconds(seconds)); }
 const Time kBefore = At(1'999'999'999);
 const Time kExpiry = At(2'000'000'000);
+
+net::ChannelBinding GoldenBinding() {
+  net::ChannelBinding binding{};
+  for (std::size_t i = 0; i < binding.size(); ++i) binding[i] = static_cast<std::byte>(0x40 + i);
+  return binding;
+}
 
 Bytes FromHex(std::string_view text) {
   Bytes bytes;
@@ -59,8 +69,9 @@ class TokensTest : public testing::Test {
     EXPECT_EQ(::chmod((folder_ / "keys").c_str(), mode), 0);
     return TokenKeys::Load(folder_ / "keys");
   }
-  void ExpectDenied(const TokenKeys& keys, std::span<const std::byte> credential, Time now) {
-    const auto token = keys.Check(credential, now);
+  void ExpectDenied(const TokenKeys& keys, std::span<const std::byte> credential, Time now,
+                    const std::optional<net::ChannelBinding>& binding = std::nullopt) {
+    const auto token = keys.Check(credential, now, binding);
     ASSERT_FALSE(token);
     EXPECT_EQ(token.error().code, ErrorCode::kDenied);
     EXPECT_EQ(token.error().message, keys.Check({}, now).error().message);
@@ -127,6 +138,30 @@ TEST_F(TokensTest, WellSignedNonsenseIsRefusedToo) {
   for (std::size_t size = 0; size < body.size(); ++size)
     ExpectDenied(keys, Signed(Bytes(body.begin(), body.begin() + static_cast<long>(size))),
                  kBefore);
+}
+
+TEST_F(TokensTest, OverAnEncipheredConnectionOnlyATokenThatIsBoundToItIsBelieved) {
+  const auto keys = Load(kKey).value();
+  const Bytes bound = FromHex(kGoldenBound);
+  const auto binding = GoldenBinding();
+
+  const auto token = keys.Check(bound, kBefore, binding);
+
+  ASSERT_TRUE(token) << token.error().message;
+  EXPECT_EQ(token.value().client, "alice");
+  ExpectDenied(keys, bound, kExpiry, binding);
+  ExpectDenied(keys, bound, kBefore);  // Overheard, and shown without TLS.
+  ExpectDenied(keys, FromHex(kGolden), kBefore, binding);
+  for (std::size_t bit = 0; bit < binding.size() * 8; ++bit) {
+    auto other = binding;
+    other[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    ExpectDenied(keys, bound, kBefore, other);
+  }
+  for (std::size_t bit = 0; bit < bound.size() * 8; ++bit) {
+    Bytes flipped = bound;
+    flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    ExpectDenied(keys, flipped, kBefore, binding);
+  }
 }
 
 TEST_F(TokensTest, EveryKeyOfTheFileIsGoodAndNoOther) {

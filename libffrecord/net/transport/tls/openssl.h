@@ -42,6 +42,7 @@ class TlsStream final : public ByteStream {
 
   std::string_view transport() const noexcept override { return "tls"; }
   std::string cipher() const override;
+  std::optional<ChannelBinding> channel_binding() const override;
   int fd() const noexcept override { return fd_.get(); }
   bool wants_room(bool has_queued) const noexcept override;
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;

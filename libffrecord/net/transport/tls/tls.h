@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -63,5 +65,9 @@ class TlsContext {
 // set if the peer is there and has no room.
 Result<std::unique_ptr<Endpoint>> ConnectTls(const Address& address, const TlsContext& context,
                                              Deadline deadline, bool* is_turned_away = nullptr);
+
+// A token as it is shown over that connection and no other: instead of its last 32 bytes, which
+// only who has it knows, their HMAC-SHA-256 of the binding. docs/protocol.md, "Tokens".
+std::vector<std::byte> BindToken(std::span<const std::byte> token, const ChannelBinding& binding);
 
 }  // namespace ffrecord::net

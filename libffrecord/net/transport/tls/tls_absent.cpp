@@ -32,4 +32,7 @@ Result<std::unique_ptr<Endpoint>> ConnectTls(const Address&, const TlsContext&, 
   return Absent();
 }
 
+// Without TLS there is no binding to call it with.
+std::vector<std::byte> BindToken(std::span<const std::byte>, const ChannelBinding&) { return {}; }
+
 }  // namespace ffrecord::net

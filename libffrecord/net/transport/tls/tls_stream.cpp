@@ -89,6 +89,18 @@ std::string TlsStream::cipher() const {
   return text;
 }
 
+// RFC 9266. It fails for want of memory only.
+std::optional<ChannelBinding> TlsStream::channel_binding() const {
+  FFR_ASSERT(is_open_);
+  constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";
+  ChannelBinding binding{};
+  const int status = ::SSL_export_keying_material(
+      ssl_.get(), reinterpret_cast<unsigned char*>(binding.data()), binding.size(), kLabel.data(),
+      kLabel.size(), nullptr, 0, /*use_context=*/1);
+  FFR_ASSERT(status == 1);
+  return binding;
+}
+
 // While hands are shaken, what is queued must wait, with room or without.
 bool TlsStream::wants_room(bool has_queued) const noexcept {
   if (!is_open_) return SSL_want_write(ssl_.get());
