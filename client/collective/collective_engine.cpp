@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -34,6 +35,10 @@ constexpr std::uint64_t kChunkSizeMax = net::FrameLimits{}.payload_size_bytes_ma
 constexpr std::size_t kOperationsMax = 65'536;
 // Smaller arrays are not what is tuned for.
 constexpr std::uint64_t kTunedSizeMin = 64 << 10;
+// A step of the ring has so many pieces, unless they become too small to be worth it: one is on the
+// wire while another is checked and added.
+constexpr std::uint64_t kPiecesOfStep = 4;
+constexpr std::uint64_t kPieceSizeMin = 64 << 10;
 // Rounds of each probe by which Connect() learns what the network costs.
 constexpr int kProbeRounds = 5;
 
@@ -77,6 +82,7 @@ struct CollectiveEngine::Impl {
   std::uint64_t ChunkSizeLocked() const {
     return tuning.chunk_size_bytes != 0 ? tuning.chunk_size_bytes : options.chunk_size_bytes;
   }
+  std::uint64_t ChunkSizeLocked(const Plan& plan, ReduceType type) const;
   Completion TakeLocked(std::map<Token, Completion>::iterator done);
   void Shutdown();
 
@@ -200,7 +206,15 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                           impl.wakeup.fd()};
     auto links = JoinGroup(hello, addresses, impl.machines, meeting,
                            net::Clock::now() + impl.options.timeout);
-    impl.listener.reset();  // Nobody else is to come.
+    std::unique_ptr<Replacements> replacements;
+    if (links && impl.options.streams > 1) {
+      std::vector<std::string> hosts;
+      for (const std::string& address : addresses)
+        hosts.push_back(FFR_TRY(MemberAddress::Parse(address)).tcp);
+      replacements = std::make_unique<Replacements>(hello, std::move(hosts),
+                                                    std::move(*impl.listener), impl.wakeup.fd());
+    }
+    impl.listener.reset();  // Nobody else is to come but replacements.
     impl.local_listener.reset();
     Exchange exchange({.rank = impl.rank,
                        .world_size = impl.world_size,
@@ -209,7 +223,7 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                        .streams = impl.options.streams,
                        .timeout = impl.options.timeout,
                        .machines = impl.machines},
-                      FFR_TRY(std::move(links)), impl.counters);
+                      FFR_TRY(std::move(links)), std::move(replacements), impl.counters);
     impl.thread = StartQuietThread(
         [&impl, moved = std::move(exchange)]() mutable { impl.Run(std::move(moved)); });
     // The group is whole when a first operation, over nothing, has ended.
@@ -337,6 +351,16 @@ Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint6
                             .allows_halving = !is_f16});
 }
 
+std::uint64_t CollectiveEngine::Impl::ChunkSizeLocked(const Plan& plan, ReduceType type) const {
+  const std::uint64_t chunk_size_bytes = ChunkSizeLocked();
+  if (tuning.chunk_size_bytes != 0 || plan.algorithm != Algorithm::kRing ||
+      plan.collective == Collective::kBroadcast)
+    return chunk_size_bytes;
+  const std::uint64_t step_size_bytes = plan.count * SizeOf(type) / world_size;
+  return std::clamp(step_size_bytes / kPiecesOfStep, std::min(kPieceSizeMin, chunk_size_bytes),
+                    chunk_size_bytes);
+}
+
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
                                                                ReduceType type, ReduceOp op) {
   AssertNotForked();
@@ -362,7 +386,8 @@ Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan,
     return token;
   }
   pending.insert(token);
-  submitted.push_back({token, static_cast<std::byte*>(data), plan, type, op, ChunkSizeLocked()});
+  submitted.push_back(
+      {token, static_cast<std::byte*>(data), plan, type, op, ChunkSizeLocked(plan, type)});
   wakeup.Ring();
   return token;
 }

@@ -24,8 +24,10 @@ constexpr std::size_t kActiveMax = 64;
 
 }  // namespace
 
-Exchange::Exchange(const Group& group, Links links, ExchangeCounters& counters)
+Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements> replacements,
+                   ExchangeCounters& counters)
     : group_(group),
+      replacements_(std::move(replacements)),
       tick_(std::clamp<std::chrono::milliseconds>(group.timeout / 16, 5ms, 500ms)),
       counters_(&counters),
       data_at_(Clock::now()),
@@ -34,6 +36,9 @@ Exchange::Exchange(const Group& group, Links links, ExchangeCounters& counters)
     if (to_.empty() || to_.back().rank() != link.rank) to_.emplace_back();
     to_.back().streams.emplace_back().link = std::move(link);
   }
+  for (const Outgoing& out : to_)
+    if (out.is_striped())
+      for (const Stream& stream : out.streams) ProbeWhenIdle(stream.link);
   for (Link& link : links.from) {
     Incoming& in = from_.emplace_back();
     in.link = std::move(link);
@@ -42,6 +47,7 @@ Exchange::Exchange(const Group& group, Links links, ExchangeCounters& counters)
 }
 
 Result<void> Exchange::Advance(std::vector<Ended>& ended) {
+  if (std::exchange(has_replacements_, false)) TakeReplacements();
   for (bool moved = true; moved && ended.empty();) {
     moved = false;
     StartOperations();
@@ -60,6 +66,7 @@ Result<void> Exchange::Wait(int wake_fd) {
   // What came before was not rung for.
   const bool has_news = HasNews();
   if (!has_news) FFR_TRY(WaitForFds(wake_fd));
+  if (has_news) has_replacements_ = true;  // Who has rung meanwhile does not ring again.
   SetSleeps(false);
   return {};
 }
@@ -95,6 +102,8 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
     for (Stream& stream : out.streams) add(*stream.link.endpoint, !stream.gone, stream.is_ready);
   for (Incoming& in : from_) add(*in.link.endpoint, !in.gone && !in.is_held, in.is_ready);
 
+  if (replacements_)
+    for (const int fd : replacements_->fds()) waited.push_back({fd, POLLIN, 0});
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake_at() - Clock::now());
   const int count =
       ::poll(waited.data(), waited.size(), static_cast<int>(std::max(left, 0ms).count()));
@@ -102,6 +111,10 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
     return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
   for (std::size_t i = 0; i < are_ready.size(); ++i)
     if (waited[1 + i].revents != 0) *are_ready[i] = true;
+  // The thread that makes connections rings as those do who submit.
+  has_replacements_ = waited[0].revents != 0;
+  for (std::size_t i = 1 + are_ready.size(); i < waited.size(); ++i)
+    has_replacements_ |= waited[i].revents != 0;
   return {};
 }
 
@@ -282,7 +295,10 @@ void Exchange::Close(const Error& why) {
 void Exchange::Close() {
   // What was taken, so that nobody sends it again.
   std::vector<Endpoint*> senders;
-  for (const Incoming& in : from_) senders.push_back(in.link.endpoint.get());
+  for (Incoming& in : from_) {
+    if (in.untold.pieces > 0) (void)SendTaken(in);
+    senders.push_back(in.link.endpoint.get());
+  }
   Flush(senders);
   for (Endpoint* peer : Endpoints()) peer->Close();
 }

@@ -14,6 +14,7 @@
 
 #include "client/collective/links.h"
 #include "client/collective/messages.h"
+#include "client/collective/replacements.h"
 #include "client/collective/schedule.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -76,8 +77,8 @@ struct ExchangeCounters {
 // place before; of a small one there is a copy at once. When a stream
 // breaks, or nothing that it sends is acknowledged, what was not taken goes again over the others,
 // first of all; what comes twice is dropped. A piece that has waited long for its place, and what
-// it waits for may stand behind it, is set aside in memory: at most what may be under way. Without
-// a stream left, the peer is gone.
+// it waits for may stand behind it, is set aside in memory: at most what may be under way.
+// Meanwhile a new connection is made in its place. Without a stream left, the peer is gone.
 //
 // Thread-bound, never blocks but in Wait() and Close(). After an error only Close() may be called.
 class Exchange {
@@ -91,7 +92,9 @@ class Exchange {
     std::chrono::milliseconds timeout;
     Machines machines;
   };
-  Exchange(const Group& group, Links links, ExchangeCounters& counters);
+  // `replacements` where there are several streams; else null.
+  Exchange(const Group& group, Links links, std::unique_ptr<Replacements> replacements,
+           ExchangeCounters& counters);
 
   void Submit(const Operation& operation) { submitted_.push_back(operation); }
 
@@ -281,7 +284,11 @@ class Exchange {
   Result<bool> SendAgain(Outgoing& out);
   Result<void> TakeTaken(Stream& stream);
   Result<void> LoseStream(Outgoing& out, Stream& stream, const std::string& why);
+  static void ProbeWhenIdle(const Link& link);
   void TellLost(Outgoing& out);
+  void TakeReplacements();
+  void Replace(Outgoing& out, Link link);
+  void Replace(Incoming& in, Link link);
   Result<void> CheckStreams(net::Clock::time_point now);
   bool IsGone(const Incoming& in) const;
   bool TakesOver(const Incoming& in, net::Clock::time_point come_at, const Target& target);
@@ -325,6 +332,8 @@ class Exchange {
   std::deque<Outgoing> to_;
   std::vector<Incoming> from_;  // Streams of one rank are neighbours.
   std::deque<SetAside> set_aside_;
+  std::unique_ptr<Replacements> replacements_;
+  bool has_replacements_ = false;  // There may be some to take.
   std::chrono::milliseconds tick_;
   ExchangeCounters* counters_;
 
@@ -334,6 +343,7 @@ class Exchange {
 
   net::Clock::time_point data_at_;
   net::Clock::time_point told_at_;
+  net::Clock::time_point checked_at_{};
 };
 
 }  // namespace ffrecord::client

@@ -77,9 +77,12 @@ Result<void> Exchange::CheckTime() {
                      std::to_string(Blamed(now)) +
                      " does not answer or has not joined the operation"};
   }
+  if (now - checked_at_ >= tick_) {
+    checked_at_ = now;
+    FFR_TRY(CheckStreams(now));
+  }
   if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
   TellWaiting(now);
-  FFR_TRY(CheckStreams(now));
   for (Outgoing& out : to_)
     for (Stream& stream : out.streams)
       if (stream.is_ready && !stream.gone) FFR_TRY(PollOutgoing(out, stream));

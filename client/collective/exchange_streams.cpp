@@ -19,6 +19,9 @@ using net::Endpoint;
 using net::FrameType;
 using namespace std::chrono_literals;
 
+// So many unanswered seconds until the kernel gives up an idle connection; we do so before while
+// something is under way on it.
+constexpr int kProbes = 10;
 // Small pieces are not worth a word each.
 constexpr std::uint32_t kUntoldPiecesMax = 32;
 // The last time that a piece took counts for so much of what is expected of a stream.
@@ -31,11 +34,13 @@ constexpr int kStandingTicks = 8;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// Whether the other machine has been silent for so long though it had something to acknowledge.
+// Whether the other machine has been silent for so long though it had something to acknowledge:
+// data, or probes of the kernel, of which one may be under way.
 bool IsSilent(int fd, std::chrono::milliseconds limit) {
   tcp_info info{};
   socklen_t size = sizeof(info);
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_unacked > 0 &&
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         (info.tcpi_unacked > 0 || info.tcpi_probes > 1) &&
          std::chrono::milliseconds(info.tcpi_last_ack_recv) > limit;
 }
 
@@ -51,6 +56,14 @@ void ExchangeCounters::Tell(std::string text) {
 std::vector<CollectiveEngine::Event> ExchangeCounters::events() const {
   const std::lock_guard lock(mutex_);
   return {events_.begin(), events_.end()};
+}
+
+// All that was sent may be acknowledged and only the word that it was taken be lost: the kernel
+// asks once a second whether the other one is there.
+void Exchange::ProbeWhenIdle(const Link& link) {
+  for (const auto& [option, value] :
+       {std::pair(TCP_KEEPIDLE, 1), std::pair(TCP_KEEPINTVL, 1), std::pair(TCP_KEEPCNT, kProbes)})
+    (void)::setsockopt(link.endpoint->fd(), IPPROTO_TCP, option, &value, sizeof(value));
 }
 
 // --- Sending -------------------------------------------------------------------------------------
@@ -217,7 +230,46 @@ void Exchange::TellLost(Outgoing& out) {
                     std::to_string(group_.rank) + " to rank " + std::to_string(out.rank()) +
                     " at " + stream.link.endpoint->peer() + " was lost (" + stream.why_gone +
                     "); the others carry its share");
+    if (replacements_) replacements_->Ask(out.rank(), stream.link.stream);
   }
+}
+
+void Exchange::TakeReplacements() {
+  if (!replacements_) return;
+  for (Link& link : replacements_->TakeMade()) {
+    const auto out = std::ranges::find(to_, link.rank, &Outgoing::rank);
+    if (out != to_.end() && !out->gone) Replace(*out, std::move(link));
+  }
+  for (Link& link : replacements_->TakeCome()) {
+    const auto in = std::ranges::find_if(from_, [&](const Incoming& each) {
+      return each.link.rank == link.rank && each.link.stream == link.stream && each.is_striped;
+    });
+    if (in != from_.end()) Replace(*in, std::move(link));
+  }
+}
+
+void Exchange::Replace(Outgoing& out, Link link) {
+  const auto lost = std::ranges::find_if(out.streams, [&](const Stream& stream) {
+    return stream.gone && stream.link.stream == link.stream;
+  });
+  if (lost == out.streams.end()) return;
+  counters_->Tell("stream " + std::to_string(link.stream) + " of " +
+                  std::to_string(out.streams.size()) + " from rank " + std::to_string(group_.rank) +
+                  " to rank " + std::to_string(out.rank()) + " was replaced");
+  // What it had under way was handed over to `again` when it was lost.
+  *lost = Stream{};
+  lost->link = std::move(link);
+  ProbeWhenIdle(lost->link);
+}
+
+void Exchange::Replace(Incoming& in, Link link) {
+  // What came on the old one and has no place yet is sent again, for nobody was told that it was
+  // taken.
+  const auto index = static_cast<std::size_t>(&in - from_.data());
+  std::erase_if(set_aside_, [&](const SetAside& piece) { return piece.from == index; });
+  in = Incoming{};
+  in.link = std::move(link);
+  in.is_striped = true;
 }
 
 // Gives up streams whose other end is silent.

@@ -19,13 +19,6 @@ namespace {
 using net::Endpoint;
 using net::FrameType;
 
-bool SecretsEqual(const GroupHello& a, const GroupHello& b) {
-  // In constant time: how much of it was guessed right must not show.
-  std::byte difference{0};
-  for (std::size_t i = 0; i < a.secret.size(); ++i) difference |= a.secret[i] ^ b.secret[i];
-  return difference == std::byte{0};
-}
-
 class Handshake {
  public:
   Handshake(const GroupHello& hello, const Machines& machines, const Meeting& meeting,
@@ -316,6 +309,12 @@ class Handshake {
 Result<Links> JoinGroup(const GroupHello& hello, std::span<const std::string> addresses,
                         const Machines& machines, const Meeting& meeting, net::Deadline deadline) {
   return Handshake(hello, machines, meeting, deadline).Run(addresses);
+}
+
+bool SecretsEqual(const GroupHello& a, const GroupHello& b) {
+  std::byte difference{0};
+  for (std::size_t i = 0; i < a.secret.size(); ++i) difference |= a.secret[i] ^ b.secret[i];
+  return difference == std::byte{0};
 }
 
 RingShape RingsOf(const GroupHello& hello, const Machines& machines) {

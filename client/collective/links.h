@@ -50,6 +50,10 @@ Result<Links> JoinGroup(const GroupHello& hello, std::span<const std::string> ad
 // The rings of a group.
 RingShape RingsOf(const GroupHello& hello, const Machines& machines);
 
+// Whether both know the group's secret, in constant time: how much of it was guessed right must not
+// show.
+bool SecretsEqual(const GroupHello& a, const GroupHello& b);
+
 // `error` with the rank that it is about before its message.
 Error OfRank(std::uint32_t rank, Error error);
 // The last word of a peer, as our own error. It names a rank itself, unless it is malformed.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,12 +24,14 @@
 namespace ffrecord::client::ranks {
 
 // Stands before a rank's listener and passes on what others send to it, and its answers; may be
-// slow on some connections, or break them. They are counted in the order in which they come.
+// slow on some connections, break them, or be silent as if a cable were pulled. They are counted in
+// the order in which they come.
 class Relay {
  public:
   struct Fault {
     std::uint64_t bytes_per_s = 0;        // 0: as fast as can be.
     std::uint64_t reset_after_bytes = 0;  // 0: never.
+    std::uint64_t silent_after_bytes = 0;
   };
   using FaultOf = std::function<Fault(std::size_t)>;
 
@@ -60,6 +63,7 @@ class Relay {
     UniqueFd far;
     Fault fault;
     std::size_t index = 0;
+    bool is_silent = false;
     std::chrono::steady_clock::time_point next_at{};
   };
 
@@ -76,8 +80,8 @@ class Relay {
       std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
         const bool may_pass = std::chrono::steady_clock::now() >= pair.next_at;
-        waited.push_back({may_pass ? pair.near.get() : -1, POLLIN, 0});
-        waited.push_back({pair.far.get(), POLLIN, 0});
+        waited.push_back({may_pass && !pair.is_silent ? pair.near.get() : -1, POLLIN, 0});
+        waited.push_back({pair.is_silent ? -1 : pair.far.get(), POLLIN, 0});
       }
       ::poll(waited.data(), waited.size(), 2);
       for (std::size_t i = 0; 2 * i + 2 < waited.size(); ++i) {
@@ -114,13 +118,23 @@ class Relay {
     if (pair.fault.bytes_per_s != 0)
       pair.next_at = std::chrono::steady_clock::now() +
                      std::chrono::nanoseconds(passed * 1'000'000'000 / pair.fault.bytes_per_s);
-    if (pair.fault.reset_after_bytes == 0 || bytes_.at(pair.index) < pair.fault.reset_after_bytes)
-      return;
+    const std::uint64_t bytes = bytes_.at(pair.index);
+    if (pair.fault.silent_after_bytes != 0 && bytes >= pair.fault.silent_after_bytes)
+      BeSilent(pair);
+    if (pair.fault.reset_after_bytes == 0 || bytes < pair.fault.reset_after_bytes) return;
     for (auto* end : {&pair.near, &pair.far}) {
       const linger now{1, 0};
       ::setsockopt(end->get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
       end->Reset();
     }
+  }
+
+  // The kernel drops all that comes, and so acknowledges nothing.
+  static void BeSilent(Pair& pair) {
+    pair.is_silent = true;
+    sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+    const sock_fprog filter{1, &nothing};
+    ::setsockopt(pair.near.get(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter));
   }
 
   std::size_t Pass(UniqueFd& from, UniqueFd& to, std::size_t size_max) {

@@ -62,14 +62,14 @@ class FFR_EXPORT CollectiveEngine {
   struct Options {
     std::string listen_host = "127.0.0.1";       // Address that the ranks before this one reach.
     std::chrono::milliseconds timeout{60'000};   // For each operation, and for Connect().
-    std::uint64_t chunk_size_bytes = 512 << 10;  // Pipelined piece of a step; 64 B to 8 MiB.
+    std::uint64_t chunk_size_bytes = 512 << 10;  // Largest piece of a step; 64 B to 8 MiB.
     // None: Connect() measures latency and bandwidth, and each all-reduce goes by what that makes
     // quickest for its size. Then two groups may choose otherwise, and round otherwise.
     std::optional<Algorithm> algorithm = std::nullopt;
     WireType wire = WireType::kExact;  // The same on all ranks.
     // Connections from each rank to each other over the network, 1 to kStreamsMax; the same on all
     // ranks. Each carries as much as it can, so that a slow one costs its share only; one that is
-    // lost is told of (events()), and the others carry on.
+    // lost is told of (events()), the others carry on, and it is made anew.
     std::uint16_t streams = 1;
     // Ranks that were started on the same boot of a machine, in the same network namespace, and
     // have this on find each other by their addresses, and speak through memory that both have
