@@ -1,5 +1,6 @@
 """Loading ahead with threads, in order, under a memory cap."""
 
+import itertools
 import os
 import queue
 import threading
@@ -15,6 +16,8 @@ from ffrecord.errors import DeadlineExceeded
 
 Plan = TypeVar("Plan")
 Item = TypeVar("Item")
+# Items of the first plans of a share, why there are no more of them, and seconds for one.
+_Loaded = tuple[list[Item], BaseException | None, float]
 
 _JOIN_S = 2.0
 _DEPTH_MAX = 256
@@ -24,6 +27,10 @@ _SMOOTH_BEFORE_SHRINKING = 100
 # A queue that was not full while it was emptied that often is not what the consumer waits for.
 _QUEUES_BEFORE_GIVING_UP = 4
 _WEIGH_EVERY = 16
+# What a thread loads together takes no longer, and is no more. A hand-over between threads costs
+# some 100 us, as much as loading a small item does.
+_SHARE_S = 0.002
+_SHARE_MAX = 16
 
 
 class Prefetcher(Generic[Plan, Item]):
@@ -33,9 +40,9 @@ class Prefetcher(Generic[Plan, Item]):
     there before, which a longer queue evens out; fewer when it has not had to for long; and never
     more than fit in `memory_limit_bytes`, of which one always fits. A consumer that is faster than
     the threads waits with any queue: for it the queue goes back to where it began, and the memory
-    of the last items is used again while it is in the caches. The threads are the consumer's own
-    from the first item to `close`. For one consumer thread; in a forked child it is empty and
-    closed.
+    of the last items is used again while it is in the caches. Small items are loaded in shares of
+    several, if there is a way to. The threads are the consumer's own from the first item to
+    `close`. For one consumer thread; in a forked child it is empty and closed.
     """
 
     def __init__(
@@ -48,6 +55,8 @@ class Prefetcher(Generic[Plan, Item]):
         memory_limit_bytes: int,
         weigh: Callable[[Item], int],
         timeout_s: float,
+        load_together: Callable[[list[Plan]], list[Item] | None] | None = None,
+        share_s: float = _SHARE_S,
     ) -> None:
         """Start the threads.
 
@@ -58,7 +67,10 @@ class Prefetcher(Generic[Plan, Item]):
             depth: items read ahead at the beginning.
             memory_limit_bytes: for items that wait to be handed out.
             weigh: size of an item in bytes.
-            timeout_s: for one item, from when it is asked for.
+            timeout_s: for one share, from when its first item is asked for.
+            load_together: loads several at once, for less than one by one; None if they must be
+                loaded one by one. Called in a thread.
+            share_s: a share of more than one item is loaded in so many seconds.
         """
         self._load = load
         self._plans = plans
@@ -67,10 +79,16 @@ class Prefetcher(Generic[Plan, Item]):
         self._memory_limit_bytes = memory_limit_bytes
         self._weigh = weigh
         self._timeout_s = timeout_s
-        self._ahead: deque[tuple[Plan, Future[Item]]] = deque()
+        self._load_together = load_together
+        self._share_s = share_s
+        self._share = 1  # Items that a thread takes at a time.
+        self._ahead: deque[tuple[list[Plan], Future[_Loaded[Item]]]] = deque()
+        self._ready: deque[tuple[Plan, Item]] = deque()
+        self._error: BaseException | None = None  # What stands behind all that is ready.
+        self._pending = 0
         self._item_bytes = 0  # Of a typical one.
         self._handed_out = 0
-        self._smooth = 0  # Items in a row that were there when they were asked for.
+        self._smooth = 0  # Shares in a row that were there when they were asked for.
         self._was_full = False  # All were there at once since it was last made deeper.
         self._since_full = 0  # Items handed out since all were there.
         self._pid = os.getpid()
@@ -83,19 +101,23 @@ class Prefetcher(Generic[Plan, Item]):
         for worker in workers:
             worker.start()
         # Also at exit: a thread that comes back from a read into a dying interpreter would crash.
-        self.close = weakref.finalize(self, _stop, self._tasks, workers, self._ahead, self._pid)
+        held = (self._ahead, self._ready)
+        self.close = weakref.finalize(self, _stop, self._tasks, workers, *held, self._pid)
 
     @property
     def depth(self) -> int:
         """Items that are read ahead now."""
+        wanted = self._depth
+        if self._share > 1:  # One for each thread, and one to hand out.
+            wanted = max(wanted, (self._threads + 1) * self._share)
         if not self._item_bytes:
-            return self._depth
-        return max(1, min(self._depth, self._memory_limit_bytes // self._item_bytes))
+            return wanted
+        return max(1, min(wanted, self._memory_limit_bytes // self._item_bytes))
 
     @property
     def pending(self) -> int:
         """Items that are being loaded, or wait to be handed out."""
-        return len(self._ahead)
+        return self._pending if self.close.alive else 0
 
     @property
     def alive(self) -> bool:
@@ -113,41 +135,55 @@ class Prefetcher(Generic[Plan, Item]):
             StopIteration: there are no more plans.
             Exception: whatever `load` raised for it.
         """
-        self._top_up()
-        if not self._ahead:
-            raise StopIteration
-        plan, future = self._ahead[0]
-        if self._ahead[-1][1].done():
-            self._was_full, self._since_full = True, 0
-        else:
-            self._since_full += 1
-        begin = time.monotonic()
-        item = self._await(future)
-        self._ahead.popleft()
-        self._adapt(time.monotonic() - begin)
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            self._top_up()
+            self._take_share()
+        plan, item = self._ready.popleft()
+        self._pending -= 1
         if self._handed_out % _WEIGH_EVERY == 0 or not self._item_bytes:
             self._item_bytes = max(1, self._weigh(item))
         self._handed_out += 1
         self._top_up()
         return plan, item
 
-    def _top_up(self) -> None:
-        while len(self._ahead) < self.depth:
-            try:
-                plan = next(self._plans)
-            except StopIteration:
-                return
-            future: Future[Item] = Future()
-            self._ahead.append((plan, future))
-            # What is queued must not keep this object alive, or it would never be closed.
-            self._tasks.put((future, partial(self._load, plan)))
+    def _take_share(self) -> None:
+        if not self._ahead:
+            raise StopIteration
+        plans, future = self._ahead[0]
+        if self._ahead[-1][1].done():
+            self._was_full, self._since_full = True, 0
+        else:
+            self._since_full += len(plans)
+        begin = time.monotonic()
+        items, self._error, seconds = self._await(future)
+        self._ahead.popleft()
+        self._ready.extend(zip(plans, items, strict=False))
+        self._adapt(time.monotonic() - begin)
+        if self._load_together is not None:
+            self._share = max(1, min(_SHARE_MAX, int(self._share_s / max(seconds, 1e-9))))
 
-    def _await(self, future: "Future[Item]") -> Item:
+    def _top_up(self) -> None:
+        # By whole shares, so that a thread is woken for each share and not for each item.
+        depth = self.depth
+        share = max(1, min(self._share, depth // (self._threads + 1)))
+        while self._error is None and self._pending + share <= depth:
+            plans = list(itertools.islice(self._plans, share))
+            if not plans:
+                return
+            future: Future[_Loaded[Item]] = Future()
+            self._ahead.append((plans, future))
+            self._pending += len(plans)
+            # What is queued must not keep this object alive, or it would never be closed.
+            self._tasks.put((future, partial(_loaded, self._load, self._load_together, plans)))
+
+    def _await(self, future: "Future[_Loaded[Item]]") -> "_Loaded[Item]":
         try:
             return future.result(self._timeout_s)
         except TimeoutError:
             if future.done():
-                raise  # The load's own, such as a daemon's deadline.
+                return future.result()
             started = "it is being loaded" if future.running() else "no thread has come to it yet"
             raise DeadlineExceeded(
                 f"no batch from {self._threads} loader threads within {self._timeout_s} s: "
@@ -169,6 +205,27 @@ class Prefetcher(Generic[Plan, Item]):
                 self._depth -= 1
 
 
+def _loaded(
+    load: Callable[[Plan], Item],
+    load_together: Callable[[list[Plan]], list[Item] | None] | None,
+    plans: list[Plan],
+) -> "_Loaded[Item]":
+    """Load a share, up to the first item that fails."""
+    begin = time.perf_counter()
+    items: list[Item] = []
+    error = None
+    try:
+        whole = load_together(plans) if load_together is not None and len(plans) > 1 else None
+        if whole is not None:
+            items = whole
+        else:
+            for plan in plans:
+                items.append(load(plan))
+    except BaseException as caught:
+        error = caught
+    return items, error, (time.perf_counter() - begin) / len(plans)
+
+
 def _work(tasks: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]") -> None:
     while (task := tasks.get()) is not None:
         future, call = task
@@ -185,6 +242,7 @@ def _stop(
     tasks: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]",
     workers: list[threading.Thread],
     ahead: "deque[tuple[Any, Future[Any]]]",
+    ready: "deque[tuple[Any, Any]]",
     pid: int,
 ) -> None:
     if os.getpid() != pid:
@@ -192,6 +250,7 @@ def _stop(
     for _, future in ahead:
         future.cancel()
     ahead.clear()
+    ready.clear()
     for _ in workers:
         tasks.put(None)
     deadline = time.monotonic() + _JOIN_S

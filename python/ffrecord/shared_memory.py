@@ -57,7 +57,7 @@ def sealed_copy(blocks: list[npt.NDArray[Any]]) -> int:
     """A memfd with the bytes of contiguous `blocks` back to back, which nobody can change."""
     fd = os.memfd_create("ffrecord", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        _write_all(fd, [block.reshape(-1).view(np.uint8).data for block in blocks if block.size])
+        write_all(fd, blocks)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except BaseException:
@@ -66,16 +66,17 @@ def sealed_copy(blocks: list[npt.NDArray[Any]]) -> int:
     return fd
 
 
-def _write_all(fd: int, blocks: list[memoryview]) -> None:
-    """Write many blocks with few calls, whatever each call takes of them."""
+def write_all(fd: int, blocks: list[npt.NDArray[Any]]) -> None:
+    """Write many contiguous blocks with few calls, whatever each call takes of them."""
+    left = [block.reshape(-1).view(np.uint8).data for block in blocks if block.size]
     first = 0
-    while first < len(blocks):
-        written = os.writev(fd, blocks[first : first + _BLOCKS_MAX])
-        while first < len(blocks) and written >= len(blocks[first]):
-            written -= len(blocks[first])
+    while first < len(left):
+        written = os.writev(fd, left[first : first + _BLOCKS_MAX])
+        while first < len(left) and written >= len(left[first]):
+            written -= len(left[first])
             first += 1
         if written:
-            blocks[first] = blocks[first][written:]
+            left[first] = left[first][written:]
 
 
 def map_copy_on_write(fd: int, size_bytes: int) -> Bytes:

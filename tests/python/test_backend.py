@@ -50,7 +50,24 @@ def collectives(rank: int, world: int) -> object:
         part = torch.empty(size, dtype=dtype)
         dist.reduce_scatter_tensor(part, torch.cat([start[:size]] * world), group=group)
         dist.barrier(group=group)
-        return [*tensors, sent, *parts, whole, part]
+        return [*tensors, sent, *parts, whole, part, *moved(group, start[:size])]
+
+    def moved(group: dist.ProcessGroup, start: torch.Tensor) -> list[torch.Tensor]:
+        at_root = rank == 1
+        places = [torch.empty_like(start) for _ in range(world)]
+        dist.gather(start, places if at_root else None, dst=1, group=group)
+        part = torch.empty_like(start)
+        parts = [start + each for each in range(world)]
+        dist.scatter(part, parts if at_root else None, src=1, group=group)
+        equal = torch.empty_like(torch.cat(parts))
+        dist.all_to_all_single(equal, torch.cat(parts), group=group)
+        # This rank sends rank + to rows to another, none to itself.
+        counts = [[0 if a == b else a + b for b in range(world)] for a in range(world)]
+        rows = torch.arange(sum(counts[rank]) * 2).view(-1, 2).to(start.dtype)
+        received = [counts[each][rank] for each in range(world)]
+        unequal = torch.empty(sum(received), 2, dtype=start.dtype)
+        dist.all_to_all_single(unequal, rows, received, counts[rank], group=group)
+        return [*(places if at_root else []), part, equal, unequal]
 
     for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8):
         for size in (1, 7, 1000):
@@ -75,6 +92,14 @@ def collectives(rank: int, world: int) -> object:
     assert names == [{"rank": each} for each in range(world)]
     with pytest.raises(NotImplementedError, match="not reduced here"):
         dist.all_reduce(average, dist.ReduceOp.PRODUCT, group=ours)
+    three = [torch.full((each + 1,), float(rank)) for each in range(world)]
+    places = [torch.empty(rank + 1) for _ in range(world)]
+    dist.all_to_all(places, three, group=ours)
+    assert places[1].tolist() == [1.0] * (rank + 1)
+    with pytest.raises(ValueError, match="has places for"):
+        dist.all_to_all(three, three, group=ours)
+    with pytest.raises(NotImplementedError, match="two ranks alone"):
+        dist.send(average, (rank + 1) % world, group=ours)
     with pytest.raises(TypeError, match="none of those"):
         ours.allreduce([torch.zeros(2, dtype=torch.complex64)])
     return True

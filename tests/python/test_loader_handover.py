@@ -4,6 +4,7 @@ Method: batches and single values cross; maps, descriptors and /dev/shm are look
 """
 
 import gc
+import multiprocessing
 import os
 import pickle
 from pathlib import Path
@@ -48,6 +49,44 @@ def test_a_batch_crosses_as_one_descriptor_and_is_writable(path: Path) -> None:
     del batches, batch
     gc.collect()
     assert not mapped() & crossed
+
+
+def inodes() -> set[str]:
+    """Of blocks that are mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[4] for line in lines if "/memfd:ffrecord" in line}
+
+
+def test_a_worker_uses_the_memory_of_batches_that_are_gone_again(path: Path) -> None:
+    loader = DataLoader(Dataset(path), batch_size=60, num_workers=1, persistent_workers=True)
+    gc.collect()
+    before, seen, count = inodes(), set(), 0
+
+    for _ in range(6):
+        for batch in loader:
+            for image, label in zip(batch["image"], batch["label"].tolist(), strict=True):
+                assert image[0] == image[-1] == label
+            seen |= inodes() - before
+            count += 1
+
+    # At most two are on their way, and two are held while the next one is asked for.
+    assert count == 12
+    assert len(seen) <= 4
+
+
+def test_batches_of_a_worker_that_was_killed_stay_as_they_were(path: Path) -> None:
+    loader = DataLoader(Dataset(path), batch_sampler=[range(60)] * 50, num_workers=1)
+    others = multiprocessing.active_children()
+    batches = iter(loader)
+    batch = next(batches)
+    (worker,) = set(multiprocessing.active_children()) - set(others)
+    worker.kill()
+    with pytest.raises((RuntimeError, OSError, EOFError)):  # Whoever sees it first.
+        list(batches)
+
+    assert [bytes(t.numpy()) for t in batch["image"]] == [
+        bytes([i]) * (10_000 + i) for i in batch["label"].tolist()
+    ]
 
 
 def send(value: Any) -> Any:  # noqa: ANN401 - whatever crosses

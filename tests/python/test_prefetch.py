@@ -27,6 +27,8 @@ def prefetcher(
     memory: int = 1 << 30,
     timeout_s: float = 60.0,
     weigh: Callable[[int], int] = lambda item: 1,
+    load_together: Callable[[list[int]], list[int] | None] | None = None,
+    share_s: float = 1e9,
 ) -> "Prefetcher[int, int]":
     return Prefetcher(
         load,
@@ -36,6 +38,8 @@ def prefetcher(
         memory_limit_bytes=memory,
         weigh=weigh,
         timeout_s=timeout_s,
+        load_together=load_together,
+        share_s=share_s,
     )
 
 
@@ -43,9 +47,29 @@ def loader_threads() -> int:
     return sum(thread.name == "ffrecord-loader" for thread in threading.enumerate())
 
 
-@given(count=st.integers(0, 60), threads=st.integers(1, 4), depth=st.integers(1, 9))
-def test_items_come_in_the_order_of_the_plans(count: int, threads: int, depth: int) -> None:
-    ahead = prefetcher(lambda plan: plan * 2, iter(range(count)), threads=threads, depth=depth)
+@given(
+    count=st.integers(0, 60),
+    threads=st.integers(1, 4),
+    depth=st.integers(1, 9),
+    share_s=st.sampled_from([0.0, 1e-5, 1e9]),
+    memory=st.sampled_from([1, 7, 1 << 30]),
+    refused=st.sets(st.integers(0, 60), max_size=3),
+)
+def test_items_come_in_the_order_of_the_plans(
+    count: int, threads: int, depth: int, share_s: float, memory: int, refused: set[int]
+) -> None:
+    def together(plans: list[int]) -> list[int] | None:
+        return None if refused & set(plans) else [plan * 2 for plan in plans]
+
+    ahead = prefetcher(
+        lambda plan: plan * 2,
+        iter(range(count)),
+        threads=threads,
+        depth=depth,
+        memory=memory,
+        load_together=together,
+        share_s=share_s,
+    )
 
     assert list(ahead) == [(plan, plan * 2) for plan in range(count)]
     ahead.close()
@@ -139,6 +163,43 @@ def test_a_queue_that_a_pause_made_deeper_does_not_stay_so_for_a_fast_consumer()
     ahead.close()
 
 
+@pytest.mark.parametrize(("share_s", "largest"), [(1e9, 16), (0.0, 1)], ids=["small", "large"])
+def test_small_items_are_loaded_several_at_a_time(share_s: float, largest: int) -> None:
+    shares: list[int] = []
+
+    def together(plans: list[int]) -> list[int]:
+        shares.append(len(plans))
+        return plans
+
+    ahead = prefetcher(
+        lambda plan: plan, itertools.count(), load_together=together, share_s=share_s
+    )
+    for _ in range(100):
+        next(ahead)
+        assert ahead.pending <= ahead.depth
+
+    assert max(shares, default=1) == largest
+    ahead.close()
+
+
+def test_the_memory_cap_bounds_what_is_loaded_together() -> None:
+    ahead = prefetcher(
+        lambda plan: plan,
+        itertools.count(),
+        memory=90,
+        weigh=lambda _: 10,
+        load_together=lambda plans: plans,
+    )
+
+    for _ in range(50):
+        next(ahead)
+
+    assert ahead.depth == 9
+    assert ahead.pending <= 9
+    assert {len(plans) for plans, _ in ahead._ahead} == {3}  # One each, and one to hand out.
+    ahead.close()
+
+
 def test_the_memory_cap_bounds_the_depth_and_one_item_always_fits() -> None:
     small = prefetcher(lambda plan: plan, itertools.count(), depth=8, memory=30, weigh=lambda _: 10)
     large = prefetcher(lambda plan: plan, itertools.count(), depth=8, memory=3, weigh=lambda _: 10)
@@ -153,17 +214,21 @@ def test_the_memory_cap_bounds_the_depth_and_one_item_always_fits() -> None:
     large.close()
 
 
-def test_an_error_is_raised_where_its_item_would_have_been() -> None:
+@pytest.mark.parametrize("together", [None, lambda plans: None if 9 in plans else plans])
+def test_an_error_is_raised_where_its_item_would_have_been(
+    together: Callable[[list[int]], list[int] | None] | None,
+) -> None:
     def load(plan: int) -> int:
-        if plan == 2:
-            raise KeyError("two")
+        if plan == 9:
+            raise KeyError("nine")
         return plan
 
-    ahead = prefetcher(load, iter(range(5)))
+    ahead = prefetcher(load, iter(range(40)), load_together=together)
 
-    assert [next(ahead)[1] for _ in range(2)] == [0, 1]
-    with pytest.raises(KeyError, match="two"):
-        next(ahead)
+    assert [next(ahead)[1] for _ in range(9)] == list(range(9))
+    for _ in range(2):
+        with pytest.raises(KeyError, match="nine"):
+            next(ahead)
     ahead.close()
 
 

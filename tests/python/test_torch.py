@@ -6,6 +6,8 @@ Method: one small dataset is loaded in every way and the sequences of labels are
 import itertools
 import json
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 from torch.utils import data
 
 import ffrecord
+from ffrecord.order import EpochOrder
 from ffrecord.torch import DataLoader, Dataset, Sampler, collate
 
 COUNT = 200
@@ -227,6 +230,33 @@ def test_damage_is_skipped_replaced_or_raised(path: Path, tmp_path: Path) -> Non
         Dataset(bad, on_corrupt="skip")[17]
 
 
+def test_small_batches_before_a_damaged_record_are_delivered(tmp_path: Path) -> None:
+    """Goal: several are read at once, and one is at fault. Method: the last record of many."""
+    path = tmp_path / "many.ffr"
+    with ffrecord.Writer(path, {"label": "i64", "name": "utf8"}) as writer:
+        for i in range(2000):
+            writer.write({"label": i, "name": f"n{i}"})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"n1900") + 1] ^= 1
+    path.write_bytes(content)
+    dataset = Dataset(path)
+    order = EpochOrder(3, 0, 2000).range(0, 2000).tolist()
+    loader = DataLoader(
+        dataset, batch_sampler=Sampler(dataset, 4, 3), mode="threads", num_workers=2
+    )
+    batches = []
+
+    with pytest.raises(ffrecord.CorruptionError, match=r"many\.ffr.*1900"):
+        for batch in loader:
+            batches.append(batch)
+
+    whole = order.index(1900) // 4
+    assert [batch["label"].tolist() for batch in batches] == [
+        order[4 * i : 4 * i + 4] for i in range(whole)
+    ]
+    assert batches[-1]["name"] == [f"n{i}" for i in batches[-1]["label"].tolist()]
+
+
 def test_a_missing_file_is_raised_where_it_is_first_used(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path / "no.ffr")
 
@@ -279,3 +309,23 @@ def test_wrong_options_are_refused(path: Path) -> None:
         Dataset(path, on_corrupt="keep")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="no column 'y'"):
         Dataset(path, columns=["y"])[0]
+
+
+def test_what_loading_does_without_is_imported_when_it_is_asked_for() -> None:
+    code = """if True:
+        import sys, ffrecord.torch
+        print(*sys.modules)
+        import ffrecord.torch.ddp_hook, ffrecord.torch.overlapping
+        for name in ffrecord.torch.__all__:
+            value = getattr(ffrecord.torch, name)
+            assert not isinstance(value, type(sys)), name
+            assert value is getattr(ffrecord.torch, name)
+    """
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    loaded = done.stdout.split()
+    for later in ("checkpoint", "torch.group", "torch.tuner"):
+        assert f"ffrecord.{later}" not in loaded
+    with pytest.raises(AttributeError, match="no_such_name"):
+        ffrecord.torch.no_such_name  # type: ignore[attr-defined]  # noqa: B018

@@ -1,17 +1,13 @@
 """The loader for PyTorch: plain `torch.utils.data` habits, one read for each batch."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ffrecord.order import IndexBatch
 from ffrecord.torch.collate import collate
-from ffrecord.torch.comm_hook import CommHook, comm_hook
 from ffrecord.torch.dataloader import DataLoader
 from ffrecord.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
-from ffrecord.torch.group import Group
-from ffrecord.torch.overlap import Overlap, overlap
 from ffrecord.torch.sampler import Sampler
-from ffrecord.torch.training import TrainingState
-from ffrecord.torch.tuner import Decision, Setting, Tuner
 
 if TYPE_CHECKING:
     from ffrecord.torch.checkpoint_dcp import (
@@ -19,7 +15,12 @@ if TYPE_CHECKING:
         CheckpointReader,
         CheckpointWriter,
     )
+    from ffrecord.torch.ddp_hook import CommHook, comm_hook
     from ffrecord.torch.fsdp import use_for_fsdp
+    from ffrecord.torch.group import Group
+    from ffrecord.torch.overlapping import Overlap, overlap
+    from ffrecord.torch.training import TrainingState
+    from ffrecord.torch.tuner import Decision, Setting, Tuner
 
 __all__ = [
     "BalancedSavePlanner",
@@ -46,14 +47,30 @@ __all__ = [
 ]
 
 
+# What loading does without, by the file of this folder that it is in: none may have the name of
+# what it holds. Every process of a loader imports this module, and they would double what that
+# takes.
+_LATER = {
+    "BalancedSavePlanner": "checkpoint_dcp",
+    "CheckpointReader": "checkpoint_dcp",
+    "CheckpointWriter": "checkpoint_dcp",
+    "CommHook": "ddp_hook",
+    "Decision": "tuner",
+    "Group": "group",
+    "Overlap": "overlapping",
+    "Setting": "tuner",
+    "TrainingState": "training",
+    "Tuner": "tuner",
+    "comm_hook": "ddp_hook",
+    "overlap": "overlapping",
+    "use_for_fsdp": "fsdp",
+}
+
+
 def __getattr__(name: str) -> object:
-    """What needs parts of torch.distributed that load slowly, when it is asked for."""
-    if name in ("BalancedSavePlanner", "CheckpointReader", "CheckpointWriter"):
-        from ffrecord.torch import checkpoint_dcp
-
-        return getattr(checkpoint_dcp, name)
-    if name == "use_for_fsdp":
-        from ffrecord.torch import fsdp
-
-        return fsdp.use_for_fsdp
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """What is imported when it is asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value

@@ -35,8 +35,11 @@ Future = torch.futures.Future[Any]
 class ProcessGroup(dist.ProcessGroup):
     """What `init_process_group("ffrecord")` and `new_group(backend="ffrecord")` make.
 
-    All-reduce, reduce, broadcast, all-gather, reduce-scatter and barrier; sum, average, minimum and
-    maximum. Errors name the rank, as in `Group`. Thread-safe.
+    All-reduce, reduce, broadcast, all-gather, reduce-scatter, gather, scatter, all-to-all and
+    barrier; sum, average, minimum and maximum. All ranks take part in all of them: gather goes by
+    all-gather, scatter by broadcast, which keeps the busiest link no busier, and all-to-all by
+    all-gather, which moves as many times its bytes as there are ranks. There is no send and no
+    receive. Errors name the rank, as in `Group`. Thread-safe.
     """
 
     def __init__(
@@ -244,6 +247,100 @@ class ProcessGroup(dist.ProcessGroup):
         """As `all_gather_single`, of each."""
         return _each(self.all_gather_single, outputs, inputs, opts)
 
+    def gather(
+        self,
+        outputs: list[list[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        opts: Any,  # noqa: ANN401
+    ) -> dist.Work:
+        """The parts of all ranks to one of them."""
+        places = outputs[0] if self._rank == opts.rootRank else []
+        (part,) = inputs
+        whole = torch.empty(self._size, *part.shape, dtype=part.dtype)
+        work = self.all_gather_single(whole, part)
+
+        def finish() -> None:
+            for place, each in zip(places, whole, strict=False):  # At the others there is none.
+                place.copy_(each)
+
+        return _all_of([work.get_future()], places, finish)
+
+    def scatter(
+        self,
+        outputs: list[torch.Tensor],
+        inputs: list[list[torch.Tensor]],
+        opts: Any,  # noqa: ANN401
+    ) -> dist.Work:
+        """A part to each rank, equal in size, from one of them."""
+        (output,) = outputs
+        whole = torch.empty(self._size, *output.shape, dtype=output.dtype)
+        if self._rank == opts.rootRank:
+            torch.stack([_on_cpu(part) for part in inputs[0]], out=whole)
+        work = self.broadcast([whole], opts)
+        return _all_of([work.get_future()], outputs, lambda: output.copy_(whole[self._rank]))
+
+    def alltoall(
+        self,
+        outputs: list[torch.Tensor],
+        inputs: list[torch.Tensor],
+        opts: Any = None,  # noqa: ANN401
+    ) -> dist.Work:
+        """A part from each rank to each, of any sizes; agrees on those before it returns."""
+        del opts
+        counts = torch.tensor([part.numel() for part in inputs])
+        table = torch.empty(self._size, self._size, dtype=counts.dtype)
+        self.all_gather_single(table, counts).wait()
+        wanted = [place.numel() for place in outputs]
+        if table[:, self._rank].tolist() != wanted:
+            raise ValueError(
+                f"rank {self._rank} is sent {table[:, self._rank].tolist()} elements by the ranks, "
+                f"but has places for {wanted}"
+            )
+        own = torch.cat([_on_cpu(part).reshape(-1) for part in inputs])
+        padded = own.new_zeros(int(table.sum(1).max()))
+        padded[: own.numel()] = own
+        whole = own.new_empty(self._size, padded.numel())
+        work = self.all_gather_single(whole, padded)
+
+        def finish() -> None:
+            for place, row, sizes in zip(outputs, whole, table.tolist(), strict=True):
+                part = row[: sum(sizes)].split(sizes)[self._rank]
+                place.copy_(part.view(place.shape))
+
+        return _all_of([work.get_future()], outputs, finish)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,  # noqa: ANN401
+    ) -> dist.Work:
+        """As `alltoall`, of rows of one tensor; equally many where no sizes are given."""
+        places = torch.split(output, output_sizes) if output_sizes else output.chunk(self._size)
+        parts = torch.split(whole, input_sizes) if input_sizes else whole.chunk(self._size)
+        if len(places) != self._size or len(parts) != self._size:
+            raise ValueError(
+                f"{len(whole)} rows to and {len(output)} from {self._size} ranks do not divide"
+            )
+        return self.alltoall(list(places), list(parts), opts)
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> dist.Work:
+        """Is not offered."""
+        raise NotImplementedError(
+            f"{len(tensors)} tensors from or to rank {rank}, tag {tag}: two ranks alone do not meet"
+            ' by this backend; a group of dist.new_group(backend="gloo") beside it does that'
+        )
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> dist.Work:
+        """Is not offered."""
+        return self.send(tensors, rank, tag)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
+        """Is not offered."""
+        return self.send(tensors, -1, tag)
+
     def barrier(self, opts: Any = None) -> dist.Work:  # noqa: ANN401
         """Ends when all ranks have come."""
         del opts
@@ -252,6 +349,7 @@ class ProcessGroup(dist.ProcessGroup):
     # What older releases call them.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 

@@ -3,19 +3,23 @@
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ffrecord import _ffrecord
-from ffrecord.errors import BadArgumentError, DeadlineExceeded
+from ffrecord.errors import BadArgumentError, CorruptionError, DeadlineExceeded
+from ffrecord.order import IndexBatch
 from ffrecord.prefetch import Prefetcher
 from ffrecord.reader import Reader
 from ffrecord.records import Records
 from ffrecord.stages import Stages, numbers_of, since, summed, verdict, write_trace
 from ffrecord.torch.collate import collate
+from ffrecord.torch.dataset import Dataset
 from ffrecord.torch.handover import CrossingCollate, Told
 from ffrecord.torch.pinning import on_device, size_of
 from ffrecord.torch.sampler import Cursor, Sampler
@@ -77,10 +81,11 @@ class DataLoader(data.DataLoader[Any]):
             timeout: seconds to wait for one batch of a worker or thread; 0 is ten minutes.
             worker_init_fn: as in torch.
             generator: as in torch.
-            prefetch_factor: batches read ahead by each worker; by each thread, to begin with.
+            prefetch_factor: batches read ahead by each worker; by threads, so many beyond those
+                that they are at, to begin with.
             persistent_workers: as in torch.
             skippable: whether `set_step` may be called.
-            mode: "workers" are torch's processes, whose batches cross as sealed memory; "threads"
+            mode: "workers" are torch's processes, whose batches cross as shared memory; "threads"
                 share memory with the caller: nothing crosses, reads and torch's operators run side
                 by side, and with a `Sampler` reading ahead does not stop at the end of an epoch.
             memory_limit_bytes: for batches that threads have read ahead.
@@ -294,14 +299,16 @@ class DataLoader(data.DataLoader[Any]):
         else:
             plans = sampler.plans(start)
         self._ahead_of = (stream, start)
+        loads = _Loads(self)
         self._ahead = Prefetcher(
-            _Loads(self),
+            loads,
             _timed(plans, self.stages),
             threads=self._threads,
-            depth=self._threads * self._thread_prefetch,
+            depth=self._threads + self._thread_prefetch,
             memory_limit_bytes=self._memory_limit_bytes,
             weigh=size_of,
             timeout_s=self._timeout_s,
+            load_together=loads.together if loads.can_cut else None,
         )
         return self._ahead
 
@@ -392,10 +399,19 @@ class _Loads:
 
     def __init__(self, loader: DataLoader) -> None:
         self._fetch = getattr(loader.dataset, "__getitems__", None)
-        self._dataset = loader.dataset
+        self._dataset: Any = loader.dataset
         self._collate_fn = loader.collate_fn
         self._stages = loader.stages
         self._pinned = loader.pin_memory and torch.cuda.is_available()
+        collates = loader.collate_fn
+        self.can_cut = (
+            isinstance(self._dataset, Dataset)
+            and self._dataset.is_plain
+            and isinstance(collates, CrossingCollate)
+            and collates.collate_fn is collate
+            and not self._pinned
+        )
+        """Whether several batches may be loaded as one that is cut."""
 
     def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
         with self._stages.timed("plan"):
@@ -407,6 +423,29 @@ class _Loads:
                 samples = self._fetch(indices)
         batch = self._collate_fn(samples)
         return pin(batch) if self._pinned else batch  # type: ignore[no-untyped-call]
+
+    def together(self, plans: list[_Plan]) -> list[Any] | None:
+        """Load several batches in one submission; None if each must be loaded alone."""
+        if not self._dataset.is_plain:  # Any more.
+            return None
+        with self._stages.timed("plan"):
+            indices = [plan[1]() for plan in plans]
+        if not all(isinstance(each, IndexBatch) for each in indices):
+            return None
+        with self._stages.timed("fetch"):
+            try:
+                samples = self._dataset[np.concatenate([each.array for each in indices])]
+            except CorruptionError:
+                return None  # Those before the damaged one are good.
+        batch = self._collate_fn(samples)
+        ends = accumulate(map(len, indices), initial=0)
+        return [_rows(batch, begin, end) for begin, end in pairwise(ends)]
+
+
+def _rows(batch: Any, begin: int, end: int) -> Any:  # noqa: ANN401 - as collate makes it
+    if isinstance(batch, dict):
+        return {name: _rows(values, begin, end) for name, values in batch.items()}
+    return batch[begin:end]
 
 
 def _same(indices: Any) -> Any:  # noqa: ANN401 - as torch's sampler yields them

@@ -162,6 +162,14 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
             for sample, generator in zip(data, _generators(indices), strict=True)
         ]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are the records as they are, so that a large batch cut is small ones."""
+        if type(self) is not Dataset:  # Who derives from it may have none of what follows.
+            return False
+        made = self.transform is not None or vars(self).get("decode") is not None
+        return not made and self.on_corrupt == "raise"
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -364,7 +372,7 @@ def _takes_generator(transform: Callable[..., Any]) -> bool:
     return len(needed) == 2
 
 
-def _generators(indices: Iterable[int]) -> Iterator[np.random.Generator]:
+def _generators(indices: Iterable[int]) -> "Iterator[np.random.Generator]":
     """A generator for each index; the same for the same seed, epoch and index, anywhere."""
     origin = SeededIndices.like((), indices)
     # Philox: a counter under a key, so that a stream costs no seeding.

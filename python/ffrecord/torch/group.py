@@ -178,7 +178,8 @@ class Group(Closing):
             timeout_s: for joining, and for each operation once its turn has come.
             listen_host: the address of this machine that the other ranks reach. By default loopback
                 if all ranks are on one machine, else the address that leads to MASTER_ADDR.
-            chunk_size_bytes: the pipelined piece, 64 B to 8 MiB; the same on all ranks.
+            chunk_size_bytes: the largest piece that is pipelined, 64 B to 8 MiB; the same on all
+                ranks. Of smaller arrays the pieces are smaller.
             algorithm: how every array goes, the same on all ranks. By default the ranks measure
                 their network first, and each array goes by what is quickest for its size; give one
                 if two runs have to round alike.
@@ -191,7 +192,7 @@ class Group(Closing):
             shares_memory: ranks of one machine speak through shared memory. Off, they use TCP.
             streams: connections to each other rank over the network, 1 to 16; the same on all
                 ranks. Each carries as much as it can: a slow one costs its share only, and when one
-                breaks the others go on with what it had.
+                breaks the others go on with what it had, and it is made anew.
 
         Raises:
             ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.

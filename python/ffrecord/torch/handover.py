@@ -1,12 +1,12 @@
-"""How a batch crosses from a worker process: its arrays in one sealed memfd, not in a pickle.
+"""How a batch crosses from a worker process: its arrays in one block of memory, not in a pickle.
 
 torch puts each tensor into a file of its own in /dev/shm. Here all arrays and tensors of a batch
-go into one nameless block of memory, whose descriptor crosses by SCM_RIGHTS; the receiver maps it
-and copies nothing. Who writes into a batch gets pages of its own.
+go into one nameless block, whose descriptor crosses by SCM_RIGHTS; the receiver maps it and copies
+nothing, and the worker uses it again when the batch is gone. Who writes into a batch gets pages of
+its own.
 """
 
 import io
-import os
 import pickle
 import secrets
 import time
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from ffrecord.shared_memory import map_copy_on_write, sealed_copy
+from ffrecord.lent_memory import Lender, borrow
 from ffrecord.stages import Stages, numbers_of, since, summed
 
 _ALIGNMENT = 64
@@ -81,11 +81,7 @@ class Crossing:
             small = [bytearray(block) for block in blocks]
             return _receive_small, (out.getvalue(), small, self.origin)
         padded = [part for block in blocks for part in (block, _padding(block.size))]
-        fd = sealed_copy(padded)
-        try:
-            descriptor = reduction.DupFd(fd)
-        finally:
-            os.close(fd)
+        descriptor = reduction.DupFd(_lender.lend(padded).fd)
         return _receive, (out.getvalue(), descriptor, sizes, self.origin)
 
 
@@ -94,7 +90,7 @@ class CrossingCollate:
 
     def __init__(self, collate_fn: Callable[[Any], Any], stages: Stages, token: str) -> None:
         """Collate with `collate_fn`, count its time, tell that of `token` in workers."""
-        self._collate_fn = collate_fn
+        self.collate_fn = collate_fn
         self._stages = stages
         self._token = token
         self._before: dict[str, float] = {}
@@ -106,7 +102,7 @@ class CrossingCollate:
     def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
         """Make one batch of `samples`."""
         with self._stages.timed("collate"):
-            value = self._collate_fn(samples)
+            value = self.collate_fn(samples)
         worker = get_worker_info()
         if worker is None:
             return value
@@ -121,7 +117,7 @@ class CrossingCollate:
         return numbers
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"collate_fn": self._collate_fn, "token": self._token}
+        return {"collate_fn": self.collate_fn, "token": self._token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(stages=Stages(), **state)  # type: ignore[misc]
@@ -129,6 +125,7 @@ class CrossingCollate:
 
 # Of this process: what is sent is pickled by a thread of torch's.
 _sending = Stages()
+_lender = Lender()
 
 
 class _Pickler(pickle.Pickler):
@@ -163,11 +160,7 @@ def _receive(
     origin: _Origin,
 ) -> Any:  # noqa: ANN401 - the batch
     begin = time.perf_counter()
-    fd = descriptor.detach()
-    try:
-        block = map_copy_on_write(fd, sum(size + -size % _ALIGNMENT for size in sizes))
-    finally:
-        os.close(fd)
+    block = borrow(descriptor.detach(), sum(size + -size % _ALIGNMENT for size in sizes))
     views, at = [], 0
     for size in sizes:
         views.append(block[at : at + size])
