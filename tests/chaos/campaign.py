@@ -1,4 +1,4 @@
-"""Let faults loose on a daemon and its clients for two minutes; say what came of it.
+"""Let faults loose on a daemon and its clients for as long as wanted; say what came of it.
 
     tests/chaos/campaign
     tests/chaos/campaign --seconds 600 --seed 7

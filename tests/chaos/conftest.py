@@ -18,7 +18,7 @@ sys.path.append(str(_path.parent))  # For the daemon of those tests.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seconds", type=float, default=40.0, help="how long the chaos lasts")
+    parser.addoption("--seconds", type=float, default=120.0, help="how long the chaos lasts")
     parser.addoption("--seed", type=int, default=None, help="of its order; random by default")
 
 
