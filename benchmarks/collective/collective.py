@@ -1,11 +1,12 @@
-"""All-reduce of ours and of Gloo: on loopback, and over links of a given rate between namespaces.
+"""All-reduce of ours, Gloo and Open MPI: on loopback, and over links of a given rate.
 
 Ranks are processes that stay; in each round every arm reduces the same arrays in them. A second is
-the slowest rank's. Shaped links are veth pairs into one bridge, each limited by `tbf` in both
-directions; the bound is 2 (n - 1) / n times the bytes over the rate that iperf3 finds there in the
-same round. A step of training is its buckets, in the order of backward: each comes when its share
-of the computing is done, and the step ends when all are averaged. Its cost is what that takes more
-than buckets that move one after another at the bound.
+the slowest rank's; Open MPI starts its own ranks. Shaped links are veth pairs from namespaces into
+one bridge, each limited by `tbf` in both directions; the bound is 2 (n - 1) / n times the bytes
+over the rate that iperf3 finds there in the same round. A step of training is its buckets, in the
+order of backward: each comes when its share of the computing is done, and the step ends when all
+are averaged. Its cost is what that takes more than buckets that move one after another at the
+bound.
 
 Rails are four streams between two ranks, each shaped by its port (`htb`); one of them is slowed ten
 times and back in each round, and the ideal is what the four carry, less what that one lost. The
@@ -28,7 +29,13 @@ from typing import Any
 
 import harness
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
+
+import open_mpi
+import picture
+
 HERE = pathlib.Path(__file__).resolve().parent
+DOCS = HERE.parents[1] / "docs"
 PORT = 29_400
 SMALL = (4 << 10, 64 << 10)
 LOOPBACK_BYTES = 64 << 20
@@ -44,13 +51,28 @@ class Shape:
     size_bytes: int
 
     @property
+    def size(self) -> str:
+        """Such as "16 MiB"."""
+        kib = self.size_bytes >> 10
+        return f"{kib} KiB" if kib % 1024 else f"{kib >> 10} MiB"
+
+    @property
+    def key(self) -> str:
+        """Such as "4x1000m"."""
+        return f"{self.ranks}x{self.mbit}m"
+
+    @property
     def name(self) -> str:
         """Such as "4 ranks, 1000 Mbit/s, 16 MiB"."""
-        return f"{self.ranks} ranks, {self.mbit} Mbit/s, {self.size_bytes >> 20} MiB"
+        return f"{self.ranks} ranks, {self.mbit} Mbit/s, {self.size}"
 
 
 SHAPES = (Shape(4, 1000, 16 << 20), Shape(2, 1000, 64 << 20), Shape(3, 100, 1 << 20))
 QUICK_SHAPES = (Shape(4, 1000, 16 << 20),)
+# What is drawn: over sizes, and over ranks. Of less, too much goes through at once: what `tbf` lets
+# pass at any rate.
+SIZES = [Shape(4, 1000, size) for size in (1 << 20, 4 << 20, 16 << 20, 64 << 20)]
+RANKS = [Shape(ranks, 1000, 16 << 20) for ranks in (2, 3, 4)]
 # Buckets in the order of backward, in MiB, a sixteenth of the real ones, and the share of the
 # computing before each. VGG-16: dense layers, most of the bytes and next to none of the work, then
 # the convolutions. BERT: twelve equal layers, then the embeddings.
@@ -228,31 +250,6 @@ def arms_of(
     return [run(arm) for arm in arms]
 
 
-def mpi_arms(
-    settings: harness.Settings, outcome: harness.Outcome, sizes: dict[str, tuple[int, int]]
-) -> list[harness.Arm]:
-    """Open MPI's all-reduce on this machine, by label; none where it is not installed."""
-    try:
-        compiler = harness.foreign("mpicc", "libopenmpi-dev")
-        mpirun = harness.foreign("mpirun", "openmpi-bin")
-    except harness.Unable as error:
-        outcome.notes.append(f"without Open MPI: {error}")
-        return []
-    program = settings.scratch / "mpi-arm"
-    subprocess.run([compiler, "-O2", "-o", program, HERE / "mpi_arm.c"], check=True)
-    command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", "2", program]
-
-    def arm(label: str, size_bytes: int, repeats: int) -> harness.Arm:
-        def once(number: int) -> float:
-            del number
-            found = harness.run_json(*command, size_bytes, repeats)
-            return size_bytes / float(found["seconds"]) / 1e3
-
-        return harness.Arm(f"mpi {label}", "Open MPI, its defaults", once)
-
-    return [arm(label, *what) for label, what in sizes.items()]
-
-
 def quotient(values: dict[str, list[float]], above: str, below: str) -> list[float]:
     """One arm over another, by round."""
     return [a / b for a, b in zip(values[above], values[below], strict=True)]
@@ -265,51 +262,100 @@ def on_loopback(settings: harness.Settings, outcome: harness.Outcome) -> None:
     arms = arms_of(group, "64 MiB", LOOPBACK_BYTES, 4, cpu)
     for size_bytes in SMALL:
         arms += arms_of(group, f"{size_bytes >> 10} KiB", size_bytes, 200, cpu)
-    others = {f"{size_bytes >> 10} KiB": (size_bytes, 200) for size_bytes in SMALL}
-    mpi = mpi_arms(settings, outcome, {"64 MiB": (LOOPBACK_BYTES, 4)} | others)
-    arms += mpi
-    for arm in mpi:
-        label = arm.name.partition(" ")[2]
-        outcome.ratios[f"loopback_{label.replace(' ', '').lower()}_vs_mpi"] = (
-            f"ours {label}",
-            arm.name,
-        )
+    peers = {"gloo"}
+    with open_mpi_if_any(outcome):
+        mpi = open_mpi.on_this_machine(settings.scratch, 2)
+        arms.append(mpi.arm("openmpi 64 MiB", LOOPBACK_BYTES, 4))
+        for size_bytes in SMALL:
+            arms.append(mpi.arm(f"openmpi {size_bytes >> 10} KiB", size_bytes, 200))
+        peers.add("openmpi")
     try:
         outcome.values |= harness.interleave(arms, settings.rounds)
     finally:
         group.close()
     outcome.arms += arms
-    outcome.ratios["loopback_vs_gloo"] = ("ours 64 MiB", "gloo 64 MiB")
     outcome.figures["cpu_vs_gloo_cost"] = quotient(cpu, "ours 64 MiB", "gloo 64 MiB")
-    for size_bytes in SMALL:
-        label = f"{size_bytes >> 10} KiB"
-        outcome.figures[f"small_{size_bytes >> 10}k_vs_gloo_cost"] = quotient(
-            outcome.values, f"gloo {label}", f"ours {label}"
-        )
+    for peer in sorted(peers):
+        outcome.ratios[f"loopback_vs_{peer}"] = ("ours 64 MiB", f"{peer} 64 MiB")
+        for size_bytes in SMALL:
+            label = f"{size_bytes >> 10} KiB"
+            outcome.figures[f"small_{size_bytes >> 10}k_vs_{peer}_cost"] = quotient(
+                outcome.values, f"{peer} {label}", f"ours {label}"
+            )
 
 
-def on_links(settings: harness.Settings, outcome: harness.Outcome, shape: Shape) -> None:
-    """Ranks behind links of one rate."""
-    with shaped(shape.ranks, shape.mbit) as names:
-        hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
-        group = Group(hosts, [["ip", "netns", "exec", name] for name in names], "eth0")
-        arms = arms_of(group, shape.name, shape.size_bytes, 3, {}, ("ours", "ours f16", "gloo"))
+@contextlib.contextmanager
+def open_mpi_if_any(outcome: harness.Outcome) -> Iterator[None]:
+    """Note what Open MPI lacks; the other arms go on."""
+    try:
+        yield
+    except harness.Unable as error:
+        outcome.notes.append(f"without Open MPI: {error}")
+
+
+def on_links(
+    settings: harness.Settings,
+    outcome: harness.Outcome,
+    shapes: list[Shape],
+    ours: tuple[str, ...] = ("ours", "ours f16"),
+) -> None:
+    """Arrays over links of one rate; all shapes have the same."""
+    ranks, mbit = shapes[0].ranks, shapes[0].mbit
+    with shaped(ranks, mbit) as names:
+        hosts = [f"10.77.0.{rank + 1}" for rank in range(ranks)]
+        prefixes = [["ip", "netns", "exec", name] for name in names]
+        group = Group(hosts, prefixes, "eth0", ours)
+        arms, peers = [], ["gloo"]
+        for shape in shapes:
+            arms += arms_of(group, shape.name, shape.size_bytes, 3, {}, (*ours, "gloo"))
+        with open_mpi_if_any(outcome):
+            mpi = open_mpi.on_links(settings.scratch, hosts, prefixes)
+            arms += [mpi.arm(f"openmpi {shape.name}", shape.size_bytes, 3) for shape in shapes]
+            peers.append("openmpi")
 
         def bound(number: int) -> float:
             del number
-            share = 2 * (shape.ranks - 1) / shape.ranks
-            return iperf_bytes_per_s(names) / share / 1e3
+            return iperf_bytes_per_s(names) / (2 * (ranks - 1) / ranks) / 1e3
 
-        arms.append(harness.Arm(f"bound {shape.name}", "by iperf3's one stream", bound))
+        arms.append(harness.Arm(f"bound {shapes[0].key}", "by iperf3's one stream", bound))
         try:
             outcome.values |= harness.interleave(arms, settings.rounds)
         finally:
             group.close()
     outcome.arms += arms
-    key = f"shaped_{shape.ranks}x{shape.mbit}m"
-    outcome.ratios[f"{key}_vs_bound"] = (f"ours {shape.name}", f"bound {shape.name}")
-    outcome.ratios[f"{key}_vs_gloo"] = (f"ours {shape.name}", f"gloo {shape.name}")
-    outcome.ratios[f"{key}_f16_gain"] = (f"ours f16 {shape.name}", f"ours {shape.name}")
+    for shape in shapes:
+        key = f"shaped_{shape.key}"
+        outcome.ratios[f"{key}_vs_bound"] = (f"ours {shape.name}", f"bound {shapes[0].key}")
+        for peer in peers:
+            outcome.ratios[f"{key}_vs_{peer}"] = (f"ours {shape.name}", f"{peer} {shape.name}")
+        if "ours f16" in ours:
+            outcome.ratios[f"{key}_f16_gain"] = (f"ours f16 {shape.name}", f"ours {shape.name}")
+
+
+def curves(
+    settings: harness.Settings, outcome: harness.Outcome, name: str, shapes: list[Shape]
+) -> None:
+    """Measure some shapes, and draw what share of the bound each arm reached."""
+    own = harness.Outcome(outcome.unit, [], {}, {})
+    for _, alike in itertools.groupby(shapes, lambda shape: shape.key):
+        on_links(settings, own, list(alike), ("ours",))
+    found = {
+        arm: [quotient(own.values, f"{arm} {each.name}", f"bound {each.key}") for each in shapes]
+        for arm in ("ours", "gloo", "openmpi")
+        if f"{arm} {shapes[0].name}" in own.values
+    }
+    for arm, shares in found.items():
+        for shape, rounds in zip(shapes, shares, strict=True):
+            size = shape.size.replace(" ", "").lower()
+            outcome.figures[f"{arm}_{shape.key}_{size}_vs_bound"] = rounds
+    outcome.notes += own.notes
+    of = shapes[0]
+    same_ranks = len({shape.ranks for shape in shapes}) == 1
+    cases = [each.size if same_ranks else f"{each.ranks} ranks" for each in shapes]
+    what = f"{of.ranks} ranks" if same_ranks else of.size
+    drawn = picture.draw(f"All-reduce, {what}, {of.mbit} Mbit/s: share of the bound", cases, found)
+    folder = DOCS if settings.options.docs else settings.scratch
+    (folder / f"collective-{name}.svg").write_text(drawn)
 
 
 def least_seconds(computing_s: list[float], moving_s: list[float]) -> float:
@@ -482,8 +528,11 @@ def on_grid(settings: harness.Settings, outcome: harness.Outcome) -> None:
 PARTS = {
     "loopback": on_loopback,
     "links": lambda settings, outcome: [
-        on_links(settings, outcome, shape) for shape in (QUICK_SHAPES if settings.quick else SHAPES)
+        on_links(settings, outcome, [shape])
+        for shape in (QUICK_SHAPES if settings.quick else SHAPES)
     ],
+    "sizes": lambda settings, outcome: curves(settings, outcome, "sizes", SIZES),
+    "ranks": lambda settings, outcome: curves(settings, outcome, "ranks", RANKS),
     "steps": steps_on_links,
     "rails": on_rails,
     "tuner": on_grid,
@@ -494,6 +543,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What only this benchmark takes."""
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="only this; may be repeated; all if none"
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="draw sizes and ranks into docs/collective-*.svg"
     )
 
 

@@ -28,7 +28,7 @@ COUNT = 256
 WHAT = {
     "turbojpeg": "a bare loop of libjpeg-turbo, one buffer for each thread",
     "ours": "ffrecord, mode='threads', a batch to each thread, checksums on",
-    "ours_spread": "ffrecord, mode='threads', one loader thread, whose batches all decode",
+    "ours_spread": "ffrecord, mode='threads', all threads decode each batch, which is the default",
     "simplejpeg": "simplejpeg in a pool of threads",
     "opencv": "OpenCV in a pool of threads",
     "pillow": "Pillow in a pool of threads",
@@ -36,7 +36,7 @@ WHAT = {
 }
 OURS, PEERS = ["ours", "ours_spread"], ["simplejpeg", "opencv", "pillow", "spdl"]
 OTHER_PIXELS = ["spdl"]
-NOT_RUN = {"ffcv": "its source is all that the index has, and needs OpenCV to be compiled"}
+NOT_RUN = {"ffcv": "what it decodes as large as it is must all be of one size"}
 # Makes the pictures; runs among the peers, who have Pillow and a photograph.
 CUT = """
 import importlib.util, pathlib, random, sys

@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 import processes
 import results
 from field import Field
-from lineup import COLD, COLUMNS, COST, OURS, ROW_WISE, SEQUENTIAL, SHUFFLED, WHAT
+from lineup import COLD, COLUMNS, COST, OURS, ROW_WISE, SEQUENTIAL, SHUFFLED, THREADS, WHAT
 from workloads import WORKLOADS, payloads
 
 Taken = defaultdict[str, list[float]]  # Figures of an arm, one for each round.
@@ -112,7 +112,7 @@ def warm(settings: harness.Settings, workload: str) -> harness.Outcome:
             outcome,
             f"{workload}_vs_best",
             named(OURS),
-            named(ROW_WISE if workload == "tabular" else SHUFFLED[workload]),
+            named([*ROW_WISE, *THREADS] if workload == "tabular" else SHUFFLED[workload]),
         )
         compare(outcome, f"{workload}_vs_memmap", named(OURS), named(["memmap"]))
     if workload == "tabular":

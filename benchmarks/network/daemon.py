@@ -4,16 +4,15 @@ In parts, of which --part runs one. One daemon on loopback serves two files: rec
 (log-normal), batches of 128, and records of 4 KiB, batches of 256. Clients are one process, one
 thread, one call at a time, and verify every record's checksum. The embedded arms read the same
 files without a daemon. Limits in the same rounds: iperf3 with one stream over loopback, memcpy out
-of the mapped file, and two peers that are asked for as many bytes as a batch of small records:
-redis, MGET of 256 values, and nginx, one request of 256 ranges, if it is installed. CPU seconds are
-those of both sides. Then up to 64 clients at one time, processes of their own; 9,900 connections
-that say nothing; a start with 100,000 extents; and four ranks that read one epoch from a cold disk,
-announced or not.
+of the mapped file, and two processes that do nothing but send and receive as many bytes as a batch
+of small records. Two peers are asked for as many: redis, MGET of 256 values, and nginx, one request
+of 256 ranges, if it is installed. CPU seconds are those of both sides. Then up to 64 clients at one
+time, processes of their own; 9,900 connections that say nothing; a start with 100,000 extents; and
+four ranks that read one epoch from a cold disk, announced or not.
 """
 
 import argparse
 import contextlib
-import os
 import pathlib
 import sys
 import tempfile
@@ -34,12 +33,6 @@ LOAD = 0.7
 GIB = 1 << 30
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used so far."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Daemon:
     """A running ffrecordd, and what its clients measure."""
 
@@ -57,23 +50,31 @@ class Daemon:
         """Make an arm: records per second from `location`."""
 
         def run(number: int) -> float:
-            before = cpu_seconds(self.pid)
+            before = crowd.cpu_seconds(self.pid)
             done = harness.run_json(self.program, "read", location, batches, batch, SEED + number)
-            cpu = cpu_seconds(self.pid) - before + done["cpu_seconds"]
+            cpu = crowd.cpu_seconds(self.pid) - before + done["cpu_seconds"]
             self.cost.setdefault(name, []).append(cpu / (done["bytes"] / 1e9))
             self.batches_per_s.setdefault(name, []).append(batches / done["seconds"])
             return float(done["records"] / done["seconds"])
 
         return harness.Arm(name, what, run)
 
-    def tail(self, name: str, of: str, location: str, batches: int, batch: int) -> harness.Arm:
+    def exchange(self, name: str, batches: int, batch: int, size: int) -> harness.Arm:
+        """Make an arm: records per second of two processes that do nothing but send them."""
+
+        def run(number: int) -> float:
+            done = harness.run_json(self.program, "exchange", batches, batch, size)
+            self.batches_per_s.setdefault(name, []).append(batches / done["seconds"])
+            return float(done["records"] / done["seconds"])
+
+        return harness.Arm(name, "bytes sent, received, not looked at", run)
+
+    def tail(self, name: str, of: str, *words: object) -> harness.Arm:
         """Make an arm: p99 over p50 of a batch, at LOAD of what arm `of` has reached."""
 
         def run(number: int) -> float:
-            rate = self.batches_per_s[of][-1] * LOAD
-            done = harness.run_json(
-                self.program, "read", location, batches, batch, SEED + number, f"{rate:.3f}"
-            )
+            rate = self.batches_per_s[of][number] * LOAD
+            done = harness.run_json(self.program, *words, f"{rate:.3f}")
             return float(done["p99_s"] / done["p50_s"])
 
         return harness.Arm(name, f"p99 / p50 of a batch at {LOAD:.0%} load", run)
@@ -184,6 +185,7 @@ def run_reads(settings: harness.Settings, programs: Programs) -> harness.Outcome
             read("warm_shm", "shared memory, warm", address("large", "shm"), many, LARGE_BATCH),
             read("warm_tcp", "TCP, warm", address("large", "tcp"), many, LARGE_BATCH),
             read("tcp_4k", "TCP, 4 KiB", address("small", "tcp"), few, SMALL_BATCH),
+            daemon.exchange("bare_4k", few, SMALL_BATCH, SMALL_BYTES),
             read("shm_4k", "shared memory, 4 KiB", address("small", "shm"), few, SMALL_BATCH),
             *others,
         ]
@@ -197,8 +199,15 @@ def run_reads(settings: harness.Settings, programs: Programs) -> harness.Outcome
         copy = harness.Arm("memcpy", "memcpy out of the mapped file", copy_run)
         values = harness.interleave(on(colds, harness.make_cold), settings.rounds)
         values |= harness.interleave(on([*warms, copy], harness.make_warm), settings.rounds)
-        tail = daemon.tail("tcp_4k_tail", "tcp_4k", address("small", "tcp"), few, SMALL_BATCH)
-        tails = harness.interleave(on([tail], harness.make_warm), settings.rounds)
+        # Enough of them for a hundredth to be many.
+        often = 2_000
+        tails = [
+            daemon.tail(
+                "tcp_4k_tail", "tcp_4k", "read", address("small", "tcp"), often, SMALL_BATCH, SEED
+            ),
+            daemon.tail("bare_4k_tail", "bare_4k", "exchange", often, SMALL_BATCH, SMALL_BYTES),
+        ]
+        tail_values = harness.interleave(on(tails, harness.make_warm), settings.rounds)
     return harness.Outcome(
         unit="records/s",
         arms=[*colds, *warms, copy],
@@ -209,6 +218,7 @@ def run_reads(settings: harness.Settings, programs: Programs) -> harness.Outcome
             "shm_warm_vs_embedded": ("warm_shm", "warm_embedded"),
             "tcp_vs_iperf3": ("warm_tcp", "iperf3"),
             "tcp_4k_vs_redis": ("tcp_4k", "redis_4k"),
+            "tcp_4k_vs_bare": ("tcp_4k", "bare_4k"),
             "shm_warm_vs_memcpy": ("warm_shm", "memcpy"),
         },
         figures={
@@ -216,7 +226,8 @@ def run_reads(settings: harness.Settings, programs: Programs) -> harness.Outcome
                 ours / theirs
                 for ours, theirs in zip(daemon.cost["warm_tcp"], iperf_cost, strict=True)
             ],
-            "tcp_p99_over_p50_cost": tails["tcp_4k_tail"],
+            "tcp_p99_over_p50_cost": tail_values["tcp_4k_tail"],
+            "bare_p99_over_p50_cost": tail_values["bare_4k_tail"],
         },
         notes=notes,
     )
@@ -226,8 +237,9 @@ def run_crowd(settings: harness.Settings, programs: Programs) -> harness.Outcome
     """See what many clients are given."""
     with programs.daemon() as daemon:
         location = f"{daemon.address}/small?transport=tcp"
-        seconds = 0.5 if settings.quick else 2
-        figures = crowd.clients(daemon.program, location, SMALL_BATCH, seconds, settings.rounds)
+        figures = crowd.clients(
+            daemon.program, daemon.pid, location, SMALL_BATCH, 2, settings.rounds
+        )
     return harness.Outcome("records/s", [], {}, {}, figures)
 
 

@@ -5,16 +5,21 @@
 //   daemon-arm ranks LOCATION RANKS STEPS BATCH SEED PLAN
 //   daemon-arm publish FILE LOCATION [COPIES]
 //   daemon-arm memcpy FILE BATCHES BATCH SIZE_BYTES SEED
+//   daemon-arm exchange BATCHES BATCH SIZE_BYTES [BATCHES_PER_S]
 //
 // LOCATION is a file or an ffrecord:// address. With BATCHES_PER_S batches begin at that rate, and
 // the time of each counts from when it was due. The clients of a crowd are processes, and what they
-// read within the same SECONDS counts. Ranks are processes too: each reads its share of STEPS steps
-// of an epoch in the order of SEED, which it has announced before if PLAN is 1. Prints one JSON
-// object; opening and a first batch are not timed.
+// read within the same SECONDS counts, of the last batch its part. Ranks are processes too: each
+// reads its share of STEPS steps of an epoch in the order of SEED, which it has announced before if
+// PLAN is 1. Prints one JSON object; opening and a first batch are not timed.
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,11 +90,11 @@ std::uint64_t ReadOne(const ffrecord::RecordReader& reader, std::size_t batch,
   return ReadThese(reader, indices);
 }
 
-void Read(const std::string& location, std::size_t batches, std::size_t batch, std::uint64_t seed,
-          double batches_per_s) {
-  const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
-  std::mt19937_64 random(seed);
-  (void)ReadOne(reader, 1, random);
+// Makes that many batches, each with its size for answer, one after the other or at a rate, and
+// prints how long they took.
+template <class MakeOne>
+void PrintTimes(std::size_t batches, std::size_t batch, double batches_per_s,
+                const MakeOne& make_one) {
   std::vector<double> times;
   std::uint64_t size = 0;
   const double cpu = CpuSeconds();
@@ -101,7 +106,7 @@ void Read(const std::string& location, std::size_t batches, std::size_t batch, s
                         std::chrono::duration<double>(static_cast<double>(i) / batches_per_s));
       std::this_thread::sleep_until(due);
     }
-    size += ReadOne(reader, batch, random);
+    size += make_one();
     times.push_back(Seconds(Clock::now() - due));
   }
   const double seconds = Seconds(Clock::now() - start);
@@ -114,6 +119,67 @@ void Read(const std::string& location, std::size_t batches, std::size_t batch, s
       "\"p50_s\": %.9f, \"p99_s\": %.9f}\n",
       batches * batch, static_cast<unsigned long long>(size), seconds, CpuSeconds() - cpu, at(0.5),
       at(0.99));
+}
+
+void Read(const std::string& location, std::size_t batches, std::size_t batch, std::uint64_t seed,
+          double batches_per_s) {
+  const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
+  std::mt19937_64 random(seed);
+  (void)ReadOne(reader, 1, random);
+  PrintTimes(batches, batch, batches_per_s, [&] { return ReadOne(reader, batch, random); });
+}
+
+void SendAll(int socket, std::span<const char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) std::_Exit(0);  // The other one is done.
+    bytes = bytes.subspan(static_cast<std::size_t>(sent));
+  }
+}
+
+void ReceiveAll(int socket, std::span<char> place) {
+  while (!place.empty()) {
+    const ssize_t got = ::recv(socket, place.data(), place.size(), MSG_WAITALL);
+    if (got <= 0) std::_Exit(0);
+    place = place.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+// What no daemon can pass: a process that answers requests with bytes that it has, which nobody
+// looks at, over loopback.
+void Exchange(std::size_t batches, std::size_t batch, std::size_t size, double batches_per_s) {
+  constexpr std::size_t kEntryBytes = 16;  // Of a request, for each record.
+  std::vector<char> request(batch * kEntryBytes);
+  std::vector<char> reply(batch * size, '\1');
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t address_size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (listener < 0 || ::bind(listener, any, address_size) != 0 || ::listen(listener, 1) != 0 ||
+      ::getsockname(listener, any, &address_size) != 0)
+    Fail("cannot listen");
+  const pid_t child = ::fork();
+  if (child < 0) Fail("cannot fork");
+  const int socket =
+      child == 0 ? ::accept(listener, nullptr, nullptr) : ::socket(AF_INET, SOCK_STREAM, 0);
+  if (child > 0 && ::connect(socket, any, address_size) != 0) Fail("cannot connect");
+  const int on = 1;
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  while (child == 0) {
+    ReceiveAll(socket, request);
+    SendAll(socket, reply);
+  }
+  const auto make_one = [&] {
+    SendAll(socket, request);
+    ReceiveAll(socket, reply);
+    return std::uint64_t{reply.size()};
+  };
+  for (int i = 0; i < 20; ++i) (void)make_one();  // Until the kernel's windows have grown.
+  PrintTimes(batches, batch, batches_per_s, make_one);
+  ::close(socket);
+  (void)::waitpid(child, nullptr, 0);
 }
 
 // What the processes of a crowd share. Times are nanoseconds of the steady clock.
@@ -136,15 +202,21 @@ void ReadInCrowd(Crowd& crowd, const std::string& location, std::int64_t duratio
                  std::size_t batch, std::uint64_t seed) {
   const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
   std::mt19937_64 random(seed);
-  (void)ReadOne(reader, 1, random);
+  (void)ReadOne(reader, batch, random);
   WaitToBegin(crowd);
   const std::int64_t end_ns = crowd.begin_ns.load() + duration_ns;
-  std::uint64_t records = 0;
-  for (;; records += batch) {
+  double records = 0;
+  for (std::int64_t begin_ns = NowNs(); begin_ns < end_ns;) {
     (void)ReadOne(reader, batch, random);
-    if (NowNs() > end_ns) break;  // Too late to count.
+    const std::int64_t now_ns = NowNs();
+    // The last one counts for as much of it as fell within the time.
+    const double share = now_ns <= end_ns ? 1
+                                          : static_cast<double>(end_ns - begin_ns) /
+                                                static_cast<double>(now_ns - begin_ns);
+    records += share * static_cast<double>(batch);
+    begin_ns = now_ns;
   }
-  crowd.records.fetch_add(records);
+  crowd.records.fetch_add(static_cast<std::uint64_t>(records));
 }
 
 void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan plan,
@@ -262,6 +334,8 @@ int main(int argc, char** argv) {
     Publish(argv[2], argv[3], argc == 5 ? number(4) : 1);
   } else if (verb == "memcpy" && argc == 7) {
     Copy(argv[2], number(3), number(4), number(5), number(6));
+  } else if (verb == "exchange" && (argc == 5 || argc == 6)) {
+    Exchange(number(2), number(3), number(4), argc == 6 ? std::strtod(argv[5], nullptr) : 0);
   } else {
     Fail("see the first lines of daemon_arm.cpp");
   }

@@ -126,6 +126,15 @@ def tfrecord(_: str, records: Iterator[bytes], target: pathlib.Path) -> None:
     create_index(path, str(target / "data.tfindex"))
 
 
+def beton(_: str, records: Iterator[bytes], target: pathlib.Path) -> None:
+    from ffcv.fields import BytesField, IntField
+    from ffcv.writer import DatasetWriter
+
+    rows = [(np.frombuffer(record, np.uint8), len(record)) for record in records]
+    fields = {"data": BytesField(), "size": IntField()}
+    DatasetWriter(str(target / "data.beton"), fields, num_workers=1).from_indexed_dataset(rows)
+
+
 FORMS: dict[str, Callable[[str, Iterator[bytes], pathlib.Path], None]] = {
     "ffr": ffr,
     "files": files,
@@ -138,6 +147,7 @@ FORMS: dict[str, Callable[[str, Iterator[bytes], pathlib.Path], None]] = {
     "arrow": arrow,
     "lance": lance,
     "tfrecord": tfrecord,
+    "beton": beton,
 }
 
 

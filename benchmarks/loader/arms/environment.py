@@ -11,6 +11,10 @@ import harness
 
 _TORCH = "torch==2.13.0"
 _PINS = pathlib.Path(__file__).resolve().parent.parent / "peers.txt"
+# The index has its source only, which wants these two of the system, libopencv-dev and
+# libturbojpeg0-dev: where they are not installed its arms are not run.
+_COMPILED = "ffcv==1.0.2"
+_COMPILED_WITH = ("opencv4", "libturbojpeg")
 _INSTALL_S = 900
 
 
@@ -19,7 +23,8 @@ def install(scratch: pathlib.Path) -> pathlib.Path:
     home = scratch / "peers"
     python = home / "bin" / "python"
     stamp = home / "pins.sha256"
-    digest = hashlib.sha256(_PINS.read_bytes() + _TORCH.encode()).hexdigest()
+    pins = [_TORCH, *([_COMPILED] if _can_compile() else [])]
+    digest = hashlib.sha256(_PINS.read_bytes() + " ".join(pins).encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return python
     shutil.rmtree(home, ignore_errors=True)
@@ -28,8 +33,17 @@ def install(scratch: pathlib.Path) -> pathlib.Path:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run(*pip, _TORCH)
     _run(*pip, "--no-deps", "-r", str(_PINS))
+    if pins[1:]:
+        _run(*pip, "--no-deps", *pins[1:])
     stamp.write_text(digest)
     return python
+
+
+def _can_compile() -> bool:
+    if shutil.which("pkg-config") is None:
+        return False
+    words = ["pkg-config", "--exists", *_COMPILED_WITH]
+    return subprocess.run(words, check=False).returncode == 0
 
 
 def variables(scratch: pathlib.Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import environment
 import harness
 import processes
-from lineup import FORM, NOT_RUN, OURS, WHAT
+from lineup import FORM, OURS, WHAT
 from workloads import WORKLOADS
 
 Argument = TypeVar("Argument")
@@ -38,7 +38,7 @@ class Field:
         self.options = settings.options
         self.python = environment.install(settings.scratch)
         self.variables = environment.variables(settings.scratch)
-        self.failed: dict[str, str] = dict(NOT_RUN)
+        self.failed: dict[str, str] = {}
         self.notes: list[str] = []
 
     @property

@@ -25,26 +25,25 @@ Batches = Iterator[tuple[list[int], list[Pixels]]]
 
 
 def ours(folder: pathlib.Path, threads: int, *, spread: bool) -> Batches:
-    """The loader's threads, each with a batch of its own, or one whose batches many decode."""
+    """As many threads of the loader, each decoding its own batch, or all helping with each."""
     from ffrecord.decode import Image
-    from ffrecord.torch import DataLoader, Dataset
+    from ffrecord.torch import DataLoader, Dataset, Sampler
 
-    decoder = Image(threads=threads if spread else 1)
-    dataset = Dataset(folder / "data.ffr", decode=decoder)
+    dataset = Dataset(folder / "data.ffr", decode=Image(threads=threads if spread else 1))
     loader = DataLoader(
         dataset,
-        batch_size=_BATCH,
+        batch_sampler=Sampler(dataset, _BATCH, last="short"),
         mode="threads",
-        num_workers=1 if spread else threads,
-        collate_fn=list,
+        num_workers=threads,
+        collate_fn=_numbered,
         timeout=60,
     )
     while True:
-        first = 0
-        for batch in loader:
-            pixels = [np.asarray(picture) for picture in batch]
-            yield list(range(first, first + len(pixels))), pixels
-            first += len(pixels)
+        yield from loader
+
+
+def _numbered(batch: Any) -> tuple[list[int], list[Pixels]]:  # noqa: ANN401 - of ffrecord's
+    return batch.indices.tolist(), list(batch)
 
 
 def peer(folder: pathlib.Path, threads: int, decode: Callable[[bytes], Pixels]) -> Batches:
@@ -107,15 +106,14 @@ ARMS: dict[str, Callable[[pathlib.Path, int], Batches]] = {
 }
 
 
-def measured(batches: Batches, seconds: float) -> dict[str, Any]:
-    """Load for so long; every picture is there once before that, for the digest."""
-    digest, seen = 0, -1
-    for numbers, pixels in batches:
-        if numbers[0] <= seen:
-            break
+def measured(batches: Batches, count: int, seconds: float) -> dict[str, Any]:
+    """Load for so long; before that each of `count` pictures once, for the digest."""
+    digest, left = 0, count
+    while left > 0:
+        numbers, pixels = next(batches)
         for number, picture in zip(numbers, pixels, strict=True):
             digest += zlib.crc32(np.ascontiguousarray(picture), number)
-        seen = numbers[-1]
+        left -= len(numbers)
     warm = time.monotonic() + _WARM_UP_S
     while time.monotonic() < warm:
         next(batches)
@@ -127,4 +125,6 @@ def measured(batches: Batches, seconds: float) -> dict[str, Any]:
 
 if __name__ == "__main__":
     NAME, FOLDER, THREADS, SECONDS = sys.argv[1:]
-    print(json.dumps(measured(ARMS[NAME](pathlib.Path(FOLDER), int(THREADS)), float(SECONDS))))
+    COUNT = len(list(pathlib.Path(FOLDER).glob("*.jpg")))
+    BATCHES = ARMS[NAME](pathlib.Path(FOLDER), int(THREADS))
+    print(json.dumps(measured(BATCHES, COUNT, float(SECONDS))))

@@ -5,17 +5,18 @@ OURS = ["ours_threads", "ours_workers"]
 ROW_WISE = ["array_record", "array_record_default", "grain", "grain_default"]
 ROW_WISE += ["streaming", "datasets_default", "lance_default"]
 COLUMNS = ["datasets", "lance"]
+THREADS = ["ffcv"]  # One process, rows copied by compiled code.
 SEQUENTIAL = ["streaming_default", "litdata", "webdataset", "webdataset_default", "tfrecord"]
 FOLDER = ["folder", "folder_default"]
 SHUFFLED = {
-    "images": [*FOLDER, *ROW_WISE, *COLUMNS],
-    "tokens": [*ROW_WISE, *COLUMNS],
-    "tabular": [*ROW_WISE, *COLUMNS],
+    "images": [*FOLDER, *ROW_WISE, *COLUMNS, *THREADS],
+    "tokens": [*ROW_WISE, *COLUMNS, *THREADS],
+    "tabular": [*ROW_WISE, *COLUMNS, *THREADS],
 }
 COLD = [*OURS, "folder", "array_record", "grain", "lance", "datasets", "streaming", "webdataset"]
-COLD += ["litdata", "tfrecord"]
+COLD += ["litdata", "tfrecord", "ffcv"]
 COST = ["ours_threads", "ours_workers", "folder", "array_record", "grain", "lance", "datasets"]
-COST += ["streaming"]
+COST += ["streaming", "ffcv"]
 WHAT = {
     "ours_threads": "ffrecord, mode='threads', checksums on",
     "ours_workers": "ffrecord, worker processes, checksums on",
@@ -36,6 +37,7 @@ WHAT = {
     "webdataset_default": "webdataset, shards of 500 shuffled, then a window of 1000",
     "litdata": "litdata, shuffle=True: chunks, then within a chunk",
     "tfrecord": "tfrecord with an index, in order",
+    "ffcv": "ffcv, OrderOption.RANDOM, threads, no checksums",
     "fio": "fio, io_uring, O_DIRECT, depth 64, the same sizes at random",
 }
 FORM = {
@@ -50,5 +52,5 @@ FORM = {
     "array_record_default": "array_record",
     "litdata": "litdata",
     "tfrecord": "tfrecord",
+    "ffcv": "beton",
 }
-NOT_RUN = {"ffcv": "its source is all that the index has, and needs OpenCV to be compiled"}

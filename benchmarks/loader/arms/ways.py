@@ -322,6 +322,33 @@ def _tfrecord(task: Task) -> Epoch:
     return _torch(task, dataset, collate_fn=Join(task.workload.fixed))
 
 
+def _ffcv(task: Task) -> Epoch:
+    """Rows as long as the longest record: a field of its own says how long each is."""
+    from ffcv.fields.decoders import BytesDecoder, IntDecoder
+    from ffcv.loader import Loader, OrderOption
+
+    loader = Loader(
+        os.fspath(task.form("beton") / "data.beton"),
+        batch_size=task.batch,
+        num_workers=max(task.workers, 1),  # Threads; it has no other way.
+        os_cache=True,
+        order=OrderOption.RANDOM,
+        seed=SEED,
+        drop_last=False,
+        pipelines={"data": [BytesDecoder()], "size": [IntDecoder()]},
+    )
+
+    def epoch() -> Iterator[Batch]:
+        for rows, sizes in loader:
+            tensor = torch.from_numpy(rows)
+            if task.workload.fixed:
+                yield tensor
+            else:
+                yield [tensor[i, :size] for i, size in enumerate(sizes[:, 0].tolist())]
+
+    return epoch
+
+
 WAYS: dict[str, Callable[[Task], Epoch]] = {
     "ours_threads": lambda task: _ours(task, **({"mode": "threads"} if task.workers else {})),
     "ours_workers": lambda task: _ours(
@@ -344,4 +371,5 @@ WAYS: dict[str, Callable[[Task], Epoch]] = {
     "webdataset_default": lambda task: _webdataset(task, best=False),
     "litdata": _litdata,
     "tfrecord": _tfrecord,
+    "ffcv": _ffcv,
 }

@@ -1,5 +1,7 @@
 """What a daemon bears, for the benchmark `daemon`: many clients, idle connections, many extents."""
 
+import concurrent.futures
+import os
 import pathlib
 import re
 import resource
@@ -12,9 +14,10 @@ import urllib.request
 import harness
 import peers
 
-CLIENTS = (1, 4, 16, 64)
+CLIENTS = (1, 2, 4, 16, 64)
 IDLE_COUNT = 9_900  # The daemon takes 10,000.
 DATASETS, FILES = 100, 1_000  # Of one extent each.
+PUBLISHERS = 8  # At a time.
 START_S_MAX = 60
 # HELLO of version 1 without a credential: docs/protocol.md.
 HELLO = bytes.fromhex(
@@ -22,6 +25,12 @@ HELLO = bytes.fromhex(
     "010100000000200000008000000000000000000000000000"
 )
 HELLO_REPLY_BYTES = 80
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used so far."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
@@ -32,17 +41,26 @@ def resident_bytes(pid: int) -> int:
 
 
 def clients(
-    program: pathlib.Path, location: str, batch: int, seconds: float, rounds: int
+    program: pathlib.Path, pid: int, location: str, batch: int, seconds: float, rounds: int
 ) -> dict[str, list[float]]:
-    """Tell which share of the best rate of a few clients is left with 64 of them."""
-    shares = []
+    """Tell what many clients at once get, and what one record of theirs costs the daemon.
+
+    Shares are of the best rate that any number of them reaches; costs are CPU time, of that for one
+    client.
+    """
+    found: dict[str, list[float]] = {}
     for number in range(rounds):
-        rates = {}
+        rates, costs = {}, {}
         for count in CLIENTS:
+            before = cpu_seconds(pid)
             done = harness.run_json(program, "crowd", location, count, seconds, batch, number)
             rates[count] = done["records"] / done["seconds"]
-        shares.append(rates[CLIENTS[-1]] / max(rates.values()))
-    return {"clients_64_vs_best": shares}
+            costs[count] = (cpu_seconds(pid) - before) / done["records"]
+            found.setdefault(f"clients_{count}_records_per_s", []).append(rates[count])
+        many = CLIENTS[-1]
+        found.setdefault(f"clients_{many}_vs_best", []).append(rates[many] / max(rates.values()))
+        found.setdefault(f"clients_{many}_request_cost", []).append(costs[many] / costs[1])
+    return found
 
 
 def metric(admin_port: int, name: str, **labels: str) -> float:
@@ -120,9 +138,14 @@ def start(
         program = harness.program(settings, "daemon-arm")
         with peers.process(*words, log=folder / "log"):
             peers.wait_for(port)
-            for number in range(DATASETS):
+
+            def publish(number: int) -> None:
                 address = f"ffrecord://127.0.0.1:{port}/many-{number}"
                 harness.run_json(program, "publish", tiny, address, FILES)
+
+            # One waits for the daemon at each extent: several keep it busy.
+            with concurrent.futures.ThreadPoolExecutor(PUBLISHERS) as pool:
+                list(pool.map(publish, range(DATASETS)))
         for _ in range(rounds):
             begin = time.monotonic()
             with peers.process(*words, log=folder / "log"):
