@@ -342,8 +342,22 @@ Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& a
   const Deadline deadline = net::Clock::now() + options_.timeout;
   const auto attempt = [&](Channel& channel) { return batch.Attempt(channel, deadline); };
   const auto read = session_->Run(attempt, deadline, /*patient=*/true);
-  if (!read) batch.FailAll(read.error().code);
+  if (read) return {};
+  NoteFailure(read.error());
+  batch.FailAll(read.error().code);
   return {};
+}
+
+void RemoteFiles::NoteFailure(const Error& error) const {
+  LastFailure& last = last_failure_.Get();
+  const std::lock_guard lock(last.mutex);
+  last.error = error;
+}
+
+std::string RemoteFiles::Trouble(std::uint32_t, ErrorCode status) const {
+  LastFailure& last = last_failure_.Get();
+  const std::lock_guard lock(last.mutex);
+  return last.error.code == status ? last.error.message : std::string();
 }
 
 Result<std::unique_ptr<Announcement>> RemoteFiles::Announce(const EpochPlan& plan) const {

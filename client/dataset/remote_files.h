@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <ffrecord/client/dataset.h>
 #include <ffrecord/result.h>
 
+#include "client/runtime/per_process.h"
 #include "client/session/session.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/record/range_reader.h"
@@ -48,10 +50,17 @@ class RemoteFiles final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override;
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const override;
+  std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& plan) const override;
 
  private:
   class Batch;
+  // Why the last call that gave up did so.
+  struct LastFailure {
+    std::mutex mutex;
+    Error error{ErrorCode::kOk, {}};
+  };
+  void NoteFailure(const Error& error) const;
   Result<std::uint32_t> Bind(net::Channel& channel, std::vector<std::uint64_t>& requests) const;
 
   const std::shared_ptr<Session> session_;
@@ -62,6 +71,7 @@ class RemoteFiles final : public RangeReader {
   std::vector<std::string> names_;           // Of the files, for messages.
   std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.
   std::vector<ExtentId> extents_;            // Of all files.
+  mutable PerProcess<LastFailure> last_failure_{[] { return new LastFailure; }};
 };
 
 }  // namespace ffrecord::client

@@ -225,19 +225,15 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
     // There is room for one of us less: that says nothing about shared memory.
     if (busy) return std::move(local).error();
     why = "no shared memory: " + local.error().message;
-    if (transport_ == Transport::kShm) {
-      // A daemon that went away meanwhile is another matter.
-      if (!tcp->Alive()) return std::move(local).error();
-      return CannotBeHad("shm", local.error().message, "run the client on the daemon's machine");
-    }
+    if (transport_ == Transport::kShm)
+      return DemandFailed(*tcp, std::move(local).error(), "run the client on the daemon's machine",
+                          deadline);
   }
   auto over = GoOverRdma(*tcp, deadline, link);
   if (over) return tcp;
-  if (transport_ == Transport::kRdma) {
-    if (over.error().code == ErrorCode::kDeadlineExceeded || !tcp->Alive())
-      return std::move(over).error();
-    return CannotBeHad("rdma", over.error().message, "ffrecord doctor rdma shows what is there");
-  }
+  if (transport_ == Transport::kRdma)
+    return DemandFailed(*tcp, std::move(over).error(), "ffrecord doctor rdma shows what is there",
+                        deadline);
   if ((tcp->hello().capabilities & net::kCapabilityRdma) != 0)
     why += "; no RDMA: " + over.error().message;
   link.reason = why + (cipher.empty() ? "" : "; " + cipher);
@@ -274,11 +270,16 @@ Result<void> Session::GoOverRdma(Channel& channel, Deadline deadline, Link& link
   return over;
 }
 
-Error Session::CannotBeHad(std::string_view transport, const std::string& why,
-                           std::string_view remedy) const {
+// Only of a daemon that still answers can it be said that it does not give the transport. One that
+// was killed, stopped or cut off meanwhile is another matter, and its connection may look whole.
+Error Session::DemandFailed(Channel& tcp, Error why, std::string_view remedy,
+                            Deadline deadline) const {
+  if (why.code == ErrorCode::kDeadlineExceeded || !tcp.reusable()) return why;
+  if (auto ping = tcp.Call(FrameType::kPing, {}, {}, deadline, "an answer to PING"); !ping)
+    return std::move(ping).error();
   return {ErrorCode::kInvalidArgument,
-          "transport=" + std::string(transport) + " was asked for, and " + peer_ +
-              " does not give it: " + why + "; " + std::string(remedy) +
+          "transport=" + std::string(NameOf(transport_)) + " was asked for, and " + peer_ +
+              " does not give it: " + why.message + "; " + std::string(remedy) +
               ", or leave the transport to auto"};
 }
 

@@ -134,9 +134,9 @@ class Session {
   Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link,
                                                 RetryAfter& busy) const;
   Result<void> GoOverRdma(net::Channel& channel, net::Deadline deadline, Link& link) const;
-  // Of a transport that was demanded.
-  Error CannotBeHad(std::string_view transport, const std::string& why,
-                    std::string_view remedy) const;
+  // What becomes of a call whose demanded transport failed with `why`, while `tcp` was made.
+  Error DemandFailed(net::Channel& tcp, Error why, std::string_view remedy,
+                     net::Deadline deadline) const;
   Result<std::unique_ptr<net::Channel>> ConnectRemotely(net::Deadline deadline,
                                                         std::span<const std::byte> token,
                                                         RetryAfter& busy) const;

@@ -136,7 +136,7 @@ class LocalFiles final : public RangeReader {
     return whole != nullptr ? (*whole)->bytes() : std::span<const std::byte>();
   }
 
-  std::string Trouble(std::uint32_t file) const override {
+  std::string Trouble(std::uint32_t file, ErrorCode) const override {
     const auto pin = files_->Take(file, WayOf(file));
     return pin ? std::string() : pin.error().message;
   }

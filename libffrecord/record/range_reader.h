@@ -78,8 +78,9 @@ class RangeReader {
   // waits for its page alone, and what the file has lost reads as zeros: check the copy.
   virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
 
-  // For people: why nothing of the file can be read now; empty if it can.
-  virtual std::string Trouble(std::uint32_t /*file*/) const { return {}; }
+  // For people: why a range of the file may have ended with `status`, if more is known than that;
+  // else empty.
+  virtual std::string Trouble(std::uint32_t /*file*/, ErrorCode /*status*/) const { return {}; }
 
   // Whether a file has another size now than when it was opened: what fails may not be damaged.
   virtual bool HasChanged() const { return false; }

@@ -192,7 +192,7 @@ std::string RecordReader::Describe(std::uint64_t index, ErrorCode status) const 
   if (status == ErrorCode::kOk) return text + " is whole";
   if (const std::string why = file_index.Explain(index_in_file); !why.empty())
     return text + ": " + why;
-  if (const std::string trouble = impl_->source->Trouble(file); !trouble.empty())
+  if (const std::string trouble = impl_->source->Trouble(file, status); !trouble.empty())
     return text + ": " + trouble;
   RecordLocation location;
   if (file_index.Locate(index_in_file, location) == ErrorCode::kOk)

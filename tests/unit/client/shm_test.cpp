@@ -94,6 +94,8 @@ net::FrameHeader ReplyHeader(FrameType type, const net::FrameHeader& request) {
 // script: false closes that connection.
 class LocalDaemon {
  public:
+  // From when on it hears nothing more, as if it were stopped: connections to it stay whole.
+  enum class Stops { kNever, kOnceGreetedByTcp, kOnceGreetedByBoth };
   struct Request {
     net::Endpoint& endpoint;
     const net::FrameHeader& header;
@@ -101,10 +103,12 @@ class LocalDaemon {
   };
   using Script = std::function<bool(Request&)>;
 
-  LocalDaemon(std::uint64_t tcp_epoch, std::uint64_t local_epoch, Script script)
+  LocalDaemon(std::uint64_t tcp_epoch, std::uint64_t local_epoch, Script script,
+              Stops stops = Stops::kNever)
       : tcp_epoch_(tcp_epoch),
         local_epoch_(local_epoch),
         script_(std::move(script)),
+        stops_(stops),
         tcp_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
         local_(net::LocalListener::Listen(net::LocalSocketName(tcp_epoch)).value()),
         thread_([this] { Run(); }) {}
@@ -134,6 +138,7 @@ class LocalDaemon {
   }
 
   void Turn(Member& member) {
+    if (is_stopped_) return;
     net::Endpoint& endpoint = *member.endpoint;
     endpoint.SetLimits({});
     const auto event = endpoint.Poll();
@@ -146,6 +151,9 @@ class LocalDaemon {
       reply.capabilities = net::kCapabilitySlabs;
       reply.epoch = member.connection < 0 ? tcp_epoch_ : local_epoch_;
       (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kHello), header), reply.Encode(), {});
+      (void)endpoint.Poll();  // It is on its way.
+      is_stopped_ = stops_ == (member.connection < 0 ? Stops::kOnceGreetedByTcp
+                                                     : Stops::kOnceGreetedByBoth);
       return;
     }
     if (header.type == FrameType::kPing) {
@@ -159,6 +167,8 @@ class LocalDaemon {
   const std::uint64_t tcp_epoch_;
   const std::uint64_t local_epoch_;
   const Script script_;
+  const Stops stops_;
+  bool is_stopped_ = false;
   net::TcpListener tcp_;
   net::LocalListener local_;
   std::vector<Member> members_;
@@ -183,6 +193,20 @@ TEST(LocalDaemonTest, AnotherDaemonBehindTheLocalSocketIsNotBelieved) {
   const auto demanded = ProbeDaemon(uri, kShm);
   ASSERT_FALSE(demanded);
   EXPECT_EQ(demanded.error().code, ErrorCode::kInvalidArgument);
+}
+
+// It gives shared memory once it goes on: nobody may be told that it does not.
+TEST(LocalDaemonTest, ADaemonThatStopsWhileSharedMemoryIsDemandedIsLateAndNotWithoutIt) {
+  for (const auto stops :
+       {LocalDaemon::Stops::kOnceGreetedByTcp, LocalDaemon::Stops::kOnceGreetedByBoth}) {
+    const std::uint64_t epoch = FreshEpoch();
+    const LocalDaemon daemon(
+        epoch, epoch + 1, [](LocalDaemon::Request&) { return true; }, stops);
+    const auto link = ProbeDaemon("ffrecord://" + daemon.address().ToString(),
+                                  {300ms, Transport::kShm});
+    ASSERT_FALSE(link);
+    EXPECT_EQ(link.error().code, ErrorCode::kDeadlineExceeded) << link.error().message;
+  }
 }
 
 DatasetManifest OneFile(std::uint64_t size) {
