@@ -144,8 +144,18 @@ def jpeg_seeds() -> Iterator[bytes]:
         yield bytes([options]) + b"\xff\xd8" + table + frame + codes + scan + b"\xff\xd9"
 
 
+def collective_seeds() -> Iterator[bytes]:
+    """Messages of each size with each small value everywhere, and addresses."""
+    for number, size in enumerate((40, 48, 16, 4)):
+        for value in (0, 1, 2):
+            yield bytes([number]) + bytes([value]) * size
+    for text in ("10.0.0.1:29500", "[::1]:7/machine/local", "host:1/m", "//", ""):
+        yield bytes([4]) + text.encode()
+
+
 SEEDS = {
     "array_headers": array_headers_seeds,
+    "collective": collective_seeds,
     "dictionary": dictionary_seeds,
     "jpeg": jpeg_seeds,
     "key_index": key_index_seeds,

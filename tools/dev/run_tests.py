@@ -28,7 +28,10 @@ BIN = ROOT / ".venv" / "bin"
 FUZZ_SECONDS = 10
 FUZZ_LONG_SECONDS = 60
 # Record files, and what a peer says to a daemon: targets whose names begin so.
-FUZZ_LONG = ("v1_", "v2_", "dictionary", "key_index", "frame", "messages", "token")
+FUZZ_LONG = (
+    *("v1_", "v2_", "dictionary", "key_index"),
+    *("frame", "messages", "collective", "token"),
+)
 RDMA_SKIPPED = 77
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
 THREADED = ("base", "io", "decode", "record", "net", "client", "server", "conformance")
