@@ -94,21 +94,70 @@ def pull(
         CorruptionError: what is kept is damaged; that file is not there.
     """
     where, into = os.fspath(target), pathlib.Path(folder)
-    newest = ckpt.latest(where, timeout_s=timeout_s)
-    if newest is None:
-        raise FileNotFoundError(f"{where} keeps no dataset")
-    listed = _list_of(where, newest.step, timeout_s)
+    listed = newest_list(where, timeout_s)
     into.mkdir(parents=True, exist_ok=True)
     total, done = sum(facts["size_bytes"] for facts in listed.values()), 0
     brought: list[str] = []
     for name, facts in listed.items():
-        if not _is_there(into / name, facts):
-            _bring(into / name, _run_of(where, name), facts, timeout_s)
+        if bring(into / name, where, facts, timeout_s):
             brought.append(name)
         done += facts["size_bytes"]
         if progress is not None:
             progress(done, total)
     return brought
+
+
+def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+    """The files of the newest dataset by their names, each with what tells it from others.
+
+    Raises:
+        FileNotFoundError: there is no dataset.
+        CorruptionError: it is no list of files.
+    """
+    newest = ckpt.latest(where, timeout_s=timeout_s)
+    if newest is None:
+        raise FileNotFoundError(f"{where} keeps no dataset; ffrecord push brings one there")
+    return _list_of(where, newest.step, timeout_s)
+
+
+def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: float) -> bool:
+    """Make the file `path` the one that is listed at `where`; say whether it was not before."""
+    if is_there(path, facts):
+        return False
+    _bring(path, _run_of(where, path.name), facts, timeout_s)
+    return True
+
+
+def is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
+    """Whether `path` is that very file, as its size and its indexes say."""
+    try:
+        found = _facts(path)
+    except (OSError, CorruptionError):
+        return False
+    return all(found[key] == facts[key] for key in found)
+
+
+def is_listed(name: object, facts: object) -> bool:
+    """Whether that can stand in a list of files: a name without folders, and all its facts."""
+    kinds = {"step": int, "size_bytes": int, "fingerprint": str}
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and "/" not in name
+        and "\0" not in name
+        and isinstance(facts, dict)
+        and {key: type(value) for key, value in facts.items()} == kinds
+        and facts["size_bytes"] >= 0
+    )
+
+
+def sync(path: pathlib.Path) -> None:
+    """Have a file or a folder on the disk, whatever happens next."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _run_of(where: str, name: str) -> str:
@@ -120,14 +169,6 @@ def _facts(path: pathlib.Path) -> dict[str, Any]:
     """What tells one sealed file from another of the same name."""
     with open_records(path) as reader:
         return {"size_bytes": path.stat().st_size, "fingerprint": reader.fingerprint}
-
-
-def _is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
-    try:
-        found = _facts(path)
-    except (OSError, CorruptionError):
-        return False
-    return all(found[key] == facts[key] for key in found)
 
 
 def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | None:
@@ -155,40 +196,19 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
         ckpt.load(run, {"content": content}, step=facts["step"], strict=False, timeout_s=timeout_s)
         content.flush()
         del content
-        _sync(made)
-        if not _is_there(made, facts):
+        sync(made)
+        if not is_there(made, facts):
             raise CorruptionError(f"{run}, step {facts['step']}: not the file that was listed")
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(path: pathlib.Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(path.parent)
 
 
 def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
     """The files of a dataset by their names, which come from elsewhere and become paths."""
     stored: Any = ckpt.load(where, step=step, timeout_s=timeout_s)
     files = stored.get("files") if isinstance(stored, dict) else None
-    if not isinstance(files, dict) or not all(_is_listed(*each) for each in files.items()):
+    if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):
         raise CorruptionError(f"{where}, step {step}: not the list of a dataset's files")
     return files
-
-
-def _is_listed(name: object, facts: object) -> bool:
-    kinds = {"step": int, "size_bytes": int, "fingerprint": str}
-    return (
-        isinstance(name, str)
-        and name not in ("", ".", "..")
-        and "/" not in name
-        and "\0" not in name
-        and isinstance(facts, dict)
-        and {key: type(value) for key, value in facts.items()} == kinds
-        and facts["size_bytes"] >= 0
-    )

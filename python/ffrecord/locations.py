@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 SCHEME = "ffrecord://"
+# In a folder: names those of its files that are only at a store now (ffrecord.evicting).
+EVICTED = "EVICTED"
 
 
 def normalise(where: Where) -> tuple[str, ...]:
@@ -30,10 +32,12 @@ def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
     A folder stands for its own `*.ffr`, dot files included, sorted by code point; a glob for what
-    it matches, sorted likewise. An address is kept as it is.
+    it matches, sorted likewise. An address is kept as it is. Files that were evicted to a store are
+    brought back first.
 
     Raises:
         FileNotFoundError: a name stands for nothing.
+        OSError: a file that was evicted cannot be brought back.
         IsADirectoryError: a subfolder is called `*.ffr`.
     """
     return [os.fsencode(file) for name in names for file in _files(name)]
@@ -47,10 +51,21 @@ def _files(name: str) -> Iterator[str]:
     elif glob.has_magic(name) and not os.path.lexists(name):
         yield from _matches(name)
     else:
-        yield name  # Not there, or no plain file: the library says which.
+        _restore(os.path.dirname(name), [os.path.basename(name)])
+        yield name  # If it is not there, or no plain file, the library says which.
+
+
+def _restore(folder: str, names: list[str] | None = None) -> None:
+    """Have the files of a folder there, or those of `names`, if they were evicted from it."""
+    if os.path.isfile(os.path.join(folder, EVICTED)):
+        # Few folders need it, and it brings checkpoints along, which opening does not need.
+        from ffrecord import evicting
+
+        evicting.restore(folder or ".", names)
 
 
 def _folder(folder: str) -> list[str]:
+    _restore(folder)
     with os.scandir(folder) as entries:
         found = [entry for entry in entries if entry.name.endswith(".ffr")]
     if nested := [entry.path for entry in found if entry.is_dir()]:
@@ -63,6 +78,9 @@ def _folder(folder: str) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
+    folders = pattern if pattern.endswith("**") else os.path.dirname(pattern)
+    for marker in glob.glob(os.path.join(folders, EVICTED), recursive=True, include_hidden=True):
+        _restore(os.path.dirname(marker))
     found = glob.glob(pattern, recursive=True, include_hidden=True)
     if not found:
         raise FileNotFoundError(errno.ENOENT, f"no file matches {pattern}")

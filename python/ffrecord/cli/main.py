@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import ffrecord
-from ffrecord import archive
+from ffrecord import archive, evicting
 from ffrecord.cli.admin import activity, fetch, show_activity, show_status
 from ffrecord.cli.admin import status as status_of
 from ffrecord.cli.checkpoint import checkpoint
@@ -175,6 +175,26 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
         brought = archive.pull(target, folder, timeout_s=timeout_s, progress=show)
     click.echo(
         json.dumps({"brought": brought}) if as_json else f"brought {len(brought)} files to {folder}"
+    )
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.argument("target")
+@click.option("--keep-gib", type=click.FloatRange(0), default=0.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@_as_json
+def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: bool) -> None:
+    """Remove files of FOLDER that `push` keeps at TARGET; opening FOLDER brings them back.
+
+    The least recently read go first, until FOLDER holds no more than --keep-gib.
+    """
+    keep = int(keep_gib * 2**30)
+    gone = evicting.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s)
+    click.echo(
+        json.dumps({"evicted": gone})
+        if as_json
+        else f"evicted {len(gone)} files of {folder}, which are at {target}"
     )
 
 
