@@ -152,8 +152,8 @@ class LocalDaemon {
       reply.epoch = member.connection < 0 ? tcp_epoch_ : local_epoch_;
       (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kHello), header), reply.Encode(), {});
       (void)endpoint.Poll();  // It is on its way.
-      is_stopped_ = stops_ == (member.connection < 0 ? Stops::kOnceGreetedByTcp
-                                                     : Stops::kOnceGreetedByBoth);
+      is_stopped_ =
+          stops_ == (member.connection < 0 ? Stops::kOnceGreetedByTcp : Stops::kOnceGreetedByBoth);
       return;
     }
     if (header.type == FrameType::kPing) {
@@ -202,8 +202,8 @@ TEST(LocalDaemonTest, ADaemonThatStopsWhileSharedMemoryIsDemandedIsLateAndNotWit
     const std::uint64_t epoch = FreshEpoch();
     const LocalDaemon daemon(
         epoch, epoch + 1, [](LocalDaemon::Request&) { return true; }, stops);
-    const auto link = ProbeDaemon("ffrecord://" + daemon.address().ToString(),
-                                  {300ms, Transport::kShm});
+    const auto link =
+        ProbeDaemon("ffrecord://" + daemon.address().ToString(), {300ms, Transport::kShm});
     ASSERT_FALSE(link);
     EXPECT_EQ(link.error().code, ErrorCode::kDeadlineExceeded) << link.error().message;
   }
