@@ -35,8 +35,11 @@ void TryAddress(Body body) {
 }
 
 constexpr void (*kTries[])(Body) = {
-    Try<client::GroupHello>,   Try<client::CollectiveData>, Try<client::CollectiveTaken>,
-    Try<client::GroupWaiting>, TryAddress,
+    Try<client::GroupHello>,
+    Try<client::CollectiveData>,
+    Try<client::CollectiveTaken>,
+    Try<client::GroupWaiting>,
+    TryAddress,
 };
 
 }  // namespace

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ import ffrecord
 from ffrecord import archive
 from ffrecord.errors import CorruptionError
 from ffrecord.evicting import evict, restore
+from ffrecord.locations import Where
 from object_store import Store, serve
 
 NAMES = ["0.ffr", "1.ffr", "2.ffr"]
@@ -47,13 +47,13 @@ def target(shards: Path, tmp_path: Path) -> str:
     return where
 
 
-def records(where: Any) -> list[bytes]:
+def records(where: Where) -> list[bytes]:
     return [bytes(record) for record in ffrecord.open(where)[:]]
 
 
 def test_however_the_files_are_named_they_are_back_first(shards: Path, target: str) -> None:
     truth = records(shards)
-    ways: list[tuple[Any, list[bytes]]] = [
+    ways: list[tuple[Where, list[bytes]]] = [
         (shards, truth),
         (shards / "*.ffr", truth),
         (shards.parent / "sh*s" / "*.ffr", truth),
