@@ -111,6 +111,25 @@ def test_a_save_waits_for_the_one_before_or_is_refused(tmp_path: Path) -> None:
     assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 3]
 
 
+def test_a_save_leaves_the_processors_to_training(tmp_path: Path) -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    class Seen(Gate):
+        def all_gather(self, mine: bytes) -> list[bytes]:
+            seen.append(nice())
+            return super().all_gather(mine)
+
+    seen: list[int] = []
+    mine = nice()
+    gate = Seen()
+    pending = ckpt.async_save(tmp_path, 1, {"w": np.ones(9)}, group=gate)
+    gate.opened.set()
+    pending.result(60)
+    assert set(seen) == {min(19, mine + 15)}
+    assert nice() == mine
+
+
 def test_a_failure_of_any_rank_is_in_the_result_of_all(tmp_path: Path) -> None:
     def save(rank: ThreadRank) -> object:
         # Each rank is a thread here, so each needs a saver of its own.
