@@ -10,11 +10,8 @@ from ffrecord.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subse
 from ffrecord.torch.sampler import Sampler
 
 if TYPE_CHECKING:
-    from ffrecord.torch.checkpoint_dcp import (
-        BalancedSavePlanner,
-        CheckpointReader,
-        CheckpointWriter,
-    )
+    from ffrecord.torch.checkpoint_dcp import CheckpointReader, CheckpointWriter
+    from ffrecord.torch.dcp_planner import BalancedSavePlanner
     from ffrecord.torch.ddp_hook import CommHook, comm_hook
     from ffrecord.torch.fsdp import use_for_fsdp
     from ffrecord.torch.group import Group
@@ -51,7 +48,7 @@ __all__ = [
 # what it holds. Every process of a loader imports this module, and they would double what that
 # takes.
 _LATER = {
-    "BalancedSavePlanner": "checkpoint_dcp",
+    "BalancedSavePlanner": "dcp_planner",
     "CheckpointReader": "checkpoint_dcp",
     "CheckpointWriter": "checkpoint_dcp",
     "CommHook": "ddp_hook",
