@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/mix.h"
+#include "libffrecord/base/permutation_rounds.h"
 
 namespace ffrecord {
 namespace {
@@ -16,9 +18,11 @@ constexpr std::uint64_t kCountMax = std::uint64_t{1} << 48;
 constexpr std::uint64_t kBlockLane = 1;
 constexpr std::uint64_t kFirstWindowLane = 2;
 
-// A value waits for two multiplications in each of twelve rounds. So many values at once keep a
-// core busy meanwhile.
-constexpr std::size_t kAbreast = 8;
+// Values that are permuted together, those that fall outside again together: small enough for the
+// stack and the first cache. Below kFewMax one after the other is sooner done.
+constexpr std::size_t kChunk = 512;
+constexpr std::size_t kFewMax = 8;
+static_assert(kChunk % kPermutedAbreast == 0);
 
 Error BadCount(std::uint64_t count) {
   return {ErrorCode::kInvalidArgument,
@@ -64,27 +68,39 @@ std::uint64_t Permutation::Walk(std::uint64_t value) const noexcept {
 void Permutation::Fill(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept {
   FFR_ASSERT(first <= count_);
   FFR_ASSERT(indices.size() <= count_ - first);
-  const std::uint64_t mask = (std::uint64_t{1} << low_bits_) - 1;
-  std::size_t done = 0;
-  for (; indices.size() - done >= kAbreast; done += kAbreast) {
-    std::array<std::uint64_t, kAbreast> left;
-    std::array<std::uint64_t, kAbreast> right;
-    for (std::size_t lane = 0; lane < kAbreast; ++lane) {
-      left[lane] = (first + done + lane) >> low_bits_;
-      right[lane] = (first + done + lane) & mask;
-    }
-    for (int round = 0; round < 12; round += 2) {
-      for (std::size_t lane = 0; lane < kAbreast; ++lane)
-        left[lane] ^= Mix64(right[lane] ^ keys_[round]) >> (64 - high_bits_);
-      for (std::size_t lane = 0; lane < kAbreast; ++lane)
-        right[lane] ^= Mix64(left[lane] ^ keys_[round + 1]) >> (64 - low_bits_);
-    }
-    for (std::size_t lane = 0; lane < kAbreast; ++lane) {
-      const std::uint64_t value = left[lane] << low_bits_ | right[lane];
-      indices[done + lane] = value < count_ ? value : Walk(value);
-    }
+  for (; indices.size() > kFewMax; first += kChunk) {
+    const auto chunk = indices.first(std::min(indices.size(), kChunk));
+    FillChunk(first, chunk);
+    indices = indices.subspan(chunk.size());
+    if (indices.empty()) return;
   }
-  for (; done < indices.size(); ++done) indices[done] = Walk(first + done);
+  for (std::uint64_t& index : indices) index = Walk(first++);
+}
+
+// Cycle walking for many: all go round once, then those outside [0, count) until there are few.
+void Permutation::FillChunk(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept {
+  static const PermutationRounds permute = BestPermutationRounds();
+  std::array<std::uint64_t, kChunk> values;
+  std::array<std::uint32_t, kChunk> places;
+  std::iota(values.begin(), values.end(), first);
+  std::iota(places.begin(), places.end(), 0U);
+  std::size_t left = indices.size();
+  while (left > kFewMax) {
+    // What lies behind the last value is permuted too, and looked at by nobody.
+    permute({keys_, low_bits_, high_bits_}, values.data(),
+            (left + kPermutedAbreast - 1) / kPermutedAbreast * kPermutedAbreast);
+    std::size_t outside = 0;
+    for (std::size_t i = 0; i < left; ++i) {  // Without a branch that is guessed wrong.
+      const std::uint64_t value = values[i];
+      const std::uint32_t place = places[i];
+      indices[place] = value;
+      values[outside] = value;
+      places[outside] = place;
+      outside += value >= count_ ? 1 : 0;
+    }
+    left = outside;
+  }
+  for (std::size_t i = 0; i < left; ++i) indices[places[i]] = Walk(values[i]);
 }
 
 std::uint64_t Permutation::PositionOf(std::uint64_t index) const noexcept {

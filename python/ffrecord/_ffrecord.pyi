@@ -45,6 +45,8 @@ class Batch:
     def status(self) -> npt.NDArray[np.uint8]: ...
     def packed(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """The records back to back, and where each ends: n + 1 offsets."""
+    def rows(self, width: int) -> npt.NDArray[np.uint8] | None:
+        """The slab, if it is whole records of `width` bytes, back to back; else None."""
     def records(self) -> list[npt.NDArray[np.uint8]]: ...
     def column_spans(self, column: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where the values of a column lie in the slab: starts and sizes."""

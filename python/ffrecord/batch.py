@@ -284,9 +284,10 @@ class Batch(Sequence[Sample]):
         """The values of a column that is all there is of a record: the records themselves."""
         assert column.dtype is not None
         width = column.dtype.itemsize * math.prod(column.shape)
-        if self._inner.status.any() or not (self.sizes == width).all():
+        rows = self._inner.rows(width)
+        if rows is None:
             return None
-        values = self.data.view(column.dtype).reshape(len(self), *column.shape)
+        values = rows.view(column.dtype).reshape(len(self), *column.shape)
         return values if values.flags.aligned else None
 
 

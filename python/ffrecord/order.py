@@ -1,11 +1,10 @@
 """The order of an epoch as a function of position; docs/format.md, "Order 1"."""
 
-import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -249,44 +248,51 @@ class SeededIndices(list[int]):
     def like(cls, indices: Iterable[int], origin: object) -> "SeededIndices":
         """`indices` with the seed and epoch of `origin`; 0 if it has none."""
         made = SeededIndices(indices)
-        made.seed = origin.seed if isinstance(origin, SeededIndices) else 0
-        made.epoch = origin.epoch if isinstance(origin, SeededIndices) else 0
+        made.seed = made.epoch = 0
+        if isinstance(origin, SeededIndices | IndexBatch):
+            made.seed, made.epoch = origin.seed, origin.epoch
         return made
 
 
-class IndexBatch(SeededIndices):
-    """Indices of one batch, and where in the stream they stand. Not to be changed.
+class IndexBatch(Sequence[int]):
+    """Indices of one batch, and where in the stream they stand. Immutable.
 
     They know their order, so that whoever reads them knows seed and epoch, even a worker that
     outlives its epoch, and what comes next in place of a damaged record. A pickle holds the order
-    and the positions, not the indices.
+    and the positions, not the indices: these are made where somebody first looks at them.
     """
 
-    __slots__ = ("_view", "array", "order", "position")
+    __slots__ = ("_array", "_size", "_view", "epoch", "order", "position", "seed")
 
-    array: Indices
-    """The same indices, shape (n,)."""
     order: EpochOrder
     position: int
     """Of the first index; the others follow it."""
+    seed: int
+    epoch: int
 
     def __init__(self, order: EpochOrder, position: int, size: int) -> None:
         """The `size` indices from `position` on."""
-        super().__init__()
         self.order = order
         self.position = position
         self.seed, self.epoch = order.seed, order.epoch
+        self._size = size
         self._view: Callable[[Indices], Indices] | None = None
-        self.array = order.range(position, position + size)
-        self.extend(self.array.tolist())
+        self._array: Indices | None = None
+
+    @property
+    def array(self) -> Indices:
+        """The same indices, shape (n,)."""
+        if self._array is None:
+            array = self.order.range(self.position, self.position + self._size)
+            self._array = array if self._view is None else self._view(array)
+        return self._array
 
     def through(self, view: Callable[[Indices], Indices]) -> "IndexBatch":
         """The same places of the stream, with the indices that `view` makes of these."""
         inner = self._view
-        seen = copy.copy(self)
+        seen = IndexBatch(self.order, self.position, self._size)
         seen._view = view if inner is None else lambda indices: view(inner(indices))
-        seen.array = view(self.array)
-        seen[:] = seen.array.tolist()
+        seen._array = view(self.array)  # Now: what it refuses is the caller's mistake.
         return seen
 
     def following(self, rows: Indices, distance: int) -> Indices:
@@ -294,11 +300,41 @@ class IndexBatch(SeededIndices):
         indices = self.order.at(self.position + rows + distance)
         return indices if self._view is None else self._view(indices)
 
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[int]: ...
+    def __getitem__(self, key: int | slice) -> int | list[int]:
+        found: int | list[int] = self.array[key].tolist()
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.array.tolist())
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        return np.array(self.array, dtype, copy=copy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list | IndexBatch) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # As lists, for which they stand.
+
+    def __add__(self, other: Iterable[int]) -> list[int]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[int]) -> list[int]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
     def __copy__(self) -> "IndexBatch":
-        made = IndexBatch(self.order, self.position, 0)
-        made._view, made.array = self._view, self.array
-        made.extend(self)
-        return made
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IndexBatch, (self.order, self.position, len(self))
+        return IndexBatch, (self.order, self.position, self._size)

@@ -145,7 +145,8 @@ class Prefetcher(Generic[Plan, Item]):
         if self._handed_out % _WEIGH_EVERY == 0 or not self._item_bytes:
             self._item_bytes = max(1, self._weigh(item))
         self._handed_out += 1
-        self._top_up()
+        if not self._ready:  # Before the consumer goes to work; the next share is asked for then.
+            self._top_up()
         return plan, item
 
     def _take_share(self) -> None:

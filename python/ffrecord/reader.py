@@ -298,8 +298,9 @@ class Reader(Records, Closing):
         inner = self._open()
         assert self._schema is not None
         batch = inner.read_batch(wanted)
-        below = wanted < 0
-        positive = np.where(below, wanted + len(inner), wanted) if below.any() else wanted.copy()
+        positive = wanted.copy()
+        if wanted.size and wanted.min() < 0:
+            positive[wanted < 0] += len(inner)
         return Batch(batch, positive, self._schema, self._columns)
 
     def _describe(self, index: int, status: int) -> str:

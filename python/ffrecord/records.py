@@ -121,11 +121,12 @@ class Records(ABC):
         """
         if on_corrupt not in ("raise", "skip", "replace", "keep"):
             raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace, keep")
-        origin = Origin.of(indices)
 
         def load(wanted: Indices, rows: Indices | None = None) -> Batch:
             batch = self._read(wanted)
-            return batch if decode is None else decoded(batch, decode, origin, rows)
+            if decode is None:
+                return batch
+            return decoded(batch, decode, Origin.of(indices), rows)
 
         batch = load(_as_indices(indices))
         if not batch.status.any():

@@ -42,7 +42,8 @@ class Stages:
         """Count [begin_ns, end_ns) of `time.perf_counter_ns` to `stage`, in this thread."""
         with self._lock:
             self._sums[stage] = self._sums.get(stage, 0.0) + (end_ns - begin_ns) / 1e9
-            self._events.append((stage, begin_ns, end_ns, threading.get_native_id()))
+            thread = threading.current_thread().native_id or 0  # Without a system call.
+            self._events.append((stage, begin_ns, end_ns, thread))
 
     def sums(self) -> dict[str, float]:
         """Seconds by stage."""

@@ -111,6 +111,22 @@ py::tuple Packed(const py::object& self) {
   return py::make_tuple(std::move(packed), std::move(offsets));
 }
 
+// The block, if all records are whole, `width` bytes long and back to back in it; else None.
+py::object Rows(const py::object& self, std::int64_t width) {
+  const auto& batch = self.cast<const Batch&>();
+  const auto starts = batch.starts_bytes();
+  const auto sizes = batch.sizes_bytes();
+  const auto statuses = batch.statuses();
+  if (starts.empty()) return py::none();
+  std::int64_t wrong = 0;  // Without branches: vectors of records at a time.
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    wrong |= (starts[i] - starts[0] - static_cast<std::int64_t>(i) * width) | (sizes[i] - width) |
+             static_cast<std::int64_t>(statuses[i]);
+  if (wrong != 0) return py::none();
+  return View<std::uint8_t>(batch.data().data() + starts[0],
+                            starts.size() * static_cast<std::size_t>(width), self);
+}
+
 // The rows `positions` as a batch of its own, over the same block.
 Handle Select(const Handle& batch, const py::array_t<std::int64_t, py::array::c_style>& positions) {
   std::vector<std::int64_t> starts, sizes;
@@ -183,6 +199,7 @@ void BindBatch(py::module_& module) {
                                return View<std::uint8_t>(statuses.data(), statuses.size(), self);
                              })
       .def("packed", &Packed)
+      .def("rows", &Rows, py::arg("width"))
       .def("records", &Records)
       .def("column_views", &ColumnViews, py::arg("column"))
       .def("column_spans", &ColumnSpans, py::arg("column"))

@@ -1,5 +1,6 @@
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -56,16 +57,18 @@ std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, 
 std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::c_style>& array,
                                      std::uint64_t count) {
   const auto signed_count = static_cast<std::int64_t>(count);
-  std::vector<std::uint64_t> indices;
-  indices.reserve(static_cast<std::size_t>(array.size()));
-  for (const std::int64_t index : std::span(array.data(), static_cast<std::size_t>(array.size()))) {
-    if (index < -signed_count || index >= signed_count)
-      Raise({ErrorCode::kOutOfRange, "record index " + std::to_string(index) +
-                                         " is out of range: there are " + std::to_string(count) +
-                                         " records"});
-    indices.push_back(static_cast<std::uint64_t>(index < 0 ? index + signed_count : index));
+  const std::span given(array.data(), static_cast<std::size_t>(array.size()));
+  std::vector<std::uint64_t> indices(given.size());
+  bool in_range = true;  // Looked at once: most batches are, and then there is no branch.
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    indices[i] = static_cast<std::uint64_t>(given[i] + (given[i] < 0 ? signed_count : 0));
+    in_range &= indices[i] < count;
   }
-  return indices;
+  if (in_range) return indices;
+  const auto out = std::ranges::find_if(indices, [&](auto index) { return index >= count; });
+  Raise({ErrorCode::kOutOfRange,
+         "record index " + std::to_string(given[static_cast<std::size_t>(out - indices.begin())]) +
+             " is out of range: there are " + std::to_string(count) + " records"});
 }
 
 std::shared_ptr<Batch> ReadBatch(CountingReader& self,

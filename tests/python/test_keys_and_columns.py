@@ -146,6 +146,7 @@ def test_a_column_that_is_all_of_a_record_is_not_copied(tmp_path: Path) -> None:
         batch = reader.read(range(10, 90))
         assert np.shares_memory(batch["row"], batch.slab)
         np.testing.assert_array_equal(batch[5:9]["row"], rows[15:19])
+        np.testing.assert_array_equal(batch.select([3, 2, 7])["row"], rows[[13, 12, 17]])
     with ffrecord.open(tmp_path / "bad.ffr") as reader:
         kept = reader.read([39, 40, 41], on_corrupt="keep")["row"]
         np.testing.assert_array_equal(kept[[0, 2]], rows[[39, 41]])

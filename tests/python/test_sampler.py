@@ -7,6 +7,7 @@ tests cut and resume the stream at random places with random world sizes.
 import copy
 import json
 import multiprocessing
+import operator
 import pickle
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord.order import Mixture
+from ffrecord.order import EpochOrder, Indices, Mixture
 from ffrecord.torch import IndexBatch, Sampler
 from order import permute, permute_blocked
 
@@ -134,6 +135,37 @@ def test_indices_carry_seed_epoch_and_position_through_a_pickle() -> None:
     assert isinstance(batch, IndexBatch)
     assert (batch.seed, batch.epoch, batch.position) == (7, 3, 50)
     assert batch == [permute(7, 3, 0, 100, p) for p in range(50, 60)]
+
+
+def test_indices_are_made_where_somebody_looks_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    whole = EpochOrder.range
+
+    def counted(order: EpochOrder, begin: int, end: int) -> Indices:
+        made.append(begin)
+        return whole(order, begin, end)
+
+    monkeypatch.setattr(EpochOrder, "range", counted)
+
+    batch = pickle.loads(pickle.dumps(next(iter(Sampler(100, 20, 7)))))
+    assert len(batch) == 20 and not made
+
+    assert [*batch, batch[3], *batch.array] and made == [0]
+
+
+def test_a_batch_of_indices_stands_for_a_list() -> None:
+    batch = next(iter(Sampler(100, 20, 7)))
+    same = [permute(7, 0, 0, 100, p) for p in range(20)]
+
+    assert batch == same and batch == copy.copy(batch) and batch != same[1:]
+    assert (batch[0], batch[-1], batch[3:5]) == (same[0], same[-1], same[3:5])
+    assert type(batch[0]) is int and repr(batch) == repr(same)
+    assert operator.add(batch, [1]) == [*same, 1] and operator.add([1], batch) == [1, *same]
+    assert batch + batch == same * 2
+    assert same[4] in batch and batch.index(same[4]) == 4 and list(reversed(batch)) == same[::-1]
+    assert np.asarray(batch).tolist() == torch.tensor(batch).tolist() == same
+    with pytest.raises(IndexError):
+        batch[20]
 
 
 def test_the_next_epoch_follows_and_set_epoch_jumps() -> None:
@@ -380,4 +412,4 @@ def test_rank_and_world_size_come_from_torch_distributed(tmp_path: Path) -> None
         process.join()
         assert process.exitcode == 0
     order = [permute(0, 0, 0, 100, p) for p in range(10)]
-    assert sorted(found) == sorted([order[:5], order[5:]])
+    assert sorted(map(list, found)) == sorted([order[:5], order[5:]])

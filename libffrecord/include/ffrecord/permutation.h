@@ -29,6 +29,7 @@ class FFR_EXPORT Permutation {
  private:
   Permutation() = default;
   std::uint64_t Walk(std::uint64_t value) const noexcept;
+  void FillChunk(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept;
   std::uint64_t keys_[12] = {};
   std::uint64_t count_ = 0;
   std::uint32_t low_bits_ = 0;

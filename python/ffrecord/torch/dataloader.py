@@ -27,6 +27,8 @@ from ffrecord.torch.sampler import Cursor, Sampler
 # What timeout=0 stands for: every wait ends.
 _TIMEOUT_S = 600.0
 _MEMORY_LIMIT_BYTES = 1 << 30
+# Of several batches that are loaded as one. More fill the caches, and would gain nothing.
+_TOGETHER_RECORDS_MAX = 4096
 # What torch says when a worker is late; it has no type of its own.
 _TORCH_IS_LATE = "DataLoader timed out after"
 
@@ -431,6 +433,8 @@ class _Loads:
         with self._stages.timed("plan"):
             indices = [plan[1]() for plan in plans]
         if not all(isinstance(each, IndexBatch) for each in indices):
+            return None
+        if sum(map(len, indices)) > _TOGETHER_RECORDS_MAX:
             return None
         with self._stages.timed("fetch"):
             try:

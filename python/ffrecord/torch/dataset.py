@@ -175,6 +175,8 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
 
     def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as process makes it
         """One sample for an integer; those of a batch for a list, an array or a slice."""
+        if isinstance(key, IndexBatch):
+            return self._batch(key, self.on_corrupt)
         if isinstance(key, slice):
             return self._batch(range(*key.indices(len(self))), self.on_corrupt)
         try:

@@ -22,7 +22,7 @@ class Cursor(NamedTuple):
     position: int
 
 
-class Sampler(data.Sampler[list[int]]):
+class Sampler(data.Sampler[Any]):
     """Yields this rank's share of each global batch, of one global order.
 
     The order of an epoch is a function of seed, epoch and position alone: exact, without a list in

@@ -50,11 +50,11 @@ TEST(PermutationTest, IsABijectionAndItsInverseUndoesIt) {
 }
 
 TEST(PermutationTest, FillsAsManyCallsWouldWhereverItBegins) {
-  for (const std::uint64_t count : {1U, 9U, 257U, 300U, 4096U}) {
+  for (const std::uint64_t count : {1U, 9U, 257U, 300U, 513U, 4096U}) {
     const auto order = Permutation::Make(3, 4, 0, count).value();
     const auto blocked = BlockedPermutation::Make(3, 4, count, 7, 3).value();
     for (std::uint64_t first = 0; first <= count; first += first < 20 ? 1 : 61) {
-      for (const std::uint64_t size : {0U, 1U, 7U, 8U, 9U, 50U}) {
+      for (const std::uint64_t size : {0U, 1U, 7U, 8U, 9U, 50U, 512U, 521U, 1100U}) {
         std::vector<std::uint64_t> indices(std::min(size, count - first));
         order.Fill(first, indices);
         for (std::uint64_t i = 0; i < indices.size(); ++i)
