@@ -1,5 +1,6 @@
 """The environment of the arms: peers from the package index, apart from the project's own."""
 
+import compileall
 import hashlib
 import os
 import pathlib
@@ -53,6 +54,8 @@ def variables(scratch: pathlib.Path) -> dict[str, str]:
     own = scratch / "own"
     own.mkdir(exist_ok=True)
     package = pathlib.Path(ffrecord.__file__).parent
+    # As pip does with what it installs, the peers too: else each start may have to compile it.
+    compileall.compile_dir(package, quiet=1)
     for link, target in (("ffrecord", package), (".ffrecord.mesonpy.libs", None)):
         (own / link).unlink(missing_ok=True)
         found = target or package.parent / link
