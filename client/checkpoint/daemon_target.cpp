@@ -48,7 +48,10 @@ class DaemonAttempt final : public CheckpointAttempt {
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
-    return Written(FFR_TRY(upload_.PutFrom(std::string(name), size_bytes, source)));
+    return Written(FFR_TRY(upload_.PutFrom(std::string(name), size_bytes,
+                                           [&](std::uint64_t offset, std::span<std::byte> room) {
+                                             return source(offset, room.size());
+                                           })));
   }
 
   // Segments travel over connections of their own.

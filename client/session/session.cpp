@@ -61,6 +61,7 @@ constexpr auto kTurnedAwayFor = 1000ms;
 // How long auto goes without RDMA once it did not work; twice as long each further time.
 constexpr std::chrono::milliseconds kRdmaPauseMin{30'000};
 constexpr std::chrono::milliseconds kRdmaPauseMax{600'000};
+constexpr std::string_view kUploadsAsMessages = "; uploads go as messages: ";
 constexpr std::string_view kTokenFile = "token_file=";
 constexpr std::string_view kTls = "tls=";
 constexpr std::size_t kTokenSizeBytesMax = 3072;
@@ -277,9 +278,13 @@ Error Session::DemandFailed(Channel& tcp, Error why, std::string_view remedy,
   if (why.code == ErrorCode::kDeadlineExceeded || !tcp.reusable()) return why;
   if (auto ping = tcp.Call(FrameType::kPing, {}, {}, deadline, "an answer to PING"); !ping)
     return std::move(ping).error();
+  return CannotBeHad(why.message, remedy);
+}
+
+Error Session::CannotBeHad(const std::string& why, std::string_view remedy) const {
   return {ErrorCode::kInvalidArgument,
           "transport=" + std::string(NameOf(transport_)) + " was asked for, and " + peer_ +
-              " does not give it: " + why.message + "; " + std::string(remedy) +
+              " does not give it: " + why + "; " + std::string(remedy) +
               ", or leave the transport to auto"};
 }
 
@@ -306,6 +311,22 @@ Session::Link Session::link() {
 Result<PooledBuffer> Session::TakeMemory(std::uint64_t size_bytes) const {
   return uses_slabs_.load(std::memory_order_relaxed) ? SlabPool::Process().Take(size_bytes)
                                                      : BufferPool::Process().Take(size_bytes);
+}
+
+Result<void> Session::PrepareUploads(Channel& channel, Deadline deadline) {
+  if (!channel.pulls() || channel.uploads) return {};
+  auto exposed = ExposeUploads(channel, deadline);
+  if (exposed) return {};
+  const Error& why = exposed.error();
+  const bool is_refused = why.code == ErrorCode::kIo || why.code == ErrorCode::kInvalidArgument;
+  if (!is_refused || !channel.reusable()) return channel.Break(why);
+  if (transport_ != Transport::kAuto)
+    return CannotBeHad(why.message, "uploads want that memory");
+  Pool& pool = pool_.Get();
+  const std::lock_guard lock(pool.mutex);
+  if (pool.link.reason.find(kUploadsAsMessages) == std::string::npos)
+    pool.link.reason += std::string(kUploadsAsMessages) + why.message;
+  return {};
 }
 
 Result<std::unique_ptr<Channel>> Session::ConnectApart(Deadline deadline) const {

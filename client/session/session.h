@@ -116,6 +116,11 @@ class Session {
   // Memory for what is to be read from this daemon: such that it can write there itself, if it can.
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const;
 
+  // Before an upload over `channel`: gives the daemon memory to take it from, if it can. If that
+  // may not be locked, link() says so and uploads go as payloads, unless the transport was
+  // demanded.
+  Result<void> PrepareUploads(net::Channel& channel, net::Deadline deadline);
+
   // A connection for the caller alone, beside those that calls share. Fails as they do, without
   // trying again.
   Result<std::unique_ptr<net::Channel>> ConnectApart(net::Deadline deadline) const;
@@ -137,6 +142,7 @@ class Session {
   // What becomes of a call whose demanded transport failed with `why`, while `tcp` was made.
   Error DemandFailed(net::Channel& tcp, Error why, std::string_view remedy,
                      net::Deadline deadline) const;
+  Error CannotBeHad(const std::string& why, std::string_view remedy) const;
   Result<std::unique_ptr<net::Channel>> ConnectRemotely(net::Deadline deadline,
                                                         std::span<const std::byte> token,
                                                         RetryAfter& busy) const;

@@ -4,17 +4,13 @@
 #include <random>
 #include <utility>
 
-#include "libffrecord/base/buffer_pool.h"
+#include "client/session/extent_sender.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 
 namespace ffrecord::client {
 namespace {
-
-// What one PUT_DATA carries: enough that its frame costs nothing, little enough that the daemon
-// writes the first piece while the next one travels.
-constexpr std::uint64_t kPieceSizeMax = std::uint64_t{2} << 20;
 
 std::uint64_t RandomId() {
   std::random_device device;
@@ -33,11 +29,11 @@ Result<ManifestFile> Upload::PutBytes(std::string name,
   std::uint64_t size_bytes = 0;
   for (const auto& piece : pieces) ends.push_back(size_bytes += piece.size());
   const Source source = [&](std::uint64_t offset,
-                            std::uint64_t size) -> Result<std::span<const std::byte>> {
+                            std::span<std::byte> room) -> Result<std::span<const std::byte>> {
     const auto end = std::ranges::upper_bound(ends, offset);
     const auto& piece = pieces[static_cast<std::size_t>(end - ends.begin())];
     const std::uint64_t left = *end - offset;
-    return piece.subspan(piece.size() - left, std::min(size, left));
+    return piece.subspan(piece.size() - left, std::min<std::uint64_t>(room.size(), left));
   };
   return PutFrom(std::move(name), size_bytes, source, progress);
 }
@@ -45,13 +41,12 @@ Result<ManifestFile> Upload::PutBytes(std::string name,
 Result<ManifestFile> Upload::PutFile(std::string name, const std::filesystem::path& path,
                                      const Progress& progress) {
   const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
-  const PooledBuffer buffer = FFR_TRY(BufferPool::Process().Take(kPieceSizeMax));
   const Source source = [&](std::uint64_t offset,
-                            std::uint64_t size) -> Result<std::span<const std::byte>> {
+                            std::span<std::byte> room) -> Result<std::span<const std::byte>> {
     IoRequest read;
     read.fd = file.fd.get();
     read.offset_bytes = offset;
-    read.buffer = buffer->first(std::min<std::uint64_t>(size, kPieceSizeMax));
+    read.buffer = room;
     IoEngine* const engine = FFR_TRY(ThreadIoEngine());
     FFR_TRY(RunAll(*engine, {&read, 1}, 1));
     if (read.result < 0) return ErrnoError("read", path, static_cast<int>(-read.result));
@@ -83,24 +78,24 @@ Result<ManifestExtent> Upload::PutExtent(const ExtentId& id, std::uint64_t offse
   ManifestExtent extent{id, size_bytes, 0};
   std::uint64_t reported = 0;  // Of this extent; a second try begins below it.
   const auto attempt = [&](net::Channel& channel) -> Result<void> {
+    FFR_TRY(session_->PrepareUploads(channel, deadline));
     const auto begun =
         FFR_TRY(channel.Call(net::FrameType::kPutBegin, net::PutBegin{id, size_bytes}.Encode(), {},
                              deadline, "room for an extent"));
     // Sealed already: the reply to PUT_SEAL was lost. The bytes are read once more for their sum.
     const bool sealed = FFR_TRY(net::PutBeginReply::Decode(begun.body)).already_sealed;
     Xxh3Stream sum;
+    ExtentSender sender(channel, id, deadline);
     for (std::uint64_t done = 0; done < size_bytes;) {
-      const auto bytes =
-          FFR_TRY(source(offset_bytes + done, std::min(size_bytes - done, kPieceSizeMax)));
+      const auto room = FFR_TRY(sender.Room());
+      const std::uint64_t size = std::min<std::uint64_t>(size_bytes - done, room.size());
+      const auto bytes = FFR_TRY(source(offset_bytes + done, room.first(size)));
       sum.Update(bytes);
-      if (!sealed) {
-        const net::PutData data{id, done};
-        FFR_TRY(channel.Send(net::FrameType::kPutData, data.Encode(), {&bytes, 1}));
-        FFR_TRY(channel.Flush(deadline));
-      }
+      if (!sealed) FFR_TRY(sender.Send(bytes));
       done += bytes.size();
       if (progress && done > reported) progress(offset_bytes + (reported = done));
     }
+    FFR_TRY(sender.Finish());
     extent.xxh3 = sum.Finish64();
     FFR_TRY(channel.Call(net::FrameType::kPutSeal, net::PutSeal{id, extent.xxh3}.Encode(), {},
                          deadline, "the seal of an extent"));

@@ -50,9 +50,11 @@ class Upload {
   Result<ManifestFile> PutFile(std::string name, const std::filesystem::path& path,
                                const Progress& progress = {});
 
-  // Bytes [offset, offset + at most size) of a file, at least one; valid until the next call.
+  // Bytes of a file from an offset on, at least one and at most as many as `room` has; valid until
+  // the next call. They may be put there, which saves a copy where a daemon takes them by itself.
   // Offsets rise, but for an extent that has to begin again.
-  using Source = std::function<Result<std::span<const std::byte>>(std::uint64_t, std::uint64_t)>;
+  using Source = std::function<Result<std::span<const std::byte>>(std::uint64_t offset_bytes,
+                                                                  std::span<std::byte> room)>;
   // One file of `size_bytes` from anywhere; fails also as `source` does.
   Result<ManifestFile> PutFrom(std::string name, std::uint64_t size_bytes, const Source& source,
                                const Progress& progress = {});

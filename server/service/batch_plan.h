@@ -30,12 +30,14 @@ struct ReadRun {
   bool continues = false;  // Its piece follows the one of the run before, in the same entry.
 };
 
-// Memory of a client that batches are read into: mapped here, or reached over RDMA. Shared by all
-// who write there.
+// Memory of a client that batches are read into, or that uploads are taken from: of this machine,
+// or reached over RDMA. Shared by all who write or read there.
 struct ClientSlab {
   std::uint64_t size_bytes = 0;
-  std::shared_ptr<const net::RemoteSlab> mapped;  // Null over RDMA.
+  std::shared_ptr<const net::RemoteSlab> mapped = {};  // Null over RDMA.
   net::RemoteMemory remote = {};
+  net::SlabRegister::Use use = net::SlabRegister::Use::kIsWritten;
+  std::shared_ptr<const net::UploadSlab> source = {};  // If it is read. Null over RDMA.
 
   // Where the byte at `offset_bytes` is, over RDMA.
   net::RemoteMemory At(std::uint64_t offset_bytes) const {

@@ -97,7 +97,9 @@ std::uint32_t Connection::events() const noexcept {
 
 // Only pieces of uploads wait: for jobs, which end by themselves.
 bool Connection::MustHold() const noexcept {
-  return endpoint_->header().type == FrameType::kPutData && put_data_count_ >= kPutDataCountMax;
+  const FrameType type = endpoint_->header().type;
+  const bool is_piece = type == FrameType::kPutData || type == FrameType::kPutPull;
+  return is_piece && put_data_count_ >= kPutDataCountMax;
 }
 
 bool Connection::CheckTimeouts(Clock::time_point now) {
@@ -177,6 +179,8 @@ Result<void> Connection::TakeFrame() {
       return TakePutBegin(header);
     case FrameType::kPutData:
       return TakePutData(header);
+    case FrameType::kPutPull:
+      return TakePutPull(header);
     case FrameType::kPutSeal:
       return TakePutSeal(header);
     case FrameType::kPublish:
@@ -225,7 +229,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   reply.body_size_bytes_max = limits.body_size_bytes_max;
   reply.payload_size_bytes_max = limits.payload_size_bytes_max;
   const std::uint64_t own =
-      net::kCapabilityCancel |
+      net::kCapabilityCancel | net::kCapabilityPulls |
       (host_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
       (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone) |
       (host_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
@@ -292,11 +296,9 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
   }
   std::shared_ptr<const ClientSlab> slab;
   if (batch.slab_id != 0) {
-    if (batch.slab_id <= slabs_.size()) slab = slabs_[batch.slab_id - 1];
-    if (!slab)
-      return SendError(header.request_id,
-                       {ErrorCode::kInvalidArgument, "no slab " + std::to_string(batch.slab_id) +
-                                                         " was registered on this connection"});
+    auto found = FindSlab(batch.slab_id, net::SlabRegister::Use::kIsWritten);
+    if (!found) return SendError(header.request_id, found.error());
+    slab = std::move(found).value();
   }
   reads_.Begin(header.request_id, batch, table_, std::move(slab));
   return {};
@@ -357,17 +359,36 @@ Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
 }
 
 Result<ClientSlab> Connection::TakeSlab(const net::SlabRegister& request) {
+  ClientSlab slab{.size_bytes = request.size_bytes, .use = request.use};
+  const bool is_read = request.use == net::SlabRegister::Use::kIsRead;
   if (transport() == "rdma") {
     if (!request.remote) return OutOfPlace("SLAB_REG over RDMA without an address");
-    return ClientSlab{request.size_bytes, nullptr, *request.remote};
+    slab.remote = *request.remote;
+    if (is_read && !landing_)
+      landing_ = FFR_TRY(
+          endpoint_->MakeLanding(kPutDataCountMax * std::size_t{net::PutPull::kSizeBytesMax}));
+    return slab;
   }
   if (transport() != "shm")
     return Error{ErrorCode::kInvalidArgument,
                  "slabs are for clients of the same machine, on the local socket, or for RDMA"};
   UniqueFd descriptor = endpoint_->TakeDescriptor();
   if (!descriptor || request.remote) return OutOfPlace("SLAB_REG without a descriptor");
-  auto mapped = FFR_TRY(net::RemoteSlab::Map(std::move(descriptor), request.size_bytes));
-  return ClientSlab{request.size_bytes, std::move(mapped)};
+  if (is_read)
+    slab.source = FFR_TRY(net::UploadSlab::Take(std::move(descriptor), request.size_bytes));
+  else
+    slab.mapped = FFR_TRY(net::RemoteSlab::Map(std::move(descriptor), request.size_bytes));
+  return slab;
+}
+
+Result<std::shared_ptr<const ClientSlab>> Connection::FindSlab(std::uint32_t slab_id,
+                                                               net::SlabRegister::Use use) const {
+  const auto slab = slab_id <= slabs_.size() ? slabs_[slab_id - 1] : nullptr;
+  if (slab && slab->use == use) return slab;
+  return Error{ErrorCode::kInvalidArgument,
+               "no slab " + std::to_string(slab_id) +
+                   (use == net::SlabRegister::Use::kIsRead ? " to upload from" : " to read into") +
+                   " was registered on this connection"};
 }
 
 Result<void> Connection::TakeSlabRegister(const FrameHeader& header) {
@@ -426,39 +447,102 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   });
 }
 
+Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, WorkerMetrics& metrics) {
+  if (!error && !writer)
+    error = Error{ErrorCode::kInvalidArgument, "data for an extent that is sealed already"};
+  if (error) return *error;
+  const auto started = Clock::now();
+  auto appended = writer->Append(bytes);
+  write_time += Clock::now() - started;
+  if (appended) {
+    metrics.written_bytes.Add(bytes.size());
+    return {};
+  }
+  error = std::move(appended).error();
+  writer.reset();
+  return *error;
+}
+
+Result<void> Connection::ContinuePut(const ExtentId& id, std::uint64_t offset_bytes,
+                                     std::uint64_t size_bytes) {
+  if (!put_ || id != put_->begin.id || offset_bytes != put_->next_offset_bytes || size_bytes == 0)
+    return OutOfPlace("a piece that does not continue the open extent");
+  put_->next_offset_bytes += size_bytes;
+  ++put_data_count_;
+  return {};
+}
+
 Result<void> Connection::TakePutData(const FrameHeader& header) {
   const auto data = FFR_TRY(net::PutData::Decode(endpoint_->body()));
-  if (!put_ || data.id != put_->begin.id || data.offset_bytes != put_->next_offset_bytes ||
-      header.payload_size_bytes == 0)
-    return OutOfPlace("PUT_DATA that does not continue the open extent");
-  put_->next_offset_bytes += header.payload_size_bytes;
-  ++put_data_count_;
+  FFR_TRY(ContinuePut(data.id, data.offset_bytes, header.payload_size_bytes));
   return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
     jobs_.push_back({sent.request_id, true,
                      [put, buffer, arrived = Clock::now(), &metrics = host_.metrics]() -> Reply {
-                       const auto begin = Clock::now();
-                       put->queue_time += begin - arrived;
+                       put->queue_time += Clock::now() - arrived;
                        Reply silent;
                        silent.is_silent = true;
                        if (put->error) return silent;  // Was told when it happened.
-                       if (!put->writer) {
-                         put->error = Error{ErrorCode::kInvalidArgument,
-                                            "data for an extent that is sealed already"};
-                         return ErrorReplyOf(*put->error);
-                       }
-                       auto appended = put->writer->Append(*buffer);
-                       put->write_time += Clock::now() - begin;
-                       if (appended) {
-                         metrics.written_bytes.Add(buffer->size());
-                         return silent;
-                       }
-                       put->error = std::move(appended).error();
-                       put->writer.reset();
-                       return ErrorReplyOf(*put->error);
+                       const auto appended = put->Append(*buffer, metrics);
+                       return appended ? silent : ErrorReplyOf(appended.error());
                      }});
     if (jobs_.size() == 1) StartJob();
     return Result<void>();
   });
+}
+
+// What is wrong with where the bytes are is told in its turn, by the job, and spoils the extent.
+Result<void> Connection::TakePutPull(const FrameHeader& header) {
+  const auto pull = FFR_TRY(net::PutPull::Decode(endpoint_->body()));
+  FFR_TRY(ContinuePut(pull.id, pull.offset_bytes, pull.size_bytes));
+  const auto slab = SlabOf(pull);
+  if (!slab)
+    return AddPull(header, [error = slab.error()]() -> Result<PooledBuffer> { return error; });
+  const ClientSlab& memory = *slab.value();
+  if (!memory.source) return FetchPull(header, memory.At(pull.slab_offset_bytes), pull.size_bytes);
+  return AddPull(header, [source = memory.source, pull]() -> Result<PooledBuffer> {
+    PooledBuffer buffer = FFR_TRY(BufferPool::Process().Take(pull.size_bytes));
+    FFR_TRY(source->Read(pull.slab_offset_bytes, *buffer));
+    return buffer;
+  });
+}
+
+Result<std::shared_ptr<const ClientSlab>> Connection::SlabOf(const net::PutPull& pull) const {
+  auto slab = FFR_TRY(FindSlab(pull.slab_id, net::SlabRegister::Use::kIsRead));
+  if (pull.size_bytes > slab->size_bytes ||
+      pull.slab_offset_bytes > slab->size_bytes - pull.size_bytes)
+    return Error{ErrorCode::kOutOfRange, "a piece of an upload passes its slab"};
+  return slab;
+}
+
+// Jobs end in their order, and pieces beyond kPutDataCountMax are held: so the place that was used
+// longest ago is free.
+Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteMemory& source,
+                                   std::size_t size_bytes) {
+  const std::size_t begin = landing_next_ * net::PutPull::kSizeBytesMax;
+  landing_next_ = (landing_next_ + 1) % kPutDataCountMax;
+  const PooledBuffer place(new std::span(landing_->subspan(begin, size_bytes)),
+                           [landing = landing_](std::span<std::byte>* dead) { delete dead; });
+  incoming_ =
+      Incoming{header, place, [this](const FrameHeader& sent, PooledBuffer landed) {
+                 return AddPull(sent, [landed]() -> Result<PooledBuffer> { return landed; });
+               }};
+  return endpoint_->FetchPayload(source, *place);
+}
+
+Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {
+  jobs_.push_back({header.request_id, true,
+                   [put = put_, source = std::move(source), arrived = Clock::now(),
+                    &metrics = host_.metrics]() -> Reply {
+                     put->queue_time += Clock::now() - arrived;
+                     const auto piece = source();
+                     if (!piece && !put->error) put->error = piece.error();
+                     const auto appended = put->error ? Result<void>(*put->error)
+                                                      : put->Append(*piece.value(), metrics);
+                     return appended ? EmptyReply(FrameType::kPutPull)
+                                     : ErrorReplyOf(appended.error());
+                   }});
+  if (jobs_.size() == 1) StartJob();
+  return {};
 }
 
 Result<void> Connection::TakePutSeal(const FrameHeader& header) {

@@ -112,13 +112,18 @@ class Connection {
     Clock::time_point begun = Clock::now();
     Clock::duration queue_time{};
     Clock::duration write_time{};
+
+    // A job's: the next bytes. Fails with what has failed first.
+    Result<void> Append(std::span<const std::byte> bytes, WorkerMetrics& metrics);
   };
+  // Gives a job the piece of an upload that it is to write.
+  using PieceSource = std::function<Result<PooledBuffer>()>;
   struct Job {
     std::uint64_t request_id;
     bool is_put_data;
     Work work;
   };
-  // A payload that is being received: what to do with it then.
+  // A payload that is being received or fetched: what to do with it then.
   struct Incoming {
     net::FrameHeader header;
     PooledBuffer buffer;
@@ -139,6 +144,8 @@ class Connection {
   Result<void> TakeHello(const net::FrameHeader& header);
   Result<void> TakeRdmaConnect(const net::FrameHeader& header);
   Result<ClientSlab> TakeSlab(const net::SlabRegister& request);
+  Result<std::shared_ptr<const ClientSlab>> FindSlab(std::uint32_t slab_id,
+                                                     net::SlabRegister::Use use) const;
   Result<void> TakeSlabRegister(const net::FrameHeader& header);
   Result<void> TakeBatchRead(const net::FrameHeader& header);
   Result<void> TakeGrant();
@@ -147,7 +154,14 @@ class Connection {
   Result<void> TakePlanCancel();
   Result<void> TakeExtentBind(const net::FrameHeader& header);
   Result<void> TakePutBegin(const net::FrameHeader& header);
+  Result<void> ContinuePut(const ExtentId& id, std::uint64_t offset_bytes,
+                           std::uint64_t size_bytes);
   Result<void> TakePutData(const net::FrameHeader& header);
+  Result<void> TakePutPull(const net::FrameHeader& header);
+  Result<std::shared_ptr<const ClientSlab>> SlabOf(const net::PutPull& pull) const;
+  Result<void> FetchPull(const net::FrameHeader& header, const net::RemoteMemory& source,
+                         std::size_t size_bytes);
+  Result<void> AddPull(const net::FrameHeader& header, PieceSource source);
   Result<void> TakePutSeal(const net::FrameHeader& header);
   Result<void> TakePublish(const net::FrameHeader& header);
   Result<void> TakeCheckRoom(const net::FrameHeader& header);
@@ -176,6 +190,10 @@ class Connection {
   std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.
   std::shared_ptr<OpenPut> put_;
+  // Over RDMA, once there is a slab to upload from: a place for each piece that may be written at
+  // one time, and which one is next.
+  PooledBuffer landing_;
+  std::size_t landing_next_ = 0;
   std::optional<Incoming> incoming_;
   std::deque<Job> jobs_;  // The first one runs.
   std::size_t put_data_count_ = 0;

@@ -28,6 +28,7 @@ constexpr std::array kRequestTypes{
     std::pair{net::FrameType::kPlanCancel, "plan_cancel"},
     std::pair{net::FrameType::kPutBegin, "put_begin"},
     std::pair{net::FrameType::kPutData, "put_data"},
+    std::pair{net::FrameType::kPutPull, "put_pull"},
     std::pair{net::FrameType::kPutSeal, "put_seal"},
     std::pair{net::FrameType::kDelete, "delete"},
     std::pair{net::FrameType::kPublish, "publish"},

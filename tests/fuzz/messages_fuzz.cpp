@@ -64,7 +64,7 @@ constexpr void (*kTries[])(Body) = {
     Try<net::ListReply>,       Try<ffrecord::Schema>,   TryDatasetManifest,
     TryPartManifest,           TryRootManifest,         TryValues,
     Try<net::RdmaConnect>,     Try<net::CheckRoom>,     Try<net::PlanSet>,
-    Try<net::PlanCancel>,      Try<net::Grant>,
+    Try<net::PlanCancel>,      Try<net::Grant>,         Try<net::PutPull>,
 };
 
 }  // namespace

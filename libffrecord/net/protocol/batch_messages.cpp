@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::size_t kEntrySizeBytes = 16;
 constexpr std::size_t kPieceSizeBytes = 12;
-// Where a slab is.
-constexpr std::uint32_t kInSharedMemory = 0;
+// Bits of what a slab is: where, and what for.
 constexpr std::uint32_t kOverRdma = 1;
+constexpr std::uint32_t kIsRead = 2;
 
 Error Malformed(std::string_view message) {
   return Error{ErrorCode::kCorruption, std::string(message) + ": the body is malformed"};
@@ -112,7 +112,7 @@ Result<ExtentBindReply> ExtentBindReply::Decode(std::span<const std::byte> body)
 std::vector<std::byte> SlabRegister::Encode() const {
   ByteWriter writer;
   writer.Put(slab_id);
-  writer.Put(remote ? kOverRdma : kInSharedMemory);
+  writer.Put((remote ? kOverRdma : 0) | (use == Use::kIsRead ? kIsRead : 0));
   writer.Put(size_bytes);
   if (remote) {
     writer.Put(remote->address);
@@ -128,7 +128,8 @@ Result<SlabRegister> SlabRegister::Decode(std::span<const std::byte> body) {
   slab.slab_id = reader.Take<std::uint32_t>();
   const auto kind = reader.Take<std::uint32_t>();
   slab.size_bytes = reader.Take<std::uint64_t>();
-  if (kind == kOverRdma) {
+  slab.use = (kind & kIsRead) != 0 ? Use::kIsRead : Use::kIsWritten;
+  if ((kind & kOverRdma) != 0) {
     RemoteMemory remote;
     remote.address = reader.Take<std::uint64_t>();
     remote.key = reader.Take<std::uint32_t>();
@@ -137,8 +138,8 @@ Result<SlabRegister> SlabRegister::Decode(std::span<const std::byte> body) {
     if (zero != 0 || remote.address > UINT64_MAX - slab.size_bytes) return Malformed("SLAB_REG");
     slab.remote = remote;
   }
-  if (!reader.AtEnd() || kind > kOverRdma || slab.slab_id == 0 || slab.slab_id > kSlabCountMax ||
-      slab.size_bytes == 0 || slab.size_bytes > kSlabBytesMax ||
+  if (!reader.AtEnd() || kind > (kOverRdma | kIsRead) || slab.slab_id == 0 ||
+      slab.slab_id > kSlabCountMax || slab.size_bytes == 0 || slab.size_bytes > kSlabBytesMax ||
       slab.size_bytes % kSlabUnitBytes != 0)
     return Malformed("SLAB_REG");
   return slab;

@@ -61,18 +61,22 @@ struct ExtentBindReply {
   static Result<ExtentBindReply> Decode(std::span<const std::byte> body);
 };
 
-// Gives the daemon a slab of the client: memory that BATCH_READs with its number are read into. The
-// memfd travels beside the frame, so this is for connections within one machine. A number that is
-// given again stands for the new slab from then on.
+// Gives the daemon a slab of the client: memory that BATCH_READs with its number are read into, or
+// that PUT_PULLs are taken from, never both. Within one machine its memfd travels beside the frame.
+// A number that is given again stands for the new slab from then on.
 inline constexpr std::uint32_t kSlabCountMax = 16;                      // Of a connection.
 inline constexpr std::uint64_t kSlabBytesMax = std::uint64_t{4} << 30;  // All of them together.
 inline constexpr std::uint64_t kSlabUnitBytes = 4096;                   // Sizes are multiples.
 
 struct SlabRegister {
+  // What the daemon may do with it.
+  enum class Use : std::uint8_t { kIsWritten, kIsRead };
+
   std::uint32_t slab_id = 1;     // 1 to kSlabCountMax.
   std::uint64_t size_bytes = 0;  // At least one unit, at most kSlabBytesMax.
   // Over RDMA; in shared memory a descriptor stands for it.
   std::optional<RemoteMemory> remote = {};
+  Use use = Use::kIsWritten;
 
   bool operator==(const SlabRegister&) const = default;
   std::vector<std::byte> Encode() const;

@@ -33,6 +33,7 @@ enum class FrameType : std::uint8_t {
   kPublish = 0x35,
   kList = 0x36,
   kCheckRoom = 0x37,
+  kPutPull = 0x38,
   kCollectiveData = 0x40,
   kCollectiveTaken = 0x41,
   kBusy = 0xFE,

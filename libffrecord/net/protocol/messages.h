@@ -26,6 +26,7 @@ enum Capability : std::uint64_t {
   kCapabilityCancel = 2,  // Takes CANCEL.
   kCapabilityRdma = 4,    // Takes RDMA_CONNECT.
   kCapabilityPlans = 16,  // Takes PLAN_SET, and reads ahead.
+  kCapabilityPulls = 32,  // Takes slabs to read from, and PUT_PULL.
 };
 
 // First on every connection, from the client. The only request that is answered before another.

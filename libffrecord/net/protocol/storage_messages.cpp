@@ -81,6 +81,30 @@ Result<PutData> PutData::Decode(std::span<const std::byte> body) {
   return data;
 }
 
+std::vector<std::byte> PutPull::Encode() const {
+  ByteWriter writer;
+  writer.PutBytes(id);
+  writer.Put(offset_bytes);
+  writer.Put(slab_id);
+  writer.Put(slab_offset_bytes);
+  writer.Put(size_bytes);
+  return std::move(writer).Take();
+}
+
+Result<PutPull> PutPull::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  PutPull pull;
+  pull.id = TakeId(reader);
+  pull.offset_bytes = reader.Take<std::uint64_t>();
+  pull.slab_id = reader.Take<std::uint32_t>();
+  pull.slab_offset_bytes = reader.Take<std::uint32_t>();
+  pull.size_bytes = reader.Take<std::uint32_t>();
+  if (!reader.AtEnd() || pull.offset_bytes >= kPutSizeMax || pull.slab_id == 0 ||
+      pull.slab_id > kSlabCountMax || pull.size_bytes == 0 || pull.size_bytes > kSizeBytesMax)
+    return Malformed("PUT_PULL");
+  return pull;
+}
+
 std::vector<std::byte> PutSeal::Encode() const {
   ByteWriter writer;
   writer.PutBytes(id);

@@ -48,6 +48,23 @@ struct PutData {
   static Result<PutData> Decode(std::span<const std::byte> body);
 };
 
+// The next bytes of the open extent lie in a slab that is read. The reply, an empty body, says that
+// the daemon has taken them, and looks there no more.
+struct PutPull {
+  // So that the daemon has a place for each.
+  static constexpr std::uint32_t kSizeBytesMax = 1U << 20;
+
+  ExtentId id{};
+  std::uint64_t offset_bytes = 0;       // That of the first byte; bytes come in order.
+  std::uint32_t slab_id = 1;            // 1 to kSlabCountMax.
+  std::uint32_t slab_offset_bytes = 0;  // Where they lie there.
+  std::uint32_t size_bytes = 1;         // 1 to kSizeBytesMax.
+
+  bool operator==(const PutPull&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<PutPull> Decode(std::span<const std::byte> body);
+};
+
 // Ends the open extent. The reply, an empty body, says that it is on stable storage.
 struct PutSeal {
   ExtentId id{};

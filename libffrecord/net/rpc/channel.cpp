@@ -39,7 +39,8 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
   hello.credential = binding ? BindToken(credential, *binding)
                              : std::vector<std::byte>(credential.begin(), credential.end());
-  hello.capabilities = kCapabilitySlabs | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans;
+  hello.capabilities =
+      kCapabilitySlabs | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans | kCapabilityPulls;
   auto reply = channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting");
   if (!reply) {
     if (retry_after != nullptr) *retry_after = channel->retry_after();
@@ -87,7 +88,7 @@ bool Channel::Alive() {
   // endpoint that has read all there was does not look again at once.
   for (int i = 0; i < 2 && !broken_; ++i) {
     const auto event = endpoint_->Poll();
-    broken_ = !event || event.value() != Endpoint::Event::kNone;
+    broken_ = has_frame_ || !event || event.value() != Endpoint::Event::kNone;
   }
   return !broken_;
 }
@@ -118,8 +119,19 @@ Result<std::uint64_t> Channel::SendDescriptor(FrameType type, std::span<const st
   return header.request_id;
 }
 
+Result<bool> Channel::Push() {
+  if (has_frame_) return true;
+  auto event = endpoint_->Poll();
+  if (!event) return Break(std::move(event).error());
+  if (event.value() == Endpoint::Event::kClosed)
+    return Break({ErrorCode::kUnavailable, peer() + " closed the connection"});
+  has_frame_ = event.value() == Endpoint::Event::kFrame;
+  return has_frame_;
+}
+
 Result<void> Channel::Flush(Deadline deadline) {
-  auto flushed = net::Flush(*endpoint_, deadline);
+  auto flushed = has_frame_ ? Result<void>(Error{ErrorCode::kConflict, "a frame has come"})
+                            : net::Flush(*endpoint_, deadline);
   if (flushed) return {};
   if (flushed.error().code != ErrorCode::kConflict) return Break(std::move(flushed).error());
   // The daemon speaks before it was asked: it has failed, or it stops.
@@ -132,7 +144,8 @@ Result<void> Channel::Flush(Deadline deadline) {
 Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
                                      std::string_view what) {
   for (;;) {
-    auto event = NextEvent(*endpoint_, deadline, what);
+    auto event = std::exchange(has_frame_, false) ? Result(Endpoint::Event::kFrame)
+                                                  : NextEvent(*endpoint_, deadline, what);
     if (!event) return Break(std::move(event).error());
     if (event.value() != Endpoint::Event::kFrame)
       return Break({ErrorCode::kUnavailable,

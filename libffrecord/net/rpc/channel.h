@@ -17,6 +17,7 @@
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
+#include "libffrecord/net/transport/slab.h"
 
 namespace ffrecord::net {
 
@@ -31,6 +32,12 @@ class Backoff {
  private:
   std::minstd_rand random_;
   std::chrono::milliseconds step_{10};
+};
+
+// Memory of a client that a daemon takes uploads from.
+struct UploadMemory {
+  Slab slab;
+  std::uint32_t slab_id = 0;  // Of the daemon's; 0: it was refused, and uploads go as payloads.
 };
 
 // A client's end of a connection to a daemon, after HELLO: one dialogue at a time.
@@ -60,14 +67,20 @@ class Channel {
   // Goes on over RDMA, which the daemon must have offered, and of which one round trip is seen to
   // work. While reusable() after a failure, it goes on as it was.
   Result<void> UseRdma(RdmaLinks& links, Deadline deadline);
-  // Memory that the daemon may write into, over RDMA: as Endpoint::Expose.
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes) { return endpoint_->Expose(bytes); }
+  // Memory that the daemon may write into, or read, over RDMA: as Endpoint::Expose.
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
+    return endpoint_->Expose(bytes, reach);
+  }
 
   const HelloReply& hello() const noexcept { return hello_; }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
   std::string_view transport() const noexcept { return endpoint_->transport(); }
   // Whether the daemon may be given memory of ours to write into.
   bool writes_slabs() const noexcept { return transport() == "shm" || transport() == "rdma"; }
+  // Whether it takes uploads out of such memory.
+  bool pulls() const noexcept {
+    return writes_slabs() && (hello_.capabilities & kCapabilityPulls) != 0;
+  }
   std::string cipher() const { return endpoint_->cipher(); }
   // Another dialogue may begin: not broken, and the daemon did not say that it stops.
   bool reusable() const noexcept { return !broken_ && !going_away_; }
@@ -87,6 +100,8 @@ class Channel {
   // The same with a descriptor beside it, on "shm".
   Result<std::uint64_t> SendDescriptor(FrameType type, std::span<const std::byte> body,
                                        int descriptor);
+  // Sends what can be sent without waiting. True: a frame has come, which is for Receive().
+  Result<bool> Push();
   // Sends all that is queued. Fails, and breaks, with the daemon's error if one arrives meanwhile.
   Result<void> Flush(Deadline deadline);
 
@@ -113,6 +128,8 @@ class Channel {
   // Likewise the number by which the daemon knows a slab of this process, by the slab's own.
   std::unordered_map<std::uint64_t, std::uint32_t> slabs;
   std::uint64_t slab_bytes = 0;  // Of all of them.
+  // And what it takes uploads from; none before the first of them.
+  std::optional<UploadMemory> uploads;
 
  private:
   explicit Channel(std::unique_ptr<Endpoint> endpoint) noexcept : endpoint_(std::move(endpoint)) {}
@@ -122,6 +139,7 @@ class Channel {
   std::unique_ptr<Endpoint> endpoint_;
   HelloReply hello_;
   std::uint64_t next_request_ = 1;
+  bool has_frame_ = false;  // Push() has found one.
   bool broken_ = false;
   bool going_away_ = false;
   RetryAfter retry_after_;

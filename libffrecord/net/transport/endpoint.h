@@ -13,6 +13,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/protocol/frame.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
@@ -76,15 +77,16 @@ class Endpoint {
   virtual Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const MappedPiece> payload);
 
-  // Memory of one end that the other writes into by itself, on "rdma" only; kInvalidArgument on
-  // other transports.
+  // Memory of one end that the other writes into, or reads, by itself, on "rdma" only;
+  // kInvalidArgument on other transports.
 
-  // Lets the peer write into `bytes` until this endpoint is closed: nothing is written there any
-  // more when Close() returns. They are borrowed until then; that their pages are replaced
-  // meanwhile by mremap(2) or the like is allowed, and takes them out of the peer's reach. Fails
-  // with kIo, naming the remedy, if they cannot be locked in memory, which changes nothing. Who has
-  // the key can write: it is told to the peer and to nobody else.
-  virtual Result<RemoteMemory> Expose(std::span<std::byte> bytes);
+  // Lets the peer do that one thing with `bytes` until this endpoint is closed: nothing is written
+  // or read there any more when Close() returns. They are borrowed until then; that their pages are
+  // replaced meanwhile by mremap(2) or the like is allowed, and takes them out of the peer's reach.
+  // Fails with kIo, naming the remedy, if they cannot be locked in memory, which changes nothing.
+  // Who has the key can do it: it is told to the peer and to nobody else.
+  enum class Reach : std::uint8_t { kWrite, kRead };
+  virtual Result<RemoteMemory> Expose(std::span<std::byte> bytes, Reach reach);
 
   // If the bytes are mapped they are read from their file, which is an error if it was cut (kIo),
   // where to touch them would be a signal.
@@ -97,6 +99,14 @@ class Endpoint {
   // that has not exposed such a place breaks the connection by it (kCorruption).
   virtual Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const PlacedPiece> pieces);
+
+  // Memory that FetchPayload() fills, for the caller to keep as long as it likes; locked until this
+  // endpoint is closed. To be called once. Fails as Expose.
+  virtual Result<PooledBuffer> MakeLanding(std::size_t size_bytes);
+  // Reads what the peer has exposed at `source` as the payload of the current frame, which has none
+  // of its own: kPayload then says that it has landed in `place`, a part of the landing. It costs
+  // the peer nothing. What the peer has not exposed to be read breaks the connection (kCorruption).
+  virtual Result<void> FetchPayload(const RemoteMemory& source, std::span<std::byte> place);
 
   // Descriptors travel within one machine only, on "shm". Send() without a payload but with a
   // duplicate of `descriptor`. Fails with kInvalidArgument on other transports.

@@ -11,7 +11,8 @@
 
 namespace ffrecord::net {
 
-// Memory that a peer writes into while the owner reads it: one-sided, without a byte on the socket.
+// Memory that a peer writes into while the owner reads it, or reads what the owner has put there:
+// one-sided, without a byte on the socket.
 // Sizes are in bytes, multiples of a page, at most kSlabSizeBytesMax.
 //
 // Late writes. A peer that was asked to write into a range may do so until it has said that the
@@ -25,10 +26,14 @@ inline constexpr std::uint64_t kSlabPageBytes = 4096;
 // After a fork parent and child share the bytes: neither may hand out what was in use then.
 class Slab {
  public:
+  // What the peer that is given fd() can do with it.
+  enum class Peer : std::uint8_t { kWrites, kReads };
+
   // All of it is allocated at once, on the owner's account. Fails with kInvalidArgument for a bad
   // size, kIo (ENOMEM).
-  static Result<Slab> Make(std::uint64_t size_bytes);
+  static Result<Slab> Make(std::uint64_t size_bytes, Peer peer = Peer::kWrites);
 
+  Slab() noexcept = default;  // No memory.
   Slab(Slab&& other) noexcept;
   Slab& operator=(Slab&& other) noexcept;
   ~Slab();
@@ -63,6 +68,28 @@ class RemoteSlab {
  private:
   explicit RemoteSlab(std::span<std::byte> bytes) noexcept : bytes_(bytes) {}
   const std::span<std::byte> bytes_;
+};
+
+// The reader's side: memory that such a peer uploads from. It is read through its descriptor, so
+// that nothing the peer does meanwhile is more than an error or other bytes. Thread-safe.
+class UploadSlab {
+ public:
+  // Takes what came from the peer. Fails with kInvalidArgument, naming what is wrong, unless it is
+  // a memfd of ordinary pages that is `size_bytes` long.
+  static Result<std::shared_ptr<const UploadSlab>> Take(UniqueFd descriptor,
+                                                        std::uint64_t size_bytes);
+
+  std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+
+  // Copies bytes from `offset_bytes` on. Fails with kOutOfRange if they pass the slab, with kIo if
+  // the peer has taken them away.
+  Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> to) const;
+
+ private:
+  UploadSlab(UniqueFd fd, std::uint64_t size_bytes) noexcept
+      : fd_(std::move(fd)), size_bytes_(size_bytes) {}
+  const UniqueFd fd_;
+  const std::uint64_t size_bytes_;
 };
 
 }  // namespace ffrecord::net

@@ -98,10 +98,16 @@ Result<void> StreamEndpoint::SendMapped(FrameHeader header, std::span<const std:
   return {};
 }
 
-Result<RemoteMemory> StreamEndpoint::Expose(std::span<std::byte> bytes) {
-  if (stream_ && !stream_->places()) return Endpoint::Expose(bytes);
+Result<RemoteMemory> StreamEndpoint::Expose(std::span<std::byte> bytes, Reach reach) {
+  if (stream_ && !stream_->places()) return Endpoint::Expose(bytes, reach);
   FFR_TRY(CheckSending({}, 0));
-  return stream_->Expose(bytes);
+  return stream_->Expose(bytes, reach);
+}
+
+Result<PooledBuffer> StreamEndpoint::MakeLanding(std::size_t size_bytes) {
+  if (stream_ && !stream_->places()) return Endpoint::MakeLanding(size_bytes);
+  FFR_TRY(CheckSending({}, 0));
+  return stream_->MakeLanding(size_bytes);
 }
 
 Result<void> StreamEndpoint::SendPlaced(FrameHeader header, std::span<const std::byte> body,
@@ -254,6 +260,12 @@ Result<Endpoint::Event> StreamEndpoint::Poll() {
 }
 
 Result<Endpoint::Event> StreamEndpoint::Receive() {
+  if (stage_ == Stage::kFetch) {
+    if (!FFR_TRY(stream_->HasFetched())) return Event::kNone;
+    stage_ = Stage::kHeader;
+    drained_ = false;  // Frames may have come meanwhile.
+    return Event::kPayload;
+  }
   for (;;) {
     const bool by_buffer =
         stage_ == Stage::kHeader || (stage_ == Stage::kBody && body_fits_buffer());
@@ -341,6 +353,19 @@ Result<void> StreamEndpoint::ReceivePayload(std::span<const std::span<std::byte>
     if (!place.empty()) places_.push_back(place);
   places_begin_ = 0;
   stage_ = Stage::kPayload;
+  return {};
+}
+
+Result<void> StreamEndpoint::FetchPayload(const RemoteMemory& source, std::span<std::byte> place) {
+  if (!stream_) return Error{ErrorCode::kUnavailable, "connection to " + peer_ + " " + why_closed_};
+  if (!stream_->places()) return Endpoint::FetchPayload(source, place);
+  if (stage_ != Stage::kHeader)
+    return Error{ErrorCode::kInvalidArgument,
+                 "the frame from " + peer_ + " has a payload of its own, or has it already"};
+  auto begun = stream_->Fetch(source, place);
+  if (!begun && begun.error().code == ErrorCode::kInvalidArgument) return begun;
+  if (!begun) return Fail(std::move(begun).error());
+  stage_ = Stage::kFetch;
   return {};
 }
 

@@ -42,15 +42,23 @@ class ByteStream {
   }
 
   // Whether the others may be called. WritePlaced moves what it can of pieces, which it uses up,
-  // into memory of the peer, as Write; what is written afterwards arrives behind them. Expose: as
-  // Endpoint's.
+  // into memory of the peer, as Write; what is written afterwards arrives behind them. Fetch begins
+  // to read the peer's memory, one piece at a time, and HasFetched, asked before each wait, tells
+  // whether all has landed; both fail as Read. Expose, MakeLanding: as Endpoint's.
   virtual bool places() const noexcept { return false; }
   virtual Result<std::size_t> WritePlaced(std::span<Endpoint::PlacedPiece> /*pieces*/) {
     return Error{ErrorCode::kInvalidArgument, "this stream writes into no memory"};
   }
-  virtual Result<RemoteMemory> Expose(std::span<std::byte> /*bytes*/) {
+  virtual Result<RemoteMemory> Expose(std::span<std::byte> /*bytes*/, Endpoint::Reach /*reach*/) {
     return Error{ErrorCode::kInvalidArgument, "this stream exposes no memory"};
   }
+  virtual Result<PooledBuffer> MakeLanding(std::size_t /*size_bytes*/) {
+    return Error{ErrorCode::kInvalidArgument, "this stream reads no memory"};
+  }
+  virtual Result<void> Fetch(const RemoteMemory& /*source*/, std::span<std::byte> /*place*/) {
+    return Error{ErrorCode::kInvalidArgument, "this stream reads no memory"};
+  }
+  virtual Result<bool> HasFetched() { return true; }
 
   // The same for reading; nullopt if it would have to wait, 0 at the end of the stream. Requires
   // room for at least one byte.
@@ -85,7 +93,9 @@ class StreamEndpoint final : public Endpoint {
                     std::span<const std::span<const std::byte>> payload) override;
   Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                           std::span<const MappedPiece> payload) override;
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes) override;
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Reach reach) override;
+  Result<PooledBuffer> MakeLanding(std::size_t size_bytes) override;
+  Result<void> FetchPayload(const RemoteMemory& source, std::span<std::byte> place) override;
   Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
                           std::span<const PlacedPiece> pieces) override;
   Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
@@ -104,8 +114,9 @@ class StreamEndpoint final : public Endpoint {
   void Close() noexcept override;
 
  private:
-  // What is being received. kPlaces: a frame was returned and its payload has no place yet.
-  enum class Stage : std::uint8_t { kHeader, kBody, kPlaces, kPayload };
+  // What is being received. kPlaces: a frame was returned and its payload has no place yet. kFetch:
+  // its payload is read from the peer's memory.
+  enum class Stage : std::uint8_t { kHeader, kBody, kPlaces, kPayload, kFetch };
   enum class Progress : std::uint8_t { kDone, kWaiting, kEnded };
 
   // A part of a queued frame: its header and body, or a borrowed piece of its payload.

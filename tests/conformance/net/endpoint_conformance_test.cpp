@@ -205,6 +205,35 @@ TEST_P(EndpointConformance, DescriptorsThatNobodyTakesEndTheConnection) {
   EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
 }
 
+TEST_P(EndpointConformance, MemoryOfThePeerIsFetchedAsAPayloadOrRefusedWhereItCannotBe) {
+  std::mt19937 random(4);
+  Bytes memory = RandomBytes(random, 300'000);
+  const auto exposed = near_->Expose(memory, Endpoint::Reach::kRead);
+  const auto landing = far_->MakeLanding(100'000);
+  SendFrame(*near_, {.request_id = 1}, Bytes(9), {});
+  SendFrame(*near_, {.request_id = 2}, {}, {});
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+  if (near_->transport() != "rdma") {
+    EXPECT_EQ(exposed.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(landing.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(far_->FetchPayload({}, memory).error().code, ErrorCode::kInvalidArgument);
+  } else {
+    ASSERT_TRUE(exposed && landing);
+    const RemoteMemory source{exposed.value().address + 777, exposed.value().key};
+    // Not where nothing may land.
+    EXPECT_EQ(far_->FetchPayload(source, memory).error().code, ErrorCode::kInvalidArgument);
+    const auto place = landing.value()->subspan(1, 99'999);
+    ASSERT_TRUE(far_->FetchPayload(source, place));
+    EXPECT_EQ(far_->FetchPayload(source, place).error().code, ErrorCode::kInvalidArgument);
+    ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+    EXPECT_EQ(far_->header().request_id, 1U);
+    EXPECT_TRUE(std::ranges::equal(place, std::span(memory).subspan(777, place.size())));
+  }
+  // What came behind it is next.
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
+  EXPECT_EQ(far_->header().request_id, 2U);
+}
+
 TEST_P(EndpointConformance, PlacesOfTheWrongSizeAreRefusedAndTheRightOnesStillWork) {
   const Bytes payload(1000, std::byte{7});
   SendFrame(*near_, {}, {}, payload);

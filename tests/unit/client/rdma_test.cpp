@@ -28,10 +28,12 @@
 #include "client/dataset/remote_files.h"
 #include "client/runtime/slab_pool.h"
 #include "client/session/session.h"
+#include "client/session/upload.h"
 #include "daemon.h"
 #include "daemon_process.h"
 #include "endpoint_pairs.h"
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/protocol/storage_messages.h"
 #include "test_file.h"
 
 namespace ffrecord::client {
@@ -165,11 +167,36 @@ TEST_F(RdmaClientTest, MemoryThatMayNotBeLockedIsNamedAndAutoGoesOnOverTcp) {
   }
 }
 
+// Enough for the connection and for what is read, and not for uploads.
+TEST_F(RdmaClientTest, UploadsWhoseMemoryMayNotBeLockedGoAsMessagesOrAreRefusedAsWasAskedFor) {
+  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
+  const std::string data(3'000'000, 'u');
+  for (const Transport transport : {Transport::kAuto, Transport::kRdma}) {
+    const int code = ffrecord::test::RunInChild([&] {
+      const auto session = Session::Get(daemon.address(), transport);
+      constexpr rlim_t kLimit = 18 << 20;
+      const rlimit limit{kLimit, kLimit};
+      if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !GiveUpLockingMemory()) return 2;
+      const auto bytes = std::as_bytes(std::span(data));
+      const auto put = Upload(session, {20s}).PutBytes("file", {&bytes, 1});
+      const std::string said = put ? session->link().reason : put.error().message;
+      if (said.find("ulimit -l") != std::string::npos && session->link().transport == "rdma" &&
+          put.operator bool() == (transport == Transport::kAuto))
+        return 0;
+      std::fprintf(stderr, "%s: %s\n", session->link().transport.c_str(), said.c_str());
+      return 3;
+    });
+    EXPECT_EQ(code, 0) << static_cast<int>(transport);
+  }
+}
+
 TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
   const Daemon daemon(Offering(Server::Options::Transport::kRdma));
   const auto session = Session::Get(daemon.address(), Transport::kRdma);
   const auto close = [&] { session->CloseIdle([](net::Channel&) { return true; }); };
   ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
+  const std::string data(100'000, 'u');
+  const auto bytes = std::as_bytes(std::span(data));
   const std::size_t with_one = net::test::CountRdmaResources();
   if (with_one == 0) GTEST_SKIP() << "the program rdma, of iproute2, tells nothing";
   close();
@@ -178,8 +205,8 @@ TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
       test::Eventually([&] { return (before = net::test::CountRdmaResources()) < with_one; }));
 
   for (int i = 0; i < 50; ++i) {
-    const auto answered = session->Ping(net::Clock::now() + 20s);
-    ASSERT_TRUE(answered) << i << ": " << answered.error().message;
+    const auto put = Upload(session, {20s}).PutBytes("file", {&bytes, 1});
+    ASSERT_TRUE(put) << i << ": " << put.error().message;
     close();
   }
 
@@ -243,6 +270,62 @@ TEST_F(RdmaClientTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNextOneSe
   EXPECT_EQ(Linked(uri, kRdma), "rdma");
 }
 
+// Random bytes without an end, as one file after another.
+[[noreturn]] void UploadForEver(const std::shared_ptr<Session>& session) {
+  const std::string data = Records(1, 8 << 20)[0];
+  const auto bytes = std::as_bytes(std::span(data));
+  for (Upload upload(session, {20s});;) (void)upload.PutBytes("file", {&bytes, 1});
+}
+
+TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
+  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
+  const auto address = daemon.address();
+  const std::size_t before = net::test::CountRdmaResources();
+  for (int i = 0; i < 5; ++i) {
+    const auto extent_count = daemon.Extents().size();
+    const pid_t child = ::fork();
+    if (child == 0) UploadForEver(Session::Get(address, Transport::kRdma));
+    EXPECT_TRUE(test::Eventually([&] { return daemon.Extents().size() > extent_count + 1; }));
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(ffrecord::test::WaitForChild(child), -SIGKILL);
+  }
+  const auto session = Session::Get(address, Transport::kRdma);
+  const std::string data(100'000, 'u');
+  const auto bytes = std::as_bytes(std::span(data));
+  EXPECT_TRUE(Upload(session, {20s}).PutBytes("file", {&bytes, 1}));
+  session->CloseIdle([](net::Channel&) { return true; });
+  EXPECT_TRUE(test::Eventually([&] { return net::test::CountRdmaResources() <= before; }))
+      << net::test::CountRdmaResources();
+}
+
+TEST_F(RdmaClientTest, AnUploadGoesOnWithTheDaemonThatComesAfterOneThatWasKilled) {
+  const auto start = [&](const std::string& listen) {
+    return std::make_unique<DaemonProcess>(
+        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
+                                            listen, "--transport", "rdma"});
+  };
+  auto daemon = start("127.0.0.1:0");
+  const std::string address = daemon->WaitReady();
+  ASSERT_FALSE(address.empty()) << daemon->output();
+  const std::vector<std::string> records = Records(40, 500'000);
+  const test::TestFile file(records);
+  const std::string uri = "ffrecord://" + address + "/x?transport=rdma";
+  bool was_killed = false;
+
+  const auto published = PublishDataset(
+      {{file.path()}}, uri, false, {60s, Transport::kRdma}, [&](std::uint64_t done, std::uint64_t) {
+        if (done < 8'000'000 || std::exchange(was_killed, true)) return;
+        daemon->Signal(SIGKILL);
+        EXPECT_EQ(daemon->Wait(60s), -SIGKILL);
+        daemon = start(address);
+        EXPECT_EQ(daemon->WaitReady(), address) << daemon->output();
+      });
+
+  ASSERT_TRUE(published) << published.error().message;
+  EXPECT_TRUE(was_killed);
+  ExpectReads(OpenDataset({{uri}}, {}, kRdma).value(), records);
+}
+
 // --- A daemon that lies, and a link that is gone -------------------------------------------------
 
 // Greets, goes over to RDMA, and leaves the other requests to a script; one connection at a time.
@@ -286,7 +369,7 @@ class RdmaDaemon {
       net::HelloReply reply;
       reply.body_size_bytes_max = 2U << 20;
       reply.payload_size_bytes_max = 8U << 20;
-      reply.capabilities = net::kCapabilityRdma;
+      reply.capabilities = net::kCapabilityRdma | net::kCapabilityPulls;
       request.Reply(net::ReplyTo(header.type), reply.Encode());
     } else if (header.type == FrameType::kRdmaConnect) {
       const auto link = links_.Make(net::RdmaLink::Side::kAccepts);
@@ -412,6 +495,87 @@ TEST_F(RdmaClientTest, AQueuePairThatBreaksInABatchCostsOnlyWhatHadNotArrived) {
     EXPECT_TRUE(std::ranges::equal(range.destination, good));
   }
   EXPECT_EQ(asked, (std::vector<std::size_t>{2, 1}));
+}
+
+// The daemon's side of uploads, by hand: keeps what it took.
+class UploadsOverRdmaTest : public RdmaClientTest {
+ protected:
+  void Answer(const RdmaDaemon::Request& request) {
+    net::Endpoint& endpoint = request.endpoint;
+    const FrameType type = request.header.type;
+    if (type == FrameType::kSlabRegister) {
+      const auto slab = net::SlabRegister::Decode(endpoint.body()).value();
+      // The client's first slab is for reads.
+      if (slab.use == net::SlabRegister::Use::kIsRead) {
+        slab_ = slab.remote.value();
+        landing_ = endpoint.MakeLanding(net::PutPull::kSizeBytesMax).value();
+        if (refuses_slabs_)
+          return (void)endpoint.Send(
+              {.type = FrameType::kError, .request_id = request.header.request_id},
+              net::ErrorReply{ErrorCode::kIo, ENOMEM, "no more may be locked"}.Encode(), {});
+      }
+    } else if (type == FrameType::kPutBegin) {
+      ++begun_count_;
+      taken_.clear();
+      return request.Reply(net::ReplyTo(type), net::PutBeginReply{false}.Encode());
+    } else if (type == FrameType::kPutPull) {
+      const auto pull = net::PutPull::Decode(endpoint.body()).value();
+      const bool is_astray = std::exchange(goes_astray_, false);
+      const auto place = landing_->first(pull.size_bytes);
+      EXPECT_TRUE(endpoint.FetchPayload(
+          {slab_.address + pull.slab_offset_bytes, slab_.key ^ (is_astray ? 0x5500U : 0U)}, place));
+      const auto landed = net::NextEvent(endpoint, net::Clock::now() + 20s, "a piece");
+      EXPECT_EQ(landed.operator bool(), !is_astray);
+      if (!landed) return;
+      taken_.insert(taken_.end(), place.begin(), place.end());
+      ++pulled_count_;
+    } else if (type == FrameType::kPutData) {
+      taken_.resize(taken_.size() + request.header.payload_size_bytes);
+      const auto place = std::span(taken_).last(request.header.payload_size_bytes);
+      EXPECT_TRUE(endpoint.ReceivePayload({&place, 1}));
+      EXPECT_TRUE(net::NextEvent(endpoint, net::Clock::now() + 20s, "a payload"));
+      return;
+    }
+    request.Reply(net::ReplyTo(type), {});
+  }
+
+  bool refuses_slabs_ = false, goes_astray_ = false;
+  net::RemoteMemory slab_;
+  PooledBuffer landing_;
+  std::vector<std::byte> taken_;
+  std::atomic<int> begun_count_ = 0, pulled_count_ = 0;
+  const RdmaDaemon daemon_{[this](const auto& request) { Answer(request); }};
+  const std::string data_ = Records(1, 9'500'000)[0];
+  const std::span<const std::byte> bytes_ = std::as_bytes(std::span(data_));
+};
+
+TEST_F(UploadsOverRdmaTest, TheDaemonReadsThePiecesAndNoneIsSent) {
+  Upload upload(Session::Get(daemon_.address(), Transport::kRdma), {20s});
+  const auto put = upload.PutBytes("name", {&bytes_, 1});
+  ASSERT_TRUE(put) << put.error().message;
+  EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
+  EXPECT_EQ(pulled_count_, 10);
+  EXPECT_EQ(begun_count_, 1);
+}
+
+TEST_F(UploadsOverRdmaTest, AQueuePairThatBreaksInAnUploadCostsOnlyThatExtentsTry) {
+  goes_astray_ = true;
+  Upload upload(Session::Get(daemon_.address(), Transport::kRdma), {60s});
+  const auto put = upload.PutBytes("name", {&bytes_, 1});
+  ASSERT_TRUE(put) << put.error().message;
+  EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
+  EXPECT_EQ(begun_count_, 2);
+}
+
+TEST_F(UploadsOverRdmaTest, WhereTheDaemonMayNotLockMemoryTheyGoAsMessagesAndTheLinkSaysSo) {
+  refuses_slabs_ = true;
+  const auto session = Session::Get(daemon_.address(), Transport::kAuto);
+  const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
+  ASSERT_TRUE(put) << put.error().message;
+  EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
+  EXPECT_EQ(pulled_count_, 0);
+  EXPECT_THAT(session->link().reason, HasSubstr("uploads go as messages"));
+  EXPECT_THAT(session->link().reason, HasSubstr("no more may be locked"));
 }
 
 // The link of the guest; its TCP goes another way.

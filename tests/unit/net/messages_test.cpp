@@ -101,6 +101,10 @@ TEST(MessagesTest, SlabRegisterGrantAndCancel) {
   Check(SlabRegister{3, 64U << 20}, "03000000000000000000000400000000");
   Check(SlabRegister{3, 64U << 20, RemoteMemory{0x7F0011223000, 0xABCD}},
         "0300000001000000000000040000000000302211007f0000cdab000000000000");
+  Check(SlabRegister{2, 4U << 20, {}, SlabRegister::Use::kIsRead},
+        "02000000020000000000400000000000");
+  Check(SlabRegister{2, 4U << 20, RemoteMemory{0x7F0011223000, 0xABCD}, SlabRegister::Use::kIsRead},
+        "0200000003000000000040000000000000302211007f0000cdab000000000000");
   Check(Grant{0x1122334455667788, 5U << 20}, "88776655443322110000500000000000");
   Check(Cancel{0x1122334455667788}, "8877665544332211");
 }
@@ -108,8 +112,9 @@ TEST(MessagesTest, SlabRegisterGrantAndCancel) {
 TEST(MessagesTest, ASlabOfABadNumberOrSizeIsRefused) {
   for (const char* bad : {"00000000000000000010000000000000",  // Number 0: bytes come in frames.
                           "11000000000000000010000000000000",  // 17.
-                          "01000000020000000010000000000000",  // Neither here nor over RDMA.
+                          "01000000040000000010000000000000",  // Of no kind that there is.
                           "01000000010000000010000000000000",  // Over RDMA, but where?
+                          "01000000030000000010000000000000",
                           "01000000000000000000000000000000",  // No bytes.
                           "01000000000000000110000000000000",  // No whole pages.
                           "01000000000000000010000001000000",  // More than 4 GiB.
@@ -166,6 +171,8 @@ TEST(MessagesTest, Put) {
   Check(PutBegin{Counting(1), 64U << 20}, "0102030405060708090a0b0c0d0e0f100000000400000000");
   Check(PutBeginReply{true}, "01");
   Check(PutData{Counting(1), 4U << 20}, "0102030405060708090a0b0c0d0e0f100000400000000000");
+  Check(PutPull{Counting(1), 4U << 20, 2, 2U << 20, 1U << 20},
+        "0102030405060708090a0b0c0d0e0f100000400000000000020000000000200000001000");
   Check(PutSeal{Counting(1), 0x78af5f94892f3950},
         "0102030405060708090a0b0c0d0e0f1050392f89945faf78");
 }

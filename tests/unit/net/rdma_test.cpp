@@ -188,7 +188,7 @@ class ExposedMemoryTest : public RdmaTest {
     pair_ = MakeRdmaPair();
     pair_.near->SetLimits({});
     pair_.far->SetLimits({});
-    auto exposed = pair_.near->Expose(memory_);
+    auto exposed = pair_.near->Expose(memory_, Endpoint::Reach::kWrite);
     ASSERT_TRUE(exposed) << exposed.error().message;
     place_ = exposed.value();
   }
@@ -293,12 +293,120 @@ TEST_F(ExposedMemoryTest, NothingIsWrittenOnceTheEndThatExposedItIsClosed) {
 }
 
 TEST_F(ExposedMemoryTest, OnlyTheEndThatConnectsExposesMemory) {
-  const auto exposed = pair_.far->Expose(memory_);
+  const auto exposed = pair_.far->Expose(memory_, Endpoint::Reach::kWrite);
   ASSERT_FALSE(exposed);
   EXPECT_EQ(exposed.error().code, ErrorCode::kInvalidArgument);
   const auto tcp = MakeTcpPair();
-  EXPECT_EQ(tcp.near->Expose(memory_).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(tcp.near->Expose(memory_, Endpoint::Reach::kWrite).error().code,
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(tcp.near->SendPlaced({}, {}, {}).error().code, ErrorCode::kInvalidArgument);
+}
+
+// Memory of the near end that the far end reads.
+class ReadMemoryTest : public RdmaTest {
+ protected:
+  static constexpr std::size_t kSize = 8 << 20;
+
+  void SetUp() override {
+    RdmaTest::SetUp();
+    if (IsSkipped()) return;
+    pair_ = MakeRdmaPair();
+    pair_.near->SetLimits({});
+    pair_.far->SetLimits({});
+    auto exposed = pair_.near->Expose(memory_, Endpoint::Reach::kRead);
+    ASSERT_TRUE(exposed) << exposed.error().message;
+    source_ = exposed.value();
+    auto landing = pair_.far->MakeLanding(kSize);
+    ASSERT_TRUE(landing) << landing.error().message;
+    landing_ = std::move(landing).value();
+    std::ranges::fill(*landing_, std::byte{0x5A});
+    // Whose payload is fetched.
+    ASSERT_TRUE(pair_.near->Send({.request_id = 4}, {}, {}));
+    ASSERT_TRUE(Flush(*pair_.near, Soon()));
+    ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+  }
+  void ExpectRefused(const RemoteMemory& source, std::size_t size) {
+    ASSERT_TRUE(pair_.far->FetchPayload(source, landing_->first(size)));
+    const auto event = NextEvent(*pair_.far, Soon(), "a refusal");
+    ASSERT_FALSE(event);
+    EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
+    EXPECT_THAT(event.error().message, HasSubstr("not exposed"));
+    EXPECT_TRUE(std::ranges::all_of(*landing_, [](std::byte b) { return b == std::byte{0x5A}; }));
+    EXPECT_FALSE(NextEvent(*pair_.near, Soon(), "the end"));
+  }
+
+  std::mt19937 random_{7};
+  Bytes memory_ = RandomBytes(random_, kSize);
+  EndpointPair pair_;
+  RemoteMemory source_;
+  PooledBuffer landing_;
+};
+
+TEST_F(ReadMemoryTest, ManyPiecesAreFetchedWhileFramesGoBothWays) {
+  for (std::uint64_t round = 0; round < 40; ++round) {
+    const std::size_t size = 1 + random_() % 1'000'000;
+    const std::size_t from = random_() % (kSize - size);
+    const auto place = landing_->subspan(random_() % (kSize - size), size);
+    ASSERT_TRUE(pair_.far->FetchPayload({source_.address + from, source_.key}, place));
+    ASSERT_TRUE(pair_.near->Send({.request_id = round}, Bytes(round * 100), {}));
+    ASSERT_TRUE(pair_.far->Send({.request_id = round}, Bytes(round * 100), {}));
+    ASSERT_EQ(pair_.near->Poll().value(), Endpoint::Event::kNone);
+    ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a payload").value(), Endpoint::Event::kPayload);
+    ASSERT_EQ(NextEvent(*pair_.near, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+    ASSERT_TRUE(std::ranges::equal(place, std::span(memory_).subspan(from, size)));
+    ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a frame").value(), Endpoint::Event::kFrame);
+    ASSERT_EQ(pair_.far->header().request_id, round);
+  }
+}
+
+TEST_F(ReadMemoryTest, AWrongKeyIsRefusedAndBreaksTheConnection) {
+  ExpectRefused({source_.address, source_.key ^ 0x5500}, 4096);
+}
+
+TEST_F(ReadMemoryTest, AByteTooFarIsRefusedAndBreaksTheConnection) {
+  ExpectRefused({source_.address + kSize - 4095, source_.key}, 4096);
+}
+
+// Neither is memory that is given for one thing given for the other.
+TEST_F(ReadMemoryTest, WhatMayBeWrittenMayNotBeRead) {
+  Bytes other(100'000);
+  const auto written = pair_.near->Expose(other, Endpoint::Reach::kWrite).value();
+  ExpectRefused(written, 4096);
+}
+
+TEST_F(ReadMemoryTest, WhatMayBeReadMayNotBeWritten) {
+  const Bytes before = memory_;
+  const Bytes data(4096, std::byte{0xEE});
+  const Endpoint::PlacedPiece piece{{data}, source_};
+  ASSERT_TRUE(pair_.far->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
+  const auto event = NextEvent(*pair_.far, Soon(), "a refusal");
+  ASSERT_FALSE(event);
+  EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
+  EXPECT_TRUE(memory_ == before);
+}
+
+TEST_F(ReadMemoryTest, AnEndThatClosesWhileItIsReadIsGoneForTheOther) {
+  const Bytes before = memory_;
+  ASSERT_TRUE(pair_.far->FetchPayload(source_, *landing_));
+  pair_.near->Close();
+  std::ranges::fill(memory_, std::byte{0xEE});  // It is ours again, and secret.
+
+  // A device in software may have had time for all of it.
+  auto event = NextEvent(*pair_.far, Soon(), "the end");
+  if (event) event = NextEvent(*pair_.far, Soon(), "the end");
+  ASSERT_FALSE(event);
+  EXPECT_EQ(event.error().code, ErrorCode::kUnavailable) << event.error().message;
+  for (std::size_t i = 0; i < kSize; ++i)
+    ASSERT_TRUE((*landing_)[i] == before[i] || (*landing_)[i] == std::byte{0x5A}) << i;
+  WaitForNoConnection(*TestRdmaDevice().value());
+}
+
+// The landing outlives its connection for who still works on it.
+TEST_F(ReadMemoryTest, WhatHasLandedStaysWhenTheConnectionIsGone) {
+  ASSERT_TRUE(pair_.far->FetchPayload(source_, *landing_));
+  ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a payload").value(), Endpoint::Event::kPayload);
+  pair_.far.reset();
+  EXPECT_TRUE(std::ranges::equal(*landing_, memory_));
 }
 
 // --- Ends ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -43,6 +44,48 @@ TEST(SlabTest, OwnerAndWriterSeeTheSameBytes) {
   std::memcpy(place.value().data(), "bytes", 5);
 
   EXPECT_EQ(std::memcmp(slab.value().bytes().data() + kSize - 5, "bytes", 5), 0);
+}
+
+TEST(SlabTest, APeerThatReadsCanDoNothingElse) {
+  const auto slab = Slab::Make(kSize, Slab::Peer::kReads).value();
+  std::memcpy(slab.bytes().data() + kSize - 5, "bytes", 5);
+  const auto upload = UploadSlab::Take(Duplicate(slab.fd()), kSize);
+  ASSERT_TRUE(upload) << upload.error().message;
+
+  std::array<std::byte, 5> read{};
+  ASSERT_TRUE(upload.value()->Read(kSize - 5, read));
+  EXPECT_EQ(std::memcmp(read.data(), "bytes", 5), 0);
+  EXPECT_EQ(upload.value()->Read(kSize - 4, read).error().code, ErrorCode::kOutOfRange);
+  EXPECT_EQ(upload.value()->Read(~std::uint64_t{0} - 3, read).error().code, ErrorCode::kOutOfRange);
+
+  EXPECT_FALSE(RemoteSlab::Map(Duplicate(slab.fd()), kSize));
+  EXPECT_LT(::pwrite(slab.fd(), "x", 1, 0), 0);
+  const std::string path = "/proc/self/fd/" + std::to_string(slab.fd());
+  const UniqueFd anew(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_LT(::pwrite(anew.get(), "x", 1, 0), 0);
+  slab.bytes()[0] = std::byte{7};  // Its owner can.
+}
+
+TEST(SlabTest, MemoryThatTheOwnerTakesAwayIsAnErrorForWhoReads) {
+  UniqueFd fd = Memfd(kSize, 0);
+  const auto upload = UploadSlab::Take(Duplicate(fd.get()), kSize).value();
+  ASSERT_EQ(::ftruncate(fd.get(), kSlabPageBytes), 0);
+  std::array<std::byte, 2> read{};
+  EXPECT_TRUE(upload->Read(kSlabPageBytes - 2, read));
+  EXPECT_EQ(upload->Read(kSlabPageBytes - 1, read).error().code, ErrorCode::kIo);
+}
+
+TEST(SlabTest, WhatIsNoMemoryOfItsSizeIsRefusedByWhoReads) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd pipe_end(ends[0]);
+  ::close(ends[1]);
+  EXPECT_FALSE(UploadSlab::Take(std::move(pipe_end), kSize));
+  EXPECT_FALSE(UploadSlab::Take(UniqueFd(::open("/dev/zero", O_RDONLY | O_CLOEXEC)), kSize));
+  EXPECT_FALSE(UploadSlab::Take(UniqueFd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), kSize));
+  EXPECT_FALSE(UploadSlab::Take(Memfd(kSize + kSlabPageBytes, 0), kSize));
+  EXPECT_FALSE(UploadSlab::Take(UniqueFd(), kSize));
+  EXPECT_TRUE(UploadSlab::Take(Memfd(kSize, 0), kSize));
 }
 
 TEST(SlabTest, PlacesOutsideAreRefusedHoweverTheyAreAskedFor) {

@@ -49,7 +49,7 @@ QueuePair::~QueuePair() {
     TakeEvents();  // The library waits for events that nobody has taken.
     (void)verbs_.destroy_qp(pair_);
   }
-  exposed_.insert(exposed_.end(), {receive_region_, send_region_, write_region_});
+  exposed_.insert(exposed_.end(), {receive_region_, send_region_, write_region_, landing_region_});
   for (ibv_mr* const region : exposed_)
     if (region != nullptr) (void)verbs_.dereg_mr(region);
   for (ibv_cq* const queue : {sent_, received_})
@@ -105,7 +105,7 @@ Result<void> QueuePair::MakeObjects() {
   if (channel_ == nullptr) return Refused("make a completion channel", errno);
   if (::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK) != 0)
     return Refused("make its channel not block", errno);
-  constexpr std::uint32_t kRequestCount = kSendCount + kWriteCount;
+  constexpr std::uint32_t kRequestCount = kSendCount + kWriteCount + kReadCount;
   sent_ =
       verbs_.create_cq(device_.context(), static_cast<int>(kRequestCount), nullptr, channel_, 0);
   received_ =
@@ -132,8 +132,9 @@ Result<void> QueuePair::MakeObjects() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = device_.port().port;
-  attributes.qp_access_flags =
-      side_ == RdmaLink::Side::kConnects ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0;
+  if (side_ == RdmaLink::Side::kConnects)
+    attributes.qp_access_flags =
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   const int failed = verbs_.modify_qp(
       pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (failed != 0) return Refused("prepare its queue pair", failed);
@@ -160,6 +161,8 @@ Result<void> QueuePair::Connect(const RdmaConnect& peer) {
   attributes.path_mtu = MtuOf(std::min(own_.mtu_bytes, peer.mtu_bytes));
   attributes.dest_qp_num = peer.queue_pair;
   attributes.rq_psn = peer.packet_number;
+  // Reads go one way, from the end that accepts to the memory of the one that connects.
+  attributes.max_dest_rd_atomic = side_ == RdmaLink::Side::kConnects ? kReadCount : 0;
   attributes.min_rnr_timer = kNotReadyTimer;
   attributes.ah_attr.is_global = 1;
   attributes.ah_attr.port_num = device_.port().port;
@@ -181,6 +184,7 @@ Result<void> QueuePair::Connect(const RdmaConnect& peer) {
   attributes.timeout = kTimeoutExponent;
   attributes.retry_cnt = kRetries;
   attributes.rnr_retry = kNotReadyRetries;
+  attributes.max_rd_atomic = side_ == RdmaLink::Side::kAccepts ? kReadCount : 0;
   failed = verbs_.modify_qp(pair_, &attributes,
                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
@@ -302,6 +306,7 @@ Result<void> QueuePair::TakeSent() {
     done_ = mark.posted;
     messages_done_ = mark.messages_sent;
     writes_done_ = mark.writes_posted;
+    reads_done_ = mark.reads_posted;
     write_begin_ = mark.write_end;
   }
 }

@@ -16,8 +16,8 @@ namespace ffrecord::net {
 
 // A reliable queue pair with all that belongs to it alone: a protection domain, two completion
 // queues on one channel, and memory for messages in each direction. A peer can write nowhere but
-// into the receive buffers that were posted, and into what was exposed to it, by the end that
-// connects only.
+// into the receive buffers that were posted, and into what was exposed to it for that, and read
+// only what was exposed to be read: both by the end that connects only.
 //
 // Thread-bound. Requires that the device outlives it. Not inherited: a forked child frees nothing.
 class QueuePair {
@@ -35,6 +35,8 @@ class QueuePair {
   static constexpr std::uint32_t kWriteCount = 128;
   static constexpr std::uint32_t kWriteSizeBytesMax = 64 << 10;
   static constexpr std::size_t kWriteBufferBytes = 1 << 20;
+  // Reads of the peer's memory that may be under way; docs/protocol.md, "RDMA".
+  static constexpr std::uint8_t kReadCount = 1;
 
   // With all receive buffers posted, and an event asked for. Fails with kUnavailable if the device
   // is gone.
@@ -53,7 +55,9 @@ class QueuePair {
   // The buffer for the next message; requires that HasSendBuffer().
   std::span<std::byte> send_buffer() const;
   bool HasSendBuffer() const noexcept { return messages_sent_ - messages_done_ < kBufferCount; }
-  bool HasSendRoom() const noexcept { return (posted_ - done_) - writes_under_way() < kSendCount; }
+  bool HasSendRoom() const noexcept {
+    return (posted_ - done_) - writes_under_way() - reads_under_way() < kSendCount;
+  }
   // Sends the first `size_bytes` of send_buffer(), or a word if 0. Requires HasSendRoom().
   Result<void> PostSend(std::uint32_t size_bytes, std::uint32_t immediate, bool is_last);
 
@@ -64,8 +68,15 @@ class QueuePair {
     return writes_under_way() < kWriteCount && write_end_ - write_begin_ < kWriteBufferBytes;
   }
 
+  // As Endpoint::MakeLanding, until this ends.
+  Result<PooledBuffer> MakeLanding(std::size_t size_bytes);
+  // Reads memory of the peer into `place`, which is part of the landing (else kInvalidArgument).
+  // Requires that it is not reading.
+  Result<void> Read(const RemoteMemory& source, std::span<std::byte> place);
+  bool is_reading() const noexcept { return reads_under_way() > 0; }
+
   // As Endpoint::Expose, until this ends.
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes);
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach);
   bool exposes() const noexcept { return !exposed_.empty(); }
 
   struct Received {
@@ -100,7 +111,10 @@ class QueuePair {
   Result<std::size_t> CopyTo(Chain& chain, Endpoint::PlacedPiece& piece);
   Result<void> Post(Chain& chain);
   std::uint32_t writes_under_way() const noexcept { return writes_posted_ - writes_done_; }
-  void MarkPosted() { marks_.push_back({posted_, messages_sent_, writes_posted_, write_end_}); }
+  std::uint32_t reads_under_way() const noexcept { return reads_posted_ - reads_done_; }
+  void MarkPosted() {
+    marks_.push_back({posted_, messages_sent_, writes_posted_, reads_posted_, write_end_});
+  }
   Error Broken(const ibv_wc& completion) const;
   Error Refused(const char* tried, int number) const;
 
@@ -118,15 +132,17 @@ class QueuePair {
   ibv_mr* receive_region_ = nullptr;
   ibv_mr* send_region_ = nullptr;
 
-  // Work requests, and among them messages with bytes and writes, counted.
+  // Work requests, and among them messages with bytes, writes and reads, counted.
   std::uint32_t posted_ = 0, done_ = 0;
   std::uint32_t messages_sent_ = 0, messages_done_ = 0;
   std::uint32_t writes_posted_ = 0, writes_done_ = 0;
+  std::uint32_t reads_posted_ = 0, reads_done_ = 0;
   // What these were when a request was posted that is signalled, in the order of posting.
   struct Mark {
     std::uint32_t posted;
     std::uint32_t messages_sent;
     std::uint32_t writes_posted;
+    std::uint32_t reads_posted;
     std::uint64_t write_end;
   };
   std::deque<Mark> marks_;
@@ -135,6 +151,9 @@ class QueuePair {
   std::span<std::byte> write_memory_;
   ibv_mr* write_region_ = nullptr;
   std::uint64_t write_begin_ = 0, write_end_ = 0;
+
+  PooledBuffer landing_;  // Null until it is made.
+  ibv_mr* landing_region_ = nullptr;
 
   std::vector<ibv_mr*> exposed_;
   std::uint32_t inline_size_bytes_ = 0;

@@ -169,8 +169,12 @@ Result<std::size_t> RdmaStream::WritePlaced(std::span<Endpoint::PlacedPiece> pie
   return written_bytes;
 }
 
-Result<RemoteMemory> RdmaStream::Expose(std::span<std::byte> bytes) {
-  return queue_pair_->Expose(bytes);
+Result<RemoteMemory> RdmaStream::Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
+  return queue_pair_->Expose(bytes, reach);
+}
+
+Result<PooledBuffer> RdmaStream::MakeLanding(std::size_t size_bytes) {
+  return queue_pair_->MakeLanding(size_bytes);
 }
 
 // --- Receiving -----------------------------------------------------------------------------------
@@ -250,10 +254,25 @@ Result<std::optional<std::size_t>> RdmaStream::Read(std::span<const iovec> piece
   return *broken_;
 }
 
+Result<void> RdmaStream::Fetch(const RemoteMemory& source, std::span<std::byte> place) {
+  return queue_pair_->Read(source, place);
+}
+
+// What else comes meanwhile is kept for Read().
+Result<bool> RdmaStream::HasFetched() {
+  Ring(false);
+  TakeMessages();
+  if (queue_pair_->is_reading()) (void)PrepareToWait();
+  if (!queue_pair_->is_reading()) return true;
+  if (broken_) return *broken_;
+  return false;
+}
+
 bool RdmaStream::PrepareToWait() {
   queue_pair_->TakeEvents();
   queue_pair_->AskForReceived();
-  if (waits_ == Wait::kToPlace || (waits_ == Wait::kToSend && credits_ > 0))
+  if (waits_ == Wait::kToPlace || (waits_ == Wait::kToSend && credits_ > 0) ||
+      queue_pair_->is_reading())
     queue_pair_->AskForSent();
   LookForEnd();
   TakeMessages();

@@ -35,7 +35,10 @@ class RdmaStream final : public ByteStream {
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
   bool places() const noexcept override { return true; }
   Result<std::size_t> WritePlaced(std::span<Endpoint::PlacedPiece> pieces) override;
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes) override;
+  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach) override;
+  Result<PooledBuffer> MakeLanding(std::size_t size_bytes) override;
+  Result<void> Fetch(const RemoteMemory& source, std::span<std::byte> place) override;
+  Result<bool> HasFetched() override;
 
  private:
   // A message of which the bytes [begin, end) have not been read yet.

@@ -1,4 +1,5 @@
-// Memory of the other end: what is exposed to it, and what is written there.
+// Memory of the other end: what is exposed to it, and what is written or read there.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/net/transport/rdma/queue_pair.h"
 
 namespace ffrecord::net {
@@ -34,17 +36,57 @@ Result<void> ReadWhole(int file, std::uint64_t offset_bytes, std::span<std::byte
 
 }  // namespace
 
-Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes) {
+Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
   if (side_ != RdmaLink::Side::kConnects)
     return Error{ErrorCode::kInvalidArgument,
                  "the end that accepts an RDMA connection exposes no memory"};
-  ibv_mr* const region = verbs_.reg_mr(domain_, bytes.data(), bytes.size(),
-                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  const bool is_read = reach == Endpoint::Reach::kRead;
+  ibv_mr* const region = verbs_.reg_mr(
+      domain_, bytes.data(), bytes.size(),
+      is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   if (region == nullptr)
-    return Refused(
-        ("lock " + std::to_string(bytes.size()) + " bytes in memory to read into").c_str(), errno);
+    return Refused(("lock " + std::to_string(bytes.size()) + " bytes in memory to " +
+                    (is_read ? "send from" : "read into"))
+                       .c_str(),
+                   errno);
   exposed_.push_back(region);
   return RemoteMemory{reinterpret_cast<std::uintptr_t>(bytes.data()), region->rkey};
+}
+
+Result<PooledBuffer> QueuePair::MakeLanding(std::size_t size_bytes) {
+  FFR_ASSERT(landing_region_ == nullptr);
+  const auto memory = FFR_TRY(Map(size_bytes));
+  landing_ = PooledBuffer(new std::span(memory), [owner = owner_](std::span<std::byte>* dead) {
+    if (::getpid() == owner) ::munmap(dead->data(), dead->size());  // No child has it.
+    delete dead;
+  });
+  landing_region_ = verbs_.reg_mr(domain_, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
+  if (landing_region_ == nullptr) return Refused("lock memory for uploads", errno);
+  return landing_;
+}
+
+Result<void> QueuePair::Read(const RemoteMemory& source, std::span<std::byte> place) {
+  FFR_ASSERT(!is_reading());
+  const auto whole = landing_ ? *landing_ : std::span<std::byte>();
+  if (place.empty() || place.data() < whole.data() ||
+      place.data() + place.size() > whole.data() + whole.size())
+    return Error{ErrorCode::kInvalidArgument, "only into its landing memory of a peer is read"};
+  ibv_sge piece{reinterpret_cast<std::uintptr_t>(place.data()),
+                static_cast<std::uint32_t>(place.size()), landing_region_->lkey};
+  ibv_send_wr request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_RDMA_READ;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.rdma.remote_addr = source.address;
+  request.wr.rdma.rkey = source.key;
+  ++posted_;
+  ++reads_posted_;
+  MarkPosted();
+  ibv_send_wr* bad = nullptr;
+  const int failed = ::ibv_post_send(pair_, &request, &bad);
+  if (failed != 0) return Refused("read", failed);
+  return {};
 }
 
 Result<void> QueuePair::MapWriteBuffer() {

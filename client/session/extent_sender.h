@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/rpc/channel.h"
+
+namespace ffrecord::client {
+
+// Brings the pieces of an open extent to a daemon, in their order: as payloads, or, if the
+// connection has memory for uploads, through that, out of which the daemon takes them by itself.
+//
+// Thread-bound. Borrows the channel, which it breaks if it ends with pieces under way. Fails as
+// Channel does.
+class ExtentSender {
+ public:
+  ExtentSender(net::Channel& channel, const net::ExtentId& id, net::Deadline deadline)
+      : channel_(channel), id_(id), deadline_(deadline) {}
+  ExtentSender(const ExtentSender&) = delete;
+  ExtentSender& operator=(const ExtentSender&) = delete;
+  ~ExtentSender();
+
+  // Where the next piece may be put, so that it need not be copied there; as large as a piece may
+  // be. Its bytes are the caller's until Send(). Fails also with kIo (ENOMEM).
+  Result<std::span<std::byte>> Room();
+
+  // Sends the next piece, from that room or borrowed from anywhere for the call. Requires that
+  // Room() was called for it.
+  Result<void> Send(std::span<const std::byte> piece);
+
+  // Waits until the daemon has taken all pieces.
+  Result<void> Finish();
+
+ private:
+  bool is_pulled() const noexcept { return channel_.uploads && channel_.uploads->slab_id != 0; }
+  Result<void> SendPulled(std::span<const std::byte> piece);
+  Result<void> AwaitOldest();
+
+  net::Channel& channel_;
+  const net::ExtentId id_;
+  const net::Deadline deadline_;
+  PooledBuffer buffer_;             // The room, if pieces go as payloads.
+  std::uint32_t piece_number_ = 0;  // Of the next one.
+  std::uint64_t sent_bytes_ = 0;
+  std::deque<std::uint64_t> under_way_;  // Requests to take pieces, the oldest first.
+};
+
+}  // namespace ffrecord::client
