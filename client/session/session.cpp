@@ -320,8 +320,7 @@ Result<void> Session::PrepareUploads(Channel& channel, Deadline deadline) {
   const Error& why = exposed.error();
   const bool is_refused = why.code == ErrorCode::kIo || why.code == ErrorCode::kInvalidArgument;
   if (!is_refused || !channel.reusable()) return channel.Break(why);
-  if (transport_ != Transport::kAuto)
-    return CannotBeHad(why.message, "uploads want that memory");
+  if (transport_ != Transport::kAuto) return CannotBeHad(why.message, "uploads want that memory");
   Pool& pool = pool_.Get();
   const std::lock_guard lock(pool.mutex);
   if (pool.link.reason.find(kUploadsAsMessages) == std::string::npos)
