@@ -3,7 +3,6 @@
 // Method: the first byte chooses the message, the rest is its body, or the address where a rank is
 // met. What is accepted must encode to itself.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,22 +10,11 @@
 
 #include "client/collective/machines.h"
 #include "client/collective/messages.h"
+#include "tests/fuzz/round_trip.h"
 
 namespace client = ffrecord::client;
 
 namespace {
-
-using Body = std::span<const std::byte>;
-
-void Require(bool same) {
-  if (!same) __builtin_trap();
-}
-
-template <class Message>
-void Try(Body body) {
-  const auto message = Message::Decode(body);
-  if (message) Require(std::ranges::equal(message.value().Encode(), body));
-}
 
 void TryAddress(Body body) {
   const std::string_view text(reinterpret_cast<const char*>(body.data()), body.size());

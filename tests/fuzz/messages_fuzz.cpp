@@ -17,22 +17,11 @@
 #include "libffrecord/net/protocol/plan_messages.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
+#include "tests/fuzz/round_trip.h"
 
 namespace net = ffrecord::net;
 
 namespace {
-
-using Body = std::span<const std::byte>;
-
-void Require(bool same) {
-  if (!same) __builtin_trap();
-}
-
-template <class Message>
-void Try(Body body) {
-  const auto message = Message::Decode(body);
-  if (message) Require(std::ranges::equal(message.value().Encode(), body));
-}
 
 void TryDatasetManifest(Body body) {
   const auto manifest = ffrecord::DecodeDatasetManifest(body);
