@@ -101,6 +101,12 @@ class RdmaClientTest : public testing::Test {
     if (!net::test::TestRdmaDevice()) GTEST_SKIP() << net::test::TestRdmaDevice().error().message;
   }
 
+  // A process that can be killed; over the same data each time.
+  std::unique_ptr<DaemonProcess> StartDaemon(const std::string& listen) const {
+    return std::make_unique<DaemonProcess>(
+        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
+                                            listen, "--transport", "rdma"});
+  }
   // All records, in one batch, over the link that `options` choose.
   static void ExpectReads(const RecordReader& reader, const std::vector<std::string>& records) {
     std::vector<std::uint64_t> indices(records.size());
@@ -217,12 +223,7 @@ TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
 TEST_F(RdmaClientTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNextOneServes) {
   const std::vector<std::string> records = Records(64, 200'000);
   const test::TestFile file(records);
-  const auto start = [&](const std::string& listen) {
-    return std::make_unique<DaemonProcess>(
-        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
-                                            listen, "--transport", "rdma"});
-  };
-  auto daemon = start("127.0.0.1:0");
+  auto daemon = StartDaemon("127.0.0.1:0");
   const std::string address = daemon->WaitReady();
   ASSERT_FALSE(address.empty()) << daemon->output();
   const std::string uri = "ffrecord://" + address + "/x?transport=rdma";
@@ -264,7 +265,7 @@ TEST_F(RdmaClientTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNextOneSe
 
   EXPECT_FALSE(was_wrong);
   EXPECT_LT(longest, 60s);  // The timeout is 3 s; the machine may be busy.
-  daemon = start(address);
+  daemon = StartDaemon(address);
   ASSERT_EQ(daemon->WaitReady(), address) << daemon->output();
   ExpectReads(OpenDataset({{uri}}, {}, kRdma).value(), records);
   EXPECT_EQ(Linked(uri, kRdma), "rdma");
@@ -299,12 +300,7 @@ TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
 }
 
 TEST_F(RdmaClientTest, AnUploadGoesOnWithTheDaemonThatComesAfterOneThatWasKilled) {
-  const auto start = [&](const std::string& listen) {
-    return std::make_unique<DaemonProcess>(
-        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
-                                            listen, "--transport", "rdma"});
-  };
-  auto daemon = start("127.0.0.1:0");
+  auto daemon = StartDaemon("127.0.0.1:0");
   const std::string address = daemon->WaitReady();
   ASSERT_FALSE(address.empty()) << daemon->output();
   const std::vector<std::string> records = Records(40, 500'000);
@@ -317,7 +313,7 @@ TEST_F(RdmaClientTest, AnUploadGoesOnWithTheDaemonThatComesAfterOneThatWasKilled
         if (done < 8'000'000 || std::exchange(was_killed, true)) return;
         daemon->Signal(SIGKILL);
         EXPECT_EQ(daemon->Wait(60s), -SIGKILL);
-        daemon = start(address);
+        daemon = StartDaemon(address);
         EXPECT_EQ(daemon->WaitReady(), address) << daemon->output();
       });
 
