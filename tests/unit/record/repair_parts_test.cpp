@@ -198,11 +198,14 @@ TEST(RepairPartsTest, OnlyWhatDamagedPagesHoldIsLost) {
                                            places.SectionOf(V2Section::kMetadata).offset_bytes}) /
                                  4096;
   std::vector<bool> is_damaged(damaged.size() / 4096 + 1);
-  for (std::uint64_t i = 0; i < damaged.size() / 4096 / 100 + 6; ++i) {
-    const std::uint64_t page = first_page + random() % (end_page - first_page);
+  const auto damage = [&](std::uint64_t page) {
     is_damaged[page] = true;
     damaged.replace(page * 4096, 4096, test::RandomText(4096, random));
-  }
+  };
+  // Runs and blocks of keys take far more pages than these records: one page is surely of a record.
+  damage(places.records[kRecordCount / 4 + random() % (kRecordCount / 4)].offset_bytes / 4096);
+  for (std::uint64_t i = 0; i < damaged.size() / 4096 / 100 + 6; ++i)
+    damage(first_page + random() % (end_page - first_page));
   const auto survives = [&](std::uint64_t begin, std::uint64_t size) {
     for (std::uint64_t page = begin / 4096; page <= (begin + size - 1) / 4096; ++page)
       if (is_damaged[page]) return false;
