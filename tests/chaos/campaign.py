@@ -29,10 +29,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the order of the faults; random by default")
     arguments = parser.parse_args()
     os.environ["PATH"] = f"{run_tests.BIN}:{os.environ['PATH']}"
-    options = ["-s", f"--seconds={arguments.seconds}"]
     if arguments.seed is not None:
-        options.append(f"--seed={arguments.seed}")
-    return 1 if run_tests.chaos_suite(*options).failed else 0
+        os.environ["FFRECORD_TEST_SEED"] = str(arguments.seed)
+    counts = run_tests.chaos_suite("-s", f"--seconds={arguments.seconds}")
+    return 1 if counts.failed else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The built package and daemon for these tests too, and what may be asked of the chaos."""
 
 import importlib.util
-import secrets
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +18,9 @@ sys.path.append(str(_path.parent))  # For the daemon of those tests.
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seconds", type=float, default=120.0, help="how long the chaos lasts")
-    parser.addoption("--seed", type=int, default=None, help="of its order; random by default")
 
 
 @pytest.fixture
-def chaos(request: pytest.FixtureRequest) -> tuple[int, float]:
+def chaos(request: pytest.FixtureRequest, seed: int) -> tuple[int, float]:
     """Seed and seconds."""
-    seed = request.config.getoption("--seed")
-    seed = secrets.randbelow(1 << 30) if seed is None else seed
-    print(f"seed {seed}")
     return seed, request.config.getoption("--seconds")

@@ -118,9 +118,7 @@ def test_a_kill_while_a_step_is_removed_leaves_those_that_share_its_files(tmp_pa
     assert not list(run.glob(".attempt-*"))
 
 
-def test_kills_at_random_times_leave_whole_steps(tmp_path: Path) -> None:
-    seed = int(os.environ.get("FFRECORD_TEST_SEED", random.randrange(2**32)))
-    print(f"FFRECORD_TEST_SEED={seed}")
+def test_kills_at_random_times_leave_whole_steps(tmp_path: Path, seed: int) -> None:
     in_the_midst, _ = kill_savers(tmp_path / "run", 120, random.Random(seed))
     assert in_the_midst >= 20  # Else the kills missed what they were to hit.
 

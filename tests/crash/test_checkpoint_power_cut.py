@@ -5,7 +5,6 @@ The harness must also catch planted bugs: the same trace without the syncs of on
 rename too early.
 """
 
-import os
 import random
 import shutil
 import subprocess
@@ -55,11 +54,9 @@ def find_violation(
 
 
 def test_every_power_cut_leaves_whole_steps(
-    base: Path, trace: tuple[Node, list[Event]], tmp_path: Path
+    base: Path, trace: tuple[Node, list[Event]], tmp_path: Path, seed: int
 ) -> None:
     root, events = trace
-    seed = int(os.environ.get("FFRECORD_TEST_SEED", random.randrange(2**32)))
-    print(f"FFRECORD_TEST_SEED={seed}")
     assert sum(isinstance(event, Promise) for event in events) == 1
     assert len(events) >= 25
 

@@ -34,6 +34,8 @@ class Target:
         self.findings.mkdir(parents=True, exist_ok=True)
         limits = [f"-max_total_time={seconds}", f"-timeout={TIMEOUT_S}"]
         limits += [f"-rss_limit_mb={MEMORY_MAX_MIB}", "-verbosity=0"]
+        if seed := os.environ.get("FFRECORD_TEST_SEED"):
+            limits.append(f"-seed={seed}")
         done = subprocess.run(
             [self.program, *limits, f"-artifact_prefix={self.findings}/", self.corpus],
             capture_output=True,

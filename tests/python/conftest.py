@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# A busy machine is no failure; a failing example is printed so that it can be run again.
-settings.register_profile("ffrecord", deadline=None, print_blob=True)
+# A busy machine is no failure; a failing example is printed so that it can be run again. Where the
+# seed is given, so are the examples.
+settings.register_profile(
+    "ffrecord",
+    deadline=None,
+    print_blob=True,
+    derandomize="FFRECORD_TEST_SEED" in os.environ,
+)
 settings.load_profile("ffrecord")
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -156,9 +156,9 @@ def test_ranks_share_each_for_itself_and_other_ranks_load(tmp_path: Path) -> Non
     assert_holds(tmp_path, 3, state)
 
 
-def test_random_changes_and_removals_leave_every_step_as_it_was_saved(tmp_path: Path) -> None:
-    seed = int(os.environ.get("FFRECORD_TEST_SEED", random.randrange(2**32)))
-    print(f"FFRECORD_TEST_SEED={seed}")
+def test_random_changes_and_removals_leave_every_step_as_it_was_saved(
+    tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     state = {str(i): np.full((chance.randrange(1, 900), 4099), i, np.uint8) for i in range(6)}
     saved: dict[int, dict[str, Any]] = {}

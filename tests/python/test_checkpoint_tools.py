@@ -134,9 +134,7 @@ def test_a_hostile_file_is_refused(tmp_path: Path, content: bytes) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_random_damage_of_a_header_is_refused_or_harmless(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def test_random_damage_of_a_header_is_refused_or_harmless(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = tmp_path / "damaged.safetensors"
     good = example()

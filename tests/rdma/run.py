@@ -282,12 +282,15 @@ def run_in_guests(
 def test_jobs(build: pathlib.Path) -> list[list[str]]:
     """Commands for the device itself, and for the tests of a build folder."""
     jobs = [["ibv_devinfo", "-d", "rxe0"], ["bash", "-c", PING]]
+    seed = os.environ.get("FFRECORD_TEST_SEED")
+    given = ["env", f"FFRECORD_TEST_SEED={seed}"] if seed else []
     for number, (name, tests) in enumerate(PROGRAMS):
         program = build / name
         if not program.exists():
             raise CannotRun(f"{program} is not built: libibverbs-dev may be missing")
         report = f"--gtest_output=xml:/mnt/out/{number}-{program.name}.junit.xml"
-        jobs.append([str(program), "--gtest_brief=1", f"--gtest_filter={tests}", report])
+        options = ["--gtest_brief=1", f"--gtest_filter={tests}", report]
+        jobs.append([*given, str(program), *options])
     return jobs
 
 

@@ -4,6 +4,7 @@
     tools/test --quick          style, unit, conformance and python only
     tools/test --all            also tsan, which runs the threaded ones again
     tools/test unit python      the suites named
+    tools/test --seed 7         what random tests draw; `fresh` draws anew (tests/unit/campaign)
 
 A suite is a build folder and what is run in it. Folders are kept, so a second run builds only what
 has changed. Exits 0 if nothing failed, 1 if something did, 2 for a name that is no suite.
@@ -19,6 +20,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
@@ -33,6 +35,8 @@ FUZZ_LONG = (
     *("frame", "messages", "collective", "token"),
 )
 RDMA_SKIPPED = 77
+# What lands is judged by the same draws each time; campaigns look for others.
+SEED = "1"
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
 THREADED = ("base", "io", "decode", "record", "net", "client", "server", "conformance")
 
@@ -97,11 +101,26 @@ class Build:
                 return False
         return run(BIN / "ninja", "-C", self.folder, "--quiet", *targets) == 0
 
-    def suites(self) -> set[str]:
-        """Names of the suites that the tests of this folder belong to."""
+    def tests(self) -> list[dict[str, Any]]:
+        """What Meson knows of the tests of this folder."""
         words = [str(BIN / "meson"), "introspect", "--tests", str(ROOT / self.folder)]
         found = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-        return {suite.partition(":")[2] or suite for test in found for suite in test["suite"]}
+        for test in found:
+            test["suite"] = {suite.partition(":")[2] or suite for suite in test["suite"]}
+        return list(found)
+
+    def suites(self) -> set[str]:
+        """Names of the suites that the tests of this folder belong to."""
+        return {suite for test in self.tests() for suite in test["suite"]}
+
+    def programs(self, *suites: str) -> list[pathlib.Path]:
+        """The GoogleTest programs of those suites."""
+        found = {
+            pathlib.Path(test["cmd"][0])
+            for test in self.tests()
+            if test["protocol"] == "gtest" and test["suite"] & set(suites)
+        }
+        return sorted(found)
 
     def meson_test(self, *suites: str) -> Counts:
         """Build, run the tests of `suites`, count them. The style suite needs no build."""
@@ -258,6 +277,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="which to run")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--all", action="store_true", help=f"also {', '.join(AGAIN)}")
+    parser.add_argument("--seed", default=SEED, help=f"a number, or `fresh`; {SEED} by default")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
@@ -265,6 +285,8 @@ def main() -> int:
     every = tuple(name for name in SUITES if arguments.all or name not in AGAIN)
     names = arguments.suites or (QUICK if arguments.quick else every)
 
+    if arguments.seed != "fresh":
+        os.environ["FFRECORD_TEST_SEED"] = arguments.seed
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     total = Counts()

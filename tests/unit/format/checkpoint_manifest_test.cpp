@@ -14,6 +14,7 @@
 
 #include "libffrecord/format/checkpoint_dtype.h"
 #include "libffrecord/format/checkpoint_segment.h"
+#include "seed.h"
 
 namespace ffrecord {
 namespace {
@@ -177,9 +178,7 @@ TEST(CheckpointManifestTest, BrokenFieldsUnderAValidChecksumAreRefused) {
 }
 
 TEST(CheckpointManifestTest, MutatedBodiesUnderAValidChecksumNeverCrash) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE(seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(test::Seed());
   const auto part = EncodePartManifest(Part());
   const auto root = EncodeRootManifest(Root());
   for (int round = 0; round < 100'000; ++round) {

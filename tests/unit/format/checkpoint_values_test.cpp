@@ -8,6 +8,8 @@
 #include <random>
 #include <string>
 
+#include "seed.h"
+
 namespace ffrecord {
 namespace {
 
@@ -113,10 +115,7 @@ TEST(CheckpointValuesTest, EveryTruncationIsRefused) {
 }
 
 TEST(CheckpointValuesTest, MutatedTreesNeverCrash) {
-  const auto seed = std::random_device{}();
-  RecordProperty("seed", static_cast<int>(seed));
-  SCOPED_TRACE(seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(test::Seed());
   const auto whole = FromHex(kExample);
   for (int round = 0; round < 200'000; ++round) {
     auto bytes = whole;
