@@ -6,6 +6,7 @@
 #include <array>
 #include <cfenv>
 #include <condition_variable>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "client/collective/reduce.h"
 #include "client/runtime/wakeup.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::client {
 namespace {
@@ -60,19 +62,34 @@ std::thread StartQuietThread(Body body) {
   return thread;
 }
 
+// The devices that streams go by, each opened; none for TCP.
+Result<std::deque<net::RdmaLinks>> OpenRails(const CollectiveEngine::Options& options) {
+  std::deque<net::RdmaLinks> rails;
+  if (options.transport == GroupTransport::kTcp) {
+    if (!options.rdma_devices.empty())
+      return Refused("RDMA devices are named, but the transport is TCP");
+    return rails;
+  }
+  if (options.rdma_devices.empty()) rails.emplace_back();
+  for (const std::string& name : options.rdma_devices) rails.emplace_back(name);
+  for (net::RdmaLinks& rail : rails) FFR_TRY(rail.Device());
+  return rails;
+}
+
 }  // namespace
 
 struct CollectiveEngine::Impl {
   Impl(std::uint32_t own_rank, std::uint32_t size, const Options& chosen, net::TcpListener opened,
        std::optional<net::LocalListener> opened_locally, const MemberAddress& own_address,
-       Wakeup made)
+       Wakeup made, std::deque<net::RdmaLinks> opened_rails)
       : rank(own_rank),
         world_size(size),
         options(chosen),
         listener(std::move(opened)),
         local_listener(std::move(opened_locally)),
         address(own_address.ToString()),
-        wakeup(std::move(made)) {}
+        wakeup(std::move(made)),
+        rails(std::move(opened_rails)) {}
 
   void AssertNotForked() const { FFR_ASSERT(::getpid() == owner); }
 
@@ -100,6 +117,7 @@ struct CollectiveEngine::Impl {
   const std::string address;
   const pid_t owner = ::getpid();
   Wakeup wakeup;
+  std::deque<net::RdmaLinks> rails;  // Empty: TCP.
   ExchangeCounters counters;
   GroupCost cost;     // Written by Connect() only.
   Machines machines;  // The same.
@@ -137,6 +155,8 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
   if (options.chunk_size_bytes < kChunkSizeMin || options.chunk_size_bytes > kChunkSizeMax)
     return Refused("a chunk of " + std::to_string(options.chunk_size_bytes) +
                    " bytes is not from 64 bytes to 8 MiB");
+  if (options.transport > GroupTransport::kRdma) return Refused("no such transport");
+  auto rails = FFR_TRY(OpenRails(options));
   auto listener = FFR_TRY(net::TcpListener::Listen({options.listen_host, 0}));
   auto wakeup = FFR_TRY(Wakeup::Make());
   MemberAddress address{listener.address().ToString()};
@@ -148,7 +168,7 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
   }
   return CollectiveEngine(std::make_unique<Impl>(rank, world_size, options, std::move(listener),
                                                  std::move(local_listener), address,
-                                                 std::move(wakeup)));
+                                                 std::move(wakeup), std::move(rails)));
 }
 
 CollectiveEngine::CollectiveEngine(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -194,6 +214,7 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                    .world_size = impl.world_size,
                    .chunk_size_bytes = impl.options.chunk_size_bytes,
                    .wire = impl.options.wire,
+                   .transport = impl.options.transport,
                    .streams = impl.options.streams};
   std::ranges::copy(secret, hello.secret.begin());
   const auto joined = [&]() -> Result<void> {
@@ -203,11 +224,11 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
           "the hierarchical algorithm needs machines with equally many ranks that share"
           " memory, and more than one on each");
     const Meeting meeting{*impl.listener, impl.local_listener ? &*impl.local_listener : nullptr,
-                          impl.wakeup.fd()};
+                          impl.wakeup.fd(), impl.rails.empty() ? nullptr : &impl.rails};
     auto links = JoinGroup(hello, addresses, impl.machines, meeting,
                            net::Clock::now() + impl.options.timeout);
     std::unique_ptr<Replacements> replacements;
-    if (links && impl.options.streams > 1) {
+    if (links && impl.options.streams > 1 && impl.rails.empty()) {
       std::vector<std::string> hosts;
       for (const std::string& address : addresses)
         hosts.push_back(FFR_TRY(MemberAddress::Parse(address)).tcp);

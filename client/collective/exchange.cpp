@@ -37,12 +37,13 @@ Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements
     to_.back().streams.emplace_back().link = std::move(link);
   }
   for (const Outgoing& out : to_)
-    if (out.is_striped())
+    if (out.hears_taken())
       for (const Stream& stream : out.streams) ProbeWhenIdle(stream.link);
   for (Link& link : links.from) {
     Incoming& in = from_.emplace_back();
     in.link = std::move(link);
-    in.is_striped = group.streams > 1 && in.link.ring_in == nullptr;
+    in.tells_taken = in.link.ring_in == nullptr &&
+                     (group.streams > 1 || in.link.endpoint->transport() == "rdma");
   }
 }
 

@@ -73,6 +73,10 @@ struct ExchangeCounters {
 // now and then, to see whether it has become faster. Pieces of one stream come in order, those of
 // several do not; which is added when depends on the order of steps alone, so bits do not.
 //
+// **RDMA.** The receiver has memory for each connection into which pieces are written; they are
+// added from there, and their room is free when they are taken: this goes as with several streams.
+// A piece that finds no room goes as payload, and small ones do, for that is one message less.
+//
 // A large piece borrows the array until it is taken, or is copied when something else comes to its
 // place before; of a small one there is a copy at once. When a stream
 // breaks, or nothing that it sends is acknowledged, what was not taken goes again over the others,
@@ -119,6 +123,9 @@ class Exchange {
   static constexpr std::uint64_t kQueuedChunksMax = 2;
   // Where there are several streams, pieces up to here are copied rather than waited for.
   static constexpr std::uint64_t kCopiedMax = 16 << 10;
+  // Over RDMA, larger pieces are written into the peer's memory, each at a cache line.
+  static constexpr std::uint64_t kWrittenMin = 4 << 10;
+  static constexpr std::uint64_t kPlaceAlignment = 64;
   // A peer that says nothing for so long, not even its kernel, is not there any more.
   static constexpr std::chrono::milliseconds kSilenceMax{5'000};
   // Pieces of a stream that the peer has not taken.
@@ -155,9 +162,10 @@ class Exchange {
     std::uint32_t step;
     Range range;
     std::uint64_t mark = 0;  // It has left when so many bytes have.
-    // The rest matters where there are several streams.
-    bool has_left = false;     // On some stream.
-    std::uint64_t number = 0;  // Of the pieces on its stream.
+    // The rest matters where the peer says what it has taken.
+    bool has_left = false;         // On some stream.
+    std::uint64_t number = 0;      // Of the pieces on its stream.
+    std::optional<Range> place{};  // In the peer's ring, in bytes, if it was written there.
     std::uint64_t size_bytes = 0;
     CollectiveData data{};
     std::vector<std::byte> copy{};  // Of a small one.
@@ -172,7 +180,7 @@ class Exchange {
     Link link;
     bool is_ready = true;  // Something may have come, or there may be room again.
     std::uint64_t bytes_given = 0;
-    // Until it has left, or, where there are several streams, until the peer has taken it.
+    // Until it has left, or, where the peer says so, until it has taken it.
     std::deque<InFlight> in_flight;
     PooledBuffer staging;  // What is sent as another type; null until something is.
     std::uint64_t staging_next = 0;
@@ -181,7 +189,8 @@ class Exchange {
     bool is_told = false;  // That it is gone.
     std::uint64_t pieces_given = 0;
     std::uint64_t untaken_bytes = 0;
-    double byte_s = 0;  // How slow it is; 0: not known.
+    std::uint64_t place_next = 0;  // Where in the peer's ring there may be room.
+    double byte_s = 0;             // How slow it is; 0: not known.
     net::Clock::time_point taken_at{};
   };
   struct Outgoing {
@@ -193,7 +202,7 @@ class Exchange {
     const Link& link() const { return streams.front().link; }
     std::uint32_t rank() const { return link().rank; }
     RingSender* ring() const { return link().ring_out.get(); }
-    bool is_striped() const { return streams.size() > 1; }
+    bool hears_taken() const { return streams.size() > 1 || link().ring_there; }
   };
   // Where a piece belongs.
   struct Target {
@@ -203,11 +212,12 @@ class Exchange {
   };
   struct Incoming {
     Link link;
-    bool is_striped = false;  // One of several from that rank.
+    bool tells_taken = false;  // One of several from that rank, or over RDMA.
     bool is_ready = true;
     CollectiveData data;   // The frame or piece whose payload is being received.
     bool is_held = false;  // `data` waits: its operation is not ours yet, or its place is not free.
-    std::span<const std::byte> shared{};  // The payload of `data` in shared memory.
+    bool is_placed = false;               // Its payload was written into our memory.
+    std::span<const std::byte> shared{};  // The payload of `data`, if it is there or shared.
     Target landing{};                     // Where the payload of `data` is on its way to, if any.
     PooledBuffer scratch;                 // Null until something is to be added.
     std::optional<Error> gone;
@@ -257,6 +267,9 @@ class Exchange {
                     std::span<const std::byte> bytes);
   Result<std::span<const std::byte>> WireBytes(Stream& stream, const Operation& operation,
                                                Range piece, std::int32_t shift) const;
+  static std::optional<Range> PlaceFor(const Stream& stream, std::uint64_t size_bytes);
+  static Result<void> Write(Stream& stream, const InFlight& flying,
+                            std::span<const std::byte> bytes);
   static std::optional<std::uint64_t> KnownCheck(const Active& active, const Transfer& send,
                                                  std::uint64_t piece_index);
   void TakeSent(Stream& stream);
@@ -264,6 +277,8 @@ class Exchange {
   Result<bool> Receive(Incoming& in);
   Result<bool> ReceiveFrame(Incoming& in);
   Result<bool> TakeShared(Incoming& in);
+  Result<bool> TakeData(Incoming& in);
+  Result<bool> TakePlaced(Incoming& in);
   Result<bool> Place(Incoming& in);
   bool LandsAside(const Target& target) const;
   void KeepSent(Active& active, std::uint32_t step, const Range& piece);

@@ -121,7 +121,7 @@ Result<void> Exchange::SendData(Outgoing& out, Stream& stream, Active& active, s
                   .range = piece,
                   .size_bytes = bytes.size(),
                   .data = data};
-  if (out.is_striped() && bytes.size() <= kCopiedMax) {
+  if (out.hears_taken() && bytes.size() <= kCopiedMax) {
     flying.active = nullptr;
     flying.copy.assign(bytes.begin(), bytes.end());
     bytes = flying.copy;
@@ -136,10 +136,12 @@ Result<void> Exchange::Give(Outgoing& out, Stream& stream, InFlight flying,
                             std::span<const std::byte> bytes) {
   Endpoint& endpoint = *stream.link.endpoint;
   const std::uint64_t queued_before = endpoint.bytes_queued();
-  auto sent =
-      endpoint.Send({.type = FrameType::kCollectiveData}, flying.data.Encode(), {&bytes, 1});
+  flying.place = PlaceFor(stream, bytes.size());
+  auto sent = flying.place ? Write(stream, flying, bytes)
+                           : endpoint.Send({.type = FrameType::kCollectiveData},
+                                           flying.data.Encode(), {&bytes, 1});
   if (!sent) {
-    if (!out.is_striped()) return Gone(stream.link, &sent.error());
+    if (!out.hears_taken()) return Gone(stream.link, &sent.error());
     out.again.push_back(std::move(flying));
     return LoseStream(out, stream, sent.error().message);
   }
@@ -148,10 +150,37 @@ Result<void> Exchange::Give(Outgoing& out, Stream& stream, InFlight flying,
   flying.mark = stream.bytes_given;
   flying.number = stream.pieces_given++;
   flying.given_at = Clock::now();
-  if (out.is_striped()) stream.untaken_bytes += bytes.size();
+  if (out.hears_taken()) stream.untaken_bytes += bytes.size();
   stream.in_flight.push_back(std::move(flying));
   counters_->bytes_sent.fetch_add(size_bytes, std::memory_order_relaxed);
   return {};
+}
+
+// Where the peer has room for a piece to be written, if it has.
+std::optional<Range> Exchange::PlaceFor(const Stream& stream, std::uint64_t size_bytes) {
+  const auto& ring = stream.link.ring_there;
+  if (!ring || size_bytes <= kWrittenMin) return std::nullopt;
+  for (const std::uint64_t begin : {stream.place_next, std::uint64_t{0}}) {
+    const Range place{begin, begin + size_bytes};
+    const auto is_taken = [&](const InFlight& flying) {
+      return flying.place && flying.place->Touches(place);
+    };
+    if (place.end <= ring->size_bytes && std::ranges::none_of(stream.in_flight, is_taken))
+      return place;
+  }
+  return std::nullopt;
+}
+
+Result<void> Exchange::Write(Stream& stream, const InFlight& flying,
+                             std::span<const std::byte> bytes) {
+  const Range& place = *flying.place;
+  stream.place_next = (place.end + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  const GroupRing& ring = *stream.link.ring_there;
+  const Endpoint::PlacedPiece piece{{.bytes = bytes},
+                                    {ring.memory.address + place.begin, ring.memory.key}};
+  return stream.link.endpoint->SendPlaced(
+      {.type = FrameType::kCollectivePlaced},
+      CollectivePlaced{flying.data, place.begin, bytes.size()}.Encode(), {&piece, 1});
 }
 
 // What only passes through us has been checked, and needs no second hash.
@@ -201,17 +230,17 @@ Result<bool> Exchange::PollOutgoing(Outgoing& out, Stream& stream) {
   bool moved = false;
   while (event && event.value() == Endpoint::Event::kFrame) {
     if (endpoint.header().type == FrameType::kError) return LastWord(stream.link);
-    if (endpoint.header().type != FrameType::kCollectiveTaken || !out.is_striped())
+    if (endpoint.header().type != FrameType::kCollectiveTaken || !out.hears_taken())
       return Error{ErrorCode::kCorruption, "rank " + std::to_string(out.rank()) +
                                                " sent a frame against the data's direction"};
     FFR_TRY(TakeTaken(stream));
     moved = true;
     event = endpoint.Poll();
   }
-  if (!out.is_striped()) TakeSent(stream);
+  if (!out.hears_taken()) TakeSent(stream);
   if (event && event.value() == Endpoint::Event::kNone)
     return moved || endpoint.bytes_queued() < queued_before;
-  if (out.is_striped()) {
+  if (out.hears_taken()) {
     FFR_TRY(LoseStream(out, stream, event ? "it was closed" : event.error().message));
     return true;
   }
@@ -226,13 +255,14 @@ Result<bool> Exchange::PollOutgoing(Outgoing& out, Stream& stream) {
 Result<bool> Exchange::Receive(Incoming& in) {
   if (in.is_held) {
     if (FFR_TRY(Place(in))) return true;
-    return in.is_striped && SetItAside(in);
+    return in.tells_taken && SetItAside(in);
   }
   if (in.link.ring_in && in.link.ring_in->HasPiece()) return TakeShared(in);
   if (in.gone) {
     if (IsGone(in) && NextArrival(in).active != nullptr) return *in.gone;
     return false;
   }
+  if (std::exchange(in.link.has_frame, false)) return ReceiveFrame(in);
   if (!in.is_ready) return false;
   auto event = in.link.endpoint->Poll();
   if (!event || event.value() == Endpoint::Event::kClosed) {
@@ -274,17 +304,10 @@ Result<bool> Exchange::TakeShared(Incoming& in) {
 Result<bool> Exchange::ReceiveFrame(Incoming& in) {
   const Endpoint& endpoint = *in.link.endpoint;
   switch (endpoint.header().type) {
-    case FrameType::kCollectiveData: {
-      if (in.link.ring_in) return Unexpected(in, "sent data beside shared memory");
-      auto data = CollectiveData::Decode(endpoint.body());
-      if (!data) return OfRank(in.link.rank, std::move(data).error());
-      in.data = data.value();
-      in.is_held = true;
-      in.come_at = Clock::now();
-      ++in.pieces_come;
-      FFR_TRY(Place(in));
-      return true;
-    }
+    case FrameType::kCollectiveData:
+      return TakeData(in);
+    case FrameType::kCollectivePlaced:
+      return TakePlaced(in);
     case FrameType::kPing: {
       const auto waiting = GroupWaiting::Decode(endpoint.body());
       if (!waiting) return OfRank(in.link.rank, waiting.error());
@@ -299,15 +322,47 @@ Result<bool> Exchange::ReceiveFrame(Incoming& in) {
   }
 }
 
+Result<bool> Exchange::TakeData(Incoming& in) {
+  if (in.link.ring_in) return Unexpected(in, "sent data beside shared memory");
+  auto data = CollectiveData::Decode(in.link.endpoint->body());
+  if (!data) return OfRank(in.link.rank, std::move(data).error());
+  in.data = data.value();
+  in.is_placed = false;
+  in.is_held = true;
+  in.come_at = Clock::now();
+  ++in.pieces_come;
+  FFR_TRY(Place(in));
+  return true;
+}
+
+// A piece that its sender has written into our memory.
+Result<bool> Exchange::TakePlaced(Incoming& in) {
+  auto placed = CollectivePlaced::Decode(in.link.endpoint->body());
+  if (!placed) return OfRank(in.link.rank, std::move(placed).error());
+  const auto& [data, offset_bytes, size_bytes] = placed.value();
+  const std::span<const std::byte> ring = in.link.ring_here.bytes();
+  if (offset_bytes > ring.size() || size_bytes > ring.size() - offset_bytes ||
+      size_bytes > group_.chunk_size_bytes)
+    return Unexpected(in, "says that it wrote where it has no room");
+  in.data = data;
+  in.shared = ring.subspan(offset_bytes, size_bytes);
+  in.is_placed = true;
+  in.is_held = true;
+  in.come_at = Clock::now();
+  ++in.pieces_come;
+  FFR_TRY(Place(in));
+  return true;
+}
+
 // `in.data` has arrived, its payload has not. Lets it land, if it may.
 Result<bool> Exchange::Place(Incoming& in) {
   Endpoint& endpoint = *in.link.endpoint;
   const std::uint64_t size_bytes =
-      in.link.ring_in ? in.shared.size() : endpoint.header().payload_size_bytes;
+      in.link.ring_in || in.is_placed ? in.shared.size() : endpoint.header().payload_size_bytes;
   Target target;
   const Due due = FFR_TRY(FindPlace(in, in.data, size_bytes, target));
   if (due == Due::kLater) return false;
-  if (due == Due::kNow && in.is_striped && !TakesOver(in, in.come_at, target)) return false;
+  if (due == Due::kNow && in.tells_taken && !TakesOver(in, in.come_at, target)) return false;
 
   in.is_held = false;
   data_at_ = Clock::now();
@@ -321,6 +376,14 @@ Result<bool> Exchange::Place(Incoming& in) {
   counters_->bytes_received.fetch_add(
       net::FrameHeader::kEncodedSizeBytes + endpoint.body().size() + size_bytes,
       std::memory_order_relaxed);
+  if (in.is_placed) {
+    if (due == Due::kNow) {
+      FFR_TRY(CheckPiece(in, target, in.data, in.shared));
+      Take(target, in.data, in.shared);
+    }
+    FFR_TRY(TellTaken(in, in.pieces_come - 1, size_bytes));
+    return true;
+  }
   if (due == Due::kNever) in.aside = Incoming::Aside::kDrop;
   in.landing = target;
   if (size_bytes == 0) {
@@ -348,7 +411,7 @@ bool Exchange::LandsAside(const Target& target) const {
 Result<Exchange::Due> Exchange::FindPlace(const Incoming& in, const CollectiveData& data,
                                           std::uint64_t size_bytes, Target& target) {
   // We are behind: the frame waits where it is until we submit.
-  if (data.sequence >= next_sequence_ && (in.is_striped || NextArrival(in).active == nullptr))
+  if (data.sequence >= next_sequence_ && (in.tells_taken || NextArrival(in).active == nullptr))
     return Due::kLater;
   Active* const active = ActiveOf(data.sequence);
   if (active != nullptr) {
@@ -357,14 +420,14 @@ Result<Exchange::Due> Exchange::FindPlace(const Incoming& in, const CollectiveDa
     if (theirs != ours.plan || data.type != ours.type || data.op != ours.op)
       return Differs(in, data, ours);
   }
-  if (active == nullptr && in.is_striped) return Due::kNever;
+  if (active == nullptr && in.tells_taken) return Due::kNever;
   const auto index = active != nullptr ? FindArrival(in, *active, data) : std::nullopt;
   if (!index) return Unexpected(in, "is at operation " + std::to_string(data.sequence));
   const Arrival& arrival = active->schedule.arrivals[*index];
   const Progress& progress = active->arrivals[*index];
   const bool is_in_range = data.first >= arrival.range.begin && data.first <= arrival.range.end &&
                            (data.first - arrival.range.begin) % PieceMax(*active, in.link) == 0;
-  if (data.step != arrival.step || !is_in_range || (data.first != progress.next && !in.is_striped))
+  if (data.step != arrival.step || !is_in_range || (data.first != progress.next && !in.tells_taken))
     return Unexpected(in, "sent a piece out of order");
   target = {active, *index, PieceAt(*active, in.link, arrival, data.first)};
   if (size_bytes != target.piece.size() * WireSize(active->operation))
@@ -379,7 +442,7 @@ Result<Exchange::Due> Exchange::FindPlace(const Incoming& in, const CollectiveDa
 // Which of the arrivals of `active` it is a piece of.
 std::optional<std::size_t> Exchange::FindArrival(const Incoming& in, const Active& active,
                                                  const CollectiveData& data) {
-  if (!in.is_striped) {
+  if (!in.tells_taken) {
     const Next next = NextArrival(in);
     return next.active == &active ? std::optional(next.index) : std::nullopt;
   }
@@ -410,7 +473,7 @@ Result<void> Exchange::FinishPiece(Incoming& in) {
     FFR_TRY(CheckPiece(in, target, in.data, landed));
     Take(target, in.data, landed);
   }
-  if (!in.is_striped) return {};
+  if (!in.tells_taken) return {};
   return TellTaken(in, in.pieces_come - 1, size_bytes);
 }
 

@@ -72,7 +72,7 @@ void Exchange::ProbeWhenIdle(const Link& link) {
 // should now.
 Exchange::Stream* Exchange::ChooseStream(Outgoing& out, std::uint64_t size_bytes,
                                          std::uint64_t rest_bytes) {
-  if (!out.is_striped()) return HasRoom(out, out.streams.front()) ? &out.streams.front() : nullptr;
+  if (!out.hears_taken()) return HasRoom(out, out.streams.front()) ? &out.streams.front() : nullptr;
   const auto now = Clock::now();
   const std::uint32_t used = counters_->streams_used.load(std::memory_order_relaxed);
   Stream* chosen = nullptr;
@@ -150,7 +150,7 @@ void Exchange::KeepSent(Active& active, std::uint32_t step, const Range& piece) 
     --active.pieces_in_flight;
   };
   for (Outgoing& out : to_) {
-    if (!out.is_striped()) continue;
+    if (!out.hears_taken()) continue;
     std::ranges::for_each(out.again, keep);
     for (Stream& stream : out.streams) std::ranges::for_each(stream.in_flight, keep);
   }
@@ -242,7 +242,7 @@ void Exchange::TakeReplacements() {
   }
   for (Link& link : replacements_->TakeCome()) {
     const auto in = std::ranges::find_if(from_, [&](const Incoming& each) {
-      return each.link.rank == link.rank && each.link.stream == link.stream && each.is_striped;
+      return each.link.rank == link.rank && each.link.stream == link.stream && each.tells_taken;
     });
     if (in != from_.end()) Replace(*in, std::move(link));
   }
@@ -269,14 +269,14 @@ void Exchange::Replace(Incoming& in, Link link) {
   std::erase_if(set_aside_, [&](const SetAside& piece) { return piece.from == index; });
   in = Incoming{};
   in.link = std::move(link);
-  in.is_striped = true;
+  in.tells_taken = true;
 }
 
 // Gives up streams whose other end is silent.
 Result<void> Exchange::CheckStreams(Clock::time_point now) {
   const auto limit = std::min<std::chrono::milliseconds>(group_.timeout / 4, kSilenceMax);
   for (Outgoing& out : to_) {
-    if (!out.is_striped()) continue;
+    if (!out.hears_taken()) continue;
     for (Stream& stream : out.streams) {
       if (stream.gone || stream.in_flight.empty() ||
           now - stream.in_flight.front().given_at < limit ||
@@ -350,9 +350,14 @@ Result<void> Exchange::SendTaken(Incoming& in) {
 // What `in` holds has waited so long that what it waits for may stand behind it: makes room.
 bool Exchange::SetItAside(Incoming& in) {
   if (Clock::now() - in.come_at < tick_) return false;
-  const std::uint64_t size_bytes = in.link.endpoint->header().payload_size_bytes;
   in.is_held = false;
   in.is_ready = true;
+  if (in.is_placed) {
+    in.kept.assign(in.shared.begin(), in.shared.end());
+    KeepAside(in);
+    return true;
+  }
+  const std::uint64_t size_bytes = in.link.endpoint->header().payload_size_bytes;
   in.aside = Incoming::Aside::kKeep;
   in.kept.resize(size_bytes);
   if (size_bytes == 0) {

@@ -19,6 +19,9 @@ namespace {
 using net::Endpoint;
 using net::FrameType;
 
+// Two chunks and a piece may be under way; where one ends a larger one need not fit behind it.
+constexpr std::uint64_t kRingChunks = 4;
+
 class Handshake {
  public:
   Handshake(const GroupHello& hello, const Machines& machines, const Meeting& meeting,
@@ -44,6 +47,13 @@ class Handshake {
   }
 
  private:
+  // Who has connected and is not one of our links yet.
+  struct Candidate {
+    Link link;                            // Whose it will be; outlives the endpoint.
+    std::unique_ptr<net::RdmaLink> rdma;  // Was offered, when its HELLO was good.
+    std::unique_ptr<Endpoint> endpoint;
+  };
+
   Result<void> Join(std::span<const std::string> addresses) {
     for (const std::uint32_t rank : peers_.to) {
       for (std::uint16_t stream = 0; stream < StreamsWith(rank); ++stream) {
@@ -109,11 +119,11 @@ class Handshake {
   // Does what can be done now, else waits.
   Result<void> Step() {
     for (std::size_t i = 0; i < links_.to.size(); ++i) FFR_TRY(PollWelcome(i));
-    for (auto& candidate : candidates_) FFR_TRY(PollCandidate(candidate));
-    std::erase(candidates_, nullptr);
+    for (Candidate& candidate : candidates_) FFR_TRY(PollCandidate(candidate));
+    std::erase_if(candidates_, [](const Candidate& candidate) { return !candidate.endpoint; });
     if (auto accepted = FFR_TRY(Accept())) {
       if (candidates_.size() == candidates_max()) candidates_.erase(candidates_.begin());
-      candidates_.push_back(std::move(accepted));
+      candidates_.emplace_back().endpoint = std::move(accepted);
       return {};
     }
     if (IsDone() || FFR_TRY(WaitForAny())) return {};
@@ -139,7 +149,7 @@ class Handshake {
     };
     // Not those in links_.from: what they say next is not for us but for the operations.
     for (const Link& link : links_.to) add(*link.endpoint);
-    for (const auto& candidate : candidates_) add(*candidate);
+    for (const Candidate& candidate : candidates_) add(*candidate.endpoint);
     for (;;) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - net::Clock::now());
       if (left.count() <= 0) return false;
@@ -161,17 +171,33 @@ class Handshake {
   // Connections that have not said HELLO yet: the oldest goes when there are more.
   std::size_t candidates_max() const { return peers_.from.size() * hello_.streams + 16; }
 
+  // Until there is nothing more: only then may be waited for more.
   Result<void> PollWelcome(std::size_t index) {
     Link& link = links_.to[index];
-    auto event = link.endpoint->Poll();
-    if (!event) return OfRank(link.rank, std::move(event).error());
-    if (event.value() == Endpoint::Event::kNone) return {};
-    if (event.value() == Endpoint::Event::kClosed)
-      return OfRank(link.rank, {ErrorCode::kUnavailable, "closed the connection"});
-    if (link.endpoint->header().type == FrameType::kError) return LastWord(link);
-    if (link.endpoint->header().type != net::ReplyTo(FrameType::kHello) || is_welcome_[index])
+    for (;;) {
+      auto event = link.endpoint->Poll();
+      if (!event) return OfRank(link.rank, std::move(event).error());
+      if (event.value() == Endpoint::Event::kNone) return {};
+      if (event.value() == Endpoint::Event::kClosed)
+        return OfRank(link.rank, {ErrorCode::kUnavailable, "closed the connection"});
+      FFR_TRY(TakeAnswer(link, index));
+    }
+  }
+
+  // A frame in answer to our HELLO.
+  Result<void> TakeAnswer(Link& link, std::size_t index) {
+    const FrameType type = link.endpoint->header().type;
+    const bool awaits_rdma = meeting_.rails != nullptr && link.endpoint->transport() == "tcp";
+    if (type == FrameType::kError) return LastWord(link);
+    if (type == FrameType::kRdmaConnect && awaits_rdma) return TakeRdmaOffer(link);
+    if (type != net::ReplyTo(FrameType::kHello) || is_welcome_[index] || awaits_rdma)
       return OfRank(link.rank, {ErrorCode::kCorruption, "sent a frame that nobody asked for"});
     is_welcome_[index] = true;
+    if (link.endpoint->transport() == "rdma") {
+      const auto ring = GroupRing::Decode(link.endpoint->body());
+      if (!ring) return OfRank(link.rank, ring.error());
+      link.ring_there = ring.value();
+    }
     if (link.ring_out == nullptr) return {};
     UniqueFd wakeup = link.endpoint->TakeDescriptor();
     if (!wakeup) return OfRank(link.rank, {ErrorCode::kCorruption, "answered without its wake-up"});
@@ -179,43 +205,104 @@ class Handshake {
     return {};
   }
 
-  // Leaves null if the candidate is gone or has become one of our links.
-  Result<void> PollCandidate(std::unique_ptr<Endpoint>& candidate) {
-    const auto event = candidate->Poll();
+  // Leaves it without an endpoint if it is gone or has become one of our links.
+  Result<void> PollCandidate(Candidate& candidate) {
+    const auto event = candidate.endpoint->Poll();
     if (event && event.value() == Endpoint::Event::kNone) return {};
+    if (candidate.rdma) return TakeRdma(candidate, event);
     // Its wake-up, which is taken when its HELLO is there.
-    if (event && event.value() == Endpoint::Event::kFrame && IsLocal(*candidate) &&
-        candidate->header().type == FrameType::kPing)
+    if (event && event.value() == Endpoint::Event::kFrame && IsLocal(*candidate.endpoint) &&
+        candidate.endpoint->header().type == FrameType::kPing)
       return {};
-    if (const auto theirs = HelloOf(*candidate, event)) {
-      Link link;
-      link.rank = theirs->rank;
-      link.stream = theirs->stream;
-      if (const auto refused = Refusal(*theirs, *candidate, link)) {
-        SendLastWord(*candidate, *refused);
-        (void)candidate->Poll();
+    if (const auto theirs = HelloOf(*candidate.endpoint, event)) {
+      candidate.link.rank = theirs->rank;
+      candidate.link.stream = theirs->stream;
+      if (const auto refused = Refusal(*theirs, *candidate.endpoint, candidate.link)) {
+        SendLastWord(*candidate.endpoint, *refused);
+        (void)candidate.endpoint->Poll();
+      } else if (meeting_.rails != nullptr && !IsLocal(*candidate.endpoint)) {
+        return OfferRdma(candidate);
       } else {
-        FFR_TRY(Welcome(*candidate));
-        // It says nothing before it has this reply, so this can only send.
-        const auto sent = candidate->Poll();
-        if (sent && sent.value() == Endpoint::Event::kNone) {
-          link.endpoint = std::move(candidate);
-          awaited_.erase(Place(link.rank, link.stream));
-          links_.from.push_back(std::move(link));
-        }
+        FFR_TRY(Admit(candidate));
       }
     }
-    candidate.reset();
+    candidate.endpoint.reset();
+    return {};
+  }
+
+  // It becomes one of our links, unless it breaks.
+  Result<void> Admit(Candidate& candidate) {
+    Link& link = candidate.link;
+    FFR_TRY(Welcome(*candidate.endpoint, link));
+    // This sends. The other end may be so quick that its first piece is there.
+    const auto sent = candidate.endpoint->Poll();
+    if (!sent || sent.value() == Endpoint::Event::kClosed) return {};
+    link.has_frame = sent.value() == Endpoint::Event::kFrame;
+    // Only the first of two that call themselves the same.
+    if (awaited_.erase(Place(link.rank, link.stream)) == 0) return {};
+    link.endpoint = std::move(candidate.endpoint);
+    links_.from.push_back(std::move(link));
+    return {};
+  }
+
+  // --- RDMA: who receives asks for it, for only that end can let the other write ---
+
+  Result<std::unique_ptr<net::RdmaLink>> MakeRdma(const Link& link, net::RdmaLink::Side side) {
+    return (*meeting_.rails)[link.stream % meeting_.rails->size()].Make(side);
+  }
+
+  Result<void> OfferRdma(Candidate& candidate) {
+    candidate.rdma = FFR_TRY(MakeRdma(candidate.link, net::RdmaLink::Side::kConnects));
+    const auto sent = candidate.endpoint->Send({.type = FrameType::kRdmaConnect},
+                                               candidate.rdma->own().Encode(), {});
+    if (!sent) candidate.endpoint.reset();
+    return {};
+  }
+
+  // What came where RDMA was offered.
+  Result<void> TakeRdma(Candidate& candidate, const Result<Endpoint::Event>& event) {
+    Link& link = candidate.link;
+    std::unique_ptr<Endpoint>& endpoint = candidate.endpoint;
+    const bool is_frame = event && event.value() == Endpoint::Event::kFrame;
+    if (is_frame && endpoint->header().type == FrameType::kError) {
+      link.endpoint = std::move(endpoint);
+      return LastWord(link);
+    }
+    if (is_frame && endpoint->header().type == net::ReplyTo(FrameType::kRdmaConnect)) {
+      const auto peer = net::RdmaConnect::Decode(endpoint->body());
+      if (!peer) return OfRank(link.rank, peer.error());
+      auto over = candidate.rdma->Connect(peer.value(), endpoint);
+      if (!over) return OfRank(link.rank, std::move(over).error());
+      endpoint = std::move(over).value();
+      const std::uint64_t pages =
+          (kRingChunks * hello_.chunk_size_bytes + net::kSlabPageBytes - 1) / net::kSlabPageBytes;
+      link.ring_here = FFR_TRY(net::Slab::Make(pages * net::kSlabPageBytes));
+      FFR_TRY(Admit(candidate));
+    }
+    endpoint.reset();
+    return {};
+  }
+
+  // A frame that is no answer to HELLO yet.
+  Result<void> TakeRdmaOffer(Link& link) {
+    auto rdma = FFR_TRY(MakeRdma(link, net::RdmaLink::Side::kAccepts));
+    auto over = net::AcceptRdma(*rdma, link.endpoint);
+    if (!over) return OfRank(link.rank, std::move(over).error());
+    link.endpoint = std::move(over).value();
+    link.endpoint->SetLimits({4096, 0});
     return {};
   }
 
   static bool IsLocal(const Endpoint& endpoint) { return endpoint.transport() == "shm"; }
 
-  Result<void> Welcome(Endpoint& candidate) {
+  Result<void> Welcome(Endpoint& candidate, const Link& link) {
     const net::FrameHeader header{.type = net::ReplyTo(FrameType::kHello)};
     if (IsLocal(candidate)) return candidate.SendDescriptor(header, {}, meeting_.wake_fd);
     candidate.SetLimits({4096, static_cast<std::uint32_t>(hello_.chunk_size_bytes)});
-    return candidate.Send(header, {}, {});
+    if (meeting_.rails == nullptr) return candidate.Send(header, {}, {});
+    const std::span<std::byte> ring = link.ring_here.bytes();
+    const GroupRing told{FFR_TRY(candidate.Expose(ring, Endpoint::Reach::kWrite)), ring.size()};
+    return candidate.Send(header, told.Encode(), {});
   }
 
   static std::optional<GroupHello> HelloOf(const Endpoint& candidate,
@@ -240,7 +327,8 @@ class Handshake {
     }
     if (theirs.world_size == hello_.world_size &&
         theirs.chunk_size_bytes == hello_.chunk_size_bytes && theirs.wire == hello_.wire &&
-        theirs.streams == hello_.streams && awaited_.contains(Place(theirs.rank, theirs.stream)) &&
+        theirs.transport == hello_.transport && theirs.streams == hello_.streams &&
+        awaited_.contains(Place(theirs.rank, theirs.stream)) &&
         machines_.Share(theirs.rank, hello_.rank) == IsLocal(candidate)) {
       if (!IsLocal(candidate)) return std::nullopt;
       UniqueFd wakeup = candidate.TakeDescriptor();
@@ -254,14 +342,16 @@ class Handshake {
       return "rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.world_size) +
              " with chunks of " + std::to_string(hello.chunk_size_bytes) + " bytes" +
              (hello.streams > 1 ? " in " + std::to_string(hello.streams) + " streams" : "") +
+             (hello.transport == GroupTransport::kRdma ? " over RDMA" : "") +
              (hello.wire == WireType::kBf16  ? " that sends bf16"
               : hello.wire == WireType::kF16 ? " that sends f16"
                                              : "");
     };
-    refused_ = Error{ErrorCode::kInvalidArgument,
-                     describe(theirs) + " connected to " + describe(hello_) +
-                         ": addresses in rank order, world size, chunk size, wire type and"
-                         " streams must be the same on all ranks, and each rank may join once"};
+    refused_ = Error{
+        ErrorCode::kInvalidArgument,
+        describe(theirs) + " connected to " + describe(hello_) +
+            ": addresses in rank order, world size, chunk size, wire type,"
+            " transport and streams must be the same on all ranks, and each rank may join once"};
     return refused_;
   }
 
@@ -275,8 +365,10 @@ class Handshake {
     }
     // Those who have come but were not looked at yet would only see a reset.
     for (auto accepted = Accept(); accepted && accepted.value(); accepted = Accept())
-      candidates_.push_back(std::move(accepted).value());
-    for (auto& candidate : candidates_) {
+      candidates_.emplace_back().endpoint = std::move(accepted).value();
+    for (Candidate& each : candidates_) {
+      Endpoint* const candidate = each.endpoint.get();
+      if (candidate == nullptr) continue;
       auto event = candidate->Poll();
       // Past the wake-up.
       if (event && event.value() == Endpoint::Event::kFrame &&
@@ -300,7 +392,7 @@ class Handshake {
   std::vector<bool> is_welcome_;                          // For each of links_.to: it has taken us.
   using Place = std::pair<std::uint32_t, std::uint16_t>;  // Rank and stream.
   std::set<Place> awaited_;                               // Who is to connect.
-  std::vector<std::unique_ptr<Endpoint>> candidates_;
+  std::vector<Candidate> candidates_;
   std::optional<Error> refused_;  // The last one turned away, if nobody better comes.
 };
 
@@ -320,6 +412,19 @@ bool SecretsEqual(const GroupHello& a, const GroupHello& b) {
 RingShape RingsOf(const GroupHello& hello, const Machines& machines) {
   // Pieces of fp16 have to have the same bounds on all links (wire.h).
   return RingShape::For(hello.chunk_size_bytes, machines.ranks_max(), hello.wire == WireType::kF16);
+}
+
+Link& Link::operator=(Link&& other) noexcept {
+  if (endpoint) endpoint->Close();
+  rank = other.rank;
+  stream = other.stream;
+  endpoint = std::move(other.endpoint);
+  has_frame = other.has_frame;
+  ring_here = std::move(other.ring_here);
+  ring_there = other.ring_there;
+  ring_out = std::move(other.ring_out);
+  ring_in = std::move(other.ring_in);
+  return *this;
 }
 
 Error OfRank(std::uint32_t rank, Error error) {

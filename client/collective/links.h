@@ -1,6 +1,8 @@
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,13 +11,25 @@
 #include "client/collective/messages.h"
 #include "client/collective/shared_ring.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
+#include "libffrecord/net/transport/slab.h"
 
 namespace ffrecord::client {
 
 struct Link {
+  Link() = default;
+  Link(Link&&) = default;
+  // The old connection ends before the memory that its peer writes into.
+  Link& operator=(Link&& other) noexcept;
+
   std::uint32_t rank = 0;    // The other end.
   std::uint16_t stream = 0;  // Which of the connections to or from it this is.
+  // Over RDMA, one of the two, by the direction of the data: memory that the other end writes
+  // pieces into, and where it has such memory for ours.
+  net::Slab ring_here;
+  std::optional<GroupRing> ring_there;
   std::unique_ptr<net::Endpoint> endpoint;
+  bool has_frame = false;  // That has come with our reply under way, and was not looked at.
   // Where both ranks share memory data goes through it, and the endpoint, a local socket, carries
   // but words about waiting and the last word. One of the two, by the direction of the data.
   std::unique_ptr<RingSender> ring_out;
@@ -35,6 +49,8 @@ struct Meeting {
   net::TcpListener& listener;
   net::LocalListener* local_listener = nullptr;  // Null: this rank shares no memory.
   int wake_fd = -1;                              // Of an eventfd.
+  // Rails: stream i takes number i modulo their count. Null: TCP.
+  std::deque<net::RdmaLinks>* rails = nullptr;
 };
 
 // Connects to all ranks that this one sends to, and takes the connections of those that send to it,

@@ -23,7 +23,8 @@ std::vector<std::byte> GroupHello::Encode() const {
   writer.Put(rank);
   writer.Put(world_size);
   writer.Put(chunk_size_bytes);
-  writer.Put(static_cast<std::uint32_t>(wire));
+  writer.Put(static_cast<std::uint16_t>(wire));
+  writer.Put(static_cast<std::uint16_t>(transport));
   writer.Put(streams);
   writer.Put(stream);
   return std::move(writer).Take();
@@ -36,15 +37,37 @@ Result<GroupHello> GroupHello::Decode(std::span<const std::byte> body) {
   hello.rank = reader.Take<std::uint32_t>();
   hello.world_size = reader.Take<std::uint32_t>();
   hello.chunk_size_bytes = reader.Take<std::uint64_t>();
-  const auto wire = reader.Take<std::uint32_t>();
+  const auto wire = reader.Take<std::uint16_t>();
+  const auto transport = reader.Take<std::uint16_t>();
   hello.streams = reader.Take<std::uint16_t>();
   hello.stream = reader.Take<std::uint16_t>();
-  if (!reader.AtEnd() || wire > static_cast<std::uint32_t>(WireType::kF16) ||
+  if (!reader.AtEnd() || wire > static_cast<std::uint16_t>(WireType::kF16) ||
+      transport > static_cast<std::uint16_t>(GroupTransport::kRdma) ||
       hello.stream >= hello.streams)
     return Malformed("HELLO of a collective");
   hello.wire = static_cast<WireType>(wire);
+  hello.transport = static_cast<GroupTransport>(transport);
   std::ranges::copy(secret, hello.secret.begin());
   return hello;
+}
+
+std::vector<std::byte> GroupRing::Encode() const {
+  ByteWriter writer;
+  writer.Put(memory.address);
+  writer.Put(size_bytes);
+  writer.Put(memory.key);
+  return std::move(writer).Take();
+}
+
+Result<GroupRing> GroupRing::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  GroupRing ring;
+  ring.memory.address = reader.Take<std::uint64_t>();
+  ring.size_bytes = reader.Take<std::uint64_t>();
+  ring.memory.key = reader.Take<std::uint32_t>();
+  if (!reader.AtEnd() || ring.memory.address + ring.size_bytes < ring.memory.address)
+    return Malformed("the reply to HELLO of a collective");
+  return ring;
 }
 
 std::vector<std::byte> CollectiveData::Encode() const {
@@ -83,6 +106,26 @@ Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
       !IsOffered(data.collective, data.algorithm))
     return Malformed("COLLECTIVE_DATA");
   return data;
+}
+
+std::vector<std::byte> CollectivePlaced::Encode() const {
+  ByteWriter writer;
+  writer.PutBytes(data.Encode());
+  writer.Put(offset_bytes);
+  writer.Put(size_bytes);
+  return std::move(writer).Take();
+}
+
+Result<CollectivePlaced> CollectivePlaced::Decode(std::span<const std::byte> body) {
+  constexpr std::size_t kHead = CollectiveData::kEncodedSizeBytes;
+  if (body.size() < kHead) return Malformed("COLLECTIVE_PLACED");
+  CollectivePlaced placed;
+  placed.data = FFR_TRY(CollectiveData::Decode(body.first(kHead)));
+  ByteReader reader(body.subspan(kHead));
+  placed.offset_bytes = reader.Take<std::uint64_t>();
+  placed.size_bytes = reader.Take<std::uint64_t>();
+  if (!reader.AtEnd()) return Malformed("COLLECTIVE_PLACED");
+  return placed;
 }
 
 std::vector<std::byte> CollectiveTaken::Encode() const {

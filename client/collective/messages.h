@@ -10,19 +10,22 @@
 #include <ffrecord/result.h>
 
 #include "client/collective/schedule.h"
+#include "libffrecord/net/protocol/rdma_messages.h"
 
 namespace ffrecord::client {
 
 // What ranks of a collective group say to each other, beside ERROR; docs/protocol.md,
 // "Collectives". Decode() fails with kCorruption if a body is not exactly such a message.
 
-// Opens a connection to a rank that this one will send to (type HELLO). The reply has no body.
+// Opens a connection to a rank that this one will send to (type HELLO). The reply has no body, but
+// over RDMA, where it is GroupRing.
 struct GroupHello {
   std::array<std::byte, 16> secret{};
   std::uint32_t rank = 0;
   std::uint32_t world_size = 0;
   std::uint64_t chunk_size_bytes = 0;
   WireType wire = WireType::kExact;
+  GroupTransport transport = GroupTransport::kTcp;
   std::uint16_t streams = 1;  // Connections from each rank to each other that it sends to.
   std::uint16_t stream = 0;   // Which of them this is.
 
@@ -52,9 +55,30 @@ struct CollectiveData {
   static Result<CollectiveData> Decode(std::span<const std::byte> body);
 };
 
-// Where there are several streams: pieces that came on this one are in their places (type
+// Memory of the receiver that pieces are written into: the body of the reply to HELLO over RDMA.
+struct GroupRing {
+  net::RemoteMemory memory{};
+  std::uint64_t size_bytes = 0;
+
+  bool operator==(const GroupRing&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<GroupRing> Decode(std::span<const std::byte> body);
+};
+
+// A piece that has been written into the receiver's GroupRing already (type COLLECTIVE_PLACED).
+struct CollectivePlaced {
+  CollectiveData data{};
+  std::uint64_t offset_bytes = 0;  // In the ring.
+  std::uint64_t size_bytes = 0;
+
+  bool operator==(const CollectivePlaced&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<CollectivePlaced> Decode(std::span<const std::byte> body);
+};
+
+// Where there are several streams, or RDMA: pieces that came on this one are in their places (type
 // COLLECTIVE_TAKEN, against the direction of the data, no reply). Until then they may have to be
-// sent again on another.
+// sent again on another, and what was written stays where it is.
 struct CollectiveTaken {
   std::uint64_t first = 0;      // Pieces of a connection are counted from 0.
   std::uint32_t pieces = 0;     // That many from there on.

@@ -120,25 +120,30 @@ std::vector<Link> Replacements::TakeCome() {
   for (auto& candidate : candidates_) {
     const auto event = candidate->Poll();
     if (event && event.value() == Endpoint::Event::kNone) continue;
-    if (event && event.value() == Endpoint::Event::kFrame &&
-        candidate->header().type == FrameType::kHello) {
-      const auto theirs = GroupHello::Decode(candidate->body());
-      if (theirs && IsOfGroup(theirs.value())) {
-        candidate->SetLimits({4096, static_cast<std::uint32_t>(hello_.chunk_size_bytes)});
-        // It says nothing before it has this reply, so polling can only send.
-        if (candidate->Send({.type = net::ReplyTo(FrameType::kHello)}, {}, {}) &&
-            candidate->Poll()) {
-          Link& link = come.emplace_back();
-          link.rank = theirs.value().rank;
-          link.stream = theirs.value().stream;
-          link.endpoint = std::move(candidate);
-        }
-      }
-    }
+    if (event && event.value() == Endpoint::Event::kFrame)
+      if (auto link = Welcome(candidate)) come.push_back(std::move(*link));
     candidate = nullptr;
   }
   std::erase(candidates_, nullptr);
   return come;
+}
+
+// Takes the candidate, whose first frame has come, if it is one of the group.
+std::optional<Link> Replacements::Welcome(std::unique_ptr<Endpoint>& candidate) const {
+  const auto theirs = GroupHello::Decode(candidate->body());
+  if (candidate->header().type != FrameType::kHello || !theirs || !IsOfGroup(theirs.value()))
+    return std::nullopt;
+  candidate->SetLimits({4096, static_cast<std::uint32_t>(hello_.chunk_size_bytes)});
+  if (!candidate->Send({.type = net::ReplyTo(FrameType::kHello)}, {}, {})) return std::nullopt;
+  // This sends. The other end may be so quick that its first piece is there.
+  const auto sent = candidate->Poll();
+  if (!sent || sent.value() == Endpoint::Event::kClosed) return std::nullopt;
+  Link link;
+  link.rank = theirs.value().rank;
+  link.stream = theirs.value().stream;
+  link.has_frame = sent.value() == Endpoint::Event::kFrame;
+  link.endpoint = std::move(candidate);
+  return link;
 }
 
 bool Replacements::IsOfGroup(const GroupHello& theirs) const {

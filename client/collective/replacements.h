@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,6 +53,7 @@ class Replacements {
   };
   void Run();
   Result<Link> Connect(const Request& request) const;
+  std::optional<Link> Welcome(std::unique_ptr<net::Endpoint>& candidate) const;
   bool IsOfGroup(const GroupHello& theirs) const;
 
   const GroupHello hello_;

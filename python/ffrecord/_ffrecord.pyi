@@ -394,6 +394,8 @@ class CollectiveEngine:
         wire: str = "exact",
         shares_memory: bool = True,
         streams: int = 1,
+        transport: str = "tcp",
+        rdma_devices: Sequence[str] = (),
     ) -> None: ...
     @property
     def address(self) -> str: ...

@@ -45,6 +45,8 @@ constexpr std::array<std::pair<std::string_view, client::WireType>, 3> kWires{
     {{"exact", client::WireType::kExact},
      {"bfloat16", client::WireType::kBf16},
      {"float16", client::WireType::kF16}}};
+constexpr std::array<std::pair<std::string_view, client::GroupTransport>, 2> kTransports{
+    {{"tcp", client::GroupTransport::kTcp}, {"rdma", client::GroupTransport::kRdma}}};
 
 template <class Table>
 auto Named(const Table& table, std::string_view name, const char* what) {
@@ -168,19 +170,24 @@ void BindCollective(py::module_& module) {
       .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
                        double timeout_s, std::uint64_t chunk_size_bytes,
                        const std::optional<std::string>& algorithm, std::string_view wire,
-                       bool shares_memory, std::uint16_t streams) {
-             CollectiveEngine::Options options{.listen_host = std::move(listen_host),
-                                               .timeout = Milliseconds(timeout_s),
-                                               .chunk_size_bytes = chunk_size_bytes,
-                                               .wire = Named(kWires, wire, "wire type"),
-                                               .streams = streams,
-                                               .shares_memory = shares_memory};
+                       bool shares_memory, std::uint16_t streams, std::string_view transport,
+                       std::vector<std::string> rdma_devices) {
+             CollectiveEngine::Options options{
+                 .listen_host = std::move(listen_host),
+                 .timeout = Milliseconds(timeout_s),
+                 .chunk_size_bytes = chunk_size_bytes,
+                 .wire = Named(kWires, wire, "wire type"),
+                 .streams = streams,
+                 .shares_memory = shares_memory,
+                 .transport = Named(kTransports, transport, "transport"),
+                 .rdma_devices = std::move(rdma_devices)};
              if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
              return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
            py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
            py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none(),
-           py::arg("wire") = "exact", py::arg("shares_memory") = true, py::arg("streams") = 1)
+           py::arg("wire") = "exact", py::arg("shares_memory") = true, py::arg("streams") = 1,
+           py::arg("transport") = "tcp", py::arg("rdma_devices") = std::vector<std::string>())
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",

@@ -28,6 +28,8 @@ constexpr void (*kTries[])(Body) = {
     Try<client::CollectiveTaken>,
     Try<client::GroupWaiting>,
     TryAddress,
+    Try<client::GroupRing>,
+    Try<client::CollectivePlaced>,
 };
 
 }  // namespace

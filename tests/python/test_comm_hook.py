@@ -233,6 +233,24 @@ def test_a_rank_that_cannot_listen_is_named_on_the_others() -> None:
     assert "[1]" in zero
 
 
+def refused_transport(rank: int, world: int) -> object:
+    del world
+    try:
+        if rank == 1:
+            CommHook(timeout_s=TIMEOUT_S, transport="rdma", rdma_devices=["no-such-device"])
+        else:
+            CommHook(timeout_s=TIMEOUT_S)
+    except OSError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_rank_that_cannot_have_rdma_says_why_and_is_named_on_the_others() -> None:
+    zero, one = run_ranks(refused_transport, 2)
+    assert "no-such-device" in one or "RDMA" in one
+    assert "[1]" in zero
+
+
 def test_without_torch_distributed_the_error_says_what_to_call() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         CommHook()

@@ -48,6 +48,7 @@ PROGRAMS = (
     ("tests/unit/client_access-test", "*/rdma"),
     ("tests/unit/client_rdma-test", "*:-*TakenAway*"),
     ("tests/unit/client_rdma-test", "*TakenAway*"),
+    ("tests/unit/client_collective_rdma-test", "*"),
     # And what wants a kernel that enciphers.
     ("tests/unit/net_tls-test", "*KernelThatCan"),
     ("tests/unit/client_tls-test", "*PublishedAndRead*"),

@@ -36,6 +36,7 @@ enum class FrameType : std::uint8_t {
   kPutPull = 0x38,
   kCollectiveData = 0x40,
   kCollectiveTaken = 0x41,
+  kCollectivePlaced = 0x42,
   kBusy = 0xFE,
   kError = 0xFF,
 };

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ _DTYPES = {
     torch.int32: "int32",
     torch.int64: "int64",
 }
+Transport = Literal["tcp", "rdma"]
 ReduceOp = Literal["sum", "average", "min", "max"]
 Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree", "hierarchical"]
 # What float32 arrays are sent as.
@@ -170,6 +171,8 @@ class Group(Closing):
         wire: torch.dtype | None = None,
         shares_memory: bool = True,
         streams: int = 1,
+        transport: Transport = "tcp",
+        rdma_devices: Sequence[str] = (),
     ) -> None:
         """Join the group.
 
@@ -189,10 +192,14 @@ class Group(Closing):
                 went through. Each chunk of float16 is scaled by a power of two of its own: nothing
                 overflows, and only what is below 2**-39 of the largest magnitude in its chunk may
                 be lost. None sends all as it is. The same on all ranks.
-            shares_memory: ranks of one machine speak through shared memory. Off, they use TCP.
+            shares_memory: ranks of one machine speak through shared memory. Off, they use the
+                transport of the others.
             streams: connections to each other rank over the network, 1 to 16; the same on all
                 ranks. Each carries as much as it can: a slow one costs its share only, and when one
-                breaks the others go on with what it had, and it is made anew.
+                breaks the others go on with what it had, and, over TCP, it is made anew.
+            transport: "tcp" or "rdma", which no other takes the place of; the same on all ranks.
+            rdma_devices: with "rdma", the devices such as "mlx5_0" that the streams go by in turn,
+                in the same order on all ranks; by default the first that can be used.
 
         Raises:
             ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.
@@ -223,6 +230,8 @@ class Group(Closing):
                 wire=_WIRES[wire],
                 shares_memory=shares_memory,
                 streams=streams,
+                transport=transport,
+                rdma_devices=rdma_devices,
             )
         except (OSError, ValueError) as error:
             refusal = error  # The others wait for our address: tell them that there is none.

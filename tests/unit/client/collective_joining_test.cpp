@@ -2,12 +2,16 @@
 // Method: threads as ranks; wrong secrets, worlds and options, strangers, and ranks that never
 // come.
 
+#include <poll.h>
+
 #include <atomic>
 #include <memory>
 #include <thread>
 #include <tuple>
 
+#include "client/collective/messages.h"
 #include "collective_group.h"
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::client {
@@ -54,6 +58,42 @@ TEST(CollectiveJoiningTest, StrangersDoNotDisturbAGroupThatForms) {
     }
   }
   group.Connect();
+}
+
+// The other end may have been welcomed by all others before, and have begun: its first piece is
+// there when the reply to its HELLO has just left.
+TEST(CollectiveJoiningTest, APieceBehindTheHelloIsNotLost) {
+  auto engine = CollectiveEngine::Create(
+                    0, 2, {.timeout = 20s, .algorithm = Algorithm::kRing, .shares_memory = false})
+                    .value();
+  auto listener = net::TcpListener::Listen({"127.0.0.1", 0}).value();
+  const std::vector<std::string> addresses{engine.address(), listener.address().ToString()};
+  const GroupHello hello{.secret = kSecret,
+                         .rank = 1,
+                         .world_size = 2,
+                         .chunk_size_bytes = Options{}.chunk_size_bytes};
+  const CollectiveData barrier{.payload_check = Xxh3({}),
+                               .step = 1,
+                               .type = ReduceType::kI64,
+                               .algorithm = Algorithm::kRecursiveDoubling};
+  const auto to =
+      net::ConnectTcp(net::Address::Parse(addresses[0], 0).value(), Clock::now() + 20s).value();
+  ASSERT_TRUE(to->Send({.type = net::FrameType::kHello}, hello.Encode(), {}));
+  ASSERT_TRUE(to->Send({.type = net::FrameType::kCollectiveData}, barrier.Encode(), {}));
+  ASSERT_TRUE(net::Flush(*to, Clock::now() + 20s));
+  std::thread takes([&] {
+    std::unique_ptr<net::Endpoint> from;
+    pollfd waited{listener.fd(), POLLIN, 0};
+    while (!from && ::poll(&waited, 1, 20'000) > 0) from = listener.Accept().value();
+    ASSERT_TRUE(from);
+    const auto event = net::NextEvent(*from, Clock::now() + 20s, "its HELLO");
+    ASSERT_TRUE(event) << event.error().message;
+    ASSERT_TRUE(from->Send({.type = net::ReplyTo(net::FrameType::kHello)}, {}, {}));
+    EXPECT_TRUE(net::NextEvent(*from, Clock::now() + 20s, "its barrier"));
+  });
+  const auto connected = engine.Connect(addresses, kSecret);
+  takes.join();
+  EXPECT_TRUE(connected) << connected.error().message;
 }
 
 TEST(CollectiveJoiningTest, AMissingRankEndsConnectInTime) {

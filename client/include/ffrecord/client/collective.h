@@ -40,8 +40,16 @@ enum class WireType : std::uint8_t {
   kF16,
 };
 
-// A group of ranks that reduce and pass on arrays together: over TCP, and between ranks of one
-// machine through shared memory.
+// How ranks reach each other, but for those that share memory.
+enum class GroupTransport : std::uint8_t {
+  kTcp,
+  // Each piece is written into memory of the rank that it goes to, and added from there. The ranks
+  // meet over TCP. Takes four chunks of locked memory for each rank and stream that sends to one.
+  kRdma,
+};
+
+// A group of ranks that reduce and pass on arrays together: over TCP or RDMA, and between ranks of
+// one machine through shared memory.
 //
 // Operations run in the order of submission, which must be the same on all ranks; the next begins
 // when the one before has nothing more to send. A progress thread of the engine moves the bytes.
@@ -75,9 +83,16 @@ class FFR_EXPORT CollectiveEngine {
     // have this on find each other by their addresses, and speak through memory that both have
     // mapped. Connect() fails with the reason if that cannot be had.
     bool shares_memory = true;
+    // The same on all ranks. What cannot be had fails Create() or Connect() with the reason; with
+    // kRdma a stream that is lost is not made anew.
+    GroupTransport transport = GroupTransport::kTcp;
+    // With kRdma: the devices, of which stream i takes number i modulo their count; so they are the
+    // rails, in the same order on all ranks. Empty: the first that can be used.
+    std::vector<std::string> rdma_devices = {};
   };
 
-  // Opens the listener. Its address and a secret of the group then travel by other means (the
+  // Opens the listener, and the devices, which fails with kUnavailable if there is none or none
+  // that can be used. Its address and a secret of the group then travel by other means (the
   // process group that launched the ranks) to Connect().
   static Result<CollectiveEngine> Create(std::uint32_t rank, std::uint32_t world_size,
                                          const Options& options);
