@@ -4,9 +4,10 @@ One guest, two emulated processors, one soft-RoCE device: ratios are between pro
 and no figure says what an adapter does. The daemon serves records of 64 KiB and of 4 KiB from its
 page cache, in batches of 64 and 256; the client is one process, one call at a time, and verifies
 each record's checksum. The limit is perftest's `ib_write_bw` with messages of the same size and as
-many under way. CPU seconds are those of daemon and client, or of the whole guest, which does in
-software what an adapter does by itself and charges it to whoever happens to run. How much that is
-at least perftest tells: of its two ends the one that writes is never idle.
+many under way. Two ranks of one process sum 4 MiB; each sends and receives as much, so the bound is
+what `ib_write_bw` moves both ways at a time. CPU seconds are those of daemon and client, or of the
+whole guest, which does in software what an adapter does by itself and charges it to whoever happens
+to run. How much that is at least perftest tells: of its two ends the one that writes is never idle.
 """
 
 import importlib.util
@@ -82,15 +83,20 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         "rdma_4k": "4 KiB, RDMA",
         "perftest_4k": "4 KiB, ib_write_bw",
         "tcp_4k": "4 KiB, TCP",
+        "reduce_rdma": "all-reduce of 4 MiB, RDMA",
+        "reduce_bound": "4 MiB both ways, ib_write_bw",
+        "reduce_tcp": "all-reduce of 4 MiB, TCP",
     }
     return harness.Outcome(
-        unit="records/s",
+        unit="records/s, all-reduces/s",
         arms=[harness.Arm(key, text, lambda _: 0.0) for key, text in what.items()],
         values={key: values[key] for key in what},
         ratios={
             "rdma_64k_vs_perftest": ("rdma_64k", "perftest_64k"),
             "rdma_4k_vs_perftest": ("rdma_4k", "perftest_4k"),
             "rdma_64k_vs_tcp": ("rdma_64k", "tcp_64k"),
+            "rdma_allreduce_vs_bound": ("reduce_rdma", "reduce_bound"),
+            "rdma_allreduce_vs_tcp": ("reduce_rdma", "reduce_tcp"),
         },
         figures=figures,
         notes=[f"in an emulated guest, {settings.rounds} rounds; costs are lower the better"],
