@@ -21,12 +21,20 @@ void PutIntegers(ByteWriter& writer, std::span<const std::uint64_t> values) {
   for (const std::uint64_t value : values) writer.Put(value);
 }
 
-std::vector<std::uint64_t> GetIntegers(ByteReader& cursor) {
+std::string_view GetView(ByteReader& cursor) {
+  return cursor.TakeText(cursor.Take<std::uint32_t>());
+}
+
+// Appends to `numbers`, which has room for them and so stays in its place.
+std::span<const std::uint64_t> GetIntegers(ByteReader& cursor,
+                                           std::vector<std::uint64_t>& numbers) {
   const auto count = cursor.Take<std::uint32_t>();
   if (count > kCheckpointDimensionsMax) cursor.TakeBytes(cursor.remaining() + 1);  // Bad.
-  std::vector<std::uint64_t> values(cursor.ok() ? count : 0);
-  for (auto& value : values) value = cursor.Take<std::uint64_t>();
-  return values;
+  if (!cursor.ok()) return {};
+  const std::size_t begin = numbers.size();
+  for (std::uint32_t i = 0; i < count && cursor.ok(); ++i)
+    numbers.push_back(cursor.Take<std::uint64_t>());
+  return std::span(numbers).subspan(begin);
 }
 
 Error Garbled() {
@@ -60,11 +68,7 @@ Error DecodeError(std::span<const std::byte> bytes, std::size_t rank) {
 
 Intent IntentOf(const PartPlan& plan) {
   const PartManifest& part = plan.part;
-  Intent intent{part.step, part.attempt, {}};
-  intent.boxes.reserve(part.boxes.size());
-  for (const StoredBox& box : part.boxes)
-    intent.boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
-  return intent;
+  return {part.step, part.attempt, BoxesOf(part), {}};
 }
 
 std::vector<std::byte> EncodeIntent(const Intent& intent) {
@@ -88,15 +92,16 @@ Result<Intent> DecodeIntent(std::span<const std::byte> bytes) {
   intent.step = cursor.Take<std::uint64_t>();
   intent.attempt = TakeId(cursor);
   const auto count = cursor.Take<std::uint32_t>();
+  intent.numbers.reserve(bytes.size() / sizeof(std::uint64_t) + 1);
   for (std::uint32_t i = 0; i < count && cursor.ok(); ++i) {
     PlannedBox box;
-    box.key = GetText(cursor);
-    box.dtype = GetText(cursor);
-    box.shape = GetIntegers(cursor);
-    box.offset = GetIntegers(cursor);
-    box.extent = GetIntegers(cursor);
+    box.key = GetView(cursor);
+    box.dtype = GetView(cursor);
+    box.shape = GetIntegers(cursor, intent.numbers);
+    box.offset = GetIntegers(cursor, intent.numbers);
+    box.extent = GetIntegers(cursor, intent.numbers);
     if (cursor.ok() && !SizeOfBox(box.dtype, box.shape, box.offset, box.extent)) return Garbled();
-    intent.boxes.push_back(std::move(box));
+    intent.boxes.push_back(box);
   }
   FFR_TRY(CheckWhole(cursor));
   return intent;

@@ -22,6 +22,7 @@ struct Intent {
   std::uint64_t step = 0;
   AttemptId attempt{};  // The coordinator's is the one of the save.
   std::vector<PlannedBox> boxes;
+  std::vector<std::uint64_t> numbers;  // Shapes, offsets and extents of boxes that were decoded.
 };
 
 // A file that a rank wrote, as its target describes it to the coordinator.
@@ -36,10 +37,12 @@ struct PartReport {
   std::vector<WrittenFile> files;
 };
 
-// Of the boxes of a plan.
+// Of the boxes of a plan, which lends them.
 Intent IntentOf(const PartPlan& plan);
 
 std::vector<std::byte> EncodeIntent(const Intent& intent);
+
+// Its boxes are lent by `bytes`, and by its own `numbers`: it may be moved, not copied.
 Result<Intent> DecodeIntent(std::span<const std::byte> bytes);
 std::vector<std::byte> EncodePartReport(const PartReport& report);
 Result<PartReport> DecodePartReport(std::span<const std::byte> bytes);

@@ -83,22 +83,24 @@ struct CheckpointParts::Impl {
                               std::vector<WrittenFile>& files) const {
     RootManifest root{step, id, {}, {tree.begin(), tree.end()}};
     std::vector<PlannedBox> boxes;
+    std::vector<Part> lenders;  // Of the boxes.
+    lenders.reserve(parts.size());
     for (const auto& bytes : parts) {
-      Part part = FFR_TRY(DecodePart(bytes));
+      Part& part = lenders.emplace_back(FFR_TRY(DecodePart(bytes)));
       if (part.intent.step != step || part.intent.attempt != id)
         return Invalid("rank " + std::to_string(root.parts.size()) + " wrote for another save");
       for (PlannedBox& box : part.intent.boxes) {
         box.rank = static_cast<std::uint32_t>(root.parts.size());
-        boxes.push_back(std::move(box));
+        boxes.push_back(box);
       }
       root.parts.push_back(part.report.part);
       std::move(part.report.files.begin(), part.report.files.end(), std::back_inserter(files));
     }
     if (root.parts.empty()) return Invalid("a checkpoint has one part at least");
-    FFR_TRY(CheckBoxes(boxes));
+    const TextIndex saved = FFR_TRY(CheckBoxes(boxes));
     const auto references = CheckValues(tree);
     if (!references) return Invalid("the tree to save is malformed: " + references.error().message);
-    FFR_TRY(CheckReferences(references.value(), boxes));
+    FFR_TRY(CheckReferences(references.value(), saved));
     return root;
   }
 };

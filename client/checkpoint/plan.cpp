@@ -1,12 +1,11 @@
 #include "client/checkpoint/plan.h"
 
 #include <algorithm>
+#include <compare>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <string>
-#include <tuple>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "client/checkpoint/random_id.h"
@@ -27,8 +26,8 @@ std::string Text(std::span<const std::uint64_t> values) {
   return text + ")";
 }
 
-Error Invalid(const std::string& key, const std::string& what) {
-  return Error{ErrorCode::kInvalidArgument, "checkpoint: tensor " + key + ": " + what};
+Error Invalid(std::string_view key, const std::string& what) {
+  return Error{ErrorCode::kInvalidArgument, "checkpoint: tensor " + std::string(key) + ": " + what};
 }
 
 Result<StoredBox> BoxOf(const TensorView& tensor) {
@@ -95,18 +94,38 @@ class Placer {
   std::uint64_t end_ = 0;
 };
 
-// Sorts pointers, for a box is large to move; by merging, for keys often come as sorted runs.
+bool IsBefore(const StoredBox* a, const StoredBox* b) {
+  const int keys = a->key.compare(b->key);
+  return keys != 0 ? keys < 0 : a->offset < b->offset;
+}
+
+// By merging the runs that are sorted already, each with its neighbour: the keys of a state are
+// such runs, few and long.
+void SortRuns(std::vector<StoredBox*>& order) {
+  std::vector<std::ptrdiff_t> ends{0};
+  while (ends.back() < std::ssize(order)) {
+    const auto from = order.begin() + ends.back();
+    ends.push_back(std::is_sorted_until(from, order.end(), IsBefore) - order.begin());
+  }
+  while (ends.size() > 2) {
+    std::vector<std::ptrdiff_t> merged{0};
+    for (std::size_t i = 1; i < ends.size(); i += 2) {
+      const std::size_t last = std::min(i + 1, ends.size() - 1);
+      std::inplace_merge(order.begin() + ends[i - 1], order.begin() + ends[i],
+                         order.begin() + ends[last], IsBefore);
+      merged.push_back(ends[last]);
+    }
+    ends = std::move(merged);
+  }
+}
+
+// Sorts pointers, for a box is large to move.
 void SortByKey(std::vector<StoredBox>& boxes) {
-  const auto before = [](const StoredBox& a, const StoredBox& b) {
-    const int keys = a.key.compare(b.key);
-    return keys != 0 ? keys < 0 : a.offset < b.offset;
-  };
-  if (std::is_sorted(boxes.begin(), boxes.end(), before)) return;
   std::vector<StoredBox*> order;
   order.reserve(boxes.size());
   for (StoredBox& box : boxes) order.push_back(&box);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const StoredBox* a, const StoredBox* b) { return before(*a, *b); });
+  if (std::is_sorted(order.begin(), order.end(), IsBefore)) return;
+  SortRuns(order);
   std::vector<StoredBox> sorted;
   sorted.reserve(boxes.size());
   for (StoredBox* const box : order) sorted.push_back(std::move(*box));
@@ -129,6 +148,11 @@ bool Overlap(const PlannedBox& a, const PlannedBox& b) {
 std::string Describe(const PlannedBox& box) {
   return "the box of rank " + std::to_string(box.rank) + " at " + Text(box.offset) + " of extent " +
          Text(box.extent);
+}
+
+std::string DescribeType(const PlannedBox& box) {
+  return "rank " + std::to_string(box.rank) + " has " + std::string(box.dtype) + " " +
+         Text(box.shape);
 }
 
 // A sweep along the first dimension: only boxes that are still open there are compared.
@@ -157,10 +181,8 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
   std::vector<const PlannedBox*> filled;
   for (const PlannedBox* const current : boxes) {
     const PlannedBox& box = *current;
-    if (box.dtype != first.dtype || box.shape != first.shape)
-      return Invalid(box.key, "rank " + std::to_string(first.rank) + " has " + first.dtype + " " +
-                                  Text(first.shape) + ", rank " + std::to_string(box.rank) +
-                                  " has " + box.dtype + " " + Text(box.shape));
+    if (box.dtype != first.dtype || !std::ranges::equal(box.shape, first.shape))
+      return Invalid(box.key, DescribeType(first) + ", " + DescribeType(box));
     const std::uint64_t volume = Volume(box.extent);
     covered += volume;
     if (volume > 0) filled.push_back(current);
@@ -176,8 +198,8 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
 }
 
 struct TensorsOfBoxes {
-  std::vector<std::size_t> tensor_of_box;  // Tensors count up in the order of their first boxes.
-  std::size_t count = 0;
+  std::vector<std::size_t> tensor_of_box;
+  TextIndex keys;  // Of the tensors, in the order of their first boxes.
 };
 
 // Ranks mostly have boxes of the same tensors in the same order: the key behind the one before is
@@ -185,18 +207,12 @@ struct TensorsOfBoxes {
 TensorsOfBoxes GroupByKey(std::span<const PlannedBox> boxes) {
   TensorsOfBoxes found;
   found.tensor_of_box.reserve(boxes.size());
-  std::vector<std::string_view> keys;
-  std::unordered_map<std::string_view, std::size_t> tensor_of_key;
   std::size_t guess = 0;
   for (const PlannedBox& box : boxes) {
-    if (guess >= keys.size() || keys[guess] != box.key) {
-      const auto [place, is_new] = tensor_of_key.try_emplace(box.key, keys.size());
-      if (is_new) keys.push_back(box.key);
-      guess = place->second;
-    }
+    if (guess >= found.keys.size() || found.keys[guess] != box.key)
+      guess = found.keys.Add(box.key).index;
     found.tensor_of_box.push_back(guess++);
   }
-  found.count = keys.size();
   return found;
 }
 
@@ -245,10 +261,18 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
   return plan;
 }
 
-Result<void> CheckBoxes(std::span<const PlannedBox> boxes) {
-  const TensorsOfBoxes found = GroupByKey(boxes);
+std::vector<PlannedBox> BoxesOf(const PartManifest& part) {
+  std::vector<PlannedBox> boxes;
+  boxes.reserve(part.boxes.size());
+  for (const StoredBox& box : part.boxes)
+    boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
+  return boxes;
+}
+
+Result<TextIndex> CheckBoxes(std::span<const PlannedBox> boxes) {
+  TensorsOfBoxes found = GroupByKey(boxes);
   // The boxes of one tensor side by side: a counting sort.
-  std::vector<std::size_t> ends(found.count + 1);
+  std::vector<std::size_t> ends(found.keys.size() + 1);
   for (const std::size_t tensor : found.tensor_of_box) ++ends[tensor + 1];
   std::partial_sum(ends.begin(), ends.end(), ends.begin());
   std::vector<const PlannedBox*> sorted(boxes.size());
@@ -256,24 +280,22 @@ Result<void> CheckBoxes(std::span<const PlannedBox> boxes) {
   for (std::size_t i = 0; i < boxes.size(); ++i) sorted[next[found.tensor_of_box[i]]++] = &boxes[i];
 
   const auto before = [](const PlannedBox* a, const PlannedBox* b) {
-    return std::tie(a->offset, a->rank) < std::tie(b->offset, b->rank);
+    const auto order = std::lexicographical_compare_three_way(a->offset.begin(), a->offset.end(),
+                                                              b->offset.begin(), b->offset.end());
+    return order != 0 ? order < 0 : a->rank < b->rank;
   };
-  for (std::size_t i = 0; i < found.count; ++i) {
+  for (std::size_t i = 0; i < found.keys.size(); ++i) {
     const auto tensor = std::span(sorted).subspan(ends[i], ends[i + 1] - ends[i]);
     if (!std::is_sorted(tensor.begin(), tensor.end(), before))
       std::sort(tensor.begin(), tensor.end(), before);
     FFR_TRY(CheckTensor(tensor));
   }
-  return {};
+  return std::move(found.keys);
 }
 
-Result<void> CheckReferences(std::span<const std::string_view> keys,
-                             std::span<const PlannedBox> boxes) {
-  std::unordered_set<std::string_view> saved;
-  saved.reserve(boxes.size());
-  for (const PlannedBox& box : boxes) saved.insert(box.key);
+Result<void> CheckReferences(std::span<const std::string_view> keys, const TextIndex& saved) {
   for (const std::string_view key : keys)
-    if (!saved.contains(key))
+    if (!saved.Find(key))
       return Error{ErrorCode::kInvalidArgument, "checkpoint: the tree refers to tensor " +
                                                     std::string(key) + ", which no rank saves"};
   return {};

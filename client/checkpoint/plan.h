@@ -10,6 +10,7 @@
 #include <ffrecord/client/checkpoint.h>
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/text_index.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 
 namespace ffrecord::client {
@@ -60,24 +61,28 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
                           const KeptBoxes* kept = nullptr,
                           std::span<const Digest128> contents = {});
 
-// A box of one rank, as all ranks come to know it.
+// A box of one rank, as all ranks come to know it. Borrows what it is told of: there are boxes by
+// the 100,000 on one rank, and ranks by the 1,000.
 struct PlannedBox {
-  std::string key;
-  std::string dtype;
-  std::vector<std::uint64_t> shape;
-  std::vector<std::uint64_t> offset;
-  std::vector<std::uint64_t> extent;
+  std::string_view key;
+  std::string_view dtype;
+  std::span<const std::uint64_t> shape;
+  std::span<const std::uint64_t> offset;
+  std::span<const std::uint64_t> extent;
   std::uint32_t rank = 0;
 };
+
+// The boxes of a part, which lends them.
+std::vector<PlannedBox> BoxesOf(const PartManifest& part);
 
 // Checks that the boxes of each tensor agree in type and shape and cover it once: no overlap, no
 // gap. Sorts; O(n log n) for boxes that do not overlap in their first dimension, which is how
 // tensors are divided in practice. Fails with kInvalidArgument and names key, boxes and ranks.
-Result<void> CheckBoxes(std::span<const PlannedBox> boxes);
+// Returns the keys of all tensors, borrowed as the boxes' are.
+Result<TextIndex> CheckBoxes(std::span<const PlannedBox> boxes);
 
-// Checks that each of `keys`, to which a tree refers, is that of one of `boxes`. Fails with
+// Checks that each of `keys`, to which a tree refers, is one of those that are `saved`. Fails with
 // kInvalidArgument and names one that is not.
-Result<void> CheckReferences(std::span<const std::string_view> keys,
-                             std::span<const PlannedBox> boxes);
+Result<void> CheckReferences(std::span<const std::string_view> keys, const TextIndex& saved);
 
 }  // namespace ffrecord::client

@@ -75,8 +75,8 @@ class Save {
       return intents;
     }
     auto ballot = mine ? Result(EncodeIntent(mine.value())) : std::move(mine).error();
-    const auto ballots = FFR_TRY(Vote(group_, std::move(ballot)));
-    for (const auto& bytes : ballots) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
+    ballots_ = FFR_TRY(Vote(group_, std::move(ballot)));
+    for (const auto& bytes : ballots_) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
     return intents;
   }
 
@@ -90,6 +90,7 @@ class Save {
 
   // All ranks have the same intents, and so come to the same verdict.
   Result<void> Agree(std::vector<Intent> intents) {
+    std::vector<PlannedBox> boxes;
     for (std::uint32_t from = 0; from < intents.size(); ++from) {
       Intent& intent = intents[from];
       if (from == 0) {
@@ -102,16 +103,18 @@ class Save {
                          std::to_string(from) + " saves step " + std::to_string(intent.step)};
       for (PlannedBox& box : intent.boxes) box.rank = from;
       if (from == 0)
-        boxes_ = std::move(intent.boxes);
+        boxes = std::move(intent.boxes);
       else
-        std::move(intent.boxes.begin(), intent.boxes.end(), std::back_inserter(boxes_));
+        boxes.insert(boxes.end(), intent.boxes.begin(), intent.boxes.end());
     }
-    return CheckBoxes(boxes_);
+    saved_ = FFR_TRY(CheckBoxes(boxes));
+    return {};
   }
 
   // Round 2: everything of this rank is durable when it says yes.
   Result<std::vector<std::byte>> Write() {
-    FFR_TRY(CheckReferences(tree_keys_, std::exchange(boxes_, {})));
+    FFR_TRY(CheckReferences(tree_keys_, saved_));
+    saved_ = {};  // Of a plan that may be made anew.
     if (!attempt_) attempt_ = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
     if (options_.incremental)
@@ -148,8 +151,9 @@ class Save {
   AttemptId attempt_id_{};
   std::uint64_t agreed_step_ = 0;
   PartPlan plan_;
-  std::vector<std::string_view> tree_keys_;  // The coordinator's.
-  std::vector<PlannedBox> boxes_;            // Of all ranks, until they are checked.
+  std::vector<std::string_view> tree_keys_;      // The coordinator's.
+  std::vector<std::vector<std::byte>> ballots_;  // Of the first round.
+  TextIndex saved_;                              // Keys of all ranks, lent by plan or ballots.
   std::unique_ptr<CheckpointAttempt> attempt_;
   client::Commit commit_;
 };

@@ -1,5 +1,7 @@
 #include "client/checkpoint/step_manifests.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "client/checkpoint/plan.h"
@@ -21,11 +23,12 @@ Error InFile(const CommittedStep& files, std::string_view name, Error error) {
 Result<void> CheckTogether(const CommittedStep& files, const StepManifests& step) {
   std::vector<PlannedBox> boxes;
   for (const PartManifest& part : step.parts)
-    for (const StoredBox& box : part.boxes)
-      boxes.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, part.rank});
+    std::ranges::move(BoxesOf(part), std::back_inserter(boxes));
   const auto references = FFR_TRY(CheckValues(step.root.tree));
-  for (const auto& checked : {CheckBoxes(boxes), CheckReferences(references, boxes)})
-    if (!checked) return Bad(files, kRootManifestName, checked.error().message);
+  const auto saved = CheckBoxes(boxes);
+  if (!saved) return Bad(files, kRootManifestName, saved.error().message);
+  const auto found = CheckReferences(references, saved.value());
+  if (!found) return Bad(files, kRootManifestName, found.error().message);
   return {};
 }
 

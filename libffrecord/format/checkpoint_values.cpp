@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <unordered_set>
+
+#include "libffrecord/base/text_index.h"
 
 namespace ffrecord {
 namespace {
@@ -128,12 +129,12 @@ class Checker {
   Result<void> Dict(std::uint32_t depth) {
     const auto count = cursor_.Take<std::uint32_t>();
     if (count > cursor_.remaining() / 2) return Bad("a count passes the end");
-    std::unordered_set<std::string_view> seen;
-    seen.reserve(std::min<std::size_t>(count, kReservedKeysMax));
+    TextIndex seen;
+    seen.Reserve(std::min<std::size_t>(count, kReservedKeysMax));
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::size_t key_start = position();
       FFR_TRY(Key());
-      if (!seen.insert(Between(key_start, position())).second) return Bad("a key appears twice");
+      if (!seen.Add(Between(key_start, position())).is_new) return Bad("a key appears twice");
       FFR_TRY(Value(depth + 1));
     }
     return Good();

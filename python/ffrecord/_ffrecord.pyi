@@ -274,6 +274,7 @@ class PlainTensors:
         types: tuple[type, ...],
         strided: object,
         dtypes: dict[object, tuple[str, int]],
+        exchange: object,
     ) -> None: ...
     def take(
         self,

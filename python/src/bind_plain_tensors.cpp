@@ -1,9 +1,14 @@
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "python/src/bind.h"
+#include "python/src/tensor_exchange.h"
 
 namespace ffrecord::python {
 namespace {
@@ -18,17 +23,19 @@ py::object Owned(PyObject* made) {
 // tensors by the 100,000, and here each costs a microsecond. Only tensors whose bytes are on the
 // CPU, contiguous and as they are; all else is the caller's, in its turn.
 //
-// Knows torch by what it was given: types, attributes and methods of a tensor, by their names.
+// Knows torch by what it was given: types, DLPack's functions, and, for what these cannot tell,
+// attributes and methods of a tensor, by their names.
 class PlainTensors {
  public:
   PlainTensors(py::type leaf, py::type reference, py::object kind, py::tuple types,
-               py::object strided, py::dict dtypes)
+               py::object strided, py::dict dtypes, const py::object& exchange)
       : leaf_(std::move(leaf)),
         reference_(std::move(reference)),
         kind_(std::move(kind)),
         types_(std::move(types)),
         strided_(std::move(strided)),
-        dtypes_(std::move(dtypes)) {}
+        dtypes_(std::move(dtypes)),
+        exchange_(exchange) {}
 
   // Puts a reference for each tensor of `items` into `tree` and a leaf at the end of `leaves`;
   // what `other` makes of key and value for everything else; all in the order of `items`.
@@ -62,6 +69,47 @@ class PlainTensors {
     return Owned(PyObject_CallMethodNoArgs(tensor.ptr(), method.ptr())).ptr() == answer;
   }
 
+  // A tensor in plain memory, but for its sign, which torch may have put off.
+  struct Seen {
+    PyObject* element;  // Name and size of the element type, of dtypes_.
+    std::span<const std::int64_t> shape;
+    std::uintptr_t address;
+  };
+
+  // Complex elements may be conjugated yet, which DLPack does not say.
+  std::optional<Seen> LookThroughDlpack(py::handle item) {
+    DlpackTensor told;
+    if (!exchange_.Look(item, told) || told.device_type != DlpackTensor::kCpu ||
+        told.element.code == DlpackTensor::kComplex || !told.is_contiguous())
+      return std::nullopt;
+    const std::uint32_t code = told.element.code + (std::uint32_t{told.element.bits} << 8) +
+                               (std::uint32_t{told.element.lanes} << 16);
+    const auto [known, is_new] = elements_.try_emplace(code, nullptr);
+    if (is_new) known->second = ElementOf(item);
+    if (known->second == nullptr) return std::nullopt;
+    return Seen{known->second,
+                {told.shape, static_cast<std::size_t>(told.dimension_count)},
+                reinterpret_cast<std::uintptr_t>(told.data) + told.byte_offset};
+  }
+
+  std::optional<Seen> LookAtAttributes(py::handle item) {
+    PyObject* const element = ElementOf(item);
+    if (element == nullptr || Get(item, names_.is_cpu).ptr() != Py_True ||
+        Get(item, names_.layout).ptr() != strided_.ptr() ||
+        !Says(item, names_.is_contiguous, Py_True) || !Says(item, names_.is_conj, Py_False))
+      return std::nullopt;
+    shape_ = Get(item, names_.shape).cast<std::vector<std::int64_t>>();
+    const py::object address = Owned(PyObject_CallMethodNoArgs(item.ptr(), names_.data_ptr.ptr()));
+    return Seen{element, shape_, address.cast<std::uintptr_t>()};
+  }
+
+  // Null if it is none of dtypes_.
+  PyObject* ElementOf(py::handle item) const {
+    PyObject* const element = PyDict_GetItemWithError(dtypes_.ptr(), Get(item, names_.dtype).ptr());
+    if (element == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return element;
+  }
+
   // Null if it is no plain tensor.
   py::object TakeTensor(const py::str& prefix, py::handle key, py::handle item, bool is_own,
                         const py::list& leaves) {
@@ -69,24 +117,17 @@ class PlainTensors {
     bool is_known = false;
     for (const py::handle known : types_) is_known |= known.ptr() == type;
     if (!is_known) return {};
-    // Name and size of the element type.
-    PyObject* const element = PyDict_GetItemWithError(dtypes_.ptr(), Get(item, names_.dtype).ptr());
-    if (element == nullptr) {
-      if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-      return {};
-    }
-    if (Get(item, names_.is_cpu).ptr() != Py_True ||
-        Get(item, names_.layout).ptr() != strided_.ptr() ||
-        !Says(item, names_.is_contiguous, Py_True) || !Says(item, names_.is_conj, Py_False) ||
-        !Says(item, names_.is_neg, Py_False))
-      return {};
-    const py::object form = FormOf(Get(item, names_.shape));
-    const py::object address = Owned(PyObject_CallMethodNoArgs(item.ptr(), names_.data_ptr.ptr()));
+    auto seen = LookThroughDlpack(item);
+    if (!seen) seen = LookAtAttributes(item);
+    if (!seen || !Says(item, names_.is_neg, Py_False)) return {};
+    PyObject* const element = seen->element;
+    const py::object form = FormOf(seen->shape);
     const py::object path = PyUnicode_GET_LENGTH(prefix.ptr()) == 0
                                 ? py::reinterpret_borrow<py::object>(key)
                                 : Owned(PyUnicode_Concat(prefix.ptr(), key.ptr()));
     PyObject* const shape = PyTuple_GET_ITEM(form.ptr(), 0);
     PyObject* const zeros = PyTuple_GET_ITEM(form.ptr(), 1);
+    const py::object address = Owned(PyLong_FromUnsignedLongLong(seen->address));
     const py::object size =
         Owned(PyNumber_Multiply(PyTuple_GET_ITEM(form.ptr(), 2), PyTuple_GET_ITEM(element, 1)));
     const std::array<PyObject*, 11> fields{path.ptr(), PyTuple_GET_ITEM(element, 0),
@@ -117,22 +158,21 @@ class PlainTensors {
     return made;
   }
 
-  // Shape as a plain tuple, as many zeros, and the product; tensors of a state have few shapes.
-  py::object FormOf(const py::object& shape) {
-    PyObject* const known = PyDict_GetItemWithError(forms_.ptr(), shape.ptr());
-    if (known != nullptr) return py::reinterpret_borrow<py::object>(known);
-    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  // Shape as a tuple, as many zeros, and the product; tensors of a state have few shapes.
+  py::object FormOf(std::span<const std::int64_t> shape) {
+    key_.assign(shape.begin(), shape.end());
+    const auto known = forms_.find(key_);
+    if (known != forms_.end()) return known->second;
     if (forms_.size() >= kFormsMax) forms_.clear();
-    const py::object plain = Owned(PySequence_Tuple(shape.ptr()));
-    py::tuple zeros(py::len(plain));
+    py::tuple plain(shape.size());
+    py::tuple zeros(shape.size());
     py::object count = py::int_(1);
-    for (std::size_t i = 0; i < zeros.size(); ++i) {
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      plain[i] = py::int_(shape[i]);
       zeros[i] = zero_;
       count = Owned(PyNumber_Multiply(count.ptr(), PyTuple_GET_ITEM(plain.ptr(), i)));
     }
-    const py::tuple form = py::make_tuple(plain, zeros, count);
-    forms_[plain] = form;
-    return form;
+    return forms_.emplace(key_, py::make_tuple(plain, zeros, count)).first->second;
   }
 
   static constexpr std::size_t kFormsMax = 4096;
@@ -160,7 +200,11 @@ class PlainTensors {
   py::tuple types_;
   py::object strided_;
   py::dict dtypes_;  // torch's element type -> (name, size in bytes).
-  py::dict forms_;
+  TensorExchange exchange_;
+  std::map<std::uint32_t, PyObject*> elements_;  // By DLPack's name of them; null: not of dtypes_.
+  std::map<std::vector<std::int64_t>, py::object> forms_;
+  std::vector<std::int64_t> key_;    // Of the form that is looked for.
+  std::vector<std::int64_t> shape_;  // Of the tensor whose attributes were looked at.
   py::int_ zero_{0};
   Names names_;
 };
@@ -210,9 +254,10 @@ py::object EncodeReferences(const py::dict& items, const py::type& reference) {
 
 void BindPlainTensors(py::module_& module) {
   py::class_<PlainTensors>(module, "PlainTensors", py::is_final())
-      .def(py::init<py::type, py::type, py::object, py::tuple, py::object, py::dict>(),
+      .def(py::init<py::type, py::type, py::object, py::tuple, py::object, py::dict,
+                    const py::object&>(),
            py::arg("leaf"), py::arg("reference"), py::arg("kind"), py::arg("types"),
-           py::arg("strided"), py::arg("dtypes"))
+           py::arg("strided"), py::arg("dtypes"), py::arg("exchange"))
       .def("take", &PlainTensors::Take, py::arg("items"), py::arg("prefix"), py::arg("is_own"),
            py::arg("leaves"), py::arg("tree"), py::arg("other"));
   module.def("encode_references", &EncodeReferences, py::arg("items"), py::arg("reference"));

@@ -264,8 +264,14 @@ def test_processes_save_together_and_resume_at_other_sizes(tmp_path: Path) -> No
     assert not list((tmp_path / "run").glob(".attempt*"))
 
 
-def test_leaves_are_the_same_whoever_takes_a_dict_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extension's way through dicts of tensors, and Python's, which takes every other form."""
+@pytest.mark.parametrize("exchange", [True, False])
+def test_leaves_are_the_same_whoever_takes_a_dict_apart(
+    monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    """The extension's ways through dicts of tensors, and Python's, which takes every other form."""
+    monkeypatch.setattr(ffrecord.checkpoint.state, "_plain", None)
+    if not exchange:  # As in an older torch.
+        monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__", raising=False)
     ordered = collections.OrderedDict((str(i), torch.full((i,), i)) for i in range(5))
     ordered.move_to_end("1")
     view = torch.arange(12.0).view(3, 4)
@@ -279,7 +285,13 @@ def test_leaves_are_the_same_whoever_takes_a_dict_apart(monkeypatch: pytest.Monk
         3: view,
         "strided": view.T,
         "conjugate": torch.zeros(3, dtype=torch.complex64).conj(),
+        "complex": torch.ones(3, dtype=torch.complex64),
+        "negative": torch.ones(1, dtype=torch.complex64).conj().imag,
+        "one column": view[:1].T[:1],
+        "one row": torch.ones(3, 1).T,
         "expanded": torch.zeros(1).expand(4),
+        **{str(dtype): torch.zeros(2, dtype=dtype) for dtype in (torch.bool, torch.int8)},
+        **{str(dtype): torch.zeros(2, dtype=dtype) for dtype in (torch.uint16, torch.float8_e5m2)},
         "nothing": torch.zeros(0, 3),
         "scalar": torch.tensor(2.5, dtype=torch.bfloat16),
         "array": np.arange(3),

@@ -234,7 +234,10 @@ def _plain_tensors() -> _ffrecord.PlainTensors | None:
             if hasattr(torch, name)
         }
         types = (torch.Tensor, torch.nn.Parameter)
-        _plain = _ffrecord.PlainTensors(Leaf, TensorRef, Kind.TORCH, types, torch.strided, dtypes)
+        exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # Of torch 2.10.
+        _plain = _ffrecord.PlainTensors(
+            Leaf, TensorRef, Kind.TORCH, types, torch.strided, dtypes, exchange
+        )
     return _plain
 
 

@@ -26,12 +26,25 @@ TensorView Whole(const std::string& key, std::span<const std::byte> data) {
   return {key, "uint8", {data.size()}, {0}, {data.size()}, data};
 }
 
-PlannedBox Box2(std::uint32_t rank, Shape offset, Shape extent) {
+// What a PlannedBox borrows.
+struct OwnBox {
+  std::string key;
+  std::string dtype;
+  Shape shape;
+  Shape offset;
+  Shape extent;
+  std::uint32_t rank = 0;
+};
+
+OwnBox Box2(std::uint32_t rank, Shape offset, Shape extent) {
   return {"w", "float32", {4, 6}, std::move(offset), std::move(extent), rank};
 }
 
-std::string ErrorOf(std::vector<PlannedBox> boxes) {
-  const auto checked = CheckBoxes(std::move(boxes));
+std::string ErrorOf(const std::vector<OwnBox>& boxes) {
+  std::vector<PlannedBox> planned;
+  for (const OwnBox& box : boxes)
+    planned.push_back({box.key, box.dtype, box.shape, box.offset, box.extent, box.rank});
+  const auto checked = CheckBoxes(planned);
   if (checked) return "";
   EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
   return checked.error().message;
@@ -142,12 +155,45 @@ TEST(CheckpointPlanTest, OverlapsGapsAndDisagreementsAreNamed) {
 TEST(CheckpointPlanTest, ManyRowShardsAreCheckedInSortedTime) {
   // A quadratic check would compare 5 * 10^9 pairs and meet the test's time limit.
   constexpr std::uint64_t kCount = 100'000;
-  std::vector<PlannedBox> boxes;
+  std::vector<OwnBox> boxes;
   for (std::uint32_t i = 0; i < kCount; ++i)
     boxes.push_back({"w", "uint8", {kCount, 8}, {i, 0}, {1, 8}, i});
   EXPECT_EQ(ErrorOf(boxes), "");
   boxes.pop_back();
   EXPECT_NE(ErrorOf(boxes), "");
+}
+
+TEST(CheckpointPlanTest, BoxesAreSortedWhateverOrderTheyComeIn) {
+  std::mt19937 random(test::Seed());
+  const std::vector<std::byte> bytes(1);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::string> keys(random() % 50);
+    for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = std::to_string(i);
+    // From shuffled over a few sorted runs to sorted.
+    if (round % 3 != 0) std::sort(keys.begin(), keys.end());
+    if (round % 3 == 0) std::shuffle(keys.begin(), keys.end(), random);
+    if (round % 3 == 1 && !keys.empty())
+      std::rotate(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(random() % keys.size()),
+                  keys.end());
+    std::vector<TensorView> tensors;
+    for (const std::string& key : keys) tensors.push_back(Whole(key, bytes));
+
+    const PartPlan plan = PlanPart(7, {}, 0, tensors).value();
+
+    std::sort(keys.begin(), keys.end());
+    ASSERT_EQ(plan.part.boxes.size(), keys.size());
+    for (std::size_t i = 0; i < keys.size(); ++i) ASSERT_EQ(plan.part.boxes[i].key, keys[i]);
+  }
+}
+
+TEST(CheckpointPlanTest, ATreeMayReferOnlyToWhatIsSaved) {
+  const std::vector<std::byte> bytes(8);
+  const PartPlan plan = PlanPart(7, {}, 0, {{Whole("a", bytes), Whole("b", bytes)}}).value();
+  const TextIndex saved = CheckBoxes(BoxesOf(plan.part)).value();
+  EXPECT_TRUE(CheckReferences({{"b", "a", "b"}}, saved));
+  const auto checked = CheckReferences({{"a", "c"}}, saved);
+  ASSERT_FALSE(checked);
+  EXPECT_NE(checked.error().message.find("tensor c, which no rank saves"), std::string::npos);
 }
 
 // A random box within `shape`.
@@ -312,9 +358,14 @@ TEST(SegmentImageTest, PiecesMadeByManyThreadsAreTheFile) {
 
 TEST(BallotTest, GarbledMessagesOfRanksAreRefused) {
   std::mt19937 random(test::Seed());
-  const auto intent = EncodeIntent({12, {}, {{"w", "float32", {4, 3}, {0, 0}, {4, 3}, 0}}});
+  const Shape shape{4, 3};
+  const Shape zeros{0, 0};
+  const auto intent = EncodeIntent({12, {}, {{"w", "float32", shape, zeros, shape, 0}}, {}});
   const auto report = EncodePartReport({{10, {}, 20}, {{"name", {std::byte{1}}}}});
-  EXPECT_EQ(DecodeIntent(intent).value().boxes.at(0).shape, (Shape{4, 3}));
+  const Intent decoded = DecodeIntent(intent).value();
+  EXPECT_EQ(decoded.boxes.at(0).key, "w");
+  EXPECT_TRUE(std::ranges::equal(decoded.boxes.at(0).offset, zeros));
+  EXPECT_TRUE(std::ranges::equal(decoded.boxes.at(0).extent, shape));
   EXPECT_EQ(DecodePartReport(report).value().files.at(0).name, "name");
   for (std::size_t size = 0; size < intent.size(); ++size)
     EXPECT_FALSE(DecodeIntent(std::span(intent).first(size)));
