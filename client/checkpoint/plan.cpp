@@ -30,7 +30,8 @@ Error Invalid(std::string_view key, const std::string& what) {
   return Error{ErrorCode::kInvalidArgument, "checkpoint: tensor " + std::string(key) + ": " + what};
 }
 
-Result<StoredBox> BoxOf(const TensorView& tensor) {
+// Describes `tensor` in `box`, in its place: a box is large to move.
+Result<void> Describe(const TensorView& tensor, StoredBox& box) {
   if (tensor.key.empty() || tensor.key.size() > kCheckpointKeySizeMax ||
       !IsWellFormedUtf8(tensor.key))
     return Invalid(tensor.key.substr(0, 100), "a key is 1 to 4,096 bytes of UTF-8");
@@ -40,14 +41,13 @@ Result<StoredBox> BoxOf(const TensorView& tensor) {
     return Invalid(tensor.key, "extent " + Text(tensor.extent) + " of " + tensor.dtype + " takes " +
                                    std::to_string(size.value()) + " bytes, but " +
                                    std::to_string(tensor.data.size()) + " were given");
-  StoredBox box;
   box.key = tensor.key;
   box.dtype = tensor.dtype;
   box.shape = tensor.shape;
   box.offset = tensor.offset;
   box.extent = tensor.extent;
   box.size_bytes = size.value();
-  return box;
+  return {};
 }
 
 // Appends tensors to the last segment, or to a new one.
@@ -225,9 +225,8 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
   plan.part.step = step;
   plan.part.attempt = attempt;
   plan.part.rank = rank;
-  std::vector<StoredBox> boxes;
-  boxes.reserve(tensors.size());
-  for (const TensorView& tensor : tensors) boxes.push_back(FFR_TRY(BoxOf(tensor)));
+  std::vector<StoredBox> boxes(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) FFR_TRY(Describe(tensors[i], boxes[i]));
   plan.part.has_contents = !contents.empty();
   for (std::size_t i = 0; i < contents.size(); ++i) boxes[i].content = contents[i];
   if (kept != nullptr) plan.part.segments = kept->segments;

@@ -20,6 +20,7 @@ constexpr std::uint16_t kMinorOfRoot = 0;
 constexpr std::uint16_t kMinorWithContents = 1;  // Of a part: digests follow the boxes.
 constexpr std::size_t kSegmentEntrySize = 40;
 constexpr std::size_t kBoxEntrySizeMin = 24;  // Of a 0-d box with an empty key.
+constexpr std::size_t kPartHeadSize = 36;
 constexpr std::size_t kPartEntrySize = 32;
 
 enum class Kind : std::uint32_t { kRoot = 1, kPart = 2 };
@@ -39,6 +40,7 @@ std::vector<std::byte> Framed(Kind kind, std::uint16_t minor, std::span<const st
   writer.Put(minor);
   writer.Put(static_cast<std::uint32_t>(kind));
   writer.Put(static_cast<std::uint64_t>(body.size()));
+  writer.Reserve(writer.bytes().size() + body.size() + sizeof(Digest128));
   writer.PutBytes(body);
   writer.PutBytes(Xxh3Digest(writer.bytes()));
   return std::move(writer).Take();
@@ -80,6 +82,15 @@ Result<void> CheckEnd(Kind kind, const ByteReader& cursor, const Body& body) {
   if (!cursor.ok()) return Bad(kind, "ends early");
   if (cursor.remaining() != 0 && !may_have_more) return Bad(kind, "bytes follow the last field");
   return {};
+}
+
+// Of the body of a part.
+std::size_t EncodedSizeMax(const PartManifest& part) {
+  std::size_t size = kPartHeadSize + part.segments.size() * kSegmentEntrySize;
+  for (const StoredBox& box : part.boxes)
+    size += kBoxEntrySizeMin + box.key.size() + 3 * sizeof(std::uint64_t) * box.shape.size() +
+            sizeof(Digest128);
+  return size;
 }
 
 void EncodeBox(ByteWriter& writer, const StoredBox& box) {
@@ -155,6 +166,7 @@ Result<std::vector<StoredSegment>> DecodeSegments(ByteReader& cursor) {
 
 std::vector<std::byte> EncodePartManifest(const PartManifest& part) {
   ByteWriter body;
+  body.Reserve(EncodedSizeMax(part));
   body.Put(part.step);
   body.PutBytes(part.attempt);
   body.Put(part.rank);

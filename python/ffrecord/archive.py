@@ -9,6 +9,7 @@ import numpy as np
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint.saving import Target
+from ffrecord.copying import Copying
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import Where, expand, normalise
 from ffrecord.reader import open as open_records
@@ -105,6 +106,29 @@ def pull(
         if progress is not None:
             progress(done, total)
     return brought
+
+
+class Mirror(Copying[list[str]]):
+    """Keeps copies of sealed files at a target, made while more of them are written.
+
+        with archive.Mirror("shards", "s3://bucket/shards") as mirror:
+            for number, samples in enumerate(parts):
+                with ffrecord.Writer(f"shards/{number:05}.ffr") as writer:
+                    ...
+                mirror.start()
+
+    Each round is a `push`: the files that are there then are the newest dataset at the target. One
+    process of a dataset has a Mirror. Thread-safe.
+    """
+
+    def __init__(self, files: Where, target: Target, *, timeout_s: float = 30.0) -> None:
+        """Starts and sends nothing yet; the arguments are those of `push`."""
+        self.files, self.target, self.timeout_s = files, target, timeout_s
+        super().__init__()
+
+    def sync(self) -> list[str]:
+        """Push; returns the names of the files that were sent."""
+        return push(self.files, self.target, timeout_s=self.timeout_s)
 
 
 def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:

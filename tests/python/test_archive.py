@@ -14,9 +14,12 @@ import pytest
 import cli
 import ffrecord
 import ffrecord.checkpoint as ckpt
-from ffrecord.archive import pull, push
+from ffrecord.archive import Mirror, pull, push
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
+
+
+NAMES = ["0.ffr", "1.ffr", "2.ffr"]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,39 @@ def test_a_push_that_fails_anywhere_goes_on_where_it_was(
     assert push(shards, target) == []
     assert pull(target, tmp_path / "back") == ["0.ffr", "1.ffr", "2.ffr"]
     assert contents(tmp_path / "back") == contents(shards)
+
+
+def test_a_mirror_copies_what_is_sealed_while_more_is_written(
+    store: Store, tmp_path: Path
+) -> None:
+    store.serve_all()
+    target, shards = "s3://bucket/archive/mirror", tmp_path / "growing"
+    shards.mkdir()
+    make(shards / "0.ffr", 0)
+    with Mirror(shards, target) as mirror:
+        assert mirror.start().result() == ["0.ffr"]
+        with ffrecord.Writer(shards / "1.ffr") as writer:
+            writer.write(b"not sealed yet")
+            assert mirror.start().result() == []
+        assert mirror.start().result() == ["1.ffr"]
+        make(shards / "2.ffr", 2)
+        mirror.start()
+    assert pull(target, tmp_path / "back") == NAMES
+    assert contents(tmp_path / "back") == contents(shards)
+
+
+def test_a_mirror_tells_of_its_failure_and_goes_on_where_it_was(
+    store: Store, shards: Path, tmp_path: Path
+) -> None:
+    target = "s3://bucket/archive/failing"
+    store.set_door(lambda number, method, path: "serve" if number < 12 else "403")
+    with pytest.raises(PermissionError), Mirror(shards, target) as mirror:
+        mirror.start()
+    store.serve_all()
+    with Mirror(shards, target) as mirror:
+        assert mirror.start().result() in (NAMES, NAMES[1:])
+        assert mirror.start().result() == []
+    assert pull(target, tmp_path / "back") == NAMES
 
 
 def test_only_what_differs_is_sent_and_brought(shards: Path, tmp_path: Path) -> None:

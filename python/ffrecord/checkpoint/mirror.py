@@ -1,15 +1,13 @@
 """Copies of committed checkpoints in a second place, such as an S3-compatible store."""
 
-import concurrent.futures
 import os
 import pathlib
-import threading
 from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.buddies import SCHEME
 from ffrecord.checkpoint.saving import Commit, Target
-from ffrecord.closing import Closing
+from ffrecord.copying import Copying
 
 # In a run's folder: where steps that are no longer there are loaded from.
 _NAME = "MIRROR"
@@ -39,7 +37,7 @@ def copy(
     return Commit(*_ffrecord.copy_checkpoint(where, step, os.fspath(target), timeout_s))
 
 
-class Mirror(Closing):
+class Mirror(Copying[list[Commit]]):
     """Keeps copies of a run's checkpoints at a remote target, made while training goes on.
 
         with ckpt.Mirror("runs/x", "s3://bucket/runs/x", keep_local=3) as mirror:
@@ -73,9 +71,7 @@ class Mirror(Closing):
             raise ValueError(f"keep_local is {keep_local}, must be at least 1")
         self.target, self.remote = os.fspath(target), remote
         self.keep_local, self.timeout_s = keep_local, timeout_s
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-mirror")
-        self._lock = threading.Lock()
-        self._waiting: concurrent.futures.Future[list[Commit]] | None = None
+        super().__init__()
 
     def sync(self) -> list[Commit]:
         """Copy every checkpoint that is not at the remote yet, oldest first; returns those.
@@ -92,23 +88,6 @@ class Mirror(Closing):
         if self.keep_local is not None:
             self._evict(there.union(copied), self.keep_local)
         return copied
-
-    def start(self) -> concurrent.futures.Future[list[Commit]]:
-        """`sync` on another thread; while one waits for its turn, asking again gives the same."""
-        with self._lock:
-            waiting = self._waiting
-            if waiting is None or waiting.running() or waiting.done():
-                waiting = self._waiting = self._thread.submit(self.sync)
-            return waiting
-
-    def close(self) -> None:
-        """Wait for what was started. Raises why the last of it failed."""
-        self._thread.shutdown()
-        if self._waiting is not None:
-            self._waiting.result()
-
-    def _abandon(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
 
     def _list(self, target: str) -> list[Commit]:
         return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
