@@ -18,7 +18,6 @@ from ffrecord.archive import Mirror, pull, push
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
 
-
 NAMES = ["0.ffr", "1.ffr", "2.ffr"]
 
 
@@ -73,9 +72,7 @@ def test_a_push_that_fails_anywhere_goes_on_where_it_was(
     assert contents(tmp_path / "back") == contents(shards)
 
 
-def test_a_mirror_copies_what_is_sealed_while_more_is_written(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_mirror_copies_what_is_sealed_while_more_is_written(store: Store, tmp_path: Path) -> None:
     store.serve_all()
     target, shards = "s3://bucket/archive/mirror", tmp_path / "growing"
     shards.mkdir()
