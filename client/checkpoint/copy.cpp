@@ -4,6 +4,7 @@
 
 #include <ffrecord/client/checkpoint.h>
 
+#include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/random_id.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
@@ -19,7 +20,7 @@ class FileBytes {
  public:
   static Result<FileBytes> Open(const CommittedStep& step, const std::string& name) {
     FileBytes bytes(step.Describe(name));
-    bytes.files_ = FFR_TRY(step.OpenFiles({&name, 1}));
+    bytes.files_ = FFR_TRY(OpenSegments(step, {&name, 1}));
     bytes.buffer_ = FFR_TRY(bytes.files_->TakeMemory(kReadSize));
     return bytes;
   }
@@ -57,7 +58,8 @@ class FileBytes {
 
 class Copy {
  public:
-  Copy(const CommittedStep& from, CheckpointAttempt& to) : from_(from), to_(to) {}
+  Copy(const CommittedStep& from, CheckpointAttempt& to, bool compresses)
+      : from_(from), to_(to), compresses_(compresses) {}
 
   Result<void> Run(const StepManifests& manifests) {
     for (const PartManifest& part : manifests.parts) {
@@ -77,10 +79,17 @@ class Copy {
       return Error{ErrorCode::kCorruption,
                    from_.Describe(name) + ": has " + std::to_string(bytes.size_bytes()) +
                        " bytes, its manifest says " + std::to_string(size_bytes)};
-    files_.push_back(
-        FFR_TRY(to_.Put(name, size_bytes, [&](std::uint64_t offset, std::uint64_t size) {
-          return bytes.At(offset, size);
-        })));
+    const FileSource source = [&](std::uint64_t offset, std::uint64_t size) {
+      return bytes.At(offset, size);
+    };
+    if (!compresses_) {
+      files_.push_back(FFR_TRY(to_.Put(name, size_bytes, source)));
+      return {};
+    }
+    PackedSpool spool = FFR_TRY(PackedSpool::Fill(size_bytes, source));
+    files_.push_back(FFR_TRY(
+        to_.Put(name + std::string(kPackedSuffix), spool.size_bytes(),
+                [&](std::uint64_t offset, std::uint64_t size) { return spool.At(offset, size); })));
     return {};
   }
 
@@ -97,6 +106,7 @@ class Copy {
 
   const CommittedStep& from_;
   CheckpointAttempt& to_;
+  const bool compresses_;
   std::vector<WrittenFile> files_;
 };
 
@@ -151,7 +161,7 @@ std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> l
 }
 
 Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::string_view to,
-                              const SessionOptions& options) {
+                              const SessionOptions& options, bool compresses) {
   const auto source = FFR_TRY(OpenTarget(from, {true, options}));
   const auto files = FFR_TRY(source->Open(step));
   const StepManifests manifests = FFR_TRY(ReadStepManifests(*files, step));
@@ -168,7 +178,7 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
     return commit;
   }
   // What an attempt that fails has written stays: the next one goes on from there.
-  FFR_TRY(Copy(*files, *attempt.value()).Run(manifests));
+  FFR_TRY(Copy(*files, *attempt.value(), compresses).Run(manifests));
   return commit;
 }
 

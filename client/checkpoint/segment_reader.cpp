@@ -5,6 +5,7 @@
 #include <thread>
 #include <tuple>
 
+#include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/endian.h"
@@ -53,7 +54,7 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& 
   if (segments.empty()) return reader;
   std::vector<std::string> names;
   for (const Segment& segment : segments) names.push_back(segment.name);
-  reader->files_ = FFR_TRY(files.OpenFiles(names));
+  reader->files_ = FFR_TRY(OpenSegments(files, names));
   for (std::uint32_t i = 0; i < segments.size(); ++i) {
     const std::uint64_t expected =
         LayoutOfSegment(segments[i].stored.payload_size_bytes).file_size_bytes;

@@ -239,10 +239,10 @@ py::list List(const std::string& target, double timeout_s) {
   return list;
 }
 
-py::tuple Copy(const std::string& from, std::uint64_t step, const std::string& to,
-               double timeout_s) {
-  return AsTuple(ValueOrRaise(
-      WithoutGil([&] { return client::CopyCheckpoint(from, step, to, SessionOf(timeout_s)); })));
+py::tuple Copy(const std::string& from, std::uint64_t step, const std::string& to, double timeout_s,
+               bool compresses) {
+  return AsTuple(ValueOrRaise(WithoutGil(
+      [&] { return client::CopyCheckpoint(from, step, to, SessionOf(timeout_s), compresses); })));
 }
 
 void Remove(const std::string& target, std::uint64_t step, double timeout_s) {
@@ -300,7 +300,7 @@ void BindCheckpoint(py::module_& module) {
              py::arg("taken") = py::none());
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
-             py::arg("timeout_s"));
+             py::arg("timeout_s"), py::arg("compresses") = false);
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
              py::arg("timeout_s"));
 }

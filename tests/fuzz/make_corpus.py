@@ -153,12 +153,29 @@ def collective_seeds() -> Iterator[bytes]:
         yield bytes([4]) + text.encode()
 
 
+def packed_file_seeds() -> Iterator[bytes]:
+    """Three bytes as they are, in frames of each width."""
+    for width in (0, 1, 2, 4, 8):
+        counts = [0] * (width - 1) + [3] if width else []
+        frame = b"".join(n.to_bytes(4, "little") for n in counts) + b"abc"
+        table = len(frame).to_bytes(4, "little") + width.to_bytes(4, "little")
+        sizes = (3, 1, len(frame))
+        yield (
+            frame
+            + table
+            + b"FFRPACK1"
+            + b"".join(n.to_bytes(8, "little") for n in sizes)
+            + bytes(16)
+        )
+
+
 SEEDS = {
     "array_headers": array_headers_seeds,
     "collective": collective_seeds,
     "dictionary": dictionary_seeds,
     "jpeg": jpeg_seeds,
     "key_index": key_index_seeds,
+    "packed_file": packed_file_seeds,
     "schema": schema_seeds,
     "v1_file": v1_file_seeds,
     "v2_file": v2_file_seeds,

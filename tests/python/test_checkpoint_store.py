@@ -311,6 +311,26 @@ def test_what_left_the_folder_is_loaded_from_the_mirror(
     assert same(ckpt.load(target), state(3))
 
 
+def test_a_mirror_may_keep_them_compressed(run: str, store: Store, tmp_path: Path) -> None:
+    """In less room; what is loaded and pulled from there is the same."""
+    target = tmp_path / "run"
+    chance = np.random.default_rng(3)
+    weights = {"w": chance.normal(0, 0.02, 3 << 20).astype("float32"), "step": 1}
+    with ckpt.Mirror(target, run, keep_local=1, compress=True) as mirror:
+        commits = [ckpt.save(target, step, weights) for step in (1, 2)]
+        assert mirror.sync() == commits
+
+    assert [commit.step for commit in ckpt.list(target)] == [2]
+    assert same(ckpt.load(target, step=1), weights)
+    assert ckpt.verify(run) == []
+    assert ckpt.copy(run, tmp_path / "back", 1) == commits[0]
+    assert same(ckpt.load(tmp_path / "back"), weights)
+    plain = tmp_path / "back" / "step-000000001" / "part-00000" / "seg-0000"
+    ckpt.copy(target, tmp_path / "cold", compress=True)
+    packed = tmp_path / "cold" / "step-000000002" / "part-00000" / "seg-0000.packed"
+    assert packed.stat().st_size < 0.9 * plain.stat().st_size
+
+
 def test_nothing_leaves_the_folder_that_is_not_at_the_mirror(
     run: str, store: Store, tmp_path: Path
 ) -> None:
@@ -334,3 +354,6 @@ def test_commands_push_and_pull(run: str, store: Store, tmp_path: Path) -> None:
     assert "already" in cli.ok("ffrecord", "checkpoint", "push", tmp_path / "a", run)
     assert "step 4" in cli.ok("ffrecord", "checkpoint", "pull", run, tmp_path / "b", "--step", "4")
     assert same(ckpt.load(tmp_path / "b"), state())
+    cli.ok("ffrecord", "checkpoint", "push", tmp_path / "a", tmp_path / "cold", "--compress")
+    assert list((tmp_path / "cold").rglob("*.packed"))
+    assert same(ckpt.load(tmp_path / "cold"), state())

@@ -102,13 +102,14 @@ def import_(file: str, target: str, step: int, prefix: str) -> None:
 @click.argument("target")
 @click.argument("remote")
 @_step
+@click.option("--compress", is_flag=True, help="keep the tensors compressed at REMOTE")
 @_as_json
-def push(target: str, remote: str, step: int | None, as_json: bool) -> None:
+def push(target: str, remote: str, step: int | None, compress: bool, as_json: bool) -> None:
     """Copy a checkpoint of TARGET to REMOTE; by default all that are not there yet."""
     if step is None:
-        copied = ckpt.Mirror(target, remote).sync()
+        copied = ckpt.Mirror(target, remote, compress=compress).sync()
     else:
-        copied = [ckpt.copy(target, remote, step)]
+        copied = [ckpt.copy(target, remote, step, compress=compress)]
     _show_copied(copied, remote, as_json)
 
 

@@ -212,9 +212,12 @@ FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t 
 
 // Copies the committed `step` of one target to another as it is: the same attempt, the same bytes.
 // It is visible there when all of it is. What a copy that failed or was killed has sent is not sent
-// again. Done at once if it is there already. Fails with kNotFound, kCorruption (a manifest of the
-// source), kConflict if another save of that step is committed there, kIo, kDenied, kUnavailable.
+// again. Done at once if it is there already. If it `compresses`, the segments take less room
+// there, for slower reads; whoever reads them sees no difference. Meanwhile one of them is below
+// TMPDIR, or /var/tmp. Fails with kNotFound, kCorruption (a manifest of the source), kConflict if
+// another save of that step is committed there, kIo, kDenied, kUnavailable.
 FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
-                                         std::string_view to, const SessionOptions& options);
+                                         std::string_view to, const SessionOptions& options,
+                                         bool compresses = false);
 
 }  // namespace ffrecord::client

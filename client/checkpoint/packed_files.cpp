@@ -1,0 +1,249 @@
+#include "client/checkpoint/packed_files.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+
+#include "libffrecord/format/packed_file.h"
+
+namespace ffrecord::client {
+namespace {
+
+// Frames that are read in one submission: 4 MiB at most.
+constexpr std::size_t kFramesAtOnce = 8;
+constexpr std::uint64_t kSpoolReadSize = std::uint64_t{4} << 20;
+
+std::uint64_t RoundUp(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+// Reads [offset, offset + size) of a file, whatever alignment it asks for.
+struct AlignedPart {
+  std::uint64_t begin;  // Of what is read.
+  std::uint64_t skipped;
+  std::uint64_t read_size;
+
+  AlignedPart(std::uint64_t offset, std::uint64_t size, std::uint64_t alignment)
+      : begin(offset / alignment * alignment),
+        skipped(offset - begin),
+        read_size(RoundUp(skipped + size, alignment)) {}
+};
+
+Result<std::vector<std::byte>> ReadBytes(const RangeReader& files, std::uint32_t file,
+                                         std::uint64_t offset, std::uint64_t size) {
+  const AlignedPart part(offset, size, files.alignment_bytes(file));
+  const PooledBuffer buffer = FFR_TRY(files.TakeMemory(part.read_size));
+  RangeRead range{file, part.begin, *buffer, ErrorCode::kOk};
+  FFR_TRY(files.Read({&range, 1}));
+  if (range.status != ErrorCode::kOk)
+    return Error{range.status,
+                 files.file_name(file) + ": reading at " + std::to_string(offset) + " failed"};
+  const auto wanted = buffer->subspan(part.skipped, size);
+  return std::vector<std::byte>(wanted.begin(), wanted.end());
+}
+
+Result<PackedTable> ReadTable(const RangeReader& files, std::uint32_t file) {
+  const std::uint64_t size = files.file_size_bytes(file);
+  const auto named = [&](Error error) {
+    error.message = files.file_name(file) + ": " + error.message;
+    return error;
+  };
+  if (size < kPackedFooterSize)
+    return named({ErrorCode::kCorruption, "a packed file is malformed: it is too short"});
+  const auto footer_bytes =
+      FFR_TRY(ReadBytes(files, file, size - kPackedFooterSize, kPackedFooterSize));
+  const auto footer = DecodePackedFooter(footer_bytes, size);
+  if (!footer) return named(footer.error());
+  const auto table_bytes = FFR_TRY(
+      ReadBytes(files, file, footer.value().table_offset_bytes, footer.value().table_size_bytes()));
+  auto table = DecodePackedTable(footer.value(), table_bytes);
+  if (!table) return named(table.error());
+  return table;
+}
+
+// What packed files were. Whole frames are read and expanded in the caller's thread, for each call
+// anew.
+class PackedFiles final : public RangeReader {
+ public:
+  static Result<std::unique_ptr<RangeReader>> Open(std::unique_ptr<RangeReader> packed) {
+    std::unique_ptr<PackedFiles> files(new PackedFiles(std::move(packed)));
+    for (std::uint32_t i = 0; i < files->packed_->file_count(); ++i)
+      files->tables_.push_back(FFR_TRY(ReadTable(*files->packed_, i)));
+    return std::unique_ptr<RangeReader>(std::move(files));
+  }
+
+  std::size_t file_count() const noexcept override { return tables_.size(); }
+  const std::string& file_name(std::uint32_t file) const noexcept override {
+    return packed_->file_name(file);
+  }
+  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
+    return tables_[file].raw_size_bytes;
+  }
+  std::uint32_t alignment_bytes(std::uint32_t /*file*/) const noexcept override { return 1; }
+
+  Result<void> Read(std::span<RangeRead> ranges) const override {
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      ranges[i].status = ErrorCode::kOk;
+      FFR_TRY(Cut(ranges[i], i, parts));
+    }
+    std::ranges::stable_sort(parts, {},
+                             [](const Part& part) { return std::tuple(part.file, part.frame); });
+    for (auto begin = parts.begin(); begin != parts.end();) {
+      auto end = begin;
+      for (std::size_t frames = 0; end != parts.end(); ++end)
+        if ((end == begin || !end->IsOfFrame(*std::prev(end))) && frames++ == kFramesAtOnce) break;
+      FFR_TRY(ReadParts({begin, end}, ranges));
+      begin = end;
+    }
+    return {};
+  }
+
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const override {
+    const auto bytes = std::make_shared<std::vector<std::byte>>(size_bytes);
+    RangeRead range{file, offset_bytes, *bytes, ErrorCode::kOk};
+    FFR_TRY(Read({&range, 1}));
+    if (range.status != ErrorCode::kOk)
+      return Error{range.status, file_name(file) + ": it cannot be expanded"};
+    return IndexBytes{bytes, *bytes};
+  }
+
+ private:
+  // What of one range lies in one frame.
+  struct Part {
+    std::uint32_t file;
+    std::uint64_t frame;
+    std::uint64_t begin;  // In the frame.
+    std::span<std::byte> destination;
+    std::size_t range;
+
+    bool IsOfFrame(const Part& other) const { return file == other.file && frame == other.frame; }
+  };
+  // A frame on its way.
+  struct Stored {
+    AlignedPart part;
+    std::span<std::byte> bytes;
+  };
+
+  explicit PackedFiles(std::unique_ptr<RangeReader> packed) : packed_(std::move(packed)) {}
+
+  Result<void> Cut(RangeRead& range, std::size_t index, std::vector<Part>& parts) const {
+    const std::uint64_t size = tables_[range.file].raw_size_bytes;
+    if (range.offset_bytes > size || range.destination.size() > size - range.offset_bytes) {
+      range.status = ErrorCode::kCorruption;
+      return {};
+    }
+    for (std::size_t done = 0; done < range.destination.size();) {
+      const std::uint64_t at = range.offset_bytes + done;
+      const std::uint64_t begin = at % kPackedFrameSize;
+      const std::size_t count =
+          std::min<std::uint64_t>(kPackedFrameSize - begin, range.destination.size() - done);
+      parts.push_back({range.file, at / kPackedFrameSize, begin,
+                       range.destination.subspan(done, count), index});
+      done += count;
+    }
+    return {};
+  }
+
+  // `parts` are of at most kFramesAtOnce frames, and sorted by them.
+  Result<void> ReadParts(std::span<const Part> parts, std::span<RangeRead> ranges) const {
+    std::vector<Stored> stored;
+    std::uint64_t room = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (i > 0 && parts[i].IsOfFrame(parts[i - 1])) continue;
+      const PackedTable& table = tables_[parts[i].file];
+      const std::uint64_t offset = table.offsets[parts[i].frame];
+      const AlignedPart part(offset, table.offsets[parts[i].frame + 1] - offset,
+                             packed_->alignment_bytes(parts[i].file));
+      stored.push_back({part, {}});
+      room += RoundUp(part.read_size, BufferPool::kAlignment);
+    }
+    const PooledBuffer buffer = FFR_TRY(packed_->TakeMemory(room));
+    std::vector<RangeRead> reads;
+    std::uint64_t used = 0;
+    for (std::size_t i = 0, frame = 0; i < parts.size(); ++i) {
+      if (i > 0 && parts[i].IsOfFrame(parts[i - 1])) continue;
+      Stored& one = stored[frame++];
+      one.bytes = buffer->subspan(used, one.part.read_size);
+      used += RoundUp(one.part.read_size, BufferPool::kAlignment);
+      reads.push_back({parts[i].file, one.part.begin, one.bytes, ErrorCode::kOk});
+    }
+    FFR_TRY(packed_->Read(reads));
+    Expand(parts, stored, reads, ranges);
+    return {};
+  }
+
+  void Expand(std::span<const Part> parts, std::span<const Stored> stored,
+              std::span<const RangeRead> reads, std::span<RangeRead> ranges) const {
+    std::vector<std::byte> raw;
+    std::vector<std::byte> planes;
+    ErrorCode status = ErrorCode::kOk;
+    for (std::size_t i = 0, next = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      if (i == 0 || !part.IsOfFrame(parts[i - 1])) {
+        const PackedTable& table = tables_[part.file];
+        const PackedFrame& frame = table.frames[part.frame];
+        raw.resize(
+            std::min(kPackedFrameSize, table.raw_size_bytes - part.frame * kPackedFrameSize));
+        status = reads[next].status;
+        if (status == ErrorCode::kOk) {
+          const auto bytes =
+              stored[next].bytes.subspan(stored[next].part.skipped, frame.stored_size_bytes);
+          if (!UnpackFrame(frame, bytes, raw, planes)) status = ErrorCode::kCorruption;
+        }
+        ++next;
+      }
+      if (status != ErrorCode::kOk)
+        ranges[part.range].status = status;
+      else
+        std::ranges::copy(std::span(raw).subspan(part.begin, part.destination.size()),
+                          part.destination.begin());
+    }
+  }
+
+  std::unique_ptr<RangeReader> packed_;
+  std::vector<PackedTable> tables_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RangeReader>> OpenSegments(const CommittedStep& step,
+                                                  std::span<const std::string> names) {
+  auto plain = step.OpenFiles(names);
+  if (plain || plain.error().code != ErrorCode::kNotFound) return plain;
+  std::vector<std::string> packed_names;
+  for (const std::string& name : names) packed_names.push_back(name + std::string(kPackedSuffix));
+  auto packed = step.OpenFiles(packed_names);
+  if (!packed) return plain;  // Neither is there: who looks knows the plain one.
+  return PackedFiles::Open(std::move(packed).value());
+}
+
+Result<PackedSpool> PackedSpool::Fill(std::uint64_t size_bytes, const FileSource& source) {
+  const char* const given = std::getenv("TMPDIR");
+  const std::filesystem::path folder = given != nullptr && *given != '\0' ? given : "/var/tmp";
+  PackedSpool spool(FFR_TRY(ScratchFile::Create(folder / "ffrecord-packed")));
+  FramePacker packer;
+  std::vector<PackedFrame> frames;
+  std::vector<std::byte> raw;
+  for (std::uint64_t done = 0; done < size_bytes; done += raw.size()) {
+    raw.clear();
+    const std::uint64_t wanted = std::min(kPackedFrameSize, size_bytes - done);
+    while (raw.size() < wanted) {
+      const auto bytes = FFR_TRY(source(done + raw.size(), wanted - raw.size()));
+      raw.insert(raw.end(), bytes.begin(), bytes.end());
+    }
+    const auto [frame, stored] = packer.Pack(raw);
+    FFR_TRY(spool.file_.Append(stored));
+    frames.push_back(frame);
+  }
+  FFR_TRY(spool.file_.Append(EncodePackedEnd(size_bytes, frames)));
+  return spool;
+}
+
+Result<std::span<const std::byte>> PackedSpool::At(std::uint64_t offset, std::uint64_t size_max) {
+  buffer_.resize(std::min({kSpoolReadSize, size_max, size_bytes() - offset}));
+  FFR_TRY(file_.ReadAt(offset, buffer_));
+  return std::span<const std::byte>(buffer_);
+}
+
+}  // namespace ffrecord::client
