@@ -194,9 +194,9 @@ _processes.set_forkserver_preload(["copying"])
 class Victim:
     """A process that copies, and can be killed from a thread of the store as soon as it asks."""
 
-    def __init__(self, source: Path, run: str) -> None:
+    def __init__(self, source: Path, run: str, compress: bool) -> None:
         names = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
-        arguments = (names | {"no_proxy": "*"}, str(source), run)
+        arguments = (names | {"no_proxy": "*"}, str(source), run, compress)
         self.process: Any = _processes.Process(target=copying.copy, args=arguments)
         self.started = threading.Event()
 
@@ -214,9 +214,9 @@ class Victim:
         return bool(self.process.exitcode)
 
 
-def killed_copy(store: Store, source: Path, run: str, at: int, when: str) -> bool:
+def killed_copy(store: Store, source: Path, run: str, at: int, when: str, compress: bool) -> bool:
     """Copies in a process that is killed at a request; False if it ended before."""
-    victim = Victim(source, run)
+    victim = Victim(source, run, compress)
 
     def door(number: int, method: str, path: str) -> str:
         if when == "before" and number == at:
@@ -233,9 +233,11 @@ def killed_copy(store: Store, source: Path, run: str, at: int, when: str) -> boo
     return was_killed
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("when", "compress"), [("before", False), ("after", False), ("after", True)]
+)
 def test_a_copy_killed_at_any_request_is_whole_or_not_there(
-    run: str, store: Store, tmp_path: Path, when: str
+    run: str, store: Store, tmp_path: Path, when: str, compress: bool
 ) -> None:
     source = tmp_path / "a"
     commit = ckpt.save(source, 1, state())
@@ -245,13 +247,13 @@ def test_a_copy_killed_at_any_request_is_whole_or_not_there(
         at += 1
         where = f"{run}/{at}"
 
-        was_killed = killed_copy(store, source, where, at, when)
+        was_killed = killed_copy(store, source, where, at, when, compress)
 
         seen = ckpt.list(where)
         assert seen in ([], [commit])
         if seen:
             assert ckpt.verify(where) == []
-        assert ckpt.copy(source, where) == commit
+        assert ckpt.copy(source, where, compress=compress) == commit
         assert same(ckpt.load(where), state())
     assert at > 5
 
@@ -264,7 +266,7 @@ def test_parts_that_were_sent_are_not_sent_again(run: str, store: Store, tmp_pat
     def is_part(request: str) -> bool:
         return request.startswith("PUT") and "partNumber" in request
 
-    victim = Victim(source, run)
+    victim = Victim(source, run, compress=False)
 
     def kill_at_second_part(number: int, request: str) -> None:
         if is_part(request):
