@@ -50,7 +50,7 @@ constexpr std::string_view kSegment = "step-000000007/part-00000/seg-0000";
 
 TEST(CheckpointCopyTest, ACompressedCopyIsTheSameSaveInLessRoom) {
   const TempFolder folder;
-  const State state = Weights(100'000);
+  const State state = Weights(40'000);
   const std::string plain = folder / "plain", packed = folder / "packed", back = folder / "back";
   const auto commit = SaveAlone(plain, 7, state);
   ASSERT_TRUE(commit);
@@ -93,14 +93,14 @@ TEST(CheckpointCopyTest, BuddiesMayKeepThemCompressed) {
 TEST(CheckpointCopyTest, DamageIsFoundAndNamed) {
   std::mt19937 random(test::Seed());
   const TempFolder folder;
-  const State state = Weights(50'000);
+  const State state = Weights(20'000);
   ASSERT_TRUE(SaveAlone(folder / "plain", 7, state));
   ASSERT_TRUE(
       CopyCheckpoint(std::string(folder / "plain"), 7, std::string(folder / "packed"), {}, true));
   const fs::path file =
       fs::path(folder / "packed") / (std::string(kSegment) + std::string(kPackedSuffix));
   const std::string whole = test::ReadFile(file);
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < 18; ++round) {
     std::string damaged = whole;
     if (round % 3 == 0)
       damaged.resize(random() % damaged.size());
@@ -139,7 +139,7 @@ TEST(CheckpointCopyTest, AnyRangesOfSeveralFilesAreRead) {
   const TempFolder folder;
   std::vector<std::string> names{"a", "b"};
   std::vector<test::Bytes> contents;
-  for (const auto& [name, rows] : {std::pair("a", 60'000U), std::pair("b", 777U)}) {
+  for (const auto& [name, rows] : {std::pair("a", 40'000U), std::pair("b", 777U)}) {
     const State state = Weights(rows);
     const test::Bytes& raw = contents.emplace_back(state.matrix);
     auto spool =
