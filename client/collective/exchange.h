@@ -279,6 +279,7 @@ class Exchange {
   Result<bool> TakeShared(Incoming& in);
   Result<bool> TakeData(Incoming& in);
   Result<bool> TakePlaced(Incoming& in);
+  Result<bool> TakePiece(Incoming& in, const CollectiveData& data);
   Result<bool> Place(Incoming& in);
   bool LandsAside(const Target& target) const;
   void KeepSent(Active& active, std::uint32_t step, const Range& piece);

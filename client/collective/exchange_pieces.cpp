@@ -326,13 +326,8 @@ Result<bool> Exchange::TakeData(Incoming& in) {
   if (in.link.ring_in) return Unexpected(in, "sent data beside shared memory");
   auto data = CollectiveData::Decode(in.link.endpoint->body());
   if (!data) return OfRank(in.link.rank, std::move(data).error());
-  in.data = data.value();
   in.is_placed = false;
-  in.is_held = true;
-  in.come_at = Clock::now();
-  ++in.pieces_come;
-  FFR_TRY(Place(in));
-  return true;
+  return TakePiece(in, data.value());
 }
 
 // A piece that its sender has written into our memory.
@@ -341,12 +336,16 @@ Result<bool> Exchange::TakePlaced(Incoming& in) {
   if (!placed) return OfRank(in.link.rank, std::move(placed).error());
   const auto& [data, offset_bytes, size_bytes] = placed.value();
   const std::span<const std::byte> ring = in.link.ring_here.bytes();
-  if (offset_bytes > ring.size() || size_bytes > ring.size() - offset_bytes ||
+  if (ring.empty() || offset_bytes > ring.size() || size_bytes > ring.size() - offset_bytes ||
       size_bytes > group_.chunk_size_bytes)
     return Unexpected(in, "says that it wrote where it has no room");
-  in.data = data;
   in.shared = ring.subspan(offset_bytes, size_bytes);
   in.is_placed = true;
+  return TakePiece(in, data);
+}
+
+Result<bool> Exchange::TakePiece(Incoming& in, const CollectiveData& data) {
+  in.data = data;
   in.is_held = true;
   in.come_at = Clock::now();
   ++in.pieces_come;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -104,6 +105,22 @@ Result<void> AllReduce(CollectiveEngine& engine, std::vector<T>& data,
   auto token = engine.AllReduce(data.empty() ? &none : data.data(), data.size(), TypeOf<T>(), op);
   if (!token) return std::move(token).error();
   return engine.Wait(token.value());
+}
+
+// The sums of all ranks' arrays by rank 0, after all ranks were seen to have the same bits. No rank
+// shares memory.
+inline std::vector<float> Reduced(std::uint32_t n, const Options& options,
+                                  const std::vector<std::vector<float>>& inputs) {
+  auto outputs = inputs;
+  Group group(n, options, Where::kApart);
+  group.Connect();
+  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    const auto reduced = AllReduce(engine, outputs[rank]);
+    EXPECT_TRUE(reduced) << reduced.error().message;
+  });
+  for (const auto& output : outputs)
+    EXPECT_EQ(std::memcmp(output.data(), outputs[0].data(), output.size() * sizeof(float)), 0);
+  return outputs[0];
 }
 
 inline std::vector<float> RandomFloats(std::uint32_t seed, std::size_t count) {

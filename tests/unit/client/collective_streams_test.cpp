@@ -22,21 +22,6 @@ using namespace std::chrono_literals;
 using namespace ranks;
 using testing::HasSubstr;
 
-// The sums of all ranks' arrays by rank 0, after all ranks were seen to have the same.
-std::vector<float> Reduced(std::uint32_t n, const Options& options,
-                           const std::vector<std::vector<float>>& inputs) {
-  auto outputs = inputs;
-  Group group(n, options, Where::kApart);
-  group.Connect();
-  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
-    const auto reduced = AllReduce(engine, outputs[rank]);
-    EXPECT_TRUE(reduced) << reduced.error().message;
-  });
-  for (const auto& output : outputs)
-    EXPECT_EQ(std::memcmp(output.data(), outputs[0].data(), output.size() * 4), 0);
-  return outputs[0];
-}
-
 // Pieces of 4 KiB are copied and those of 64 KiB borrowed until they are taken.
 TEST(CollectiveStreamsTest, AnyNumberOfStreamsGivesTheBitsOfOne) {
   const std::uint32_t seed = test::Seed();
@@ -252,6 +237,33 @@ TEST(CollectiveStreamsTest, WhatATakerMayNotSayEndsTheOperation) {
   ASSERT_FALSE(reduced);
   EXPECT_EQ(reduced.error().code, ErrorCode::kCorruption) << reduced.error().message;
   EXPECT_THAT(reduced.error().message, HasSubstr("rank 1"));
+}
+
+// Over TCP nobody is given memory to write into; not even an empty piece may be said to lie there.
+TEST(CollectiveStreamsTest, AWrittenPieceWithoutMemoryEndsTheGroup) {
+  auto engine = CollectiveEngine::Create(
+                    0, 2, {.timeout = 20s, .algorithm = Algorithm::kRing, .shares_memory = false})
+                    .value();
+  auto listener = net::TcpListener::Listen({"127.0.0.1", 0}).value();
+  const std::vector<std::string> addresses{engine.address(), listener.address().ToString()};
+  Result<void> connected;
+  std::thread joins([&] { connected = engine.Connect(addresses, kSecret); });
+  auto links = JoinGroup({.secret = kSecret,
+                          .rank = 1,
+                          .world_size = 2,
+                          .chunk_size_bytes = Options{}.chunk_size_bytes},
+                         addresses, Machines(), {.listener = listener}, Clock::now() + 20s)
+                   .value();
+  const CollectivePlaced barrier{.data = {.payload_check = Xxh3({}),
+                                          .step = 1,
+                                          .type = ReduceType::kI64,
+                                          .algorithm = Algorithm::kRecursiveDoubling}};
+  ASSERT_TRUE(links.to[0].endpoint->Send({.type = net::FrameType::kCollectivePlaced},
+                                         barrier.Encode(), {}));
+  std::ignore = net::Flush(*links.to[0].endpoint, Clock::now() + 20s);
+  joins.join();
+  ASSERT_FALSE(connected);
+  EXPECT_THAT(connected.error().message, HasSubstr("where it has no room"));
 }
 
 TEST(CollectiveStreamsTest, AllThatIsTunedMayChangeBetweenTwoOperations) {
