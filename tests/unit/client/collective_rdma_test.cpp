@@ -58,21 +58,6 @@ class CollectiveRdmaTest : public testing::Test {
   void SetUp() override {
     if (!net::test::TestRdmaDevice()) GTEST_SKIP() << net::test::TestRdmaDevice().error().message;
   }
-
-  // The sums of all ranks' arrays, after all ranks were seen to have the same.
-  static std::vector<float> Reduced(std::uint32_t n, const Options& options,
-                                    const std::vector<std::vector<float>>& inputs) {
-    auto outputs = inputs;
-    Group group(n, options, Where::kApart);
-    group.Connect();
-    group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
-      const auto reduced = AllReduce(engine, outputs[rank]);
-      EXPECT_TRUE(reduced) << reduced.error().message;
-    });
-    for (const auto& output : outputs)
-      EXPECT_EQ(std::memcmp(output.data(), outputs[0].data(), output.size() * 4), 0);
-    return outputs[0];
-  }
 };
 
 // Pieces that go as payload, that are written, and that do not fit the ring's end.
