@@ -209,7 +209,7 @@ def rdma_suite() -> Counts:
     if not PLAIN.make():
         return Counts(failed=1)
     build = ROOT / PLAIN.folder
-    code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", "280")
+    code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", "400")
     if code == RDMA_SKIPPED:
         return Counts(skipped=1)
     counts = Counts(passed=1) if code == 0 else Counts(failed=1)  # The machine itself.
