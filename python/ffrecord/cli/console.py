@@ -30,6 +30,9 @@ def run(command: click.Command) -> int:
     except OSError as error:
         say(f"failed: {_reason(error)}")
         return EXIT_ENVIRONMENT
+    except ImportError as error:
+        say(f"failed: {error}")
+        return EXIT_ENVIRONMENT
     except ValueError as error:
         say(f"wrong: {error}")
         return EXIT_USAGE

@@ -1,4 +1,4 @@
-"""ffrecord-pack: a folder of classes, a tar or JSON lines into record files."""
+"""ffrecord-pack: datasets of other forms into record files."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ _CLASSES_SHOWN_MAX = 30
 
 @click.command()
 @click.version_option(package_name="ffrecord")
-@click.argument("source", type=click.Path())
+@click.argument("sources", type=click.Path(), nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("destination", type=click.Path())
 @click.option("--compress", is_flag=True, help="Compress each record with zstd.")
 @click.option(
@@ -33,9 +33,15 @@ _CLASSES_SHOWN_MAX = 30
 @click.option("--follow-links", is_flag=True, help="Pack what symbolic links point at.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Only files such as '*.png'.")
 @click.option("--label-field", metavar="NAME", help="The field of a JSON line that is its label.")
+@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column.")
+@click.option("--key", metavar="NAME", help="The column by which records are found.")
+@click.option(
+    "--ragged", multiple=True, metavar="NAME", help="A TFRecord's feature of any count of numbers."
+)
+@click.option("--raw", is_flag=True, help="Keep TFRecords as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    source: str,
+    sources: tuple[str, ...],
     destination: str,
     compress: bool,
     dictionary: int | None,
@@ -44,18 +50,29 @@ def command(
     follow_links: bool,
     include: tuple[str, ...],
     label_field: str | None,
+    columns: tuple[str, ...],
+    key: str | None,
+    ragged: tuple[str, ...],
+    raw: bool,
     as_json: bool,
 ) -> None:
     """Pack SOURCE into DESTINATION.
 
-    SOURCE is a folder with a subfolder for each class, a tar (plain or compressed), or *.jsonl.
-    DESTINATION is one file if it ends in .ffr, else a folder of parts. Nothing is visible under
-    its name before all of it is there.
+    SOURCE is a folder with a subfolder for each class, a folder of MDS shards, or any number of
+    files of one kind: tars (plain or compressed; a sample of WebDataset is one record), *.jsonl,
+    TFRecords, Parquet, record files. DESTINATION is one file if it ends in .ffr, else a folder of
+    parts. Nothing is visible under its name before all of it is there.
     """
     begin = time.monotonic()
     with progress_bar("packing") as show:
         samples = open_source(
-            source, follow_links=follow_links, include=include, label_field=label_field
+            sources,
+            follow_links=follow_links,
+            include=include,
+            label_field=label_field,
+            columns=columns,
+            ragged=ragged,
+            raw=raw,
         )
         summary = pack(
             samples,
@@ -64,6 +81,7 @@ def command(
             dictionary_bytes=dictionary or 0,
             part_size_bytes=part_size,
             replace=replace,
+            key=key,
             progress=None if show is None else lambda done: show(done, samples.size_bytes),
         )
     seconds = time.monotonic() - begin

@@ -6,14 +6,19 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from ffrecord.errors import ConflictError
 from ffrecord.pack.source import Progressed, Source
 from ffrecord.writer import Writer, WriteSummary
+
+# Of what has no length, a number.
+_SCALAR_BYTES = 8
 
 Progress = Callable[[int], None]
 # Of a path, and whether to replace what is there.
@@ -47,11 +52,10 @@ def pack(
     dictionary_bytes: int = 0,
     part_size_bytes: int = 1 << 30,
     replace: bool = False,
+    key: str | None = None,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Write all samples of `source`; nothing is visible before all of it is.
-
-    Samples that have a name are found by it (`Reader.find`).
 
     Args:
         source: see `open_source`.
@@ -61,6 +65,8 @@ def pack(
             are alike; 0 for none. Records are then compressed in any case.
         part_size_bytes: in a folder, a part ends with the record that reaches this raw size.
         replace: replace what is there: a file, or a folder with nothing but `*.ffr` in it.
+        key: the column, utf8 or bytes, by which samples are found (`Reader.find`); else the
+            source says: names of files, and what was the key of a record file.
         progress: called with the bytes of the source that are behind.
 
     Raises:
@@ -82,7 +88,7 @@ def pack(
             compress="zstd" if compress else None,
             replace=replace,
             dictionary=dictionary_bytes or None,
-            key="name" if "name" in source.schema else None,
+            key=key or source.key,
         )
 
     if path.suffix == ".ffr":
@@ -132,9 +138,17 @@ def _write_parts(
         with new_writer(path, False) as writer:
             while item is not None and size_bytes < part_size_bytes:
                 writer.write(item[0])
-                size_bytes += len(item[0]["payload"])
+                size_bytes += _size_bytes(item[0])
                 item = next(samples, None)
             summary.add(writer.close())
+
+
+def _size_bytes(value: object) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(_size_bytes, value.values()))
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return len(value) if isinstance(value, bytes | str) else _SCALAR_BYTES
 
 
 def _check_vacant(path: Path, replace: bool) -> None:

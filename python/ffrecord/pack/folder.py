@@ -7,12 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ffrecord.pack.source import Progressed, check_text
+from ffrecord.pack.source import Progressed, Wishes, check_text
 
 # Files read at the same time, and read ahead of the writer in all.
 _THREADS = 4
 _AHEAD_FILES_MAX = 32
 _AHEAD_BYTES_MAX = 64 << 20
+# What file managers and notebooks leave behind: .DS_Store, .ipynb_checkpoints.
+_HIDDEN = "hidden files and folders"
 
 
 class _File(NamedTuple):
@@ -25,15 +27,15 @@ class _File(NamedTuple):
 class FolderSource:
     """Label (the class's place among the sorted subfolders), name (relative path), payload."""
 
-    def __init__(
-        self, root: str, *, follow_links: bool = False, include: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, root: str, wishes: Wishes) -> None:
         """List the files; see `open_source` for arguments and errors."""
+        wishes.allow(root, "a folder of classes", "follow_links", "include")
         self.schema: Mapping[str, str] = {"label": "i64", "name": "utf8", "payload": "bytes"}
+        self.key: str | None = "name"
         self.skipped: Counter[str] = Counter()
         self._root = root
-        self._follow_links = follow_links
-        self._include = include
+        self._follow_links = wishes.follow_links
+        self._include = wishes.include
         self.classes = tuple(self._class_names())
         self._files = [
             file
@@ -41,7 +43,7 @@ class FolderSource:
             for file in self._walk(os.path.join(root, name), label)
         ]
         if not self._files:
-            what = f" that match {', '.join(include)}" if include else ""
+            what = f" that match {', '.join(self._include)}" if self._include else ""
             raise ValueError(
                 f"{root} has {len(self.classes)} subfolders but no files in them{what}: "
                 f"there is nothing to pack{self._hint()}"
@@ -76,7 +78,9 @@ class FolderSource:
         names = []
         with os.scandir(self._root) as entries:
             for entry in entries:
-                if entry.is_symlink() and not self._follow_links:
+                if entry.name.startswith("."):
+                    self.skipped[_HIDDEN] += 1
+                elif entry.is_symlink() and not self._follow_links:
                     self.skipped["symbolic links"] += 1
                 elif entry.is_dir():
                     names.append(check_text(entry.name, self._root))
@@ -96,7 +100,10 @@ class FolderSource:
             if not self._follow_links:
                 links = [d for d in subfolders if os.path.islink(os.path.join(parent, d))]
                 self.skipped["symbolic links"] += len(links)
-            found += [os.path.join(parent, name) for name in names]
+            hidden = [name for name in (*subfolders, *names) if name.startswith(".")]
+            self.skipped[_HIDDEN] += len(hidden)
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
         for path in sorted(found):
             if (file := self._file(path, label)) is not None:
                 yield file

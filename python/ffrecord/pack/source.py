@@ -1,19 +1,25 @@
 """What every source of samples offers, and how one is recognised."""
 
+import importlib
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 
+# A value for each column, or the bytes of a record without columns.
+Sample = Mapping[str, Any] | bytes
 # A sample, and how many bytes of the source are behind it.
-Progressed = tuple[Mapping[str, Any], int]
+Progressed = tuple[Sample, int]
 
 
 class Source(Protocol):
     """Samples to pack. Single use: `samples` reads the source through, once."""
 
     schema: Mapping[str, str]
+    key: str | None
+    """The column by which samples are found, if there is one."""
     size_bytes: int
     """Of all that will be read; for progress."""
     classes: tuple[str, ...]
@@ -25,45 +31,99 @@ class Source(Protocol):
         """Yield every sample."""
 
 
-def open_source(
-    path: str | os.PathLike[str],
-    *,
-    follow_links: bool = False,
-    include: tuple[str, ...] = (),
-    label_field: str | None = None,
-) -> Source:
-    """Recognise a source by what it is: a folder of classes, a tar, or JSON lines by its name.
+class Wishes(NamedTuple):
+    """What is asked of a source; what means nothing to one is refused by it.
+
+    Attributes:
+        follow_links: pack what symbolic links in a folder of classes point at; else skip them.
+        include: of a folder of classes, only files whose names match one of these patterns.
+        label_field: of JSON lines, the field that holds an integer label.
+        columns: of a source with columns, only these.
+        ragged: of TFRecords, features of numbers that are kept as bytes, of any length.
+        raw: of TFRecords, the records as they are, not as `tf.train.Example`.
+        schema: what the first of several files was found to have, where a look at each could find
+            something else.
+    """
+
+    follow_links: bool = False
+    include: tuple[str, ...] = ()
+    label_field: str | None = None
+    columns: tuple[str, ...] = ()
+    ragged: tuple[str, ...] = ()
+    raw: bool = False
+    schema: Mapping[str, str] | None = None
+
+    def allow(self, path: str, what: str, *meant: str) -> None:
+        """Raise a ValueError if anything else than `meant` is asked of `path`, which is `what`."""
+        for name, value in self._asdict().items():
+            if value and name not in (*meant, "schema"):
+                option = {"columns": "column"}.get(name, name).replace("_", "-")
+                raise ValueError(f"{path} is {what}, for which --{option} means nothing")
+
+
+def open_source(paths: str | os.PathLike[str] | Sequence[str], **wishes: Any) -> Source:  # noqa: ANN401 - the fields of Wishes
+    """Recognise a source by what it is; several are packed one after the other.
 
     Args:
-        path: of the source.
-        follow_links: pack what symbolic links in a folder point at; else they are skipped.
-        include: of a folder, only files whose names match one of these patterns.
-        label_field: of JSON lines, the field that holds an integer label.
+        paths: one source - a folder of classes, a folder of MDS shards - or files of one kind:
+            tars, JSON lines, TFRecords, Parquet, record files.
+        wishes: see `Wishes`.
 
     Raises:
         FileNotFoundError: there is nothing of that name.
-        ValueError: it is no known source, or has nothing to pack.
+        ValueError: it is no known source, has nothing to pack, or what is wished means nothing
+            to it.
+        ImportError: it takes a package that is not installed.
     """
+    from ffrecord.pack.several import SeveralSources
+
+    names = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else list(paths)
+    asked = Wishes(**wishes)
+    if len(names) == 1:
+        return _open_one(names[0], asked)
+    return SeveralSources(names, asked, _open_one)
+
+
+def _open_one(name: str, wishes: Wishes) -> Source:
     from ffrecord.pack.folder import FolderSource
     from ffrecord.pack.jsonl import JsonLinesSource, is_json_lines
+    from ffrecord.pack.mds import MdsSource, is_mds
+    from ffrecord.pack.parquet import ParquetSource, is_parquet
+    from ffrecord.pack.record_files import RecordFiles, is_record_files
     from ffrecord.pack.tar import TarSource
+    from ffrecord.pack.tfrecord import TFRecordSource, is_tfrecord
 
-    name = os.fspath(path)
-    if os.path.isdir(name):
-        _refuse(label_field is not None, name, "a folder", "--label-field is for JSON lines")
-        return FolderSource(name, follow_links=follow_links, include=include)
-    _refuse(follow_links or bool(include), name, "no folder", "links and patterns are of folders")
-    if is_json_lines(name):
-        return JsonLinesSource(name, label_field=label_field)
-    _refuse(label_field is not None, name, "not *.jsonl", "--label-field is for JSON lines")
-    if os.stat(name).st_size == 0:
-        raise ValueError(f"{name} is empty: there is nothing to pack")
-    if tarfile.is_tarfile(name):
-        return TarSource(name)
-    raise ValueError(
-        f"{name} is no source: give a folder with a subfolder for each class, a tar "
-        "(plain, gz, bz2, xz), or *.jsonl (plain or .gz)"
+    kinds: tuple[tuple[Callable[[str], bool], Callable[[str, Wishes], Source]], ...] = (
+        (is_mds, MdsSource),
+        (is_record_files, RecordFiles),
+        (os.path.isdir, FolderSource),
+        (is_json_lines, JsonLinesSource),
+        (is_parquet, ParquetSource),
+        (is_tfrecord, TFRecordSource),
+        (tarfile.is_tarfile, TarSource),
     )
+    if os.path.isfile(name) and os.path.getsize(name) == 0:
+        raise ValueError(f"{name} is empty: there is nothing to pack")
+    os.stat(name)
+    for is_it, kind in kinds:
+        if is_it(name):
+            return kind(name, wishes)
+    raise ValueError(
+        f"{name} is no source: give a folder with a subfolder for each class, tars (plain, gz, "
+        "bz2, xz), *.jsonl (plain or .gz), TFRecords, Parquet, a folder of MDS shards, or *.ffr"
+    )
+
+
+def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> dict[str, str]:
+    """The part of `schema` that is wanted: all of it unless `columns` names some.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    for column in columns:
+        if column not in schema:
+            raise ValueError(f"{where} has no column '{column}', but {', '.join(schema)}")
+    return {name: schema[name] for name in columns or schema}
 
 
 def check_text(name: str, where: str) -> str:
@@ -79,6 +139,26 @@ def check_text(name: str, where: str) -> str:
     return name
 
 
-def _refuse(wrong: bool, name: str, what: str, why: str) -> None:
-    if wrong:
-        raise ValueError(f"{name} is {what}: {why}")
+def check_key(name: str) -> str:
+    """The name of a file in a source's own list, if it stays inside of the source.
+
+    Raises:
+        ValueError: it leads out of it.
+    """
+    if os.path.isabs(name) or ".." in name.split("/"):
+        raise ValueError(f"the name {name!r} leads out of its folder")
+    return name
+
+
+def needed(module: str, what: str) -> ModuleType:
+    """Import a package that only some sources take.
+
+    Raises:
+        ImportError: it is not installed; says how it can be.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs {module}, which is not installed: pip install 'ffrecord[convert]'"
+        ) from error

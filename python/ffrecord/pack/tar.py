@@ -5,13 +5,17 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, groupby
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, check_text
+from ffrecord.pack.source import Progressed, Wishes, check_text, picked
 
 _BLOCK_BYTES = 512
+# Columns that are no extensions.
+_OURS = ("label", "name")
+# Extensions of what is UTF-8 by definition, or by WebDataset's custom.
+_TEXTS = ("txt", "text", "json")
 
 
 class _Member(NamedTuple):
@@ -21,14 +25,17 @@ class _Member(NamedTuple):
 
 
 class TarSource:
-    """Name and payload of each file; with a label if the first file comes with a `.cls`.
+    """A record for each file, or for each group of files that WebDataset knows as a sample.
 
-    Files of one group (WebDataset: names equal up to the first dot) stand together; the number in
-    `key.cls` is the label of the group's other files, and every group must then have one.
+    The files of a group stand together, their names equal up to the first dot. If the first group
+    has several files beside its label, each group is a record: its `name`, and a column for each
+    extension, utf8 for what is text, else bytes. Else each file is one: its `name` and `payload`.
+    The number in `key.cls` is the label of its group; all groups have one, or none has.
     """
 
-    def __init__(self, path: str) -> None:
-        """Look at the first group, for it decides about labels."""
+    def __init__(self, path: str, wishes: Wishes) -> None:
+        """Look at the first group, which decides what a record is."""
+        wishes.allow(path, "a tar", "columns")
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self.size_bytes = os.stat(path).st_size
@@ -39,20 +46,55 @@ class TarSource:
             raise ValueError(f"{path} has no files in it: there is nothing to pack")
         self._groups = chain([first], self._groups)
         self._labelled = any(_is_label(member) for member in first)
-        label = {"label": "i64"} if self._labelled else {}
-        self.schema: Mapping[str, str] = {**label, "name": "utf8", "payload": "bytes"}
+        fields = [_extension(member.name) for member in first if not _is_label(member)]
+        self._grouped = len(fields) > 1
+        columns = {field: _type_of(field) for field in fields}
+        schema = {
+            **({"label": "i64"} if self._labelled else {}),
+            "name": "utf8",
+            **(columns if self._grouped else {"payload": "bytes"}),
+        }
+        if self._grouped and any(field in _OURS for field in fields):
+            raise ValueError(f"{path}: files .{', .'.join(fields)} of a sample: rename one")
+        self._picks = bool(wishes.columns)
+        self.schema: Mapping[str, str] = picked(schema, wishes.columns, path)
+        self.key: str | None = "name" if "name" in self.schema else None
 
     def samples(self) -> Iterator[Progressed]:
-        """Yield the files in the tar's order."""
-        yield from ahead(self._samples())
+        """Yield the files, or the groups, in the tar's order."""
+        for sample, position_bytes in ahead(self._samples()):
+            yield {name: sample[name] for name in self.schema}, position_bytes
 
-    def _samples(self) -> Iterator[Progressed]:
+    def _samples(self) -> Iterator[tuple[dict[str, Any], int]]:
         for group in self._groups:
             label = self._label(group) if self._labelled else {}
-            for member in group:
-                if not (self._labelled and _is_label(member)):
-                    sample = {**label, "name": member.name, "payload": member.content}
-                    yield sample, member.position_bytes
+            members = [each for each in group if not (self._labelled and _is_label(each))]
+            if self._grouped:
+                yield {**label, **self._fields(group, members)}, group[-1].position_bytes
+                continue
+            for member in members:
+                sample = {**label, "name": member.name, "payload": member.content}
+                yield sample, member.position_bytes
+
+    def _fields(self, group: list[_Member], members: list[_Member]) -> dict[str, Any]:
+        name = _key(group[0].name).lstrip("/")
+        extensions = [_extension(member.name) for member in members]
+        self._check_extensions(name, extensions)
+        fields: dict[str, Any] = {"name": name}
+        for extension, member in zip(extensions, members, strict=True):
+            is_text = _type_of(extension) == "utf8"
+            fields[extension] = _text(self._path, member) if is_text else member.content
+        return fields
+
+    def _check_extensions(self, name: str, extensions: list[str]) -> None:
+        wanted = [column for column in self.schema if column not in _OURS]
+        lacking = [column for column in wanted if column not in extensions]
+        more = [] if self._picks else [each for each in extensions if each not in wanted]
+        if lacking or more or len(set(extensions)) < len(extensions):
+            raise ValueError(
+                f"{self._path}: the sample {name} has the files .{', .'.join(extensions)}, the "
+                f"first has .{', .'.join(wanted)}: name columns that all have with --column"
+            )
 
     def _label(self, group: list[_Member]) -> dict[str, int]:
         labels = [member for member in group if _is_label(member)]
@@ -106,6 +148,21 @@ class TarSource:
         file.seek(tar.offset)
         if file.read(_BLOCK_BYTES) != bytes(_BLOCK_BYTES):
             raise CorruptionError(f"{self._path} is cut short: the end of the tar is missing")
+
+
+def _text(path: str, member: _Member) -> str:
+    try:
+        return member.content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {member.name} is not UTF-8: {error}") from None
+
+
+def _extension(name: str) -> str:
+    return name.rpartition("/")[2].partition(".")[2].lower()
+
+
+def _type_of(extension: str) -> str:
+    return "utf8" if extension.rpartition(".")[2] in _TEXTS else "bytes"
 
 
 def _key(name: str) -> str:

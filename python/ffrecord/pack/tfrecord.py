@@ -1,0 +1,215 @@
+"""TFRecord files, plain or gzip: frames of a length and a payload, a CRC-32C of each.
+
+The frame is described at tensorflow.org/tutorials/load_data/tfrecord.
+"""
+
+import gzip
+import io
+import os
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from ffrecord.errors import CorruptionError
+from ffrecord.pack.ahead import ahead
+from ffrecord.pack.example import Values, parse_example
+from ffrecord.pack.source import Progressed, Wishes, needed, picked
+
+_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
+_MASK_DELTA = 0xA282EAD8
+_GZIP_MAGIC = b"\x1f\x8b"
+# What is looked at to see which columns there are: so many records, or bytes if that is less.
+_LOOK_RECORDS, _LOOK_BYTES = 1000, 64 << 20
+# A payload is read in pieces of so much, so that a length that lies costs no more memory.
+_PIECE_BYTES = 16 << 20
+
+
+def is_tfrecord(path: str) -> bool:
+    """By its first length, which has a checksum: names of TFRecords need not tell."""
+    try:
+        with open(path, "rb") as raw:
+            head = _unzipped(raw).read(_LENGTH.size + _CRC.size)
+        return _is_sound(head[: _LENGTH.size], head[_LENGTH.size :])
+    except ImportError:
+        return ".tfrecord" in os.path.basename(path)  # To be told then what is missing.
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+class TFRecordSource:
+    """A column for each feature of `tf.train.Example`, or the payload of each record, on request.
+
+    The first records say what the columns are. A feature with one byte string (or sometimes none)
+    is bytes. One with one number each time is f32 or i64, one with always as many a vector of
+    them; numbers of any count are bytes: little-endian, 4 or 8 bytes each.
+    """
+
+    def __init__(self, path: str, wishes: Wishes) -> None:
+        """Look at the first records; see `open_source` for arguments and errors."""
+        wishes.allow(path, "a TFRecord file", "columns", "ragged", "raw")
+        self.classes: tuple[str, ...] = ()
+        self.skipped: Counter[str] = Counter()
+        self.key: str | None = None
+        self.size_bytes = os.stat(path).st_size
+        self._path = path
+        self._raw = wishes.raw
+        self._picks = bool(wishes.columns)
+        self._records = self._payloads()
+        self.schema: Mapping[str, str]
+        if wishes.schema:
+            self.schema = wishes.schema
+        elif wishes.raw:
+            self.schema = picked({"payload": "bytes"}, wishes.columns, path)
+        else:
+            first = list(_some(self._records))
+            self._records = chain(first, self._records)
+            self.schema = self._look(first, wishes)
+
+    def samples(self) -> Iterator[Progressed]:
+        """Yield the records.
+
+        Raises:
+            CorruptionError: a checksum is wrong, or the file is cut short.
+            ValueError: a record has other features than the first ones.
+        """
+        yield from ahead(self._samples())
+
+    def _samples(self) -> Iterator[Progressed]:
+        for number, (payload, position_bytes) in enumerate(self._records):
+            if self._raw:
+                yield {"payload": payload}, position_bytes
+                continue
+            features = self._features(number, payload)
+            if not self._picks and (new := features.keys() - self.schema.keys()):
+                raise self._differs(number, min(new), "is new")
+            yield (
+                {
+                    name: self._value(number, name, kind, features.get(name, []))
+                    for name, kind in self.schema.items()
+                },
+                position_bytes,
+            )
+
+    def _look(self, first: list[tuple[bytes, int]], wishes: Wishes) -> dict[str, str]:
+        """The schema of the first records."""
+        counts: dict[str, set[int]] = {}
+        kinds: dict[str, set[str]] = {}
+        for number, (payload, _) in enumerate(first):
+            features = self._features(number, payload)
+            for name in features.keys() - counts.keys():
+                counts[name] = {0} if number else set()  # Those before had none.
+            for name in counts:
+                values = features.get(name, [])
+                counts[name].add(len(values))
+                if len(values):
+                    kinds.setdefault(name, set()).add(_kind(values))
+        names = dict.fromkeys(sorted(counts), "")
+        picked(names, wishes.ragged, self._path)
+        return {
+            name: self._column(
+                name, kinds.get(name, {"bytes"}), counts[name], name in wishes.ragged
+            )
+            for name in picked(names, wishes.columns, self._path)
+        }
+
+    def _column(self, name: str, kinds: set[str], counts: set[int], ragged: bool) -> str:
+        (kind,) = kinds if len(kinds) == 1 else ("",)
+        if not kind or (kind == "bytes" and max(counts) > 1):
+            what = f"up to {max(counts)} byte strings" if kind else "values of several kinds"
+            raise ValueError(
+                f"{self._path}: the feature '{name}' has {what} in a record: name the wanted "
+                "features with --column, or keep whole records with --raw"
+            )
+        if kind == "bytes" or ragged or len(counts) > 1:
+            return "bytes"
+        (count,) = counts
+        return kind if count == 1 else f"{kind}[{count}]"
+
+    def _value(self, number: int, name: str, kind: str, values: Values) -> Any:  # noqa: ANN401 - of any column
+        if isinstance(values, list):
+            if len(values) <= 1 and kind == "bytes":
+                return values[0] if values else b""
+        elif kind == "bytes":
+            return values.tobytes()
+        elif kind.partition("[")[0] == _kind(values):
+            if "[" in kind and f"[{len(values)}]" in kind:
+                return values
+            if "[" not in kind and len(values) == 1:
+                return values[0]
+        raise self._differs(number, name, f"has {len(values)} values, not {kind}")
+
+    def _differs(self, number: int, name: str, how: str) -> ValueError:
+        return ValueError(
+            f"{self._path}: record {number}: the feature '{name}' {how}, unlike in the first "
+            "records: --ragged keeps numbers of any count, --column names the features that all "
+            "records have, --raw keeps whole records"
+        )
+
+    def _features(self, number: int, payload: bytes) -> dict[str, Values]:
+        try:
+            return parse_example(payload)
+        except ValueError as error:
+            raise ValueError(
+                f"{self._path}: record {number} is {error}; --raw keeps records as they are"
+            ) from None
+
+    def _payloads(self) -> Iterator[tuple[bytes, int]]:
+        """Each payload, and the place in the file behind it."""
+        with open(self._path, "rb") as raw:
+            file = _unzipped(raw)
+            try:
+                while head := file.read(_LENGTH.size):
+                    (size_bytes,) = _LENGTH.unpack(self._checked(file, head, raw.tell()))
+                    yield self._checked(file, _read(file, size_bytes), raw.tell()), raw.tell()
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise CorruptionError(f"{self._path} is damaged or cut short: {error}") from error
+
+    def _checked(self, file: BinaryIO, data: bytes, position_bytes: int) -> bytes:
+        """`data`, if the checksum that follows in `file` is its own."""
+        crc = file.read(_CRC.size)
+        if len(crc) < _CRC.size or not _is_sound(data, crc):
+            what = "is cut short" if len(crc) < _CRC.size else "fails a checksum"
+            raise CorruptionError(f"{self._path} {what} before byte {position_bytes}")
+        return data
+
+
+def _some(payloads: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    size_bytes = 0
+    for number, (payload, position_bytes) in enumerate(payloads, start=1):
+        yield payload, position_bytes
+        size_bytes += len(payload)
+        if number == _LOOK_RECORDS or size_bytes > _LOOK_BYTES:
+            return
+
+
+def _unzipped(file: io.BufferedReader) -> BinaryIO:
+    """The file as it was before gzip, if it was."""
+    zipped = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+    return cast("BinaryIO", gzip.GzipFile(fileobj=file)) if zipped else file
+
+
+def _read(file: BinaryIO, size_bytes: int) -> bytes:
+    """So many bytes, or fewer at the end of the file."""
+    pieces = []
+    while size_bytes > 0 and (piece := file.read(min(size_bytes, _PIECE_BYTES))):
+        pieces.append(piece)
+        size_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _is_sound(data: bytes, stored: bytes) -> bool:
+    """Whether the masked CRC-32C of `data` is the stored one."""
+    crc = needed("google_crc32c", "a TFRecord file").value(data)
+    masked = ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFF_FFFF
+    return bool(stored == _CRC.pack(masked))
+
+
+def _kind(values: Values) -> str:
+    if isinstance(values, list):
+        return "bytes"
+    return "f32" if values.dtype == np.float32 else "i64"
