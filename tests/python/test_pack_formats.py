@@ -577,7 +577,7 @@ def test_a_file_of_the_first_version_becomes_one_of_the_second(tmp_path: Path) -
         (["--label-field", "x"], None),
     ],
 )
-def test_wishes_that_mean_nothing_are_refused(
+def test_options_that_mean_nothing_are_refused(
     tmp_path: Path, options: list[str], expected: str | None
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')

@@ -9,7 +9,7 @@ import click
 
 from ffrecord.cli.console import progress_bar, run
 from ffrecord.cli.units import Size, show_size
-from ffrecord.pack import PackSummary, open_source, pack
+from ffrecord.pack import PackSummary, SourceOptions, open_source, pack
 
 _CLASSES_SHOWN_MAX = 30
 
@@ -67,12 +67,14 @@ def command(
     with progress_bar("packing") as show:
         samples = open_source(
             sources,
-            follow_links=follow_links,
-            include=include,
-            label_field=label_field,
-            columns=columns,
-            ragged=ragged,
-            raw=raw,
+            SourceOptions(
+                follow_links=follow_links,
+                include=include,
+                label_field=label_field,
+                columns=columns,
+                ragged=ragged,
+                raw=raw,
+            ),
         )
         summary = pack(
             samples,

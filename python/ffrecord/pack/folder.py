@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ffrecord.pack.source import Progressed, Wishes, check_text
+from ffrecord.pack.source import Progressed, SourceOptions, check_text
 
 # Files read at the same time, and read ahead of the writer in all.
 _THREADS = 4
@@ -27,15 +27,15 @@ class _File(NamedTuple):
 class FolderSource:
     """Label (the class's place among the sorted subfolders), name (relative path), payload."""
 
-    def __init__(self, root: str, wishes: Wishes) -> None:
+    def __init__(self, root: str, options: SourceOptions) -> None:
         """List the files; see `open_source` for arguments and errors."""
-        wishes.allow(root, "a folder of classes", "follow_links", "include")
+        options.allow(root, "a folder of classes", "follow_links", "include")
         self.schema: Mapping[str, str] = {"label": "i64", "name": "utf8", "payload": "bytes"}
         self.key: str | None = "name"
         self.skipped: Counter[str] = Counter()
         self._root = root
-        self._follow_links = wishes.follow_links
-        self._include = wishes.include
+        self._follow_links = options.follow_links
+        self._include = options.include
         self.classes = tuple(self._class_names())
         self._files = [
             file

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, Wishes
+from ffrecord.pack.source import Progressed, SourceOptions
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 
@@ -22,17 +22,17 @@ def is_json_lines(path: str) -> bool:
 class JsonLinesSource:
     """Payload: the line, without its end; label: an integer field of the line, on request."""
 
-    def __init__(self, path: str, wishes: Wishes) -> None:
+    def __init__(self, path: str, options: SourceOptions) -> None:
         """Remember the file; see `open_source` for arguments and errors."""
-        wishes.allow(path, "JSON lines", "label_field")
+        options.allow(path, "JSON lines", "label_field")
         self.key: str | None = None
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self.size_bytes = os.stat(path).st_size
-        label = {} if wishes.label_field is None else {"label": "i64"}
+        label = {} if options.label_field is None else {"label": "i64"}
         self.schema: Mapping[str, str] = {**label, "payload": "bytes"}
         self._path = path
-        self._label_field = wishes.label_field
+        self._label_field = options.label_field
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the lines; blank ones are skipped.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, Wishes, check_key, needed, picked
+from ffrecord.pack.source import Progressed, SourceOptions, check_key, needed, picked
 
 _INDEX = "index.json"
 _NUMBERS = {
@@ -58,9 +58,9 @@ class MdsSource:
     utf8; bytes, jpeg and png are bytes. Others are refused by name unless others are asked for.
     """
 
-    def __init__(self, path: str, wishes: Wishes) -> None:
+    def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the index; see `open_source` for arguments and errors."""
-        wishes.allow(path, "a folder of MDS shards", "columns")
+        options.allow(path, "a folder of MDS shards", "columns")
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self.key: str | None = None
@@ -68,7 +68,7 @@ class MdsSource:
         self._shards = self._read_index()
         self._columns = self._columns_of(self._shards[0])
         schema = {column.name: column.type for column in self._columns}
-        self.schema: Mapping[str, str] = picked(schema, wishes.columns, path)
+        self.schema: Mapping[str, str] = picked(schema, options.columns, path)
         for column in self._columns:
             if column.name in self.schema and not column.type:
                 raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, Wishes, needed, picked
+from ffrecord.pack.source import Progressed, SourceOptions, needed, picked
 
 _MAGIC = b"PAR1"
 _ROWS = 256
@@ -34,9 +34,9 @@ class ParquetSource:
     others are asked for; so are rows that lack a value.
     """
 
-    def __init__(self, path: str, wishes: Wishes) -> None:
+    def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the schema; see `open_source` for arguments and errors."""
-        wishes.allow(path, "a Parquet file", "columns")
+        options.allow(path, "a Parquet file", "columns")
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self.key: str | None = None
@@ -50,7 +50,7 @@ class ParquetSource:
             raise ValueError(f"{path} is no whole Parquet file: {error}") from None
         types = {field.name: field.type for field in self._file.schema_arrow}
         own = {name: self._type_of(kind) for name, kind in types.items()}
-        self.schema: Mapping[str, str] = picked(own, wishes.columns, path)
+        self.schema: Mapping[str, str] = picked(own, options.columns, path)
         for name, kind in self.schema.items():
             if not kind:
                 raise ValueError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import ffrecord
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, Wishes, picked
+from ffrecord.pack.source import Progressed, SourceOptions, picked
 
 # Read at a time: so many records, or fewer if those before were large.
 _RECORDS_MAX, _BATCH_BYTES = 1024, 16 << 20
@@ -25,15 +25,15 @@ class RecordFiles:
     Columns stay as they are, and so do records without any.
     """
 
-    def __init__(self, path: str, wishes: Wishes) -> None:
+    def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
-        wishes.allow(path, "record files", "columns")
+        options.allow(path, "record files", "columns")
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self._reader = ffrecord.open(path)
         self.size_bytes = self._reader.size_bytes
         own = {column.name: column.spelling for column in self._reader.columns}
-        self.schema: Mapping[str, str] = picked(own, wishes.columns, path)
+        self.schema: Mapping[str, str] = picked(own, options.columns, path)
         self.key: str | None = self._key()
 
     def samples(self) -> Iterator[Progressed]:

@@ -4,14 +4,17 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ffrecord.pack.source import Progressed, Source, Wishes
+from ffrecord.pack.source import Progressed, Source, SourceOptions
 
 
 class SeveralSources:
     """The samples of all, in the order of their paths; the first says which columns there are."""
 
     def __init__(
-        self, paths: Sequence[str], wishes: Wishes, open_one: Callable[[str, Wishes], Source]
+        self,
+        paths: Sequence[str],
+        options: SourceOptions,
+        open_one: Callable[[str, SourceOptions], Source],
     ) -> None:
         """Open the first, and see that the others are there; each is opened when it is reached.
 
@@ -23,8 +26,8 @@ class SeveralSources:
                 raise ValueError(f"{path} is a folder, and one of several sources: pack it apart")
         self._paths = paths
         self._open_one = open_one
-        self._first = open_one(paths[0], wishes)
-        self._wishes = wishes._replace(schema=self._first.schema)
+        self._first = open_one(paths[0], options)
+        self._options = options._replace(schema=self._first.schema)
         self.schema = self._first.schema
         self.key = self._first.key
         self.classes = self._first.classes
@@ -47,7 +50,7 @@ class SeveralSources:
             behind_bytes += size_bytes
 
     def _like_the_first(self, path: str) -> Source:
-        source = self._open_one(path, self._wishes)
+        source = self._open_one(path, self._options)
         for what, here, first in (
             ("columns", source.schema, self.schema),
             ("classes", source.classes, self.classes),

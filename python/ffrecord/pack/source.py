@@ -31,7 +31,7 @@ class Source(Protocol):
         """Yield every sample."""
 
 
-class Wishes(NamedTuple):
+class SourceOptions(NamedTuple):
     """What is asked of a source; what means nothing to one is refused by it.
 
     Attributes:
@@ -61,30 +61,31 @@ class Wishes(NamedTuple):
                 raise ValueError(f"{path} is {what}, for which --{option} means nothing")
 
 
-def open_source(paths: str | os.PathLike[str] | Sequence[str], **wishes: Any) -> Source:  # noqa: ANN401 - the fields of Wishes
+def open_source(
+    paths: str | os.PathLike[str] | Sequence[str], options: SourceOptions | None = None
+) -> Source:
     """Recognise a source by what it is; several are packed one after the other.
 
     Args:
         paths: one source - a folder of classes, a folder of MDS shards - or files of one kind:
             tars, JSON lines, TFRecords, Parquet, record files.
-        wishes: see `Wishes`.
+        options: see `SourceOptions`.
 
     Raises:
         FileNotFoundError: there is nothing of that name.
-        ValueError: it is no known source, has nothing to pack, or what is wished means nothing
-            to it.
+        ValueError: it is no known source, has nothing to pack, or an option means nothing to it.
         ImportError: it takes a package that is not installed.
     """
     from ffrecord.pack.several import SeveralSources
 
     names = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else list(paths)
-    asked = Wishes(**wishes)
+    asked = options or SourceOptions()
     if len(names) == 1:
         return _open_one(names[0], asked)
     return SeveralSources(names, asked, _open_one)
 
 
-def _open_one(name: str, wishes: Wishes) -> Source:
+def _open_one(name: str, options: SourceOptions) -> Source:
     from ffrecord.pack.folder import FolderSource
     from ffrecord.pack.jsonl import JsonLinesSource, is_json_lines
     from ffrecord.pack.mds import MdsSource, is_mds
@@ -93,7 +94,7 @@ def _open_one(name: str, wishes: Wishes) -> Source:
     from ffrecord.pack.tar import TarSource
     from ffrecord.pack.tfrecord import TFRecordSource, is_tfrecord
 
-    kinds: tuple[tuple[Callable[[str], bool], Callable[[str, Wishes], Source]], ...] = (
+    kinds: tuple[tuple[Callable[[str], bool], Callable[[str, SourceOptions], Source]], ...] = (
         (is_mds, MdsSource),
         (is_record_files, RecordFiles),
         (os.path.isdir, FolderSource),
@@ -107,7 +108,7 @@ def _open_one(name: str, wishes: Wishes) -> Source:
     os.stat(name)
     for is_it, kind in kinds:
         if is_it(name):
-            return kind(name, wishes)
+            return kind(name, options)
     raise ValueError(
         f"{name} is no source: give a folder with a subfolder for each class, tars (plain, gz, "
         "bz2, xz), *.jsonl (plain or .gz), TFRecords, Parquet, a folder of MDS shards, or *.ffr"

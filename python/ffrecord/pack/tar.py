@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, Wishes, check_text, picked
+from ffrecord.pack.source import Progressed, SourceOptions, check_text, picked
 
 _BLOCK_BYTES = 512
 # Columns that are no extensions.
@@ -33,9 +33,9 @@ class TarSource:
     The number in `key.cls` is the label of its group; all groups have one, or none has.
     """
 
-    def __init__(self, path: str, wishes: Wishes) -> None:
+    def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first group, which decides what a record is."""
-        wishes.allow(path, "a tar", "columns")
+        options.allow(path, "a tar", "columns")
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self.size_bytes = os.stat(path).st_size
@@ -56,8 +56,8 @@ class TarSource:
         }
         if self._grouped and any(field in _OURS for field in fields):
             raise ValueError(f"{path}: files .{', .'.join(fields)} of a sample: rename one")
-        self._picks = bool(wishes.columns)
-        self.schema: Mapping[str, str] = picked(schema, wishes.columns, path)
+        self._picks = bool(options.columns)
+        self.schema: Mapping[str, str] = picked(schema, options.columns, path)
         self.key: str | None = "name" if "name" in self.schema else None
 
     def samples(self) -> Iterator[Progressed]:

@@ -18,7 +18,7 @@ import numpy as np
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
 from ffrecord.pack.example import Values, parse_example
-from ffrecord.pack.source import Progressed, Wishes, needed, picked
+from ffrecord.pack.source import Progressed, SourceOptions, needed, picked
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
@@ -49,26 +49,26 @@ class TFRecordSource:
     them; numbers of any count are bytes: little-endian, 4 or 8 bytes each.
     """
 
-    def __init__(self, path: str, wishes: Wishes) -> None:
+    def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first records; see `open_source` for arguments and errors."""
-        wishes.allow(path, "a TFRecord file", "columns", "ragged", "raw")
+        options.allow(path, "a TFRecord file", "columns", "ragged", "raw")
         self.classes: tuple[str, ...] = ()
         self.skipped: Counter[str] = Counter()
         self.key: str | None = None
         self.size_bytes = os.stat(path).st_size
         self._path = path
-        self._raw = wishes.raw
-        self._picks = bool(wishes.columns)
+        self._raw = options.raw
+        self._picks = bool(options.columns)
         self._records = self._payloads()
         self.schema: Mapping[str, str]
-        if wishes.schema:
-            self.schema = wishes.schema
-        elif wishes.raw:
-            self.schema = picked({"payload": "bytes"}, wishes.columns, path)
+        if options.schema:
+            self.schema = options.schema
+        elif options.raw:
+            self.schema = picked({"payload": "bytes"}, options.columns, path)
         else:
             first = list(_some(self._records))
             self._records = chain(first, self._records)
-            self.schema = self._look(first, wishes)
+            self.schema = self._look(first, options)
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the records.
@@ -95,7 +95,7 @@ class TFRecordSource:
                 position_bytes,
             )
 
-    def _look(self, first: list[tuple[bytes, int]], wishes: Wishes) -> dict[str, str]:
+    def _look(self, first: list[tuple[bytes, int]], options: SourceOptions) -> dict[str, str]:
         """The schema of the first records."""
         counts: dict[str, set[int]] = {}
         kinds: dict[str, set[str]] = {}
@@ -109,12 +109,12 @@ class TFRecordSource:
                 if len(values):
                     kinds.setdefault(name, set()).add(_kind(values))
         names = dict.fromkeys(sorted(counts), "")
-        picked(names, wishes.ragged, self._path)
+        picked(names, options.ragged, self._path)
         return {
             name: self._column(
-                name, kinds.get(name, {"bytes"}), counts[name], name in wishes.ragged
+                name, kinds.get(name, {"bytes"}), counts[name], name in options.ragged
             )
-            for name in picked(names, wishes.columns, self._path)
+            for name in picked(names, options.columns, self._path)
         }
 
     def _column(self, name: str, kinds: set[str], counts: set[int], ragged: bool) -> str:
