@@ -9,6 +9,7 @@ arm=$build/benchmarks/daemon-arm
 ticks=$(getconf CLK_TCK)
 
 "$build/server/ffrecordd" --data /tmp/bench-data --listen 127.0.0.1:9400 --transport rdma \
+  --rdma-devices rxe0 \
   >/tmp/daemon.log 2>&1 &
 daemon=$!
 until grep -q event=ready /tmp/daemon.log; do sleep 0.1; done

@@ -10,10 +10,12 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <ffrecord/client/dataset.h>
 
+#include "client/session/rails.h"
 #include "client/session/slabs.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/breaker.h"
@@ -58,12 +60,12 @@ std::optional<Transport> TransportOf(std::string_view query) {
 
 // How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
 constexpr auto kTurnedAwayFor = 1000ms;
-// How long auto goes without RDMA once it did not work; twice as long each further time.
-constexpr std::chrono::milliseconds kRdmaPauseMin{30'000};
-constexpr std::chrono::milliseconds kRdmaPauseMax{600'000};
+// How often idle connections are looked at, while there are calls.
+constexpr auto kLookEvery = 1000ms;
 constexpr std::string_view kUploadsAsMessages = "; uploads go as messages: ";
 constexpr std::string_view kTokenFile = "token_file=";
 constexpr std::string_view kTls = "tls=";
+constexpr std::string_view kRdmaDevices = "rdma_devices=";
 constexpr std::size_t kTokenSizeBytesMax = 3072;
 
 // The token in a file: hexadecimal digits, with white space around them. No message quotes it.
@@ -112,6 +114,7 @@ Result<Location> Location::Parse(std::string_view text) {
   std::optional<Transport> transport;
   std::string token_file;
   std::string tls_folder;
+  net::RdmaOptions rdma;
   if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
     std::string_view query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
@@ -127,10 +130,12 @@ Result<Location> Location::Parse(std::string_view text) {
         token_file = one.substr(kTokenFile.size());
       else if (one.starts_with(kTls) && one.size() > kTls.size() && tls_folder.empty())
         tls_folder = one.substr(kTls.size());
+      else if (one.starts_with(kRdmaDevices) && rdma.devices.empty())
+        rdma.devices = FFR_TRY(net::RdmaOptions::ParseDevices(one.substr(kRdmaDevices.size())));
       else
         return bad(
-            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER and token_file=PATH, "
-            "parted by &");
+            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH and "
+            "rdma_devices=DEVICE,..., parted by &");
     }
   }
   const std::size_t slash = rest.find('/');
@@ -139,7 +144,10 @@ Result<Location> Location::Parse(std::string_view text) {
   if (address.value().port == 0) return bad("port 0 cannot be connected to");
   return Location{std::move(address).value(),
                   slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1)),
-                  transport, std::move(token_file), std::move(tls_folder)};
+                  transport,
+                  std::move(token_file),
+                  std::move(tls_folder),
+                  std::move(rdma)};
 }
 
 std::string Location::ToString() const {
@@ -155,39 +163,39 @@ struct Session::Pool {
   std::size_t used_count = 0;
   bool reached = false;  // A greeting was answered once.
   Link link;             // Of the connection made last.
-  net::RdmaLinks rdma;
-  // Until then auto does without RDMA, for it did not work; then connections are made anew.
-  std::optional<net::Deadline> rdma_retry;
-  std::chrono::milliseconds rdma_pause{};  // The last one.
+  Rails rails;
+  net::Deadline next_look{};  // At idle connections.
   net::Breaker breaker{RandomNumber()};
 };
 
 Session::Session(net::Address address, Transport transport, std::string token_file,
-                 std::string tls_folder)
+                 std::string tls_folder, net::RdmaOptions rdma)
     : address_(std::move(address)),
       transport_(transport),
       token_file_(std::move(token_file)),
       tls_folder_(std::move(tls_folder)),
+      rdma_(std::move(rdma)),
       peer_(std::string(Location::kScheme) + address_.ToString()),
       pool_([] { return new Pool; }) {}
 
 Session::~Session() = default;
 
 std::shared_ptr<Session> Session::Get(const net::Address& address, Transport transport,
-                                      const std::string& token_file,
-                                      const std::string& tls_folder) {
+                                      const std::string& token_file, const std::string& tls_folder,
+                                      const net::RdmaOptions& rdma) {
+  using Key = std::tuple<std::string, Transport, std::string, std::string, net::RdmaOptions>;
   struct Registry {
     std::mutex mutex;
-    std::map<std::string, std::shared_ptr<Session>> sessions;
+    std::map<Key, std::shared_ptr<Session>> sessions;
   };
   // Leaked: calls may still run in other threads when the process ends.
   static auto* const registries = new PerProcess<Registry>([] { return new Registry; });
   Registry& registry = registries->Get();
   const std::lock_guard lock(registry.mutex);
-  // No path has a line end that anybody means.
-  auto& session = registry.sessions[address.ToString() + " " + std::string(NameOf(transport)) +
-                                    "\n" + token_file + "\n" + tls_folder];
-  if (!session) session = std::make_shared<Session>(address, transport, token_file, tls_folder);
+  auto& session =
+      registry.sessions[Key(address.ToString(), transport, token_file, tls_folder, rdma)];
+  if (!session)
+    session = std::make_shared<Session>(address, transport, token_file, tls_folder, rdma);
   return session;
 }
 
@@ -230,7 +238,7 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
       return DemandFailed(*tcp, std::move(local).error(), "run the client on the daemon's machine",
                           deadline);
   }
-  auto over = GoOverRdma(*tcp, deadline, link);
+  auto over = GoOverRdma(tcp, deadline, link, token, busy);
   if (over) return tcp;
   if (transport_ == Transport::kRdma)
     return DemandFailed(*tcp, std::move(over).error(), "ffrecord doctor rdma shows what is there",
@@ -242,33 +250,41 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
   return tcp;
 }
 
-Result<void> Session::GoOverRdma(Channel& channel, Deadline deadline, Link& link) const {
+Result<void> Session::GoOverRdma(std::unique_ptr<Channel>& tcp, Deadline deadline, Link& link,
+                                 std::span<const std::byte> token, RetryAfter& busy) const {
   if (!tls_folder_.empty())
     return Error{ErrorCode::kInvalidArgument, "nothing enciphers it, and TLS was asked for"};
-  Pool& pool = pool_.Get();
-  const bool is_demanded = transport_ == Transport::kRdma;
-  {
-    const std::lock_guard lock(pool.mutex);
-    if (!is_demanded && pool.rdma_retry && net::Clock::now() < *pool.rdma_retry)
-      return Error{ErrorCode::kUnavailable, "it did not work a moment ago"};
+  if ((tcp->hello().capabilities & net::kCapabilityRdma) == 0)
+    return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  Rails& rails = pool_.Get().rails;
+  Result<void> over;
+  const auto order = FFR_TRY(rails.Order(rdma_, /*all=*/transport_ == Transport::kRdma));
+  for (const std::size_t rail : order) {
+    if (!tcp->reusable()) tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
+    over = TakeRail(*tcp, rail, deadline, link);
+    if (over) {
+      rails.Worked(rail);
+      return over;
+    }
+    rails.Failed(rail);
+    if (over.error().code == ErrorCode::kDeadlineExceeded) return over;
   }
-  auto over = channel.UseRdma(pool.rdma, deadline);
-  // The first slab, so that a limit of locked memory is told here and not by the first read.
-  if (over) over = ExposeSlab(channel, deadline);
-  const std::lock_guard lock(pool.mutex);
-  if (over) {
-    pool.rdma_pause = {};
-    const auto device = pool.rdma.Device();
-    link = {"rdma", (is_demanded ? "asked for" : "both ends have it") +
-                        (device ? ", " + device.value()->port().device + " (" +
-                                      device.value()->port().gid + ")"
-                                : "")};
-    return {};
-  }
-  if ((channel.hello().capabilities & net::kCapabilityRdma) == 0) return over;
-  pool.rdma_pause = std::clamp(2 * pool.rdma_pause, kRdmaPauseMin, kRdmaPauseMax);
-  pool.rdma_retry = net::Clock::now() + pool.rdma_pause;
   return over;
+}
+
+Result<void> Session::TakeRail(Channel& channel, std::size_t rail, Deadline deadline,
+                               Link& link) const {
+  net::RdmaLinks& links = pool_.Get().rails.links(rail);
+  FFR_TRY(channel.UseRdma(links, deadline));
+  channel.rail = rail;
+  // The first slab, so that a limit of locked memory is told here and not by the first read.
+  FFR_TRY(ExposeSlab(channel, deadline));
+  const auto device = links.Device();
+  link = {"rdma", (transport_ == Transport::kRdma ? "asked for" : "both ends have it") +
+                      (device ? ", " + device.value()->port().device + " (" +
+                                    device.value()->port().gid + ")"
+                              : "")};
+  return {};
 }
 
 // Only of a daemon that still answers can it be said that it does not give the transport. One that
@@ -346,10 +362,8 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& bu
                          " connections to " + peer_ + ", all of which are in use"};
     }
     ++pool.used_count;
-    if (pool.rdma_retry && net::Clock::now() >= *pool.rdma_retry) {
-      pool.rdma_retry.reset();
-      if (transport_ == Transport::kAuto) pool.idle.clear();
-    }
+    if (pool.rails.HasReturned()) pool.idle.clear();
+    CloseDead(pool);
     while (!pool.idle.empty()) {
       auto channel = std::move(pool.idle.back());
       pool.idle.pop_back();
@@ -368,6 +382,15 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& bu
   --pool.used_count;
   pool.returned.notify_one();
   return channel;
+}
+
+// A call looks at the connection it takes; others may hold a device that was taken away, and that
+// nothing else uses any more.
+void Session::CloseDead(Pool& pool) {
+  const auto now = net::Clock::now();
+  if (now < pool.next_look) return;
+  pool.next_look = now + kLookEvery;
+  std::erase_if(pool.idle, [](const auto& channel) { return !channel->Alive(); });
 }
 
 void Session::NoteReached() {
@@ -410,10 +433,14 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
       auto done = attempt(*channel.value());
       busy = channel.value()->retry_after();
       // Where the link is gone the others are as dead, and take as long to find out.
+      const std::size_t rail = channel.value()->rail;
       const bool is_link_gone =
           !channel.value()->reusable() && channel.value()->transport() == "rdma";
       GiveBack(std::move(channel).value());
-      if (is_link_gone) CloseIdle([](const Channel& other) { return other.transport() == "rdma"; });
+      if (is_link_gone)
+        CloseIdle([rail](const Channel& other) {
+          return other.transport() == "rdma" && other.rail == rail;
+        });
       if (done) {
         pool.breaker.Succeeded();
         return {};

@@ -24,9 +24,9 @@
 
 namespace ffrecord::client {
 
-// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER
-// and token_file=PATH behind it, parted by &, if they are wanted. The name may be empty and is not
-// checked.
+// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
+// token_file=PATH and rdma_devices=DEVICE,... behind it, parted by &, if they are wanted. The name
+// may be empty and is not checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
 
@@ -35,6 +35,7 @@ struct Location {
   std::optional<Transport> transport;  // None: whatever the caller's options say.
   std::string token_file;              // Holds the token for the daemon; empty: none.
   std::string tls_folder;              // As net::TlsFiles::In wants it; empty: no TLS.
+  net::RdmaOptions rdma;
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
@@ -44,8 +45,8 @@ struct Location {
 // One daemon as this process sees it: connections to it, and calls with a deadline that are tried
 // again while it cannot be reached.
 //
-// One for each address, transport, token file, TLS folder and process, shared by all who talk to
-// that daemon.
+// One for each address with what is said behind it, and process, shared by all who talk to that
+// daemon.
 // Thread-safe: each call takes a connection for itself. A forked child starts with connections of
 // its own.
 //
@@ -58,17 +59,18 @@ class Session {
   static std::shared_ptr<Session> Get(const net::Address& address,
                                       Transport transport = Transport::kAuto,
                                       const std::string& token_file = "",
-                                      const std::string& tls_folder = "");
+                                      const std::string& tls_folder = "",
+                                      const net::RdmaOptions& rdma = {});
   // The transport is the location's, or else that of `options`.
   static std::shared_ptr<Session> Get(const Location& location, const SessionOptions& options) {
     auto session = Get(location.address, location.transport.value_or(options.transport),
-                       location.token_file, location.tls_folder);
+                       location.token_file, location.tls_folder, location.rdma);
     if (options.was_reached) session->NoteReached();
     return session;
   }
 
-  Session(net::Address address, Transport transport, std::string token_file,
-          std::string tls_folder);  // For Get.
+  Session(net::Address address, Transport transport, std::string token_file, std::string tls_folder,
+          net::RdmaOptions rdma);  // For Get.
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -138,7 +140,11 @@ class Session {
   Result<std::unique_ptr<net::Channel>> Take(net::Deadline deadline, RetryAfter& busy);
   Result<std::unique_ptr<net::Channel>> Connect(net::Deadline deadline, Link& link,
                                                 RetryAfter& busy) const;
-  Result<void> GoOverRdma(net::Channel& channel, net::Deadline deadline, Link& link) const;
+  // Makes `tcp` one over RDMA, or another one in its place.
+  Result<void> GoOverRdma(std::unique_ptr<net::Channel>& tcp, net::Deadline deadline, Link& link,
+                          std::span<const std::byte> token, RetryAfter& busy) const;
+  Result<void> TakeRail(net::Channel& channel, std::size_t rail, net::Deadline deadline,
+                        Link& link) const;
   // What becomes of a call whose demanded transport failed with `why`, while `tcp` was made.
   Error DemandFailed(net::Channel& tcp, Error why, std::string_view remedy,
                      net::Deadline deadline) const;
@@ -152,12 +158,14 @@ class Session {
                                                        RetryAfter& busy) const;
   void NoteReached();
   static bool WasReached(Pool& pool);
+  static void CloseDead(Pool& pool);  // Of its idle connections. Requires its lock.
   void GiveBack(std::unique_ptr<net::Channel> channel);
 
   net::Address address_;
   Transport transport_;
   std::string token_file_;
   std::string tls_folder_;
+  net::RdmaOptions rdma_;
   std::string peer_;
   // Whether daemons write into our memory over the connection made last; also in a forked child.
   std::atomic<bool> uses_slabs_ = false;

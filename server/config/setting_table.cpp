@@ -23,8 +23,8 @@ constexpr std::array kTable{
         "tcp alone; with shared memory for clients of this machine, or with RDMA, and not at all "
         "without it (shm, rdma); or with whichever of them can be had (auto)",
         kTransports},
-    Setting{"rdma_device", &Settings::rdma_device, "DEVICE",
-            "RDMA device to serve on, such as mlx5_0; empty: the first that can be used"},
+    Setting{"rdma_devices", &Settings::rdma_devices, "DEVICE,...",
+            "RDMA devices to serve on, such as mlx5_0,mlx5_1; empty: all that can be used"},
     Setting{"connections",
             &Settings::connections,
             "COUNT",

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
 #include "server/config/quotas.h"
 #include "server/config/setting_table.h"
 #include "server/config/settings_file.h"
@@ -90,6 +91,7 @@ Result<void> CheckSettings(const Settings& settings) {
   if (!settings.admin.empty()) FFR_TRY(CheckAddress("admin", settings.admin));
   FFR_TRY(CheckTls(settings));
   FFR_TRY(ParseQuotas(settings.quotas));
+  FFR_TRY(net::RdmaOptions::ParseDevices(settings.rdma_devices));
   if (settings.insecure) return {};
   if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty() &&
       settings.tls_ca.empty())

@@ -333,10 +333,8 @@ Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
                      {ErrorCode::kUnavailable, "this daemon does not offer RDMA here"});
   if (reads_.count() > 0 || !jobs_.empty() || put_)
     return OutOfPlace("RDMA_CONNECT while requests are under way");
-  const auto link = host_.rdma->Make(net::RdmaLink::Side::kAccepts);
-  if (!link) return SendError(header.request_id, link.error());
   const std::size_t before = WorkerMetrics::TransportIndex(transport());
-  auto accepted = net::AcceptRdma(*link.value(), endpoint_);
+  auto accepted = host_.rdma->Accept(endpoint_);
   if (!accepted && accepted.error().code == ErrorCode::kCorruption)
     return std::move(accepted).error();
   if (!accepted) return SendError(header.request_id, accepted.error());

@@ -64,7 +64,7 @@ class Connection {
     std::uint64_t epoch;
     WorkerMetrics& metrics;
     bool offers_slabs;            // On the local socket.
-    net::RdmaLinks* rdma;         // Null: not offered.
+    net::RdmaRails* rdma;         // Null: not offered.
     const TokenKeys* token_keys;  // Null: everybody may do everything.
     // How long a client may take until it has said HELLO, TLS included.
     std::chrono::milliseconds greeting_timeout;

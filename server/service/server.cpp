@@ -24,7 +24,6 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/messages.h"
-#include "libffrecord/net/transport/rdma/rdma.h"
 #include "server/service/admin_server.h"
 #include "server/service/connection_count.h"
 #include "server/service/frames.h"
@@ -102,6 +101,14 @@ void LogFindings(const ExtentStore::ScanReport& scan, const Catalog::Report& cat
       catalog.unpublished_count, catalog.condemned_count);
 }
 
+void LogRail(const Result<std::shared_ptr<net::RdmaDevice>>& device) {
+  if (!device)
+    return spdlog::warn("event=rdma_rail_unavailable error=\"{}\"", device.error().message);
+  const net::RdmaPort& port = device.value()->port();
+  spdlog::info("event=rdma_offered device={} port={} gid={} mtu={}", port.device, port.port,
+               port.gid, port.mtu_bytes);
+}
+
 }  // namespace
 
 struct Server::Impl {
@@ -126,7 +133,7 @@ struct Server::Impl {
   const Options options;
   net::TcpListener listener;
   std::optional<net::LocalListener> local_listener;
-  std::optional<net::RdmaLinks> rdma;
+  std::unique_ptr<net::RdmaRails> rdma;  // Null: not offered.
   std::string transports;
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
   std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
@@ -281,7 +288,7 @@ Result<void> Server::Impl::StartWorkers() {
                                       .epoch = epoch,
                                       .metrics = *metrics[i],
                                       .offers_slabs = local_listener.has_value(),
-                                      .rdma = rdma ? &*rdma : nullptr,
+                                      .rdma = rdma.get(),
                                       .token_keys = token_keys ? &*token_keys : nullptr,
                                       .greeting_timeout = options.greeting_timeout,
                                       .connection_count = connection_count,
@@ -330,18 +337,15 @@ Result<void> Server::Impl::OpenRdma() {
     return Error{ErrorCode::kInvalidArgument,
                  "RDMA was asked for beside TLS, and nothing enciphers it: leave out one of them"};
   }
-  rdma.emplace(options.rdma_device);
-  const auto device = rdma->Device();
-  if (device) {
-    const net::RdmaPort& port = device.value()->port();
-    spdlog::info("event=rdma_offered device={} port={} gid={} mtu={}", port.device, port.port,
-                 port.gid, port.mtu_bytes);
+  auto rails = net::RdmaRails::Open(options.rdma);
+  if (!rails) {
+    if (is_demanded) return std::move(rails).error();
+    // That there is none is the rule, and nothing to warn of.
+    spdlog::info("event=rdma_unavailable reason=\"{}\"", rails.error().message);
     return {};
   }
-  rdma.reset();
-  if (is_demanded) return device.error();
-  // That there is none is the rule, and nothing to warn of.
-  spdlog::info("event=rdma_unavailable reason=\"{}\"", device.error().message);
+  rdma = std::move(rails).value();
+  for (std::size_t i = 0; i < rdma->count(); ++i) LogRail((*rdma)[i].Device());
   return {};
 }
 

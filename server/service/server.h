@@ -11,6 +11,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/catalog.h"
 #include "server/service/disk_reader.h"
@@ -42,7 +43,7 @@ class Server {
     // Never RDMA beside TLS, for it enciphers nothing.
     enum class Transport : std::uint8_t { kAuto, kShm, kTcp, kRdma };
     Transport transport = Transport::kAuto;
-    std::string rdma_device = {};  // "mlx5_0"; empty: the first that can be used.
+    net::RdmaOptions rdma = {};
     // The file with the keys that clients' tokens are made with; empty: everybody may do
     // everything.
     std::filesystem::path token_keys = {};

@@ -36,7 +36,7 @@ class Worker {
     std::uint64_t epoch;
     WorkerMetrics& metrics;  // This worker's.
     bool offers_slabs;
-    net::RdmaLinks* rdma;         // Null: not offered.
+    net::RdmaRails* rdma;         // Null: not offered.
     const TokenKeys* token_keys;  // Null: no authentication.
     std::chrono::milliseconds greeting_timeout;
     ConnectionCount& connection_count;  // Of the daemon; counted down here.

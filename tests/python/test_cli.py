@@ -120,10 +120,10 @@ def test_doctor_rdma_names_each_port_or_says_why_there_is_none() -> None:
     facts = json.loads(ok("ffrecord", "doctor", "rdma", "--json"))
 
     usable = [port for port in facts["ports"] if not port["skipped"]]
-    assert (facts["chosen"] is not None) == bool(usable)
+    assert (facts["rails"] is not None) == bool(usable)
     assert all(port["address"] and port["mtu"] >= 256 for port in usable)
     assert usable or facts["advice"]
-    assert "chosen" in ok("ffrecord", "doctor", "rdma")
+    assert "rails" in ok("ffrecord", "doctor", "rdma")
 
 
 def test_help_lists_the_commands() -> None:

@@ -46,8 +46,10 @@ PROGRAMS = (
     ("tests/unit/net_rdma-test", "*"),
     ("tests/unit/client_dataset-test", "*/rdma:-*CrossExtents*:*AnUploadGoesOn*"),
     ("tests/unit/client_access-test", "*/rdma"),
-    ("tests/unit/client_rdma-test", "*:-*TakenAway*"),
-    ("tests/unit/client_rdma-test", "*TakenAway*"),
+    ("tests/unit/client_rdma-test", "*"),
+    ("tests/unit/client_rdma_rails-test", "*:-*TakenAway*"),
+    ("tests/unit/client_rdma_rails-test", "*ADeviceThatIsTakenAway*"),
+    ("tests/unit/client_rdma_rails-test", "*OneThatIsTakenAway*"),
     ("tests/unit/client_collective_rdma-test", "*"),
     # And what wants a kernel that enciphers.
     ("tests/unit/net_tls-test", "*KernelThatCan"),

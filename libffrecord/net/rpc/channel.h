@@ -128,6 +128,7 @@ class Channel {
   // Likewise the number by which the daemon knows a slab of this process, by the slab's own.
   std::unordered_map<std::uint64_t, std::uint32_t> slabs;
   std::uint64_t slab_bytes = 0;  // Of all of them.
+  std::size_t rail = 0;          // Of the session's, over RDMA.
   // And what it takes uploads from; none before the first of them.
   std::optional<UploadMemory> uploads;
 

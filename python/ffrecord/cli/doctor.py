@@ -78,7 +78,7 @@ def examine(
 
 
 def examine_rdma() -> dict[str, Any]:
-    """What this machine has for RDMA: its ports, which one is taken, and why not the others."""
+    """What this machine has for RDMA: its ports, which are taken, and why not the others."""
     why_absent, found = _ffrecord.probe_rdma()
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     ports = [
@@ -99,7 +99,7 @@ def examine_rdma() -> dict[str, Any]:
             "ulimit -l unlimited, or LimitMEMLOCK=infinity for a service"
         )
     return {
-        "chosen": f"{usable[0]['device']} port {usable[0]['port']}" if usable else None,
+        "rails": ", ".join(f"{port['device']}:{port['port']}" for port in usable) or None,
         "ports": ports,
         "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
         "advice": advice,

@@ -261,7 +261,7 @@ def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_jso
     """Show what this machine gives to the library, and what holds it back.
 
     With the ADDRESS of a daemon, also how bytes come from there, and why that way. With the word
-    `rdma` instead, the ports of RDMA devices, which one is taken, and why not the others.
+    `rdma` instead, the ports of RDMA devices, which are taken, and why not the others.
     """
     if address == "rdma":
         findings, show = examine_rdma(), show_rdma

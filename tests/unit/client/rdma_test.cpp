@@ -1,8 +1,8 @@
 // Goal: reading over RDMA is asked for, chosen or refused in plain words, ends as promised when a
-// daemon, a link or a device dies, and never writes into memory that the reader has taken back.
-// Method: daemons in this process, in one of their own that is killed, and by hand; a link that is
-// taken down, a device that is taken away. What needs a device is skipped where there is none:
-// tests/rdma/run runs it in a machine that has one. That the bytes are right is dataset_test's.
+// daemon dies, and never writes into memory that the reader has taken back.
+// Method: daemons in this process, in one of their own that is killed, and by hand. What needs a
+// device is skipped where there is none: tests/rdma/run runs it in a machine that has one. Links
+// and devices that go are rdma_rails_test's; that the bytes are right is dataset_test's.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,32 +29,21 @@
 #include "client/runtime/slab_pool.h"
 #include "client/session/session.h"
 #include "client/session/upload.h"
-#include "daemon.h"
 #include "daemon_process.h"
 #include "endpoint_pairs.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
+#include "rdma_clients.h"
 #include "test_file.h"
 
 namespace ffrecord::client {
 namespace {
 
 using net::FrameType;
-using server::Server;
-using test::Daemon;
+using namespace rdma;
 using test::DaemonProcess;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
-
-constexpr SessionOptions kAuto{20s, Transport::kAuto};
-constexpr SessionOptions kTcp{20s, Transport::kTcp};
-constexpr SessionOptions kRdma{20s, Transport::kRdma};
-
-Server::Options Offering(Server::Options::Transport transport) {
-  Server::Options options;
-  options.transport = transport;
-  return options;
-}
 
 TEST(RdmaChoiceTest, WhereTheDaemonOffersNoneADemandFailsAtOnceWithTheRemedy) {
   const Daemon daemon(Offering(Server::Options::Transport::kTcp));
@@ -75,7 +64,7 @@ TEST(RdmaChoiceTest, ADaemonThatMustOfferItDoesNotStartWithoutItsDevice) {
   test::TempFolder folder;
   auto options = Offering(Server::Options::Transport::kRdma);
   options.data = folder / "data";
-  options.rdma_device = "no-such-device";
+  options.rdma.devices = {"no-such-device"};
 
   const auto server = Server::Start(options);
 
@@ -84,48 +73,6 @@ TEST(RdmaChoiceTest, ADaemonThatMustOfferItDoesNotStartWithoutItsDevice) {
 }
 
 // --- With a device -------------------------------------------------------------------------------
-
-std::vector<std::string> Records(std::size_t count, std::size_t size) {
-  std::mt19937 random(11);
-  std::vector<std::string> records(count);
-  for (std::string& record : records) {
-    record.resize(size);
-    for (char& c : record) c = static_cast<char>(random());
-  }
-  return records;
-}
-
-class RdmaClientTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!net::test::TestRdmaDevice()) GTEST_SKIP() << net::test::TestRdmaDevice().error().message;
-  }
-
-  // A process that can be killed; over the same data each time.
-  std::unique_ptr<DaemonProcess> StartDaemon(const std::string& listen) const {
-    return std::make_unique<DaemonProcess>(
-        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
-                                            listen, "--transport", "rdma"});
-  }
-  // All records, in one batch, over the link that `options` choose.
-  static void ExpectReads(const RecordReader& reader, const std::vector<std::string>& records) {
-    std::vector<std::uint64_t> indices(records.size());
-    for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
-    const auto batch = reader.ReadBatch(indices);
-    ASSERT_TRUE(batch) << batch.error().message;
-    for (std::size_t i = 0; i < records.size(); ++i) {
-      ASSERT_EQ(batch.value().statuses()[i], ErrorCode::kOk) << i;
-      ASSERT_TRUE(std::ranges::equal(batch.value().record(i), std::as_bytes(std::span(records[i]))))
-          << i;
-    }
-  }
-  static std::string Linked(const std::string& uri, const SessionOptions& options) {
-    const auto link = ProbeDaemon(uri, options);
-    return link ? link.value().transport : link.error().message;
-  }
-
-  test::TempFolder folder_;
-};
 
 TEST_F(RdmaClientTest, AutoTakesItWhereThereIsNoSharedMemoryAndSaysSo) {
   const Daemon all;
@@ -139,7 +86,7 @@ TEST_F(RdmaClientTest, AutoTakesItWhereThereIsNoSharedMemoryAndSaysSo) {
   const auto link = ProbeDaemon(remote.Uri(""), kAuto);
   ASSERT_TRUE(link) << link.error().message;
   EXPECT_EQ(link.value().transport, "rdma");
-  EXPECT_THAT(link.value().reason, HasSubstr(net::test::TestRdmaDevice().value()->port().device));
+  EXPECT_THAT(link.value().reason, HasSubstr("both ends have it, "));
 }
 
 // From then on the limit holds for this process, though it is root's: for good, and before it opens
@@ -220,7 +167,19 @@ TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
       << net::test::CountRdmaResources();
 }
 
-TEST_F(RdmaClientTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNextOneServes) {
+class RdmaDaemonDeathTest : public RdmaClientTest {
+ protected:
+  // A process that can be killed; over the same data each time.
+  std::unique_ptr<DaemonProcess> StartDaemon(const std::string& listen) const {
+    return std::make_unique<DaemonProcess>(
+        FFRECORDD, std::vector<std::string>{"--data", (folder_ / "data").string(), "--listen",
+                                            listen, "--transport", "rdma"});
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(RdmaDaemonDeathTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNextOneServes) {
   const std::vector<std::string> records = Records(64, 200'000);
   const test::TestFile file(records);
   auto daemon = StartDaemon("127.0.0.1:0");
@@ -299,7 +258,7 @@ TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
       << net::test::CountRdmaResources();
 }
 
-TEST_F(RdmaClientTest, AnUploadGoesOnWithTheDaemonThatComesAfterOneThatWasKilled) {
+TEST_F(RdmaDaemonDeathTest, AnUploadGoesOnWithTheDaemonThatComesAfterOneThatWasKilled) {
   auto daemon = StartDaemon("127.0.0.1:0");
   const std::string address = daemon->WaitReady();
   ASSERT_FALSE(address.empty()) << daemon->output();
@@ -368,8 +327,8 @@ class RdmaDaemon {
       reply.capabilities = net::kCapabilityRdma | net::kCapabilityPulls;
       request.Reply(net::ReplyTo(header.type), reply.Encode());
     } else if (header.type == FrameType::kRdmaConnect) {
-      const auto link = links_.Make(net::RdmaLink::Side::kAccepts);
-      auto made = link ? net::AcceptRdma(*link.value(), end) : link.error();
+      if (!rails_) rails_ = net::RdmaRails::Open({}).value();
+      auto made = rails_->Accept(end);
       ASSERT_TRUE(made) << made.error().message;
       end = std::move(made).value();
     } else if (header.type == FrameType::kPing) {
@@ -382,7 +341,7 @@ class RdmaDaemon {
   }
 
   const Script script_;
-  net::RdmaLinks links_;
+  std::unique_ptr<net::RdmaRails> rails_;  // Once they are wanted.
   net::TcpListener tcp_;
   std::vector<std::unique_ptr<net::Endpoint>> ends_;
   std::atomic<bool> is_over_{false};
@@ -572,84 +531,6 @@ TEST_F(UploadsOverRdmaTest, WhereTheDaemonMayNotLockMemoryTheyGoAsMessagesAndThe
   EXPECT_EQ(pulled_count_, 0);
   EXPECT_THAT(session->link().reason, HasSubstr("uploads go as messages"));
   EXPECT_THAT(session->link().reason, HasSubstr("no more may be locked"));
-}
-
-// The link of the guest; its TCP goes another way.
-constexpr const char* kLink = "rocelink";
-bool SetLink(const char* state) {
-  return std::system((std::string("ip link set ") + kLink + " " + state).c_str()) == 0;
-}
-
-TEST_F(RdmaClientTest, ALinkThatGoesDownIsAnErrorOrTcpAsWasAskedFor) {
-  if (!std::filesystem::exists(std::string("/sys/class/net/") + kLink))
-    GTEST_SKIP() << "there is no link that may be taken down";
-  const std::vector<std::string> records = Records(64, 100'000);
-  const test::TestFile file(records);
-  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
-  ASSERT_TRUE(PublishDataset({{file.path()}}, daemon.Uri("x"), false, kRdma, {}));
-  const auto demanding = OpenDataset({{daemon.Uri("x")}}, {}, {4s, Transport::kRdma}).value();
-  const auto automatic = OpenDataset({{daemon.Uri("x")}}, {}, {60s, Transport::kAuto}).value();
-  ExpectReads(demanding, records);
-  ExpectReads(automatic, records);
-  ASSERT_EQ(Linked(daemon.Uri(""), kAuto), "rdma");
-
-  ASSERT_TRUE(SetLink("down"));
-  ExpectReads(automatic, records);
-  EXPECT_EQ(Linked(daemon.Uri(""), kAuto), "tcp");
-  const std::uint64_t index = 0;
-  const auto refused = demanding.ReadBatch({&index, 1});
-  EXPECT_TRUE(!refused || refused.value().statuses()[0] != ErrorCode::kOk);
-
-  ASSERT_TRUE(SetLink("up"));
-  ASSERT_TRUE(test::Eventually([&] { return Linked(daemon.Uri(""), kRdma) == "rdma"; }));
-  ExpectReads(demanding, records);
-}
-
-// Soft-RoCE is gone once everybody has let go of it, which the command waits for and does not stop
-// waiting for. To be run alone, for connections of other tests that nobody uses let go of nothing.
-constexpr const char* kTakeAway =
-    "rdma link delete rxe0 & for i in $(seq 300); do kill -0 $! || exit 0; sleep 0.2; done; exit 1";
-constexpr const char* kBringBack = "rdma link add rxe0 type rxe netdev rocelink";
-
-TEST_F(RdmaClientTest, ADeviceThatIsTakenAwayUnderLoadIsLeftForTcpOrAnErrorAsWasAskedFor) {
-  if (!std::filesystem::exists(std::string("/sys/class/net/") + kLink))
-    GTEST_SKIP() << "there is no device that may be taken away";
-  const std::vector<std::string> records = Records(64, 100'000);
-  const test::TestFile file(records);
-  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
-  ASSERT_TRUE(PublishDataset({{file.path()}}, daemon.Uri("x"), false, kRdma, {}));
-  const auto demanding = OpenDataset({{daemon.Uri("x")}}, {}, {60s, Transport::kRdma}).value();
-  const auto automatic = OpenDataset({{daemon.Uri("x")}}, {}, {60s, Transport::kAuto}).value();
-  std::atomic<int> batch_count = 0;
-  std::atomic<bool> is_over = false;
-  std::thread demands([&] {
-    const std::uint64_t index = 5;
-    for (;; ++batch_count) {
-      const auto batch = demanding.ReadBatch({&index, 1});
-      if (!batch || batch.value().statuses()[0] != ErrorCode::kOk) break;
-    }
-  });
-  std::thread goes_on([&] {
-    while (!is_over && !HasFatalFailure()) {
-      ExpectReads(automatic, records);
-      ++batch_count;
-    }
-  });
-  EXPECT_TRUE(test::Eventually([&] { return batch_count > 4; }));
-  EXPECT_EQ(Linked(daemon.Uri(""), kAuto), "rdma");
-
-  EXPECT_EQ(std::system(kTakeAway), 0) << "somebody has not let go of it";
-
-  demands.join();  // By an error.
-  is_over = true;
-  goes_on.join();
-  EXPECT_EQ(Linked(daemon.Uri(""), kAuto), "tcp");
-  EXPECT_THAT(Linked(daemon.Uri(""), kRdma), HasSubstr("transport=rdma was asked for"));
-  EXPECT_TRUE(net::test::TestRdmaDevice().value()->is_gone());
-
-  ASSERT_EQ(std::system(kBringBack), 0);
-  ASSERT_TRUE(test::Eventually([&] { return Linked(daemon.Uri(""), kRdma) == "rdma"; }));
-  ExpectReads(demanding, records);
 }
 
 }  // namespace

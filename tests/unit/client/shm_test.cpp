@@ -48,8 +48,11 @@ TEST(TransportChoiceTest, AnAddressMaySayItAndNothingElse) {
   EXPECT_EQ(parsed("ffrecord://h/x?transport=rdma").value().transport, Transport::kRdma);
   EXPECT_EQ(parsed("ffrecord://h/x?transport=tcp").value().name, "x");
   EXPECT_EQ(parsed("ffrecord://h:7?transport=auto").value().address.port, 7);
+  EXPECT_EQ(parsed("ffrecord://h/x?rdma_devices=a,b:2&transport=rdma").value().rdma.devices,
+            (std::vector<std::string>{"a", "b:2"}));
   for (const char* bad : {"ffrecord://h/x?", "ffrecord://h/x?transport=", "ffrecord://h/x?shm",
-                          "ffrecord://h/x?transport=ib", "ffrecord://h/x?transport=shm&a=b"}) {
+                          "ffrecord://h/x?transport=ib", "ffrecord://h/x?rdma_devices=a,a",
+                          "ffrecord://h/x?transport=shm&a=b"}) {
     ASSERT_FALSE(parsed(bad)) << bad;
     EXPECT_EQ(parsed(bad).error().code, ErrorCode::kInvalidArgument) << bad;
   }

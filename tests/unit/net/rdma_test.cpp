@@ -86,6 +86,17 @@ TEST(RdmaSurveyTest, SaysWhatIsThereOrWhyNothingIs) {
   EXPECT_EQ(device.error().code, ErrorCode::kUnavailable);
 }
 
+TEST(RdmaOptionsTest, DevicesAreNamedOnceEach) {
+  EXPECT_TRUE(RdmaOptions::ParseDevices("").value().empty());
+  EXPECT_EQ(RdmaOptions::ParseDevices("mlx5_0,mlx4_0:2").value(),
+            (std::vector<std::string>{"mlx5_0", "mlx4_0:2"}));
+  for (const char* bad : {",", "a,", ",a", "a,,b", "a,b,a"}) {
+    const auto parsed = RdmaOptions::ParseDevices(bad);
+    ASSERT_FALSE(parsed) << bad;
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
 // --- With a device -------------------------------------------------------------------------------
 
 class RdmaTest : public testing::Test {
@@ -168,6 +179,11 @@ TEST_F(RdmaTest, ADeviceIsOpenedWhenItIsWantedAndSharedFromThenOn) {
   const auto other = links.Make(Side::kAccepts);
   ASSERT_TRUE(one && other);
   EXPECT_EQ(links.Device().value()->connection_count(), 2U);
+
+  const RdmaPort& port = links.Device().value()->port();
+  RdmaLinks by_number(port.device + ":" + std::to_string(port.port));
+  EXPECT_TRUE(by_number.Make(Side::kConnects));
+  EXPECT_FALSE(RdmaLinks(port.device + ":99").Make(Side::kConnects));
 
   RdmaLinks none("no-such-device");
   const auto refused = none.Make(Side::kConnects);

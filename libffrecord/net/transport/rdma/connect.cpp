@@ -1,9 +1,39 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
+#include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::net {
+namespace {
+
+// The address from which this machine reaches `gid`, as RdmaPort has it; empty if there is no way.
+std::string SourceFor(const std::array<std::byte, 16>& gid) {
+  const UniqueFd socket(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_port = htons(4791);  // Of RoCE; nothing is sent.
+  std::memcpy(&address.sin6_addr, gid.data(), gid.size());
+  socklen_t size = sizeof(address);
+  auto* const general = reinterpret_cast<sockaddr*>(&address);
+  if (::connect(socket.get(), general, size) != 0 ||
+      ::getsockname(socket.get(), general, &size) != 0)
+    return {};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const bool is_ipv4 = IN6_IS_ADDR_V4MAPPED(&address.sin6_addr);
+  ::inet_ntop(is_ipv4 ? AF_INET : AF_INET6, address.sin6_addr.s6_addr + (is_ipv4 ? 12 : 0),
+              text.data(), text.size());
+  return text.data();
+}
+
+}  // namespace
 
 Result<std::shared_ptr<RdmaDevice>> RdmaLinks::Device() {
   const std::lock_guard lock(mutex_);
@@ -13,6 +43,9 @@ Result<std::shared_ptr<RdmaDevice>> RdmaLinks::Device() {
 
 Result<std::unique_ptr<RdmaLink>> RdmaLinks::Make(RdmaLink::Side side) {
   const auto device = FFR_TRY(Device());
+  if (!device->is_active())
+    return Error{ErrorCode::kUnavailable, "the RDMA device " + device->port().device +
+                                              " is not active: bring its network link up"};
   if (auto link = RdmaLink::Make(device, side)) return link;
   {
     // Perhaps it was taken away, and another has come in its place.
@@ -20,6 +53,66 @@ Result<std::unique_ptr<RdmaLink>> RdmaLinks::Make(RdmaLink::Side side) {
     if (device_ == device) device_.reset();
   }
   return RdmaLink::Make(FFR_TRY(Device()), side);
+}
+
+Result<std::vector<std::string>> RdmaOptions::ParseDevices(std::string_view text) {
+  std::vector<std::string> devices;
+  for (bool is_more = !text.empty(); is_more;) {
+    const std::size_t comma = text.find(',');
+    devices.emplace_back(text.substr(0, comma));
+    is_more = comma != std::string_view::npos;
+    if (is_more) text.remove_prefix(comma + 1);
+    const bool is_new = std::ranges::count(devices, devices.back()) == 1;
+    if (devices.back().empty() || !is_new || devices.size() > kDeviceCountMax)
+      return Error{ErrorCode::kInvalidArgument,
+                   "RDMA devices are named with commas between them, each once, at most " +
+                       std::to_string(kDeviceCountMax) + " such as mlx5_0,mlx5_1 or mlx4_0:2"};
+  }
+  return devices;
+}
+
+Result<std::unique_ptr<RdmaRails>> RdmaRails::Open(const RdmaOptions& options) {
+  std::unique_ptr<RdmaRails> made(new RdmaRails);
+  for (const std::string& name : options.devices) made->rails_.emplace_back(name);
+  if (options.devices.empty())
+    for (const RdmaPort& port : SurveyRdma().ports)
+      if (port.why_skipped.empty())
+        made->rails_.emplace_back(port.device + ":" + std::to_string(port.port));
+  if (made->rails_.empty()) made->rails_.emplace_back();  // Which says why.
+  std::string why;
+  for (RdmaLinks& rail : made->rails_) {
+    const auto device = rail.Device();
+    if (device) return made;
+    why += (why.empty() ? "" : "; ") + device.error().message;
+  }
+  return Error{ErrorCode::kUnavailable, why};
+}
+
+std::vector<RdmaLinks*> RdmaRails::OrderFor(const RdmaConnect& peer) {
+  const std::size_t first = next_++;
+  std::vector<RdmaLinks*> order;
+  for (std::size_t i = 0; i < count(); ++i) order.push_back(&rails_[(first + i) % count()]);
+  if (count() == 1) return order;
+  const std::string source = SourceFor(peer.gid);
+  std::stable_partition(order.begin(), order.end(), [&](RdmaLinks* rail) {
+    const auto device = rail->Device();
+    return device && device.value()->port().gid == source;
+  });
+  return order;
+}
+
+Result<std::unique_ptr<Endpoint>> RdmaRails::Accept(std::unique_ptr<Endpoint>& control) {
+  const RdmaConnect peer = FFR_TRY(RdmaConnect::Decode(control->body()));
+  Error last{ErrorCode::kUnavailable, ""};
+  for (RdmaLinks* const rail : OrderFor(peer)) {
+    const auto link = rail->Make(RdmaLink::Side::kAccepts);
+    auto accepted = link ? AcceptRdma(*link.value(), control) : link.error();
+    if (accepted) return accepted;
+    const std::string before = last.message.empty() ? "" : last.message + "; ";
+    last = std::move(accepted).error();
+    last.message = before + last.message;
+  }
+  return last;
 }
 
 Result<std::unique_ptr<Endpoint>> AcceptRdma(RdmaLink& link, std::unique_ptr<Endpoint>& control) {

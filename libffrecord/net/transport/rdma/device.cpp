@@ -75,10 +75,17 @@ RdmaPort LookAtPort(const Verbs& verbs, ibv_context* context, std::string device
   return port;
 }
 
-// Calls `visit(context, port)` for each port, or with a null context for a device that cannot be
-// opened, until it returns true: then the context is the visitor's.
+// Whether `name` names this port: with its device, or its number too, or none at all.
+bool IsNamed(const RdmaPort& port, const std::string& name) {
+  return name.empty() || name == port.device ||
+         name == port.device + ":" + std::to_string(port.port);
+}
+
+// Calls `visit(context, port)` for each port that `wanted` names, if it is not empty, or with a
+// null context for a device that cannot be opened, until it returns true: then the context is the
+// visitor's.
 template <class Visit>
-Result<void> VisitPorts(const Verbs& verbs, const Visit& visit) {
+Result<void> VisitPorts(const Verbs& verbs, const std::string& wanted, const Visit& visit) {
   int count = 0;
   ibv_device** const list = verbs.get_device_list(&count);
   if (list == nullptr)
@@ -88,6 +95,7 @@ Result<void> VisitPorts(const Verbs& verbs, const Visit& visit) {
       list, verbs.free_device_list);
   for (int i = 0; i < count; ++i) {
     const std::string name = verbs.get_device_name(list[i]);
+    if (!wanted.empty() && name != wanted.substr(0, wanted.find(':'))) continue;
     ibv_context* const context = verbs.open_device(list[i]);
     if (context == nullptr) {
       const std::string why = std::string("it cannot be opened: ") + std::strerror(errno) +
@@ -98,8 +106,10 @@ Result<void> VisitPorts(const Verbs& verbs, const Visit& visit) {
     ibv_device_attr attributes{};
     if (verbs.query_device(context, &attributes) != 0) attributes.phys_port_cnt = 0;
     bool is_taken = false;
-    for (unsigned port = 1; port <= attributes.phys_port_cnt && !is_taken; ++port)
-      is_taken = visit(context, LookAtPort(verbs, context, name, static_cast<std::uint8_t>(port)));
+    for (unsigned number = 1; number <= attributes.phys_port_cnt && !is_taken; ++number) {
+      RdmaPort port = LookAtPort(verbs, context, name, static_cast<std::uint8_t>(number));
+      is_taken = IsNamed(port, wanted) && visit(context, std::move(port));
+    }
     if (is_taken) return {};
     verbs.close_device(context);
   }
@@ -118,7 +128,7 @@ RdmaSurvey SurveyRdma() {
     survey.why_absent = verbs.error().message;
     return survey;
   }
-  const auto visited = VisitPorts(*verbs.value(), [&](ibv_context*, RdmaPort port) {
+  const auto visited = VisitPorts(*verbs.value(), "", [&](ibv_context*, RdmaPort port) {
     survey.ports.push_back(std::move(port));
     return false;
   });
@@ -130,8 +140,7 @@ Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
   const Verbs* const verbs = FFR_TRY(LoadVerbs());
   std::shared_ptr<RdmaDevice> opened;
   std::string skipped;
-  FFR_TRY(VisitPorts(*verbs, [&](ibv_context* context, RdmaPort port) {
-    if (!name.empty() && port.device != name) return false;
+  FFR_TRY(VisitPorts(*verbs, name, [&](ibv_context* context, RdmaPort port) {
     if (!port.why_skipped.empty()) {
       skipped +=
           "; " + port.device + " port " + std::to_string(port.port) + ": " + port.why_skipped;
@@ -217,11 +226,14 @@ void OpenRdmaDevice::WaitForNews(const std::vector<Closing>& closing) {
 
 // Drivers that can do without their users tell them; the others, soft-RoCE among them, only take
 // the way to the device away, and wait.
-bool OpenRdmaDevice::HasVanished() const {
+bool OpenRdmaDevice::HasVanished() {
   bool is_fatal = false;
   ibv_async_event event{};
   while (verbs_.get_async_event(context_, &event) == 0) {
     is_fatal = is_fatal || event.event_type == IBV_EVENT_DEVICE_FATAL;
+    const bool is_ours = event.element.port_num == port_.port;
+    if (is_ours && event.event_type == IBV_EVENT_PORT_ACTIVE) is_active_ = true;
+    if (is_ours && event.event_type == IBV_EVENT_PORT_ERR) is_active_ = false;
     verbs_.ack_async_event(&event);
   }
   return is_fatal || (!path_.empty() && ::access(path_.c_str(), F_OK) != 0 && errno == ENOENT);

@@ -28,6 +28,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   const RdmaPort& port() const noexcept override { return port_; }
   std::uint64_t connection_count() const noexcept override { return connection_count_; }
   bool is_gone() const noexcept override { return is_gone_; }
+  bool is_active() const noexcept override { return is_active_; }
   // Readable from then on.
   int gone_fd() const noexcept { return gone_.get(); }
 
@@ -52,7 +53,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   // Until something may have come, a deadline has passed, or the device is to be looked at again.
   void WaitForNews(const std::vector<Closing>& closing);
   void LookAtDevice();
-  bool HasVanished() const;
+  bool HasVanished();
   // Whether the keeper is done.
   bool LetGo();
 
@@ -63,6 +64,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   const pid_t owner_;
   std::atomic<std::uint64_t> connection_count_{0};  // Grows under mutex_ only.
   std::atomic<bool> is_gone_{false};
+  std::atomic<bool> is_active_{true};
 
   const UniqueFd gone_;  // An eventfd, as is the next.
   const UniqueFd wake_;  // Something for the keeper has changed.

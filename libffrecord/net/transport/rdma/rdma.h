@@ -1,9 +1,14 @@
 #pragma once
 
+#include <atomic>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,8 +45,9 @@ RdmaSurvey SurveyRdma();
 // Thread-safe. Not inherited: of what a connection holds, a forked child frees nothing.
 class RdmaDevice {
  public:
-  // The first port that can be used, or that of the device called `name`. Fails with kUnavailable,
-  // naming each port and why it was skipped.
+  // The first port that can be used of all, of the device called `name`, or that port of it which
+  // has its number behind the name, as "mlx5_0:2". Fails with kUnavailable, naming each port and
+  // why it was skipped.
   static Result<std::shared_ptr<RdmaDevice>> Open(const std::string& name = {});
   virtual ~RdmaDevice() = default;
 
@@ -50,6 +56,8 @@ class RdmaDevice {
   virtual std::uint64_t connection_count() const noexcept = 0;
   // Taken away, for good: should it come back, it is to be opened anew.
   virtual bool is_gone() const noexcept = 0;
+  // False while its network link is down.
+  virtual bool is_active() const noexcept = 0;
 };
 
 // One end of a connection in the making: a queue pair with its receive buffers ready.
@@ -78,10 +86,10 @@ class RdmaLink {
 // for devices come and go. Thread-safe; not for a forked child.
 class RdmaLinks {
  public:
-  // On the device called `name`, or the first that can be used.
+  // On what RdmaDevice::Open takes for `name`.
   explicit RdmaLinks(std::string name = {}) : name_(std::move(name)) {}
 
-  // Fails as RdmaDevice::Open and RdmaLink::Make.
+  // Fails as RdmaDevice::Open and RdmaLink::Make, and with kUnavailable while its link is down.
   Result<std::unique_ptr<RdmaLink>> Make(RdmaLink::Side side);
   // Fails as RdmaDevice::Open.
   Result<std::shared_ptr<RdmaDevice>> Device();
@@ -90,6 +98,41 @@ class RdmaLinks {
   const std::string name_;
   std::mutex mutex_;
   std::shared_ptr<RdmaDevice> device_;
+};
+
+// What a process is told of its RDMA devices.
+struct RdmaOptions {
+  // As RdmaDevice::Open takes them, at most kDeviceCountMax; none: all ports that can be used.
+  std::vector<std::string> devices;
+
+  static constexpr std::size_t kDeviceCountMax = 64;
+  // What "mlx5_0,mlx5_1:2" names. Fails with kInvalidArgument.
+  static Result<std::vector<std::string>> ParseDevices(std::string_view text);
+  auto operator<=>(const RdmaOptions&) const = default;
+};
+
+// The devices of one process, its rails: each connection goes over one of them. Thread-safe; not
+// for a forked child.
+class RdmaRails {
+ public:
+  // Those that can be used now, if `options` name none. Fails with kUnavailable, naming each and
+  // why it is none, if there is none that can be used.
+  static Result<std::unique_ptr<RdmaRails>> Open(const RdmaOptions& options);
+
+  std::size_t count() const noexcept { return rails_.size(); }
+  RdmaLinks& operator[](std::size_t rail) { return rails_[rail]; }
+
+  // As AcceptRdma, over the rail from whose address this machine reaches the peer's; else, or if
+  // that fails, over the others in turn.
+  Result<std::unique_ptr<Endpoint>> Accept(std::unique_ptr<Endpoint>& control);
+
+ private:
+  RdmaRails() = default;
+  // In the order in which they are tried.
+  std::vector<RdmaLinks*> OrderFor(const RdmaConnect& peer);
+
+  std::deque<RdmaLinks> rails_;
+  std::atomic<std::size_t> next_{0};
 };
 
 // Takes up a link when `control` has just returned RDMA_CONNECT, and replies; waits for nothing. On
