@@ -65,7 +65,7 @@ constexpr auto kLookEvery = 1000ms;
 constexpr std::string_view kUploadsAsMessages = "; uploads go as messages: ";
 constexpr std::string_view kTokenFile = "token_file=";
 constexpr std::string_view kTls = "tls=";
-constexpr std::string_view kRdmaDevices = "rdma_devices=";
+constexpr std::string_view kRdma = "rdma_";
 constexpr std::size_t kTokenSizeBytesMax = 3072;
 
 // The token in a file: hexadecimal digits, with white space around them. No message quotes it.
@@ -92,6 +92,36 @@ Result<std::vector<std::byte>> ReadToken(const std::string& path) {
     token.push_back(static_cast<std::byte>(byte));
   }
   return token;
+}
+
+Result<void> TakeNumber(std::string_view key, std::string_view value, std::uint8_t max,
+                        std::uint8_t& into) {
+  std::uint8_t number = 0;
+  const char* const end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, number);
+  if (parsed.ec != std::errc() || parsed.ptr != end || number > max)
+    return Error{ErrorCode::kInvalidArgument,
+                 std::string(key) + " in an address wants a whole number from 0 to " +
+                     std::to_string(max) + ", not '" + std::string(value) + "'"};
+  into = number;
+  return {};
+}
+
+// What one part of an address says of RDMA, "rdma_devices=mlx5_0" and the like.
+Result<void> TakeRdma(std::string_view one, net::RdmaOptions& rdma) {
+  const std::string_view key = one.substr(0, one.find('='));
+  const std::string_view value = one.substr(std::min(key.size() + 1, one.size()));
+  if (key == "rdma_traffic_class")
+    return TakeNumber(key, value, UINT8_MAX, rdma.marks.traffic_class);
+  if (key == "rdma_service_level")
+    return TakeNumber(key, value, net::RdmaMarks::kServiceLevelMax, rdma.marks.service_level);
+  if (key != "rdma_devices" || value.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "'" + std::string(one) +
+                     "' in an address says nothing of RDMA; rdma_devices=DEVICE,..., "
+                     "rdma_traffic_class=N and rdma_service_level=N do"};
+  rdma.devices = FFR_TRY(net::RdmaOptions::ParseDevices(value));
+  return {};
 }
 
 // For the deadline of a call that failed for another reason first: that one says more.
@@ -130,12 +160,12 @@ Result<Location> Location::Parse(std::string_view text) {
         token_file = one.substr(kTokenFile.size());
       else if (one.starts_with(kTls) && one.size() > kTls.size() && tls_folder.empty())
         tls_folder = one.substr(kTls.size());
-      else if (one.starts_with(kRdmaDevices) && rdma.devices.empty())
-        rdma.devices = FFR_TRY(net::RdmaOptions::ParseDevices(one.substr(kRdmaDevices.size())));
+      else if (one.starts_with(kRdma))
+        FFR_TRY(TakeRdma(one, rdma));
       else
         return bad(
-            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH and "
-            "rdma_devices=DEVICE,..., parted by &");
+            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH, "
+            "rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N, parted by &");
     }
   }
   const std::size_t slash = rest.find('/');
@@ -336,7 +366,9 @@ Result<void> Session::PrepareUploads(Channel& channel, Deadline deadline) {
   const Error& why = exposed.error();
   const bool is_refused = why.code == ErrorCode::kIo || why.code == ErrorCode::kInvalidArgument;
   if (!is_refused || !channel.reusable()) return channel.Break(why);
-  if (transport_ != Transport::kAuto) return CannotBeHad(why.message, "uploads want that memory");
+  const bool can_be_mended = why.system_errno != EOPNOTSUPP;
+  if (transport_ != Transport::kAuto && can_be_mended)
+    return CannotBeHad(why.message, "uploads want that memory");
   Pool& pool = pool_.Get();
   const std::lock_guard lock(pool.mutex);
   if (pool.link.reason.find(kUploadsAsMessages) == std::string::npos)

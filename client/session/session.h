@@ -25,8 +25,8 @@
 namespace ffrecord::client {
 
 // What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
-// token_file=PATH and rdma_devices=DEVICE,... behind it, parted by &, if they are wanted. The name
-// may be empty and is not checked.
+// token_file=PATH, rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N behind
+// it, parted by &, if they are wanted. The name may be empty and is not checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 
+#include "libffrecord/net/transport/rdma/rdma.h"
+
 namespace ffrecord::server {
 namespace {
 
@@ -25,6 +27,20 @@ constexpr std::array kTable{
         kTransports},
     Setting{"rdma_devices", &Settings::rdma_devices, "DEVICE,...",
             "RDMA devices to serve on, such as mlx5_0,mlx5_1; empty: all that can be used"},
+    Setting{"rdma_traffic_class",
+            &Settings::rdma_traffic_class,
+            "N",
+            "Traffic class of what is sent over RDMA: DSCP times 4",
+            {},
+            0,
+            255},
+    Setting{"rdma_service_level",
+            &Settings::rdma_service_level,
+            "N",
+            "Service level of it: the priority in a VLAN tag",
+            {},
+            0,
+            net::RdmaMarks::kServiceLevelMax},
     Setting{"connections",
             &Settings::connections,
             "COUNT",

@@ -18,7 +18,9 @@ struct Settings {
   std::string io_engine = "auto";
   // What is offered beside TCP; auto: shared memory and RDMA, as far as they can be had.
   std::string transport = "auto";
-  std::string rdma_devices;            // Empty: all that can be used.
+  std::string rdma_devices;  // Empty: all that can be used.
+  std::uint32_t rdma_traffic_class = 0;
+  std::uint32_t rdma_service_level = 0;
   std::uint32_t connections = 10'000;  // BUSY beyond.
   std::uint32_t inflight_mib = 64;     // Read and not yet sent, for each core.
   std::uint32_t read_ahead_mib = 256;  // Read ahead of plans and not yet asked for; 0: nothing is.

@@ -44,12 +44,14 @@ CONSOLE_LINES = 20
 PROGRAMS = (
     ("tests/conformance/conformance-net_endpoint", "*/rdma"),
     ("tests/unit/net_rdma-test", "*"),
+    ("tests/unit/net_rdma_device-test", "*"),
     ("tests/unit/client_dataset-test", "*/rdma:-*CrossExtents*:*AnUploadGoesOn*"),
     ("tests/unit/client_access-test", "*/rdma"),
     ("tests/unit/client_rdma-test", "*"),
     ("tests/unit/client_rdma_rails-test", "*:-*TakenAway*"),
     ("tests/unit/client_rdma_rails-test", "*ADeviceThatIsTakenAway*"),
-    ("tests/unit/client_rdma_rails-test", "*OneThatIsTakenAway*"),
+    ("tests/unit/client_rdma_rails-test", "*CostsItsShare*"),
+    ("tests/unit/client_rdma_rails-test", "*LetGoOf*"),
     ("tests/unit/client_collective_rdma-test", "*"),
     # And what wants a kernel that enciphers.
     ("tests/unit/net_tls-test", "*KernelThatCan"),

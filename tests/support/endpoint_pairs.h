@@ -69,16 +69,18 @@ inline std::size_t CountRdmaResources() {
   return count;
 }
 
-// Requires TestRdmaDevice().
-inline EndpointPair MakeRdmaPair() {
+inline EndpointPair MakeRdmaPairOn(const std::shared_ptr<RdmaDevice>& device) {
   auto control = MakeTcpPair();
   using Side = RdmaLink::Side;
-  const auto near = RdmaLink::Make(TestRdmaDevice().value(), Side::kConnects).value();
-  const auto far = RdmaLink::Make(TestRdmaDevice().value(), Side::kAccepts).value();
+  const auto near = RdmaLink::Make(device, Side::kConnects).value();
+  const auto far = RdmaLink::Make(device, Side::kAccepts).value();
   EndpointPair pair;
   pair.far = far->Connect(near->own(), control.far).value();
   pair.near = near->Connect(far->own(), control.near).value();
   return pair;
 }
+
+// Requires TestRdmaDevice().
+inline EndpointPair MakeRdmaPair() { return MakeRdmaPairOn(TestRdmaDevice().value()); }
 
 }  // namespace ffrecord::net::test

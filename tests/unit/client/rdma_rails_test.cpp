@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <set>
 #include <thread>
 
 #include <ffrecord/client/dataset.h>
@@ -200,6 +199,29 @@ TEST_F(RailsTest, OneThatIsTakenAwayUnderLoadCostsItsShareOnly) {
   ASSERT_EQ(std::system(BringBack("rxe1", "rocelink1").c_str()), 0);
   const std::string back = daemon.Uri("") + "?rdma_devices=rxe1";
   EXPECT_TRUE(test::Eventually([&] { return Linked(back, kRdma) == "rdma"; }));
+}
+
+TEST_F(RailsTest, OneThatIsTakenAwayIsLetGoOfByIdleConnectionsToo) {
+  const Daemon daemon(Offering(Server::Options::Transport::kRdma));
+  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto ping = [&]() -> Result<void> {
+    FFR_TRY(session->Ping(net::Clock::now() + 20s));
+    return {};
+  };
+  // The second connection is given back first, and no call takes it again.
+  ASSERT_TRUE(session->Run([&](net::Channel&) { return ping(); }, net::Clock::now() + 20s));
+  const bool is_first = session->link().reason.find("rxe0") != std::string::npos;
+  const std::string device = is_first ? "rxe0" : "rxe1";
+  std::atomic<bool> is_over = false;
+  std::thread pings([&] {
+    while (!is_over) EXPECT_TRUE(ping());
+  });
+
+  EXPECT_EQ(std::system(TakeAway(device).c_str()), 0) << "somebody has not let go of it";
+
+  is_over = true;
+  pings.join();
+  ASSERT_EQ(std::system(BringBack(device, is_first ? "rocelink0" : "rocelink1").c_str()), 0);
 }
 
 }  // namespace

@@ -464,10 +464,11 @@ class UploadsOverRdmaTest : public RdmaClientTest {
       if (slab.use == net::SlabRegister::Use::kIsRead) {
         slab_ = slab.remote.value();
         landing_ = endpoint.MakeLanding(net::PutPull::kSizeBytesMax).value();
-        if (refuses_slabs_)
+        if (refuses_slabs_ != 0)
           return (void)endpoint.Send(
               {.type = FrameType::kError, .request_id = request.header.request_id},
-              net::ErrorReply{ErrorCode::kIo, ENOMEM, "no more may be locked"}.Encode(), {});
+              net::ErrorReply{ErrorCode::kIo, refuses_slabs_, "there is no such memory"}.Encode(),
+              {});
       }
     } else if (type == FrameType::kPutBegin) {
       ++begun_count_;
@@ -494,7 +495,8 @@ class UploadsOverRdmaTest : public RdmaClientTest {
     request.Reply(net::ReplyTo(type), {});
   }
 
-  bool refuses_slabs_ = false, goes_astray_ = false;
+  std::uint32_t refuses_slabs_ = 0;  // An errno.
+  bool goes_astray_ = false;
   net::RemoteMemory slab_;
   PooledBuffer landing_;
   std::vector<std::byte> taken_;
@@ -522,15 +524,25 @@ TEST_F(UploadsOverRdmaTest, AQueuePairThatBreaksInAnUploadCostsOnlyThatExtentsTr
   EXPECT_EQ(begun_count_, 2);
 }
 
+TEST_F(UploadsOverRdmaTest, WhereADeviceCannotReadTheyGoAsMessagesThoughRdmaWasDemanded) {
+  refuses_slabs_ = EOPNOTSUPP;
+  const auto session = Session::Get(daemon_.address(), Transport::kRdma);
+  const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
+  ASSERT_TRUE(put) << put.error().message;
+  EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
+  EXPECT_EQ(pulled_count_, 0);
+  EXPECT_THAT(session->link().reason, HasSubstr("uploads go as messages"));
+}
+
 TEST_F(UploadsOverRdmaTest, WhereTheDaemonMayNotLockMemoryTheyGoAsMessagesAndTheLinkSaysSo) {
-  refuses_slabs_ = true;
+  refuses_slabs_ = ENOMEM;
   const auto session = Session::Get(daemon_.address(), Transport::kAuto);
   const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
   EXPECT_EQ(pulled_count_, 0);
   EXPECT_THAT(session->link().reason, HasSubstr("uploads go as messages"));
-  EXPECT_THAT(session->link().reason, HasSubstr("no more may be locked"));
+  EXPECT_THAT(session->link().reason, HasSubstr("there is no such memory"));
 }
 
 }  // namespace

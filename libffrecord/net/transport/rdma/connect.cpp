@@ -16,20 +16,29 @@ namespace {
 
 // The address from which this machine reaches `gid`, as RdmaPort has it; empty if there is no way.
 std::string SourceFor(const std::array<std::byte, 16>& gid) {
-  const UniqueFd socket(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  address.sin6_port = htons(4791);  // Of RoCE; nothing is sent.
-  std::memcpy(&address.sin6_addr, gid.data(), gid.size());
-  socklen_t size = sizeof(address);
-  auto* const general = reinterpret_cast<sockaddr*>(&address);
-  if (::connect(socket.get(), general, size) != 0 ||
-      ::getsockname(socket.get(), general, &size) != 0)
+  in6_addr whole{};
+  std::memcpy(&whole, gid.data(), gid.size());
+  const bool is_ipv4 = IN6_IS_ADDR_V4MAPPED(&whole);
+  const int family = is_ipv4 ? AF_INET : AF_INET6;
+  sockaddr_in short_form{};
+  sockaddr_in6 long_form{};
+  short_form.sin_family = AF_INET;
+  long_form.sin6_family = AF_INET6;
+  short_form.sin_port = long_form.sin6_port = htons(4791);  // Of RoCE; nothing is sent.
+  std::memcpy(&short_form.sin_addr, gid.data() + 12, sizeof(short_form.sin_addr));
+  long_form.sin6_addr = whole;
+  auto* const address =
+      is_ipv4 ? reinterpret_cast<sockaddr*>(&short_form) : reinterpret_cast<sockaddr*>(&long_form);
+  socklen_t size = is_ipv4 ? sizeof(short_form) : sizeof(long_form);
+
+  const UniqueFd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (::connect(socket.get(), address, size) != 0 ||
+      ::getsockname(socket.get(), address, &size) != 0)
     return {};
   std::array<char, INET6_ADDRSTRLEN> text{};
-  const bool is_ipv4 = IN6_IS_ADDR_V4MAPPED(&address.sin6_addr);
-  ::inet_ntop(is_ipv4 ? AF_INET : AF_INET6, address.sin6_addr.s6_addr + (is_ipv4 ? 12 : 0),
-              text.data(), text.size());
+  const void* const own = is_ipv4 ? static_cast<const void*>(&short_form.sin_addr)
+                                  : static_cast<const void*>(&long_form.sin6_addr);
+  ::inet_ntop(family, own, text.data(), text.size());
   return text.data();
 }
 
@@ -37,7 +46,7 @@ std::string SourceFor(const std::array<std::byte, 16>& gid) {
 
 Result<std::shared_ptr<RdmaDevice>> RdmaLinks::Device() {
   const std::lock_guard lock(mutex_);
-  if (!device_ || device_->is_gone()) device_ = FFR_TRY(RdmaDevice::Open(name_));
+  if (!device_ || device_->is_gone()) device_ = FFR_TRY(RdmaDevice::Open(name_, marks_));
   return device_;
 }
 
@@ -57,28 +66,29 @@ Result<std::unique_ptr<RdmaLink>> RdmaLinks::Make(RdmaLink::Side side) {
 
 Result<std::vector<std::string>> RdmaOptions::ParseDevices(std::string_view text) {
   std::vector<std::string> devices;
-  for (bool is_more = !text.empty(); is_more;) {
-    const std::size_t comma = text.find(',');
-    devices.emplace_back(text.substr(0, comma));
+  std::string_view rest = text;
+  for (bool is_more = !rest.empty(); is_more;) {
+    const std::size_t comma = rest.find(',');
+    devices.emplace_back(rest.substr(0, comma));
     is_more = comma != std::string_view::npos;
-    if (is_more) text.remove_prefix(comma + 1);
+    if (is_more) rest.remove_prefix(comma + 1);
     const bool is_new = std::ranges::count(devices, devices.back()) == 1;
     if (devices.back().empty() || !is_new || devices.size() > kDeviceCountMax)
       return Error{ErrorCode::kInvalidArgument,
-                   "RDMA devices are named with commas between them, each once, at most " +
-                       std::to_string(kDeviceCountMax) + " such as mlx5_0,mlx5_1 or mlx4_0:2"};
+                   "rdma_devices: wants a list like mlx5_0,mlx4_0:2, each once and at most " +
+                       std::to_string(kDeviceCountMax) + ", not '" + std::string(text) + "'"};
   }
   return devices;
 }
 
 Result<std::unique_ptr<RdmaRails>> RdmaRails::Open(const RdmaOptions& options) {
   std::unique_ptr<RdmaRails> made(new RdmaRails);
-  for (const std::string& name : options.devices) made->rails_.emplace_back(name);
-  if (options.devices.empty())
+  std::vector<std::string> names = options.devices;
+  if (names.empty())
     for (const RdmaPort& port : SurveyRdma().ports)
-      if (port.why_skipped.empty())
-        made->rails_.emplace_back(port.device + ":" + std::to_string(port.port));
-  if (made->rails_.empty()) made->rails_.emplace_back();  // Which says why.
+      if (port.why_skipped.empty()) names.push_back(port.device + ":" + std::to_string(port.port));
+  if (names.empty()) names.emplace_back();  // Any, which says why there is none.
+  for (const std::string& name : names) made->rails_.emplace_back(name, options.marks);
   std::string why;
   for (RdmaLinks& rail : made->rails_) {
     const auto device = rail.Device();

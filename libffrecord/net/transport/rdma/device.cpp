@@ -136,17 +136,23 @@ RdmaSurvey SurveyRdma() {
   return survey;
 }
 
-Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
-  const Verbs* const verbs = FFR_TRY(LoadVerbs());
+Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name,
+                                                     const RdmaMarks& marks) {
+  return OpenRdmaDevice::Open(*FFR_TRY(LoadVerbs()), name, marks);
+}
+
+Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
+                                                         const std::string& name,
+                                                         const RdmaMarks& marks) {
   std::shared_ptr<RdmaDevice> opened;
   std::string skipped;
-  FFR_TRY(VisitPorts(*verbs, name, [&](ibv_context* context, RdmaPort port) {
+  FFR_TRY(VisitPorts(verbs, name, [&](ibv_context* context, RdmaPort port) {
     if (!port.why_skipped.empty()) {
       skipped +=
           "; " + port.device + " port " + std::to_string(port.port) + ": " + port.why_skipped;
       return false;
     }
-    opened = std::make_shared<OpenRdmaDevice>(*verbs, context, std::move(port));
+    opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), marks);
     return true;
   }));
   if (opened) return opened;
@@ -156,14 +162,17 @@ Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
                    (skipped.empty() ? "; none is there" : skipped)};
 }
 
-OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port)
+OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port,
+                               const RdmaMarks& marks)
     : verbs_(verbs),
       context_(context),
       port_(std::move(port)),
+      marks_(marks),
       path_(::access(context->device->dev_path, F_OK) == 0 ? context->device->dev_path : ""),
       owner_(::getpid()),
       gone_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (verbs_.query_device(context_, &attributes_) != 0) attributes_ = {};
   ::fcntl(context_->async_fd, F_SETFL, ::fcntl(context_->async_fd, F_GETFL) | O_NONBLOCK);
   keeper_ = std::thread([this] { RunKeeper(); });
 }

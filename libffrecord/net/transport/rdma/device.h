@@ -22,7 +22,10 @@ class QueuePair;
 // for kLingerMax.
 class OpenRdmaDevice final : public RdmaDevice {
  public:
-  OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port);
+  // As RdmaDevice::Open, with these verbs.
+  static Result<std::shared_ptr<RdmaDevice>> Open(const Verbs& verbs, const std::string& name,
+                                                  const RdmaMarks& marks);
+  OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port, const RdmaMarks& marks);
   ~OpenRdmaDevice() override;
 
   const RdmaPort& port() const noexcept override { return port_; }
@@ -33,6 +36,8 @@ class OpenRdmaDevice final : public RdmaDevice {
   int gone_fd() const noexcept { return gone_.get(); }
 
   const Verbs& verbs() const noexcept { return verbs_; }
+  const RdmaMarks& marks() const noexcept { return marks_; }
+  const ibv_device_attr& attributes() const noexcept { return attributes_; }
   // Valid while a connection is counted.
   ibv_context* context() const noexcept { return context_; }
   // False if the device is gone, and then nothing is counted.
@@ -60,6 +65,8 @@ class OpenRdmaDevice final : public RdmaDevice {
   const Verbs& verbs_;
   ibv_context* context_;  // Null once it was let go of.
   const RdmaPort port_;
+  const RdmaMarks marks_;
+  ibv_device_attr attributes_{};  // All zero if they cannot be had.
   const std::string path_;  // Of the device, while it is there; empty if that is not to be seen.
   const pid_t owner_;
   std::atomic<std::uint64_t> connection_count_{0};  // Grows under mutex_ only.

@@ -86,16 +86,23 @@ Result<std::span<std::byte>> QueuePair::Map(std::size_t size_bytes) const {
   return std::span(static_cast<std::byte*>(begin), size_bytes);
 }
 
+ibv_mr* QueuePair::Register(std::span<std::byte> bytes, int access) const {
+  if (verbs_.reg_mr_iova2 == nullptr)
+    return verbs_.reg_mr(domain_, bytes.data(), bytes.size(), access);
+  return verbs_.reg_mr_iova2(domain_, bytes.data(), bytes.size(),
+                             reinterpret_cast<std::uintptr_t>(bytes.data()),
+                             static_cast<unsigned>(access) | IBV_ACCESS_RELAXED_ORDERING);
+}
+
 Result<void> QueuePair::MapBuffers() {
   constexpr std::size_t kSizeBytes = std::size_t{kReceiveCount + kBufferCount} * kBufferSizeBytes;
   memory_ = FFR_TRY(Map(kSizeBytes));
   domain_ = verbs_.alloc_pd(device_.context());
   if (domain_ == nullptr) return Refused("make a protection domain", errno);
   constexpr std::size_t kReceiveBytes = std::size_t{kReceiveCount} * kBufferSizeBytes;
-  receive_region_ = verbs_.reg_mr(domain_, memory_.data(), kReceiveBytes, IBV_ACCESS_LOCAL_WRITE);
+  receive_region_ = Register(memory_.first(kReceiveBytes), IBV_ACCESS_LOCAL_WRITE);
   if (receive_region_ == nullptr) return Refused("lock its buffers in memory", errno);
-  send_region_ =
-      verbs_.reg_mr(domain_, memory_.data() + kReceiveBytes, kSizeBytes - kReceiveBytes, 0);
+  send_region_ = Register(memory_.subspan(kReceiveBytes), 0);
   if (send_region_ == nullptr) return Refused("lock its buffers in memory", errno);
   return {};
 }
@@ -162,10 +169,12 @@ Result<void> QueuePair::Connect(const RdmaConnect& peer) {
   attributes.dest_qp_num = peer.queue_pair;
   attributes.rq_psn = peer.packet_number;
   // Reads go one way, from the end that accepts to the memory of the one that connects.
-  attributes.max_dest_rd_atomic = side_ == RdmaLink::Side::kConnects ? kReadCount : 0;
+  if (side_ == RdmaLink::Side::kConnects) attributes.max_dest_rd_atomic = ReadCountTaken();
   attributes.min_rnr_timer = kNotReadyTimer;
   attributes.ah_attr.is_global = 1;
   attributes.ah_attr.port_num = device_.port().port;
+  attributes.ah_attr.sl = device_.marks().service_level;
+  attributes.ah_attr.grh.traffic_class = device_.marks().traffic_class;
   std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
   attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device_.port().gid_index);
   attributes.ah_attr.grh.hop_limit = kHopLimit;
@@ -184,7 +193,7 @@ Result<void> QueuePair::Connect(const RdmaConnect& peer) {
   attributes.timeout = kTimeoutExponent;
   attributes.retry_cnt = kRetries;
   attributes.rnr_retry = kNotReadyRetries;
-  attributes.max_rd_atomic = side_ == RdmaLink::Side::kAccepts ? kReadCount : 0;
+  if (side_ == RdmaLink::Side::kAccepts) attributes.max_rd_atomic = ReadCountMade();
   failed = verbs_.modify_qp(pair_, &attributes,
                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);

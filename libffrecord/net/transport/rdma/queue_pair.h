@@ -68,14 +68,14 @@ class QueuePair {
     return writes_under_way() < kWriteCount && write_end_ - write_begin_ < kWriteBufferBytes;
   }
 
-  // As Endpoint::MakeLanding, until this ends.
+  // As Endpoint::MakeLanding, until this ends. Fails with EOPNOTSUPP if the device cannot read.
   Result<PooledBuffer> MakeLanding(std::size_t size_bytes);
   // Reads memory of the peer into `place`, which is part of the landing (else kInvalidArgument).
   // Requires that it is not reading.
   Result<void> Read(const RemoteMemory& source, std::span<std::byte> place);
   bool is_reading() const noexcept { return reads_under_way() > 0; }
 
-  // As Endpoint::Expose, until this ends.
+  // As Endpoint::Expose, until this ends. Fails with EOPNOTSUPP if the device answers no reads.
   Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach);
   bool exposes() const noexcept { return !exposed_.empty(); }
 
@@ -102,6 +102,9 @@ class QueuePair {
  private:
   // Counted by the device already.
   QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept;
+  // Locks memory of ours for the device; null with errno. What arrives there is told by a
+  // completion, behind which it lies: so the device may write it in any order, if it can.
+  ibv_mr* Register(std::span<std::byte> bytes, int access) const;
   Result<void> MakeObjects();
   Result<void> MapBuffers();
   Result<void> MapWriteBuffer();
@@ -115,6 +118,10 @@ class QueuePair {
   void MarkPosted() {
     marks_.push_back({posted_, messages_sent_, writes_posted_, reads_posted_, write_end_});
   }
+  // Of kReadCount: as many as the device answers, and asks for.
+  std::uint8_t ReadCountTaken() const;
+  std::uint8_t ReadCountMade() const;
+  Error NoReads(const char* what) const;
   Error Broken(const ibv_wc& completion) const;
   Error Refused(const char* tried, int number) const;
 

@@ -35,6 +35,15 @@ struct RdmaSurvey {
 };
 RdmaSurvey SurveyRdma();
 
+// How what a process sends is marked for the network.
+struct RdmaMarks {
+  std::uint8_t traffic_class = 0;  // Of the IP header: six bits of DSCP, two of ECN.
+  std::uint8_t service_level = 0;  // 0 to 15. With RoCE, the priority in a VLAN tag.
+
+  static constexpr std::uint8_t kServiceLevelMax = 15;
+  auto operator<=>(const RdmaMarks&) const = default;
+};
+
 // One opened port, for any number of connections; each keeps it open.
 //
 // Devices are taken away: by a driver that resets them, or by hand. Its connections then break,
@@ -48,7 +57,8 @@ class RdmaDevice {
   // The first port that can be used of all, of the device called `name`, or that port of it which
   // has its number behind the name, as "mlx5_0:2". Fails with kUnavailable, naming each port and
   // why it was skipped.
-  static Result<std::shared_ptr<RdmaDevice>> Open(const std::string& name = {});
+  static Result<std::shared_ptr<RdmaDevice>> Open(const std::string& name = {},
+                                                  const RdmaMarks& marks = {});
   virtual ~RdmaDevice() = default;
 
   virtual const RdmaPort& port() const noexcept = 0;
@@ -87,7 +97,8 @@ class RdmaLink {
 class RdmaLinks {
  public:
   // On what RdmaDevice::Open takes for `name`.
-  explicit RdmaLinks(std::string name = {}) : name_(std::move(name)) {}
+  explicit RdmaLinks(std::string name = {}, const RdmaMarks& marks = {})
+      : name_(std::move(name)), marks_(marks) {}
 
   // Fails as RdmaDevice::Open and RdmaLink::Make, and with kUnavailable while its link is down.
   Result<std::unique_ptr<RdmaLink>> Make(RdmaLink::Side side);
@@ -96,6 +107,7 @@ class RdmaLinks {
 
  private:
   const std::string name_;
+  const RdmaMarks marks_;
   std::mutex mutex_;
   std::shared_ptr<RdmaDevice> device_;
 };
@@ -103,7 +115,8 @@ class RdmaLinks {
 // What a process is told of its RDMA devices.
 struct RdmaOptions {
   // As RdmaDevice::Open takes them, at most kDeviceCountMax; none: all ports that can be used.
-  std::vector<std::string> devices;
+  std::vector<std::string> devices = {};
+  RdmaMarks marks = {};
 
   static constexpr std::size_t kDeviceCountMax = 64;
   // What "mlx5_0,mlx5_1:2" names. Fails with kInvalidArgument.

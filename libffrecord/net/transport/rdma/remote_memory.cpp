@@ -36,14 +36,29 @@ Result<void> ReadWhole(int file, std::uint64_t offset_bytes, std::span<std::byte
 
 }  // namespace
 
+std::uint8_t QueuePair::ReadCountTaken() const {
+  return static_cast<std::uint8_t>(std::min<int>(kReadCount, device_.attributes().max_qp_rd_atom));
+}
+
+std::uint8_t QueuePair::ReadCountMade() const {
+  return static_cast<std::uint8_t>(
+      std::min<int>(kReadCount, device_.attributes().max_qp_init_rd_atom));
+}
+
+Error QueuePair::NoReads(const char* what) const {
+  return {ErrorCode::kIo,
+          "the RDMA device " + device_.port().device + " " + what + " no reads of memory",
+          EOPNOTSUPP};
+}
+
 Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
   if (side_ != RdmaLink::Side::kConnects)
     return Error{ErrorCode::kInvalidArgument,
                  "the end that accepts an RDMA connection exposes no memory"};
   const bool is_read = reach == Endpoint::Reach::kRead;
-  ibv_mr* const region = verbs_.reg_mr(
-      domain_, bytes.data(), bytes.size(),
-      is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  if (is_read && ReadCountTaken() == 0) return NoReads("answers");
+  ibv_mr* const region = Register(
+      bytes, is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   if (region == nullptr)
     return Refused(("lock " + std::to_string(bytes.size()) + " bytes in memory to " +
                     (is_read ? "send from" : "read into"))
@@ -55,12 +70,13 @@ Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes, Endpoint::Rea
 
 Result<PooledBuffer> QueuePair::MakeLanding(std::size_t size_bytes) {
   FFR_ASSERT(landing_region_ == nullptr);
+  if (ReadCountMade() == 0) return NoReads("makes");
   const auto memory = FFR_TRY(Map(size_bytes));
   landing_ = PooledBuffer(new std::span(memory), [owner = owner_](std::span<std::byte>* dead) {
     if (::getpid() == owner) ::munmap(dead->data(), dead->size());  // No child has it.
     delete dead;
   });
-  landing_region_ = verbs_.reg_mr(domain_, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
+  landing_region_ = Register(memory, IBV_ACCESS_LOCAL_WRITE);
   if (landing_region_ == nullptr) return Refused("lock memory for uploads", errno);
   return landing_;
 }
@@ -92,7 +108,7 @@ Result<void> QueuePair::Read(const RemoteMemory& source, std::span<std::byte> pl
 Result<void> QueuePair::MapWriteBuffer() {
   if (write_region_ != nullptr) return {};
   if (write_memory_.empty()) write_memory_ = FFR_TRY(Map(kWriteBufferBytes));
-  write_region_ = verbs_.reg_mr(domain_, write_memory_.data(), write_memory_.size(), 0);
+  write_region_ = Register(write_memory_, 0);
   if (write_region_ == nullptr) return Refused("lock its buffer in memory", errno);
   return {};
 }

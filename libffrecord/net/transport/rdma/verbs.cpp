@@ -46,6 +46,8 @@ Loaded Load() {
   Find(library, "ibv_alloc_pd", v.alloc_pd, e);
   Find(library, "ibv_dealloc_pd", v.dealloc_pd, e);
   Find(library, "ibv_reg_mr", v.reg_mr, e);
+  std::string may_be_missing;
+  Find(library, "ibv_reg_mr_iova2", v.reg_mr_iova2, may_be_missing);
   Find(library, "ibv_dereg_mr", v.dereg_mr, e);
   Find(library, "ibv_create_comp_channel", v.create_comp_channel, e);
   Find(library, "ibv_destroy_comp_channel", v.destroy_comp_channel, e);
