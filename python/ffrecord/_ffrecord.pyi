@@ -397,6 +397,8 @@ class CollectiveEngine:
         streams: int = 1,
         transport: str = "tcp",
         rdma_devices: Sequence[str] = (),
+        rdma_traffic_class: int = 0,
+        rdma_service_level: int = 0,
     ) -> None: ...
     @property
     def address(self) -> str: ...

@@ -171,7 +171,8 @@ void BindCollective(py::module_& module) {
                        double timeout_s, std::uint64_t chunk_size_bytes,
                        const std::optional<std::string>& algorithm, std::string_view wire,
                        bool shares_memory, std::uint16_t streams, std::string_view transport,
-                       std::vector<std::string> rdma_devices) {
+                       std::vector<std::string> rdma_devices, std::uint32_t rdma_traffic_class,
+                       std::uint32_t rdma_service_level) {
              CollectiveEngine::Options options{
                  .listen_host = std::move(listen_host),
                  .timeout = Milliseconds(timeout_s),
@@ -180,14 +181,17 @@ void BindCollective(py::module_& module) {
                  .streams = streams,
                  .shares_memory = shares_memory,
                  .transport = Named(kTransports, transport, "transport"),
-                 .rdma_devices = std::move(rdma_devices)};
+                 .rdma_devices = std::move(rdma_devices),
+                 .rdma_traffic_class = rdma_traffic_class,
+                 .rdma_service_level = rdma_service_level};
              if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
              return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
            py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("listen_host"),
            py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none(),
            py::arg("wire") = "exact", py::arg("shares_memory") = true, py::arg("streams") = 1,
-           py::arg("transport") = "tcp", py::arg("rdma_devices") = std::vector<std::string>())
+           py::arg("transport") = "tcp", py::arg("rdma_devices") = std::vector<std::string>(),
+           py::arg("rdma_traffic_class") = 0, py::arg("rdma_service_level") = 0)
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",

@@ -251,6 +251,17 @@ def test_a_rank_that_cannot_have_rdma_says_why_and_is_named_on_the_others() -> N
     assert "[1]" in zero
 
 
+def refused_mark(rank: int, world: int) -> object:
+    del rank, world
+    with pytest.raises(ValueError, match="rdma_service_level at most 15"):
+        CommHook(timeout_s=TIMEOUT_S, transport="rdma", rdma_service_level=16)
+    return "refused"
+
+
+def test_a_mark_that_does_not_fit_is_refused_on_all_ranks() -> None:
+    assert run_ranks(refused_mark, 2) == ["refused", "refused"]
+
+
 def test_without_torch_distributed_the_error_says_what_to_call() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         CommHook()

@@ -173,6 +173,8 @@ class Group(Closing):
         streams: int = 1,
         transport: Transport = "tcp",
         rdma_devices: Sequence[str] = (),
+        rdma_traffic_class: int = 0,
+        rdma_service_level: int = 0,
     ) -> None:
         """Join the group.
 
@@ -200,6 +202,8 @@ class Group(Closing):
             transport: "tcp" or "rdma", which no other takes the place of; the same on all ranks.
             rdma_devices: with "rdma", the devices such as "mlx5_0" that the streams go by in turn,
                 in the same order on all ranks; by default the first that can be used.
+            rdma_traffic_class: with "rdma", of the IP header of what is sent: DSCP times 4.
+            rdma_service_level: with "rdma", the priority in a VLAN tag, 0 to 15.
 
         Raises:
             ConnectionError: a rank could not join; the message names it. TimeoutError: not in time.
@@ -232,6 +236,8 @@ class Group(Closing):
                 streams=streams,
                 transport=transport,
                 rdma_devices=rdma_devices,
+                rdma_traffic_class=rdma_traffic_class,
+                rdma_service_level=rdma_service_level,
             )
         except (OSError, ValueError) as error:
             refusal = error  # The others wait for our address: tell them that there is none.

@@ -51,6 +51,17 @@ TEST(CollectiveRdmaChoiceTest, DevicesWithoutTheTransportAreRefused) {
   EXPECT_THAT(engine.error().message, HasSubstr("transport is TCP"));
 }
 
+TEST(CollectiveRdmaChoiceTest, MarksThatDoNotFitAreRefused) {
+  for (const bool is_over_rdma : {false, true}) {
+    Options options{.timeout = 20s, .rdma_service_level = is_over_rdma ? 16U : 1U};
+    if (is_over_rdma) options = OverRdma(options);
+    const auto engine = CollectiveEngine::Create(0, 2, options);
+    ASSERT_FALSE(engine);
+    EXPECT_EQ(engine.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(engine.error().message, HasSubstr(is_over_rdma ? "at most 15" : "is TCP"));
+  }
+}
+
 // --- With a device -------------------------------------------------------------------------------
 
 class CollectiveRdmaTest : public testing::Test {

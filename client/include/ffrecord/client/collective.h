@@ -89,6 +89,10 @@ class FFR_EXPORT CollectiveEngine {
     // With kRdma: the devices, of which stream i takes number i modulo their count; so they are the
     // rails, in the same order on all ranks. Empty: the first that can be used.
     std::vector<std::string> rdma_devices = {};
+    // With kRdma: how what is sent is marked, in the IP header (DSCP times 4; at most 255) and in a
+    // VLAN tag (at most 15).
+    std::uint32_t rdma_traffic_class = 0;
+    std::uint32_t rdma_service_level = 0;
   };
 
   // Opens the listener, and the devices, which fails with kUnavailable if there is none or none
