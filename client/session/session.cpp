@@ -37,35 +37,11 @@ std::uint64_t RandomNumber() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-constexpr std::string_view NameOf(Transport transport) {
-  switch (transport) {
-    case Transport::kAuto:
-      break;
-    case Transport::kShm:
-      return "shm";
-    case Transport::kTcp:
-      return "tcp";
-    case Transport::kRdma:
-      return "rdma";
-  }
-  return "auto";
-}
-
-// What `query` says, "transport=shm" and the like.
-std::optional<Transport> TransportOf(std::string_view query) {
-  for (const Transport one : {Transport::kAuto, Transport::kShm, Transport::kTcp, Transport::kRdma})
-    if (query == "transport=" + std::string(NameOf(one))) return one;
-  return std::nullopt;
-}
-
 // How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
 constexpr auto kTurnedAwayFor = 1000ms;
 // How often idle connections are looked at, while there are calls.
 constexpr auto kLookEvery = 1000ms;
 constexpr std::string_view kUploadsAsMessages = "; uploads go as messages: ";
-constexpr std::string_view kTokenFile = "token_file=";
-constexpr std::string_view kTls = "tls=";
-constexpr std::string_view kRdma = "rdma_";
 constexpr std::size_t kTokenSizeBytesMax = 3072;
 
 // The token in a file: hexadecimal digits, with white space around them. No message quotes it.
@@ -94,36 +70,6 @@ Result<std::vector<std::byte>> ReadToken(const std::string& path) {
   return token;
 }
 
-Result<void> TakeNumber(std::string_view key, std::string_view value, std::uint8_t max,
-                        std::uint8_t& into) {
-  std::uint8_t number = 0;
-  const char* const end = value.data() + value.size();
-  const auto parsed = std::from_chars(value.data(), end, number);
-  if (parsed.ec != std::errc() || parsed.ptr != end || number > max)
-    return Error{ErrorCode::kInvalidArgument,
-                 std::string(key) + " in an address wants a whole number from 0 to " +
-                     std::to_string(max) + ", not '" + std::string(value) + "'"};
-  into = number;
-  return {};
-}
-
-// What one part of an address says of RDMA, "rdma_devices=mlx5_0" and the like.
-Result<void> TakeRdma(std::string_view one, net::RdmaOptions& rdma) {
-  const std::string_view key = one.substr(0, one.find('='));
-  const std::string_view value = one.substr(std::min(key.size() + 1, one.size()));
-  if (key == "rdma_traffic_class")
-    return TakeNumber(key, value, UINT8_MAX, rdma.marks.traffic_class);
-  if (key == "rdma_service_level")
-    return TakeNumber(key, value, net::RdmaMarks::kServiceLevelMax, rdma.marks.service_level);
-  if (key != "rdma_devices" || value.empty())
-    return Error{ErrorCode::kInvalidArgument,
-                 "'" + std::string(one) +
-                     "' in an address says nothing of RDMA; rdma_devices=DEVICE,..., "
-                     "rdma_traffic_class=N and rdma_service_level=N do"};
-  rdma.devices = FFR_TRY(net::RdmaOptions::ParseDevices(value));
-  return {};
-}
-
 // For the deadline of a call that failed for another reason first: that one says more.
 Error AtDeadline(Error last, const std::string& peer) {
   if (last.code == ErrorCode::kUnavailable)
@@ -132,57 +78,6 @@ Error AtDeadline(Error last, const std::string& peer) {
 }
 
 }  // namespace
-
-Result<Location> Location::Parse(std::string_view text) {
-  const auto bad = [&](std::string_view why) {
-    return Error{ErrorCode::kInvalidArgument, "'" + std::string(text) + "': " + std::string(why) +
-                                                  "; an address looks like "
-                                                  "ffrecord://host[:port]/name"};
-  };
-  if (!text.starts_with(kScheme)) return bad("does not begin with ffrecord://");
-  std::string_view rest = text.substr(kScheme.size());
-  std::optional<Transport> transport;
-  std::string token_file;
-  std::string tls_folder;
-  net::RdmaOptions rdma;
-  if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
-    std::string_view query = rest.substr(mark + 1);
-    rest = rest.substr(0, mark);
-    for (bool is_more = true; is_more;) {
-      const std::size_t end = query.find('&');
-      const std::string_view one = query.substr(0, end);
-      is_more = end != std::string_view::npos;
-      query = is_more ? query.substr(end + 1) : "";
-      const auto named = TransportOf(one);
-      if (named && !transport)
-        transport = named;
-      else if (one.starts_with(kTokenFile) && one.size() > kTokenFile.size() && token_file.empty())
-        token_file = one.substr(kTokenFile.size());
-      else if (one.starts_with(kTls) && one.size() > kTls.size() && tls_folder.empty())
-        tls_folder = one.substr(kTls.size());
-      else if (one.starts_with(kRdma))
-        FFR_TRY(TakeRdma(one, rdma));
-      else
-        return bad(
-            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH, "
-            "rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N, parted by &");
-    }
-  }
-  const std::size_t slash = rest.find('/');
-  auto address = net::Address::Parse(rest.substr(0, slash), kDefaultPort);
-  if (!address) return bad(address.error().message);
-  if (address.value().port == 0) return bad("port 0 cannot be connected to");
-  return Location{std::move(address).value(),
-                  slash == std::string_view::npos ? "" : std::string(rest.substr(slash + 1)),
-                  transport,
-                  std::move(token_file),
-                  std::move(tls_folder),
-                  std::move(rdma)};
-}
-
-std::string Location::ToString() const {
-  return std::string(kScheme) + address.ToString() + "/" + name;
-}
 
 // --- Connections ---------------------------------------------------------------------------------
 

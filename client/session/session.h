@@ -17,30 +17,13 @@
 
 #include "client/runtime/per_process.h"
 #include "client/runtime/slab_pool.h"
+#include "client/session/location.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::client {
-
-// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
-// token_file=PATH, rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N behind
-// it, parted by &, if they are wanted. The name may be empty and is not checked.
-struct Location {
-  static constexpr std::string_view kScheme = "ffrecord://";
-
-  net::Address address;
-  std::string name;
-  std::optional<Transport> transport;  // None: whatever the caller's options say.
-  std::string token_file;              // Holds the token for the daemon; empty: none.
-  std::string tls_folder;              // As net::TlsFiles::In wants it; empty: no TLS.
-  net::RdmaOptions rdma;
-
-  // Fails with kInvalidArgument, naming what a right address looks like.
-  static Result<Location> Parse(std::string_view text);
-  std::string ToString() const;  // What it names, whatever the transport.
-};
 
 // One daemon as this process sees it: connections to it, and calls with a deadline that are tried
 // again while it cannot be reached.

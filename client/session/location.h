@@ -1,0 +1,37 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ffrecord/result.h>
+
+#include <ffrecord/client/dataset.h>
+
+#include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/rdma/rdma.h"
+
+namespace ffrecord::client {
+
+// As an address spells it behind transport=.
+std::string_view NameOf(Transport transport);
+
+// What an ffrecord://host[:port]/name address says, with ?transport=auto|shm|rdma|tcp, tls=FOLDER,
+// token_file=PATH, rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N behind
+// it, parted by &, if they are wanted. The name may be empty and is not checked.
+struct Location {
+  static constexpr std::string_view kScheme = "ffrecord://";
+
+  net::Address address;
+  std::string name;
+  std::optional<Transport> transport;  // None: whatever the caller's options say.
+  std::string token_file;              // Holds the token for the daemon; empty: none.
+  std::string tls_folder;              // As net::TlsFiles::In wants it; empty: no TLS.
+  net::RdmaOptions rdma;
+
+  // Fails with kInvalidArgument, naming what a right address looks like.
+  static Result<Location> Parse(std::string_view text);
+  std::string ToString() const;  // What it names, whatever the transport.
+};
+
+}  // namespace ffrecord::client
