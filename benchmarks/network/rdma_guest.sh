@@ -50,30 +50,11 @@ perftest() {
     END { printf "bench-%s %.3f\n", name, rate * 1e6 }' <<<"$out"
 }
 
-# What two ranks need at least for an all-reduce of 4 MiB is the time in which so much goes both ways.
-reduce_bytes=$((4 << 20))
-both_ways() {
-  local words=(ib_write_bw -b -d rxe0 -x 1 -F -s 65536 -t 16 -n $((batches * 64)))
-  "${words[@]}" >/tmp/perftest-server.log 2>&1 &
-  local server=$! out
-  until out=$("${words[@]}" 10.77.0.1 2>&1); do sleep 0.2; done
-  wait $server
-  awk -v bytes=$reduce_bytes '$1 ~ /^[0-9]+$/ && NF == 5 { rate = $5 }
-    END { printf "bench-reduce_bound %.3f\n", rate * 1e6 * 65536 / (2 * bytes) }' <<<"$out"
-}
-reduces() {
-  awk -v name="$1" -v seconds="$(field seconds "$("$build/benchmarks/reduce-arm" "$1" $reduce_bytes 9)")" \
-    'BEGIN { printf "bench-reduce_%s %.3f\n", name, 1 / seconds }'
-}
-
 for ((round = 0; round < rounds; ++round)); do
   for kind in 64k 4k; do
     reads rdma $kind $round
     perftest $kind
     reads tcp $kind $round
   done
-  reduces rdma
-  both_ways
-  reduces tcp
 done
 kill $daemon
