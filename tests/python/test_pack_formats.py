@@ -564,6 +564,15 @@ def test_a_file_of_the_first_version_becomes_one_of_the_second(tmp_path: Path) -
     assert records(tmp_path / "new.ffr") == contents
 
 
+def test_a_folder_of_classes_may_hold_what_was_packed_of_it(tmp_path: Path) -> None:
+    (tmp_path / "images" / "cats").mkdir(parents=True)
+    (tmp_path / "images" / "cats" / "1.png").write_bytes(b"x")
+    for _ in range(2):
+        ok("ffrecord-pack", tmp_path / "images", tmp_path / "images" / "x.ffr", "--replace")
+
+    assert [each["name"] for each in records(tmp_path / "images" / "x.ffr")] == ["cats/1.png"]
+
+
 # What is asked for in vain
 
 

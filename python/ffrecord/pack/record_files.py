@@ -13,10 +13,12 @@ _RECORDS_MAX, _BATCH_BYTES = 1024, 16 << 20
 
 
 def is_record_files(path: str) -> bool:
-    """A file by its name, or a folder that has such files."""
-    if os.path.isdir(path):
-        return any(name.endswith(".ffr") for name in os.listdir(path))
-    return path.endswith(".ffr")
+    """A file by its name, or a folder that has such files and no subfolders: those are classes."""
+    if not os.path.isdir(path):
+        return path.endswith(".ffr")
+    with os.scandir(path) as entries:
+        seen = [(entry.name, entry.is_dir()) for entry in entries if entry.name[0] != "."]
+    return any(name.endswith(".ffr") for name, _ in seen) and not any(folder for _, folder in seen)
 
 
 class RecordFiles:
