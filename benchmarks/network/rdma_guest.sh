@@ -25,7 +25,7 @@ field() { sed -E "s/.*\"$1\": ([0-9.]+).*/\1/" <<<"$2"; }
 reads() {
   local of_daemon of_machine out
   of_daemon=$(process_ticks) of_machine=$(machine_ticks)
-  out=$("$arm" read "ffrecord://127.0.0.1:9400/$2?transport=$1" \
+  out=$("$arm" read "ffrecord://127.0.0.1:9400/$2?transport=$1&rdma_devices=rxe0" \
     $((batches * ${times[$2]})) "${batch[$2]}" "$3")
   awk -v name="$1_$2" -v records="$(field records "$out")" -v seconds="$(field seconds "$out")" \
     -v bytes="$(field bytes "$out")" -v client="$(field cpu_seconds "$out")" \

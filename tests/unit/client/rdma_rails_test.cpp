@@ -62,6 +62,21 @@ TEST_F(RailsTest, ConnectionsAreSpreadOverTheDevicesOfBothEnds) {
   EXPECT_EQ(CountPairs("rxe1") - before[1], 6U);
 }
 
+// The second device is on a link that does not lead to the first one.
+TEST_F(RailsTest, OneThatReachesNobodyIsLeftForTheNext) {
+  Server::Options options = Offering(Server::Options::Transport::kRdma);
+  options.rdma.devices = {"rxe0"};
+  const Daemon daemon(std::move(options));
+  for (const Transport transport : {Transport::kRdma, Transport::kAuto}) {
+    const auto session = Session::Get(daemon.address(), transport);
+    for (int i = 0; i < 2; ++i) {  // One of them begins with that device.
+      const auto made = session->ConnectApart(net::Clock::now() + 40s);
+      ASSERT_TRUE(made) << made.error().message;
+      EXPECT_EQ(made.value()->transport(), "rdma");
+    }
+  }
+}
+
 TEST_F(RailsTest, OneThatDidNotWorkIsLeftAloneUnlessThereIsNoOther) {
   Rails rails;
   const net::RdmaOptions options{.devices = {"rxe0", "rxe1:1"}};
