@@ -59,15 +59,16 @@ class TFRecordSource:
         self._path = path
         self._raw = options.raw
         self._picks = bool(options.columns)
-        self._records = self._payloads()
+        parsed = self._parsed()
+        self._records: Iterator[tuple[Any, int]] = self._payloads() if self._raw else parsed
         self.schema: Mapping[str, str]
         if options.schema:
             self.schema = options.schema
         elif options.raw:
             self.schema = picked({"payload": "bytes"}, options.columns, path)
         else:
-            first = list(_some(self._records))
-            self._records = chain(first, self._records)
+            first = list(_some(parsed))
+            self._records = chain(first, parsed)
             self.schema = self._look(first, options)
 
     def samples(self) -> Iterator[Progressed]:
@@ -80,11 +81,11 @@ class TFRecordSource:
         yield from ahead(self._samples())
 
     def _samples(self) -> Iterator[Progressed]:
-        for number, (payload, position_bytes) in enumerate(self._records):
+        for number, (record, position_bytes) in enumerate(self._records):
             if self._raw:
-                yield {"payload": payload}, position_bytes
+                yield {"payload": record}, position_bytes
                 continue
-            features = self._features(number, payload)
+            features: dict[str, Values] = record
             if not self._picks and (new := features.keys() - self.schema.keys()):
                 raise self._differs(number, min(new), "is new")
             yield (
@@ -95,12 +96,13 @@ class TFRecordSource:
                 position_bytes,
             )
 
-    def _look(self, first: list[tuple[bytes, int]], options: SourceOptions) -> dict[str, str]:
+    def _look(
+        self, first: list[tuple[dict[str, Values], int]], options: SourceOptions
+    ) -> dict[str, str]:
         """The schema of the first records."""
         counts: dict[str, set[int]] = {}
         kinds: dict[str, set[str]] = {}
-        for number, (payload, _) in enumerate(first):
-            features = self._features(number, payload)
+        for number, (features, _) in enumerate(first):
             for name in features.keys() - counts.keys():
                 counts[name] = {0} if number else set()  # Those before had none.
             for name in counts:
@@ -150,13 +152,14 @@ class TFRecordSource:
             "records have, --raw keeps whole records"
         )
 
-    def _features(self, number: int, payload: bytes) -> dict[str, Values]:
-        try:
-            return parse_example(payload)
-        except ValueError as error:
-            raise ValueError(
-                f"{self._path}: record {number} is {error}; --raw keeps records as they are"
-            ) from None
+    def _parsed(self) -> Iterator[tuple[dict[str, Values], int]]:
+        for number, (payload, position_bytes) in enumerate(self._payloads()):
+            try:
+                yield parse_example(payload), position_bytes
+            except ValueError as error:
+                raise ValueError(
+                    f"{self._path}: record {number} is {error}; --raw keeps records as they are"
+                ) from None
 
     def _payloads(self) -> Iterator[tuple[bytes, int]]:
         """Each payload, and the place in the file behind it."""
@@ -178,13 +181,19 @@ class TFRecordSource:
         return data
 
 
-def _some(payloads: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+def _some(
+    records: Iterator[tuple[dict[str, Values], int]],
+) -> Iterator[tuple[dict[str, Values], int]]:
     size_bytes = 0
-    for number, (payload, position_bytes) in enumerate(payloads, start=1):
-        yield payload, position_bytes
-        size_bytes += len(payload)
+    for number, (features, position_bytes) in enumerate(records, start=1):
+        yield features, position_bytes
+        size_bytes += sum(map(_size_bytes, features.values()))
         if number == _LOOK_RECORDS or size_bytes > _LOOK_BYTES:
             return
+
+
+def _size_bytes(values: Values) -> int:
+    return values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
 
 
 def _unzipped(file: io.BufferedReader) -> BinaryIO:

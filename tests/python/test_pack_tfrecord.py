@@ -1,0 +1,193 @@
+"""Goal: TFRecords become record files with nothing lost, changed or made up.
+
+Method: a file of another writer is kept as bytes; more are made by a small encoder. What a
+`tf.train.Example` may hold and record files do not, and damage at every byte, must be a clear error
+that leaves nothing behind.
+"""
+
+import gzip
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+
+import ffrecord
+from cli import ok
+from ffrecord.pack.example import parse_example
+from packing import TFRECORDS, records, refused, schema
+
+
+def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def feature(values: Sequence[bytes | int | float], packed: bool = True) -> bytes:
+    if all(isinstance(value, bytes) for value in values):
+        return field(1, b"".join(field(1, value) for value in values))  # type: ignore[arg-type]
+    if all(isinstance(value, int) for value in values):
+        numbers = [varint(value) for value in values]  # type: ignore[arg-type]
+        body = field(1, b"".join(numbers)) if packed else b"".join(b"\x08" + n for n in numbers)
+        return field(3, body)
+    floats = [struct.pack("<f", value) for value in values]
+    return field(2, field(1, b"".join(floats)) if packed else b"".join(b"\x0d" + n for n in floats))
+
+
+def example(features: Mapping[str, Sequence[Any]], packed: bool = True) -> bytes:
+    entries = (
+        field(1, field(1, name.encode()) + field(2, feature(values, packed)))
+        for name, values in features.items()
+    )
+    return field(1, b"".join(entries))
+
+
+def frame(payload: bytes) -> bytes:
+    def masked(data: bytes) -> bytes:
+        crc = google_crc32c.value(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(payload))
+    return length + masked(length) + payload + masked(payload)
+
+
+def write_tfrecords(path: Path, samples: Sequence[Mapping[str, Sequence[Any]]]) -> Path:
+    path.write_bytes(b"".join(frame(example(sample)) for sample in samples))
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "train-00000-of-00001", "a.tfrecord.gz"])
+def test_a_tfrecord_of_another_writer_is_read(tmp_path: Path, name: str) -> None:
+    content = gzip.compress(TFRECORDS) if name.endswith(".gz") else TFRECORDS
+    (tmp_path / name).write_bytes(content)
+
+    ok("ffrecord-pack", tmp_path / name, tmp_path / "x.ffr")
+
+    assert schema(tmp_path / "x.ffr") == {"box": "f32[2]", "image": "bytes", "label": "i64"}
+    assert records(tmp_path / "x.ffr") == [
+        {"box": [0.5, 0.0], "image": b"\xff\x00", "label": -1},
+        {"box": [0.5, 1.0], "image": b"\xff\x01", "label": 0},
+    ]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_features_are_what_was_encoded(packed: bool) -> None:
+    features = {
+        "few": [1],
+        "many": [0, 1, 127, 128, 300, 2**31, 2**63 - 1, -1, -(2**63)],
+        "floats": [0.0, 1.5, float("inf")],
+        "strings": [b"", b"abc", bytes(300)],
+    }
+
+    found = parse_example(example(features, packed))
+
+    assert {name: list(values) for name, values in found.items()} == features
+
+
+def test_a_cut_or_forged_example_is_an_error_or_less() -> None:
+    data = example({"a": [1, 300], "b": [b"xyz"], "c": [0.5]})
+    for end in range(len(data)):
+        for forged in (data[:end], data[:end] + b"\xff" + data[end + 1 :]):
+            try:
+                parse_example(forged)
+            except ValueError as error:
+                assert "tf.train.Example" in str(error)
+
+
+def test_numbers_of_any_count_are_bytes(tmp_path: Path) -> None:
+    source = write_tfrecords(
+        tmp_path / "a", [{"n": list(range(i)), "maybe": [b"y"] * (i % 2)} for i in range(1, 5)]
+    )
+
+    ok("ffrecord-pack", source, tmp_path / "x.ffr")
+
+    assert schema(tmp_path / "x.ffr") == {"maybe": "bytes", "n": "bytes"}
+    found = records(tmp_path / "x.ffr")
+    assert [np.frombuffer(each["n"], "<i8").tolist() for each in found] == [
+        list(range(i)) for i in range(1, 5)
+    ]
+    assert [each["maybe"] for each in found] == [b"y", b"", b"y", b""]
+
+
+def test_a_late_record_that_differs_is_refused_with_the_remedies(tmp_path: Path) -> None:
+    alike = [{"n": [1], "image": [b"x"]}] * 1001
+    source = write_tfrecords(tmp_path / "a", [*alike, {"n": [1, 2], "image": [b"x"]}])
+    more = write_tfrecords(tmp_path / "b", [*alike, {"n": [1], "image": [b"x"], "z": [1]}])
+
+    message = refused(2, source, tmp_path / "x.ffr")
+
+    assert "record 1001: the feature 'n' has 2 values, not i64" in message
+    assert "'z' is new" in refused(2, more, tmp_path / "x.ffr")
+    ok("ffrecord-pack", source, tmp_path / "ragged.ffr", "--ragged", "n")
+    assert records(tmp_path / "ragged.ffr")[1001]["n"] == struct.pack("<qq", 1, 2)
+    ok("ffrecord-pack", source, tmp_path / "image.ffr", "--column", "image")
+    assert records(tmp_path / "image.ffr") == [{"image": b"x"}] * 1002
+    ok("ffrecord-pack", source, tmp_path / "raw.ffr", "--raw")
+    assert records(tmp_path / "raw.ffr")[1001] == {
+        "payload": example({"n": [1, 2], "image": [b"x"]})
+    }
+
+
+def test_shards_are_read_as_the_first_one_was(tmp_path: Path) -> None:
+    shards = [
+        write_tfrecords(tmp_path / "0", [{"n": [1]}, {"n": [1, 2]}]),
+        write_tfrecords(tmp_path / "1", [{"n": [7]}, {"n": [8]}]),
+    ]
+
+    ok("ffrecord-pack", *shards, tmp_path / "x.ffr")
+
+    found = [np.frombuffer(each["n"], "<i8").tolist() for each in records(tmp_path / "x.ffr")]
+    assert found == [[1], [1, 2], [7], [8]]
+    message = refused(2, *reversed(shards), tmp_path / "y.ffr")
+    assert f"{shards[0]}: record 1: the feature 'n' has 2 values, not i64" in message
+
+
+def test_several_byte_strings_are_refused(tmp_path: Path) -> None:
+    source = write_tfrecords(tmp_path / "a", [{"s": [b"x", b"y"], "t": [b"z"]}])
+
+    message = refused(2, source, tmp_path / "x.ffr")
+
+    assert "'s' has up to 2 byte strings" in message
+    assert "--column" in message
+    ok("ffrecord-pack", source, tmp_path / "t.ffr", "--column", "t")
+
+
+def test_a_tfrecord_damaged_anywhere_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "a.tfrecord"
+    begin = 12  # What is damaged before is not taken for a TFRecord.
+    for at in range(begin, len(TFRECORDS)):
+        damaged = bytearray(TFRECORDS)
+        damaged[at] ^= 0x10
+        source.write_bytes(damaged)
+        with pytest.raises(ffrecord.CorruptionError):
+            pack_here(source, tmp_path / "x.ffr")
+        source.write_bytes(TFRECORDS[:at])
+        if at != 12 + 0x41 + 4:  # Between two records: nothing tells that there was another.
+            with pytest.raises(ffrecord.CorruptionError):
+                pack_here(source, tmp_path / "x.ffr")
+    assert sorted(tmp_path.iterdir()) == [source]
+
+
+def pack_here(source: Path, destination: Path) -> None:
+    from ffrecord.pack import open_source, pack
+
+    pack(open_source([str(source)]), destination)
+
+
+def test_a_length_that_lies_costs_no_memory(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 1 << 60)
+    source = tmp_path / "a"
+    source.write_bytes(length + frame(length)[12 + 8 :] + b"short")  # Its checksum is right.
+
+    assert "is cut short" in refused(3, source, tmp_path / "x.ffr")
