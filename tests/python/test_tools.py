@@ -3,6 +3,7 @@
 Method: feed each with figures whose outcome is known, wrong ones included.
 """
 
+import fnmatch
 import importlib.util
 import os
 import pathlib
@@ -182,3 +183,93 @@ def test_setup_refuses_an_old_python(tmp_path: pathlib.Path) -> None:
 
     assert done.returncode == 4
     assert "python3 is 3.9.2; Python 3.11 or newer is needed" in done.stderr
+
+
+def test_setup_waits_for_another_apt(tmp_path: pathlib.Path) -> None:
+    # A machine of stubs: root, nothing installed, and package lists that are locked at first.
+    calls = tmp_path / "calls"
+    stubs = {
+        "id": "echo 0",
+        "dpkg-query": "echo adduser installed",
+        "apt-get": f"""
+            echo "$*" >>{calls}
+            [[ $* == *install* ]] && exit 7
+            [[ $(wc -l <{calls}) -gt 2 ]] && exit 0
+            echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1" >&2
+            exit 100""",
+    }
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    (tmp_path / "sleep").symlink_to("/bin/true")
+
+    done = subprocess.run(
+        [ROOT / "tools" / "setup"],
+        env=os.environ | {"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 7, done.stderr  # It came as far as the installation.
+    assert done.stderr.count("waiting for another apt") == 1
+    said = calls.read_text().splitlines()
+    assert [line.split()[0] for line in said] == ["update", "update", "update", "-o"]
+    assert "DPkg::Lock::Timeout=" in said[-1]
+
+
+def test_every_folder_is_of_a_room_and_every_room_has_what_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rooms = load("tools/dev/rooms.py", monkeypatch)
+    tests = [path.name for path in (ROOT / "tests" / "python").glob("test_*.py")]
+    parents = ("libffrecord", "client", "python/ffrecord", "tests/unit")
+    folders = [
+        f"{folder.relative_to(ROOT)}/"
+        for parent in parents
+        for folder in (ROOT / parent).iterdir()
+        if folder.is_dir() and folder.name not in ("include", "__pycache__")
+    ]
+
+    assert [f for f in folders if rooms.select([f"{f}x"], tests).everything] == []
+    for room in rooms.ROOMS:
+        assert [path for path in room.paths if not (ROOT / path).exists()] == []
+        assert [p for p in room.python if not fnmatch.filter(tests, p)] == []
+
+
+def test_what_is_of_no_room_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = load("tools/dev/rooms.py", monkeypatch)
+    tests = ["test_cli.py", "test_pack.py", "test_pack_folders.py"]
+
+    packing = rooms.select(["python/ffrecord/pack/tar.py", "server/main.cpp"], tests)
+    assert packing == rooms.Selection({"server"}, {"test_pack.py", "test_pack_folders.py"})
+    assert rooms.select(["tests/python/test_cli.py"], tests).python == {"test_cli.py"}
+    assert rooms.select(["docs/cli.md", "meson.build"], tests).everything
+    assert rooms.select(["tests/python/conftest.py"], tests).everything
+
+
+def test_changes_are_those_since_the_branch_left(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = load("tools/dev/rooms.py", monkeypatch)
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def commit(name: str) -> None:
+        (tmp_path / name).write_text(name)
+        git("add", name)
+        git("commit", "-m", name)
+
+    git("init")
+    commit("both")
+    git("checkout", "-b", "branch")
+    commit("ours")
+    git("checkout", "main")
+    commit("theirs")
+    git("checkout", "branch")
+    (tmp_path / "not\u00e9 known").write_text("")
+    (tmp_path / "both").write_text("changed")
+
+    assert rooms.changed(tmp_path) == ["both", "not\u00e9 known", "ours"]

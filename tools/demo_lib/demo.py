@@ -99,7 +99,7 @@ def pack(folder: pathlib.Path) -> pathlib.Path:
     packed = BUILD / "clipart.ffr"
     if not packed.exists():
         say("packing")
-        run("ffrecord-pack", folder, packed)
+        run("ffrecord-pack", "--nested", folder, packed)
     say("verifying")
     run("ffrecord", "verify", packed)
     return packed

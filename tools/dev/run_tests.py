@@ -1,7 +1,7 @@
 """Build and run the test suites; count all tests of all suites in one last line.
 
     tools/test                  what has to pass before a change lands: every test once
-    tools/test --quick          style, unit, conformance and python only
+    tools/test --quick          style, and the unit and Python tests of the rooms changed since main
     tools/test --all            also tsan, which runs the threaded ones again
     tools/test unit python      the suites named
     tools/test --seed 7         what random tests draw; `fresh` draws anew (tests/unit/campaign)
@@ -12,29 +12,33 @@ has changed. Exits 0 if nothing failed, 1 if something did, 2 for a name that is
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+sys.path.insert(0, str(ROOT / "tools" / "dev"))
 import fuzzing  # noqa: E402  (beside the targets, for tests/fuzz/campaign needs it too)
+import rooms  # noqa: E402
 
 BIN = ROOT / ".venv" / "bin"
+# Enough to find again what was mended; new things are found by tests/fuzz/campaign and
+# tests/chaos/campaign.
 FUZZ_SECONDS = 10
-FUZZ_LONG_SECONDS = 60
-# Record files, and what a peer says to a daemon: targets whose names begin so.
-FUZZ_LONG = (
-    *("v1_", "v2_", "dictionary", "key_index"),
-    *("frame", "messages", "collective", "token"),
-)
+CHAOS_SECONDS = 30
 RDMA_SKIPPED = 77
+SLOWEST = 10
+COMPLAINT_CHARS = 2000
+IDLE_NICENESS = 19
 # What lands is judged by the same draws each time; campaigns look for others.
 SEED = "1"
 # Suites whose tests run threads of their own: they are run under ThreadSanitizer.
@@ -43,33 +47,53 @@ THREADED = ("base", "io", "decode", "record", "net", "client", "server", "confor
 
 @dataclasses.dataclass
 class Counts:
-    """How many tests ended in which way."""
+    """How many tests ended in which way, and the seconds that each took."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    # Names of those that failed, with what they said.
+    failures: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, other: "Counts") -> None:
         """Add the counts of another suite."""
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.seconds |= other.seconds
+        self.failures += other.failures
+
+    def slowest(self, count: int) -> list[str]:
+        """Return lines for the tests that took longest, the slowest first."""
+        by_time = sorted(self.seconds.items(), key=lambda item: -item[1])
+        return [f"{seconds:6.1f} s  {name}" for name, seconds in by_time[:count]]
 
     def __str__(self) -> str:
         """Say it the way the last line says it."""
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
+def shortened(said: str) -> str:
+    """The end of a long complaint, where pytest says what was wrong."""
+    return said if len(said) <= COMPLAINT_CHARS else "…" + said[-COMPLAINT_CHARS:]
+
+
 def junit_counts(report: pathlib.Path) -> Counts:
     """Count the cases of a JUnit file, whoever wrote it."""
     counts = Counts()
     for case in ElementTree.parse(report).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
+        name = f"{case.get('classname', '')}.{case.get('name', '')}"
+        complaints = case.findall("failure") + case.findall("error")
+        if complaints:
             counts.failed += 1
+            said = "\n".join(one.text or one.get("message", "") for one in complaints)
+            counts.failures.append(f"-- {name}\n{shortened(said)}")
         elif case.find("skipped") is not None:
             counts.skipped += 1
         else:
             counts.passed += 1
+        counts.seconds[name] = counts.seconds.get(name, 0.0) + float(case.get("time") or 0)
     return counts
 
 
@@ -79,6 +103,10 @@ def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None)
     return subprocess.run(
         words, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, check=False
     ).returncode
+
+
+# What the compiler makes names no folder of this machine: the cache serves every checkout.
+CACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,15 +119,26 @@ class Build:
     environment: tuple[tuple[str, str], ...] = ()
     # Sanitised programs want their memory at fixed places.
     wrapper: str = ""
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
 
-    def make(self, *targets: str) -> bool:
-        """Configure if it was not, then build."""
+    def make(self, *targets: str, niceness: int = 0) -> bool:
+        """Configure if it was not, then build. One call at a time; others wait."""
+        with self.lock:
+            return self._make(targets, niceness)
+
+    def make_beside(self, *targets: str) -> None:
+        """Begin to build with the time that nothing else wants. `make` then waits and finishes."""
+        build = functools.partial(self.make, *targets, niceness=IDLE_NICENESS)
+        threading.Thread(target=build, daemon=True).start()
+
+    def _make(self, targets: Sequence[str], niceness: int) -> bool:
         if not (ROOT / self.folder / "build.ninja").exists():
             compilers = {"CXX": self.compiler, "CC": self.compiler.replace("++", "")}
             chosen = {name: f"ccache {word}" for name, word in compilers.items() if word}
             if run(BIN / "meson", "setup", self.folder, *self.options, environment=chosen):
                 return False
-        return run(BIN / "ninja", "-C", self.folder, "--quiet", *targets) == 0
+        ninja = ("nice", "-n", str(niceness), BIN / "ninja", "-C", self.folder, "--quiet")
+        return run(*ninja, *targets, environment=CACHE) == 0
 
     def tests(self) -> list[dict[str, Any]]:
         """What Meson knows of the tests of this folder."""
@@ -177,12 +216,19 @@ TSAN = Build(
 )
 
 
-def pytest_suite(folder: str, environment: dict[str, str], *options: str) -> Counts:
-    """Run pytest over one folder."""
+# Tests take the package that tools/setup has put into .venv, not the one of a build folder.
+INSTALLED = {"FFRECORD_TEST_INSTALLED": "1"}
+
+
+def pytest_suite(
+    folder: str, environment: dict[str, str], *options: str, files: Sequence[str] = ()
+) -> Counts:
+    """Run pytest over one folder, or over those files of it."""
     report = ROOT / "build" / f"{folder.replace('/', '-')}.junit.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
-    command = [BIN / "python", "-m", "pytest", "-q", "--junitxml", report, *options, folder]
+    command = [BIN / "python", "-m", "pytest", "-q", "--junitxml", report, *options]
+    command += [f"{folder}/{name}" for name in files] or [folder]
     code = run(*command, environment=environment)
     counts = junit_counts(report) if report.exists() else Counts()
     if code and not counts.failed:
@@ -224,20 +270,28 @@ def fuzz_suite() -> Counts:
         return Counts(failed=1)
 
     def is_good(target: fuzzing.Target) -> bool:
-        found = target.run(seconds_for(target.name))
+        found = target.run(FUZZ_SECONDS)
         state = f"FAILED, see {target.findings}\n{found}" if found else "ok"
         print(f"fuzz {target.name}: {state}", flush=True)
         return not found
 
-    # The long ones first, so that no processor is idle at the end.
-    work = sorted(fuzzing.targets(ROOT / CLANG.folder), key=lambda t: -seconds_for(t.name))
-    verdicts = fuzzing.run_all(work, is_good)
+    verdicts = fuzzing.run_all(fuzzing.targets(ROOT / CLANG.folder), is_good)
     return Counts(passed=verdicts.count(True), failed=verdicts.count(False))
 
 
-def seconds_for(fuzz_target: str) -> int:
-    """How long a target is run in a test: what strangers can send longer."""
-    return FUZZ_LONG_SECONDS if fuzz_target.startswith(FUZZ_LONG) else FUZZ_SECONDS
+def changed_rooms_suite() -> Counts:
+    """Run the unit and Python tests of the rooms that differ from main."""
+    python_tests = sorted(path.name for path in (ROOT / "tests" / "python").glob("test_*.py"))
+    selection = rooms.select(rooms.changed(ROOT), python_tests)
+    if selection.everything:
+        selection = rooms.Selection({"unit"}, set(python_tests))
+    print("rooms:", *sorted(selection.suites), *sorted(selection.python), flush=True)
+    counts = Counts()
+    if selection.suites:
+        counts.add(PLAIN.meson_test(*sorted(selection.suites)))
+    if selection.python:
+        counts.add(pytest_suite("tests/python", INSTALLED, files=sorted(selection.python)))
+    return counts
 
 
 SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
@@ -245,10 +299,13 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
     "unit": ("C++ unit tests", lambda: PLAIN.meson_test("unit")),
     "conformance": ("every form of each seam", lambda: PLAIN.meson_test("conformance")),
     "crash": ("kills at every step", crash_suite),
-    "chaos": ("a daemon that is killed, stopped, cut off and full, for two minutes", chaos_suite),
+    "chaos": (
+        f"a daemon that is killed, stopped, cut off and full, for {CHAOS_SECONDS} s",
+        lambda: chaos_suite(f"--seconds={CHAOS_SECONDS}"),
+    ),
     "python": (
         "pytest over the installed package",
-        lambda: pytest_suite("tests/python", {"FFRECORD_TEST_INSTALLED": "1"}),
+        lambda: pytest_suite("tests/python", INSTALLED),
     ),
     "rdma": ("what wants an RDMA device, in a virtual machine", rdma_suite),
     "clang": (
@@ -256,14 +313,24 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
         lambda: CLANG.meson_test("unit", "conformance"),
     ),
     "tsan": ("the threaded ones under ThreadSanitizer", lambda: TSAN.meson_test(*THREADED)),
-    "fuzz": (
-        f"record files, frames, tokens for {FUZZ_LONG_SECONDS} s each, others {FUZZ_SECONDS} s",
-        fuzz_suite,
-    ),
+    "fuzz": (f"each target for {FUZZ_SECONDS} s", fuzz_suite),
+    "changed": ("unit and Python tests of the rooms that differ from main", changed_rooms_suite),
 }
-QUICK = ("style", "unit", "conformance", "python")
+QUICK = ("style", "changed", "conformance")
+# Suites of the second compiler: it builds while the suites before them run, which mostly wait.
+SECOND = ("clang", "fuzz")
 # The same tests in one more build of everything.
 AGAIN = ("tsan",)
+# A part of what the others run.
+PARTS = ("changed",)
+
+
+def begin_second_build(names: Sequence[str]) -> None:
+    """Let the second compiler build beside the suites that come before its own."""
+    if names[0] in SECOND or not set(SECOND) & set(names):
+        return
+    if PLAIN.make():  # First what is wanted first.
+        CLANG.make_beside("all", "fuzz-targets")
 
 
 def main() -> int:
@@ -282,13 +349,15 @@ def main() -> int:
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}")
-    every = tuple(name for name in SUITES if arguments.all or name not in AGAIN)
+    left_out = PARTS if arguments.all else (*PARTS, *AGAIN)
+    every = tuple(name for name in SUITES if name not in left_out)
     names = arguments.suites or (QUICK if arguments.quick else every)
 
     if arguments.seed != "fresh":
         os.environ["FFRECORD_TEST_SEED"] = arguments.seed
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
+    begin_second_build(names)
     total = Counts()
     lines = []
     for name in names:
@@ -298,6 +367,9 @@ def main() -> int:
         total.add(counts)
         lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
         print(lines[-1], flush=True)
+    print("\n== the slowest\n" + "\n".join(total.slowest(SLOWEST)))
+    if total.failures:
+        print("\n== what failed\n" + "\n".join(total.failures))
     print("\n== summary\n" + "\n".join(lines))
     print(total)
     return 1 if total.failed or not total.passed else 0
