@@ -256,15 +256,17 @@ class Arms:
 
         return self.timed(copy)
 
-    def stall(self) -> float:
-        """How long async_save keeps its caller, with room for all; the save ends uncounted."""
+    def room_for_all(self) -> dict[str, int]:
+        """Options of a save that copies the whole state before it returns."""
+        return {"stage_bytes_max": self.size + (64 << 20)}
+
+    def stall(self, **options: int) -> float:
+        """How long async_save keeps its caller; the save ends uncounted."""
         run = self.fresh("async")
         pending: list[Any] = []
 
         def save() -> None:
-            pending.append(
-                self.ckpt.async_save(run, 1, self.state, stage_bytes_max=self.size + (64 << 20))
-            )
+            pending.append(self.ckpt.async_save(run, 1, self.state, **options))
 
         rate = self.timed(save)
         pending[0].result()
@@ -283,7 +285,7 @@ class Arms:
 
         alone = [step() for _ in range(100)]
         run = self.fresh("async")
-        pending = self.ckpt.async_save(run, 1, self.state, stage_bytes_max=self.size + (64 << 20))
+        pending = self.ckpt.async_save(run, 1, self.state, **self.room_for_all())
         during = []
         while not pending.done() or len(during) < 10:
             during.append(step())
@@ -430,10 +432,15 @@ def plan_1024(arms: Arms) -> dict[str, float]:
 def odd_shapes(arms: Arms) -> dict[str, float]:
     """What is not a rate."""
     run = arms.fresh("memory")
-    peak = peak_growth(lambda: arms.ckpt.save(run, 1, arms.state))
+    ckpt, state = arms.ckpt, arms.state
+    peaks = {
+        "peak_over_state_bytes": lambda: ckpt.save(run, 1, state),
+        "async_peak_over_state_bytes": lambda: ckpt.async_save(run, 2, state).result(),
+    }
+    grown = {key: float(peak_growth(work)) for key, work in peaks.items()}
     shutil.rmtree(run)
     return {
-        "peak_over_state_bytes": float(peak),
+        **grown,
         "reshard_read_cost": reshard_read_cost(arms),
         **small_tensors(arms),
         **incremental_cost(arms),
@@ -493,9 +500,15 @@ def bench(settings: harness.Settings) -> harness.Outcome:
     if "beside" in tables:
         beside = [
             harness.Arm("memcpy", "one copy of the state, warm", lambda _: arms.memcpy()),
-            harness.Arm("stall", "until async_save returns", lambda _: arms.stall()),
+            harness.Arm("stall", "until async_save returns, default cap", lambda _: arms.stall()),
+            harness.Arm(
+                "stall_room",
+                "until async_save returns, with room for all",
+                lambda _: arms.stall(**arms.room_for_all()),
+            ),
         ]
-        arms.stall(), arms.memcpy()  # Pages that later rounds reuse.
+        for arm in beside:
+            arm.run(0)  # Pages that later rounds reuse.
         for number in range(settings.rounds):
             for name, found in shifted(beside, number).items():
                 values.setdefault(name, []).append(found)
@@ -521,6 +534,7 @@ def bench(settings: harness.Settings) -> harness.Outcome:
         "load_vs_dcp": ("load_ours", "load_dcp"),
         "load_vs_safetensors": ("load_ours", "load_safetensors"),
         "stall_vs_memcpy_cost": ("memcpy", "stall"),
+        "stall_room_vs_memcpy_cost": ("memcpy", "stall_room"),
     }
     return harness.Outcome(
         unit="bytes/s",

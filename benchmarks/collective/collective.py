@@ -3,10 +3,13 @@
 Ranks are processes that stay; in each round every arm reduces the same arrays in them. A second is
 the slowest rank's; Open MPI starts its own ranks. Shaped links are veth pairs from namespaces into
 one bridge, each limited by `tbf` in both directions; the bound is 2 (n - 1) / n times the bytes
-over the rate that iperf3 finds there in the same round. A step of training is its buckets, in the
-order of backward: each comes when its share of the computing is done, and the step ends when all
-are averaged. Its cost is what that takes more than buckets that move one after another at the
-bound.
+over the rate that iperf3 finds there in the same round.
+
+`ddp` trains models by DistributedDataParallel through our hook and by Gloo; what is exposed is the
+part of a step that the same step without averaging does not take. `steps` is a test of the link
+alone: arrays of the sizes of a model's buckets come at the times of its backward pass, nothing is
+computed meanwhile, and the cost is what that takes more than buckets that move one after another
+at the bound.
 
 Rails are four streams between two ranks, each shaped by its port (`htb`); one of them is slowed ten
 times and back in each round, and the ideal is what the four carry, less what that one lost. The
@@ -91,6 +94,7 @@ GRID = {
     "chunk_size_bytes": [64 << 10, 256 << 10, 1 << 20],
 }
 STEP_SHAPE = Shape(2, 1000, 0)
+TRAINED_STEPS = 3
 
 
 class Group:
@@ -368,7 +372,7 @@ def least_seconds(computing_s: list[float], moving_s: list[float]) -> float:
 
 
 def steps_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None:
-    """Steps whose computing takes as long as their bytes take at the bound."""
+    """Buckets that come within as long as their bytes take at the bound; nothing is computed."""
     shape = STEP_SHAPE
     with shaped(shape.ranks, shape.mbit) as names:
         hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
@@ -388,16 +392,59 @@ def steps_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None
                 outcome.values |= harness.interleave(arms, settings.rounds)
                 outcome.arms += arms
                 least = least_seconds(computing_s, moving_s)
-                for arm, key in (("ours", "ddp"), ("ours f16", "ddp_f16")):
+                for arm, key in (("ours", "link"), ("ours f16", "link_f16")):
                     outcome.ratios[f"{key}_{model}_vs_gloo"] = (
                         f"{arm} {model} step",
                         f"gloo {model} step",
                     )
-                outcome.figures[f"ddp_{model}_exposed_cost"] = [
+                outcome.figures[f"link_{model}_exposed_cost"] = [
                     found / least - 1 for found in seconds["ours"]
                 ]
         finally:
             group.close()
+
+
+def training_on_links(settings: harness.Settings, outcome: harness.Outcome) -> None:
+    """Models that are trained over links, by our hook and by Gloo."""
+    shape = STEP_SHAPE
+    with shaped(shape.ranks, shape.mbit) as names:
+        hosts = [f"10.77.0.{rank + 1}" for rank in range(shape.ranks)]
+        group = Group(hosts, [["ip", "netns", "exec", name] for name in names], "eth0")
+        exposed: dict[str, list[float]] = {}
+
+        def arm(model: str, name: str) -> harness.Arm:
+            label = f"{name} {model} trained"
+
+            def once(number: int) -> float:
+                del number
+                found = group.order({"trains": model, "arm": name, "repeats": TRAINED_STEPS})
+                if len({each["digest"] for each in found}) != 1:
+                    raise harness.Unable(f"the ranks' parameters differ after {label}")
+                step_s, computing_s = (
+                    statistics.median(map(max, zip(*(each[key] for each in found), strict=True)))
+                    for key in ("seconds", "computing_s")
+                )
+                exposed.setdefault(label, []).append(1 - computing_s / step_s)
+                return float(found[0]["gradient_bytes"] / step_s / 1e3)
+
+            return harness.Arm(label, f"{shape.mbit} Mbit/s", once)
+
+        arms = [arm(model, name) for model in STEPS for name in ("ours", "ours f16", "gloo")]
+        try:
+            outcome.values |= harness.interleave(arms, settings.rounds)
+        finally:
+            group.close()
+    outcome.arms += arms
+    for model in STEPS:
+        for name, key in (("ours", "ddp"), ("ours f16", "ddp_f16"), ("gloo", "ddp_gloo")):
+            outcome.figures[f"{key}_{model}_exposed_share_cost"] = exposed[
+                f"{name} {model} trained"
+            ]
+            if name != "gloo":
+                outcome.ratios[f"{key}_{model}_vs_gloo"] = (
+                    f"{name} {model} trained",
+                    f"gloo {model} trained",
+                )
 
 
 def step_arm(
@@ -533,6 +580,7 @@ PARTS = {
     ],
     "sizes": lambda settings, outcome: curves(settings, outcome, "sizes", SIZES),
     "ranks": lambda settings, outcome: curves(settings, outcome, "ranks", RANKS),
+    "ddp": training_on_links,
     "steps": steps_on_links,
     "rails": on_rails,
     "tuner": on_grid,

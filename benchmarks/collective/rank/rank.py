@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from training import Trained
 
-from ffrecord.torch import Group, Tuner
+from ffrecord.torch import CommHook, Group, Tuner
 
 Start = Callable[[torch.Tensor], Any]
 STREAMS = 4
@@ -29,9 +30,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def once(start: Start, tensors: list[torch.Tensor], computing_s: list[float]) -> None:
-    """A backward pass: gradients come one after another, and travel while the next is computed.
+    """Arrays that come one after another, and travel while the next is awaited.
 
-    Computing is sleeping: what an accelerator does does not take the processor.
+    A test of the link: nothing is computed, and the processor is free. `training` computes.
     """
     pending = []
     for tensor, compute_s in zip(tensors, computing_s, strict=True):
@@ -85,7 +86,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     groups = {
-        arm: Group(listen_host=sys.argv[1], **OPTIONS[arm])
+        arm: CommHook(listen_host=sys.argv[1], **OPTIONS[arm])
         for arm in sys.argv[2:]
         if arm in OPTIONS
     }
@@ -95,8 +96,15 @@ def main() -> None:
     }
     arms["gloo"] = lambda tensor: dist.all_reduce(tensor, async_op=True)
     arrays: dict[tuple[int, ...], list[torch.Tensor]] = {}
+    models: dict[tuple[str, str], Trained] = {}
     for line in sys.stdin:
         order = json.loads(line)
+        if model := order.get("trains"):
+            key = (model, order["arm"])
+            if key not in models:
+                models[key] = Trained(model, groups.get(order["arm"]))
+            print(json.dumps(models[key].measured(order["repeats"])), flush=True)
+            continue
         sizes, arm = tuple(order["sizes_bytes"]), order["arm"]
         tensors = arrays.setdefault(sizes, [torch.empty(size // 4) for size in sizes])
         if order.get("setting") is not None:
