@@ -1,6 +1,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -83,7 +86,7 @@ Server::Options OptionsOf(const Settings& settings) {
   options.make_engine = EngineMaker(settings.io_engine);
   options.admin_token_file = settings.admin_token_file;
   options.quotas = ParseQuotas(settings.quotas).value();
-  options.scrub.bytes_per_s = std::uint64_t{settings.scrub_mib_s} << 20;
+  options.scrub.period = std::chrono::days(settings.scrub_days);
   options.upload_grace = std::chrono::seconds(settings.upload_grace_s);
   return options;
 }
@@ -91,8 +94,15 @@ Server::Options OptionsOf(const Settings& settings) {
 int Serve(const Settings& settings) {
   SetUpLog(settings);
   const sigset_t signals = BlockSignals();
-  const Server::Options options = OptionsOf(settings);
+  Server::Options options = OptionsOf(settings);
+  std::atomic<bool> has_failed{false};
+  options.on_failure = [&has_failed] {
+    has_failed = true;
+    (void)::kill(::getpid(), SIGTERM);
+  };
   if (settings.insecure) spdlog::warn("event=insecure listen={}", settings.listen);
+  for (const std::string& warning : PlaintextWarnings(settings))
+    spdlog::warn("event=secrets_in_plaintext warning=\"{}\"", warning);
   auto server = Server::Start(options);
   if (!server) return Refuse(kExitEnvironment, server.error().message);
   const auto admin = server.value()->admin_address();
@@ -108,9 +118,10 @@ int Serve(const Settings& settings) {
   NotifyServiceManager("STOPPING=1");
   const bool is_done = server.value()->Stop(std::chrono::steady_clock::now() + kDrainTime);
   spdlog::info("event=stopped drained={}", is_done);
+  const int exit_code = has_failed ? kExitEnvironment : 0;
   // What hangs on a disk cannot be waited for; to end now is as safe as SIGKILL.
-  if (!is_done) std::_Exit(0);
-  return 0;
+  if (!is_done) std::_Exit(exit_code);
+  return exit_code;
 }
 
 }  // namespace

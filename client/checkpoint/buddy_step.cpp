@@ -49,14 +49,16 @@ class FilesWithCopies final : public RangeReader {
   }
 
   Result<void> Read(std::span<RangeRead> ranges) const override {
-    return ReadEach(ranges, [](RangeRead&) {});
+    return RangeReader::ReadEach(ranges, [](RangeRead&) {});
   }
 
-  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override {
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
     std::vector<std::size_t> wanted(ranges.size());
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = i;
     for (std::size_t turn = 0; !wanted.empty(); ++turn)
-      wanted = ReadFrom(turn, ranges, wanted, arrived);
+      wanted = ReadFrom(turn, ranges, wanted, arrived, patience);
+    if (patience.was_over()) return GivenUp();
     return {};
   }
 
@@ -77,8 +79,8 @@ class FilesWithCopies final : public RangeReader {
 
   // Reads each of `wanted` at its copy number `turn`; those that have to be read at the next one.
   std::vector<std::size_t> ReadFrom(std::size_t turn, std::span<RangeRead> ranges,
-                                    std::span<const std::size_t> wanted,
-                                    const Arrived& arrived) const {
+                                    std::span<const std::size_t> wanted, const Arrived& arrived,
+                                    Patience& patience) const {
     std::vector<std::size_t> rest;
     const auto ended = [&](std::size_t index, ErrorCode status) {
       RangeRead& range = ranges[index];
@@ -99,9 +101,13 @@ class FilesWithCopies final : public RangeReader {
         indices.push_back(index);
       }
       if (here.empty()) continue;
-      const auto read = readers_[reader]->ReadEach(here, [&](RangeRead& range) {
-        ended(indices[static_cast<std::size_t>(&range - here.data())], range.status);
-      });
+      const auto read = readers_[reader]->ReadEach(
+          here,
+          [&](RangeRead& range) {
+            ended(indices[static_cast<std::size_t>(&range - here.data())], range.status);
+          },
+          patience);
+      if (patience.was_over()) return {};
       if (!read)  // Then nothing has been tried.
         for (const std::size_t index : indices) ended(index, read.error().code);
     }
@@ -191,6 +197,7 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
                                                      const std::string& name) {
   const auto shared = std::make_shared<const std::vector<StepAtPlace>>(std::move(places));
   std::string trouble = "no place has it";
+  std::optional<Error> away;  // What is out of reach is not known to be missing.
   for (std::size_t first = 0; first < shared->size(); ++first) {
     const auto& bytes = (*shared)[first].root;
     const auto root = DecodeRootManifest(bytes);
@@ -203,9 +210,12 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
     for (std::uint32_t rank = 0; rank < holders.size() && is_whole; ++rank) {
       const std::string part = PartManifestName(rank);
       for (std::size_t i = 0; i < shared->size() && holders[rank].size() < BuddyStep::kCopiesMax;
-           ++i)
-        if ((*shared)[i].root == bytes && (*shared)[i].files->OpenFiles({&part, 1}))
-          holders[rank].push_back(i);
+           ++i) {
+        if ((*shared)[i].root != bytes) continue;
+        const auto opened = (*shared)[i].files->OpenFiles({&part, 1});
+        if (opened) holders[rank].push_back(i);
+        if (!opened && IsOutOfReach(opened.error().code)) away = opened.error();
+      }
       is_whole = !holders[rank].empty();
       if (!is_whole) trouble = "no place has " + part;
       // Ranks that begin at different copies spread what is read over the places.
@@ -213,6 +223,7 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
     }
     if (is_whole) return std::unique_ptr<CommittedStep>(new BuddyStep(shared, std::move(holders)));
   }
+  if (away) return *std::move(away);
   return Error{ErrorCode::kNotFound, "checkpoint: " + name + " is not whole: " + trouble};
 }
 

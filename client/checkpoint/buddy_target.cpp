@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "client/checkpoint/buddy_step.h"
+#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/side_by_side.h"
+#include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/cursor.h"
@@ -34,8 +36,12 @@ struct Places {
   std::vector<std::unique_ptr<CheckpointTarget>> targets;  // Of the names.
   std::vector<std::unique_ptr<CheckpointTarget>> probes;   // The same, with little patience.
   std::vector<std::size_t> order;                          // Indices of the names, as given.
+  std::vector<std::size_t> ranked;                         // All indices, ascending by name.
 
   std::size_t size() const { return names.size(); }
+
+  // Where it is decided what becomes of an attempt: the same place for all who name the same.
+  CheckpointTarget& arbiter() const { return *targets[ranked.front()]; }
 
   // Two different ones.
   std::array<std::size_t, 2> Of(std::uint32_t rank) const {
@@ -87,11 +93,65 @@ Result<std::vector<EntryAt>> Parted(const WrittenFile& file, std::size_t place_c
   return entries;
 }
 
+// What becomes of an attempt that is visible at some of its places, or at all: its own saver says
+// kStands once it is visible at all, another one kGivenUp who finds it before that and cannot know
+// whether its saver lives. The arbiter keeps what was said first, and both do as it says.
+constexpr std::string_view kStands = "stands";
+constexpr std::string_view kGivenUp = "given-up";
+
+std::string DecisionName(std::uint64_t step, const AttemptId& attempt) {
+  return "decision-" + std::to_string(step) + "-" + Hex(attempt);
+}
+
+// As CheckpointTarget::Decide, should the answer that was there be forgotten before it is read.
+Result<bool> IsDecided(CheckpointTarget& arbiter, const std::string& name,
+                       std::string_view answer) {
+  auto decided = arbiter.Decide(name, answer);
+  if (!decided && decided.error().code == ErrorCode::kNotFound)
+    decided = arbiter.Decide(name, answer);
+  return FFR_TRY(std::move(decided)) == answer;
+}
+
+// The attempt at a place where it is visible already: by a copy that was killed, or still goes on.
+class VisibleAttempt final : public CheckpointAttempt {
+ public:
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t /*size_bytes*/,
+                          const FileSource& /*source*/) override {
+    return WrittenFile{std::string(name), {}};
+  }
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> /*segments*/,
+                                               const std::function<void()>& /*released*/) override {
+    return Error{ErrorCode::kInvalidArgument, "checkpoint: what is saved anew is not visible yet"};
+  }
+  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
+                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+    return false;
+  }
+
+ protected:
+  Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override { return {}; }
+  void Discard() noexcept override {}
+};
+
+// Removes the step from those places where it is `attempt`. What fails is left to a later save.
+void TakeBack(const Places& places, std::uint64_t step, const AttemptId& attempt) {
+  for (const auto& target : places.targets) {
+    const auto is_there = IsAttemptVisible(*target, step, attempt);
+    if (is_there && is_there.value()) static_cast<void>(target->Remove(step));
+  }
+}
+
 class BuddyAttempt final : public CheckpointAttempt {
  public:
+  // `given_up`: attempts at the step that this one may take the place of.
   BuddyAttempt(std::shared_ptr<const Places> places, std::uint64_t step, const AttemptId& id,
-               std::vector<std::unique_ptr<CheckpointAttempt>> attempts)
-      : places_(std::move(places)), step_(step), id_(id), attempts_(std::move(attempts)) {
+               std::vector<std::unique_ptr<CheckpointAttempt>> attempts,
+               std::vector<AttemptId> given_up)
+      : places_(std::move(places)),
+        step_(step),
+        id_(id),
+        attempts_(std::move(attempts)),
+        given_up_(std::move(given_up)) {
     attempts_.resize(places_->size());
   }
 
@@ -119,32 +179,57 @@ class BuddyAttempt final : public CheckpointAttempt {
     return false;
   }
 
-  // Place by place, always in the same order: of two attempts one loses at the first place where
-  // they meet, and takes back what it has made visible before.
-  Result<void> Commit(std::span<const WrittenFile> files) override {
+ protected:
+  // Place by place, in the same order for all: of two attempts one loses at the first place where
+  // they meet, and takes back what it has made visible before. Visible at every place, it has
+  // still to be decided that it stands; and then to be seen there, for who gave it up before has
+  // removed it, and may have forgotten that.
+  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
     std::vector<std::vector<WrittenFile>> files_at(places_->size());
     for (const WrittenFile& file : files)
       for (EntryAt& at : FFR_TRY(Parted(file, places_->size())))
         files_at[at.place].push_back({file.name, std::move(at.entry)});
-    for (; visible_count_ < places_->size(); ++visible_count_) {
-      CheckpointAttempt* const attempt = FFR_TRY(At(visible_count_));
-      auto committed = attempt->Commit(files_at[visible_count_]);
+    for (const std::size_t place : places_->ranked) {
+      CheckpointAttempt* const attempt = FFR_TRY(At(place));
+      auto committed = attempt->Commit(files_at[place]);
       if (committed) continue;
-      if (committed.error().code == ErrorCode::kConflict)
-        for (std::size_t before = 0; before < visible_count_; ++before)
-          static_cast<void>(places_->targets[before]->Remove(step_));
+      if (committed.error().code == ErrorCode::kConflict) TakeBack(*places_, step_, id_);
       return committed;
+    }
+    const std::string decision = DecisionName(step_, id_);
+    if (!FFR_TRY(IsDecided(places_->arbiter(), decision, kStands))) {
+      TakeBack(*places_, step_, id_);
+      places_->arbiter().Forget(decision);  // This saver has heard of it.
+      return GivenUp();
+    }
+    FFR_TRY(CheckVisible());
+    places_->arbiter().Forget(decision);
+    for (const AttemptId& other : given_up_) places_->arbiter().Forget(DecisionName(step_, other));
+    return {};
+  }
+
+  // Each place knows what may be visible there.
+  void Discard() noexcept override {
+    for (const auto& attempt : attempts_)
+      if (attempt) attempt->Abandon();
+  }
+
+ private:
+  Error GivenUp() const {
+    return Error{ErrorCode::kConflict,
+                 "checkpoint: another save of step " + std::to_string(step_) +
+                     " took this one, which was becoming visible, for dead; save it again"};
+  }
+
+  Result<void> CheckVisible() const {
+    for (std::size_t place = 0; place < places_->size(); ++place) {
+      const auto is_there = IsAttemptVisible(*places_->targets[place], step_, id_);
+      if (!is_there && is_there.error().code != ErrorCode::kNotFound) return is_there.error();
+      if (!is_there || !is_there.value()) return GivenUp();
     }
     return {};
   }
 
-  // What is visible at some of the places stays there: it may be whole.
-  void Abandon() noexcept override {
-    for (std::size_t place = visible_count_; place < attempts_.size(); ++place)
-      if (attempts_[place]) attempts_[place]->Abandon();
-  }
-
- private:
   // To both places at once. Both hash what they send: tensors that changed between the two show.
   Result<std::vector<WrittenFile>> PutTwice(std::span<SegmentFile> segments) {
     const auto rank = RankOfFile(segments.front().name);
@@ -185,7 +270,7 @@ class BuddyAttempt final : public CheckpointAttempt {
   std::uint64_t step_;
   AttemptId id_;
   std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // Of the places; null: not joined.
-  std::size_t visible_count_ = 0;                             // Places that have committed.
+  std::vector<AttemptId> given_up_;
 };
 
 class BuddyTarget final : public CheckpointTarget {
@@ -231,29 +316,79 @@ class BuddyTarget final : public CheckpointTarget {
   }
 
   // A save that was killed while it became visible has left a step that is not whole, and that
-  // nobody can load: it is removed here, where every place has answered.
+  // nobody can load: it is given up and removed here, where every place has answered. One that
+  // still goes on will hear of that.
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
-    auto begun = BeginEverywhere(step, attempt);
+    auto begun = BeginEverywhere(step, attempt, {});
     if (begun || begun.error().code != ErrorCode::kConflict) return begun;
-    for (const auto& target : places_->targets) FFR_TRY(target->Steps());
-    const auto there = Open(step);
-    if (there || there.error().code != ErrorCode::kNotFound) return begun;
-    FFR_TRY(Remove(step));
-    return BeginEverywhere(step, attempt);
+    if (!FFR_TRY(IsNotWhole(step))) return begun;
+    const auto others = FFR_TRY(AttemptsAt(step));
+    for (const AttemptId& other : others) {
+      const std::string decision = DecisionName(step, other);
+      if (!FFR_TRY(IsDecided(places_->arbiter(), decision, kGivenUp))) return begun;
+    }
+    // It may have come to its end between the look and the decision.
+    if (!FFR_TRY(IsNotWhole(step))) {
+      for (const AttemptId& other : others) places_->arbiter().Forget(DecisionName(step, other));
+      return begun;
+    }
+    for (const AttemptId& other : others) TakeBack(*places_, step, other);
+    return BeginEverywhere(step, attempt, others);
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                   const AttemptId& attempt) override {
-    return std::unique_ptr<CheckpointAttempt>(new BuddyAttempt(places_, step, attempt, {}));
+    return std::unique_ptr<CheckpointAttempt>(new BuddyAttempt(places_, step, attempt, {}, {}));
   }
 
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    return places_->arbiter().Decide(name, answer);
+  }
+  void Forget(std::string_view name) noexcept override { places_->arbiter().Forget(name); }
+
  private:
+  // Fails if a place does not answer: what it has is not known.
+  Result<bool> IsNotWhole(std::uint64_t step) const {
+    std::vector<StepAtPlace> found;
+    for (const auto& target : places_->targets) {
+      auto files = target->Open(step);
+      if (!files && files.error().code == ErrorCode::kNotFound) continue;
+      if (!files) return files.error();
+      auto root = FFR_TRY(files.value()->ReadFile(kRootManifestName, kManifestSizeMax));
+      found.push_back({std::move(files).value(), std::move(root)});
+    }
+    const auto opened = OpenBuddyStep(std::move(found), StepName(step));
+    if (opened) return false;
+    if (opened.error().code != ErrorCode::kNotFound) return opened.error();
+    return true;
+  }
+
+  // Whose the step is, at any of the places. A root that is damaged is nobody's, and fails it.
+  Result<std::vector<AttemptId>> AttemptsAt(std::uint64_t step) const {
+    std::vector<AttemptId> found;
+    for (const auto& target : places_->targets) {
+      const auto files = target->Open(step);
+      if (!files && files.error().code == ErrorCode::kNotFound) continue;
+      if (!files) return files.error();
+      const AttemptId attempt = FFR_TRY(ReadRootManifest(*files.value(), step)).attempt;
+      if (std::ranges::find(found, attempt) == found.end()) found.push_back(attempt);
+    }
+    return found;
+  }
+
   Result<std::unique_ptr<CheckpointAttempt>> BeginEverywhere(std::uint64_t step,
-                                                             const AttemptId& attempt) {
+                                                             const AttemptId& attempt,
+                                                             std::vector<AttemptId> given_up) {
     std::vector<std::unique_ptr<CheckpointAttempt>> attempts;
+    std::size_t visible_count = 0;
     for (const auto& target : places_->targets) {
       auto begun = target->Begin(step, attempt);
+      if (!begun && begun.error().code == ErrorCode::kConflict) {
+        const auto is_there = IsAttemptVisible(*target, step, attempt);
+        if (is_there && is_there.value() && ++visible_count < places_->size())
+          begun = std::unique_ptr<CheckpointAttempt>(new VisibleAttempt());
+      }
       if (begun) {
         attempts.push_back(std::move(begun).value());
         continue;
@@ -262,7 +397,7 @@ class BuddyTarget final : public CheckpointTarget {
       return std::move(begun).error();
     }
     return std::unique_ptr<CheckpointAttempt>(
-        new BuddyAttempt(places_, step, attempt, std::move(attempts)));
+        new BuddyAttempt(places_, step, attempt, std::move(attempts), std::move(given_up)));
   }
 
   Result<std::unique_ptr<CommittedStep>> OpenNear(std::uint64_t step) const {
@@ -342,26 +477,41 @@ Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view addre
                  "checkpoint: " + std::string(address.substr(0, 300)) + ": " + why +
                      "; an address is buddies:PLACE|PLACE, of two or more places"};
   };
-  const auto places = std::make_shared<Places>();
+  std::vector<BuddyPlace> places;
+  std::vector<std::size_t> order;
   TargetOptions brief = options;
   brief.session.timeout = std::min(options.session.timeout, kProbeTime);
   std::string_view rest = address.substr(kBuddiesScheme.size());
   for (;;) {
     const std::string_view name = rest.substr(0, rest.find('|'));
     if (name.starts_with(kBuddiesScheme)) return bad("buddies have no buddies");
-    const auto known = std::find(places->names.begin(), places->names.end(), name);
-    places->order.push_back(static_cast<std::size_t>(known - places->names.begin()));
-    if (places->order.size() > kPlacesMax) return bad("more than 65,536 places");
-    if (known == places->names.end()) {
-      places->names.emplace_back(name);
-      places->targets.push_back(FFR_TRY(OpenTarget(name, options)));
-      places->probes.push_back(FFR_TRY(OpenTarget(name, brief)));
+    const auto known = std::ranges::find(places, name, &BuddyPlace::name);
+    order.push_back(static_cast<std::size_t>(known - places.begin()));
+    if (order.size() > kPlacesMax) return bad("more than 65,536 places");
+    if (known == places.end()) {
+      auto target = FFR_TRY(OpenTarget(name, options));
+      places.push_back({std::string(name), std::move(target), FFR_TRY(OpenTarget(name, brief))});
     }
     if (name.size() == rest.size()) break;
     rest.remove_prefix(name.size() + 1);
   }
-  if (places->size() < 2) return bad("that is one place");
-  return std::unique_ptr<CheckpointTarget>(new BuddyTarget(address, places));
+  if (places.size() < 2) return bad("that is one place");
+  return JoinBuddies(address, std::move(places), std::move(order));
+}
+
+std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
+                                              std::vector<BuddyPlace> places,
+                                              std::vector<std::size_t> order) {
+  const auto joined = std::make_shared<Places>();
+  for (BuddyPlace& place : places) {
+    joined->ranked.push_back(joined->size());
+    joined->names.push_back(std::move(place.name));
+    joined->targets.push_back(std::move(place.target));
+    joined->probes.push_back(std::move(place.probe));
+  }
+  std::ranges::sort(joined->ranked, {}, [&](std::size_t i) { return joined->names[i]; });
+  joined->order = std::move(order);
+  return std::make_unique<BuddyTarget>(address, joined);
 }
 
 }  // namespace ffrecord::client

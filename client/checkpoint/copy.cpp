@@ -112,6 +112,43 @@ class Copy {
 
 // --- A mirror behind a folder --------------------------------------------------------------------
 
+// A step of a folder, and behind it the same save at the mirror.
+class MirroredStep final : public CommittedStep {
+ public:
+  MirroredStep(std::unique_ptr<CommittedStep> local, std::uint64_t step, std::string remote,
+               const SessionOptions& options)
+      : local_(std::move(local)), step_(step), remote_(std::move(remote)), options_(options) {}
+
+  std::string Describe(std::string_view name) const override { return local_->Describe(name); }
+  Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                          std::uint64_t size_bytes_max) const override {
+    return local_->ReadFile(name, size_bytes_max);
+  }
+  Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const override {
+    return local_->OpenFiles(names);
+  }
+
+  // The step may have been saved again since it was copied: another save is no fallback.
+  std::unique_ptr<CommittedStep> Fallback() const override {
+    const auto target = OpenTarget(remote_, {true, options_});
+    if (!target) return nullptr;
+    auto there = target.value()->Open(step_);
+    if (!there) return nullptr;
+    const auto here_root = ReadRootManifest(*local_, step_);
+    const auto there_root = ReadRootManifest(*there.value(), step_);
+    if (!there_root || (here_root && here_root.value().attempt != there_root.value().attempt))
+      return nullptr;
+    return std::move(there).value();
+  }
+
+ private:
+  std::unique_ptr<CommittedStep> local_;
+  std::uint64_t step_;
+  std::string remote_;
+  SessionOptions options_;
+};
+
 class MirroredTarget final : public CheckpointTarget {
  public:
   MirroredTarget(std::unique_ptr<CheckpointTarget> local, std::string remote,
@@ -123,13 +160,20 @@ class MirroredTarget final : public CheckpointTarget {
   Result<std::vector<std::uint64_t>> Steps() const override {
     auto steps = FFR_TRY(local_->Steps());
     if (!steps.empty()) return steps;
+    return FartherSteps();
+  }
+
+  Result<std::vector<std::uint64_t>> FartherSteps() const override {
     const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
     return remote->Steps();
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
     auto local = local_->Open(step);
-    if (local || local.error().code != ErrorCode::kNotFound) return local;
+    if (local)
+      return std::unique_ptr<CommittedStep>(
+          new MirroredStep(std::move(local).value(), step, remote_, options_));
+    if (local.error().code != ErrorCode::kNotFound) return local;
     const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
     auto there = remote->Open(step);
     if (!there)
@@ -146,6 +190,10 @@ class MirroredTarget final : public CheckpointTarget {
                                                   const AttemptId& attempt) override {
     return local_->Join(step, attempt);
   }
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    return local_->Decide(name, answer);
+  }
+  void Forget(std::string_view name) noexcept override { local_->Forget(name); }
 
  private:
   std::unique_ptr<CheckpointTarget> local_;

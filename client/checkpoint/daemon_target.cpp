@@ -79,19 +79,26 @@ class DaemonAttempt final : public CheckpointAttempt {
     return false;
   }
 
-  Result<void> Commit(std::span<const WrittenFile> files) override {
+ protected:
+  // A daemon that was started anew between a publication and its repetition has forgotten whose it
+  // was, and says that there is one: which, the extents that it names tell.
+  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
     DatasetManifest manifest;
     for (const WrittenFile& file : files) {
       DatasetManifest one = FFR_TRY(DecodeDatasetManifest(file.entry));
       std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
     }
-    FFR_TRY(run_.session->Publish(run_.NameOf(step_), manifest, net::Publish::Mode::kCreate, 0,
-                                  run_.deadline()));
+    const auto published = run_.session->Publish(run_.NameOf(step_), manifest,
+                                                 net::Publish::Mode::kCreate, 0, run_.deadline());
+    if (published) return {};
+    const auto there = run_.session->Resolve(run_.NameOf(step_), run_.deadline());
+    if (!there) return WithoutALook(published.error(), there.error());
+    if (there.value().manifest != manifest) return StepExists(run_, step_);
     return {};
   }
 
   // What is never published the daemon collects by itself.
-  void Abandon() noexcept override {}
+  void Discard() noexcept override {}
 
  private:
   RemoteRun run_;
@@ -183,6 +190,23 @@ class DaemonTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                   const AttemptId& /*attempt*/) override {
     return std::unique_ptr<CheckpointAttempt>(new DaemonAttempt(run_, step));
+  }
+
+  // A published name, whose one file is empty and called as the answer.
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    const std::string full_name = run_.location.name + "/" + std::string(name);
+    const DatasetManifest manifest{{{std::string(answer), 0, {}}}};
+    const auto published =
+        run_.session->Publish(full_name, manifest, net::Publish::Mode::kCreate, 0, run_.deadline());
+    if (published) return std::string(answer);
+    if (published.error().code != ErrorCode::kConflict) return published.error();
+    const auto there = FFR_TRY(run_.session->Resolve(full_name, run_.deadline()));
+    return there.manifest.files.empty() ? std::string() : there.manifest.files.front().name;
+  }
+
+  void Forget(std::string_view name) noexcept override {
+    static_cast<void>(
+        run_.session->Remove(run_.location.name + "/" + std::string(name), run_.deadline()));
   }
 
  private:

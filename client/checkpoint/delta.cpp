@@ -47,6 +47,14 @@ KeptBoxes OnlyThose(const KeptBoxes& all, const std::vector<bool>& is_kept) {
   return kept;
 }
 
+// `room` is kept from one to the next.
+Result<Digest128> ContentOf(const TensorView& tensor, std::vector<std::byte>& room) {
+  if (!tensor.fetch) return Xxh3Digest(tensor.data);
+  room.resize(tensor.data.size());
+  FFR_TRY(tensor.fetch(tensor.fetch_offset_bytes, room));
+  return Xxh3Digest(room);
+}
+
 }  // namespace
 
 std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors) {
@@ -67,7 +75,12 @@ std::vector<TensorView> CutIntoRows(std::span<const TensorView> tensors) {
       TensorView& box = cut.emplace_back(tensor);
       box.offset[0] += row;
       box.extent[0] = count;
-      box.data = tensor.data.subspan(row * row_size, count * row_size);
+      if (tensor.fetch) {
+        box.data = {static_cast<const std::byte*>(nullptr), count * row_size};
+        box.fetch_offset_bytes += row * row_size;
+      } else {
+        box.data = tensor.data.subspan(row * row_size, count * row_size);
+      }
     }
   }
   return cut;
@@ -79,7 +92,12 @@ Result<std::vector<Digest128>> ContentsOf(std::span<const TensorView> tensors) {
   const std::size_t threads =
       std::min<std::size_t>(kThreadsMax, std::max(1U, std::thread::hardware_concurrency()));
   FFR_TRY(SideBySide::Run(threads, [&](const SideBySide&) -> Result<void> {
-    for (std::size_t i; (i = next++) < tensors.size();) contents[i] = Xxh3Digest(tensors[i].data);
+    std::vector<std::byte> fetched;
+    for (std::size_t i; (i = next++) < tensors.size();) {
+      auto content = ContentOf(tensors[i], fetched);
+      if (!content) return std::move(content).error();
+      contents[i] = content.value();
+    }
     return {};
   }));
   return contents;

@@ -9,15 +9,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "client/checkpoint/random_id.h"
+#include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/io/file.h"
+#include "libffrecord/io/this_host.h"
 
 namespace ffrecord::client {
 namespace {
@@ -25,7 +28,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kAttemptPrefix = ".attempt-";
+constexpr std::string_view kRemovedPrefix = ".removed-";
+constexpr std::string_view kOwnerPrefix = "owner-";
 constexpr std::string_view kLatestName = "LATEST";
+
+// How long nothing has changed in an attempt of another host before a save removes it.
+constexpr std::chrono::hours kForeignAttemptAge{24};
 
 std::string AttemptName(std::uint64_t step, const AttemptId& attempt) {
   return std::string(kAttemptPrefix) + std::to_string(step) + "-" + Hex(attempt);
@@ -60,7 +68,8 @@ Result<void> MakeFolders(const fs::path& path) {
 
 // The coordinator holds a lock on its attempt's folder for as long as it lives, so that a later
 // save can tell an attempt in progress from what a killed run left behind. The kernel drops the
-// lock with the process.
+// lock with the process. Other hosts may not see it: an empty file in the folder, owner-<host>,
+// says for whom the lock counts.
 Result<UniqueFd> LockFolder(const fs::path& path, bool wait) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) return ErrnoError("open folder", path, errno);
@@ -77,32 +86,81 @@ bool IsStillThere(const UniqueFd& fd, const fs::path& path) {
          mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-// Makes and locks an attempt's folder. Should a collector find it between the two, it is made anew.
-Result<UniqueFd> MakeAttemptFolder(const fs::path& path) {
-  for (;;) {
-    FFR_TRY(MakeFolder(path));
-    auto lock = LockFolder(path, true);
-    // Where folders cannot be locked (some network file systems) nobody collects garbage either.
-    if (!lock && lock.error().code != ErrorCode::kNotFound) return UniqueFd();
-    if (lock && IsStillThere(lock.value(), path)) return std::move(lock).value();
-  }
-}
-
 void RemoveTree(const fs::path& path) noexcept {
   std::error_code ignored;  // What cannot be removed now is collected by a later save.
   fs::remove_all(path, ignored);
 }
 
+// Removes an attempt that is dead, or this process's own. First it gets a name under which anybody
+// may finish that: half of it does not say whose it was. What cannot be renamed stays.
+void RemoveAttempt(const fs::path& path) noexcept {
+  const fs::path to = path.parent_path() / (std::string(kRemovedPrefix) + Hex(RandomId()));
+  if (::rename(path.c_str(), to.c_str()) == 0) RemoveTree(to);
+}
+
+fs::path OwnerPath(const fs::path& attempt) {
+  return attempt / (std::string(kOwnerPrefix) + std::string(ThisHost()));
+}
+
+// Makes and locks an attempt's folder, and says whose it is. An empty one anybody may remove:
+// should a collector find it between the two, it is made anew.
+Result<UniqueFd> MakeAttemptFolder(const fs::path& path) {
+  for (;;) {
+    FFR_TRY(MakeFolder(path));
+    auto lock = LockFolder(path, true);
+    if (!lock && lock.error().code == ErrorCode::kNotFound) continue;
+    if (lock && !IsStillThere(lock.value(), path)) continue;
+    const fs::path owner = OwnerPath(path);
+    const UniqueFd made(::open(owner.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!made && errno == ENOENT) continue;
+    if (!made) return ErrnoError("create", owner, errno);
+    // Where folders cannot be locked (some network file systems) nobody collects garbage either.
+    return lock ? std::move(lock).value() : UniqueFd();
+  }
+}
+
+// Whether the attempt at `path` was begun by this host, and by no other one.
+bool IsOfThisHost(const fs::path& path) {
+  bool is_ours = false;
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kOwnerPrefix)) continue;
+    if (entry->path() != OwnerPath(path)) return false;
+    is_ours = true;
+  }
+  return is_ours && !error;
+}
+
+// Whether nothing at or below `path` has changed for kForeignAttemptAge before `now`, both by the
+// clock of the file system.
+bool IsForgotten(const fs::path& path, fs::file_time_type now) {
+  std::error_code error;
+  fs::file_time_type newest = fs::last_write_time(path, error);
+  for (fs::recursive_directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error))
+    newest = std::max(newest, entry->last_write_time(error));
+  return !error && now - newest > kForeignAttemptAge;
+}
+
 // Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is
 // committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
-// and where folders cannot be locked nothing is known about owners: both are left alone.
+// and where folders cannot be locked nothing is known about owners: both are left alone. Of an
+// attempt of another host only its age says anything. `run` has just been changed.
 void CollectGarbage(const fs::path& run, std::uint64_t newest_step) noexcept {
   std::error_code error;
+  const auto now = fs::last_write_time(run, error);
   for (fs::directory_iterator entry(run, error), end; !error && entry != end;
        entry.increment(error)) {
-    const auto step = AttemptStepOf(entry->path().filename().string());
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(kRemovedPrefix)) RemoveTree(entry->path());
+    const auto step = AttemptStepOf(name);
     if (!step || *step > newest_step) continue;
-    if (const auto lock = LockFolder(entry->path(), false)) RemoveTree(entry->path());
+    const auto lock = LockFolder(entry->path(), false);
+    if (!lock || ::rmdir(entry->path().c_str()) == 0) continue;
+    if (IsOfThisHost(entry->path()) || IsForgotten(entry->path(), now))
+      RemoveAttempt(entry->path());
   }
 }
 
@@ -125,9 +183,11 @@ Error StepExists(const fs::path& path) {
 
 class FolderAttempt final : public CheckpointAttempt {
  public:
-  FolderAttempt(fs::path run, std::uint64_t step, fs::path folder, UniqueFd lock, bool direct)
+  FolderAttempt(fs::path run, std::uint64_t step, const AttemptId& id, fs::path folder,
+                UniqueFd lock, bool direct)
       : run_(std::move(run)),
         step_(step),
+        id_(id),
         folder_(std::move(folder)),
         lock_(std::move(lock)),
         direct_(direct) {}
@@ -180,31 +240,34 @@ class FolderAttempt final : public CheckpointAttempt {
     return true;
   }
 
-  Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
+ protected:
+  Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override {
     const fs::path final_path = run_ / StepName(step_);
     PrepareHint();
-    if (const int error = RenameNoReplace(folder_, final_path); error != 0) {
+    if (const int error = RenameNoReplace(folder_, final_path); error != 0 && !IsVisible()) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
+      RemoveAttempt(folder_);  // Should the first rename come to pass yet, one finds nothing.
       return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
     }
     folder_ = final_path;
-    visible_ = true;
     if (const auto synced = SyncParentFolder(final_path); !synced) {
       Error error = synced.error();
       error.message += "; the step is visible, but may not outlive a power cut";
       return error;
     }
     // Committed. What follows may fail without harm.
+    RemoveOwners();
     PublishHint();
     CollectGarbage(run_, NewestStep());
     return {};
   }
 
-  void Abandon() noexcept override {
-    if (!visible_) RemoveTree(folder_);
-  }
+  void Discard() noexcept override { RemoveAttempt(folder_); }
 
  private:
+  // Whether the step is this attempt: a rename whose answer a server lost looks like a failure.
+  bool IsVisible() const;
+
   // The hint is made in the attempt's folder, so that a kill leaves no temporary file outside it.
   void PrepareHint() {
     const std::string text = StepName(step_) + "\n";
@@ -219,14 +282,23 @@ class FolderAttempt final : public CheckpointAttempt {
     static_cast<void>(SyncParentFolder(run_ / kLatestName));
   }
 
+  // Of a copy that went on, several hosts may be.
+  void RemoveOwners() const {
+    std::error_code error;
+    for (fs::directory_iterator entry(folder_, error), end; !error && entry != end;
+         entry.increment(error))
+      if (entry->path().filename().string().starts_with(kOwnerPrefix))
+        ::unlink(entry->path().c_str());
+  }
+
   std::uint64_t NewestStep() const;
 
   fs::path run_;
   std::uint64_t step_;
+  AttemptId id_;
   fs::path folder_;
   UniqueFd lock_;
   bool direct_;
-  bool visible_ = false;
   fs::path kept_;  // The last one; all are in one folder.
 };
 
@@ -277,10 +349,23 @@ class FolderStep final : public CommittedStep {
   fs::path folder_;
 };
 
+Result<void> PublishSmall(const fs::path& path, std::string_view text) {
+  auto file = FFR_TRY(AtomicFile::Create(path, {}));
+  FFR_TRY(file.Append(std::as_bytes(std::span(text))));
+  return file.Publish();
+}
+
+// The process may go to another folder while a save or a reader goes on.
+fs::path FromRoot(const fs::path& folder) {
+  std::error_code failure;
+  auto absolute = fs::absolute(folder, failure);
+  return failure ? folder : absolute;
+}
+
 class FolderTarget final : public CheckpointTarget {
  public:
   FolderTarget(std::string_view folder, bool direct)
-      : run_(folder), name_(folder), direct_(direct) {}
+      : run_(FromRoot(folder)), name_(folder), direct_(direct) {}
 
   const std::string& name() const noexcept override { return name_; }
 
@@ -303,10 +388,10 @@ class FolderTarget final : public CheckpointTarget {
     return std::unique_ptr<CommittedStep>(new FolderStep(folder));
   }
 
-  // Under an attempt's name it is invisible; should we be killed now, a later save collects it.
+  // Under that name it is invisible; should we be killed now, a later save collects it.
   Result<void> Remove(std::uint64_t step) override {
     const fs::path from = run_ / StepName(step);
-    const fs::path to = run_ / AttemptName(step, RandomId());
+    const fs::path to = run_ / (std::string(kRemovedPrefix) + Hex(RandomId()));
     if (const int error = RenameNoReplace(from, to); error != 0)
       return ErrnoError("remove", from, error);
     FFR_TRY(SyncParentFolder(to));
@@ -323,10 +408,10 @@ class FolderTarget final : public CheckpointTarget {
     const fs::path folder = run_ / AttemptName(step, attempt);
     UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder));
     if (const auto synced = SyncParentFolder(folder); !synced) {
-      RemoveTree(folder);
+      RemoveAttempt(folder);
       return synced.error();
     }
-    return Made(step, folder, std::move(lock));
+    return Made(step, attempt, std::move(lock));
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
@@ -338,19 +423,39 @@ class FolderTarget final : public CheckpointTarget {
                    "checkpoint: rank 0 made " + folder.string() +
                        ", but this rank does not see it; the target must be a folder that all "
                        "ranks share"};
-    return Made(step, folder, UniqueFd());
+    return Made(step, attempt, UniqueFd());
+  }
+
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    const auto decided = PublishSmall(run_ / name, answer);
+    if (decided) return std::string(answer);
+    if (decided.error().code != ErrorCode::kConflict) return decided.error();
+    const auto file = FFR_TRY(OpenReadOnly(run_ / name, false));
+    const auto bytes = FFR_TRY(ReadAll(file, run_ / name));
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+
+  void Forget(std::string_view name) noexcept override {
+    std::error_code ignored;
+    fs::remove(run_ / name, ignored);
   }
 
  private:
-  std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const fs::path& folder,
+  std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const AttemptId& attempt,
                                           UniqueFd lock) const {
-    return std::make_unique<FolderAttempt>(run_, step, folder, std::move(lock), direct_);
+    return std::make_unique<FolderAttempt>(run_, step, attempt, run_ / AttemptName(step, attempt),
+                                           std::move(lock), direct_);
   }
 
   fs::path run_;
   std::string name_;
   bool direct_;
 };
+
+bool FolderAttempt::IsVisible() const {
+  const auto ours = IsAttemptVisible(FolderTarget(run_.string(), false), step_, id_);
+  return ours && ours.value();
+}
 
 std::uint64_t FolderAttempt::NewestStep() const {
   const auto steps = FolderTarget(run_.string(), false).Steps();

@@ -11,6 +11,7 @@
 #include "client/checkpoint/target.h"
 #include "client/object_store/digests.h"
 #include "client/object_store/s3_bucket.h"
+#include "libffrecord/base/cursor.h"
 
 namespace ffrecord::client {
 namespace {
@@ -139,7 +140,7 @@ class ObjectAttempt final : public CheckpointAttempt {
     const bool is_root = name == kRootManifestName;
     if (size_bytes > kPartSizeMin && !is_root) {
       FFR_TRY(PutLarge(folder_ + std::string(name), size_bytes, source));
-      return WrittenFile{std::string(name), {}};
+      return Written(name, size_bytes);
     }
     std::vector<std::byte> whole;
     while (whole.size() < size_bytes) {
@@ -150,7 +151,7 @@ class ObjectAttempt final : public CheckpointAttempt {
       root_ = std::move(whole);  // Not before Commit().
     else
       FFR_TRY(run_.bucket->Put(folder_ + std::string(name), whole, S3Bucket::Existing::kReplace));
-    return WrittenFile{std::string(name), {}};
+    return Written(name, size_bytes);
   }
 
   Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
@@ -171,21 +172,6 @@ class ObjectAttempt final : public CheckpointAttempt {
     return false;
   }
 
-  // A try whose answer was lost looks like another save that was faster: its root tells.
-  Result<void> Commit(std::span<const WrittenFile> /*files*/) override {
-    const std::string key = run_.RootKey(step_);
-    const auto put = run_.bucket->Put(key, root_, S3Bucket::Existing::kRefuse);
-    if (!put) {
-      if (put.error().code != ErrorCode::kConflict) return put.error();
-      const auto there = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));
-      if (there != root_) return StepExists(run_, step_);
-    }
-    RemoveOthers();
-    return {};
-  }
-
-  void Abandon() noexcept override { RemoveFolder(folder_); }
-
   // Removes what `folder` holds, as far as that can be done.
   void RemoveFolder(const std::string& folder) const noexcept {
     if (const auto pending = run_.bucket->PendingUploads(folder))
@@ -196,7 +182,52 @@ class ObjectAttempt final : public CheckpointAttempt {
         static_cast<void>(run_.bucket->Delete(object.key));
   }
 
+ protected:
+  // A try whose answer was lost looks like a failure, or like another save that was faster: the
+  // root that is there tells.
+  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
+    const std::string key = run_.RootKey(step_);
+    const auto put = run_.bucket->Put(key, root_, S3Bucket::Existing::kRefuse);
+    if (!put) {
+      const auto there = run_.bucket->Get(key, kManifestSizeMax);
+      if (!there) return WithoutALook(put.error(), there.error());
+      if (there.value() != root_) return StepExists(run_, step_);
+    }
+    FFR_TRY(CheckThere(files));
+    RemoveOthers();
+    return {};
+  }
+
+  void Discard() noexcept override { RemoveFolder(folder_); }
+
  private:
+  // Its size travels to the coordinator.
+  static WrittenFile Written(std::string_view name, std::uint64_t size_bytes) {
+    ByteWriter entry;
+    entry.Put(size_bytes);
+    return {std::string(name), std::move(entry).Take()};
+  }
+
+  // While another save of the step stood, its owner may have removed what there was of this one,
+  // and the step since then. From now on, nobody does.
+  Result<void> CheckThere(std::span<const WrittenFile> files) const {
+    const auto listing = FFR_TRY(run_.bucket->List(folder_, false));
+    std::map<std::string_view, std::uint64_t> sizes;
+    for (const auto& object : listing.objects) sizes[object.key] = object.size_bytes;
+    for (const WrittenFile& file : files) {
+      if (file.name == kRootManifestName) continue;
+      const auto found = sizes.find(folder_ + file.name);
+      ByteReader entry(file.entry);
+      if (found != sizes.end() && found->second == entry.Take<std::uint64_t>()) continue;
+      FFR_TRY(run_.bucket->Delete(run_.RootKey(step_)));
+      return Error{ErrorCode::kConflict, "checkpoint: " + run_.bucket->Describe(folder_) +
+                                             file.name +
+                                             " was removed meanwhile, with another "
+                                             "save of its step; save it again"};
+    }
+    return {};
+  }
+
   // A file of an attempt never changes: one that is there whole was sent by an earlier process.
   Result<void> PutLarge(const std::string& key, std::uint64_t size_bytes,
                         const FileSource& source) const {
@@ -336,12 +367,17 @@ class ObjectTarget final : public CheckpointTarget {
 
   Result<void> Remove(std::uint64_t step) override {
     const std::string key = run_.RootKey(step);
-    FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));  // kNotFound if there is none.
+    const auto bytes = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));  // Or kNotFound.
+    const auto root = DecodeRootManifest(bytes);
+    const std::string own = root ? run_.Folder(step, root.value().attempt) : "";
+    const ObjectAttempt remover(run_, step, AttemptId{});
+    // The others first: none of them can become the step while this one is. Without it, one may
+    // at any moment, and is left alone.
+    if (const auto listing = run_.bucket->List(run_.AttemptsOf(step), true))
+      for (const std::string& folder : listing.value().folders)
+        if (folder != own) remover.RemoveFolder(folder);
     FFR_TRY(run_.bucket->Delete(key));
-    const auto listing = run_.bucket->List(run_.AttemptsOf(step), true);
-    if (!listing) return {};
-    for (const std::string& folder : listing.value().folders)
-      ObjectAttempt(run_, step, AttemptId{}).RemoveFolder(folder);
+    if (root) remover.RemoveFolder(own);
     return {};
   }
 
@@ -356,6 +392,20 @@ class ObjectTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                   const AttemptId& attempt) override {
     return std::unique_ptr<CheckpointAttempt>(new ObjectAttempt(run_, step, attempt));
+  }
+
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    const std::string key = run_.prefix + std::string(name);
+    const auto put =
+        run_.bucket->Put(key, std::as_bytes(std::span(answer)), S3Bucket::Existing::kRefuse);
+    if (put) return std::string(answer);
+    if (put.error().code != ErrorCode::kConflict) return put.error();
+    const auto bytes = FFR_TRY(run_.bucket->Get(key, kManifestSizeMax));
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+
+  void Forget(std::string_view name) noexcept override {
+    static_cast<void>(run_.bucket->Delete(run_.prefix + std::string(name)));
   }
 
  private:

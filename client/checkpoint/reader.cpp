@@ -17,15 +17,16 @@
 namespace ffrecord::client {
 namespace {
 
-Commit CommitOf(const RootManifest& root) {
-  Commit commit{root.step, Hex(root.attempt), 0};
-  for (const RootManifest::Part& part : root.parts) commit.size_bytes += part.tensor_bytes;
-  return commit;
-}
-
-// Damage to one step: an earlier one may still be whole. Anything else would hit that one as well.
-bool IsDamage(const Error& error) {
-  return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kNotFound;
+// Those that are not among `steps`, newest first, and none above the newest of those: it may be of
+// a run that was rolled back. What cannot be reached now adds none.
+void AddFarther(const CheckpointTarget& target, std::vector<std::uint64_t>& steps) {
+  auto farther = target.FartherSteps();
+  if (!farther) return;
+  std::reverse(farther.value().begin(), farther.value().end());
+  const std::vector<std::uint64_t> near = steps;
+  for (const std::uint64_t step : farther.value())
+    if (!near.empty() && step < near.front() && std::ranges::find(near, step) == near.end())
+      steps.push_back(step);
 }
 
 }  // namespace
@@ -41,20 +42,21 @@ struct CheckpointReader::Impl {
   Commit commit;
   std::vector<StoredTensor> tensors;
   std::unordered_map<std::string_view, std::vector<Source>> sources;
-  std::unique_ptr<CommittedStep> files;
+  std::shared_ptr<const CommittedStep> files;
   std::unique_ptr<SegmentReader> segments;
   std::vector<std::string> skipped;
 
   static Result<std::unique_ptr<Impl>> Open(const CheckpointTarget& target, std::uint64_t step) {
-    auto files = FFR_TRY(target.Open(step));
-    auto twin = files->Twin();
-    auto impl = Of(std::move(files), step);
-    if (impl || twin == nullptr || !IsDamage(impl.error())) return impl;
-    auto other = Of(std::move(twin), step);
+    const std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
+    auto impl = Of(files, step);
+    if (impl || !IsDamage(impl.error())) return impl;
+    auto fallback = files->Fallback();
+    if (fallback == nullptr) return impl;
+    auto other = Of(std::move(fallback), step);
     return other ? std::move(other) : std::move(impl);
   }
 
-  static Result<std::unique_ptr<Impl>> Of(std::unique_ptr<CommittedStep> files,
+  static Result<std::unique_ptr<Impl>> Of(std::shared_ptr<const CommittedStep> files,
                                           std::uint64_t step) {
     auto impl = std::make_unique<Impl>();
     impl->files = std::move(files);
@@ -64,11 +66,11 @@ struct CheckpointReader::Impl {
     return impl;
   }
 
-  // Segments of other copies than `segments` reads; null if there are none.
-  Result<std::unique_ptr<SegmentReader>> OtherSegments() const {
-    const auto twin = files->Twin();
-    if (twin == nullptr) return std::unique_ptr<SegmentReader>();
-    return SegmentReader::Open(*twin, Segments());
+  // Of other copies than `segments` reads; null if there are none.
+  Result<std::unique_ptr<SegmentReader>> SegmentsOf(
+      const std::unique_ptr<CommittedStep>& others) const {
+    if (others == nullptr) return std::unique_ptr<SegmentReader>();
+    return SegmentReader::Open(*others, Segments());
   }
 
   std::vector<SegmentReader::Segment> Segments() const {
@@ -137,7 +139,11 @@ Result<CheckpointReader> CheckpointReader::Open(std::string_view target, std::ui
   auto steps = FFR_TRY(opened->Steps());
   std::reverse(steps.begin(), steps.end());
   std::vector<std::string> skipped;
-  for (const std::uint64_t candidate : steps) {
+  bool has_looked_farther = false;
+  for (std::size_t i = 0;; ++i) {
+    if (i == steps.size() && !std::exchange(has_looked_farther, true)) AddFarther(*opened, steps);
+    if (i == steps.size()) break;
+    const std::uint64_t candidate = steps[i];
     auto impl = Impl::Open(*opened, candidate);
     if (impl) {
       impl.value()->skipped = std::move(skipped);
@@ -173,7 +179,7 @@ Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
   for (const Request& request : requests) FFR_TRY(impl_->AddCopies(request, copies));
   auto read = impl_->segments->Read(copies);
   if (read || !IsDamage(read.error())) return read;
-  const auto others = impl_->OtherSegments();
+  const auto others = impl_->SegmentsOf(impl_->files->Fallback());
   if (!others || others.value() == nullptr || !others.value()->Read(std::move(copies))) return read;
   return {};
 }
@@ -190,34 +196,11 @@ std::vector<SavedBox> CheckpointReader::boxes() const {
 
 Result<std::vector<std::string>> CheckpointReader::Verify() const {
   auto damage = FFR_TRY(impl_->segments->Verify(kDamageMax));
-  const auto others = FFR_TRY(impl_->OtherSegments());
+  const auto others = FFR_TRY(impl_->SegmentsOf(impl_->files->Twin()));
   if (others == nullptr) return damage;
   auto more = FFR_TRY(others->Verify(kDamageMax - damage.size()));
   std::move(more.begin(), more.end(), std::back_inserter(damage));
   return damage;
-}
-
-Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
-                                            const SessionOptions& options) {
-  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  std::vector<Commit> commits;
-  const auto steps = FFR_TRY(opened->Steps());
-  for (const std::uint64_t step : steps) {
-    auto files = opened->Open(step);
-    auto root = files ? ReadRootManifest(*files.value(), step)
-                      : Result<RootManifest>(std::move(files).error());
-    if (root)
-      commits.push_back(CommitOf(root.value()));
-    else if (!IsDamage(root.error()))
-      return std::move(root).error();
-  }
-  return commits;
-}
-
-Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
-                              const SessionOptions& options) {
-  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  return opened->Remove(step);
 }
 
 }  // namespace ffrecord::client

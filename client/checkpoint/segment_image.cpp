@@ -41,6 +41,10 @@ SegmentImage::SegmentImage(const StoredSegment& segment, std::span<const Placeme
 void SegmentImage::Cut() {
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < placements_.size();) {
+    if (tensors_[placements_[i].tensor].fetch) {
+      ++i;
+      continue;
+    }
     // Boxes of one tensor that follow each other in memory as in the file are one run.
     const std::uint64_t start = placements_[i].offset_bytes;
     std::span<const std::byte> data = DataOf(placements_[i]);
@@ -154,7 +158,27 @@ std::size_t SegmentImage::FirstEndingAfter(std::uint64_t offset_bytes) const {
 std::span<const std::byte> SegmentImage::Contiguous(std::uint64_t offset_bytes) const {
   const std::size_t i = FirstEndingAfter(offset_bytes);
   if (i == placements_.size() || placements_[i].offset_bytes > offset_bytes) return {};
+  if (tensors_[placements_[i].tensor].fetch) return {};
   return DataOf(placements_[i]).subspan(offset_bytes - placements_[i].offset_bytes);
+}
+
+void SegmentImage::Copy(const TensorView& tensor, std::uint64_t offset_bytes,
+                        std::span<std::byte> into) const {
+  if (!tensor.fetch) {
+    std::memcpy(into.data(), tensor.data.data() + offset_bytes, into.size());
+    return;
+  }
+  auto fetched = tensor.fetch(tensor.fetch_offset_bytes + offset_bytes, into);
+  if (fetched) return;
+  std::memset(into.data(), 0, into.size());
+  const std::lock_guard lock(failure_->mutex);
+  if (!failure_->first) failure_->first = std::move(fetched).error();
+}
+
+Result<void> SegmentImage::fetched() const {
+  const std::lock_guard lock(failure_->mutex);
+  if (failure_->first) return *failure_->first;
+  return {};
 }
 
 void SegmentImage::Gather(std::uint64_t begin, std::span<std::byte> into) const {
@@ -167,7 +191,7 @@ void SegmentImage::Gather(std::uint64_t begin, std::span<std::byte> into) const 
     const std::uint64_t from = std::max(begin, start);
     const std::uint64_t to = std::min(end, start + data.size());
     std::memset(into.data() + (filled - begin), 0, from - filled);
-    std::memcpy(into.data() + (from - begin), data.data() + (from - start), to - from);
+    Copy(tensors_[placements_[i].tensor], from - start, into.subspan(from - begin, to - from));
     filled = to;
   }
   std::memset(into.data() + (filled - begin), 0, end - filled);

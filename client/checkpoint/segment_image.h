@@ -3,6 +3,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,6 +58,9 @@ class SegmentImage {
   // been asked for before anything behind it is. Thread-bound.
   std::span<const std::byte> At(std::uint64_t offset_bytes, std::uint64_t size_bytes_max);
 
+  // What a tensor's `fetch` has failed with; its bytes have been made as zeros.
+  Result<void> fetched() const;
+
   // Of the table handed out. Requires MakeEnd(), or that the whole file has been asked for.
   const Digest128& table_digest() const noexcept { return table_digest_; }
 
@@ -68,6 +74,13 @@ class SegmentImage {
   void Hash(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
   std::span<const std::byte> DataOf(const Placement& placement) const;
   std::size_t FirstEndingAfter(std::uint64_t offset_bytes) const;
+  void Copy(const TensorView& tensor, std::uint64_t offset_bytes, std::span<std::byte> into) const;
+
+  // Shared, for pieces are made on several threads.
+  struct Failure {
+    std::mutex mutex;
+    std::optional<Error> first;
+  };
 
   SegmentId id_;
   SegmentLayout layout_;
@@ -79,6 +92,7 @@ class SegmentImage {
   std::vector<std::byte> gathered_;  // The last block of At() that no single tensor filled.
   std::vector<std::byte> end_;       // All behind the payload.
   Digest128 table_digest_{};
+  std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
 };
 
 }  // namespace ffrecord::client

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/random_id.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
@@ -43,6 +44,12 @@ Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t 
   return root;
 }
 
+Result<bool> IsAttemptVisible(const CheckpointTarget& target, std::uint64_t step,
+                              const AttemptId& attempt) {
+  const auto files = FFR_TRY(target.Open(step));
+  return FFR_TRY(ReadRootManifest(*files, step)).attempt == attempt;
+}
+
 Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
                                       std::uint32_t rank) {
   const std::string name = PartManifestName(rank);
@@ -62,6 +69,16 @@ Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootMani
   }
   if (rest != 0) return Bad(files, name, "has fewer bytes than the root lists");
   return part;
+}
+
+Commit CommitOf(const RootManifest& root) {
+  Commit commit{root.step, Hex(root.attempt), 0};
+  for (const RootManifest::Part& part : root.parts) commit.size_bytes += part.tensor_bytes;
+  return commit;
+}
+
+bool IsDamage(const Error& error) noexcept {
+  return error.code == ErrorCode::kCorruption || error.code == ErrorCode::kNotFound;
 }
 
 Result<StepManifests> ReadStepManifests(const CommittedStep& files, std::uint64_t step) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <ffrecord/client/checkpoint.h>
 #include <ffrecord/result.h>
 
 #include "client/checkpoint/target.h"
@@ -21,8 +22,15 @@ struct StepManifests {
 // Fails with kCorruption (names the file), kNotFound if a file is missing, kInvalidArgument if a
 // newer version wrote it.
 Result<RootManifest> ReadRootManifest(const CommittedStep& files, std::uint64_t step);
+// Whether the step that is visible at `target` now is that of `attempt`. Fails if that cannot be
+// said: nothing is there, its root manifest is damaged, or out of reach.
+Result<bool> IsAttemptVisible(const CheckpointTarget& target, std::uint64_t step,
+                              const AttemptId& attempt);
 Result<PartManifest> ReadPartManifest(const CommittedStep& files, const RootManifest& root,
                                       std::uint32_t rank);
+Commit CommitOf(const RootManifest& root);
+// Damage to one step: an earlier one may still be whole. Anything else would hit that one as well.
+bool IsDamage(const Error& error) noexcept;
 Result<StepManifests> ReadStepManifests(const CommittedStep& files, std::uint64_t step);
 
 }  // namespace ffrecord::client

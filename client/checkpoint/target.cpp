@@ -6,6 +6,8 @@
 #include <fstream>
 #include <utility>
 
+#include "libffrecord/base/fork_generation.h"
+
 namespace ffrecord::client {
 namespace {
 
@@ -27,6 +29,25 @@ std::string MirrorOf(std::string_view folder) {
 }
 
 }  // namespace
+
+CheckpointAttempt::CheckpointAttempt() noexcept : generation_(ForkGeneration()) {}
+
+Result<void> CheckpointAttempt::Commit(std::span<const WrittenFile> files) {
+  may_be_visible_ = true;
+  auto made = MakeVisible(files);
+  if (!made && made.error().code == ErrorCode::kConflict) may_be_visible_ = false;
+  return made;
+}
+
+void CheckpointAttempt::Abandon() noexcept {
+  if (!may_be_visible_ && generation_ == ForkGeneration()) Discard();
+}
+
+Error WithoutALook(const Error& tried, const Error& look) {
+  if (tried.code != ErrorCode::kConflict) return tried;
+  return Error{ErrorCode::kUnavailable,
+               tried.message + "; whose it is could not be seen: " + look.message};
+}
 
 std::string StepName(std::uint64_t step) { return std::string(kStepPrefix) + Padded(step, 9); }
 

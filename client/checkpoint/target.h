@@ -28,6 +28,7 @@ using FileSource = std::function<Result<std::span<const std::byte>>(std::uint64_
 // its own object; only the coordinator calls Commit() and Abandon().
 class CheckpointAttempt {
  public:
+  CheckpointAttempt() noexcept;
   virtual ~CheckpointAttempt() = default;
 
   // Writes one small file of `size_bytes` and makes it durable. Returns what the coordinator needs
@@ -46,11 +47,23 @@ class CheckpointAttempt {
                             const StoredSegment& segment, std::string_view name) = 0;
 
   // Makes `files`, which are all of the attempt's, visible as its step: at once, durably, and only
-  // if no other save of that step has been faster (kConflict).
-  virtual Result<void> Commit(std::span<const WrittenFile> files) = 0;
+  // if no other save of that step has been faster (kConflict). At most once.
+  Result<void> Commit(std::span<const WrittenFile> files);
 
-  // Removes what it can of the attempt.
-  virtual void Abandon() noexcept = 0;
+  // Removes what it can of the attempt, unless it may be visible: after Commit() nothing is removed
+  // but what has lost to another save. A forked child removes nothing of its parent's.
+  void Abandon() noexcept;
+
+ protected:
+  // As Commit(). An answer may be lost, so a failure says little: fails with kConflict only if the
+  // attempt is not visible and never will be, success only if what is visible is this attempt.
+  virtual Result<void> MakeVisible(std::span<const WrittenFile> files) = 0;
+  // Removes what it can. Called only if nobody sees the attempt, nor ever will.
+  virtual void Discard() noexcept = 0;
+
+ private:
+  bool may_be_visible_ = false;
+  std::uint32_t generation_;
 };
 
 // The files of one committed step. Thread-safe.
@@ -66,6 +79,9 @@ class CommittedStep {
       std::span<const std::string> names) const = 0;
   // The same step, read where this one is not: its other copies first. Null if there are none.
   virtual std::unique_ptr<CommittedStep> Twin() const { return nullptr; }
+  // What is read where this one is damaged: the twin, or a copy farther away, which is asked only
+  // then and is no part of what is verified here. Null if there is none.
+  virtual std::unique_ptr<CommittedStep> Fallback() const { return Twin(); }
 };
 
 // Where a run keeps its checkpoints: a folder, or a name at a daemon. Thread-bound.
@@ -76,6 +92,10 @@ class CheckpointTarget {
   virtual const std::string& name() const noexcept = 0;
   // Ascending.
   virtual Result<std::vector<std::uint64_t>> Steps() const = 0;
+  // Steps that can be opened too, farther away; asked for where none of Steps() is whole.
+  virtual Result<std::vector<std::uint64_t>> FartherSteps() const {
+    return std::vector<std::uint64_t>();
+  }
   virtual Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const = 0;
   // Makes a step disappear at once, then frees its bytes. Fails with kNotFound.
   virtual Result<void> Remove(std::uint64_t step) = 0;
@@ -86,7 +106,17 @@ class CheckpointTarget {
                                                            const AttemptId& attempt) = 0;
   virtual Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                           const AttemptId& attempt) = 0;
+
+  // Decides what is asked under `name`, once for all who ask: the first to bring an answer makes it
+  // the one that every caller gets, in one atomic step, durably, until it is forgotten. Names are
+  // those of files that are no step's; an answer is one short word.
+  virtual Result<std::string> Decide(std::string_view name, std::string_view answer) = 0;
+  virtual void Forget(std::string_view name) noexcept = 0;
 };
+
+// The error of a publication that failed as `tried` says, where `look` kept what is there from
+// being seen: not kConflict, for it may be this attempt that is there.
+Error WithoutALook(const Error& tried, const Error& look);
 
 struct TargetOptions {
   bool direct = true;
@@ -94,8 +124,8 @@ struct TargetOptions {
 };
 
 // `target` is a folder, ffrecord://host[:port]/name, s3://bucket/name, or buddies: of such. No I/O
-// for a folder but for its kMirrorName: if there is one, steps that are not in the folder are
-// opened there.
+// for a folder but for its kMirrorName: if there is one, steps that are not in the folder, or
+// damaged there, are read at what it names.
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options);
 std::unique_ptr<CheckpointTarget> OpenFolderTarget(std::string_view folder, bool direct);
@@ -106,13 +136,22 @@ Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view addr
 inline constexpr std::string_view kBuddiesScheme = "buddies:";
 Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view address,
                                                           const TargetOptions& options);
+// The same of places that are open.
+struct BuddyPlace {
+  std::string name;
+  std::unique_ptr<CheckpointTarget> target;
+  std::unique_ptr<CheckpointTarget> probe;  // The same, with little patience.
+};
+std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
+                                              std::vector<BuddyPlace> places,
+                                              std::vector<std::size_t> order);
 // A run at an S3-compatible store, found and entered as AwsSettings say. Fails with
 // kInvalidArgument if this build has no object store.
 inline constexpr std::string_view kObjectScheme = "s3://";
 Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view address,
                                                            const SessionOptions& options);
-// `local`, and behind it `remote`: steps that are not in `local` are opened at `remote`, which is
-// asked only then. Everything else is done to `local` alone.
+// `local`, and behind it `remote`: steps that are not in `local`, or damaged there, are read at
+// `remote`, which is asked only then. Everything else is done to `local` alone.
 std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> local,
                                              std::string remote, const SessionOptions& options);
 

@@ -23,6 +23,7 @@ Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
         {SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
          SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors, done)});
   report.files = FFR_TRY(attempt.PutSegments(segments, options.released));
+  for (const SegmentFile& segment : segments) FFR_TRY(segment.image.fetched());
   for (std::size_t i = 0; i < segments.size(); ++i)
     plan.part.segments[kept + i].table_digest = segments[i].image.table_digest();
   const auto manifest = EncodePartManifest(plan.part);

@@ -361,12 +361,12 @@ Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint6
     const std::lock_guard lock(mutex);
     return std::pair(ChunkSizeLocked(), tuning.algorithm);
   }();
-  if (tuned && collective == Collective::kAllReduce && type <= ReduceType::kI64 &&
+  if (tuned && collective == Collective::kAllReduce && type < ReduceType::kBytes &&
       std::min(count, kCountMax) * SizeOf(type) >= kTunedSizeMin)
     return *tuned;
   if (options.algorithm)
     return IsOffered(collective, *options.algorithm) ? *options.algorithm : Algorithm::kRing;
-  if (world_size == 1 || type > ReduceType::kI64) return Algorithm::kRing;
+  if (world_size == 1 || type > ReduceType::kBytes) return Algorithm::kRing;
   const std::uint64_t size_bytes = std::min(count, kCountMax) * SizeOf(type);
   if (collective == Collective::kBroadcast)
     return CheapestBroadcast(world_size, size_bytes, chunk_size_bytes, cost.link);
@@ -391,7 +391,9 @@ std::uint64_t CollectiveEngine::Impl::ChunkSizeLocked(const Plan& plan, ReduceTy
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
                                                                ReduceType type, ReduceOp op) {
   AssertNotForked();
-  if (type > ReduceType::kI64 || op > ReduceOp::kMax) return Refused("no such type or operation");
+  if (type > ReduceType::kBytes || op > ReduceOp::kMax) return Refused("no such type or operation");
+  if (type == ReduceType::kBytes && plan.collective <= Collective::kReduceScatter)
+    return Refused("bytes are moved here, not reduced: say what numbers they are");
   if (data == nullptr && plan.count > 0) return Refused("a collective over no array");
   if (plan.count > kCountMax)
     return Refused("a collective of " + std::to_string(plan.count) +

@@ -31,6 +31,7 @@ Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements
       tick_(std::clamp<std::chrono::milliseconds>(group.timeout / 16, 5ms, 500ms)),
       counters_(&counters),
       data_at_(Clock::now()),
+      sent_at_(data_at_),
       told_at_(data_at_) {
   for (Link& link : links.to) {
     if (to_.empty() || to_.back().rank() != link.rank) to_.emplace_back();
@@ -120,8 +121,20 @@ Result<void> Exchange::WaitForFds(int wake_fd) {
 }
 
 net::Deadline Exchange::wake_at() const {
-  if (active_.empty()) return Clock::now() + 1h;
-  return std::min(active_.front().deadline, std::max(data_at_, told_at_) + tick_);
+  if (active_.empty()) return IsAwaited() ? told_at_ + tick_ : Clock::now() + 1h;
+  return std::min(time_up_at(), std::max(data_at_, told_at_) + tick_);
+}
+
+// Whether another rank is at an operation that was not submitted here.
+bool Exchange::IsAwaited() const {
+  return active_.empty() && submitted_.empty() &&
+         (!set_aside_.empty() ||
+          std::ranges::any_of(from_, [](const Incoming& in) { return in.is_held; }));
+}
+
+// Progress puts it off.
+net::Clock::time_point Exchange::time_up_at() const {
+  return std::max(active_.front().deadline, std::max(data_at_, sent_at_) + group_.timeout);
 }
 
 // --- Starting and ending -------------------------------------------------------------------------
@@ -134,6 +147,7 @@ void Exchange::StartOperations() {
     const Operation& operation = submitted_.front();
     FFR_ASSERT(operation.sequence == next_sequence_);
     ++next_sequence_;
+    DivideOwn(operation);
     Active& active = active_.emplace_back(Active{
         .operation = operation,
         .schedule = MakeSchedule(operation.plan, group_.rank, group_.world_size, group_.machines),

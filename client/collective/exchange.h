@@ -126,8 +126,10 @@ class Exchange {
   // Over RDMA, larger pieces are written into the peer's memory, each at a cache line.
   static constexpr std::uint64_t kWrittenMin = 4 << 10;
   static constexpr std::uint64_t kPlaceAlignment = 64;
-  // A peer that says nothing for so long, not even its kernel, is not there any more.
+  // A stream whose other end says nothing for so long, not even its kernel, is lost; so is a peer
+  // with one stream alone after the longer time.
   static constexpr std::chrono::milliseconds kSilenceMax{5'000};
+  static constexpr std::chrono::milliseconds kOnlySilenceMax{60'000};
   // Pieces of a stream that the peer has not taken.
   static constexpr std::size_t kUntakenPiecesMax = 256;
 
@@ -232,7 +234,7 @@ class Exchange {
     std::vector<std::byte> kept{};  // What is to be set aside.
     // Who holds it up, as it has said; believed for a few ticks.
     net::Clock::time_point heard_at{};
-    std::uint32_t heard_rank = 0;
+    GroupWaiting heard{};
   };
 
   // A piece that has waited too long for its place.
@@ -315,6 +317,8 @@ class Exchange {
   Result<bool> PlaceSetAside();
   void AddPiece(const Operation& operation, const Arrival& arrival, Range piece, std::int32_t shift,
                 std::span<const std::byte> bytes);
+  void DivideOwn(const Operation& operation);
+  void CountReducing(net::Clock::time_point since);
 
   // The transfer that comes next on a link: of the oldest operation that has one left there.
   struct Next {
@@ -333,10 +337,14 @@ class Exchange {
   bool HasLeft(const Active& active, std::uint32_t step, const Range& piece) const;
   Active* ActiveOf(std::uint64_t sequence);
 
-  std::uint32_t Blamed(net::Clock::time_point now);
-  Result<void> NoteWaiting(Incoming& in, std::uint32_t rank);
+  GroupWaiting Blamed(net::Clock::time_point now);
+  Result<void> NoteWaiting(Incoming& in, const GroupWaiting& said);
   void TellWaiting(net::Clock::time_point now);
+  void Tell(const GroupWaiting& waiting, bool owed_only);
   Result<void> CheckTime();
+  bool IsAwaited() const;
+  net::Clock::time_point time_up_at() const;
+  Error TimeIsUp(net::Clock::time_point now);
   net::Deadline wake_at() const;
 
   static std::string Describe(const Operation& operation);
@@ -357,7 +365,8 @@ class Exchange {
   std::deque<Active> active_;        // Oldest first. A deque: pieces point into it.
   std::uint64_t next_sequence_ = 0;  // Of the operation that starts next.
 
-  net::Clock::time_point data_at_;
+  net::Clock::time_point data_at_;  // The newest piece that was taken,
+  net::Clock::time_point sent_at_;  // and that found room to be sent.
   net::Clock::time_point told_at_;
   net::Clock::time_point checked_at_{};
 };

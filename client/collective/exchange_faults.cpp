@@ -18,32 +18,33 @@ constexpr int kHeardTicks = 3;
 // --- Time and blame ------------------------------------------------------------------------------
 
 // The rank that the oldest operation waits for, as far as we know.
-std::uint32_t Exchange::Blamed(Clock::time_point now) {
+GroupWaiting Exchange::Blamed(Clock::time_point now) {
   const Active& active = active_.front();
   for (std::size_t i = 0; i < active.arrivals.size(); ++i) {
     if (active.arrivals[i].is_done) continue;
     const std::uint32_t peer = active.schedule.arrivals[i].peer;
     const auto said = std::ranges::find_if(from_, [&](const Incoming& in) {
       return in.link.rank == peer && now - in.heard_at < kHeardTicks * tick_ &&
-             in.heard_rank != group_.rank;
+             in.heard.rank != group_.rank;
     });
-    return said != from_.end() ? said->heard_rank : peer;
+    return said != from_.end() ? said->heard : GroupWaiting{peer};
   }
   // All has come. Somebody does not take ours.
   for (const Outgoing& out : to_) {
     const auto is_sending = [](const Stream& stream) {
       return stream.link.endpoint->bytes_queued() > 0 || !stream.in_flight.empty();
     };
-    if (out.awaits_room || std::ranges::any_of(out.streams, is_sending)) return out.rank();
+    if (out.awaits_room || std::ranges::any_of(out.streams, is_sending)) return {out.rank()};
   }
-  return group_.rank;
+  return {group_.rank};
 }
 
 // A peer is held up too. The word travels on until it reaches the one it is about.
-Result<void> Exchange::NoteWaiting(Incoming& in, std::uint32_t rank) {
-  if (rank >= group_.world_size) return Unexpected(in, "waits for rank " + std::to_string(rank));
-  const bool is_new = in.heard_rank != rank;
-  in.heard_rank = rank;
+Result<void> Exchange::NoteWaiting(Incoming& in, const GroupWaiting& said) {
+  if (said.rank >= group_.world_size)
+    return Unexpected(in, "waits for rank " + std::to_string(said.rank));
+  const bool is_new = in.heard != said;
+  in.heard = said;
   in.heard_at = Clock::now();
   if (is_new && in.heard_at - data_at_ >= tick_) TellWaiting(in.heard_at);
   return {};
@@ -53,9 +54,13 @@ Result<void> Exchange::NoteWaiting(Incoming& in, std::uint32_t rank) {
 void Exchange::TellWaiting(Clock::time_point now) {
   told_at_ = now;
   if (active_.empty() || active_.front().arrivals_open == 0) return;
-  const auto body = GroupWaiting{Blamed(now)}.Encode();
+  Tell(Blamed(now), true);
+}
+
+void Exchange::Tell(const GroupWaiting& waiting, bool owed_only) {
+  const auto body = waiting.Encode();
   for (Outgoing& out : to_) {
-    if (NextSend(out).active == nullptr) continue;
+    if (owed_only && NextSend(out).active == nullptr) continue;
     // A queue that stands would only grow: that rank is not listening.
     const auto free = std::ranges::find_if(out.streams, [](const Stream& stream) {
       return !stream.gone && stream.link.endpoint->bytes_queued() == 0;
@@ -67,22 +72,31 @@ void Exchange::TellWaiting(Clock::time_point now) {
   }
 }
 
+Error Exchange::TimeIsUp(Clock::time_point now) {
+  const GroupWaiting blamed = Blamed(now);
+  return {ErrorCode::kDeadlineExceeded,
+          Describe(active_.front().operation) + ": timed out: nothing has moved for " +
+              std::to_string(group_.timeout.count()) + " ms: rank " + std::to_string(blamed.rank) +
+              (blamed.is_absent ? " answers but has not joined the operation: its program is busy"
+                                  " elsewhere, or has not called it"
+                                : " does not answer: it is stopped, hung or cut off")};
+}
+
 Result<void> Exchange::CheckTime() {
-  if (active_.empty()) return {};
   const auto now = Clock::now();
-  if (now >= active_.front().deadline) {
-    return Error{ErrorCode::kDeadlineExceeded,
-                 Describe(active_.front().operation) + ": no end within " +
-                     std::to_string(group_.timeout.count()) + " ms: rank " +
-                     std::to_string(Blamed(now)) +
-                     " does not answer or has not joined the operation"};
+  if (active_.empty()) {
+    if (!IsAwaited() || now - told_at_ < tick_) return {};
+    told_at_ = now;
+    Tell({group_.rank, true}, false);
+  } else {
+    if (now >= time_up_at()) return TimeIsUp(now);
+    if (now - checked_at_ >= tick_) {
+      checked_at_ = now;
+      FFR_TRY(CheckStreams(now));
+    }
+    if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
+    TellWaiting(now);
   }
-  if (now - checked_at_ >= tick_) {
-    checked_at_ = now;
-    FFR_TRY(CheckStreams(now));
-  }
-  if (now - data_at_ < tick_ || now - told_at_ < tick_) return {};
-  TellWaiting(now);
   for (Outgoing& out : to_)
     for (Stream& stream : out.streams)
       if (stream.is_ready && !stream.gone) FFR_TRY(PollOutgoing(out, stream));

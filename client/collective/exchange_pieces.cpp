@@ -85,6 +85,7 @@ Result<void> Exchange::SendPiece(Outgoing& out, Stream& stream, Active& active, 
   else
     FFR_TRY(SendData(out, stream, active, index, piece, data));
 
+  sent_at_ = Clock::now();
   Progress& progress = active.sends[index];
   progress.Note(piece, transfer.range);
   if (!progress.is_done) return {};
@@ -311,7 +312,7 @@ Result<bool> Exchange::ReceiveFrame(Incoming& in) {
     case FrameType::kPing: {
       const auto waiting = GroupWaiting::Decode(endpoint.body());
       if (!waiting) return OfRank(in.link.rank, waiting.error());
-      FFR_TRY(NoteWaiting(in, waiting.value().rank));
+      FFR_TRY(NoteWaiting(in, waiting.value()));
       return true;
     }
     case FrameType::kError:
@@ -521,17 +522,27 @@ void Exchange::Take(const Target& target, const CollectiveData& data,
 void Exchange::AddPiece(const Operation& operation, const Arrival& arrival, Range piece,
                         std::int32_t shift, std::span<const std::byte> bytes) {
   std::byte* const place = At(operation, piece.begin);
-  const bool divides = operation.op == ReduceOp::kAverage && arrival.completes;
-  const std::uint32_t divisor = divides ? group_.world_size : 1;
   const auto before = Clock::now();
   if (IsRounded(operation)) {
-    ReduceFromWire(group_.wire, shift, operation.op, divisor, piece.size(), bytes.data(), place);
+    ReduceFromWire(group_.wire, shift, operation.op, piece.size(), bytes.data(), place);
     // As all get it who are sent it.
     if (arrival.completes) RoundAsSent(group_.wire, piece.size(), place);
   } else {
-    Reduce(operation.type, operation.op, divisor, piece.size(), bytes.data(), place);
+    Reduce(operation.type, operation.op, piece.size(), bytes.data(), place);
   }
-  const std::chrono::nanoseconds took = Clock::now() - before;
+  CountReducing(before);
+}
+
+// What this rank adds to an average is divided before it is sent or added to.
+void Exchange::DivideOwn(const Operation& operation) {
+  if (operation.op != ReduceOp::kAverage) return;
+  const auto before = Clock::now();
+  Divide(operation.type, group_.world_size, operation.plan.count, operation.data);
+  CountReducing(before);
+}
+
+void Exchange::CountReducing(Clock::time_point since) {
+  const std::chrono::nanoseconds took = Clock::now() - since;
   counters_->reduce_ns.fetch_add(static_cast<std::uint64_t>(took.count()),
                                  std::memory_order_relaxed);
 }

@@ -276,7 +276,12 @@ void Exchange::Replace(Incoming& in, Link link) {
 Result<void> Exchange::CheckStreams(Clock::time_point now) {
   const auto limit = std::min<std::chrono::milliseconds>(group_.timeout / 4, kSilenceMax);
   for (Outgoing& out : to_) {
-    if (!out.hears_taken()) continue;
+    if (!out.hears_taken()) {
+      const Link& link = out.link();
+      if (out.gone || !IsSilent(link.endpoint->fd(), kOnlySilenceMax)) continue;
+      const Error why{ErrorCode::kUnavailable, "nothing that was sent to it is acknowledged"};
+      return Gone(link, &why);
+    }
     for (Stream& stream : out.streams) {
       if (stream.gone || stream.in_flight.empty() ||
           now - stream.in_flight.front().given_at < limit ||

@@ -104,7 +104,7 @@ class Handshake {
       const MemberAddress& address, std::span<const std::byte> body) {
     auto endpoint = FFR_TRY(net::ConnectLocal(address.local, address.tcp, deadline_));
     auto ring = FFR_TRY(RingSender::Make(RingsOf(hello_, machines_)));
-    endpoint->SetLimits({4096, 0});
+    endpoint->SetLimits({4096, 0, /*descriptor_count_max=*/1});  // Its wake-up.
     FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kPing}, {}, meeting_.wake_fd));
     FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kHello}, body, ring.memory_fd()));
     return std::pair(std::move(endpoint), std::make_unique<RingSender>(std::move(ring)));
@@ -135,7 +135,10 @@ class Handshake {
   Result<std::unique_ptr<Endpoint>> Accept() {
     auto accepted = FFR_TRY(meeting_.listener.Accept());
     if (accepted || meeting_.local_listener == nullptr) return accepted;
-    return meeting_.local_listener->Accept();
+    accepted = FFR_TRY(meeting_.local_listener->Accept());
+    // Its wake-up and its memory. They are looked at once its HELLO has shown the group's secret.
+    if (accepted) accepted->SetLimits({4096, 0, /*descriptor_count_max=*/2});
+    return accepted;
   }
 
   // False when time is up.
@@ -199,7 +202,7 @@ class Handshake {
       link.ring_there = ring.value();
     }
     if (link.ring_out == nullptr) return {};
-    UniqueFd wakeup = link.endpoint->TakeDescriptor();
+    ForeignFd wakeup = link.endpoint->TakeDescriptor();
     if (!wakeup) return OfRank(link.rank, {ErrorCode::kCorruption, "answered without its wake-up"});
     link.ring_out->SetReceiverWakeup(std::move(wakeup));
     return {};
@@ -331,7 +334,7 @@ class Handshake {
         awaited_.contains(Place(theirs.rank, theirs.stream)) &&
         machines_.Share(theirs.rank, hello_.rank) == IsLocal(candidate)) {
       if (!IsLocal(candidate)) return std::nullopt;
-      UniqueFd wakeup = candidate.TakeDescriptor();
+      ForeignFd wakeup = candidate.TakeDescriptor();
       auto ring = RingReceiver::Map(RingsOf(hello_, machines_), candidate.TakeDescriptor(),
                                     std::move(wakeup));
       if (!ring) return refused_ = OfRank(theirs.rank, std::move(ring).error());

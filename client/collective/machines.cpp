@@ -1,16 +1,13 @@
 #include "client/collective/machines.h"
 
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/machine_identity.h"
 
 namespace ffrecord::client {
 namespace {
@@ -37,13 +34,8 @@ Result<MemberAddress> MemberAddress::Parse(std::string_view text) {
 }
 
 std::optional<std::string> ThisMachine() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string identity;
-  struct stat space {};
-  if (!std::getline(file, identity) || ::stat("/proc/self/ns/net", &space) != 0)
-    return std::nullopt;
-  identity += " " + std::to_string(space.st_dev) + " " + std::to_string(space.st_ino);
-  return Hex(Xxh3(std::as_bytes(std::span(identity))));
+  const auto identity = MachineIdentity();
+  return identity ? std::optional(Hex(*identity)) : std::nullopt;
 }
 
 std::string NewLocalName() {

@@ -23,8 +23,7 @@ struct MemberAddress {
   static Result<MemberAddress> Parse(std::string_view text);
 };
 
-// What this machine is called. One machine is one boot of a kernel, and one network namespace of
-// it, for only within that is a local socket reached. None if that cannot be found out.
+// MachineIdentity() in hexadecimal digits.
 std::optional<std::string> ThisMachine();
 // A name for a local socket that nobody has yet, nor can guess.
 std::string NewLocalName();

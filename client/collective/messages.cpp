@@ -102,7 +102,7 @@ Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
   data.root = reader.Take<std::uint32_t>();
   data.shift = static_cast<std::int32_t>(reader.Take<std::uint32_t>());
   if (!reader.AtEnd() || data.shift < kWireShiftMin || data.shift > kWireShiftMax ||
-      data.type > ReduceType::kI64 || data.op > ReduceOp::kMax ||
+      data.type > ReduceType::kBytes || data.op > ReduceOp::kMax ||
       !IsOffered(data.collective, data.algorithm))
     return Malformed("COLLECTIVE_DATA");
   return data;
@@ -149,14 +149,16 @@ Result<CollectiveTaken> CollectiveTaken::Decode(std::span<const std::byte> body)
 std::vector<std::byte> GroupWaiting::Encode() const {
   ByteWriter writer;
   writer.Put(rank);
+  writer.Put(static_cast<std::uint32_t>(is_absent));
   return std::move(writer).Take();
 }
 
 Result<GroupWaiting> GroupWaiting::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
-  const GroupWaiting waiting{reader.Take<std::uint32_t>()};
-  if (!reader.AtEnd()) return Malformed("PING of a collective");
-  return waiting;
+  const auto rank = reader.Take<std::uint32_t>();
+  const auto is_absent = reader.Take<std::uint32_t>();
+  if (!reader.AtEnd() || is_absent > 1) return Malformed("PING of a collective");
+  return GroupWaiting{rank, is_absent == 1};
 }
 
 }  // namespace ffrecord::client

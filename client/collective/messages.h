@@ -89,9 +89,11 @@ struct CollectiveTaken {
   static Result<CollectiveTaken> Decode(std::span<const std::byte> body);
 };
 
-// "I am held up, and by whom" (type PING, no reply), so that the one who holds up all is named.
+// "I am held up, and by whom" (type PING, no reply), so that the one who holds up all is named. A
+// rank that others wait for and whose program has not submitted the operation says so of itself.
 struct GroupWaiting {
   std::uint32_t rank = 0;  // Who holds up.
+  bool is_absent = false;  // It has said that it lives and has not joined.
 
   bool operator==(const GroupWaiting&) const = default;
   std::vector<std::byte> Encode() const;

@@ -82,43 +82,38 @@ void Combine(std::uint64_t count, const std::byte* __restrict incoming,
 }
 
 template <class Element>
-void Average(std::uint32_t divisor, std::uint64_t count, const std::byte* __restrict incoming,
-             std::byte* __restrict local) {
+void DivideElements(std::uint32_t divisor, std::uint64_t count, std::byte* local) {
   const auto by = static_cast<typename Element::Value>(divisor);
   for (std::uint64_t i = 0; i < count; ++i) {
     std::byte* const at = local + i * Element::kSizeBytes;
-    const auto sum = Sum::Of(Element::Load(incoming + i * Element::kSizeBytes), Element::Load(at));
-    Element::Store(sum / by, at);
+    Element::Store(Element::Load(at) / by, at);
   }
 }
 
 template <class Element>
-void ReduceElements(ReduceOp op, std::uint32_t divisor, std::uint64_t count,
-                    const std::byte* incoming, std::byte* local) {
+void ReduceElements(ReduceOp op, std::uint64_t count, const std::byte* incoming, std::byte* local) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
-      if (divisor == 1) return Combine<Element, Sum>(count, incoming, local);
-      if constexpr (std::is_floating_point_v<typename Element::Value>)
-        return Average<Element>(divisor, count, incoming, local);
-      break;
+      return Combine<Element, Sum>(count, incoming, local);
     case ReduceOp::kMin:
       return Combine<Element, Extreme<true>>(count, incoming, local);
     case ReduceOp::kMax:
       return Combine<Element, Extreme<false>>(count, incoming, local);
   }
-  FFR_ASSERT(false);  // An integer was to be divided, or `op` is none: refused at Submit.
+  FFR_ASSERT(false);  // No such operation: refused at Submit.
 }
 
 }  // namespace
 
 std::size_t SizeOf(ReduceType type) {
-  constexpr std::array<std::size_t, 6> kSizes{4, 8, 2, 2, 4, 8};
+  constexpr std::array<std::size_t, 7> kSizes{4, 8, 2, 2, 4, 8, 1};
   return kSizes.at(static_cast<std::size_t>(type));
 }
 
 std::string_view NameOf(ReduceType type) {
-  constexpr std::array<std::string_view, 6> kNames{"f32", "f64", "f16", "bf16", "i32", "i64"};
+  constexpr std::array<std::string_view, 7> kNames{"f32", "f64", "f16",  "bf16",
+                                                   "i32", "i64", "bytes"};
   return kNames.at(static_cast<std::size_t>(type));
 }
 
@@ -127,22 +122,43 @@ std::string_view NameOf(ReduceOp op) {
   return kNames.at(static_cast<std::size_t>(op));
 }
 
-void Reduce(ReduceType type, ReduceOp op, std::uint32_t divisor, std::uint64_t count,
-            const std::byte* incoming, std::byte* local) {
+void Reduce(ReduceType type, ReduceOp op, std::uint64_t count, const std::byte* incoming,
+            std::byte* local) {
   switch (type) {
     case ReduceType::kF32:
-      return ReduceElements<Native<float>>(op, divisor, count, incoming, local);
+      return ReduceElements<Native<float>>(op, count, incoming, local);
     case ReduceType::kF64:
-      return ReduceElements<Native<double>>(op, divisor, count, incoming, local);
+      return ReduceElements<Native<double>>(op, count, incoming, local);
     case ReduceType::kF16:
-      return ReduceElements<InFloat<F16>>(op, divisor, count, incoming, local);
+      return ReduceElements<InFloat<F16>>(op, count, incoming, local);
     case ReduceType::kBf16:
-      return ReduceElements<InFloat<Bf16>>(op, divisor, count, incoming, local);
+      return ReduceElements<InFloat<Bf16>>(op, count, incoming, local);
     case ReduceType::kI32:
-      return ReduceElements<Native<std::int32_t>>(op, divisor, count, incoming, local);
+      return ReduceElements<Native<std::int32_t>>(op, count, incoming, local);
     case ReduceType::kI64:
-      return ReduceElements<Native<std::int64_t>>(op, divisor, count, incoming, local);
+      return ReduceElements<Native<std::int64_t>>(op, count, incoming, local);
+    case ReduceType::kBytes:
+      break;
   }
+  FFR_ASSERT(false);  // Bytes are not reduced: refused at Submit.
+}
+
+void Divide(ReduceType type, std::uint32_t divisor, std::uint64_t count, std::byte* local) {
+  switch (type) {
+    case ReduceType::kF32:
+      return DivideElements<Native<float>>(divisor, count, local);
+    case ReduceType::kF64:
+      return DivideElements<Native<double>>(divisor, count, local);
+    case ReduceType::kF16:
+      return DivideElements<InFloat<F16>>(divisor, count, local);
+    case ReduceType::kBf16:
+      return DivideElements<InFloat<Bf16>>(divisor, count, local);
+    case ReduceType::kI32:
+    case ReduceType::kI64:
+    case ReduceType::kBytes:
+      break;
+  }
+  FFR_ASSERT(false);  // Integers have no average: refused at Submit.
 }
 
 }  // namespace ffrecord::client

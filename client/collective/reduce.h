@@ -12,13 +12,17 @@ std::size_t SizeOf(ReduceType type);
 std::string_view NameOf(ReduceType type);
 std::string_view NameOf(ReduceOp op);
 
-// local[i] = op(incoming[i], local[i]) for `count` elements, at any alignment; `divisor` other than
-// 1 then divides. Requires that the ranges do not overlap, and divisor 1 for integers.
+// local[i] = op(incoming[i], local[i]) for `count` elements, at any alignment; an average is a sum
+// of what Divide() has made. Requires that the ranges do not overlap.
 //
-// Half types are added (and divided) in fp32 and rounded to the nearest, ties to even, once. NaNs
-// become the one quiet NaN; minimum and maximum of a NaN are NaN, and -0 is less than 0. Integers
-// wrap. The bits depend on the operands alone, in either order: no fused or reordered arithmetic.
-void Reduce(ReduceType type, ReduceOp op, std::uint32_t divisor, std::uint64_t count,
-            const std::byte* incoming, std::byte* local);
+// Half types are added in fp32 and rounded to the nearest, ties to even, once. NaNs become the one
+// quiet NaN; minimum and maximum of a NaN are NaN, and -0 is less than 0. Integers wrap. The bits
+// depend on the operands alone, in either order: no fused or reordered arithmetic.
+void Reduce(ReduceType type, ReduceOp op, std::uint64_t count, const std::byte* incoming,
+            std::byte* local);
+
+// local[i] /= divisor, half types in fp32: what a rank adds to an average. No partial sum of such
+// is larger than the largest operand, so an average never overflows. Requires no integers.
+void Divide(ReduceType type, std::uint32_t divisor, std::uint64_t count, std::byte* local);
 
 }  // namespace ffrecord::client

@@ -53,7 +53,7 @@ std::span<std::byte> PayloadAt(const RingShape& shape, std::span<std::byte> memo
 // Rings for an end that has said it sleeps. Called after something was published for it. What is
 // published and who sleeps are both written and read in one order that all agree on (seq_cst), so
 // of one who publishes and one who falls asleep at least one sees the other.
-void Wake(std::atomic<std::uint32_t>& sleeps, const UniqueFd& wakeup) {
+void Wake(std::atomic<std::uint32_t>& sleeps, const ForeignFd& wakeup) {
   if (sleeps.load() == 0 || sleeps.exchange(0) == 0) return;
   const std::uint64_t one = 1;
   (void)!::write(wakeup.get(), &one, sizeof(one));  // Fails only if it is rung already.
@@ -119,7 +119,7 @@ void RingSender::WillSleep(bool will) const noexcept {
 
 // --- Receiver ------------------------------------------------------------------------------------
 
-Result<RingReceiver> RingReceiver::Map(RingShape shape, UniqueFd memory, UniqueFd sender_wakeup) {
+Result<RingReceiver> RingReceiver::Map(RingShape shape, ForeignFd memory, ForeignFd sender_wakeup) {
   if (!memory || !sender_wakeup)
     return Error{ErrorCode::kInvalidArgument, "came without its memory or wake-up"};
   auto mapped = FFR_TRY(net::RemoteSlab::Map(std::move(memory), shape.size_bytes()));
@@ -128,7 +128,7 @@ Result<RingReceiver> RingReceiver::Map(RingShape shape, UniqueFd memory, UniqueF
 }
 
 RingReceiver::RingReceiver(RingShape shape, std::shared_ptr<const net::RemoteSlab> memory,
-                           std::span<std::byte> bytes, UniqueFd wakeup) noexcept
+                           std::span<std::byte> bytes, ForeignFd wakeup) noexcept
     : shape_(shape), memory_(std::move(memory)), bytes_(bytes), wakeup_(std::move(wakeup)) {}
 
 bool RingReceiver::HasPiece() const noexcept { return ControlOf(bytes_).written.load() != read_; }

@@ -9,7 +9,7 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/net/transport/slab.h"
 
 namespace ffrecord::client {
@@ -42,7 +42,7 @@ class RingSender {
   // Fails with kIo (ENOMEM).
   static Result<RingSender> Make(RingShape shape);
   int memory_fd() const noexcept { return memory_.fd(); }  // For the receiver.
-  void SetReceiverWakeup(UniqueFd wakeup) noexcept { wakeup_ = std::move(wakeup); }
+  void SetReceiverWakeup(ForeignFd wakeup) noexcept { wakeup_ = std::move(wakeup); }
 
   std::uint64_t piece_size_bytes() const noexcept { return shape_.piece_size_bytes; }
   bool HasRoom() const noexcept;
@@ -57,14 +57,14 @@ class RingSender {
   RingSender(RingShape shape, net::Slab memory) noexcept;
   RingShape shape_;
   net::Slab memory_;
-  UniqueFd wakeup_;
+  ForeignFd wakeup_;
   std::uint64_t written_ = 0;
 };
 
 class RingReceiver {
  public:
   // Fails with kInvalidArgument unless `memory` is a ring of that shape.
-  static Result<RingReceiver> Map(RingShape shape, UniqueFd memory, UniqueFd sender_wakeup);
+  static Result<RingReceiver> Map(RingShape shape, ForeignFd memory, ForeignFd sender_wakeup);
 
   std::uint64_t piece_size_bytes() const noexcept { return shape_.piece_size_bytes; }
   bool HasPiece() const noexcept;
@@ -84,11 +84,11 @@ class RingReceiver {
 
  private:
   RingReceiver(RingShape shape, std::shared_ptr<const net::RemoteSlab> memory,
-               std::span<std::byte> bytes, UniqueFd wakeup) noexcept;
+               std::span<std::byte> bytes, ForeignFd wakeup) noexcept;
   RingShape shape_;
   std::shared_ptr<const net::RemoteSlab> memory_;
   std::span<std::byte> bytes_;
-  UniqueFd wakeup_;
+  ForeignFd wakeup_;
   std::uint64_t read_ = 0;
 };
 

@@ -69,11 +69,11 @@ void DecodePlain(float back, std::uint64_t count, const std::byte* halves, std::
   Decode<F16>(back, count, halves, floats);
 }
 
-void AddPlain(float back, float divisor, std::uint64_t count, const std::byte* __restrict halves,
+void AddPlain(float back, std::uint64_t count, const std::byte* __restrict halves,
               std::byte* __restrict floats) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const float half = F16::Decode(Load<std::uint16_t>(halves + i * 2)) * back;
-    const float sum = (half + Load<float>(floats + i * 4)) / divisor;
+    const float sum = half + Load<float>(floats + i * 4);
     Store(sum != sum ? std::numeric_limits<float>::quiet_NaN() : sum, floats + i * 4);
   }
 }
@@ -108,17 +108,16 @@ void DecodeWire(WireType wire, std::int32_t shift, std::uint64_t count, const st
     Decode<Bf16>(1, count, halves, floats);
 }
 
-void ReduceFromWire(WireType wire, std::int32_t shift, ReduceOp op, std::uint32_t divisor,
-                    std::uint64_t count, const std::byte* halves, std::byte* floats) {
+void ReduceFromWire(WireType wire, std::int32_t shift, ReduceOp op, std::uint64_t count,
+                    const std::byte* halves, std::byte* floats) {
   if (wire == WireType::kF16 && (op == ReduceOp::kSum || op == ReduceOp::kAverage))
-    return BestWireKernels().add(PowerOfTwo(-shift), static_cast<float>(divisor), count, halves,
-                                 floats);
+    return BestWireKernels().add(PowerOfTwo(-shift), count, halves, floats);
   constexpr std::uint64_t kTile = 1024;  // Stays in the innermost cache.
   std::array<std::byte, kTile * sizeof(float)> tile;
   for (std::uint64_t done = 0; done < count; done += kTile) {
     const std::uint64_t now = std::min(kTile, count - done);
     DecodeWire(wire, shift, now, halves + done * 2, tile.data());
-    Reduce(ReduceType::kF32, op, divisor, now, tile.data(), floats + done * sizeof(float));
+    Reduce(ReduceType::kF32, op, now, tile.data(), floats + done * sizeof(float));
   }
 }
 

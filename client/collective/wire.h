@@ -29,8 +29,8 @@ void EncodeWire(WireType wire, std::int32_t shift, std::uint64_t count, std::byt
 void DecodeWire(WireType wire, std::int32_t shift, std::uint64_t count, const std::byte* halves,
                 std::byte* floats);
 // floats[i] = op(what halves[i] stands for, floats[i]), as Reduce().
-void ReduceFromWire(WireType wire, std::int32_t shift, ReduceOp op, std::uint32_t divisor,
-                    std::uint64_t count, const std::byte* halves, std::byte* floats);
+void ReduceFromWire(WireType wire, std::int32_t shift, ReduceOp op, std::uint64_t count,
+                    const std::byte* halves, std::byte* floats);
 // Rounds `count` floats in place as if they were sent now.
 void RoundAsSent(WireType wire, std::uint64_t count, std::byte* floats);
 

@@ -76,18 +76,15 @@ FFR_F16C void Decode(float back, std::uint64_t count, const std::byte* halves, s
   kWirePlain.decode(back, count - i, halves + i * 2, floats + i * 4);
 }
 
-FFR_F16C void Add(float back, float divisor, std::uint64_t count, const std::byte* halves,
-                  std::byte* floats) {
+FFR_F16C void Add(float back, std::uint64_t count, const std::byte* halves, std::byte* floats) {
   const __m256 backs = _mm256_set1_ps(back);
-  const __m256 divisors = _mm256_set1_ps(divisor);
   std::uint64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     __m256 sum = _mm256_mul_ps(LoadHalves(halves + i * 2), backs);
     sum = _mm256_add_ps(sum, LoadFloats(floats + i * 4));
-    if (divisor != 1) sum = _mm256_div_ps(sum, divisors);
     StoreFloats(WithQuietNans(sum), floats + i * 4);
   }
-  kWirePlain.add(back, divisor, count - i, halves + i * 2, floats + i * 4);
+  kWirePlain.add(back, count - i, halves + i * 2, floats + i * 4);
 }
 
 // clang 14 cannot ask for it by name.

@@ -15,9 +15,8 @@ struct WireKernels {
   void (*encode)(float scale, float back, std::uint64_t count, std::byte* floats,
                  std::byte* halves);
   void (*decode)(float back, std::uint64_t count, const std::byte* halves, std::byte* floats);
-  // floats[i] = (what halves[i] stands for + floats[i]) / divisor; NaNs become the quiet one.
-  void (*add)(float back, float divisor, std::uint64_t count, const std::byte* halves,
-              std::byte* floats);
+  // floats[i] += what halves[i] stands for; NaNs become the quiet one.
+  void (*add)(float back, std::uint64_t count, const std::byte* halves, std::byte* floats);
 };
 
 extern const WireKernels kWirePlain;

@@ -36,8 +36,13 @@ std::uint32_t MillisecondsUntil(Deadline deadline) {
 // The ranges of one call, cut where extents end, until each part has arrived or failed.
 class RemoteFiles::Batch {
  public:
-  Batch(const RemoteFiles& files, std::span<RangeRead> ranges, const Arrived& arrived)
-      : files_(files), ranges_(ranges), arrived_(arrived), parts_left_(ranges.size()) {
+  Batch(const RemoteFiles& files, std::span<RangeRead> ranges, const Arrived& arrived,
+        Patience& patience)
+      : files_(files),
+        ranges_(ranges),
+        arrived_(arrived),
+        patience_(patience),
+        parts_left_(ranges.size()) {
     for (std::uint32_t i = 0; i < ranges.size(); ++i) Cut(i);
   }
 
@@ -82,6 +87,7 @@ class RemoteFiles::Batch {
   const RemoteFiles& files_;
   const std::span<RangeRead> ranges_;
   const Arrived& arrived_;
+  Patience& patience_;
   std::vector<std::uint32_t> parts_left_;  // Of each range.
   std::vector<Part> pending_;
   std::vector<bool> ended_;  // Of the parts that were asked for in this try.
@@ -203,6 +209,7 @@ Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t re
                                               Deadline deadline) {
   std::vector<std::uint32_t> received_bytes(asked.parts.size());
   for (;;) {
+    if (patience_.IsOver()) return channel.Break(GivenUp());
     auto received = channel.Receive(request, deadline, "records");
     if (!received) {
       if (channel.retry_after()) asked.may_be_written = false;  // It was not taken.
@@ -333,16 +340,19 @@ Result<std::uint32_t> RemoteFiles::Bind(Channel& channel,
 }
 
 Result<void> RemoteFiles::Read(std::span<RangeRead> ranges) const {
-  return ReadEach(ranges, [](RangeRead&) {});
+  return RangeReader::ReadEach(ranges, [](RangeRead&) {});
 }
 
-Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const {
-  Batch batch(*this, ranges, arrived);
+Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                                   Patience& patience) const {
+  if (patience.IsOver()) return GivenUp();
+  Batch batch(*this, ranges, arrived, patience);
   if (batch.is_done()) return {};
   const Deadline deadline = net::Clock::now() + options_.timeout;
   const auto attempt = [&](Channel& channel) { return batch.Attempt(channel, deadline); };
   const auto read = session_->Run(attempt, deadline, /*patient=*/true);
   if (read) return {};
+  if (patience.was_over()) return GivenUp();
   NoteFailure(read.error());
   batch.FailAll(read.error().code);
   return {};

@@ -47,7 +47,8 @@ class RemoteFiles final : public RangeReader {
     return session_->TakeMemory(size_bytes);
   }
   Result<void> Read(std::span<RangeRead> ranges) const override;
-  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override;
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override;
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;

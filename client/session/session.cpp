@@ -17,6 +17,8 @@
 
 #include "client/session/rails.h"
 #include "client/session/slabs.h"
+#include "libffrecord/base/machine_identity.h"
+#include "libffrecord/base/patience.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/breaker.h"
 #include "libffrecord/net/transport/tls/tls.h"
@@ -153,7 +155,7 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
 
   std::string why;
   if (transport_ != Transport::kRdma) {
-    auto local = ConnectLocally(tcp->hello(), deadline, token, busy);
+    auto local = ConnectLocally(*tcp, deadline, busy);
     if (local) {
       link = {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"};
       return local;
@@ -235,18 +237,20 @@ Error Session::CannotBeHad(const std::string& why, std::string_view remedy) cons
               ", or leave the transport to auto"};
 }
 
-Result<std::unique_ptr<Channel>> Session::ConnectLocally(const net::HelloReply& greeted,
-                                                         Deadline deadline,
-                                                         std::span<const std::byte> token,
+// `tcp` stays open meanwhile: what was offered on it is good for so long. Where the daemon does not
+// run, the name of its socket is anybody's.
+Result<std::unique_ptr<Channel>> Session::ConnectLocally(const Channel& tcp, Deadline deadline,
                                                          RetryAfter& busy) const {
-  if ((greeted.capabilities & net::kCapabilitySlabs) == 0)
-    return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  const net::HelloReply& greeted = tcp.hello();
+  if (!tcp.has_local_peer())
+    return Error{ErrorCode::kUnavailable, "the daemon is on another machine"};
+  if (!greeted.local) return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  if (MachineIdentity() != greeted.local->machine)
+    return Error{ErrorCode::kUnavailable,
+                 "the daemon is on another machine, or in another network namespace"};
   auto local = FFR_TRY(
       net::ConnectLocal(net::LocalSocketName(greeted.epoch), address_.ToString(), deadline));
-  auto channel = FFR_TRY(Channel::Open(std::move(local), deadline, token, &busy));
-  if (channel->hello().epoch != greeted.epoch)
-    return Error{ErrorCode::kUnavailable, "its local socket is answered by another daemon"};
-  return channel;
+  return Channel::OpenLocal(std::move(local), *greeted.local, deadline, &busy);
 }
 
 Session::Link Session::link() {
@@ -357,6 +361,7 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
   Error last{ErrorCode::kDeadlineExceeded,
              "time is up: " + peer_ + " does not answer, and another caller was trying it"};
   for (;;) {
+    if (Patience::OfThread().IsOver()) return AtDeadline(std::move(last), peer_);
     const auto entry = pool.breaker.Enter(deadline);
     if (entry == net::Breaker::Entry::kNotYet) return AtDeadline(std::move(last), peer_);
     RetryAfter busy;

@@ -88,7 +88,7 @@ class Session {
 
   // Runs `attempt` on a connection until it succeeds, fails with another code than kUnavailable,
   // or the deadline passes; kDeadlineExceeded is final too. `patient`: also a daemon that was never
-  // reached is tried again.
+  // reached is tried again. The thread's patience ends it too.
   using Attempt = std::function<Result<void>(net::Channel&)>;
   Result<void> Run(const Attempt& attempt, net::Deadline deadline, bool patient = false);
 
@@ -135,9 +135,8 @@ class Session {
   Result<std::unique_ptr<net::Channel>> ConnectRemotely(net::Deadline deadline,
                                                         std::span<const std::byte> token,
                                                         RetryAfter& busy) const;
-  Result<std::unique_ptr<net::Channel>> ConnectLocally(const net::HelloReply& greeted,
+  Result<std::unique_ptr<net::Channel>> ConnectLocally(const net::Channel& tcp,
                                                        net::Deadline deadline,
-                                                       std::span<const std::byte> token,
                                                        RetryAfter& busy) const;
   void NoteReached();
   static bool WasReached(Pool& pool);

@@ -41,9 +41,11 @@ Result<void> Repair(const char* source, const char* destination, const ffr_repai
   for (const std::string& part : done.rebuilt_parts) made->lines.push_back("made anew: " + part);
   for (const std::string& loss : done.other_losses) made->lines.push_back("lost: " + loss);
   if (done.lost_count > 0)
-    made->lines.push_back("lost: " + std::to_string(done.lost_count) + " records");
+    made->lines.push_back("lost: " + std::string(done.record_count_is_known ? "" : "at least ") +
+                          std::to_string(done.lost_count) + " records");
   if (!done.record_count_is_known)
-    made->lines.push_back("how many records there were behind the last one kept is not known");
+    made->lines.push_back(
+        "the file does not say any more how many records it had: more may be lost");
   made->lost = std::move(done.lost);
   *report = made.release();
   return {};

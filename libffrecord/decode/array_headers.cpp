@@ -20,6 +20,18 @@ Error Safetensors(const std::string& what) {
   return {ErrorCode::kCorruption, "no safetensors file: " + what};
 }
 
+// Text of a header in quotes, for a message: not all of a long one, and no half of a character.
+std::string Quoted(std::string_view text) {
+  constexpr std::size_t kShownMax = 64;
+  std::size_t size = std::min(text.size(), kShownMax);
+  while (size < text.size() && size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80)
+    --size;
+  std::string quoted(1, '\'');
+  quoted.append(text.substr(0, size));
+  quoted.append(size < text.size() ? "...'" : "'");
+  return quoted;
+}
+
 std::uint64_t LittleEndian(std::span<const std::byte> bytes) noexcept {
   std::uint64_t number = 0;
   for (std::size_t i = bytes.size(); i-- > 0;)
@@ -31,15 +43,18 @@ std::string_view AsText(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// item_size times all sides; nothing if that does not fit into 63 bits.
+// item_size times all sides; nothing if that, or the distance of two items, does not fit into 63
+// bits. So a side of nothing does not hide others that no array can have.
 std::optional<std::uint64_t> SizeOf(const ArrayHeader& array) noexcept {
-  if (std::find(array.shape.begin(), array.shape.end(), 0U) != array.shape.end()) return 0;
   std::uint64_t size = array.item_size_bytes;
+  bool empty = false;
   for (const std::uint64_t side : array.shape) {
+    empty |= side == 0;
+    if (side == 0) continue;
     if (side > (~std::uint64_t{0} >> 1) / size) return std::nullopt;
     size *= side;
   }
-  return size;
+  return empty ? 0 : size;
 }
 
 // Sides between brackets; NumPy writes a comma behind the last.
@@ -109,7 +124,7 @@ Result<ArrayHeader> TensorEntry(TextCursor& text, const std::string& name, std::
       const auto* type = std::find_if(std::begin(kTensorTypes), std::end(kTensorTypes),
                                       [&](const TensorType& each) { return each.name == wanted; });
       if (!text.failed() && type == std::end(kTensorTypes))
-        return Safetensors("'" + name + "' is of the unknown type " + wanted.substr(0, 32));
+        return Safetensors(Quoted(name) + " is of the unknown type " + Quoted(wanted));
       if (type != std::end(kTensorTypes)) {
         array.dtype = type->dtype;
         array.item_size_bytes = type->item_size_bytes;
@@ -122,11 +137,11 @@ Result<ArrayHeader> TensorEntry(TextCursor& text, const std::string& name, std::
   } while (text.Skip(","));
   text.Expect("}");
   if (text.failed() || seen != 7 || offsets.size() != 2)
-    return Safetensors("'" + name + "' has not dtype, shape and data_offsets");
+    return Safetensors(Quoted(name) + " has not dtype, shape and data_offsets");
   const auto size = SizeOf(array);
   if (offsets[0] > offsets[1] || offsets[1] > value_size - data_begin ||
       size != offsets[1] - offsets[0])
-    return Safetensors("'" + name + "' does not fit its offsets, or these the file");
+    return Safetensors(Quoted(name) + " does not fit its offsets, or these the file");
   array.offset_bytes = data_begin + offsets[0];
   array.size_bytes = *size;
   return array;
@@ -168,8 +183,7 @@ Result<ArrayHeader> ReadNpyHeader(std::span<const std::byte> value) {
   }
   if (text.failed() || seen != 7 || !text.AtEnd()) return Npy("its header is not one of numbers");
   array.item_size_bytes = ItemSize(array.dtype);
-  if (array.item_size_bytes == 0)
-    return Npy("'" + array.dtype.substr(0, 32) + "' is no type of numbers");
+  if (array.item_size_bytes == 0) return Npy(Quoted(array.dtype) + " is no type of numbers");
   const auto size = SizeOf(array);
   if (!size || *size != value.size() - data_begin)
     return Npy("shape and type need " + (size ? std::to_string(*size) : "too many") +

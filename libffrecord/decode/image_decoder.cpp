@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include <ffrecord/images.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/patience.h"
 #include "libffrecord/base/shared_work.h"
 #include "libffrecord/decode/crop.h"
 #include "libffrecord/decode/jpeg.h"
@@ -226,15 +228,18 @@ std::size_t ImageDecoder::SizeOf(const Picture& picture) const noexcept {
 }
 
 void ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
-                          std::uint32_t threads) const {
+                          std::uint32_t threads, const std::function<bool()>& give_up) const {
   const Levels levels(options_);
   const std::size_t useful = std::min<std::size_t>(threads, pictures.size());
   const auto helper_count_max = static_cast<std::uint32_t>(
       std::min<std::size_t>(useful > 0 ? useful - 1 : 0, SharedWork::kHelperCountMax));
   // By slot, made when it first has a picture.
   std::vector<std::unique_ptr<Worker>> workers(helper_count_max + std::size_t{1});
+  Patience patience(give_up);  // Of this thread, for helpers too.
+  std::atomic<bool> is_given_up{false};
   SharedWork work(helper_count_max, [&](std::size_t i, std::uint32_t slot) {
-    if (pictures[i].error) return;
+    if (slot == 0 && patience.IsOver()) is_given_up.store(true, std::memory_order_relaxed);
+    if (pictures[i].error || is_given_up.load(std::memory_order_relaxed)) return;
     if (!workers[slot]) workers[slot] = std::make_unique<Worker>(options_, levels, seed, epoch);
     if (auto done = workers[slot]->Decode(pictures[i]); !done)
       pictures[i].error = std::move(done).error();

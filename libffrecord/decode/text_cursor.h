@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "libffrecord/base/utf8.h"
+
 namespace ffrecord {
 
 // Reads a small text from left to right: headers that are JSON, or nearly. What does not fit leaves
@@ -46,7 +48,7 @@ class TextCursor {
     return failed_ ? 0 : number;
   }
 
-  // A string in these quotes, JSON's escapes undone.
+  // A string in these quotes, JSON's escapes undone. Well-formed UTF-8, for others will show it.
   std::string String(char quote) {
     Expect(std::string_view(&quote, 1));
     std::string found;
@@ -59,7 +61,8 @@ class TextCursor {
       else
         found += next;
     }
-    return found;
+    if (!IsWellFormedUtf8(found)) failed_ = true;
+    return failed_ ? std::string() : found;
   }
 
  private:

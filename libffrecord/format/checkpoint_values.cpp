@@ -9,25 +9,6 @@
 namespace ffrecord {
 namespace {
 
-// The continuation bytes that follow `lead`, and the range of the first of them; 0 for a byte that
-// cannot lead. Table 3-7 of the Unicode standard.
-struct Utf8Lead {
-  unsigned continuation_count;
-  unsigned char second_min = 0x80;
-  unsigned char second_max = 0xBF;
-};
-
-Utf8Lead LeadOf(unsigned char lead) noexcept {
-  if (lead >= 0xC2 && lead <= 0xDF) return {1};
-  if (lead == 0xE0) return {2, 0xA0};
-  if (lead == 0xED) return {2, 0x80, 0x9F};
-  if (lead >= 0xE1 && lead <= 0xEF) return {2};
-  if (lead == 0xF0) return {3, 0x90};
-  if (lead >= 0xF1 && lead <= 0xF3) return {3};
-  if (lead == 0xF4) return {3, 0x80, 0x8F};
-  return {0};
-}
-
 Error Bad(const std::string& what) {
   return Error{ErrorCode::kCorruption, "checkpoint values: " + what};
 }
@@ -158,20 +139,6 @@ class Checker {
 };
 
 }  // namespace
-
-bool IsWellFormedUtf8(std::string_view text) noexcept {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (at(i) < 0x80) continue;
-    const Utf8Lead lead = LeadOf(at(i));
-    if (lead.continuation_count == 0 || lead.continuation_count >= text.size() - i) return false;
-    if (at(i + 1) < lead.second_min || at(i + 1) > lead.second_max) return false;
-    for (unsigned c = 2; c <= lead.continuation_count; ++c)
-      if ((at(i + c) & 0xC0) != 0x80) return false;
-    i += lead.continuation_count;
-  }
-  return true;
-}
 
 void ValueWriter::Int(std::int64_t value) {
   const auto magnitude = static_cast<std::uint64_t>(value < 0 ? ~value : value);

@@ -9,6 +9,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/utf8.h"
 
 namespace ffrecord {
 
@@ -62,9 +63,6 @@ class ValueWriter {
 
   ByteWriter writer_;
 };
-
-// Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool IsWellFormedUtf8(std::string_view text) noexcept;
 
 // Checks that `bytes` is one whole tree within the limits, and returns the keys of the tensors
 // that it refers to, in order, as views of `bytes`. Fails with kCorruption.

@@ -8,6 +8,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/base/utf8.h"
 
 namespace ffrecord {
 namespace {
@@ -46,36 +47,8 @@ int ElementSizeBytes(ColumnType type) {
   return -1;
 }
 
-// Size of the UTF-8 sequence at the front of `text`, 0 if there is none (RFC 3629: shortest form,
-// no surrogates, at most U+10FFFF).
-std::size_t SequenceSize(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const auto continues = [&](std::size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    if (lead == 0xE0 && byte(1) < 0xA0) return 0;
-    if (lead == 0xED && byte(1) > 0x9F) return 0;
-    return continues(1) && continues(2) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    if (lead == 0xF0 && byte(1) < 0x90) return 0;
-    if (lead == 0xF4 && byte(1) > 0x8F) return 0;
-    return continues(1) && continues(2) && continues(3) ? 4 : 0;
-  }
-  return 0;
-}
-
 bool IsUtf8WithoutNul(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t size = SequenceSize(text);
-    if (size == 0 || text.front() == '\0') return false;
-    text.remove_prefix(size);
-  }
-  return true;
+  return IsWellFormedUtf8(text) && text.find('\0') == std::string_view::npos;
 }
 
 Error Invalid(const std::string& found) {

@@ -151,4 +151,23 @@ void EncodeV2Tail(const V2Tail& tail, const FileId& id, std::uint64_t file_size_
                          SeedOf(id, PlaceTag::kTail, file_size_bytes - V2Tail::kEncodedSizeBytes)));
 }
 
+bool LooksLikeV2Tail(std::span<const std::byte, V2Tail::kEncodedSizeBytes> bytes, const FileId& id,
+                     std::uint64_t begin_bytes, std::uint64_t end_bytes) {
+  // Blank bytes have an id of zeros.
+  if (id != FileId{} && std::memcmp(bytes.data() + 32, id.data(), id.size()) == 0) return true;
+  if (LoadLittleEndian<std::uint64_t>(bytes, 48) == end_bytes) return true;
+  const auto footer_offset_bytes = LoadLittleEndian<std::uint64_t>(bytes, 8);
+  return std::memcmp(bytes.data(), kTailMagic.data(), kTailMagic.size()) == 0 &&
+         footer_offset_bytes >= begin_bytes && footer_offset_bytes < end_bytes;
+}
+
+bool LooksLikeV2Footer(std::span<const std::byte> bytes, std::uint64_t begin_bytes,
+                       std::uint64_t offset_bytes) {
+  if (bytes.size() < V2Footer::kFixedSizeBytes ||
+      std::memcmp(bytes.data(), kFooterMagic.data(), kFooterMagic.size()) != 0)
+    return false;
+  const auto previous_bytes = LoadLittleEndian<std::uint64_t>(bytes, 48);
+  return previous_bytes >= begin_bytes && previous_bytes < offset_bytes;
+}
+
 }  // namespace ffrecord

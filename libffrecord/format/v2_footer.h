@@ -62,4 +62,15 @@ Result<V2Tail> DecodeV2Tail(std::span<const std::byte, V2Tail::kEncodedSizeBytes
 void EncodeV2Tail(const V2Tail& tail, const FileId& id, std::uint64_t file_size_bytes,
                   std::span<std::byte, V2Tail::kEncodedSizeBytes> encoded);
 
+// What is left of the end of a damaged commit that began at `begin_bytes`, where the one before it
+// ends. Both are true of a whole end, of one in which a few bits or a whole field changed, and
+// hardly ever of anything else: another file inside of a record is none.
+//
+// `bytes` end at `end_bytes` of the file `id`.
+bool LooksLikeV2Tail(std::span<const std::byte, V2Tail::kEncodedSizeBytes> bytes, const FileId& id,
+                     std::uint64_t begin_bytes, std::uint64_t end_bytes);
+// `bytes` begin at `offset_bytes`. False if they are fewer than V2Footer::kFixedSizeBytes.
+bool LooksLikeV2Footer(std::span<const std::byte> bytes, std::uint64_t begin_bytes,
+                       std::uint64_t offset_bytes);
+
 }  // namespace ffrecord

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -24,6 +25,19 @@ Error Corrupt(const std::string& found) {
 bool HasV2Magic(std::span<const std::byte> bytes) noexcept {
   return bytes.size() >= kMagic.size() &&
          std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+bool BeginsLikeAnotherKind(std::span<const std::byte> bytes) noexcept {
+  if (bytes.size() < kMagic.size()) return false;
+  std::size_t equal_count = 0;
+  for (std::size_t i = 0; i < kMagic.size(); ++i)
+    equal_count += bytes[i] == std::byte{kMagic[i]} ? 1 : 0;
+  // The two highest bytes of a version 1 record count: zeros up to 2^48 records, ones in a negative
+  // count, which is damage, and neither in text.
+  const auto high = LoadLittleEndian<std::uint16_t>(bytes, 10);
+  constexpr std::size_t kEqualMax = 6;
+  constexpr int kWrongBitsMax = 1;
+  return equal_count <= kEqualMax && high != 0xffff && std::popcount(high) > kWrongBitsMax;
 }
 
 Result<V2Header> DecodeV2Header(std::span<const std::byte> bytes) {

@@ -42,6 +42,11 @@ struct V2Header {
 // True if `bytes` begins with the magic of a version 2 file, or of what comes after it.
 bool HasV2Magic(std::span<const std::byte> bytes) noexcept;
 
+// Whether the first bytes of a file, 12 of them or more, are those of some other kind of file, and
+// not of a damaged record file of either version: no version 1 file has so many records as they
+// would say, and they are nothing like the magic. A wrong bit does not make them so.
+bool BeginsLikeAnotherKind(std::span<const std::byte> bytes) noexcept;
+
 // Fails with kCorruption if `bytes` is short or a check fails, with kInvalidArgument if the file
 // needs a newer library: a newer major version or an unknown required feature.
 Result<V2Header> DecodeV2Header(std::span<const std::byte> bytes);

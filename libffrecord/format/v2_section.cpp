@@ -22,6 +22,27 @@ std::uint32_t HeaderCheck(std::span<const std::byte> encoded, const FileId& id,
 
 }  // namespace
 
+Result<void> CheckSectionSize(const V2Section& section) {
+  const auto check = [&](const char* name, std::uint64_t size_bytes_max) -> Result<void> {
+    if (section.size_bytes <= size_bytes_max) return {};
+    return Error{ErrorCode::kCorruption,
+                 std::string(name) + ": section of " + std::to_string(section.size_bytes) +
+                     " bytes is larger than " + std::to_string(size_bytes_max) + " bytes"};
+  };
+  switch (section.type) {
+    case V2Section::kSchema:
+      return check("schema", V2Section::kSchemaSizeBytesMax);
+    case V2Section::kDictionary:
+      return check("dictionary", V2Section::kDictionarySizeBytesMax);
+    case V2Section::kKeyDirectory:
+      return check("key directory", V2Section::kKeyDirectorySizeBytesMax);
+    case V2Section::kMetadata:
+      return check("metadata", V2Section::kMetadataSizeBytesMax);
+    default:
+      return {};
+  }
+}
+
 std::uint64_t SectionCheck(std::span<const std::byte> bytes, const FileId& id,
                            std::uint64_t offset_bytes) {
   return Xxh3(bytes, SeedOf(id, PlaceTag::kSection, offset_bytes));

@@ -22,6 +22,7 @@ struct V2Section {
   static constexpr std::uint64_t kSchemaSizeBytesMax = std::uint64_t{1} << 20;
   static constexpr std::uint64_t kDictionarySizeBytesMax = std::uint64_t{16} << 20;
   static constexpr std::uint64_t kMetadataSizeBytesMax = std::uint64_t{16} << 20;
+  static constexpr std::uint64_t kKeyDirectorySizeBytesMax = std::uint64_t{64} * 16;
 
   std::uint32_t type = 0;
   std::uint64_t offset_bytes = 0;
@@ -30,6 +31,11 @@ struct V2Section {
 
   bool operator==(const V2Section&) const = default;
 };
+
+// Checked before a section is fetched, for a forged size costs as much as a true one. Fails with
+// kCorruption if it is larger than its type may be. The segment directory, column copies and types
+// that are not known have no limit of their own.
+Result<void> CheckSectionSize(const V2Section& section);
 
 std::uint64_t SectionCheck(std::span<const std::byte> bytes, const FileId& id,
                            std::uint64_t offset_bytes);

@@ -11,6 +11,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/uninterrupted.h"
 #include "libffrecord/io/file.h"
 
 namespace ffrecord {
@@ -26,11 +27,7 @@ Error ReadOnly(const std::filesystem::path& path) {
 
 // Takes the lock at once or not at all.
 Result<void> Lock(int fd, const std::filesystem::path& path) {
-  int status = 0;
-  do {
-    status = ::flock(fd, LOCK_EX | LOCK_NB);
-  } while (status != 0 && errno == EINTR);
-  if (status == 0) return {};
+  if (Uninterrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return {};
   if (errno == EWOULDBLOCK)
     return Error{
         ErrorCode::kConflict,
@@ -54,6 +51,7 @@ AppendFile::~AppendFile() {
 
 Result<AppendFile> AppendFile::Open(const std::filesystem::path& path,
                                     std::unique_ptr<IoEngine> engine) {
+  FFR_TRY(CheckPath(path));
   // O_NONBLOCK: a FIFO must not hold us.
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd && (errno == EACCES || errno == EPERM || errno == EROFS)) return ReadOnly(path);

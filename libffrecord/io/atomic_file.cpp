@@ -82,6 +82,8 @@ Result<void> AtomicFile::WriteAt(std::uint64_t offset_bytes, std::span<const std
   return impl_->appender.WriteAt(offset_bytes, bytes);
 }
 
+int AtomicFile::fd() const noexcept { return impl_->file.fd(); }
+
 Result<void> AtomicFile::Publish() { return impl_->Publish(); }
 
 }  // namespace ffrecord

@@ -19,9 +19,9 @@ namespace ffrecord {
 // none, a temporary name that does not end in .ffr). Publish() writes the rest, syncs, gives it
 // its name, and syncs the folder. Destroyed before that, or killed, it leaves nothing (a kill while
 // there is a temporary name, as for an instant in each replacement, leaves that name,
-// .ffrecord-*.tmp in the same folder, which the next replacement there removes). A failed write or
-// sync poisons the file: it is never retried, and every later call fails with the first error.
-// Thread-bound; needs an engine of its own, which it owns.
+// .ffrecord-*.tmp in the same folder, which the next replacement there by this host removes). A
+// failed write or sync poisons the file: it is never retried, and every later call fails with the
+// first error. Thread-bound; needs an engine of its own, which it owns.
 class AtomicFile {
  public:
   struct Options {
@@ -48,6 +48,9 @@ class AtomicFile {
   // Overwrites bytes appended earlier, such as a header that was not known: waits for the writes
   // in flight. The range must lie below size_bytes().
   Result<void> WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
+
+  // For reading what is written: all of it once it is published.
+  int fd() const noexcept;
 
   // Fails with kConflict if the name has come into being meanwhile (and `replace` is false). If
   // only the folder's sync fails, kIo, the file has its name but may lose it in a crash.

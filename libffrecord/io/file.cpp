@@ -83,7 +83,16 @@ Result<void> ReadExactly(int fd, const std::filesystem::path& path, std::uint64_
   return {};
 }
 
+Result<void> CheckPath(const std::filesystem::path& path) {
+  const std::string& name = path.native();
+  const std::size_t zero = name.find('\0');
+  if (zero == std::string::npos) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "open " + name.substr(0, zero) + "\\0...: a path cannot hold a zero byte"};
+}
+
 Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct) {
+  FFR_TRY(CheckPath(path));
   ReadOnlyFile file;
   // O_NONBLOCK: a FIFO without a writer must not hold us.
   file.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));

@@ -25,6 +25,10 @@ struct ReadOnlyFile {
   std::uint64_t size_bytes = 0;
 };
 
+// Fails with kInvalidArgument if the path holds a zero byte, at which the kernel would cut it: it
+// would be another file's. For whoever opens or makes what a caller names.
+Result<void> CheckPath(const std::filesystem::path& path);
+
 // Opens `path` with O_CLOEXEC. Fails with kNotFound if there is none, with kInvalidArgument if it
 // is not a regular file (a folder, a FIFO: never blocks), with kDenied if it may not be read, with
 // kIo otherwise. Every message names the path. A file system without O_DIRECT (tmpfs, overlay) is

@@ -37,11 +37,12 @@ struct RunMemory {
 class Run {
  public:
   Run(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
-      const std::function<void(IoRequest&)>& ended, RunMemory& memory)
+      const std::function<void(IoRequest&)>& ended, Patience* patience, RunMemory& memory)
       : engine_(engine),
         requests_(requests),
         depth_(depth),
         ended_(ended),
+        patience_(patience),
         transfers_(memory.transfers),
         queue_(memory.queue),
         done_(memory.done) {
@@ -55,6 +56,8 @@ class Run {
 
   Result<void> ToTheEnd() {
     while (next_ < queue_.size() || engine_.in_flight() > 0) {
+      if (patience_ != nullptr && patience_->IsOver())
+        return Error{ErrorCode::kDeadlineExceeded, "run: it was given up"};
       FFR_TRY(Submit());
       const std::uint32_t in_flight = engine_.in_flight();
       if (ended_ && next_ < queue_.size() && in_flight < depth_) {
@@ -65,7 +68,9 @@ class Run {
       }
       // At the end wait once for all; before it, refill when a quarter of the depth is free.
       const bool all = next_ == queue_.size() && !ended_;
-      FFR_TRY(Wait(all ? in_flight : std::max(in_flight / 4, 1U), kIoForever));
+      const bool asks = patience_ != nullptr && !patience_->is_endless();
+      FFR_TRY(Wait(all ? in_flight : std::max(in_flight / 4, 1U),
+                   asks ? Patience::kInterval : kIoForever));
     }
     return {};
   }
@@ -110,6 +115,7 @@ class Run {
   const std::span<IoRequest> requests_;
   const std::uint32_t depth_;
   const std::function<void(IoRequest&)>& ended_;
+  Patience* const patience_;
   std::vector<Transfer>& transfers_;
   std::vector<IoRequest*>& queue_;
   std::vector<IoRequest*>& done_;
@@ -159,13 +165,13 @@ Result<IoEngine*> ThreadIoEngine(std::uint32_t depth, std::chrono::milliseconds 
 }
 
 Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
-                    const std::function<void(IoRequest&)>& ended) {
+                    const std::function<void(IoRequest&)>& ended, Patience* patience) {
   FFR_ASSERT(depth > 0);
   FFR_ASSERT(engine.in_flight() == 0);
   // The thread's own while none of its runs uses it. Outlives what the engine holds of it.
   thread_local std::unique_ptr<RunMemory> kept;
   auto memory = kept ? std::move(kept) : std::make_unique<RunMemory>();
-  Run run(engine, requests, depth, ended, *memory);
+  Run run(engine, requests, depth, ended, patience, *memory);
   auto result = run.ToTheEnd();
   if (!result) DrainOrDie(engine);
   constexpr std::size_t kKeptRequestsMax = std::size_t{1} << 14;

@@ -10,6 +10,8 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/patience.h"
+
 namespace ffrecord {
 
 // The most that one request moves; RunAll cuts what is larger.
@@ -98,7 +100,11 @@ Result<IoEngine*> ThreadIoEngine(std::uint32_t depth = kThreadEngineDepth,
 // `ended`, if given, is called on this thread for each request as soon as its result is set, in any
 // order, while others are in flight: what came from the page cache is then still in the processor's
 // cache. It must not use the engine.
+//
+// Once `patience`, if given, is over, no more is submitted, what is in flight is waited for, and it
+// fails with kDeadlineExceeded.
 Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32_t depth,
-                    const std::function<void(IoRequest&)>& ended = {});
+                    const std::function<void(IoRequest&)>& ended = {},
+                    Patience* patience = nullptr);
 
 }  // namespace ffrecord

@@ -20,6 +20,7 @@ namespace ffrecord {
 struct LostPageGuard::Range {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};
+  std::atomic<bool> has_lost{false};
 };
 
 namespace {
@@ -70,23 +71,25 @@ Range* TakeRange() {
   return range;
 }
 
-bool IsGuarded(std::uintptr_t address) {
-  for (const Block* block = blocks.load(); block != nullptr; block = block->next) {
-    for (const Range& range : block->ranges) {
+Range* RangeOf(std::uintptr_t address) {
+  for (Block* block = blocks.load(); block != nullptr; block = block->next) {
+    for (Range& range : block->ranges) {
       const std::uintptr_t end = range.end.load();
       const std::uintptr_t begin = range.begin.load();
       // Unchanged, so both are of one mapping.
-      if (begin <= address && address < end && range.end.load() == end) return true;
+      if (begin <= address && address < end && range.end.load() == end) return &range;
     }
   }
-  return false;
+  return nullptr;
 }
 
 // Whether the page of `address` was lost from one of our ranges and is zeros now.
 bool ReplaceLostPage(const siginfo_t& info) {
   if (info.si_code != BUS_ADRERR) return false;
   const auto address = reinterpret_cast<std::uintptr_t>(info.si_addr);
-  if (!IsGuarded(address)) return false;
+  Range* const range = RangeOf(address);
+  if (range == nullptr) return false;
+  range->has_lost.store(true);
   void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
   lost.fetch_add(1);
   return ::mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
@@ -134,6 +137,10 @@ bool IsReset() {
 
 }  // namespace
 
+bool LostPageGuard::has_lost() const noexcept {
+  return range_ != nullptr && range_->has_lost.load();
+}
+
 std::uint64_t LostPageGuard::lost_count() noexcept { return lost.load(); }
 
 void LostPageGuard::TakeOver() noexcept {
@@ -152,6 +159,7 @@ LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
   if (IsReset()) FFR_ASSERT(SetHandler());
   range_ = TakeRange();
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  range_->has_lost.store(false);
   range_->begin.store(address);
   range_->end.store(address + size_bytes);
 }

@@ -26,6 +26,10 @@ class LostPageGuard {
   // range is guarded yet. Requires that no other thread does the same.
   static void TakeOver() noexcept;
 
+  // Whether a page of this range was lost, now or ever: it reads as zeros, even if the file has it
+  // again, and no new fault tells of it.
+  bool has_lost() const noexcept;
+
   // How many pages of this process were lost so far: bytes copied between two equal counts were
   // those of files.
   static std::uint64_t lost_count() noexcept;

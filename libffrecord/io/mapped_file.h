@@ -28,6 +28,8 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  // Whether some of them are zeros for ever, for the file was cut when they were touched.
+  bool has_lost() const noexcept { return guard_.has_lost(); }
 
  private:
   MappedFile() = default;

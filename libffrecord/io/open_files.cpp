@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
@@ -102,7 +103,10 @@ Result<void> OpenFiles::Add(const std::filesystem::path& path) {
   if (::statx(opened.fd.get(), "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_BTIME, &status) !=
       0)
     return Status(path);
-  files_.push_back({path, status.stx_size,
+  std::error_code failure;
+  const auto absolute = std::filesystem::absolute(path, failure);
+  if (failure) return ErrnoError("find the folder of", path, failure.value());
+  files_.push_back({path, absolute, status.stx_size,
                     ::gnu_dev_makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino,
                     status.stx_btime.tv_sec * 1'000'000'000 + status.stx_btime.tv_nsec});
   Keep(SlotOf(static_cast<std::uint32_t>(files_.size() - 1), Way::kBuffered), std::move(opened.fd));
@@ -149,7 +153,7 @@ OpenFiles::Slots& OpenFiles::SlotsOfThisProcess() const {
 
 Result<UniqueFd> OpenFiles::OpenAgain(const File& file, Way way) const {
   const int direct = way == Way::kDirect ? O_DIRECT : 0;
-  UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | direct));
+  UniqueFd fd(::open(file.absolute.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | direct));
   if (!fd) return ErrnoError("open again", file.path, errno);
   struct statx status {};
   if (::statx(fd.get(), "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_BTIME, &status) != 0)
@@ -197,11 +201,19 @@ Result<OpenFiles::Pin> OpenFiles::Take(std::uint32_t file, Way way) const {
   }
 }
 
-bool OpenFiles::HasChanged(std::uint32_t file) const {
+std::optional<std::uint64_t> OpenFiles::SizeNow(std::uint32_t file) const {
   const auto pin = Take(file, Way::kBuffered);
   struct stat status {};
-  return !pin || ::fstat(pin.value().fd(), &status) != 0 ||
-         static_cast<std::uint64_t>(status.st_size) != files_[file].size_bytes;
+  if (!pin || ::fstat(pin.value().fd(), &status) != 0) return std::nullopt;
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+bool OpenFiles::HasChanged(std::uint32_t file) const {
+  return SizeNow(file) != files_[file].size_bytes;
+}
+
+bool OpenFiles::HasShrunk(std::uint32_t file) const {
+  return SizeNow(file).value_or(0) < files_[file].size_bytes;
 }
 
 std::size_t OpenFiles::open_count() const noexcept { return slots_.load()->open_count.load(); }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -60,6 +61,8 @@ class OpenFiles {
 
   // Whether the file has another size now, or cannot be opened any more.
   bool HasChanged(std::uint32_t file) const;
+  // Whether it is smaller, or cannot be opened any more.
+  bool HasShrunk(std::uint32_t file) const;
 
   // Opens all for direct I/O too; what each file demands is then in direct_alignment_bytes(), 0
   // where the file system refuses or wants blocks larger than `alignment_max_bytes`. For set-up:
@@ -83,7 +86,8 @@ class OpenFiles {
 
  private:
   struct File {
-    std::filesystem::path path;
+    std::filesystem::path path;      // As it was given, for messages.
+    std::filesystem::path absolute;  // The process may go to another folder.
     std::uint64_t size_bytes = 0;
     std::uint64_t device = 0;
     std::uint64_t inode = 0;
@@ -100,6 +104,8 @@ class OpenFiles {
   void Divide(std::size_t wanted);
   void Keep(std::size_t slot, UniqueFd fd);
   Result<void> Add(const std::filesystem::path& path);
+  // Now; none if it cannot be opened any more.
+  std::optional<std::uint64_t> SizeNow(std::uint32_t file) const;
   Result<UniqueFd> OpenAgain(const File& file, Way way) const;
 
   std::vector<File> files_;

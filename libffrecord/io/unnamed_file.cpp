@@ -12,10 +12,13 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/uninterrupted.h"
 #include "libffrecord/io/file.h"
+#include "libffrecord/io/this_host.h"
 
 namespace ffrecord {
 namespace {
@@ -23,6 +26,7 @@ namespace {
 constexpr mode_t kMode = 0666;  // Less the umask.
 constexpr std::string_view kTemporaryBegin = ".ffrecord-";
 constexpr std::string_view kTemporaryEnd = ".tmp";
+constexpr std::size_t kHexSize = 16;
 
 // How the kernel names an open file; how it is linked without privileges.
 std::string SelfPath(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
@@ -32,25 +36,27 @@ std::string RandomName() {
   if (::getrandom(&number, sizeof number, 0) != sizeof number)
     number =
         static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-  std::array<char, 40> name{};
-  std::snprintf(name.data(), name.size(), "%s%016llx%s", kTemporaryBegin.data(),
-                static_cast<unsigned long long>(number), kTemporaryEnd.data());
-  return name.data();
+  std::array<char, kHexSize + 1> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(number));
+  std::string name(kTemporaryBegin);
+  return name.append(ThisHost()).append("-").append(digits.data()).append(kTemporaryEnd);
 }
 
-bool IsTemporaryName(std::string_view name) {
-  return name.size() == kTemporaryBegin.size() + 16 + kTemporaryEnd.size() &&
-         name.starts_with(kTemporaryBegin) && name.ends_with(kTemporaryEnd);
+// The host that made a temporary name; nothing if `name` is none. Earlier versions named no host.
+std::optional<std::string_view> HostOfTemporary(std::string_view name) {
+  if (!name.starts_with(kTemporaryBegin) || !name.ends_with(kTemporaryEnd)) return std::nullopt;
+  if (name.size() < kTemporaryBegin.size() + kTemporaryEnd.size()) return std::nullopt;
+  name.remove_prefix(kTemporaryBegin.size());
+  name.remove_suffix(kTemporaryEnd.size());
+  if (name.size() == kHexSize) return "";
+  if (name.size() != 2 * kHexSize + 1 || name[kHexSize] != '-') return std::nullopt;
+  return name.substr(0, kHexSize);
 }
 
 // A living writer holds the lock of its file from before it has a temporary name until it has none
 // any more. Where there are no locks, nothing is collected.
 bool TryLock(int fd) {
-  int status = 0;
-  do {
-    status = ::flock(fd, LOCK_EX | LOCK_NB);
-  } while (status != 0 && errno == EINTR);
-  return status == 0;
+  return Uninterrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0;
 }
 
 // Whether `name` in `folder` is the file of `fd`.
@@ -61,9 +67,19 @@ bool IsNameOf(int folder, const char* name, int fd) {
          named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
-// Removes the temporary names that killed writers left in `folder`. What fails is left for another
-// time.
-void CollectLeftovers(int folder) {
+// Whether nothing was written to `file` for so long before `now` that its writer, of whom nothing
+// is known, is taken for dead.
+bool IsForgotten(int file, const struct stat& now) {
+  constexpr std::chrono::seconds kAge = UnnamedFile::kForeignLeftoverAge;
+  struct stat status {};
+  return ::fstat(file, &status) == 0 && now.st_mtim.tv_sec - status.st_mtim.tv_sec > kAge.count();
+}
+
+// Removes the temporary names that killed writers left in `folder`; `mine` is a file that was just
+// made there: its time is that of the file system. What fails is left for another time.
+void CollectLeftovers(int folder, int mine) {
+  struct stat now {};
+  if (::fstat(mine, &now) != 0) return;
   const int again = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (again < 0) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(again), &::closedir);
@@ -72,11 +88,13 @@ void CollectLeftovers(int folder) {
     return;
   }
   while (const dirent* entry = ::readdir(entries.get())) {
-    if (!IsTemporaryName(entry->d_name)) continue;
+    const auto host = HostOfTemporary(entry->d_name);
+    if (!host) continue;
     const UniqueFd file(
         ::openat(folder, entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-    // With the lock in our hands nobody gives the file another name.
-    if (file && TryLock(file.get()) && IsNameOf(folder, entry->d_name, file.get()))
+    // With the lock in our hands nobody of this host gives the file another name.
+    if (file && TryLock(file.get()) && IsNameOf(folder, entry->d_name, file.get()) &&
+        (*host == ThisHost() || IsForgotten(file.get(), now)))
       ::unlinkat(folder, entry->d_name, 0);
   }
 }
@@ -89,6 +107,23 @@ bool LacksUnnamedFiles(int system_errno) {
 
 // The errno of a call that returned `status`, 0 if it succeeded.
 int ErrnoOf(int status) { return status == 0 ? 0 : errno; }
+
+// Gives the unnamed file of `fd` a name.
+int Link(int fd, int folder, const std::string& name) {
+  return ErrnoOf(::linkat(AT_FDCWD, SelfPath(fd).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW));
+}
+
+// Whether an unnamed file in `folder` can be given a name later: asked with one that never may be
+// given one (O_EXCL), so that nothing is ever seen. A file system with links says that it is gone.
+bool CanLink(int folder) {
+  const UniqueFd probe(
+      ::openat(folder, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!probe) return true;  // Nothing is known.
+  const std::string name = RandomName();
+  const int failure = Link(probe.get(), folder, name);
+  if (failure == 0) ::unlinkat(folder, name.c_str(), 0);
+  return failure == 0 || failure == ENOENT;
+}
 
 }  // namespace
 
@@ -107,6 +142,7 @@ Result<UnnamedFile> UnnamedFile::Create(const std::filesystem::path& path, bool 
 }
 
 Result<void> UnnamedFile::Open() {
+  FFR_TRY(CheckPath(path_));
   if (name_.empty() || name_ == "." || name_ == "..")
     return Error{ErrorCode::kInvalidArgument,
                  "create " + path_.string() + ": not the name of a file"};
@@ -115,14 +151,38 @@ Result<void> UnnamedFile::Open() {
   folder_ = UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_) return ErrnoError("open folder", folder, errno);
   if (auto checked = CheckName(); !checked) return checked;
-  if (replace_) CollectLeftovers(folder_.get());
 
   // Only /proc can name an unnamed file later.
   if (::access("/proc/self/fd", F_OK) != 0) return OpenTemporary();
   fd_ = UniqueFd(::openat(folder_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kMode));
-  if (fd_) return {};
+  if (fd_) {
+    if (!CanLink(folder_.get())) return OpenTemporary();
+    if (replace_) CollectLeftovers(folder_.get(), fd_.get());
+    return {};
+  }
   if (LacksUnnamedFiles(errno)) return OpenTemporary();
   return ErrnoError("create a file in", folder, errno);
+}
+
+// A writer that may not replace must be able to take a name that nobody else takes: tried with its
+// temporary one.
+Result<void> UnnamedFile::CheckRename() {
+  int failure = EEXIST;
+  std::string name;
+  while (failure == EEXIST) {
+    name = RandomName();
+    failure = RenameWithoutReplacing(name);
+  }
+  if (failure == 0) {
+    temporary_name_ = std::move(name);
+    return {};
+  }
+  return Error{ErrorCode::kIo,
+               "create " + path_.string() +
+                   ": its file system has neither hard links nor renames that replace nothing, so "
+                   "a file cannot be published without the danger of replacing another; allow "
+                   "replacing, or write to another file system",
+               failure};
 }
 
 Result<void> UnnamedFile::CheckName() const {
@@ -141,17 +201,22 @@ Result<void> UnnamedFile::CheckName() const {
 }
 
 Result<void> UnnamedFile::OpenTemporary() {
-  if (!replace_) CollectLeftovers(folder_.get());
   while (true) {
     temporary_name_ = RandomName();
     fd_ = UniqueFd(::openat(folder_.get(), temporary_name_.c_str(),
                             O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kMode));
     if (!fd_ && errno == EEXIST) continue;
     if (!fd_) break;
-    TryLock(fd_.get());
-    // Another may have collected it before it was locked.
+    // Before it was locked, another may have collected it, or be about to: who has the lock.
     struct stat status {};
-    if (::fstat(fd_.get(), &status) != 0 || status.st_nlink > 0) return {};
+    if (!TryLock(fd_.get()) && errno == EWOULDBLOCK) {
+      ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
+      continue;
+    }
+    if (::fstat(fd_.get(), &status) != 0 || status.st_nlink > 0) {
+      CollectLeftovers(folder_.get(), fd_.get());  // Not this one: its lock is held.
+      return replace_ ? Result<void>() : CheckRename();
+    }
   }
   const int failure = errno;
   temporary_name_.clear();
@@ -171,10 +236,9 @@ UniqueFd UnnamedFile::OpenDirect() const {
 }
 
 Result<void> UnnamedFile::Reserve(std::uint64_t size_bytes) {
-  int status = 0;
-  do {
-    status = ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes));
-  } while (status != 0 && errno == EINTR);
+  const int status = Uninterrupted([&] {
+    return ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes));
+  });
   // A file system that cannot reserve says ENOSPC when it is written to.
   if (status == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return {};
   return ErrnoError("reserve " + std::to_string(size_bytes) + " bytes for", path_, errno);
@@ -195,7 +259,7 @@ Result<void> UnnamedFile::Publish() {
 }
 
 int UnnamedFile::LinkOrRename() {
-  if (!temporary_name_.empty()) return replace_ ? RenameOver() : RenameWithoutReplacing();
+  if (!temporary_name_.empty()) return replace_ ? RenameOver() : RenameWithoutReplacing(name_);
   const int linked = LinkTo(name_);
   if (linked != EEXIST || !replace_) return linked;
   // Nothing links over a file; a rename of a name does. A kill in between leaves that name.
@@ -210,20 +274,19 @@ int UnnamedFile::LinkOrRename() {
 }
 
 int UnnamedFile::LinkTo(const std::string& name) const {
-  return ErrnoOf(::linkat(AT_FDCWD, SelfPath(fd_.get()).c_str(), folder_.get(), name.c_str(),
-                          AT_SYMLINK_FOLLOW));
+  return Link(fd_.get(), folder_.get(), name);
 }
 
 int UnnamedFile::RenameOver() {
   return ErrnoOf(::renameat(folder_.get(), temporary_name_.c_str(), folder_.get(), name_.c_str()));
 }
 
-int UnnamedFile::RenameWithoutReplacing() {
+int UnnamedFile::RenameWithoutReplacing(const std::string& name) {
   const int renamed = ErrnoOf(::renameat2(folder_.get(), temporary_name_.c_str(), folder_.get(),
-                                          name_.c_str(), RENAME_NOREPLACE));
+                                          name.c_str(), RENAME_NOREPLACE));
   if (renamed != EINVAL && renamed != ENOSYS) return renamed;
   const int linked =
-      ErrnoOf(::linkat(folder_.get(), temporary_name_.c_str(), folder_.get(), name_.c_str(), 0));
+      ErrnoOf(::linkat(folder_.get(), temporary_name_.c_str(), folder_.get(), name.c_str(), 0));
   if (linked == 0) ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
   return linked;
 }

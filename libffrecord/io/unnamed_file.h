@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -15,10 +16,15 @@ namespace ffrecord {
 // process that made it, not of a forked child). Stays in its folder if the process changes its
 // working directory or the folder is renamed.
 //
-// A temporary name that a killed process left is removed by the next file that may need such a name
-// in that folder: living writers hold their file's lock (flock) as long as it has one.
+// A temporary name says which host made it: .ffrecord-<host>-<random>.tmp, 16 hex digits each. One
+// that a killed process of this host left is removed by the next file that may need such a name in
+// that folder: living writers hold their file's lock (flock) as long as it has one. Locks may not
+// reach other hosts; what one of them has left, or this one before it was booted, is removed once
+// nothing was written to it for kForeignLeftoverAge, by the clock of the file system.
 class UnnamedFile {
  public:
+  static constexpr std::chrono::hours kForeignLeftoverAge{7 * 24};
+
   // For later use as `path`. Fails with kNotFound if the folder does not exist, with kConflict if
   // `path` does and `replace` is false, with kInvalidArgument if it cannot name a file, with
   // kDenied, or kIo.
@@ -49,7 +55,8 @@ class UnnamedFile {
   int LinkTo(const std::string& name) const;
   int LinkOrRename();
   int RenameOver();
-  int RenameWithoutReplacing();
+  int RenameWithoutReplacing(const std::string& name);
+  Result<void> CheckRename();
 
   std::filesystem::path path_;
   std::string name_;

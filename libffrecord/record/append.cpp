@@ -8,6 +8,7 @@
 #include "libffrecord/record/dictionary_set.h"
 #include "libffrecord/record/file_index.h"
 #include "libffrecord/record/record_writer_impl.h"
+#include "libffrecord/record/uncommitted_end.h"
 
 namespace ffrecord {
 namespace {
@@ -98,6 +99,21 @@ Result<void> CheckFeatures(const std::string& path, const V2Header& header,
   return {};
 }
 
+// What lies behind the newest whole commit is cut off, so it must be what a killed append leaves.
+Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
+  const std::uint64_t size_bytes = source.file_size_bytes(0);
+  if (layout.commit_size_bytes == size_bytes) return {};
+  FileWindow window(source, 0);
+  const auto end = FFR_TRY(ExamineEnd(window, size_bytes, layout));
+  if (end.sign_of_commit.empty()) return {};
+  return Error{ErrorCode::kCorruption,
+               "append to " + source.file_name(0) + ": the last " +
+                   std::to_string(size_bytes - layout.commit_size_bytes) +
+                   " bytes look like a damaged commit (" + end.sign_of_commit +
+                   "), and appending would cut them off; keep this file, run 'ffrecord repair' to "
+                   "make a new one of all records that are whole, and append to that"};
+}
+
 Result<V2Resume> ResumeFrom(const RangeReader& source, const V2Layout& layout) {
   V2Resume resume;
   resume.footer = layout.footer;
@@ -161,6 +177,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     if (layout == nullptr)
       return Refused(name, "it has format version 1, which cannot be extended; pack it anew");
     FFR_TRY(CheckFeatures(name, layout->header, options));
+    FFR_TRY(CheckEnd(source, *layout));
     header = layout->header;
     schema = indexes.front()->schema();
     resume = FFR_TRY(ResumeFrom(source, *layout));

@@ -42,12 +42,16 @@ void SortByIndex(std::uint64_t index_max, std::vector<BatchPlan::Wish>& wishes,
   }
 }
 
+// So many records are planned between two looks at the caller's patience: a millisecond's worth.
+constexpr std::size_t kStepRecords = 4096;
+
 // In a file offsets rise with the index, so records sorted by index are sorted by offset.
-void LocateRecords(const RecordReader::Impl& reader, BatchPlan& plan) {
+Result<void> LocateRecords(const RecordReader::Impl& reader, BatchPlan& plan, Patience& patience) {
   std::uint32_t file = 0;
   std::uint64_t file_begin = 0;
   std::uint64_t file_end = 0;
   for (std::size_t i = 0; i < plan.wishes.size(); ++i) {
+    if (i % kStepRecords == 0 && patience.IsOver()) return GivenUp();
     const std::uint64_t index = plan.wishes[i].index;
     if (i > 0 && index == plan.wishes[i - 1].index) continue;
     if (index >= file_end) {
@@ -68,10 +72,12 @@ void LocateRecords(const RecordReader::Impl& reader, BatchPlan& plan) {
   };
   for (std::size_t i = 0; i < kAhead; ++i) prefetch(i);
   for (std::size_t i = 0; i < plan.records.size(); ++i) {
+    if (i % kStepRecords == 0 && patience.IsOver()) return GivenUp();
     prefetch(i + kAhead);
     PlannedRecord& record = plan.records[i];
     record.status = reader.indexes[record.file]->Locate(record.index, record.location);
   }
+  return {};
 }
 
 // One read for each run of neighbours.
@@ -130,14 +136,15 @@ Result<void> PlaceReads(const RangeReader& source, BatchPlan& plan) {
 }  // namespace
 
 Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                       BatchPlan& plan) {
+                       BatchPlan& plan, Patience& patience) {
   plan.wishes.clear();
   plan.records.clear();
   plan.reads.clear();
   plan.arena_size_bytes = plan.scratch_size_bytes = plan.expanded_size_bytes = 0;
   for (const std::uint64_t index : indices) plan.wishes.push_back({index, plan.wishes.size()});
+  if (patience.IsOver()) return GivenUp();
   SortByIndex(reader.record_count() - 1, plan.wishes, plan.sorting);
-  LocateRecords(reader, plan);
+  FFR_TRY(LocateRecords(reader, plan, patience));
   MergeReads(plan);
   return PlaceReads(*reader.source, plan);
 }

@@ -56,9 +56,10 @@ struct BatchPlan {
 };
 
 // Plans anew in `plan`, whose memory is reused. Touches index pages, but reads no record. Fails
-// with kIo (ENOMEM) if the batch cannot fit in memory. Requires every index to be below the record
+// with kIo (ENOMEM) if the batch cannot fit in memory, with kDeadlineExceeded once `patience` is
+// over. Requires every index to be below the record
 // count.
 Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                       BatchPlan& plan);
+                       BatchPlan& plan, Patience& patience);
 
 }  // namespace ffrecord

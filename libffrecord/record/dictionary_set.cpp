@@ -6,8 +6,7 @@ namespace ffrecord {
 
 Result<std::vector<std::byte>> FetchDictionary(const RangeReader& source, std::uint32_t file,
                                                const FileId& id, const V2Section& section) {
-  if (section.size_bytes > V2Section::kDictionarySizeBytesMax)
-    return Error{ErrorCode::kCorruption, "dictionary: section is larger than 16 MiB"};
+  FFR_TRY(CheckSectionSize(section));
   const auto mapped = FFR_TRY(source.MapIndex(file, section.offset_bytes, section.size_bytes));
   // Copied before it is checked: mapped bytes may change.
   std::vector<std::byte> bytes(mapped.bytes.begin(), mapped.bytes.end());

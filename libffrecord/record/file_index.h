@@ -68,11 +68,17 @@ class FileIndex {
     return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
   }
 
+  // Whether it was written so that records may have keys.
+  virtual bool has_keys() const noexcept { return false; }
+
   // The record with this key, of several the first; none if there is none. Fails with kCorruption,
   // or with what the RangeReader said.
   virtual Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> /*key*/) const {
     return std::optional<std::uint64_t>();
   }
+
+  // The keys of all records. Fails with kCorruption, or with what the RangeReader said.
+  virtual Result<RecordReader::Keys> ReadKeys() const { return RecordReader::Keys{}; }
 
   // What the user keeps with the file: fetched and checked now, not when the file was opened. Empty
   // if there is none. Fails with kCorruption, or with what the RangeReader said.

@@ -19,6 +19,11 @@ constexpr std::uint64_t kPagesPerChunk = 16;
 
 std::span<const std::byte> Bytes(const std::byte* page) { return {page, kKeyPageSizeBytes}; }
 
+Error Corrupt(const KeyEntry& entry, const char* found) {
+  return {ErrorCode::kCorruption,
+          "key of record " + std::to_string(entry.record_index) + ": " + found};
+}
+
 // The slot of the first of `entry_count` entries whose hash is not below `hash`.
 std::uint64_t FirstNotBelow(const std::byte* page, std::uint64_t entry_count, std::uint64_t hash) {
   std::uint64_t low = 0;
@@ -170,20 +175,66 @@ Result<std::optional<std::uint64_t>> KeyIndex::FindIn(const Run& run, std::uint6
   return std::optional<std::uint64_t>();
 }
 
-Result<bool> KeyIndex::Matches(const KeyEntry& entry, std::span<const std::byte> key) const {
-  const auto corrupt = [&](const char* found) {
-    return Error{ErrorCode::kCorruption,
-                 "key of record " + std::to_string(entry.record_index) + ": " + found};
-  };
+Result<RecordReader::Keys> KeyIndex::ReadAll() const {
+  const Runs* runs = FFR_TRY(Load());
+  // A hostile directory lists one page many times.
+  std::uint64_t entry_count = 0;
+  for (const auto& run : runs->runs) entry_count += run->run().entry_count;
+  if (entry_count > layout_.footer.record_count)
+    return Error{ErrorCode::kCorruption, "there are more keys than records"};
+  std::vector<KeyEntry> entries;
+  for (const auto& run : runs->runs) {
+    for (std::uint64_t number = 0; number < run->run().page_count(); ++number) {
+      const std::byte* page = FFR_TRY(run->Page(number));
+      for (std::uint64_t slot = 0; slot < run->run().entries_in_page(number); ++slot) {
+        entries.push_back(LoadKeyEntry(Bytes(page), slot));
+        FFR_TRY(CheckPlace(entries.back()));
+      }
+    }
+  }
+  // Records and their keys are written in the same order, so this is nearly that of the file.
+  std::ranges::sort(entries, {}, [](const KeyEntry& entry) { return entry.record_index; });
+  RecordReader::Keys keys;
+  RangeReader::IndexBytes window;
+  std::uint64_t window_begin = 0;
+  for (const KeyEntry& entry : entries) {
+    if (!keys.indices.empty() && keys.indices.back() == entry.record_index)
+      return Corrupt(entry, "the record has another one");
+    if (entry.offset_bytes < window_begin ||
+        entry.offset_bytes + entry.size_bytes > window_begin + window.bytes.size()) {
+      window_begin = entry.offset_bytes;
+      const std::uint64_t size = std::min<std::uint64_t>(
+          V2KeyBlockHeader::kContentsSizeBytesMax, layout_.footer_offset_bytes - window_begin);
+      window = FFR_TRY(source_.MapIndex(file_, window_begin, size));
+    }
+    // Each key has bytes of its own; hostile entries share them.
+    if (keys.bytes.size() + entry.size_bytes > layout_.footer_offset_bytes)
+      return Corrupt(entry, "the keys are together larger than the file");
+    const auto key = window.bytes.subspan(entry.offset_bytes - window_begin, entry.size_bytes);
+    if (hash_(layout_.header.file_id, key) != entry.hash)
+      return Corrupt(entry, "its bytes are damaged");
+    keys.indices.push_back(entry.record_index);
+    keys.bytes.insert(keys.bytes.end(), key.begin(), key.end());
+    keys.ends.push_back(keys.bytes.size());
+  }
+  return keys;
+}
+
+Result<void> KeyIndex::CheckPlace(const KeyEntry& entry) const {
   if (entry.record_index >= layout_.footer.record_count || entry.size_bytes == 0 ||
       entry.offset_bytes > layout_.footer_offset_bytes ||
       entry.size_bytes > layout_.footer_offset_bytes - entry.offset_bytes)
-    return corrupt("it, or the record, does not lie in the file");
+    return Corrupt(entry, "it, or the record, does not lie in the file");
+  return {};
+}
+
+Result<bool> KeyIndex::Matches(const KeyEntry& entry, std::span<const std::byte> key) const {
+  FFR_TRY(CheckPlace(entry));
   if (entry.size_bytes != key.size()) return false;
   const auto mapped = FFR_TRY(source_.MapIndex(file_, entry.offset_bytes, entry.size_bytes));
   if (std::equal(key.begin(), key.end(), mapped.bytes.begin(), mapped.bytes.end())) return true;
   if (hash_(layout_.header.file_id, mapped.bytes) != entry.hash)
-    return corrupt("its bytes are damaged");
+    return Corrupt(entry, "its bytes are damaged");
   return false;
 }
 

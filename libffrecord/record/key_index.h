@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include <ffrecord/record_reader.h>
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/v2_keys.h"
@@ -37,6 +38,10 @@ class KeyIndex {
   // RangeReader said.
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
 
+  // All keys, ascending by record. Every page and every key is checked. Fails like Find, and with
+  // kCorruption if a record has two keys.
+  Result<RecordReader::Keys> ReadAll() const;
+
  private:
   class Run;
   struct Runs;
@@ -44,6 +49,7 @@ class KeyIndex {
   Result<const Runs*> Load() const;
   Result<std::optional<std::uint64_t>> FindIn(const Run& run, std::uint64_t hash,
                                               std::span<const std::byte> key) const;
+  Result<void> CheckPlace(const KeyEntry& entry) const;
   Result<bool> Matches(const KeyEntry& entry, std::span<const std::byte> key) const;
 
   const RangeReader& source_;

@@ -174,10 +174,17 @@ Result<KeyRun> Merge(Sources& sources, V2Stream& stream) {
   return writer.End();
 }
 
+// The process may go to another folder before a scratch file is needed.
+std::filesystem::path Absolute(const std::filesystem::path& path) {
+  std::error_code failure;
+  auto absolute = std::filesystem::absolute(path, failure);
+  return failure ? path : absolute;
+}
+
 }  // namespace
 
 KeyWriter::KeyWriter(Options options)
-    : path_(std::move(options.path)),
+    : path_(Absolute(options.path)),
       read_at_(std::move(options.read_at)),
       pending_max_(options.pending_max),
       hash_(options.hash),

@@ -87,10 +87,11 @@ class LocalFiles final : public RangeReader {
   }
 
   Result<void> Read(std::span<RangeRead> ranges) const override {
-    return ReadEach(ranges, [](RangeRead&) {});
+    return RangeReader::ReadEach(ranges, [](RangeRead&) {});
   }
 
-  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const override {
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
     if (ranges.empty()) return {};
     Borrowed memory;
     // Until it is submitted a request names the way in place of the descriptor.
@@ -110,7 +111,9 @@ class LocalFiles final : public RangeReader {
     std::span<IoRequest> left = memory->requests;
     while (!left.empty()) {
       const std::span<IoRequest> round = PinFiles(left, memory->pins, arrived);
-      FFR_TRY(RunAll(*engine, round, queue_depth_, ended));
+      auto run = RunAll(*engine, round, queue_depth_, ended, &patience);
+      if (patience.was_over()) return GivenUp();
+      FFR_TRY(std::move(run));
       memory->pins.clear();
     }
     return {};
@@ -133,7 +136,9 @@ class LocalFiles final : public RangeReader {
   std::span<const std::byte> Mapped(std::uint32_t file) const override {
     if (policy_ == IoPolicy::kDirect && !page_cache_first_) return {};
     const Mapping* whole = Whole(file);
-    return whole != nullptr ? (*whole)->bytes() : std::span<const std::byte>();
+    // Where it has lost a page, a read knows whether the file has it.
+    const bool is_whole = whole != nullptr && !(*whole)->has_lost();
+    return is_whole ? (*whole)->bytes() : std::span<const std::byte>();
   }
 
   std::string Trouble(std::uint32_t file, ErrorCode) const override {
@@ -146,6 +151,8 @@ class LocalFiles final : public RangeReader {
       if (files_->HasChanged(file)) return true;
     return false;
   }
+
+  bool HasShrunk(std::uint32_t file) const override { return files_->HasShrunk(file); }
 
   IoPolicy policy() const noexcept override { return policy_; }
 

@@ -69,6 +69,10 @@ Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uin
                                              const FileEnds& ends,
                                              const RecordReader::Options& options) {
   if (HasV2Magic(ends.head)) return OpenV2(source, file, ends);
+  if (BeginsLikeAnotherKind(ends.head))
+    return Error{ErrorCode::kInvalidArgument,
+                 "not an FFRecord file, by its first bytes: check the path, or pack it into a "
+                 "record file first (ffrecord-pack)"};
   const auto header = FFR_TRY(DecodeV1Header(ends.head, source.file_size_bytes(file)));
   return OpenV1Index(source, file, header, options);
 }

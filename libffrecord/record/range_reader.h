@@ -14,6 +14,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/patience.h"
 
 namespace ffrecord {
 
@@ -24,6 +25,11 @@ struct RangeRead {
   std::span<std::byte> destination;   // Borrowed for the call.
   ErrorCode status = ErrorCode::kOk;  // Set by Read: kOk only if every byte has arrived.
 };
+
+// What a call says that its caller had no more patience with.
+inline Error GivenUp() {
+  return {ErrorCode::kDeadlineExceeded, "read records: the caller gave it up"};
+}
 
 // A list of sealed files of which any ranges can be read: local files, or files that a daemon
 // serves. Everything above (indexes, planning, checksums, expansion) is the same for both.
@@ -55,12 +61,21 @@ class RangeReader {
 
   // Read, and calls `arrived` on the calling thread for each range as soon as its status is set, in
   // any order: the caller checks one range while others are on their way. `arrived` must not read.
+  //
+  // Once `patience` is over, nothing more is begun, and it fails with kDeadlineExceeded as soon as
+  // nothing is on its way to a destination.
   using Arrived = std::function<void(RangeRead&)>;
-  virtual Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const {
-    auto read = Read(ranges);
-    if (read)
-      for (RangeRead& range : ranges) arrived(range);
-    return read;
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const {
+    return ReadEach(ranges, arrived, Patience::OfThread());
+  }
+  virtual Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                                Patience& patience) const {
+    FFR_TRY(Read(ranges));
+    for (RangeRead& range : ranges) {
+      if (patience.IsOver()) return GivenUp();
+      arrived(range);
+    }
+    return {};
   }
 
   // Bytes of an index, addressable without a copy where the reader can map them, else read into
@@ -75,7 +90,8 @@ class RangeReader {
 
   // The bytes of the whole file, if they are mapped and a record whose pages are in memory is best
   // copied from there; empty if all records are to be read. Whoever touches what is not in memory
-  // waits for its page alone, and what the file has lost reads as zeros: check the copy.
+  // waits for its page alone, and what the file has lost reads as zeros: check the copy; one
+  // that is not checked is good only if HasShrunk() says no after it was made.
   virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
 
   // For people: why a range of the file may have ended with `status`, if more is known than that;
@@ -84,6 +100,9 @@ class RangeReader {
 
   // Whether a file has another size now than when it was opened: what fails may not be damaged.
   virtual bool HasChanged() const { return false; }
+
+  // Whether the file is smaller now than when it was opened, as far as that is known.
+  virtual bool HasShrunk(std::uint32_t /*file*/) const { return false; }
 
   // As RecordReader::Announce.
   virtual Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& /*plan*/) const {

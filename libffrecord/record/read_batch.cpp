@@ -1,6 +1,7 @@
 #include "libffrecord/record/read_batch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -40,8 +41,9 @@ struct Workspace {
 class BatchExecution {
  public:
   BatchExecution(const RecordReader::Impl& reader, Workspace& workspace, std::span<std::byte> arena,
-                 std::span<std::byte> scratch)
+                 std::span<std::byte> scratch, Patience& patience)
       : reader_(reader),
+        patience_(patience),
         plan_(workspace.plan),
         ranges_(workspace.ranges),
         range_reads_(workspace.range_reads),
@@ -57,9 +59,10 @@ class BatchExecution {
         Finish(record, {});
     PlanRanges();
     AskForHelp();
-    auto read = reader_.source->ReadEach(ranges_, [this](RangeRead& range) { Arrived(range); });
-    if (!read) return read;
+    FFR_TRY(reader_.source->ReadEach(
+        ranges_, [this](RangeRead& range) { Arrived(range); }, patience_));
     if (helpers_) FinishPieces();
+    if (patience_.was_over()) return GivenUp();
     return ReadAgain();
   }
 
@@ -68,7 +71,7 @@ class BatchExecution {
     if (plan_.expanded_size_bytes < kExpandedBytesMin || reader_.options.helper_count_max == 0)
       return;
     helpers_.emplace(reader_.options.helper_count_max,
-                     [this](std::size_t piece, std::uint32_t) { ExpandPiece(piece); });
+                     [this](std::size_t piece, std::uint32_t slot) { ExpandPiece(piece, slot); });
     if (helpers_->helper_count() == 0) return helpers_.reset();
     // They look at these while more is written behind.
     waiting_.resize(plan_.records.size());
@@ -93,7 +96,9 @@ class BatchExecution {
     helpers_->Finish();
   }
 
-  void ExpandPiece(std::size_t piece) {
+  void ExpandPiece(std::size_t piece, std::uint32_t slot) {
+    if (slot == 0 && patience_.IsOver()) is_given_up_.store(true, std::memory_order_relaxed);
+    if (is_given_up_.load(std::memory_order_relaxed)) return;
     const std::uint32_t begin = piece > 0 ? piece_ends_[piece - 1] : 0;
     for (std::uint32_t i = begin; i < piece_ends_[piece]; ++i) {
       PlannedRecord& record = plan_.records[waiting_[i]];
@@ -169,6 +174,7 @@ class BatchExecution {
       const PlannedRead& read = plan_.reads[number];
       for (std::size_t i = read.first_record; i < read.end_record; ++i) {
         if (plan_.records[i].read != number) continue;
+        if (patience_.IsOver()) return GivenUp();
         auto read_again = ReadAlone(plan_.records[i]);
         if (!read_again) return read_again;
       }
@@ -197,6 +203,8 @@ class BatchExecution {
   }
 
   const RecordReader::Impl& reader_;
+  Patience& patience_;  // Of this thread, for helpers too.
+  std::atomic<bool> is_given_up_{false};
   BatchPlan& plan_;
   std::vector<RangeRead>& ranges_;
   std::vector<std::uint32_t>& range_reads_;
@@ -238,8 +246,8 @@ Result<void> CheckIndices(const RecordReader::Impl& reader,
 }
 
 Result<Batch> Read(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                   Workspace& workspace) {
-  FFR_TRY(PlanBatch(reader, indices, workspace.plan));
+                   Workspace& workspace, Patience& patience) {
+  FFR_TRY(PlanBatch(reader, indices, workspace.plan, patience));
   const BatchPlan& plan = workspace.plan;
   const auto block =
       FFR_TRY(BatchBlock::Take(*reader.source, plan.arena_size_bytes, indices.size()));
@@ -247,7 +255,7 @@ Result<Batch> Read(const RecordReader::Impl& reader, std::span<const std::uint64
   if (plan.scratch_size_bytes > 0)
     scratch = FFR_TRY(reader.source->TakeMemory(plan.scratch_size_bytes));
   BatchExecution execution(reader, workspace, block.data,
-                           scratch ? *scratch : std::span<std::byte>());
+                           scratch ? *scratch : std::span<std::byte>(), patience);
   FFR_TRY(execution.Run());
   FillTables(plan, block);
   return block.Finish(reader.schema);
@@ -255,18 +263,19 @@ Result<Batch> Read(const RecordReader::Impl& reader, std::span<const std::uint64
 
 }  // namespace
 
-Result<Batch> ReadRecords(const RecordReader::Impl& reader,
-                          std::span<const std::uint64_t> indices) {
+Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
+                          Patience& patience) {
   FFR_TRY(CheckIndices(reader, indices));
-  if (auto resident = CopyResident(reader, indices)) {
+  if (auto resident = CopyResident(reader, indices, patience)) {
     reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
     return *std::move(resident);
   }
+  if (patience.was_over()) return GivenUp();
   reader.batches_read.fetch_add(1, std::memory_order_relaxed);
   // The thread's own while no batch of it is being read.
   thread_local std::unique_ptr<Workspace> kept;
   auto workspace = kept ? std::move(kept) : std::make_unique<Workspace>();
-  auto batch = Read(reader, indices, *workspace);
+  auto batch = Read(reader, indices, *workspace, patience);
   // What one enormous batch needed is not kept for ever.
   constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
   if (workspace->plan.wishes.capacity() <= kKeptRecordsMax) kept = std::move(workspace);

@@ -20,9 +20,11 @@ constexpr std::uint64_t kBatchBytesMax = std::uint64_t{64} << 20;
 // The values of one column of consecutive records, out of the copy where there is one.
 class ColumnRead {
  public:
-  ColumnRead(const RecordReader& records, const RecordReader::Impl& reader, std::size_t column)
+  ColumnRead(const RecordReader& records, const RecordReader::Impl& reader, std::size_t column,
+             Patience& patience)
       : records_(records),
         reader_(reader),
+        patience_(patience),
         column_(column),
         place_(PlaceOf(*reader.schema, column)) {}
 
@@ -60,6 +62,7 @@ class ColumnRead {
     const IndexGeometry geometry{layout.footer.record_count, layout.header.pages_per_segment};
     const std::uint64_t per_segment = kIndexEntriesPerPage * geometry.pages_per_segment;
     while (count > 0) {
+      if (patience_.IsOver()) return GivenUp();
       const std::uint64_t segment = first / per_segment;
       const std::uint64_t segment_begin = segment * per_segment;
       const std::uint64_t segment_count =
@@ -97,6 +100,7 @@ class ColumnRead {
                              std::span<std::byte> values) {
     std::vector<std::uint64_t> indices;
     for (std::uint64_t done = 0; done < count; done += indices.size()) {
+      if (patience_.IsOver()) return GivenUp();
       indices.clear();
       std::uint64_t size_bytes = 0;
       for (std::uint64_t i = done; i < count && indices.size() < kBatchRecordsMax &&
@@ -107,7 +111,7 @@ class ColumnRead {
           size_bytes += location.raw_size_bytes;
         indices.push_back(reader_.first_indexes[file] + first + i);
       }
-      const Batch batch = FFR_TRY(ReadRecords(reader_, indices));
+      const Batch batch = FFR_TRY(ReadRecords(reader_, indices, patience_));
       for (std::size_t i = 0; i < indices.size(); ++i) {
         const ErrorCode status = batch.statuses()[i];
         if (status != ErrorCode::kOk) return Error{status, records_.Describe(indices[i], status)};
@@ -123,6 +127,7 @@ class ColumnRead {
 
   const RecordReader& records_;
   const RecordReader::Impl& reader_;
+  Patience& patience_;
   const std::size_t column_;
   const ColumnPlace place_;
   std::vector<std::byte> whole_chunk_;
@@ -131,7 +136,8 @@ class ColumnRead {
 }  // namespace
 
 Result<void> RecordReader::ReadColumn(std::size_t column, std::uint64_t first, std::uint64_t count,
-                                      std::span<std::byte> destination) const {
+                                      std::span<std::byte> destination,
+                                      const GiveUp& give_up) const {
   const auto invalid = [](const std::string& found) {
     return Error{ErrorCode::kInvalidArgument, "read column: " + found};
   };
@@ -148,7 +154,8 @@ Result<void> RecordReader::ReadColumn(std::size_t column, std::uint64_t first, s
   if (count != destination.size() / columns.width_bytes(column) ||
       destination.size() % columns.width_bytes(column) != 0)
     return invalid("the destination is not as large as the values");
-  return ColumnRead(*this, *impl_, column).Run(first, count, destination);
+  Patience patience(give_up);
+  return ColumnRead(*this, *impl_, column, patience).Run(first, count, destination);
 }
 
 }  // namespace ffrecord

@@ -139,8 +139,10 @@ RecordReader::IoReport RecordReader::io_report() const noexcept {
   return {impl_->source->policy(), impl_->batches_from_memory.load(), impl_->batches_read.load()};
 }
 
-Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices) const {
-  return ReadRecords(*impl_, indices);
+Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,
+                                      const GiveUp& give_up) const {
+  Patience patience(give_up);
+  return ReadRecords(*impl_, indices, patience);
 }
 
 Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
@@ -160,6 +162,15 @@ Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
 }
 
 Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byte> key) const {
+  const auto& indexes = impl_->indexes;
+  if (std::none_of(indexes.begin(), indexes.end(),
+                   [](const auto& index) { return index->has_keys(); }))
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "find a key: " + impl_->source->file_name(0) +
+            (indexes.size() > 1 ? " and the other files of the list were" : std::string(" was")) +
+            " written without keys; look records up by index, or write them anew with "
+            "keys (Writer(key=...))"};
   for (std::uint32_t file = 0; file < impl_->indexes.size(); ++file) {
     auto found = impl_->indexes[file]->FindKey(key);
     if (!found) {
@@ -179,6 +190,20 @@ Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
   found.reserve(keys.size());
   for (const auto key : keys) found.push_back(FFR_TRY(Find(key)));
   return found;
+}
+
+Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index) const {
+  if (file_index >= impl_->indexes.size())
+    return Error{ErrorCode::kOutOfRange, "file " + std::to_string(file_index) + " of " +
+                                             std::to_string(impl_->indexes.size())};
+  auto keys = impl_->indexes[file_index]->ReadKeys();
+  if (!keys) {
+    Error error = std::move(keys).error();
+    const auto file = static_cast<std::uint32_t>(file_index);
+    error.message = impl_->source->file_name(file) + ": " + error.message;
+    return error;
+  }
+  return keys;
 }
 
 std::string RecordReader::Describe(std::uint64_t index, ErrorCode status) const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/uninterrupted.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/io/atomic_file.h"
@@ -17,10 +18,8 @@ namespace {
 
 Result<FileId> RandomFileId() {
   FileId id;
-  ssize_t got = 0;
-  do {
-    got = ::getrandom(id.data(), id.size(), 0);  // Up to 256 bytes come whole or not at all.
-  } while (got < 0 && errno == EINTR);
+  // Up to 256 bytes come whole or not at all.
+  const auto got = Uninterrupted([&] { return ::getrandom(id.data(), id.size(), 0); });
   if (got != static_cast<ssize_t>(id.size()))
     return Error{ErrorCode::kIo, "the kernel gives no random bytes for a file id", errno};
   return id;

@@ -86,6 +86,7 @@ class Repair {
   const std::uint64_t size_bytes_;
   RepairReport report_;
   std::uint64_t next_index_ = 0;
+  std::uint64_t claimed_count_ = 0;  // Of records that there were, by all that is left of them.
   std::uint64_t kept_end_ = 0;
   std::uint64_t displaced_count_ = 0;
   std::optional<KeyRescue> keys_;
@@ -93,7 +94,8 @@ class Repair {
 
 Result<void> Repair::Rebuild(Survey survey, const std::filesystem::path& destination) {
   report_.format_version = 2;
-  report_.record_count_is_known = survey.record_count.has_value();
+  report_.record_count_is_known = survey.record_count_is_known;
+  claimed_count_ = survey.record_count_min;
   report_.kept_parts = std::move(survey.kept);
   report_.other_losses = std::move(survey.losses);
   const auto writer = FFR_TRY(BeginFile(survey, destination));
@@ -103,7 +105,7 @@ Result<void> Repair::Rebuild(Survey survey, const std::filesystem::path& destina
     at = FFR_TRY(KeepWhatBeginsAt(survey, at, *writer));
     FFR_TRY(Advance(at));
   }
-  if (survey.record_count) Lose(*survey.record_count, size_bytes_);
+  Lose(claimed_count_, size_bytes_);
   if (displaced_count_ > 0)
     report_.other_losses.push_back(std::to_string(displaced_count_) +
                                    " records that came again or out of order");
@@ -171,8 +173,9 @@ Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_off
   if (!header) return false;
   const V2RecordHeader& record = header.value();
   const std::uint64_t offset = header_offset + V2RecordHeader::kEncodedSizeBytes;
-  if (record.stored_size_bytes > size_bytes_ - offset || record.index >= kRecordCountMax)
-    return false;
+  if (record.index >= kRecordCountMax) return false;
+  claimed_count_ = std::max(claimed_count_, record.index + 1);
+  if (record.stored_size_bytes > size_bytes_ - offset) return false;
   const auto stored = window_.View(offset, record.stored_size_bytes);
   if (!stored || Xxh3(stored.value(), SeedOf(id, PlaceTag::kRecord, record.index)) != record.check)
     return false;
@@ -213,7 +216,8 @@ Result<void> Repair::Salvage(const std::filesystem::path& destination) {
   salvage.salvage = true;
   auto indexes = OpenIndexes(source_, salvage);
   if (!indexes)
-    return Error{indexes.error().code,
+    return Error{indexes.error().code == ErrorCode::kInvalidArgument ? ErrorCode::kCorruption
+                                                                     : indexes.error().code,
                  indexes.error().message +
                      "; no header or tail of version 2 is in it either, so "
                      "nothing says what the file is",

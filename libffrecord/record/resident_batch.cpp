@@ -55,6 +55,10 @@ constexpr std::size_t kSamplesAfterSuccess = 1;
 // size lie at one distance, and nobody has to look for duplicates.
 constexpr std::uint64_t kCopyTwiceBytesMax = 4096;
 
+// So many records, or bytes, lie between two looks at the caller's patience: a millisecond's worth.
+constexpr std::size_t kStepRecords = 4096;
+constexpr std::uint64_t kStepBytes = std::uint64_t{4} << 20;
+
 // A batch holds no more than this of raw bytes; what is larger is for BatchPlan to refuse.
 constexpr std::uint64_t kBatchSizeBytesMax = std::uint64_t{1} << 46;
 
@@ -83,17 +87,18 @@ struct Scratch {
 class ResidentBatch {
  public:
   ResidentBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                Scratch& scratch)
-      : reader_(reader), indices_(indices), scratch_(scratch) {}
+                Scratch& scratch, Patience& patience)
+      : reader_(reader), indices_(indices), scratch_(scratch), patience_(patience) {}
 
   std::optional<Batch> Copy() {
+    const std::uint64_t lost_before = LostPageGuard::lost_count();
     if (!Locate() || !SampleIsInMemory()) return std::nullopt;
     auto block = BatchBlock::Take(*reader_.source, size_bytes_, indices_.size());
     if (!block) return std::nullopt;  // Without duplicates and one by one it may fit.
     block_ = std::move(block).value();
-    const std::uint64_t lost_before = LostPageGuard::lost_count();
     if (!CopyRecords()) return std::nullopt;
     if (LostPageGuard::lost_count() != lost_before) return std::nullopt;
+    if (!reader_.options.verify_checksums && !FilesAreWhole()) return std::nullopt;
     return block_.Finish(reader_.schema);
   }
 
@@ -102,11 +107,24 @@ class ResidentBatch {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Without checksums nothing else tells zeros of a file that was cut inside a page, of which no
+  // fault comes, from its bytes.
+  bool FilesAreWhole() const {
+    std::optional<std::uint32_t> known;
+    for (const Source& source : scratch_.sources) {
+      if (source.file == known) continue;
+      if (reader_.source->HasShrunk(source.file)) return false;
+      known = source.file;
+    }
+    return true;
+  }
+
   bool Locate() {
     scratch_.sources.resize(indices_.size());
     ApproachGroup(0);
     for (std::size_t i = 0; i < indices_.size(); ++i) {
       if (i % kGroup == 0) ApproachGroup(i + kGroup);
+      if (i % kStepRecords == 0 && patience_.IsOver()) return false;
       Source& source = scratch_.sources[i];
       if (source.file != mapped_file_ || mapped_.empty()) {
         mapped_file_ = source.file;
@@ -209,7 +227,8 @@ class ResidentBatch {
     PrefetchGroup(0, indices_.size());
     for (std::size_t i = 0; i < indices_.size(); ++i) {
       if (i % kGroup == 0) PrefetchGroup(i + kGroup, indices_.size());
-      if (Place(i) && !CopyOne(i, StoredRoom(i))) return false;
+      if (IsTimeToAsk(i) && patience_.IsOver()) return false;
+      if (Place(i) && !CopyOne(i, StoredRoom(i), &patience_)) return false;
       if (i < next_check && placed_bytes_ < next_check_bytes) continue;
       next_check = 2 * i + kFirstStepRecords;
       next_check_bytes = 2 * placed_bytes_ + kFirstStepBytes;
@@ -217,6 +236,12 @@ class ResidentBatch {
       if (IsWorthSharing(i + 1)) return CopyTogether(i + 1);
     }
     HadToWait(start, faults_before, indices_.size());
+    return true;
+  }
+
+  bool IsTimeToAsk(std::size_t i) {
+    if (i % kStepRecords != 0 && placed_bytes_ < asked_at_bytes_ + kStepBytes) return false;
+    asked_at_bytes_ = placed_bytes_;
     return true;
   }
 
@@ -264,7 +289,8 @@ class ResidentBatch {
     SharedWork work(static_cast<std::uint32_t>(
                         std::min<std::uint64_t>(reader_.options.helper_count_max, rooms_max)),
                     [&](std::size_t piece, std::uint32_t slot) {
-                      CopyPiece(from, piece, rooms_->subspan(slot * room_bytes, room_bytes));
+                      CopyPiece(from, piece, rooms_->subspan(slot * room_bytes, room_bytes),
+                                slot == 0 ? &patience_ : nullptr);
                     });
     auto rooms = BufferPool::Process().Take((work.helper_count() + 1) * room_bytes);
     if (!rooms) return false;
@@ -292,8 +318,10 @@ class ResidentBatch {
     return AlignUp(std::max<std::uint64_t>(room_bytes, 1), kCacheLineBytes);
   }
 
-  // On any thread.
-  void CopyPiece(std::size_t from, std::size_t piece, std::span<std::byte> room) {
+  // On any thread; with `patience` on that of the batch.
+  void CopyPiece(std::size_t from, std::size_t piece, std::span<std::byte> room,
+                 Patience* patience) {
+    if (patience != nullptr && patience->IsOver()) failed_ = true;
     if (failed_.load(std::memory_order_relaxed)) return;
     const std::uint64_t faults_before = MajorFaultsOfThread();
     const std::size_t begin = piece > 0 ? scratch_.piece_ends[piece - 1] : from;
@@ -301,7 +329,7 @@ class ResidentBatch {
     PrefetchGroup(begin, end);
     for (std::size_t i = begin; i < end; ++i) {
       if ((i - begin) % kGroup == 0) PrefetchGroup(i + kGroup, end);
-      if (scratch_.sources[i].same_as == i && !CopyOne(i, room)) failed_ = true;
+      if (scratch_.sources[i].same_as == i && !CopyOne(i, room, patience)) failed_ = true;
     }
     const std::uint64_t faults = MajorFaultsOfThread() - faults_before;
     const std::uint64_t all_faults = shared_faults_.fetch_add(faults) + faults;
@@ -332,14 +360,18 @@ class ResidentBatch {
 
   // Copies first and checks the copy: the page behind the original may go at any moment. What is
   // compressed is copied to `room`.
-  bool CopyOne(std::size_t i, std::span<std::byte> room) const {
+  bool CopyOne(std::size_t i, std::span<std::byte> room, Patience* patience) const {
     const Source& source = scratch_.sources[i];
     const std::span<std::byte> raw =
         block_.data.subspan(static_cast<std::size_t>(block_.starts_bytes[i]),
                             static_cast<std::size_t>(block_.sizes_bytes[i]));
     const bool compressed = source.compressed();
     const std::span<std::byte> copy = compressed ? room.first(source.stored_size_bytes) : raw;
-    if (!copy.empty()) std::memcpy(copy.data(), source.at, copy.size());
+    for (std::size_t begin = 0; begin < copy.size(); begin += kStepBytes) {
+      if (begin > 0 && patience != nullptr && patience->IsOver()) return false;
+      std::memcpy(copy.data() + begin, source.at + begin,
+                  std::min<std::size_t>(kStepBytes, copy.size() - begin));
+    }
     const FileIndex& index = *reader_.indexes[source.file];
     if (reader_.options.verify_checksums &&
         !index.Matches(source.index_in_file, source.check, copy))
@@ -350,6 +382,8 @@ class ResidentBatch {
   const RecordReader::Impl& reader_;
   const std::span<const std::uint64_t> indices_;
   Scratch& scratch_;
+  Patience& patience_;
+  std::uint64_t asked_at_bytes_ = 0;
   BatchBlock block_;
   std::uint64_t size_bytes_ = 0;
   std::uint64_t expanded_bytes_ = 0;
@@ -374,18 +408,18 @@ class ResidentBatch {
 }  // namespace
 
 std::optional<Batch> CopyResident(const RecordReader::Impl& reader,
-                                  std::span<const std::uint64_t> indices) {
+                                  std::span<const std::uint64_t> indices, Patience& patience) {
   constexpr std::size_t kPositionMax = std::size_t{1} << 31;
   if (indices.empty() || indices.size() > kPositionMax || !reader.resident_guess.Try())
     return std::nullopt;
   thread_local Scratch scratch;
-  ResidentBatch batch(reader, indices, scratch);
+  ResidentBatch batch(reader, indices, scratch, patience);
   auto copied = batch.Copy();
   if (batch.had_to_wait())
     reader.resident_guess.Wrong();
   else if (copied)
     reader.resident_guess.Right();
-  else
+  else if (!patience.was_over())
     reader.resident_guess.Absent();
   constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
   constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;

@@ -12,6 +12,7 @@
 #include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/column_copy_writer.h"
 #include "libffrecord/record/magic_scan.h"
+#include "libffrecord/record/uncommitted_end.h"
 #include "libffrecord/record/v2_commit.h"
 
 namespace ffrecord {
@@ -29,16 +30,19 @@ class Surveyor {
   Result<std::optional<Survey>> Run() {
     if (!FFR_TRY(FindHeader())) return std::optional<Survey>();
     const V2Source source{source_, 0, survey_.header.file_id};
+    CommittedPart committed;
     if (auto commit = FFR_TRY(FindNewestCommit(source))) {
-      survey_.record_count = commit->footer.record_count;
+      committed = {commit->size_bytes, commit->footer.record_count};
+      has_footer_ = true;
       for (const V2Section& section : commit->footer.sections)
         if (!Take(section)) damaged_types_.push_back(section.type);
       if (commit->size_bytes == size_bytes_) CountKeys(source, *commit);
-    } else {
-      survey_.losses.push_back("footer and tail");
     }
+    survey_.record_count_min = committed.record_count;
+    survey_.record_count_is_known = has_footer_ && committed.size_bytes == size_bytes_;
+    if (!survey_.record_count_is_known) ExamineWhatIsBehind(committed);
     // A commit's list is complete; without one, or with a hole in it, the whole file is searched.
-    if (!survey_.record_count || !damaged_types_.empty()) FindSections();
+    if (!survey_.record_count_is_known || !damaged_types_.empty()) FindSections();
     Conclude();
     return std::optional<Survey>(std::move(survey_));
   }
@@ -70,6 +74,21 @@ class Surveyor {
       return true;
     }
     return false;
+  }
+
+  // What the newest commit that is whole does not say may be lost, and somebody must be told.
+  void ExamineWhatIsBehind(const CommittedPart& committed) {
+    const auto end = ExamineEnd(window_, size_bytes_, survey_.header, committed);
+    if (end) survey_.record_count_min = end.value().record_count_min;
+    if (!has_footer_)
+      survey_.losses.push_back("footer and tail");
+    else
+      survey_.losses.push_back("the end of the file: its last " +
+                               std::to_string(size_bytes_ - committed.size_bytes) + " bytes are " +
+                               (end && end.value().sign_of_commit.empty()
+                                    ? "an append that was never finished"
+                                    : "a damaged commit") +
+                               ", of which the records that are whole are kept");
   }
 
   Result<std::optional<V2Commit>> FindNewestCommit(const V2Source& source) {
@@ -173,8 +192,7 @@ class Surveyor {
                                        : std::to_string(dictionaries) + " dictionaries");
     const bool needs_one = (header.required_features & V2Header::kDictionary) != 0;
     // A file of which too little was known to train one has none, and says so in its footer.
-    if (IsDamaged(V2Section::kDictionary) ||
-        (needs_one && dictionaries == 0 && !survey_.record_count))
+    if (IsDamaged(V2Section::kDictionary) || (needs_one && dictionaries == 0 && !has_footer_))
       losses.push_back("a dictionary, and the records that need it");
     for (const std::uint32_t type : damaged_types_)
       if (type > V2Section::kColumnCopy)
@@ -231,6 +249,7 @@ class Surveyor {
   Survey survey_;
   bool header_is_whole_ = false;
   bool has_schema_ = false;
+  bool has_footer_ = false;  // Of any commit.
   bool has_key_directory_ = false;
   // Of sections that the newest footer lists and that are damaged, or whose contents are.
   std::vector<std::uint32_t> damaged_types_;

@@ -25,8 +25,11 @@ struct Survey {
   std::vector<ZstdDictionary> dictionaries;  // The same, prepared.
   Metadata metadata;
   bool has_keys = false;
-  std::vector<std::string> copied_columns;    // Such as can be copied again.
-  std::optional<std::uint64_t> record_count;  // Of the newest commit, if there is one.
+  std::vector<std::string> copied_columns;  // Such as can be copied again.
+  // How many records there were at least, by commits and what is left of one at the end; and
+  // whether there were no more: the file ends in a commit that is whole.
+  std::uint64_t record_count_min = 0;
+  bool record_count_is_known = false;
   // How many keys its runs list; known only if the file ends in that commit.
   std::optional<std::uint64_t> key_count;
   // For people: what is as it was; what is not, or not at all.

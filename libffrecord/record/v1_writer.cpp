@@ -11,7 +11,6 @@
 #include "libffrecord/format/v1_tables.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/io/atomic_file.h"
-#include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/record/record_writer_impl.h"
 
@@ -111,11 +110,10 @@ Result<void> V1Writer::Impl::Finish() {
   return file.Publish();
 }
 
-// The tables in one piece exist only in the file.
+// The tables in one piece exist only in the file; which is not looked up by its name, for that may
+// be another's by now.
 Result<Digest128> V1Writer::Impl::PublishedFingerprint() const {
-  const ReadOnlyFile opened = FFR_TRY(OpenReadOnly(path, false));
-  const MappedFile metadata =
-      FFR_TRY(MappedFile::Map(opened.fd.get(), 0, header.metadata_size_bytes()));
+  const MappedFile metadata = FFR_TRY(MappedFile::Map(file.fd(), 0, header.metadata_size_bytes()));
   return V1Fingerprint(metadata.bytes(), file.size_bytes());
 }
 

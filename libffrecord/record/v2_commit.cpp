@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/record/coalesce.h"
@@ -11,7 +12,29 @@ namespace ffrecord {
 namespace {
 
 // What is looked at in one piece when a commit is looked for; a multiple of where commits end.
+// The first is small, for most commits are near; the largest is as many reads side by side.
 constexpr std::uint64_t kSearchPieceBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSearchPieceBytesMax = std::uint64_t{16} << 20;
+
+// Reads all of `bytes`, from a multiple of every alignment: a mapping would wait for each page
+// alone. What the file has lost meanwhile is blank.
+Result<void> ReadPiece(const V2Source& source, std::uint64_t offset_bytes,
+                       std::span<std::byte> bytes) {
+  std::vector<RangeRead> reads;
+  for (std::uint64_t begin = 0; begin < bytes.size(); begin += kPieceBytesMax)
+    reads.push_back({source.file, offset_bytes + begin,
+                     bytes.subspan(begin, std::min(kPieceBytesMax, bytes.size() - begin))});
+  FFR_TRY(source.reader.Read(reads));
+  for (const RangeRead& read : reads) {
+    if (read.status == ErrorCode::kCorruption)
+      std::fill(read.destination.begin(), read.destination.end(), std::byte{});
+    else if (read.status != ErrorCode::kOk)
+      return Error{read.status, std::to_string(read.destination.size()) + " bytes at " +
+                                    std::to_string(read.offset_bytes) +
+                                    ", where a commit may end, cannot be read"};
+  }
+  return {};
+}
 
 // Bytes [offset, offset + size) if they are among `bytes`, which begin at `begin_bytes`.
 std::optional<std::span<const std::byte>> Within(std::span<const std::byte> bytes,
@@ -36,6 +59,7 @@ Result<RangeReader::IndexBytes> V2Source::Fetch(std::uint64_t offset_bytes,
 }
 
 Result<RangeReader::IndexBytes> V2Source::FetchSection(const V2Section& section) const {
+  FFR_TRY(CheckSectionSize(section));
   auto fetched = FFR_TRY(Fetch(section.offset_bytes, section.size_bytes));
   if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
     return Error{ErrorCode::kCorruption,
@@ -63,11 +87,16 @@ Result<std::optional<V2Commit>> FindCommitBelow(const V2Source& source, std::uin
       std::max(end_bytes - std::min(end_bytes, kCommitSearchBytesMax), V2Footer::kAlignmentBytes);
   if (end_bytes == 0) return std::optional<V2Commit>();
   std::uint64_t end = AlignDown(end_bytes - 1, V2Footer::kAlignmentBytes);
-  while (end >= lowest) {
-    const std::uint64_t begin = end - std::min(end, kSearchPieceBytes);
-    const auto piece = FFR_TRY(source.Fetch(begin, end - begin));
+  PooledBuffer memory;
+  std::uint64_t piece_bytes = kSearchPieceBytes;
+  for (; end >= lowest; piece_bytes = std::min(2 * piece_bytes, kSearchPieceBytesMax)) {
+    const std::uint64_t begin = end - std::min(end, piece_bytes);
+    if (!memory || memory->size() < end - begin)
+      memory = FFR_TRY(source.reader.TakeMemory(end - begin));
+    const std::span<std::byte> piece = memory->first(end - begin);
+    FFR_TRY(ReadPiece(source, begin, piece));
     for (; end > begin && end >= lowest; end -= V2Footer::kAlignmentBytes) {
-      const auto place = piece.bytes.first(end - begin).last<V2Tail::kEncodedSizeBytes>();
+      const auto place = piece.first(end - begin).last<V2Tail::kEncodedSizeBytes>();
       if (!DecodeV2Tail(place, source.id, end)) continue;
       auto commit = ReadCommit(source, end);
       if (commit) return std::optional<V2Commit>(std::move(commit).value());

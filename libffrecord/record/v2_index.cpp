@@ -70,8 +70,6 @@ class V2Index final : public FileIndex {
   Result<Metadata> ReadMetadata() const override {
     const V2Section* section = layout_.footer.Find(V2Section::kMetadata);
     if (section == nullptr) return Metadata{};
-    if (section->size_bytes > V2Section::kMetadataSizeBytesMax)
-      return Error{ErrorCode::kCorruption, "metadata: section is larger than 16 MiB"};
     const V2Source source{source_, file_, layout_.header.file_id};
     const auto fetched = FFR_TRY(source.FetchSection(*section));
     return DecodeMetadata(fetched.bytes);
@@ -81,9 +79,15 @@ class V2Index final : public FileIndex {
     return ExpandZstd(stored, raw, dictionaries_.loaded());
   }
 
+  bool has_keys() const noexcept override {
+    return (layout_.header.append_features & V2Header::kKeys) != 0;
+  }
+
   Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> key) const override {
     return keys_.Find(key);
   }
+
+  Result<RecordReader::Keys> ReadKeys() const override { return keys_.ReadAll(); }
 
   const V2Layout* v2_layout() const noexcept override { return &layout_; }
 
@@ -144,8 +148,6 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2H
     return Error{ErrorCode::kCorruption, "footer: a dictionary without its feature bit"};
   Schema columns;
   if (schema != nullptr) {
-    if (schema->size_bytes > V2Section::kSchemaSizeBytesMax)
-      return Error{ErrorCode::kCorruption, "schema: section is larger than 1 MiB"};
     const auto section = FFR_TRY(source.FetchSection(*schema));
     columns = FFR_TRY(Schema::Decode(section.bytes));
   }

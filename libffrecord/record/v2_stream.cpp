@@ -14,20 +14,16 @@ namespace ffrecord {
 
 V2Stream::V2Stream(V2Output& output, const V2Header& header,
                    std::span<const std::byte> schema_section)
-    : output_(&output),
-      header_(header),
-      fingerprint_(schema_section),
-      pages_(header.pages_per_segment * kIndexPageSizeBytes) {}
+    : output_(&output), header_(header), fingerprint_(schema_section) {}
 
 V2Stream::V2Stream(V2Output& output, const V2Header& header, V2Resume resume)
     : output_(&output),
       header_(header),
       fingerprint_(FingerprintChain::ResumedAt(resume.footer.fingerprint)),
       totals_(std::move(resume.footer)),
-      pages_(header.pages_per_segment * kIndexPageSizeBytes),
+      pages_(std::move(resume.last_pages)),
       segment_offsets_(std::move(resume.segment_offsets)) {
-  FFR_ASSERT(resume.last_pages.size() <= pages_.size());
-  std::copy(resume.last_pages.begin(), resume.last_pages.end(), pages_.begin());
+  FFR_ASSERT(pages_.size() <= header.pages_per_segment * kIndexPageSizeBytes);
   totals_.previous_commit_bytes = output_->size_bytes();
   ForgetSections(V2Section::kSegmentDirectory);
 }
@@ -61,8 +57,11 @@ Result<void> V2Stream::AddRecord(std::span<const std::byte> raw,
   FFR_TRY(output_->Append(stored));
 
   const std::uint64_t slot = index % entries_per_segment();
-  const auto page = std::span(pages_).subspan(slot / kIndexEntriesPerPage * kIndexPageSizeBytes,
-                                              kIndexPageSizeBytes);
+  const std::uint64_t page_begin = slot / kIndexEntriesPerPage * kIndexPageSizeBytes;
+  // As records come: what a header says of segments is no reason to take memory.
+  if (pages_.size() < page_begin + kIndexPageSizeBytes)
+    pages_.resize(page_begin + kIndexPageSizeBytes);
+  const auto page = std::span(pages_).subspan(page_begin, kIndexPageSizeBytes);
   StoreIndexEntry(location, slot % kIndexEntriesPerPage, page);
   fingerprint_.Add(raw);
   totals_.raw_size_bytes += raw.size();

@@ -15,6 +15,7 @@
 #include "libffrecord/record/file_index.h"
 #include "libffrecord/record/file_window.h"
 #include "libffrecord/record/key_check.h"
+#include "libffrecord/record/uncommitted_end.h"
 #include "libffrecord/record/verify_source.h"
 
 namespace ffrecord {
@@ -121,20 +122,31 @@ class Verification {
     FFR_TRY(CollectStructures(layout));
     fingerprint_ = FingerprintChain(index_.schema().Encode());
     end_ = V2Header::kEncodedSizeBytes;
-    auto commit = commits_.rbegin();
     for (std::uint64_t index = 0; index < index_.record_count(); ++index) {
-      for (; commit->footer.record_count == index; ++commit) CheckTotals(*commit);
+      CheckTotalsOfCommitsWith(index);
       FFR_TRY(CheckV2Record(layout, index));
     }
     FFR_TRY(PassStructuresBelow(layout.commit_size_bytes));
-    for (; commit != commits_.rend(); ++commit) CheckTotals(*commit);
+    CheckTotalsOfCommitsWith(index_.record_count());
     if (report_.problem_count == 0 && !keys_.agrees())
       Problem("the key runs do not list the keys that stand between the records");
-    if (layout.commit_size_bytes < report_.file_size_bytes)
-      Problem(std::to_string(report_.file_size_bytes - layout.commit_size_bytes) +
-              " bytes at the end are ignored: an append is under way or was cut off, and the next "
-              "one removes them; or the end is damaged");
+    if (layout.commit_size_bytes < report_.file_size_bytes) CheckUncommittedEnd(layout);
     return {};
+  }
+
+  void CheckUncommittedEnd(const V2Layout& layout) {
+    const std::string bytes =
+        std::to_string(report_.file_size_bytes - layout.commit_size_bytes) + " bytes at the end";
+    const auto end = ExamineEnd(window_, report_.file_size_bytes, layout);
+    if (!end)
+      Problem(bytes + ": " + end.error().message);
+    else if (end.value().sign_of_commit.empty())
+      Problem(bytes + " are ignored: an append is under way or was cut off, and the next one " +
+              "removes them");
+    else
+      Problem(bytes + " are ignored, and look like a damaged commit (" +
+              end.value().sign_of_commit + "): 'ffrecord repair' keeps its records, appending is " +
+              "refused");
   }
 
   // What is not a record: its place, and what is to be said of it.
@@ -191,6 +203,8 @@ class Verification {
 
   void CollectSection(const V2Header& header, const V2Section& section) {
     const std::string name = "section of type " + std::to_string(section.type);
+    const auto sized = CheckSectionSize(section);
+    if (!sized) return Problem(sized.error().message);
     const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
     if (!bytes)
       Problem(name + ": " + bytes.error().message);
@@ -223,11 +237,11 @@ class Verification {
   void CollectSegments(const V2Source& source, const V2Header& header, const V2Commit& commit,
                        const V2Section& section, std::set<std::uint64_t>& known) {
     const IndexGeometry geometry{commit.footer.record_count, header.pages_per_segment};
-    const auto directory = source.FetchSection(section);
-    if (!directory) return;  // Said already.
     if (section.size_bytes / 8 != geometry.segment_count())
       return Problem("the segment directory at " + std::to_string(section.offset_bytes) +
                      " does not fit the records of its commit");
+    const auto directory = source.FetchSection(section);
+    if (!directory) return;  // Said already.
     const bool is_newest = commits_.empty();
     for (std::uint64_t segment = 0; segment < geometry.segment_count(); ++segment) {
       const auto offset = LoadLittleEndian<std::uint64_t>(directory.value().bytes, 8 * segment);
@@ -369,6 +383,16 @@ class Verification {
       Problem("record " + std::to_string(index) + ": its header and its index entry differ");
   }
 
+  // Of the commits, oldest first, that have not had their turn. There may be none: the one that was
+  // opened may be damaged, or cut off, when it is read again.
+  void CheckTotalsOfCommitsWith(std::uint64_t record_count) {
+    for (; totals_count_ < commits_.size(); ++totals_count_) {
+      const V2Commit& commit = commits_[commits_.size() - 1 - totals_count_];
+      if (commit.footer.record_count != record_count) break;
+      CheckTotals(commit);
+    }
+  }
+
   // Requires that the records below the commit's count, and no others, have been checked.
   void CheckTotals(const V2Commit& commit) {
     if (report_.bad_record_count > 0) return;  // Then they cannot agree.
@@ -389,6 +413,7 @@ class Verification {
   std::uint64_t end_ = 0;
   bool lost_ = false;                  // `end_` is not known, for a record's place is not.
   std::vector<V2Commit> commits_;      // Newest first.
+  std::size_t totals_count_ = 0;       // Of them, from the oldest on, whose totals are checked.
   std::vector<Structure> structures_;  // In file order.
   std::size_t passed_count_ = 0;       // Of the structures.
   std::set<std::uint64_t> known_runs_;

@@ -145,6 +145,8 @@ class RecordReader:
     def sizes(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Of each record in bytes, as the index tells; 0 where its entry is damaged."""
     def find(self, keys: Sequence[bytes]) -> list[int | None]: ...
+    def keys(self, file_index: int) -> list[tuple[int, bytes]]:
+        """Index in the file, and key, of each record of one file that has a key."""
     def read_column(
         self, column: int, first: int, count: int, destination: npt.NDArray[np.uint8]
     ) -> None: ...
@@ -320,7 +322,7 @@ class CheckpointParts:
     @property
     def attempt(self) -> str: ...
     def write(self, rank: int, boxes: list[_Box]) -> bytes:
-        """What the coordinator needs; boxes as in save_checkpoint."""
+        """What the coordinator needs; boxes as in PreparedSave."""
     def commit(self, parts: list[bytes], tree: bytes) -> tuple[int, str, int]: ...
 
 @final
@@ -358,25 +360,36 @@ class SaveProgress:
     @property
     def done_bytes(self) -> int: ...
 
-def save_checkpoint(
-    target: str,
-    step: int,
-    boxes: list[_Box],
-    tree: bytes,
-    group: object,
-    released: Callable[[], object] | None,
-    direct: bool,
-    timeout_s: float,
-    incremental: bool,
-    progress: SaveProgress | None,
-    taken: Callable[[], object] | None = None,
-) -> tuple[int, str, int]:
-    """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable."""
+@final
+class PreparedSave:
+    """One rank's side of a save; whatever can fail on this rank alone fails here."""
+
+    def __init__(
+        self,
+        target: str,
+        step: int,
+        boxes: list[_Box],
+        direct: bool,
+        timeout_s: float,
+        incremental: bool,
+        progress: SaveProgress | None,
+    ) -> None:
+        """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable.
+
+        In place of an address: a callable of offset, address and size that copies bytes there.
+        """
+    def commit(
+        self, tree: bytes, group: object, released: Callable[[], object] | None
+    ) -> tuple[int, str, int]:
+        """With the other ranks; all end alike."""
 
 def list_checkpoints(target: str, timeout_s: float) -> list[tuple[int, str, int]]: ...
 def copy_checkpoint(
     source: str, step: int, target: str, timeout_s: float, compresses: bool
 ) -> tuple[int, str, int]: ...
+def prune_checkpoints(
+    target: str, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float
+) -> list[tuple[int, str, int]]: ...
 def remove_checkpoint(target: str, step: int, timeout_s: float) -> None: ...
 
 @final

@@ -65,7 +65,7 @@ def push(
     newest = ckpt.latest(where, timeout_s=timeout_s)
     if newest is None or _list_of(where, newest.step, timeout_s) != listed:
         step = 0 if newest is None else newest.step + 1
-        ckpt.save(where, step, {"files": listed}, timeout_s=timeout_s)
+        ckpt.save(where, step, {"files": listed}, group="alone", timeout_s=timeout_s)
     return sent
 
 
@@ -200,7 +200,7 @@ def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | No
     for commit in reversed(ckpt.list(run, timeout_s=timeout_s)):
         if commit.size_bytes != facts["size_bytes"]:
             continue
-        stored: Any = ckpt.load(run, {"facts": None}, step=commit.step, strict=False)
+        stored: Any = ckpt.load(run, {"facts": None}, step=commit.step, strict=False, group="alone")
         if stored["facts"] == facts:
             return commit
     return None
@@ -210,14 +210,22 @@ def _send(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float)
     content = np.memmap(path, "uint8", "r")
     before = ckpt.latest(run, timeout_s=timeout_s)
     step = 0 if before is None else before.step + 1
-    return ckpt.save(run, step, {"content": content, "facts": facts}, timeout_s=timeout_s)
+    state = {"content": content, "facts": facts}
+    return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
 
 
 def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> None:
     made = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         content = np.memmap(made, "uint8", "w+", shape=(facts["size_bytes"],))
-        ckpt.load(run, {"content": content}, step=facts["step"], strict=False, timeout_s=timeout_s)
+        ckpt.load(
+            run,
+            {"content": content},
+            step=facts["step"],
+            strict=False,
+            group="alone",
+            timeout_s=timeout_s,
+        )
         content.flush()
         del content
         sync(made)
@@ -231,7 +239,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
 
 def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
     """The files of a dataset by their names, which come from elsewhere and become paths."""
-    stored: Any = ckpt.load(where, step=step, timeout_s=timeout_s)
+    stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
     files = stored.get("files") if isinstance(stored, dict) else None
     if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):
         raise CorruptionError(f"{where}, step {step}: not the list of a dataset's files")

@@ -10,22 +10,50 @@ Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 SCHEME = "ffrecord://"
 # In a folder: names those of its files that are only at a store now (ffrecord.evicting).
 EVICTED = "EVICTED"
+BUDDIES = "buddies:"  # In front of places that are one target together, parted by |.
 
 
 def normalise(where: Where) -> tuple[str, ...]:
-    """The locations as strings, neither looked at nor expanded.
+    """The locations as strings, paths from the root, neither looked at nor expanded.
 
     Raises:
         ValueError: the list is empty.
         TypeError: something in it is no path.
     """
+    if isinstance(where, bytes | bytearray | int) or where is None:
+        raise TypeError(f"not a path: {where!r}; give str or os.PathLike[str]")
     paths = [where] if isinstance(where, str | os.PathLike) else list(where)
     if not paths:
         raise ValueError("nothing to open: the list of files is empty")
     names = tuple(os.fspath(path) for path in paths)
     if wrong := [name for name in names if not isinstance(name, str) or not name]:
         raise TypeError(f"not a path: {wrong[0]!r}; give str or os.PathLike[str]")
-    return names
+    return tuple(name if "://" in name else absolute(name) for name in names)
+
+
+def absolute(name: str) -> str:
+    """The path or glob from the root, so that it stays the same when the process moves on.
+
+    Nothing in it is resolved: `a/../b` is not `b` where `a` is a link.
+    """
+    if os.path.isabs(name):
+        return name
+    folder = os.getcwd()
+    is_glob = glob.has_magic(name) and not os.path.lexists(name)
+    return os.path.join(glob.escape(folder) if is_glob else folder, name)
+
+
+def target_from_root(target: str | os.PathLike[str]) -> str:
+    """A target of checkpoints, as `absolute`: a folder's path, alone or among buddies."""
+    name = os.fspath(target)
+    if not isinstance(name, str):
+        raise TypeError(f"not a target: {name!r}; give str or os.PathLike[str]")
+    if name.startswith(BUDDIES):
+        places = name.removeprefix(BUDDIES).split("|")
+        return BUDDIES + "|".join(map(target_from_root, places))
+    # An empty one is refused where it is opened.
+    is_path = name and "://" not in name and not os.path.isabs(name)
+    return os.path.join(os.getcwd(), name) if is_path else name
 
 
 def expand(names: Iterable[str]) -> list[bytes]:

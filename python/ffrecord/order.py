@@ -253,6 +253,13 @@ class SeededIndices(list[int]):
             made.seed, made.epoch = origin.seed, origin.epoch
         return made
 
+    @classmethod
+    def at(cls, seed: int, epoch: int) -> "SeededIndices":
+        """None yet, of this seed and epoch."""
+        made = SeededIndices()
+        made.seed, made.epoch = seed, epoch
+        return made
+
 
 class IndexBatch(Sequence[int]):
     """Indices of one batch, and where in the stream they stand. Immutable.
@@ -262,7 +269,7 @@ class IndexBatch(Sequence[int]):
     and the positions, not the indices: these are made where somebody first looks at them.
     """
 
-    __slots__ = ("_array", "_size", "_view", "epoch", "order", "position", "seed")
+    __slots__ = ("_array", "_size", "_views", "epoch", "order", "position", "seed")
 
     order: EpochOrder
     position: int
@@ -276,29 +283,44 @@ class IndexBatch(Sequence[int]):
         self.position = position
         self.seed, self.epoch = order.seed, order.epoch
         self._size = size
-        self._view: Callable[[Indices], Indices] | None = None
+        self._views: tuple[Callable[[Indices], Indices], ...] = ()  # From the stream outwards.
         self._array: Indices | None = None
 
     @property
     def array(self) -> Indices:
-        """The same indices, shape (n,)."""
+        """The same indices, shape (n,); they cannot be written to."""
         if self._array is None:
-            array = self.order.range(self.position, self.position + self._size)
-            self._array = array if self._view is None else self._view(array)
+            indices = self.order.range(self.position, self.position + self._size)
+            self._array = _fixed(self._seen(indices))
         return self._array
 
     def through(self, view: Callable[[Indices], Indices]) -> "IndexBatch":
         """The same places of the stream, with the indices that `view` makes of these."""
-        inner = self._view
         seen = IndexBatch(self.order, self.position, self._size)
-        seen._view = view if inner is None else lambda indices: view(inner(indices))
-        seen._array = view(self.array)  # Now: what it refuses is the caller's mistake.
+        seen._views = (*self._views, view)
+        seen._array = _fixed(view(self.array))  # Now: what it refuses is the caller's mistake.
         return seen
+
+    def part(self, first: int, end: int) -> "IndexBatch":
+        """The indices in rows [first, end), in the same place of the stream.
+
+        Raises:
+            IndexError: there are no such rows.
+        """
+        if not 0 <= first <= end <= self._size:
+            raise IndexError(f"rows [{first}, {end}) of {self._size}")
+        part = IndexBatch(self.order, self.position + first, end - first)
+        part._views = self._views
+        return part
 
     def following(self, rows: Indices, distance: int) -> Indices:
         """What stands `distance` places behind the indices in these rows."""
-        indices = self.order.at(self.position + rows + distance)
-        return indices if self._view is None else self._view(indices)
+        return self._seen(self.order.at(self.position + rows + distance))
+
+    def _seen(self, indices: Indices) -> Indices:
+        for view in self._views:
+            indices = view(indices)
+        return indices
 
     def __len__(self) -> int:
         return self._size
@@ -337,4 +359,20 @@ class IndexBatch(Sequence[int]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IndexBatch, (self.order, self.position, self._size)
+        place = self.order, self.position, self._size
+        return (_seen_again, (*place, self._views)) if self._views else (IndexBatch, place)
+
+
+def _fixed(indices: Indices) -> Indices:
+    """The same, such that no caller who computes in place changes them for others."""
+    fixed = indices.view()
+    fixed.flags.writeable = False
+    return fixed
+
+
+def _seen_again(
+    order: EpochOrder, position: int, size: int, views: tuple[Callable[[Indices], Indices], ...]
+) -> IndexBatch:
+    made = IndexBatch(order, position, size)
+    made._views = views
+    return made

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ffrecord.errors import DeadlineExceeded
+from ffrecord.errors import ClosedError, DeadlineExceeded
 
 Plan = TypeVar("Plan")
 Item = TypeVar("Item")
@@ -133,8 +133,15 @@ class Prefetcher(Generic[Plan, Item]):
         Raises:
             DeadlineExceeded: it did not come in time.
             StopIteration: there are no more plans.
+            ClosedError: it was closed, or its threads are those of a process that this one was
+                forked from: the rest would be missing.
             Exception: whatever `load` raised for it.
         """
+        if not self.alive:
+            raise ClosedError(
+                "the batches that threads had read ahead are gone: the loader was closed, or the "
+                "process forked, while this iterator was in use; begin a new iteration"
+            )
         while not self._ready:
             if self._error is not None:
                 raise self._error
@@ -214,7 +221,7 @@ def _loaded(
     """Load a share, up to the first item that fails."""
     begin = time.perf_counter()
     items: list[Item] = []
-    error = None
+    error: BaseException | None = None
     try:
         whole = load_together(plans) if load_together is not None and len(plans) > 1 else None
         if whole is not None:
@@ -222,6 +229,9 @@ def _loaded(
         else:
             for plan in plans:
                 items.append(load(plan))
+    except StopIteration as caught:  # It would pass for the end of the plans.
+        error = RuntimeError("StopIteration was raised while an item was loaded")
+        error.__cause__ = caught
     except BaseException as caught:
         error = caught
     return items, error, (time.perf_counter() - begin) / len(plans)

@@ -25,6 +25,7 @@ from ffrecord.schema import Column, columns_of
 
 _TIMEOUT_MAX_S = 86_400.0
 _PROBE_BATCH = 128
+_PROBE_MAX_S = 3600.0
 _NOTHING_READ: dict[str, Any] = {
     "batches": 0,
     "batches_from_memory": 0,
@@ -148,14 +149,21 @@ class Reader(Records, Closing):
         """The index of the record that was written with `key`, of several the first; else None.
 
         Raises:
+            ValueError: no file was written with keys.
             CorruptionError: what had to be looked at is damaged.
             OSError: it cannot be read.
         """
         return self.find_all([key])[0]
 
     def find_all(self, keys: Iterable[str | bytes]) -> list[int | None]:
-        """What `find` gives for each of `keys`."""
-        return self._open().find([k.encode() if isinstance(k, str) else bytes(k) for k in keys])
+        """What `find` gives for each of `keys`.
+
+        Raises:
+            TypeError: a key is neither text nor bytes.
+        """
+        if isinstance(keys, str | bytes | bytearray | memoryview):
+            raise TypeError("find_all takes several keys in a list; for one of them: find")
+        return self._open().find([_as_key(key) for key in keys])
 
     def column(self, name: str, first: int = 0, count: int | None = None) -> npt.NDArray[Any]:
         """The values of a fixed-width column of all records, or of `count` from `first` on.
@@ -229,11 +237,13 @@ class Reader(Records, Closing):
         """See `Records.probe`.
 
         Raises:
-            ValueError: there are no records, or `seconds` is not above 0.
+            ValueError: there are no records, or `seconds` is not above 0 and at most an hour.
             OSError: they cannot be read.
         """
-        if not seconds > 0 or len(self) == 0:
-            raise ValueError(f"seconds is {seconds}, of {len(self)} records: both must be above 0")
+        if not 0 < seconds <= _PROBE_MAX_S:
+            raise ValueError(f"seconds is {seconds}; it must be above 0, at most an hour")
+        if len(self) == 0:
+            raise ValueError("nothing can be measured of 0 records")
         options = {**self._options, "check_data": False, "direct": self.is_local}
         with Reader(self.where, **options) as raw:
             return _rate(raw, seconds)
@@ -349,6 +359,14 @@ def _rate(reader: Reader, seconds: float) -> float:
     with futures.ThreadPoolExecutor(threads) as pool:
         total_bytes = sum(pool.map(work, range(threads)))
     return total_bytes / (time.monotonic() - begin)
+
+
+def _as_key(key: str | bytes) -> bytes:
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    raise TypeError(f"a key is str or bytes, not {type(key).__name__}: {key!r:.60}")
 
 
 def _file_info(info: dict[str, Any]) -> FileInfo:

@@ -2,7 +2,7 @@
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
@@ -150,7 +150,13 @@ class Records(ABC):
         on_corrupt: OnCorrupt = "raise",
         decode: Decode | Timed | None = None,
     ) -> Iterator[Batch]:
-        """Yield the records [start, stop) in order, `size` at a time, reading one batch ahead."""
+        """Yield the records [start, stop) in order, `size` at a time, reading one batch ahead.
+
+        Raises:
+            ValueError: `size` is below 1, or `start` or `stop` below 0.
+        """
+        if start < 0 or (stop is not None and stop < 0):
+            raise ValueError(f"start is {start}, stop is {stop}; neither may be below 0")
         stop = len(self) if stop is None else min(stop, len(self))
         step = self._read_ahead_records() if size is None else size
         if step < 1:
@@ -233,8 +239,22 @@ class Records(ABC):
                     raise CorruptionError(what)
                 self._raise_for(index, status)
             self._damaged.setdefault(index, what or self._describe(index, status))
+        if on_corrupt != "keep":
+            self._refuse_too_many()
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Count records as damaged that another process found so, by index, with its reasons.
+
+        Raises:
+            CorruptionError: with these there are more than `max_corrupt` allows.
+        """
+        for index, what in found.items():
+            self._damaged.setdefault(index, what)
+        self._refuse_too_many()
+
+    def _refuse_too_many(self) -> None:
         allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(self._max_corrupt * len(self)))
-        if on_corrupt != "keep" and len(self._damaged) > allowed:
+        if len(self._damaged) > allowed:
             last = next(reversed(self._damaged.values()))
             raise CorruptionError(
                 f"{len(self._damaged)} damaged records, more than the {allowed} that max_corrupt="

@@ -19,8 +19,8 @@ class RepairReport:
     lost: tuple[tuple[int, int], ...]
     """Ranges, first and behind the last, ascending; the first thousand."""
     record_count_is_known: bool
-    """Whether the file still says how many records there were. Else what was lost behind the last
-    one that is kept is not known."""
+    """Whether the file still says how many records there were: its end is whole. Else more may be
+    lost than `lost_count`, behind the last record of which anything was left."""
     skipped_bytes: int
     kept_parts: tuple[str, ...]
     """What stands beside the records and is as it was, in words."""
@@ -36,8 +36,8 @@ class RepairReport:
 
     @property
     def lost_nothing(self) -> bool:
-        """Whether all is kept, as far as is known."""
-        return self.lost_count == 0 and not self.other_losses
+        """Whether all is kept, and the file still says so."""
+        return self.lost_count == 0 and self.record_count_is_known and not self.other_losses
 
 
 def repair(

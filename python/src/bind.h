@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <span>
 
+#include "python/src/gil.h"
+
 namespace ffrecord::python {
 
 namespace py = pybind11;
@@ -41,7 +43,7 @@ inline py::bytes Bytes(std::span<const std::byte> bytes) {
 // What `wait` returns, called without the GIL. It must touch no Python object.
 template <class Wait>
 auto WithoutGil(const Wait& wait) {
-  const py::gil_scoped_release release;
+  const GilReleased released;
   return wait();
 }
 

@@ -10,6 +10,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/signals.h"
 
 namespace ffrecord::python {
 namespace {
@@ -26,8 +27,10 @@ py::list Views(const py::object& self, std::span<const std::int64_t> starts,
                std::span<const std::int64_t> sizes) {
   const std::byte* slab = self.cast<const Batch&>().data().data();
   py::list views(starts.size());
-  for (std::size_t i = 0; i < starts.size(); ++i)
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    CheckSignals(i);
     views[i] = View<std::uint8_t>(slab + starts[i], static_cast<std::size_t>(sizes[i]), self);
+  }
   return views;
 }
 
@@ -62,10 +65,10 @@ py::list ColumnText(const Batch& batch, std::size_t column) {
   const auto* slab = reinterpret_cast<const char*>(batch.data().data());
   py::list texts(batch.size());
   for (std::size_t i = 0; i < batch.size(); ++i) {
+    CheckSignals(i);
     PyObject* text =
         PyUnicode_DecodeUTF8(slab + field.starts_bytes[i], field.sizes_bytes[i], "strict");
     if (text == nullptr) {
-      PyErr_Clear();
       Raise({ErrorCode::kCorruption, "column '" + batch.schema().columns()[column].name +
                                          "' of the record in place " + std::to_string(i) +
                                          " of the batch is not UTF-8"});
@@ -168,7 +171,7 @@ Handle Over(const py::array_t<std::uint8_t, py::array::c_style>& block,
                         static_cast<std::size_t>(limit));
   // The last to let go may be a thread without the GIL.
   std::shared_ptr<const void> owner(new py::object(block), [](const void* held) {
-    const py::gil_scoped_acquire acquire;
+    const GilAcquired acquired;
     delete static_cast<const py::object*>(held);
   });
   return std::make_shared<Batch>(std::move(owner), bytes, begins, lengths, std::move(errors),

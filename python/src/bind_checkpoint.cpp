@@ -1,6 +1,5 @@
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +13,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/time_limit.h"
 
 namespace ffrecord::python {
 namespace {
@@ -26,12 +26,6 @@ using Shape = std::vector<std::uint64_t>;
 // Addresses come from NumPy and torch; the Python side keeps their owners alive during the call.
 std::span<std::byte> MemoryAt(std::uintptr_t address, std::uint64_t size_bytes) {
   return {reinterpret_cast<std::byte*>(address), static_cast<std::size_t>(size_bytes)};
-}
-
-client::SessionOptions SessionOf(double timeout_s) {
-  client::SessionOptions options;
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
-  return options;
 }
 
 py::tuple AsTuple(const client::Commit& commit) {
@@ -50,7 +44,7 @@ class PyGroup final : public client::CheckpointGroup {
   std::uint32_t size() const override { return size_; }
 
   Result<std::vector<std::vector<std::byte>>> AllGather(std::span<const std::byte> mine) override {
-    const py::gil_scoped_acquire acquire;
+    const GilAcquired acquired;
     try {
       const py::bytes bytes(reinterpret_cast<const char*>(mine.data()), mine.size());
       std::vector<std::vector<std::byte>> all;
@@ -105,8 +99,33 @@ Shape ShapeOf(PyObject* value) {
   return shape;
 }
 
+// Copies bytes of a tensor that only Python can: a callable of offset, address and size in bytes.
+// Called, copied and dropped without the GIL.
+class PyFetch {
+ public:
+  explicit PyFetch(PyObject* callable)
+      : callable_(new py::object(py::reinterpret_borrow<py::object>(callable)), [](auto* held) {
+          const py::gil_scoped_acquire acquire;
+          delete held;
+        }) {}
+
+  Result<void> operator()(std::uint64_t offset_bytes, std::span<std::byte> into) const {
+    const py::gil_scoped_acquire acquire;
+    try {
+      (*callable_)(offset_bytes, reinterpret_cast<std::uintptr_t>(into.data()), into.size());
+    } catch (py::error_already_set& error) {
+      return Error{ErrorCode::kInvalidArgument,
+                   std::string("checkpoint: a tensor could not be copied: ") + error.what()};
+    }
+    return {};
+  }
+
+ private:
+  std::shared_ptr<py::object> callable_;
+};
+
 // Of tuples: key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes
-// it; what follows in them is the caller's.
+// it; what follows in them is the caller's. In place of an address there may be what PyFetch calls.
 std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
   std::vector<client::TensorView> tensors;
   tensors.reserve(boxes.size());
@@ -115,19 +134,26 @@ std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
     if (!PyTuple_Check(box) || PyTuple_GET_SIZE(box) < 8)
       throw py::type_error("a box is a tuple of 8 or more");
     const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(box, i); };
-    tensors.push_back({TextOf(item(0)), TextOf(item(1)), ShapeOf(item(2)), ShapeOf(item(3)),
-                       ShapeOf(item(4)), MemoryAt(NumberOf(item(5)), NumberOf(item(6))),
-                       item(7) == Py_True});
+    const bool is_fetched = PyCallable_Check(item(5)) != 0;
+    client::TensorView& tensor = tensors.emplace_back();
+    tensor = {.key = TextOf(item(0)),
+              .dtype = TextOf(item(1)),
+              .shape = ShapeOf(item(2)),
+              .offset = ShapeOf(item(3)),
+              .extent = ShapeOf(item(4)),
+              .data = MemoryAt(is_fetched ? 0 : NumberOf(item(5)), NumberOf(item(6))),
+              .is_stable = item(7) == Py_True};
+    if (is_fetched) tensor.fetch = PyFetch(item(5));
   }
   return tensors;
 }
 
 // Without an attempt, the coordinator's.
 CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
-                          const std::optional<std::string>& attempt, bool direct, double timeout_s,
+                          const std::optional<std::string>& attempt, bool direct, TimeLimit timeout,
                           bool incremental, std::shared_ptr<client::SaveProgress> progress) {
   const client::SaveOptions options{
-      direct, incremental, SessionOf(timeout_s), {}, std::move(progress)};
+      direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress)};
   return ValueOrRaise(WithoutGil([&] {
     return attempt ? CheckpointParts::Join(target, step, *attempt, options)
                    : CheckpointParts::Begin(target, step, options);
@@ -154,32 +180,44 @@ py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& wr
       WithoutGil([&] { return parts.Commit(reports, std::as_bytes(std::span(tree))); })));
 }
 
-py::tuple Save(const std::string& target, std::uint64_t step, const py::list& boxes,
-               const py::bytes& tree, const py::object& group, const py::object& released,
-               bool direct, double timeout_s, bool incremental,
-               std::shared_ptr<client::SaveProgress> progress, const py::object& taken) {
-  const auto tensors = TensorsOf(boxes);
-  if (!taken.is_none()) taken();
-  const std::string_view tree_view = tree;
-  std::optional<PyGroup> ranks;
-  if (!group.is_none()) ranks.emplace(group);
-  client::SaveOptions options{direct, incremental, SessionOf(timeout_s), {}, std::move(progress)};
-  if (!released.is_none())
-    options.released = [&released] {
-      const py::gil_scoped_acquire acquire;
-      try {
-        released();
-      } catch (py::error_already_set& error) {
-        error.discard_as_unraisable("ffrecord: telling that tensors are free");
-      }
-    };
-  auto saved = WithoutGil([&] {
-    return client::SaveCheckpoint(target, step, tensors, std::as_bytes(std::span(tree_view)),
-                                  ranks ? &*ranks : nullptr, options);
-  });
-  if (!saved && ranks) ranks->RethrowFailure();
-  return AsTuple(ValueOrRaise(std::move(saved)));
-}
+// One rank's side of a save. Whatever can fail on this rank alone fails in the constructor, before
+// other ranks wait for this one; the memory that boxes name is the caller's until Commit has ended.
+class PreparedSave {
+ public:
+  PreparedSave(std::string target, std::uint64_t step, const py::list& boxes, bool direct,
+               TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress)
+      : target_(std::move(target)),
+        step_(step),
+        tensors_(TensorsOf(boxes)),
+        options_{direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress)} {}
+
+  py::tuple Commit(const py::bytes& tree, const py::object& group, const py::object& released) {
+    const std::string_view tree_view = tree;
+    std::optional<PyGroup> ranks;
+    if (!group.is_none()) ranks.emplace(group);
+    if (!released.is_none())
+      options_.released = [&released] {
+        const GilAcquired acquired;
+        try {
+          released();
+        } catch (py::error_already_set& error) {
+          error.discard_as_unraisable("ffrecord: telling that tensors are free");
+        }
+      };
+    auto saved = WithoutGil([&] {
+      return client::SaveCheckpoint(target_, step_, tensors_, std::as_bytes(std::span(tree_view)),
+                                    ranks ? &*ranks : nullptr, options_);
+    });
+    if (!saved && ranks) ranks->RethrowFailure();
+    return AsTuple(ValueOrRaise(std::move(saved)));
+  }
+
+ private:
+  std::string target_;
+  std::uint64_t step_;
+  std::vector<client::TensorView> tensors_;
+  client::SaveOptions options_;
+};
 
 StagingArena MakeArena(std::uint64_t size_bytes) {
   return ValueOrRaise(StagingArena::Create(size_bytes));
@@ -200,10 +238,10 @@ void CopyInto(StagingArena& arena,
 }
 
 CheckpointReader OpenReader(const std::string& target, std::optional<std::uint64_t> step,
-                            double timeout_s) {
+                            TimeLimit timeout) {
   return ValueOrRaise(WithoutGil([&] {
     return CheckpointReader::Open(target, step.value_or(CheckpointReader::kLatest),
-                                  SessionOf(timeout_s));
+                                  SessionOptionsOf(timeout));
   }));
 }
 
@@ -231,24 +269,44 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
   OkOrRaise(WithoutGil([&] { return reader.Read(requests); }));
 }
 
-py::list List(const std::string& target, double timeout_s) {
+py::list List(const std::string& target, TimeLimit timeout) {
   const auto commits = ValueOrRaise(
-      WithoutGil([&] { return client::ListCheckpoints(target, SessionOf(timeout_s)); }));
+      WithoutGil([&] { return client::ListCheckpoints(target, SessionOptionsOf(timeout)); }));
   py::list list;
   for (const client::Commit& commit : commits) list.append(AsTuple(commit));
   return list;
 }
 
-py::tuple Copy(const std::string& from, std::uint64_t step, const std::string& to, double timeout_s,
-               bool compresses) {
-  return AsTuple(ValueOrRaise(WithoutGil(
-      [&] { return client::CopyCheckpoint(from, step, to, SessionOf(timeout_s), compresses); })));
+py::list Prune(const std::string& target, std::uint64_t keep_last, std::uint64_t keep_every,
+               bool verify, bool dry_run, TimeLimit timeout) {
+  const auto removed = ValueOrRaise(WithoutGil([&] {
+    return client::PruneCheckpoints(target, {keep_last, keep_every, verify, dry_run},
+                                    SessionOptionsOf(timeout));
+  }));
+  py::list list;
+  for (const client::Commit& commit : removed) list.append(AsTuple(commit));
+  return list;
 }
 
-void Remove(const std::string& target, std::uint64_t step, double timeout_s) {
-  OkOrRaise(
-      WithoutGil([&] { return client::RemoveCheckpoint(target, step, SessionOf(timeout_s)); }));
+py::tuple Copy(const std::string& from, std::uint64_t step, const std::string& to,
+               TimeLimit timeout, bool compresses) {
+  return AsTuple(ValueOrRaise(WithoutGil([&] {
+    return client::CopyCheckpoint(from, step, to, SessionOptionsOf(timeout), compresses);
+  })));
 }
+
+void Remove(const std::string& target, std::uint64_t step, TimeLimit timeout) {
+  OkOrRaise(WithoutGil(
+      [&] { return client::RemoveCheckpoint(target, step, SessionOptionsOf(timeout)); }));
+}
+
+// Abandons what is not committed, which talks to the target: other threads go on meanwhile.
+struct EndedWithoutGil {
+  void operator()(CheckpointParts* parts) const {
+    const GilReleased released;
+    std::default_delete<CheckpointParts>()(parts);
+  }
+};
 
 }  // namespace
 
@@ -269,6 +327,12 @@ void BindCheckpoint(py::module_& module) {
           "total_bytes", [](const client::SaveProgress& save) { return save.total_bytes.load(); })
       .def_property_readonly(
           "done_bytes", [](const client::SaveProgress& save) { return save.done_bytes.load(); });
+  py::class_<PreparedSave>(module, "PreparedSave", py::is_final())
+      .def(py::init<std::string, std::uint64_t, const py::list&, bool, TimeLimit, bool,
+                    std::shared_ptr<client::SaveProgress>>(),
+           py::arg("target"), py::arg("step"), py::arg("boxes"), py::arg("direct"),
+           py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"))
+      .def("commit", &PreparedSave::Commit, py::arg("tree"), py::arg("group"), py::arg("released"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
       .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"))
       .def_property_readonly(
@@ -287,20 +351,19 @@ void BindCheckpoint(py::module_& module) {
       .def("verify", [](const CheckpointReader& reader) {
         return ValueOrRaise(WithoutGil([&] { return reader.Verify(); }));
       });
-  py::class_<CheckpointParts>(module, "CheckpointParts", py::is_final())
+  py::class_<CheckpointParts, std::unique_ptr<CheckpointParts, EndedWithoutGil>>(
+      module, "CheckpointParts", py::is_final())
       .def(py::init(&OpenParts), py::arg("target"), py::arg("step"), py::arg("attempt"),
            py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"),
            py::arg("progress") = nullptr)
       .def_property_readonly("attempt", &CheckpointParts::attempt)
       .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
-  module.def("save_checkpoint", &Save, py::arg("target"), py::arg("step"), py::arg("boxes"),
-             py::arg("tree"), py::arg("group"), py::arg("released"), py::arg("direct"),
-             py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"),
-             py::arg("taken") = py::none());
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false);
+  module.def("prune_checkpoints", &Prune, py::arg("target"), py::arg("keep_last"),
+             py::arg("keep_every"), py::arg("verify"), py::arg("dry_run"), py::arg("timeout_s"));
   module.def("remove_checkpoint", &Remove, py::arg("target"), py::arg("step"),
              py::arg("timeout_s"));
 }

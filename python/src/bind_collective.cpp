@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/time_limit.h"
 
 namespace ffrecord::python {
 namespace {
@@ -22,13 +21,14 @@ using client::CollectiveEngine;
 using client::ReduceOp;
 using client::ReduceType;
 
-constexpr std::array<std::pair<std::string_view, ReduceType>, 6> kTypes{
+constexpr std::array<std::pair<std::string_view, ReduceType>, 7> kTypes{
     {{"float32", ReduceType::kF32},
      {"float64", ReduceType::kF64},
      {"float16", ReduceType::kF16},
      {"bfloat16", ReduceType::kBf16},
      {"int32", ReduceType::kI32},
-     {"int64", ReduceType::kI64}}};
+     {"int64", ReduceType::kI64},
+     {"bytes", ReduceType::kBytes}}};
 constexpr std::array<std::pair<std::string_view, ReduceOp>, 4> kOps{
     {{"sum", ReduceOp::kSum},
      {"average", ReduceOp::kAverage},
@@ -58,15 +58,6 @@ auto Named(const Table& table, std::string_view name, const char* what) {
   return found->second;
 }
 
-// A timeout that no clock can hold means a day, which is as good as for ever.
-std::chrono::milliseconds Milliseconds(double seconds) {
-  if (!(seconds >= 0))
-    Raise({ErrorCode::kInvalidArgument,
-           "a timeout is a number of seconds, not " + std::to_string(seconds)});
-  return std::chrono::milliseconds(
-      static_cast<std::int64_t>(std::ceil(std::min(seconds, 86'400.0) * 1000)));
-}
-
 // The exception that Raise() would raise, as a value; None for success.
 py::object AsException(const Result<void>& outcome) {
   if (outcome) return py::none();
@@ -77,9 +68,8 @@ py::object AsException(const Result<void>& outcome) {
   }
 }
 
-py::object WaitAny(CollectiveEngine& engine, double timeout_s) {
-  const auto timeout = Milliseconds(timeout_s);
-  auto completion = WithoutGil([&] { return engine.WaitAny(timeout); });
+py::object WaitAny(CollectiveEngine& engine, WaitLimit timeout) {
+  auto completion = WithoutGil([&] { return engine.WaitAny(timeout.value); });
   if (!completion && completion.error().code == ErrorCode::kDeadlineExceeded) return py::none();
   const auto ended = ValueOrRaise(std::move(completion));
   return py::make_tuple(ended.token, AsException(ended.outcome), ended.began_ns, ended.ended_ns);
@@ -168,14 +158,14 @@ void BindCollective(py::module_& module) {
   py::class_<CollectiveEngine> engine_class(module, "CollectiveEngine", py::is_final());
   engine_class
       .def(py::init([](std::uint32_t rank, std::uint32_t world_size, std::string listen_host,
-                       double timeout_s, std::uint64_t chunk_size_bytes,
+                       WaitLimit timeout, std::uint64_t chunk_size_bytes,
                        const std::optional<std::string>& algorithm, std::string_view wire,
                        bool shares_memory, std::uint16_t streams, std::string_view transport,
                        std::vector<std::string> rdma_devices, std::uint32_t rdma_traffic_class,
                        std::uint32_t rdma_service_level) {
              CollectiveEngine::Options options{
                  .listen_host = std::move(listen_host),
-                 .timeout = Milliseconds(timeout_s),
+                 .timeout = timeout.value,
                  .chunk_size_bytes = chunk_size_bytes,
                  .wire = Named(kWires, wire, "wire type"),
                  .streams = streams,

@@ -12,20 +12,20 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
-#include "python/src/session_options.h"
+#include "python/src/time_limit.h"
 
 namespace ffrecord::python {
 namespace {
 
 void Publish(const std::vector<std::string>& files, const std::string& address, bool replace,
-             double timeout_s, const py::object& progress) {
+             TimeLimit timeout, const py::object& progress) {
   const std::vector<std::filesystem::path> paths(files.begin(), files.end());
   // An exception of the callback waits until the upload has ended: none may cross the library.
   std::optional<py::error_already_set> raised;
   std::function<void(std::uint64_t, std::uint64_t)> observe;
   if (!progress.is_none())
     observe = [&](std::uint64_t done_bytes, std::uint64_t total_bytes) {
-      const py::gil_scoped_acquire acquire;
+      const GilAcquired acquired;
       if (raised) return;
       try {
         progress(done_bytes, total_bytes);
@@ -34,30 +34,30 @@ void Publish(const std::vector<std::string>& files, const std::string& address, 
       }
     };
   const auto result = WithoutGil([&] {
-    return client::PublishDataset(paths, address, replace, SessionOptionsOf(timeout_s), observe);
+    return client::PublishDataset(paths, address, replace, SessionOptionsOf(timeout), observe);
   });
   if (raised) throw std::move(*raised);
   OkOrRaise(result);
 }
 
 std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> List(const std::string& address,
-                                                                        double timeout_s) {
+                                                                        TimeLimit timeout) {
   std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> rows;
   for (auto& published : ValueOrRaise(
-           WithoutGil([&] { return client::ListPublished(address, SessionOptionsOf(timeout_s)); })))
+           WithoutGil([&] { return client::ListPublished(address, SessionOptionsOf(timeout)); })))
     rows.emplace_back(std::move(published.name), published.size_bytes, published.file_count);
   return rows;
 }
 
-void Remove(const std::string& address, double timeout_s) {
+void Remove(const std::string& address, TimeLimit timeout) {
   OkOrRaise(
-      WithoutGil([&] { return client::RemovePublished(address, SessionOptionsOf(timeout_s)); }));
+      WithoutGil([&] { return client::RemovePublished(address, SessionOptionsOf(timeout)); }));
 }
 
 // Transport, reason, round trip in seconds.
-std::tuple<std::string, std::string, double> Probe(const std::string& address, double timeout_s) {
+std::tuple<std::string, std::string, double> Probe(const std::string& address, TimeLimit timeout) {
   const auto link = ValueOrRaise(
-      WithoutGil([&] { return client::ProbeDaemon(address, SessionOptionsOf(timeout_s)); }));
+      WithoutGil([&] { return client::ProbeDaemon(address, SessionOptionsOf(timeout)); }));
   return {link.transport, link.reason, std::chrono::duration<double>(link.round_trip).count()};
 }
 

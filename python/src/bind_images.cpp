@@ -12,6 +12,7 @@
 #include "python/src/bind.h"
 #include "python/src/errors.h"
 #include "python/src/field.h"
+#include "python/src/signals.h"
 
 namespace ffrecord::python {
 namespace {
@@ -103,9 +104,10 @@ py::tuple Decode(const ImageDecoder& self, const py::object& fields,
   }
   const bool fixed = self.options().height != 0;
   py::array_t<std::int64_t> shapes({static_cast<py::ssize_t>(pictures.size()), py::ssize_t{3}});
-  std::int64_t* shape = shapes.mutable_data();
+  std::int64_t* const first_shape = shapes.mutable_data();
   using Memory = std::shared_ptr<std::span<std::byte>>;
-  auto block = WithoutGil([&]() -> Result<Memory> {
+  auto block = Interruptible([&](const auto& give_up) -> Result<Memory> {
+    std::int64_t* shape = first_shape;
     if (!fixed) self.Measure(pictures);
     std::size_t total = 0;
     std::vector<std::size_t> sizes;
@@ -125,7 +127,7 @@ py::tuple Decode(const ImageDecoder& self, const py::object& fields,
       pictures[i].out = out;
       out += sizes[i];
     }
-    self.Decode(pictures, seed, epoch, threads);
+    self.Decode(pictures, seed, epoch, threads, give_up);
     // The memory may hold what was there before.
     for (std::size_t i = 0; i < pictures.size(); ++i)
       if (pictures[i].error && sizes[i] > 0) std::memset(pictures[i].out, 0, sizes[i]);

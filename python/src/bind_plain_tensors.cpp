@@ -122,6 +122,8 @@ class PlainTensors {
     if (!seen || !Says(item, names_.is_neg, Py_False)) return {};
     PyObject* const element = seen->element;
     const py::object form = FormOf(seen->shape);
+    // Its storage was given back; the caller says so of it.
+    if (seen->address == 0 && PyObject_IsTrue(PyTuple_GET_ITEM(form.ptr(), 2)) == 1) return {};
     const py::object path = PyUnicode_GET_LENGTH(prefix.ptr()) == 0
                                 ? py::reinterpret_borrow<py::object>(key)
                                 : Owned(PyUnicode_Concat(prefix.ptr(), key.ptr()));

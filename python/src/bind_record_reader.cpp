@@ -16,7 +16,8 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
-#include "python/src/session_options.h"
+#include "python/src/signals.h"
+#include "python/src/time_limit.h"
 
 namespace ffrecord::python {
 namespace {
@@ -41,12 +42,12 @@ std::int64_t ThreadCpuNs() {
 }
 
 std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
-                                     bool salvage, bool direct, double timeout_s,
+                                     bool salvage, bool direct, TimeLimit timeout,
                                      bool was_reached) {
   const RecordReader::Options options{.verify_checksums = check_data,
                                       .salvage = salvage,
                                       .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
-  client::SessionOptions session = SessionOptionsOf(timeout_s);
+  client::SessionOptions session = SessionOptionsOf(timeout);
   session.was_reached = was_reached;
   return std::make_unique<CountingReader>(
       ValueOrRaise(WithoutGil([&] { return client::OpenDataset(locations, options, session); })));
@@ -74,14 +75,15 @@ std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::
 std::shared_ptr<Batch> ReadBatch(CountingReader& self,
                                  const py::array_t<std::int64_t, py::array::c_style>& array) {
   const auto indices = IndicesOf(array, self.reader.record_count());
-  auto batch = std::make_shared<Batch>(ValueOrRaise(WithoutGil([&] {
+  auto read = Interruptible([&](const auto& give_up) {
     const auto begin = std::chrono::steady_clock::now();
     const std::int64_t cpu_begin = ThreadCpuNs();
-    auto result = self.reader.ReadBatch(indices);
+    auto result = self.reader.ReadBatch(indices, give_up);
     self.cpu_ns += ThreadCpuNs() - cpu_begin;
     self.wait_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
     return result;
-  })));
+  });
+  auto batch = std::make_shared<Batch>(ValueOrRaise(std::move(read)));
   ++self.batch_count;
   self.record_count += indices.size();
   self.size_bytes += batch->data().size();
@@ -108,11 +110,25 @@ std::vector<std::optional<std::uint64_t>> Find(const CountingReader& self,
   }));
 }
 
+// The record in the file, and the key, of each record that has one.
+py::list KeysOf(const CountingReader& self, std::size_t file_index) {
+  const RecordReader::Keys keys =
+      ValueOrRaise(WithoutGil([&] { return self.reader.ReadKeys(file_index); }));
+  py::list list(keys.indices.size());
+  std::uint64_t begin = 0;
+  for (std::size_t i = 0; i < keys.indices.size(); ++i) {
+    const std::uint64_t size = keys.ends[i] - begin;
+    list[i] = py::make_tuple(keys.indices[i], Bytes(std::span(keys.bytes).subspan(begin, size)));
+    begin = keys.ends[i];
+  }
+  return list;
+}
+
 void ReadColumn(const CountingReader& self, std::size_t column, std::uint64_t first,
                 std::uint64_t count, py::array_t<std::uint8_t, py::array::c_style> destination) {
   const std::span values(destination.mutable_data(), static_cast<std::size_t>(destination.size()));
-  OkOrRaise(WithoutGil([&] {
-    return self.reader.ReadColumn(column, first, count, std::as_writable_bytes(values));
+  OkOrRaise(Interruptible([&](const auto& give_up) {
+    return self.reader.ReadColumn(column, first, count, std::as_writable_bytes(values), give_up);
   }));
 }
 
@@ -157,15 +173,13 @@ py::dict FileOf(const CountingReader& self, std::size_t file_index) {
            "file " + std::to_string(file_index) + " of " + std::to_string(reader.file_count())});
   const RecordReader::FileInfo file = reader.file(file_index);
   py::dict info;
-  // Names may hold any bytes: decoded as Python decodes paths.
-  info["name"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefaultAndSize(
-      file.name.data(), static_cast<py::ssize_t>(file.name.size())));
+  info["name"] = TextOf(file.name);
   info["format_version"] = file.format_version;
   info["size_bytes"] = file.size_bytes;
   info["record_count"] = file.record_count;
   info["first_index"] = file.first_index;
   info["fingerprint"] = Bytes(file.fingerprint);
-  info["warnings"] = file.warnings;
+  info["warnings"] = TextsOf(file.warnings);
   return info;
 }
 
@@ -192,12 +206,14 @@ void BindRecordReader(py::module_& module) {
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })
       .def_property_readonly("fingerprint",
                              [](Self self) { return Bytes(self.reader.fingerprint()); })
-      .def_property_readonly("warnings", &WarningsOf)
+      .def_property_readonly("warnings",
+                             [](const CountingReader& self) { return TextsOf(WarningsOf(self)); })
       .def("file", &FileOf, py::arg("file_index"))
       .def("metadata", &MetadataOf, py::arg("file_index"))
       .def("read_batch", &ReadBatch, py::arg("indices"))
       .def("sizes", &SizesOf, py::arg("indices"))
       .def("find", &Find, py::arg("keys"))
+      .def("keys", &KeysOf, py::arg("file_index"))
       .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
            py::arg("destination"))
       .def(
@@ -212,7 +228,12 @@ void BindRecordReader(py::module_& module) {
           py::arg("block"), py::arg("window"), py::arg("step_size"), py::arg("world_size"),
           py::arg("rank"))
       .def("stats", &StatsOf)
-      .def("describe", &Describe, py::arg("index"), py::arg("status"))
+      .def(
+          "describe",
+          [](const CountingReader& self, std::uint64_t index, std::uint8_t status) {
+            return TextOf(Describe(self, index, status));
+          },
+          py::arg("index"), py::arg("status"))
       .def(
           "raise_for",
           [](Self self, std::uint64_t index, std::uint8_t status) {

@@ -28,7 +28,7 @@ py::dict Repair(const std::string& source, const std::string& destination, bool 
   facts["skipped_bytes"] = report.skipped_bytes;
   facts["kept_parts"] = report.kept_parts;
   facts["rebuilt_parts"] = report.rebuilt_parts;
-  facts["other_losses"] = report.other_losses;
+  facts["other_losses"] = TextsOf(report.other_losses);
   facts["kept_key_count"] = report.kept_key_count;
   facts["lost_key_count"] = report.lost_key_count;
   facts["size_bytes"] = report.file_size_bytes;

@@ -21,7 +21,7 @@ py::dict Verify(const std::string& path, const py::object& progress) {
   facts["bad_record_count"] = report.bad_record_count;
   facts["size_bytes"] = report.file_size_bytes;
   facts["problem_count"] = report.problem_count;
-  facts["problems"] = report.problems;
+  facts["problems"] = TextsOf(report.problems);
   return facts;
 }
 

@@ -5,19 +5,21 @@
 #include <cerrno>
 #include <string>
 
+#include "python/src/gil.h"
+
 namespace ffrecord::python {
 namespace {
 
 namespace py = pybind11;
 
 [[noreturn]] void RaiseAs(const py::handle& type, const std::string& message) {
-  PyErr_SetObject(type.ptr(), py::str(message).ptr());
+  PyErr_SetObject(type.ptr(), TextOf(message).ptr());
   throw py::error_already_set();
 }
 
 // Python picks the subclass that fits the number: ENOENT gives FileNotFoundError.
 [[noreturn]] void RaiseOs(const py::handle& type, int number, const std::string& message) {
-  const py::tuple arguments = py::make_tuple(number, message);
+  const py::tuple arguments = py::make_tuple(number, TextOf(message));
   PyErr_SetObject(type.ptr(), arguments.ptr());
   throw py::error_already_set();
 }
@@ -26,7 +28,19 @@ py::object Ours(const char* name) { return py::module_::import("ffrecord.errors"
 
 }  // namespace
 
+py::str TextOf(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<py::ssize_t>(text.size())));
+}
+
+py::list TextsOf(const std::vector<std::string>& texts) {
+  py::list list;
+  for (const std::string& text : texts) list.append(TextOf(text));
+  return list;
+}
+
 void Raise(const Error& error) {
+  const GilAcquired acquired;
   switch (error.code) {
     case ErrorCode::kInvalidArgument:
       RaiseAs(PyExc_ValueError, error.message);

@@ -1,12 +1,21 @@
 #pragma once
 
+#include <pybind11/pybind11.h>
+
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/result.h>
 
 namespace ffrecord::python {
 
-// The one place where a code becomes an exception (ffrecord/errors.py). Requires the GIL.
+// What names a file may hold any bytes: decoded as Python decodes paths. Requires the GIL.
+pybind11::str TextOf(const std::string& text);
+pybind11::list TextsOf(const std::vector<std::string>& texts);
+
+// The one place where a code becomes an exception (ffrecord/errors.py). Takes the GIL if the thread
+// does not have it: an error may be found where it was let go.
 [[noreturn]] void Raise(const Error& error);
 
 template <class T>

@@ -17,7 +17,7 @@ class Observer {
 
   std::function<bool(std::uint64_t, std::uint64_t)> function() {
     return [this](std::uint64_t done_bytes, std::uint64_t total_bytes) {
-      const py::gil_scoped_acquire acquire;
+      const GilAcquired acquired;
       try {
         if (PyErr_CheckSignals() != 0) throw py::error_already_set();
         if (!progress_.is_none()) progress_(done_bytes, total_bytes);

@@ -110,6 +110,20 @@ Result<void> CheckSettings(const Settings& settings) {
   return {};
 }
 
+std::vector<std::string> PlaintextWarnings(const Settings& settings) {
+  std::vector<std::string> warnings;
+  if (!IsLoopback(HostOf(settings.listen)) && !settings.token_keys.empty() &&
+      settings.tls_cert.empty())
+    warnings.push_back("clients send their tokens to " + settings.listen +
+                       " without TLS, and who sees one can use it: give tls_cert and tls_key");
+  if (!settings.admin.empty() && !IsLoopback(HostOf(settings.admin)) &&
+      !settings.admin_token_file.empty())
+    warnings.push_back("the admin token goes to " + settings.admin +
+                       " without TLS, and who sees it can use it: listen on 127.0.0.1 and reach it "
+                       "through a tunnel");
+  return warnings;
+}
+
 Command ParseCommandLine(int argc, char** argv) {
   CLI::App app(
       "The storage daemon of FFRecord: keeps published datasets and checkpoints in one "

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -29,7 +30,7 @@ struct Settings {
   // TLS: the daemon's certificate and its key; whom clients' certificates must come from.
   std::filesystem::path tls_cert, tls_key, tls_ca;
   std::string quotas;                      // As ParseQuotas reads it.
-  std::uint32_t scrub_mib_s = 16;          // Read to check what is stored; 0: never.
+  std::uint32_t scrub_days = 7;            // In which all that is stored is checked; 0: never.
   std::filesystem::path admin_token_file;  // Empty: the admin port asks nobody.
   std::string log_level = "info";
 
@@ -57,6 +58,10 @@ Command ParseCommandLine(int argc, char** argv);
 // Fails with kInvalidArgument, naming the remedy, if there is no data folder, an address cannot be
 // read, or one can be reached by others who need no token there.
 Result<void> CheckSettings(const Settings& settings);
+
+// What goes over a network as it is, though it lets people in: tokens without TLS on an address
+// that other machines reach. One line each, with the remedy.
+std::vector<std::string> PlaintextWarnings(const Settings& settings);
 
 // Whether `host` can be reached from this machine only.
 bool IsLoopback(const std::string& host);

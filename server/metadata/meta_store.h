@@ -70,4 +70,8 @@ std::unique_ptr<MetaStore> MakeMemoryStore();
 // or not ours, with kConflict if another process holds it, with kIo.
 Result<std::unique_ptr<MetaStore>> OpenSqliteStore(const std::filesystem::path& path);
 
+// Over another store, of which it holds everything in memory: Get and List wait for no disk and for
+// no commit. Nobody else may change the other store. Fails as that one.
+Result<std::unique_ptr<MetaStore>> MakeCachedStore(std::unique_ptr<MetaStore> store);
+
 }  // namespace ffrecord::server

@@ -5,11 +5,19 @@
 #include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -20,11 +28,13 @@
 namespace ffrecord::server {
 namespace {
 
-// A scraper, two dashboards and a probe at one time; others wait.
-constexpr std::size_t kThreadCount = 4;
-// A request is one line and a few headers: who takes longer over a piece of it is hung up on.
-constexpr std::time_t kReadSeconds = 2;
-constexpr std::size_t kBodyBytesMax = 1024;
+// Exchanges at one time. One more cuts off the oldest: those that keep the rules take milliseconds.
+constexpr std::size_t kExchangeCountMax = 16;
+// A request is one line and a few headers; that the client takes its time over each piece of it, or
+// of the answer, makes it no longer.
+constexpr auto kRequestTime = std::chrono::seconds(2);
+constexpr auto kExchangeTime = std::chrono::seconds(5);
+constexpr std::size_t kRequestBytesMax = std::size_t{32} << 10;
 
 constexpr const char* kPolicy =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -71,6 +81,144 @@ bool IsAdmitted(const httplib::Request& request, const std::string& token) {
          IsSame(PasswordOf(std::string_view(given).substr(kBasic.size())), token);
 }
 
+// One request and its answer over a socket, within its time and its bytes. Thread-bound.
+class Exchange final : public httplib::Stream {
+ public:
+  explicit Exchange(socket_t socket) : socket_(socket) {}
+
+  bool is_readable() const override { return begin_ < end_ || Wait(POLLIN, kRequestTime); }
+  bool is_writable() const override { return Wait(POLLOUT, kExchangeTime); }
+  ssize_t read(char* to, std::size_t size) override {
+    if (begin_ == end_ && !Receive()) return -1;
+    const std::size_t count = std::min(size, end_ - begin_);
+    std::memcpy(to, buffer_.data() + begin_, count);
+    begin_ += count;
+    return static_cast<ssize_t>(count);
+  }
+  ssize_t write(const char* from, std::size_t size) override {
+    if (!is_writable()) return -1;
+    return ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  // For httplib's log, which we do not use.
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  socket_t socket() const override { return socket_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool Wait(short events, Clock::duration time) const {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(begun_ + time - Clock::now());
+    pollfd waited{socket_, events, 0};
+    return left.count() > 0 && ::poll(&waited, 1, static_cast<int>(left.count())) > 0;
+  }
+  bool Receive() {
+    if (received_bytes_ >= kRequestBytesMax || !Wait(POLLIN, kRequestTime)) return false;
+    const ssize_t got = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+    if (got <= 0) return false;
+    begin_ = 0;
+    end_ = static_cast<std::size_t>(got);
+    received_bytes_ += end_;
+    return true;
+  }
+
+  const socket_t socket_;
+  const Clock::time_point begun_ = Clock::now();
+  std::size_t received_bytes_ = 0;
+  std::array<char, 4096> buffer_;
+  std::size_t begin_ = 0;  // Of what was received and not yet read.
+  std::size_t end_ = 0;
+};
+
+// The sockets of the exchanges under way, the oldest in front. Thread-safe.
+class OpenExchanges {
+ public:
+  void Add(socket_t socket) {
+    const std::lock_guard lock(mutex_);
+    if (owed_count_ == 0 && !is_ending_) return sockets_.push_back(socket);
+    (void)::shutdown(socket, SHUT_RDWR);
+    if (owed_count_ > 0) --owed_count_;
+  }
+  // To be called before the socket is closed.
+  void Remove(socket_t socket) {
+    const std::lock_guard lock(mutex_);
+    std::erase(sockets_, socket);
+  }
+  void CutOldest() {
+    const std::lock_guard lock(mutex_);
+    if (sockets_.empty()) {
+      ++owed_count_;  // The oldest still waits for a thread.
+      return;
+    }
+    (void)::shutdown(sockets_.front(), SHUT_RDWR);  // Its thread notices.
+    sockets_.pop_front();
+  }
+  // These, and those to come.
+  void CutAll() {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+    for (const socket_t socket : sockets_) (void)::shutdown(socket, SHUT_RDWR);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::size_t owed_count_ = 0;  // To be cut as soon as they are added.
+  bool is_ending_ = false;
+  std::deque<socket_t> sockets_;
+};
+
+class ExchangeQueue final : public httplib::TaskQueue {
+ public:
+  explicit ExchangeQueue(OpenExchanges& open) : open_(open), pool_(kExchangeCountMax) {}
+  void enqueue(std::function<void()> exchange) override {
+    if (count_.fetch_add(1) >= kExchangeCountMax) open_.CutOldest();
+    pool_.enqueue([this, exchange = std::move(exchange)] {
+      exchange();
+      count_.fetch_sub(1);
+    });
+  }
+  void shutdown() override {
+    open_.CutAll();  // Nobody's slowness is waited for at the end.
+    pool_.shutdown();
+  }
+
+ private:
+  OpenExchanges& open_;
+  std::atomic<std::size_t> count_{0};  // Waiting or under way.
+  httplib::ThreadPool pool_;
+};
+
+// httplib bounds the time between two bytes and not that of a request, and counts no body that
+// comes in chunks: so the sockets are ours.
+class BoundedServer final : public httplib::Server {
+ public:
+  BoundedServer() {
+    new_task_queue = [this] { return new ExchangeQueue(open_); };
+  }
+  // Once it is bound: httplib has the kernel hold five, and who comes too many waits for a second.
+  void WidenBacklog() { (void)::listen(svr_sock_, SOMAXCONN); }
+
+ private:
+  bool process_and_close_socket(socket_t socket) override {
+    open_.Add(socket);
+    Exchange exchange(socket);
+    bool is_closed = false;
+    constexpr bool kCloses = true;
+    const bool is_answered = process_request(exchange, kCloses, is_closed, nullptr);
+    (void)::shutdown(socket, SHUT_WR);
+    // What was sent and not asked for would have the answer thrown away.
+    std::array<char, 4096> ignored;
+    for (std::size_t i = 0; i < kRequestBytesMax / ignored.size(); ++i)
+      if (::recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT) <= 0) break;
+    open_.Remove(socket);
+    (void)::close(socket);
+    return is_answered;
+  }
+
+  OpenExchanges open_;
+};
+
 void AddPages(httplib::Server& http, AdminServer::Pages pages) {
   using httplib::Request;
   using httplib::Response;
@@ -104,7 +252,7 @@ void AddPages(httplib::Server& http, AdminServer::Pages pages) {
 }  // namespace
 
 struct AdminServer::Impl {
-  httplib::Server http;
+  BoundedServer http;
   net::Address address;
   std::atomic<bool> has_ended{false};
   std::thread thread;
@@ -112,13 +260,8 @@ struct AdminServer::Impl {
 
 Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& address, Pages pages) {
   auto impl = std::make_unique<Impl>();
-  httplib::Server& http = impl->http;
+  BoundedServer& http = impl->http;
   impl->address = address;
-  http.new_task_queue = [] { return new httplib::ThreadPool(kThreadCount); };
-  http.set_keep_alive_max_count(1);  // Nobody holds a thread while he has no question.
-  http.set_read_timeout(kReadSeconds);
-  http.set_write_timeout(kReadSeconds);
-  http.set_payload_max_length(kBodyBytesMax);
   // A port in use is to be refused, so no SO_REUSEPORT, which is what httplib would set.
   http.set_socket_options([](socket_t socket) {
     const int yes = 1;
@@ -129,6 +272,12 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& addr
                             {"Cache-Control", "no-store"}});
   http.set_pre_routing_handler([own_host = address.host, token = pages.token](
                                    const httplib::Request& request, httplib::Response& response) {
+    // Before a body is read: there is none that we want.
+    if (request.method != "GET" && request.method != "HEAD") {
+      response.status = 405;
+      response.set_header("Allow", "GET, HEAD");
+      return httplib::Server::HandlerResponse::Handled;
+    }
     const bool is_own = IsOwnName(request.get_header_value("Host"), own_host);
     const bool is_health = request.path == "/healthz" || request.path == "/readyz";
     if (is_own && (is_health || IsAdmitted(request, token)))
@@ -154,6 +303,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& addr
                      (number != 0 ? std::strerror(number) : "no such address here"),
                  number};
   }
+  http.WidenBacklog();
   impl->address.port = static_cast<std::uint16_t>(bound_port);
   impl->thread = std::thread([&http, &has_ended = impl->has_ended] {
     http.listen_after_bind();

@@ -19,7 +19,9 @@ namespace ffrecord::server {
 //   /healthz      200: the process answers
 //   /readyz       200 if it takes requests, else 503 and why
 //
-// It changes nothing. With a token it asks for that, as a bearer token or, for browsers, as the
+// It changes nothing, and reads no body. Each exchange has a time and a number of bytes, and a
+// connection beyond those that are served at one time cuts off the oldest: a client that is slow
+// holds up nobody. With a token it asks for that, as a bearer token or, for browsers, as the
 // password of anybody; but health it tells everybody. A web page of somebody else's cannot read it,
 // under whatever name it reaches this port.
 class AdminServer {

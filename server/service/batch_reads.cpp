@@ -126,6 +126,7 @@ void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
   batch.deadline = request.deadline_ms == 0
                        ? Clock::time_point::max()
                        : batch.arrived + std::chrono::milliseconds(request.deadline_ms);
+  entry_count_ += request.entries.size();
   batches_.emplace(next_batch_++, std::move(batch));
   metrics_.batches.Add();
 }
@@ -363,6 +364,7 @@ Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload)
       continue;
     }
     FFR_TRY(SendDone(batch, endpoint, payload));
+    entry_count_ -= batch.entry_sizes.size();
     entry = batches_.erase(entry);
     metrics_.batches.Remove();
   }

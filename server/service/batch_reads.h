@@ -41,6 +41,7 @@ class BatchReads {
   BatchReads& operator=(const BatchReads&) = delete;
 
   std::size_t count() const noexcept { return batches_.size(); }
+  std::size_t entry_count() const noexcept { return entry_count_; }  // Of all of them.
 
   // `slab`: where the batch is to be read to; null if it is to be sent.
   void Begin(std::uint64_t request_id, const net::BatchRead& batch,
@@ -120,6 +121,7 @@ class BatchReads {
   std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;
+  std::size_t entry_count_ = 0;
   bool has_landed_ = false;
   std::vector<ReadAhead::Wanted> wanted_;  // In one Start(), while there are plans.
   // Of this connection; shared with the buffers on their way out, which may outlive it here.

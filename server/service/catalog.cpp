@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -86,8 +87,8 @@ Result<void> Catalog::LoadUploads() {
 
 Result<void> Catalog::LoadTombstones() {
   return ForEachEntry(meta_, kDeletes, [&](const MetaStore::KeyValue& entry) {
-    const auto ids = DecodeIds(entry.value);
-    if (report_.damaged.empty()) Bury(entry.key, ids);
+    // Though nothing is unlinked beside a damaged manifest: their ids must not be used anew.
+    Bury(entry.key, DecodeIds(entry.value));
   });
 }
 
@@ -105,9 +106,15 @@ void Catalog::ExplainExtents() {
 
 // --- Putting -------------------------------------------------------------------------------------
 
-Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin) {
+Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin,
+                                                      std::string_view owner_prefix) {
+  FFR_TRY(extents_.health().Noted(CheckReserve()));
   {
     const std::lock_guard lock(mutex_);
+    if (!IsPublished(begin.id)) {
+      FFR_TRY(CheckUploadQuotas(begin, owner_prefix));
+      ledger_.Add(begin.id, begin.size_bytes, owner_prefix);
+    }
     const std::uint64_t upload = UploadOf(begin.id);
     if (const auto found = uploads_.find(upload); found != uploads_.end()) {
       found->second.heard = Clock::now();
@@ -132,6 +139,12 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
   return std::optional(std::move(writer).value());
 }
 
+void Catalog::NoteHeard(const ExtentId& id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = uploads_.find(UploadOf(id)); found != uploads_.end())
+    found->second.heard = Clock::now();
+}
+
 Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
   const ExtentPtr extent = FFR_TRY(writer.Seal(seal.xxh3));
   const std::lock_guard lock(mutex_);
@@ -140,8 +153,13 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
     found->second.heard = Clock::now();
     return {};
   }
-  // Given up between the bytes and the seal. What is on the disk now is put on record at the next
-  // BeginPut of this upload, and collected with it.
+  // Given up between the bytes and the seal: nothing else explains what is on the disk now.
+  if (!IsPublished(seal.id)) {
+    MetaStore::Commit commit;
+    commit.puts.push_back(
+        {std::string(kDeletes) + "extent-" + ToHex(seal.id), EncodeIds({&seal.id, 1})});
+    if (Commit(commit)) BuryAll(commit);
+  }
   return Error{ErrorCode::kConflict,
                "the upload was silent for too long and was given up; start anew"};
 }
@@ -149,13 +167,16 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
 // --- Names ---------------------------------------------------------------------------------------
 
 Result<Catalog::Resolved> Catalog::Resolve(std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  const auto found = FFR_TRY(FindName(meta_, name));
-  if (!found) return NotFound(name);
-  Resolved resolved;
-  resolved.revision = found->revision;
-  resolved.manifest = FFR_TRY(ReadManifest(meta_, *found));
-  return resolved;
+  // Without mutex_, which others hold while they wait for the disk.
+  for (;;) {
+    const auto found = FFR_TRY(FindName(meta_, name));
+    if (!found) return NotFound(name);
+    auto manifest = ReadManifest(meta_, *found);
+    if (manifest) return Resolved{std::move(manifest).value(), found->revision};
+    const auto now = FFR_TRY(FindName(meta_, name));
+    // Else it was replaced between the two, and is looked at again.
+    if (now && now->revision == found->revision) return std::move(manifest).error();
+  }
 }
 
 Result<void> Catalog::CheckMode(const net::Publish& publish,
@@ -207,6 +228,7 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
   return {};
 }
 
+// The key of a tombstone is the generation that its commit ends: an attempt may come back.
 Result<DatasetManifest> Catalog::Retire(const NameRecord& name, const DatasetManifest& keep,
                                         MetaStore::Commit& commit) {
   const auto bytes = FFR_TRY(ReadManifest(meta_, name));
@@ -223,20 +245,40 @@ Result<DatasetManifest> Catalog::Retire(const NameRecord& name, const DatasetMan
 
   commit.deletes.push_back(NumberKey(kManifestKeys, name.attempt));
   if (!last.empty())
-    commit.puts.push_back({NumberKey(kDeletes, name.attempt),
+    commit.puts.push_back({NumberKey(kDeletes, generation_revision_),
                            EncodeIds(std::vector<ExtentId>(last.begin(), last.end()))});
   return manifest;
 }
 
+Result<void> Catalog::CheckReserve() const {
+  if (reserve_ == nullptr || reserve_->is_whole()) return {};
+  return Error{ErrorCode::kIo,
+               "the daemon's disk is full, and what is left of it is kept for deletions; remove "
+               "something, or make room at " +
+                   extents_.folder().string(),
+               ENOSPC};
+}
+
 Result<MetaStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
   FFR_TRY(extents_.health().CheckWritable());
+  FFR_TRY(extents_.health().Noted(CheckReserve()));
   return extents_.health().Noted(meta_.TryCommit(commit));
 }
 
-Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit) {
+Result<MetaStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& commit) {
+  FFR_TRY(extents_.health().CheckWritable());
+  auto outcome = meta_.TryCommit(commit);
+  const bool is_full = !outcome && (outcome.error().system_errno == ENOSPC ||
+                                    outcome.error().system_errno == EDQUOT);
+  // A store that is full has committed nothing.
+  if (is_full && reserve_ != nullptr && reserve_->Release()) outcome = meta_.TryCommit(commit);
+  return extents_.health().Noted(std::move(outcome));
+}
+
+Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit, bool is_deletion) {
   commit.compares.push_back({std::string(kGeneration), generation_revision_});
   commit.puts.push_back({std::string(kGeneration), {}});
-  const auto outcome = FFR_TRY(Commit(commit));
+  const auto outcome = FFR_TRY(is_deletion ? CommitDeletion(commit) : Commit(commit));
   if (outcome.committed) generation_revision_ = outcome.revision;
   return outcome;
 }
@@ -266,12 +308,13 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   std::optional<DatasetManifest> retired;
   if (found) retired = FFR_TRY(Retire(*found, manifest.value(), commit));
 
-  const auto outcome = FFR_TRY(CommitGeneration(commit));
+  const auto outcome = FFR_TRY(CommitGeneration(commit, false));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
   holders_.Change(publish.name, retired ? &*retired : nullptr, &manifest.value());
-  for (const auto& put : commit.puts)
-    if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
+  for (const ManifestFile& file : manifest.value().files)
+    for (const ManifestExtent& extent : file.extents) ledger_.Remove(extent.id);
+  BuryAll(commit);
   return net::RevisionReply{outcome.revision};
 }
 
@@ -294,6 +337,23 @@ Result<void> Catalog::CheckQuotas(std::string_view name, std::uint64_t size_byte
   return {};
 }
 
+// The name is not known yet: uploads may replace what is published, so that only they are counted.
+Result<void> Catalog::CheckUploadQuotas(const net::PutBegin& begin,
+                                        std::string_view owner_prefix) const {
+  for (const auto& [prefix, quota_bytes] : options_.quotas) {
+    if (!owner_prefix.starts_with(prefix)) continue;
+    const std::uint64_t pending_bytes = ledger_.SizeBelow(prefix, begin.id);
+    if (pending_bytes <= quota_bytes && begin.size_bytes <= quota_bytes - pending_bytes) continue;
+    return Error{
+        ErrorCode::kIo,
+        "uploads of " + std::to_string(pending_bytes) + " bytes wait to be published under '" +
+            prefix + "': " + std::to_string(begin.size_bytes) + " more would pass the quota of " +
+            std::to_string(quota_bytes) + "; publish them, or wait until they are given up",
+        EDQUOT};
+  }
+  return {};
+}
+
 // All there could be if it is not known: the upload will tell.
 std::uint64_t Catalog::FreeBytes() const {
   struct statvfs disk {};
@@ -301,8 +361,15 @@ std::uint64_t Catalog::FreeBytes() const {
   return std::uint64_t{disk.f_bavail} * disk.f_frsize;
 }
 
+void Catalog::RefreshRoom() {
+  const std::uint64_t free_bytes = FreeBytes();
+  if (reserve_ != nullptr) reserve_->Restore(free_bytes);
+  if (CheckReserve() && free_bytes >= kExtentSizeMax) extents_.health().NoteSuccess();
+}
+
 Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
   FFR_TRY(extents_.health().CheckWritable());
+  FFR_TRY(CheckReserve());
   FFR_TRY(CheckQuotas(name, size_bytes));
   const std::uint64_t free_bytes = FreeBytes();
   if (size_bytes <= free_bytes) return {};
@@ -345,75 +412,109 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   commit.compares.push_back({NameKey(request.name), found->revision});
   commit.deletes.push_back(NameKey(request.name));
   const auto retired = FFR_TRY(Retire(*found, {}, commit));
-  const auto outcome = FFR_TRY(CommitGeneration(commit));
+  const auto outcome = FFR_TRY(CommitGeneration(commit, true));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
   holders_.Change(request.name, &retired, nullptr);
-  for (const auto& put : commit.puts)
-    if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
+  BuryAll(commit);
   return {};
 }
 
 // --- Collecting ----------------------------------------------------------------------------------
 
 void Catalog::Bury(std::string key, std::span<const ExtentId> ids) {
-  Tombstone tombstone{std::move(key), {}};
+  Tombstone tombstone{std::move(key), {}, {}};
   for (const ExtentId& id : ids) {
     // A tombstone never names what a manifest names: both are written by one commit. What a
     // damaged one says is not believed.
     if (IsPublished(id)) continue;
+    tombstone.ids.push_back(id);
     if (ExtentPtr extent = extents_.Condemn(id)) tombstone.extents.push_back(std::move(extent));
   }
   tombstones_.push_back(std::move(tombstone));
 }
 
-Result<void> Catalog::GiveUp(std::uint64_t upload, const Upload& state) {
-  const auto left = extents_.FindAll([&](const Extent& extent) {
-    return UploadOf(extent.id) == upload && !IsPublished(extent.id);
-  });
-  std::vector<ExtentId> ids;
-  for (const ExtentPtr& extent : left) ids.push_back(extent->id);
+void Catalog::BuryAll(const MetaStore::Commit& commit) {
+  for (const auto& put : commit.puts)
+    if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
+}
+
+// All in one commit, and one look through the index.
+Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
   MetaStore::Commit commit;
-  const std::string key = NumberKey(std::string(kDeletes) + "upload-", upload);
-  commit.compares.push_back({NumberKey(kUploads, upload), state.revision});
-  commit.deletes.push_back(NumberKey(kUploads, upload));
-  if (!ids.empty()) commit.puts.push_back({key, EncodeIds(ids)});
-  const auto outcome = FFR_TRY(Commit(commit));
-  if (outcome.committed && !ids.empty()) Bury(key, ids);
+  std::map<std::uint64_t, std::vector<ExtentId>> silent;
+  for (const auto& [upload, state] : uploads_) {
+    if (now - state.heard < options_.upload_grace) continue;
+    silent.try_emplace(upload);
+    commit.compares.push_back({NumberKey(kUploads, upload), state.revision});
+    commit.deletes.push_back(NumberKey(kUploads, upload));
+  }
+  if (silent.empty()) return {};
+  const auto left = extents_.FindAll([&](const Extent& extent) {
+    return silent.contains(UploadOf(extent.id)) && !IsPublished(extent.id);
+  });
+  for (const ExtentPtr& extent : left) silent.at(UploadOf(extent->id)).push_back(extent->id);
+  for (const auto& [upload, ids] : silent)
+    if (!ids.empty())
+      commit.puts.push_back({NumberKey(std::string(kDeletes) + "upload-", upload), EncodeIds(ids)});
+  const auto outcome = FFR_TRY(CommitDeletion(commit));
+  if (!outcome.committed) return {};
+  for (const auto& [upload, ids] : silent) {
+    uploads_.erase(upload);
+    ledger_.RemoveUpload(upload);
+  }
+  BuryAll(commit);
   return {};
 }
 
-Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
-  if (FreeBytes() >= kExtentSizeMax) extents_.health().NoteSuccess();  // Full no more.
-  const std::lock_guard lock(mutex_);
-  if (!report_.damaged.empty() || !extents_.health().CheckWritable()) return std::uint64_t{0};
-  for (auto upload = uploads_.begin(); upload != uploads_.end();) {
-    if (now - upload->second.heard < options_.upload_grace) {
-      ++upload;
-      continue;
-    }
-    FFR_TRY(GiveUp(upload->first, upload->second));
-    upload = uploads_.erase(upload);
-  }
-  std::uint64_t unlinked_count = 0;
-  for (auto tombstone = tombstones_.begin(); tombstone != tombstones_.end();) {
-    for (auto extent = tombstone->extents.begin(); extent != tombstone->extents.end();) {
+Result<std::uint64_t> Catalog::UnlinkAll(std::span<Tombstone> tombstones) {
+  Result<std::uint64_t> unlinked_count = std::uint64_t{0};
+  std::uint64_t count = 0;
+  for (Tombstone& tombstone : tombstones) {
+    std::erase_if(tombstone.extents, [&](const ExtentPtr& extent) {
       // Ours is the last: nobody reads it, and it can no longer be found.
-      if (extent->use_count() > 1) {
-        ++extent;
-        continue;
-      }
-      FFR_TRY(extents_.Unlink(**extent));
-      ++unlinked_count;
-      extent = tombstone->extents.erase(extent);
-    }
-    if (!tombstone->extents.empty()) {
-      ++tombstone;
-      continue;
-    }
-    FFR_TRY(Commit({{}, {}, {tombstone->key}}));
-    tombstone = tombstones_.erase(tombstone);
+      if (extent.use_count() > 1) return false;
+      const auto unlinked = extents_.Unlink(*extent);
+      if (!unlinked) unlinked_count = unlinked.error();  // The others go all the same.
+      if (!unlinked || !unlinked.value()) return false;
+      ++count;
+      return true;
+    });
   }
+  if (unlinked_count) unlinked_count = count;
+  return unlinked_count;
+}
+
+Result<void> Catalog::Forget(std::span<const Tombstone> tombstones) {
+  if (tombstones.empty()) return {};
+  MetaStore::Commit commit;
+  for (const Tombstone& tombstone : tombstones) commit.deletes.push_back(tombstone.key);
+  FFR_TRY(CommitDeletion(commit));
+  for (const Tombstone& tombstone : tombstones) extents_.Release(tombstone.ids);
+  return {};
+}
+
+// A disk may take long over each unlink: only the next Collect waits for it.
+Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
+  const std::lock_guard collecting(collecting_);
+  RefreshRoom();
+  std::vector<Tombstone> tombstones;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!report_.damaged.empty() || !extents_.health().CheckWritable()) return std::uint64_t{0};
+    FFR_TRY(GiveUpSilent(now));
+    tombstones.swap(tombstones_);
+  }
+  auto unlinked_count = UnlinkAll(tombstones);
+  const auto done = std::partition(tombstones.begin(), tombstones.end(),
+                                   [](const Tombstone& one) { return !one.extents.empty(); });
+  const auto forgotten = Forget({done, tombstones.end()});
+  const auto left = forgotten ? done : tombstones.end();
+  {
+    const std::lock_guard lock(mutex_);
+    std::move(tombstones.begin(), left, std::back_inserter(tombstones_));
+  }
+  if (!forgotten) return Error(forgotten.error());
   return unlinked_count;
 }
 

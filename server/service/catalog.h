@@ -17,6 +17,8 @@
 #include "server/metadata/meta_store.h"
 #include "server/service/holders.h"
 #include "server/service/name_records.h"
+#include "server/service/upload_ledger.h"
+#include "server/storage/disk_reserve.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -37,6 +39,8 @@ class Catalog {
     std::chrono::milliseconds upload_grace{std::chrono::minutes(10)};
     // How many bytes of files the names that begin with a prefix may have together.
     std::map<std::string, std::uint64_t> quotas = {};
+    // What a full disk has left for deletions; outlives the catalog. Null: nothing.
+    DiskReserve* reserve = nullptr;
   };
   using Clock = std::chrono::steady_clock;
 
@@ -62,9 +66,13 @@ class Catalog {
 
   std::uint64_t name_count() const { return holders_.name_count(); }  // With a sound manifest.
 
-  // A writer for the extent, its upload on record; none if it is sealed already. Fails with
-  // kConflict if an extent of that id has another size, with kIo.
-  Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin);
+  // A writer for the extent, its upload on record; none if it is sealed already. `owner_prefix`:
+  // below which the client may publish it. Fails with kConflict if an extent of that id has another
+  // size, with kIo: EDQUOT if what clients of a quota's prefix have not published passes the quota.
+  Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin,
+                                               std::string_view owner_prefix = "");
+  // Bytes of it have come: its upload is not silent.
+  void NoteHeard(const ExtentId& id);
   // Fails as ExtentWriter::Seal, and with kConflict if the upload was given up meanwhile.
   Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal);
 
@@ -72,6 +80,7 @@ class Catalog {
     std::vector<std::byte> manifest;
     std::uint64_t revision = 0;
   };
+  // This, List and CheckRoom do not wait for those that write.
   Result<Resolved> Resolve(std::string_view name);
   // `own_prefix`: extents that are published already must be so under a name that begins with it.
   Result<net::RevisionReply> Publish(const net::Publish& publish,
@@ -105,11 +114,12 @@ class Catalog {
   };
   struct Tombstone {
     std::string key;
+    std::vector<ExtentId> ids;       // All of them: condemned until the key is deleted.
     std::vector<ExtentPtr> extents;  // Not yet unlinked.
   };
 
   Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
-      : meta_(meta), extents_(extents), options_(options) {}
+      : meta_(meta), extents_(extents), options_(options), reserve_(options.reserve) {}
 
   Result<void> Load(PublishedNames published);
   void TakePublished(PublishedNames published);
@@ -128,19 +138,35 @@ class Catalog {
                                  MetaStore::Commit& commit);
   // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
+  // Likewise what has not been published may not grow by that extent.
+  Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
   std::uint64_t FreeBytes() const;  // Of the extents' disk.
+  // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
+  Result<void> CheckReserve() const;
+  void RefreshRoom();
   Result<MetaStore::Outcome> Commit(const MetaStore::Commit& commit);
-  Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit);
+  // Likewise what makes room: on a full disk it may use the reserve.
+  Result<MetaStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
+  Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
   void Bury(std::string key, std::span<const ExtentId> ids);
-  Result<void> GiveUp(std::uint64_t upload, const Upload& state);
+  // Those that `commit`, which has been committed, has put.
+  void BuryAll(const MetaStore::Commit& commit);
+  Result<void> GiveUpSilent(Clock::time_point now);
+  // Unlinks what can be unlinked of each. Fails with the last failure, after all were tried.
+  Result<std::uint64_t> UnlinkAll(std::span<Tombstone> tombstones);
+  // Takes those whose extents are all unlinked off the record.
+  Result<void> Forget(std::span<const Tombstone> tombstones);
 
   MetaStore& meta_;
   ExtentStore& extents_;
   const Options options_;
+  DiskReserve* const reserve_;
   Report report_;
-  Holders holders_;  // Changes with mutex_ held only.
+  Holders holders_;      // Changes with mutex_ held only.
+  UploadLedger ledger_;  // With mutex_ held.
 
-  std::mutex mutex_;  // Of all below, and of each read-decide-commit.
+  std::mutex collecting_;  // One Collect at a time; taken before mutex_.
+  std::mutex mutex_;       // Of all below, and of each read-decide-commit.
   std::map<std::uint64_t, Upload> uploads_;
   std::vector<Tombstone> tombstones_;
   std::uint64_t generation_revision_ = 0;

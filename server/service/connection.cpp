@@ -15,6 +15,7 @@ namespace {
 
 using net::FrameHeader;
 using net::FrameType;
+using Kind = JobPool::Kind;
 
 // Events handled before the other connections of the worker get their turn.
 constexpr int kEventsPerTurn = 64;
@@ -27,14 +28,22 @@ std::string Printable(std::string text) {
   return text;
 }
 
+Error NotMet() {
+  return {ErrorCode::kDenied,
+          "access denied: the local socket is for clients that this daemon has sent there"};
+}
+
 }  // namespace
 
 Connection::Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint)
     : host_(host),
       id_(id),
       endpoint_(std::move(endpoint)),
-      reads_(host.disk, host.read_ahead, id, host.metrics),
-      progress_(Clock::now()) {}
+      reads_(host.disk, host.read_ahead, id, host.metrics) {}
+
+Connection::~Connection() {
+  if (issued_ticket_) host_.local_tickets->Withdraw(*issued_ticket_);
+}
 
 // --- Turns ---------------------------------------------------------------------------------------
 
@@ -66,7 +75,7 @@ Result<Connection::After> Connection::DoTurn() {
       return After::kWait;
     }
     if (event == net::Endpoint::Event::kClosed) return After::kClosed;
-    progress_ = Clock::now();
+    received_ = {endpoint_->bytes_received(), Clock::now()};
     if (event == net::Endpoint::Event::kPayload) {
       FFR_ASSERT(incoming_);
       Incoming incoming = *std::exchange(incoming_, std::nullopt);
@@ -94,22 +103,31 @@ bool Connection::MustHold() const noexcept {
 }
 
 bool Connection::CheckTimeouts(Clock::time_point now) {
-  if (!has_greeted_ && now - progress_ > host_.greeting_timeout) {
+  if (!has_greeted_) {
+    if (now - opened_ <= host_.greeting_timeout) return true;
     fault_ = "no HELLO in time";
     return false;
   }
-  const std::uint64_t unsent_bytes = endpoint_->bytes_queued();
+  const bool is_put_idle = put_ && !endpoint_->is_receiving() && jobs_.empty();
+  if (!is_put_idle) put_heard_ = now;
+  // What has come of it goes; a piece that comes after all is out of place.
+  if (now - put_heard_ > host_.upload_grace) put_ = nullptr;
   // While a frame is held it is our own jobs that are slow.
-  const bool is_due = !is_held_ && (unsent_bytes > 0 || incoming_);
-  if (!is_due || unsent_bytes != unsent_bytes_seen_) {
-    unsent_bytes_seen_ = unsent_bytes;
-    if (has_greeted_) progress_ = now;
-  }
-  if (has_greeted_ && now - progress_ > kStallTimeout) {
-    fault_ = "nothing has moved for 30 s";
-    return false;
-  }
-  return true;
+  const bool is_stalled = IsStalled(sent_, !is_held_ && endpoint_->bytes_queued() > 0,
+                                    endpoint_->bytes_sent(), 1, now) ||
+                          IsStalled(received_, !is_held_ && endpoint_->is_receiving(),
+                                    endpoint_->bytes_received(), kProgressBytesMin, now);
+  if (is_stalled)
+    fault_ = "nothing has moved for " +
+             std::to_string(std::chrono::ceil<std::chrono::seconds>(host_.stall_timeout).count()) +
+             " s";
+  return !is_stalled;
+}
+
+bool Connection::IsStalled(Progress& progress, bool is_due, std::uint64_t bytes,
+                           std::uint64_t bytes_min, Clock::time_point now) const noexcept {
+  if (!is_due || bytes >= progress.bytes + bytes_min) progress = {bytes, now};
+  return now - progress.time > host_.stall_timeout;
 }
 
 void Connection::Drain() {
@@ -124,7 +142,7 @@ Result<void> Connection::TakeFrame() {
   if (is_closing_) return OutOfPlace("a frame after the end");
   if (endpoint_->bytes_queued() - endpoint_->payload_bytes_queued() > kUnsentBytesMax)
     return OutOfPlace("the client asks on and takes no answers");
-  if (!has_greeted_ && header.type != FrameType::kHello)
+  if (!has_greeted_ && header.type != FirstFrame())
     return OutOfPlace("the first frame is not HELLO");
   const bool may_have_payload =
       header.type == FrameType::kPutData || header.type == FrameType::kPublish;
@@ -147,6 +165,8 @@ Result<void> Connection::TakeFrame() {
   switch (header.type) {
     case FrameType::kHello:
       return TakeHello(header);
+    case FrameType::kLocalOpen:
+      return TakeLocalOpen(header);
     case FrameType::kPing:
       if (!endpoint_->body().empty()) return OutOfPlace("PING has a body");
       return SendBody(net::ReplyTo(FrameType::kPing), header.request_id, {});
@@ -194,7 +214,8 @@ Result<void> Connection::TakeFrame() {
 Result<void> Connection::TakeHello(const FrameHeader& header) {
   if (has_greeted_) return OutOfPlace("a second HELLO");
   const auto hello = FFR_TRY(net::Hello::Decode(endpoint_->body()));
-  const net::FrameLimits limits;
+  net::FrameLimits limits;
+  if (transport() == "shm") limits.descriptor_count_max = net::kSlabCountMax;
   auto version = net::CommonVersion(hello);
   if (version && (hello.body_size_bytes_max < limits.body_size_bytes_max ||
                   hello.payload_size_bytes_max < limits.payload_size_bytes_max))
@@ -204,12 +225,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
     is_closing_ = true;
     return SendError(header.request_id, version.error());
   }
-  if (auto admitted = Admit(hello); !admitted) {
-    is_closing_ = true;
-    fault_ = "no valid token";
-    host_.metrics.tokens_refused.Add();
-    return SendError(header.request_id, admitted.error());
-  }
+  if (auto admitted = Admit(hello); !admitted) return TurnAway(header, admitted.error());
   has_greeted_ = true;
   const std::string cipher = endpoint_->cipher();
   if (cipher.ends_with("kernel")) host_.metrics.kernel_tls.Add();
@@ -222,20 +238,55 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
       (host_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
-      (host_.offers_slabs ? net::kCapabilitySlabs : net::kCapabilityNone) |
+      (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
       (host_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
   reply.capabilities = hello.capabilities & own;
   reply.epoch = host_.epoch;
+  if ((reply.capabilities & net::kCapabilityLocal) != 0) {
+    reply.local = host_.local_tickets->Issue(token_);
+    issued_ticket_ = reply.local->ticket;
+  }
   reply.batch_entry_count_max = net::kBatchEntryCountMax;
   reply.bound_extent_count_max = net::kBoundExtentCountMax;
   return SendBody(net::ReplyTo(FrameType::kHello), header.request_id, reply.Encode());
 }
 
 Result<void> Connection::Admit(const net::Hello& hello) {
+  if (transport() == "shm") {
+    if (!admission_->IsProvedBy(hello.credential)) return NotMet();
+    token_ = std::exchange(admission_, std::nullopt)->token;
+    return {};
+  }
   if (host_.token_keys == nullptr) return {};
   token_ = FFR_TRY(host_.token_keys->Check(hello.credential, std::chrono::system_clock::now(),
                                            endpoint_->channel_binding()));
   return {};
+}
+
+// The client has been told what to prove, and to expect, when it was admitted over TCP or TLS.
+Result<void> Connection::TakeLocalOpen(const FrameHeader& header) {
+  if (FirstFrame() != FrameType::kLocalOpen) return OutOfPlace("LOCAL_OPEN where none belongs");
+  const auto open = FFR_TRY(net::LocalOpen::Decode(endpoint_->body()));
+  admission_ = host_.local_tickets->Take(open.ticket);
+  if (!admission_) return TurnAway(header, NotMet());
+  return SendBody(net::ReplyTo(FrameType::kLocalOpen), header.request_id,
+                  net::LocalOpenReply{admission_->daemon_secret}.Encode());
+}
+
+Result<void> Connection::TurnAway(const FrameHeader& header, const Error& error) {
+  is_closing_ = true;
+  fault_ = "no valid token";
+  host_.metrics.tokens_refused.Add();
+  return SendError(header.request_id, error);
+}
+
+FrameType Connection::FirstFrame() const noexcept {
+  const bool must_open = transport() == "shm" && !has_greeted_ && !admission_;
+  return must_open ? FrameType::kLocalOpen : FrameType::kHello;
+}
+
+bool Connection::OffersLocal() const noexcept {
+  return host_.local_tickets != nullptr && transport() != "shm" && endpoint_->has_local_peer();
 }
 
 Result<void> Connection::Allow(Right right, std::string_view name) {
@@ -281,7 +332,14 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
   const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
   if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
     return SendError(header.request_id, allowed.error());
-  if (reads_.count() >= kBatchCountMax) {
+  std::uint64_t size_bytes = 0;
+  for (const auto& entry : batch.entries) size_bytes += entry.size_bytes;
+  if (size_bytes > net::kBatchSizeBytesMax)
+    return SendError(header.request_id,
+                     {ErrorCode::kInvalidArgument, "a batch of " + std::to_string(size_bytes) +
+                                                       " bytes: a batch has at most 4 GiB"});
+  if (reads_.count() >= kBatchCountMax ||
+      reads_.entry_count() + batch.entries.size() > kEntryCountMax) {
     host_.metrics.busy_batches.Add();
     return SendBusy(header.request_id);
   }
@@ -311,14 +369,16 @@ Result<void> Connection::TakePlanSet(const FrameHeader& header) {
   if (!plan) return Refuse(header, std::move(plan).error());
   if (auto allowed = Allow(Right::kRead, plan.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header, [plans = plans_, &host = host_, announced = plan.value()]() -> Reply {
-    auto records = host.planned.Get(announced.name, announced.revision);
-    if (!records) return ErrorReplyOf(records.error());
-    auto begun = host.read_ahead.Begin(std::move(records).value(), announced);
-    if (!begun) return ErrorReplyOf(begun.error());
-    auto kept = plans->Keep(announced.plan_id, std::move(begun).value());
-    return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
-  });
+  return AddJob(
+      header, Kind::kPlan,
+      [plans = plans_, &host = host_, announced = plan.value(), tenant = Tenant()]() -> Reply {
+        auto records = host.planned.Get(announced.name, announced.revision);
+        if (!records) return ErrorReplyOf(records.error());
+        auto begun = host.read_ahead.Begin(std::move(records).value(), announced, tenant);
+        if (!begun) return ErrorReplyOf(begun.error());
+        auto kept = plans->Keep(announced.plan_id, std::move(begun).value());
+        return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
+      });
 }
 
 Result<void> Connection::TakePlanCancel() {
@@ -361,7 +421,7 @@ Result<ClientSlab> Connection::TakeSlab(const net::SlabRegister& request) {
   if (transport() != "shm")
     return Error{ErrorCode::kInvalidArgument,
                  "slabs are for clients of the same machine, on the local socket, or for RDMA"};
-  UniqueFd descriptor = endpoint_->TakeDescriptor();
+  ForeignFd descriptor = endpoint_->TakeDescriptor();
   if (!descriptor || request.remote) return OutOfPlace("SLAB_REG without a descriptor");
   if (is_read)
     slab.source = FFR_TRY(net::UploadSlab::Take(std::move(descriptor), request.size_bytes));
@@ -417,7 +477,7 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
   return Receive(header, [this, publish = std::move(publish)](const FrameHeader& sent,
                                                               PooledBuffer buffer) {
     if (!publish) return SendError(sent.request_id, publish.error());
-    return AddJob(sent,
+    return AddJob(sent, Kind::kWrite,
                   [&catalog = host_.catalog, request = publish.value(), buffer, who = Who(),
                    own_prefix = token_ ? token_->prefix : std::string()]() -> Reply {
                     const auto bytes =
@@ -436,10 +496,11 @@ Result<void> Connection::TakeCheckRoom(const FrameHeader& header) {
   if (!request) return Refuse(header, std::move(request).error());
   if (auto allowed = Allow(Right::kWrite, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header, [&catalog = host_.catalog, wanted = request.value()]() -> Reply {
-    const auto checked = catalog.CheckRoom(wanted.name, wanted.size_bytes);
-    return checked ? EmptyReply(FrameType::kCheckRoom) : ErrorReplyOf(checked.error());
-  });
+  return AddJob(
+      header, Kind::kLookUp, [&catalog = host_.catalog, wanted = request.value()]() -> Reply {
+        const auto checked = catalog.CheckRoom(wanted.name, wanted.size_bytes);
+        return checked ? EmptyReply(FrameType::kCheckRoom) : ErrorReplyOf(checked.error());
+      });
 }
 
 Result<void> Connection::TakeResolve(const FrameHeader& header) {
@@ -447,13 +508,14 @@ Result<void> Connection::TakeResolve(const FrameHeader& header) {
   if (!request) return Refuse(header, std::move(request).error());
   if (auto allowed = Allow(Right::kRead, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header, [&catalog = host_.catalog, name = request.value().name]() -> Reply {
-    auto resolved = catalog.Resolve(name);
-    if (!resolved) return ErrorReplyOf(resolved.error());
-    return {net::ReplyTo(FrameType::kResolve),
-            net::RevisionReply{resolved.value().revision}.Encode(),
-            std::move(resolved.value().manifest), false};
-  });
+  return AddJob(header, Kind::kLookUp,
+                [&catalog = host_.catalog, name = request.value().name]() -> Reply {
+                  auto resolved = catalog.Resolve(name);
+                  if (!resolved) return ErrorReplyOf(resolved.error());
+                  return {net::ReplyTo(FrameType::kResolve),
+                          net::RevisionReply{resolved.value().revision}.Encode(),
+                          std::move(resolved.value().manifest), false};
+                });
 }
 
 Result<void> Connection::TakeList(const FrameHeader& header) {
@@ -462,11 +524,12 @@ Result<void> Connection::TakeList(const FrameHeader& header) {
   // The prefix that is asked for: names outside one's own are not listed, not even by their number.
   if (auto allowed = Allow(Right::kRead, request.value().prefix); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header, [&catalog = host_.catalog, list = request.value()]() -> Reply {
-    const auto reply = catalog.List(list);
-    if (!reply) return ErrorReplyOf(reply.error());
-    return {net::ReplyTo(FrameType::kList), reply.value().Encode(), {}, false};
-  });
+  return AddJob(header, Kind::kLookUp,
+                [&catalog = host_.catalog, list = request.value()]() -> Reply {
+                  const auto reply = catalog.List(list);
+                  if (!reply) return ErrorReplyOf(reply.error());
+                  return {net::ReplyTo(FrameType::kList), reply.value().Encode(), {}, false};
+                });
 }
 
 Result<void> Connection::TakeDelete(const FrameHeader& header) {
@@ -474,7 +537,7 @@ Result<void> Connection::TakeDelete(const FrameHeader& header) {
   if (!request) return Refuse(header, std::move(request).error());
   if (auto allowed = Allow(Right::kDelete, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header,
+  return AddJob(header, Kind::kWrite,
                 [&catalog = host_.catalog, removal = request.value(), who = Who()]() -> Reply {
                   const auto removed = catalog.Remove(removal);
                   if (!removed) return ErrorReplyOf(removed.error());
@@ -491,17 +554,29 @@ Result<void> Connection::Refuse(const FrameHeader& header, Error error) {
 
 // --- Jobs and replies ----------------------------------------------------------------------------
 
-Result<void> Connection::AddJob(const FrameHeader& header, Work work) {
+// Those whose tokens name the same client and prefix are one tenant; without tokens all are.
+std::string Connection::Tenant() const {
+  return token_ ? token_->prefix + '\n' + token_->client : std::string();
+}
+
+JobPool::Lane& Connection::LaneFor(JobPool::Kind kind) const {
+  return host_.jobs.LaneOf(Tenant(), kind, id_);
+}
+
+Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, Work work) {
   if (jobs_.size() - put_data_count_ >= kJobCountMax) {
     host_.metrics.busy_jobs.Add();
     return SendBusy(header.request_id);
   }
-  jobs_.push_back({header.request_id, false, std::move(work)});
+  jobs_.push_back({header.request_id, false, kind, std::move(work)});
   if (jobs_.size() == 1) StartJob();
   return {};
 }
 
-void Connection::StartJob() { host_.start_job(id_, std::move(jobs_.front().work)); }
+void Connection::StartJob() {
+  Job& job = jobs_.front();
+  host_.start_job(id_, LaneFor(job.kind), std::move(job.work));
+}
 
 void Connection::FinishJob(Reply reply) {
   FFR_ASSERT(!jobs_.empty());

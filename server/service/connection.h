@@ -20,6 +20,7 @@
 #include "server/service/batch_reads.h"
 #include "server/service/catalog.h"
 #include "server/service/job_pool.h"
+#include "server/service/local_tickets.h"
 #include "server/service/metrics.h"
 #include "server/service/outgoing_payload.h"
 #include "server/service/plans.h"
@@ -46,12 +47,16 @@ class Connection {
   using Work = std::function<Reply()>;
 
   static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.
-  static constexpr std::size_t kJobCountMax = 8;    // Likewise.
+  // Likewise entries of all of them, which take some 150 bytes each.
+  static constexpr std::size_t kEntryCountMax = 2 * net::kBatchEntryCountMax;
+  static constexpr std::size_t kJobCountMax = 8;  // Likewise.
   // Pieces of an upload received and not yet written: the next one waits in the socket.
   static constexpr std::size_t kPutDataCountMax = 2;
   // Answers of which a client takes nothing off: beyond this it is cut off.
   static constexpr std::uint64_t kUnsentBytesMax = std::uint64_t{4} << 20;
-  static constexpr std::chrono::seconds kStallTimeout{30};
+  // A frame on its way in must bring so much within the stall timeout, or be complete: bytes that
+  // come one by one keep no connection.
+  static constexpr std::uint64_t kProgressBytesMin = 4096;
 
   // What a connection uses of its surroundings; all of it outlives the connection.
   struct Host {
@@ -63,16 +68,22 @@ class Connection {
     JobPool& jobs;
     std::uint64_t epoch;
     WorkerMetrics& metrics;
-    bool offers_slabs;            // On the local socket.
+    LocalTickets* local_tickets;  // Null: there is no local socket.
     net::RdmaRails* rdma;         // Null: not offered.
     const TokenKeys* token_keys;  // Null: everybody may do everything.
     // How long a client may take until it has said HELLO, TLS included.
     std::chrono::milliseconds greeting_timeout;
-    // Runs `work` in the connection's lane, then gives its reply to FinishJob of the connection.
-    std::function<void(std::uint64_t connection, Work work)> start_job;
+    // How long a frame that has begun may stand still, in either direction.
+    std::chrono::milliseconds stall_timeout;
+    std::chrono::milliseconds upload_grace;  // After which an extent nobody sends is dropped.
+    // Runs `work` in `lane`, then gives its reply to FinishJob of the connection.
+    std::function<void(std::uint64_t connection, JobPool::Lane& lane, Work work)> start_job;
   };
 
   Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
   std::uint64_t id() const noexcept { return id_; }
   int fd() const noexcept { return endpoint_->fd(); }
@@ -90,7 +101,10 @@ class Connection {
   bool is_starved() const noexcept { return is_starved_; }
 
   // To be turned now and then though nothing happens.
-  bool is_stalled() const noexcept { return reads_.is_stalled(); }
+  bool wants_turns() const noexcept {
+    // A transport may wait for much before it wakes anybody; what has come meanwhile is progress.
+    return reads_.is_stalled() || endpoint_->is_receiving();
+  }
 
   void TakeLanded(DiskReader::Landed landed) { reads_.Take(std::move(landed)); }
   void FinishJob(Reply reply);
@@ -101,6 +115,11 @@ class Connection {
   void Drain();
 
  private:
+  // One direction: how far it was when it last moved, or nothing was due.
+  struct Progress {
+    std::uint64_t bytes = 0;
+    Clock::time_point time = Clock::now();
+  };
   // An extent on its way; jobs and the loop share it. Made by MakePut: it ends in the lane of the
   // connection, where its writer lives.
   struct OpenPut {
@@ -112,15 +131,17 @@ class Connection {
     Clock::time_point begun = Clock::now();
     Clock::duration queue_time{};
     Clock::duration write_time{};
+    Clock::time_point heard = Clock::now();  // The jobs'. When the catalog was last told of it.
 
     // A job's: the next bytes. Fails with what has failed first.
-    Result<void> Append(std::span<const std::byte> bytes, WorkerMetrics& metrics);
+    Result<void> Append(std::span<const std::byte> bytes, const Host& host);
   };
   // Gives a job the piece of an upload that it is to write.
   using PieceSource = std::function<Result<PooledBuffer>()>;
   struct Job {
     std::uint64_t request_id;
     bool is_put_data;
+    JobPool::Kind kind;
     Work work;
   };
   // A payload that is being received or fetched: what to do with it then.
@@ -133,6 +154,9 @@ class Connection {
   Result<After> DoTurn();
   Result<After> DoEvent(net::Endpoint::Event event);
   bool MustHold() const noexcept;
+  // Whether what is due has not moved by `bytes_min` for the stall timeout.
+  bool IsStalled(Progress& progress, bool is_due, std::uint64_t bytes, std::uint64_t bytes_min,
+                 Clock::time_point now) const noexcept;
   std::shared_ptr<OpenPut> MakePut(const net::PutBegin& begin) const;
 
   Result<void> TakeFrame();
@@ -141,6 +165,11 @@ class Connection {
   std::string Who() const;  // For the log.
   // Takes the credential of HELLO.
   Result<void> Admit(const net::Hello& hello);
+  Result<void> TakeLocalOpen(const net::FrameHeader& header);
+  net::FrameType FirstFrame() const noexcept;
+  bool OffersLocal() const noexcept;
+  // Refuses a client for good.
+  Result<void> TurnAway(const net::FrameHeader& header, const Error& error);
   Result<void> TakeHello(const net::FrameHeader& header);
   Result<void> TakeRdmaConnect(const net::FrameHeader& header);
   Result<ClientSlab> TakeSlab(const net::SlabRegister& request);
@@ -171,7 +200,10 @@ class Connection {
   Result<void> Refuse(const net::FrameHeader& header, Error error);
   Result<void> Receive(const net::FrameHeader& header, decltype(Incoming::then) then);
 
-  Result<void> AddJob(const net::FrameHeader& header, Work work);
+  Result<void> AddJob(const net::FrameHeader& header, JobPool::Kind kind, Work work);
+  std::string Tenant() const;
+  // Of this client's tenant.
+  JobPool::Lane& LaneFor(JobPool::Kind kind) const;
   void StartJob();
   Result<void> SendReply(std::uint64_t request_id, Reply reply);
   Result<void> SendBody(net::FrameType type, std::uint64_t request_id,
@@ -190,6 +222,7 @@ class Connection {
   std::array<std::shared_ptr<const ClientSlab>, net::kSlabCountMax> slabs_;
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.
   std::shared_ptr<OpenPut> put_;
+  Clock::time_point put_heard_;  // When it last went on.
   // Over RDMA, once there is a slab to upload from: a place for each piece that may be written at
   // one time, and which one is next.
   PooledBuffer landing_;
@@ -199,6 +232,8 @@ class Connection {
   std::size_t put_data_count_ = 0;
 
   std::optional<Token> token_;  // Of a client that has been admitted; none without keys.
+  std::optional<net::LocalTicket> issued_ticket_;     // To this client, for the local socket.
+  std::optional<LocalTickets::Admission> admission_;  // On the local socket, before HELLO.
   bool has_greeted_ = false;
   bool has_been_denied_ = false;
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
@@ -206,8 +241,9 @@ class Connection {
   bool is_draining_ = false;
   bool is_closing_ = false;  // Closes when all is sent.
   std::string fault_;
-  Clock::time_point progress_;  // When something was last received or sent, or nothing was due.
-  std::uint64_t unsent_bytes_seen_ = 0;
+  const Clock::time_point opened_ = Clock::now();
+  Progress sent_;
+  Progress received_;
 };
 
 }  // namespace ffrecord::server

@@ -11,11 +11,14 @@ namespace ffrecord::server {
 using net::FrameHeader;
 using net::FrameType;
 
+// How often the catalog is told that an extent goes on: an upload may last longer than the grace.
+constexpr auto kHeardInterval = std::chrono::seconds(1);
+using Kind = JobPool::Kind;
+
 std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
   auto put = std::make_unique<OpenPut>();
   put->begin = begin;
-  const auto lane = static_cast<std::uint32_t>(id_ % host_.jobs.lane_count());
-  return {put.release(), [&jobs = host_.jobs, lane](OpenPut* ended) {
+  return {put.release(), [&jobs = host_.jobs, &lane = LaneFor(Kind::kWrite)](OpenPut* ended) {
             jobs.Post(lane, [ended] { delete ended; });
           }};
 }
@@ -28,19 +31,22 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
     return SendError(header.request_id, allowed.error());
   }
   put_ = MakePut(begin);
-  return AddJob(header, [put = put_, &catalog = host_.catalog]() -> Reply {
-    auto writer = catalog.BeginPut(put->begin);
-    if (!writer) {
-      put->error = writer.error();
-      return ErrorReplyOf(writer.error());
-    }
-    put->writer = std::move(writer).value();
-    const net::PutBeginReply reply{!put->writer.has_value()};
-    return {net::ReplyTo(FrameType::kPutBegin), reply.Encode(), {}, false};
-  });
+  put_heard_ = Clock::now();
+  return AddJob(header, Kind::kWrite,
+                [put = put_, &catalog = host_.catalog,
+                 owner = token_ ? token_->prefix : std::string()]() -> Reply {
+                  auto writer = catalog.BeginPut(put->begin, owner);
+                  if (!writer) {
+                    put->error = writer.error();
+                    return ErrorReplyOf(writer.error());
+                  }
+                  put->writer = std::move(writer).value();
+                  const net::PutBeginReply reply{!put->writer.has_value()};
+                  return {net::ReplyTo(FrameType::kPutBegin), reply.Encode(), {}, false};
+                });
 }
 
-Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, WorkerMetrics& metrics) {
+Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const Host& host) {
   if (!error && !writer)
     error = Error{ErrorCode::kInvalidArgument, "data for an extent that is sealed already"};
   if (error) return *error;
@@ -48,7 +54,11 @@ Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, Worke
   auto appended = writer->Append(bytes);
   write_time += Clock::now() - started;
   if (appended) {
-    metrics.written_bytes.Add(bytes.size());
+    host.metrics.written_bytes.Add(bytes.size());
+    if (Clock::now() - heard > kHeardInterval) {
+      host.catalog.NoteHeard(begin.id);
+      heard = Clock::now();
+    }
     return {};
   }
   error = std::move(appended).error();
@@ -61,6 +71,7 @@ Result<void> Connection::ContinuePut(const ExtentId& id, std::uint64_t offset_by
   if (!put_ || id != put_->begin.id || offset_bytes != put_->next_offset_bytes || size_bytes == 0)
     return OutOfPlace("a piece that does not continue the open extent");
   put_->next_offset_bytes += size_bytes;
+  put_heard_ = Clock::now();
   ++put_data_count_;
   return {};
 }
@@ -69,13 +80,13 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
   const auto data = FFR_TRY(net::PutData::Decode(endpoint_->body()));
   FFR_TRY(ContinuePut(data.id, data.offset_bytes, header.payload_size_bytes));
   return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
-    jobs_.push_back({sent.request_id, true,
-                     [put, buffer, arrived = Clock::now(), &metrics = host_.metrics]() -> Reply {
+    jobs_.push_back({sent.request_id, true, Kind::kWrite,
+                     [put, buffer, arrived = Clock::now(), &host = host_]() -> Reply {
                        put->queue_time += Clock::now() - arrived;
                        Reply silent;
                        silent.is_silent = true;
                        if (put->error) return silent;  // Was told when it happened.
-                       const auto appended = put->Append(*buffer, metrics);
+                       const auto appended = put->Append(*buffer, host);
                        return appended ? silent : ErrorReplyOf(appended.error());
                      }});
     if (jobs_.size() == 1) StartJob();
@@ -123,17 +134,16 @@ Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteM
 }
 
 Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {
-  jobs_.push_back({header.request_id, true,
-                   [put = put_, source = std::move(source), arrived = Clock::now(),
-                    &metrics = host_.metrics]() -> Reply {
-                     put->queue_time += Clock::now() - arrived;
-                     const auto piece = source();
-                     if (!piece && !put->error) put->error = piece.error();
-                     const auto appended = put->error ? Result<void>(*put->error)
-                                                      : put->Append(*piece.value(), metrics);
-                     return appended ? EmptyReply(FrameType::kPutPull)
-                                     : ErrorReplyOf(appended.error());
-                   }});
+  jobs_.push_back(
+      {header.request_id, true, Kind::kWrite,
+       [put = put_, source = std::move(source), arrived = Clock::now(), &host = host_]() -> Reply {
+         put->queue_time += Clock::now() - arrived;
+         const auto piece = source();
+         if (!piece && !put->error) put->error = piece.error();
+         const auto appended =
+             put->error ? Result<void>(*put->error) : put->Append(*piece.value(), host);
+         return appended ? EmptyReply(FrameType::kPutPull) : ErrorReplyOf(appended.error());
+       }});
   if (jobs_.size() == 1) StartJob();
   return {};
 }
@@ -144,7 +154,8 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
     return OutOfPlace("PUT_SEAL for an extent that is not open");
   auto put = std::exchange(put_, nullptr);
   return AddJob(
-      header, [put = std::move(put), seal, &host = host_, arrived = Clock::now()]() -> Reply {
+      header, Kind::kWrite,
+      [put = std::move(put), seal, &host = host_, arrived = Clock::now()]() -> Reply {
         if (put->error) return ErrorReplyOf(*put->error);
         if (put->writer) {
           const auto begin = Clock::now();

@@ -1,27 +1,67 @@
 #include "server/service/job_pool.h"
 
+#include <system_error>
 #include <utility>
 
 namespace ffrecord::server {
 
-JobPool::JobPool(std::uint32_t lane_count) {
-  for (std::uint32_t i = 0; i < lane_count; ++i) lanes_.push_back(std::make_unique<Lane>());
-  for (const auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { Run(lane); });
-}
+class JobPool::Lane {
+ public:
+  std::deque<Job> jobs;
+  std::condition_variable posted;
+  std::thread thread;
+};
+
+JobPool::JobPool() : upkeep_(MakeLane()) {}
 
 JobPool::~JobPool() {
+  std::vector<Lane*> lanes{upkeep_.get()};
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
-    for (const auto& lane : lanes_) lane->posted.notify_one();
+    for (const auto& tenant : tenants_)
+      for (const auto& kind : tenant->lanes)
+        for (const LanePtr& lane : kind)
+          if (lane) lanes.push_back(lane.get());
+    for (Lane* const lane : lanes) lane->posted.notify_one();
   }
-  for (const auto& lane : lanes_) lane->thread.join();
+  for (Lane* const lane : lanes) lane->thread.join();
 }
 
-void JobPool::Post(std::uint32_t lane, Job job) {
+JobPool::LanePtr JobPool::MakeLane() {
+  auto lane = std::make_unique<Lane>();
+  lane->thread = std::thread([this, &made = *lane] { Run(made); });
+  return lane;
+}
+
+JobPool::Tenant& JobPool::TenantOf(std::string_view name) {
+  if (const auto found = tenant_of_.find(name); found != tenant_of_.end()) return *found->second;
+  // Not remembered: there may be any number of them.
+  if (tenants_.size() >= kTenantCountMax)
+    return *tenants_[std::hash<std::string_view>()(name) % tenants_.size()];
+  tenants_.push_back(std::make_unique<Tenant>());
+  for (std::size_t i = 0; i < kLaneCounts.size(); ++i)
+    tenants_.back()->lanes[i].resize(kLaneCounts[i]);
+  return *tenant_of_.emplace(name, tenants_.back().get()).first->second;
+}
+
+JobPool::Lane& JobPool::LaneOf(std::string_view tenant, Kind kind, std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  lanes_[lane]->jobs.push_back(std::move(job));
-  lanes_[lane]->posted.notify_one();
+  auto& lanes = TenantOf(tenant).lanes[static_cast<std::size_t>(kind)];
+  LanePtr& lane = lanes[number % lanes.size()];
+  if (lane) return *lane;
+  try {
+    lane = MakeLane();
+  } catch (const std::system_error&) {
+    return *upkeep_;  // The system has no more threads: slower, and not the end.
+  }
+  return *lane;
+}
+
+void JobPool::Post(Lane& lane, Job job) {
+  const std::lock_guard lock(mutex_);
+  lane.jobs.push_back(std::move(job));
+  lane.posted.notify_one();
   ++unfinished_count_;
 }
 

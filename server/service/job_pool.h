@@ -1,52 +1,77 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 namespace ffrecord::server {
 
-// A few threads for what blocks: writing and sealing extents, metadata. Thread-safe.
+// Threads for what blocks: writing and sealing extents, metadata, the indexes of plans.
+// Thread-safe.
 //
 // Each thread is a lane: jobs of one lane run one after another on the same thread, so what is
-// thread-bound, such as a file that is being written, stays where it was made. How much may wait
-// here is bounded by those who post: each connection has few jobs here at a time.
+// thread-bound, such as a file that is being written, stays where it was made. Each tenant has
+// lanes of its own, and each kind of work among them: a tenant whose writes wait for the disk
+// delays neither other tenants nor its own look-ups. How much may wait here is bounded by those who
+// post: each connection has few jobs here at a time.
 class JobPool {
  public:
   using Job = std::function<void()>;
+  class Lane;
 
-  explicit JobPool(std::uint32_t lane_count);
+  enum class Kind : std::uint8_t {
+    kLookUp,  // Reads metadata that is in memory.
+    kWrite,   // Writes extents and metadata.
+    kPlan,    // Reads indexes for the read-ahead.
+  };
+  // Threads of each kind that a tenant may have; they are started when they are first needed.
+  static constexpr std::array<std::size_t, 3> kLaneCounts{2, 4, 1};
+  // Tenants with lanes of their own; those beyond share the lanes of others.
+  static constexpr std::size_t kTenantCountMax = 64;
+
+  JobPool();
   JobPool(const JobPool&) = delete;
   JobPool& operator=(const JobPool&) = delete;
   ~JobPool();  // Runs what has been posted, and what that posts to its own lane; then joins.
 
-  std::uint32_t lane_count() const noexcept { return static_cast<std::uint32_t>(lanes_.size()); }
+  // The lane of `tenant` for jobs of this kind and `number`: the same for the same three. It lives
+  // as long as the pool.
+  Lane& LaneOf(std::string_view tenant, Kind kind, std::uint64_t number);
+  // The daemon's own, for upkeep such as collecting.
+  Lane& upkeep() noexcept { return *upkeep_; }
 
-  // Requires lane < lane_count().
-  void Post(std::uint32_t lane, Job job);
+  void Post(Lane& lane, Job job);
 
   // Waits until nothing is waiting or running. False at the deadline.
   bool WaitIdle(std::chrono::steady_clock::time_point deadline);
 
  private:
-  struct Lane {
-    std::deque<Job> jobs;
-    std::condition_variable posted;
-    std::thread thread;
+  using LanePtr = std::unique_ptr<Lane>;
+  struct Tenant {
+    std::array<std::vector<LanePtr>, kLaneCounts.size()> lanes;  // By kind.
   };
+  LanePtr MakeLane();
+  Tenant& TenantOf(std::string_view name);
   void Run(Lane& lane);
 
   std::mutex mutex_;
   std::condition_variable idle_;
   std::uint32_t unfinished_count_ = 0;
   bool is_ending_ = false;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Tenant>> tenants_;
+  std::map<std::string, Tenant*, std::less<>> tenant_of_;
+  LanePtr upkeep_;
 };
 
 }  // namespace ffrecord::server

@@ -19,6 +19,7 @@ constexpr std::array kErrorCodes{"ok",     "invalid_argument", "not_found",     
 constexpr std::array kRequestTypes{
     std::pair{net::FrameType::kHello, "hello"},
     std::pair{net::FrameType::kPing, "ping"},
+    std::pair{net::FrameType::kLocalOpen, "local_open"},
     std::pair{net::FrameType::kResolve, "resolve"},
     std::pair{net::FrameType::kSlabRegister, "slab_register"},
     std::pair{net::FrameType::kExtentBind, "extent_bind"},
@@ -106,6 +107,8 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
   out.Family("ffrecord_state", "gauge", "1 for what the daemon does now.");
   for (const std::string_view state : {"starting", "ready", "draining"})
     out.Value("state", state, state == view.state ? 1 : 0);
+  out.Gauge("ffrecord_workers_failed", "Event loops that have failed and serve nobody.",
+            view.failed_worker_count);
   out.Gauge("ffrecord_uptime_seconds", "Since the daemon began to start.",
             static_cast<std::uint64_t>(view.uptime.count()));
   out.Gauge("ffrecord_datasets", "Names that are published.", view.dataset_count);
@@ -117,7 +120,10 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
             view.scrub_read_bytes);
   out.Count("ffrecord_scrub_passes_total", "How often all extents were checked.",
             view.scrub_pass_count);
-  out.Gauge("ffrecord_scrub_age_seconds", "Since all were checked last, or since the start.",
+  out.Gauge("ffrecord_scrub_rate_bytes", "Bytes that are checked in a second, at this pass's rate.",
+            view.scrub_bytes_per_s);
+  out.Gauge("ffrecord_scrub_age_seconds",
+            "Since all were checked last, or since the first check began.",
             static_cast<std::uint64_t>(view.scrub_age.count()));
   out.Family("ffrecord_read_only", "gauge", "1 if the disk takes no writes, and why.");
   out.Value("reason", "full", view.writes == WriteHealth::State::kFull ? 1 : 0);

@@ -26,6 +26,7 @@ struct MetricsView {
   std::uint32_t connection_count_max = 0;
   std::uint64_t held_bytes_max = 0;  // Of all event loops.
   std::uint64_t connections_refused = 0;
+  std::uint32_t failed_worker_count = 0;
   std::uint64_t dataset_count = 0;
   std::uint64_t extent_count = 0;
   std::uint64_t extent_bytes = 0;
@@ -33,6 +34,7 @@ struct MetricsView {
   WriteHealth::State writes = WriteHealth::State::kGood;
   std::uint64_t scrub_read_bytes = 0;
   std::uint64_t scrub_pass_count = 0;
+  std::uint64_t scrub_bytes_per_s = 0;
   std::chrono::seconds scrub_age{};
   std::vector<Catalog::Usage> quotas;
   std::uint64_t disk_free_bytes = 0;

@@ -168,19 +168,28 @@ void PlannedRecords::Locate(std::span<const std::uint64_t> indices,
 
 Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::string& name,
                                                                    std::uint64_t revision) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });
+  const std::shared_ptr<Dataset> dataset = Find({name, revision});
+  const std::lock_guard opening(dataset->opening);
   // The name may be gone, or stand for something else: what was announced is read all the same.
-  const std::pair key(name, revision);
-  if (const auto found = open_.find(key); found != open_.end())
-    if (auto records = found->second.lock()) return records;
+  if (auto records = dataset->records.lock()) return records;
   const auto resolved = FFR_TRY(catalog_.Resolve(name));
   if (resolved.revision != revision)
     return Error{ErrorCode::kConflict, name + " was published anew since it was opened"};
   auto manifest = FFR_TRY(DecodeDatasetManifest(resolved.manifest));
   auto records = FFR_TRY(PlannedRecords::Open(std::move(manifest), extents_));
-  open_[key] = records;
+  dataset->records = records;
   return records;
+}
+
+std::shared_ptr<PlannedDatasets::Dataset> PlannedDatasets::Find(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  // Whoever opens one holds it too.
+  std::erase_if(open_, [](const auto& entry) {
+    return entry.second.use_count() == 1 && entry.second->records.expired();
+  });
+  auto& dataset = open_[key];
+  if (!dataset) dataset = std::make_shared<Dataset>();
+  return dataset;
 }
 
 }  // namespace ffrecord::server

@@ -63,10 +63,17 @@ class PlannedDatasets {
                                                     std::uint64_t revision);
 
  private:
+  using Key = std::pair<std::string, std::uint64_t>;
+  struct Dataset {
+    std::mutex opening;  // Held while the disk is read: those who want another do not wait.
+    std::weak_ptr<const PlannedRecords> records;
+  };
+  std::shared_ptr<Dataset> Find(const Key& key);
+
   Catalog& catalog_;
   const ExtentStore& extents_;
   std::mutex mutex_;
-  std::map<std::pair<std::string, std::uint64_t>, std::weak_ptr<const PlannedRecords>> open_;
+  std::map<Key, std::shared_ptr<Dataset>> open_;
 };
 
 }  // namespace ffrecord::server

@@ -60,7 +60,7 @@ ReadAhead::~ReadAhead() {
 // --- Plans ---------------------------------------------------------------------------------------
 
 Result<ReadAhead::Handle> ReadAhead::Begin(std::shared_ptr<const PlannedRecords> records,
-                                           const net::PlanSet& announced) {
+                                           const net::PlanSet& announced, std::string_view tenant) {
   if (bytes_max_ == 0)
     return Error{ErrorCode::kInvalidArgument,
                  "this daemon reads nothing ahead: read_ahead_mib = 0"};
@@ -70,12 +70,18 @@ Result<ReadAhead::Handle> ReadAhead::Begin(std::shared_ptr<const PlannedRecords>
   if (announced.first > count || announced.end - announced.first > count + announced.step_size)
     return Error{ErrorCode::kInvalidArgument,
                  "the plan is not of one epoch of " + std::to_string(count) + " records"};
-  const auto plan = std::make_shared<Plan>(std::move(records), std::move(order));
+  const auto plan = std::make_shared<Plan>(std::move(records), std::move(order), tenant);
   const Pieces pieces = Evaluate(*plan, kFirstLookMax);
 
   const std::lock_guard lock(mutex_);
   if (plans_.size() >= kPlansMax)
     return Error{ErrorCode::kUnavailable, "the daemon follows as many plans as it can"};
+  const auto own = tenants_.find(tenant);
+  if (own != tenants_.end() && own->second >= kPlansMax - plans_.size())
+    return Error{ErrorCode::kUnavailable, "the daemon follows " + std::to_string(own->second) +
+                                              " plans of yours, and keeps the other places for "
+                                              "others"};
+  ++tenants_[plan->tenant];
   const std::uint64_t number = next_plan_++;
   plans_.emplace(number, plan);
   Enqueue(number, *plan, pieces);
@@ -93,6 +99,8 @@ void ReadAhead::End(std::uint64_t number) {
   for (const Place& place : found->second->queued) DropWant(number, place);
   for (const Place& place : found->second->begun) DropWant(number, place);
   FFR_ASSERT(found->second->held_bytes == 0);
+  const auto tenant = tenants_.find(found->second->tenant);
+  if (--tenant->second == 0) tenants_.erase(tenant);
   plans_.erase(found);
   has_plans_.store(!plans_.empty(), std::memory_order_relaxed);
   metrics_.plans.Remove();
@@ -128,19 +136,19 @@ void ReadAhead::Enqueue(std::uint64_t number, Plan& plan, const Pieces& pieces) 
   plan.is_evaluated = plan.order.at_end();
 }
 
-std::size_t ReadAhead::EvaluatedMax() const {
-  return std::max(kEvaluatedMax / plans_.size(), kEvaluatedMin);
+std::size_t ReadAhead::EvaluatedMax(const Plan& plan) const {
+  return std::max<std::size_t>(ShareOf(plan, kEvaluatedMax), kEvaluatedMin);
 }
 
 bool ReadAhead::NeedsMore(const Plan& plan) const {
   // Not for each piece: in larger portions neighbours are found, and the disk's order is worth
   // more.
-  const bool has_room = plan.held_bytes <= Share() / 4 * 3;
+  const bool has_room = plan.held_bytes <= Share(plan) / 4 * 3;
   return has_room && (!plan.queued.empty() || !plan.is_evaluated);
 }
 
 bool ReadAhead::NeedsEvaluation(const Plan& plan) const {
-  return !plan.is_evaluated && plan.queued.size() <= EvaluatedMax() / 2;
+  return !plan.is_evaluated && plan.queued.size() <= EvaluatedMax(plan) / 2;
 }
 
 // --- Items ---------------------------------------------------------------------------------------
@@ -275,14 +283,18 @@ void ReadAhead::Loop() {
 }
 
 bool ReadAhead::EvaluateAll(std::unique_lock<std::mutex>& lock) {
-  bool has_evaluated = false;
-  const auto plans = plans_;  // Some may end meanwhile.
-  for (const auto& [number, plan] : plans) {
-    if (!plans_.contains(number)) continue;
+  for (const auto& [number, plan] : plans_) {
     DropOld(number, plan->begun, plan->newest_step);
     DropOld(number, plan->queued, plan->newest_step);
+  }
+  bool has_evaluated = false;
+  for (const std::uint64_t number : NextToEvaluate()) {
+    const auto found = plans_.find(number);
+    if (found == plans_.end()) continue;  // It has ended meanwhile.
+    const std::shared_ptr<Plan> plan = found->second;
     if (!NeedsEvaluation(*plan)) continue;
-    const std::size_t count = std::min(EvaluatedMax() - plan->queued.size(), kEvaluatedAtOnce);
+    plan->turn = ++turns_;
+    const std::size_t count = std::min(EvaluatedMax(*plan) - plan->queued.size(), kEvaluatedAtOnce);
     lock.unlock();
     const Pieces pieces = Evaluate(*plan, count);
     lock.lock();
@@ -292,14 +304,68 @@ bool ReadAhead::EvaluateAll(std::unique_lock<std::mutex>& lock) {
   return has_evaluated;
 }
 
+std::vector<std::uint64_t> ReadAhead::NextToEvaluate() const {
+  std::map<std::string_view, std::pair<std::uint64_t, std::uint64_t>> next;  // Turn and number.
+  for (const auto& [number, plan] : plans_) {
+    if (!NeedsEvaluation(*plan)) continue;
+    const std::pair candidate(plan->turn, number);
+    const auto place = next.try_emplace(plan->tenant, candidate).first;
+    place->second = std::min(place->second, candidate);
+  }
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [tenant, chosen] : next) numbers.push_back(chosen.second);
+  return numbers;
+}
+
+void ReadAhead::Reclaim() {
+  if (held_bytes_ < bytes_max_) return;
+  const bool is_anyone_short =
+      std::ranges::any_of(plans_, [this](const auto& entry) { return NeedsMore(*entry.second); });
+  if (!is_anyone_short) return;
+  for (const auto& [number, plan] : plans_) ReclaimFrom(number, *plan);
+}
+
+// From the end that is wanted last. It may stay in the page cache, and is then found there when the
+// plan's share has room for it again.
+void ReadAhead::ReclaimFrom(std::uint64_t number, Plan& plan) {
+  // What was begun for another plan, and is charged to this one since that went, is still queued.
+  for (auto place = plan.queued.rbegin(); place != plan.queued.rend(); ++place) {
+    if (!HoldsTooMuch(plan)) return;
+    (void)LetGo(number, plan, *place);
+  }
+  std::deque<Place> kept;
+  while (HoldsTooMuch(plan) && !plan.begun.empty()) {
+    const Place place = plan.begun.back();
+    plan.begun.pop_back();
+    auto& to = LetGo(number, plan, place) ? plan.queued : kept;
+    to.push_front(place);
+  }
+  plan.begun.insert(plan.begun.end(), kept.begin(), kept.end());
+}
+
+// By a piece at least: a plan that went below its share would get it back, from others, for ever.
+bool ReadAhead::HoldsTooMuch(const Plan& plan) const {
+  return plan.held_bytes >= Share(plan) + kPageBytes;
+}
+
+bool ReadAhead::LetGo(std::uint64_t number, const Plan& plan, const Place& place) {
+  Item* const item = Find(place.extent, place.offset_bytes);
+  if (item == nullptr || item->payer != number || item->state != State::kRead) return false;
+  if (plan.held_bytes - item->charged_bytes < Share(plan)) return false;
+  Release(*item);
+  item->state = State::kQueued;
+  return true;
+}
+
 // What each plan's share has room for, in the order of the disk: names of extents sort as they were
 // written.
 std::vector<ReadAhead::Run> ReadAhead::Choose() {
+  Reclaim();
   std::vector<Run> runs;
   is_short_ = false;
   for (const auto& [number, plan] : plans_) {
     if (!NeedsMore(*plan)) continue;
-    while (!plan->queued.empty() && (plan->held_bytes == 0 || plan->held_bytes < Share())) {
+    while (!plan->queued.empty() && (plan->held_bytes == 0 || plan->held_bytes < Share(*plan))) {
       // Those who came before may hold more than what is their share by now.
       is_short_ = held_bytes_ >= bytes_max_;
       if (is_short_) break;

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -26,9 +28,11 @@ namespace ffrecord::server {
 // are sent anyhow (docs/decisions/15-read-ahead-into-the-page-cache.md).
 //
 // Each plan is evaluated some way ahead. Of that, as much as the bound allows is read, in the order
-// of the disk; what several plans want is read once. What a batch asks for makes room for more,
-// whichever connection it comes on. It is only ever a hint: nothing is kept from anybody, and what
-// the kernel has dropped meanwhile is read again by the batch, and counted.
+// of the disk; what several plans want is read once. Tenants have equal shares of the bound, of the
+// thread's time and of the number of plans, whoever came first, and the plans of a tenant share
+// his. What a batch asks for makes room for more, whichever connection it comes on. It is only ever
+// a hint: nothing is kept from anybody, and what the kernel has dropped meanwhile is read again by
+// the batch, and counted.
 //
 // Thread-safe; has one thread of its own.
 class ReadAhead {
@@ -81,8 +85,10 @@ class ReadAhead {
 
   // Begins to follow a plan; what is asked for from now on is taken off it. Blocks on the disk for
   // a first look into the index. Fails with kInvalidArgument if the plan is not one of these
-  // records, kUnavailable if there are too many plans.
-  Result<Handle> Begin(std::shared_ptr<const PlannedRecords> records, const net::PlanSet& plan);
+  // records, kUnavailable if there are too many plans, or if `tenant` has as many as are left to
+  // all others.
+  Result<Handle> Begin(std::shared_ptr<const PlannedRecords> records, const net::PlanSet& plan,
+                       std::string_view tenant = {});
 
   bool takes_plans() const noexcept { return bytes_max_ > 0; }
   // Whether Take() is of any use. Cheap.
@@ -115,10 +121,12 @@ class ReadAhead {
     std::uint64_t step = 0;
   };
   struct Plan {
-    Plan(std::shared_ptr<const PlannedRecords> of, PlanOrder in)
-        : records(std::move(of)), order(in) {}
+    Plan(std::shared_ptr<const PlannedRecords> of, PlanOrder in, std::string_view by)
+        : records(std::move(of)), order(in), tenant(by) {}
     const std::shared_ptr<const PlannedRecords> records;
-    PlanOrder order;            // Of whoever evaluates: Begin(), then the thread.
+    PlanOrder order;  // Of whoever evaluates: Begin(), then the thread.
+    const std::string tenant;
+    std::uint64_t turn = 0;     // When it was evaluated last, as turns_ counts.
     bool is_evaluated = false;  // The order is at its end.
     std::deque<Place> queued;   // Evaluated and not yet begun to read; some may be gone meanwhile.
     std::deque<Place> begun;    // Likewise begun, in the plan's order.
@@ -151,13 +159,25 @@ class ReadAhead {
   void DropOld(std::uint64_t number, std::deque<Place>& places, std::uint64_t newest_step);
   Item* Find(const Extent* extent, std::uint32_t offset_bytes);
   void Erase(const Extent* extent, std::uint32_t offset_bytes);
-  std::size_t EvaluatedMax() const;
-  std::uint64_t Share() const { return bytes_max_ / plans_.size(); }
+  // What `plan` may have of `whole`.
+  std::uint64_t ShareOf(const Plan& plan, std::uint64_t whole) const {
+    return whole / tenants_.size() / tenants_.at(plan.tenant);
+  }
+  std::uint64_t Share(const Plan& plan) const { return ShareOf(plan, bytes_max_); }
+  std::size_t EvaluatedMax(const Plan& plan) const;
   bool NeedsMore(const Plan& plan) const;
   bool NeedsEvaluation(const Plan& plan) const;
 
   void Loop();
   bool EvaluateAll(std::unique_lock<std::mutex>& lock);
+  // Of each tenant the one that has waited longest for its turn.
+  std::vector<std::uint64_t> NextToEvaluate() const;
+  // Lets go of what plans hold beyond their shares, so that others get theirs.
+  void Reclaim();
+  void ReclaimFrom(std::uint64_t number, Plan& plan);
+  bool HoldsTooMuch(const Plan& plan) const;
+  // True if the plan pays for what is at `place` no more: it is to be read again.
+  bool LetGo(std::uint64_t number, const Plan& plan, const Place& place);
   std::vector<Run> Choose();
   void ReadAll(std::unique_lock<std::mutex>& lock, const std::vector<Run>& runs);
   void ReadOne(std::unique_lock<std::mutex>& lock, const Run& run);
@@ -176,7 +196,9 @@ class ReadAhead {
   bool is_short_ = false;  // Some plan was stopped by the bound, not by its share.
   std::uint64_t next_plan_ = 1;
   std::uint64_t held_bytes_ = 0;
+  std::uint64_t turns_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Plan>> plans_;
+  std::map<std::string, std::size_t, std::less<>> tenants_;  // How many plans each has.
   std::unordered_map<const Extent*, Items> items_;
 
   // The thread's own.

@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/foreign_fd.h"
+#include "libffrecord/base/machine_identity.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/messages.h"
@@ -28,6 +30,7 @@
 #include "server/service/connection_count.h"
 #include "server/service/frames.h"
 #include "server/service/job_pool.h"
+#include "server/service/local_tickets.h"
 #include "server/service/metrics.h"
 #include "server/service/metrics_text.h"
 #include "server/service/read_ahead.h"
@@ -40,8 +43,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Enough that one upload's sync does not hold up the others.
-constexpr std::uint32_t kJobThreads = 4;
+constexpr const char* kScrubKey = "scrub";  // In the metadata: how far the scrubber has come.
 constexpr auto kCollectInterval = std::chrono::milliseconds(500);
 // While descriptors are exhausted: a pause, not a spin.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
@@ -126,14 +128,18 @@ struct Server::Impl {
   void Accept();
   void Take(Result<std::unique_ptr<net::Endpoint>> accepted);
   void RefreshTls();
+  void Give(std::unique_ptr<net::Endpoint> endpoint);
+  void NoteFailedWorker();
   void TurnAway(net::Endpoint& endpoint);
+  void SaveScrub(const Scrubber::Position& position);
   void Collect();
   bool Stop(Clock::time_point deadline);
 
   const Options options;
   net::TcpListener listener;
   std::optional<net::LocalListener> local_listener;
-  std::unique_ptr<net::RdmaRails> rdma;  // Null: not offered.
+  std::unique_ptr<LocalTickets> local_tickets;  // With the listener.
+  std::unique_ptr<net::RdmaRails> rdma;         // Null: not offered.
   std::string transports;
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
   std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
@@ -142,6 +148,7 @@ struct Server::Impl {
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<MetaStore> meta;
   std::unique_ptr<ExtentStore> extents;
+  std::optional<DiskReserve> reserve;
   std::unique_ptr<Catalog> catalog;
   std::unique_ptr<Scrubber> scrubber;
   ReadAhead::Metrics read_ahead_metrics;
@@ -153,6 +160,7 @@ struct Server::Impl {
   std::atomic<State> state{State::kStarting};
   const Clock::time_point started = Clock::now();
   std::vector<std::unique_ptr<WorkerMetrics>> metrics;  // One for each worker.
+  std::atomic<std::uint32_t> failed_worker_count{0};
   Counter connections_refused;
   ConnectionCount connection_count;
   std::atomic<bool> is_collecting{false};
@@ -190,7 +198,12 @@ Result<void> Server::Impl::StartAdmin() {
       case State::kReady:
         break;
     }
-    return "";
+    const std::uint32_t failed_count = failed_worker_count.load();
+    if (failed_count == 0) return "";
+    return fmt::format(
+        "{} of {} event loops have failed; see event=engine_failed in the log, and "
+        "start the daemon again",
+        failed_count, metrics.size());
   };
   admin = FFR_TRY(AdminServer::Start(*options.admin, std::move(pages)));
   return {};
@@ -212,6 +225,7 @@ MetricsView Server::Impl::View() const {
   view.state = now == State::kReady ? "ready" : now == State::kDraining ? "draining" : "starting";
   if (now == State::kStarting) return view;
   view.engine = engine_name;
+  view.failed_worker_count = failed_worker_count.load();
   view.held_bytes_max = options.held_bytes_max * workers.size();
   view.connections_refused = connections_refused.value();
   view.dataset_count = catalog->name_count();
@@ -222,6 +236,7 @@ MetricsView Server::Impl::View() const {
   view.writes = extents->health().report().state;
   view.scrub_read_bytes = scrubber->read_bytes();
   view.scrub_pass_count = scrubber->pass_count();
+  view.scrub_bytes_per_s = scrubber->bytes_per_s();
   view.scrub_age = scrubber->age();
   // Prefixes are names, or nearly so.
   if (!token_keys || !options.admin_token_file.empty()) view.quotas = catalog->Usages();
@@ -251,11 +266,13 @@ Result<std::string> Server::Impl::DatasetsJson() {
 
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
-  meta = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
+  auto database = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
+  meta = FFR_TRY(MakeCachedStore(std::move(database)));
   auto published = FFR_TRY(ReadPublishedNames(*meta));
   extents = FFR_TRY(ExtentStore::Open(options.data / "extents", published.Extents()));
-  catalog = FFR_TRY(
-      Catalog::Open(*meta, *extents, {options.upload_grace, options.quotas}, std::move(published)));
+  reserve.emplace(options.data / "reserve", options.reserve_bytes);
+  catalog = FFR_TRY(Catalog::Open(
+      *meta, *extents, {options.upload_grace, options.quotas, &*reserve}, std::move(published)));
   LogFindings(extents->scan_report(), catalog->report());
   stop_accepting.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!stop_accepting) return ErrnoError("make an eventfd for", options.data, errno);
@@ -263,7 +280,7 @@ Result<void> Server::Impl::Open() {
 }
 
 Result<void> Server::Impl::StartWorkers() {
-  jobs = std::make_unique<JobPool>(kJobThreads);
+  jobs = std::make_unique<JobPool>();
   read_ahead =
       std::make_unique<ReadAhead>(*extents, options.read_ahead_bytes_max, read_ahead_metrics);
   planned = std::make_unique<PlannedDatasets>(*catalog, *extents);
@@ -287,23 +304,32 @@ Result<void> Server::Impl::StartWorkers() {
                                       .jobs = *jobs,
                                       .epoch = epoch,
                                       .metrics = *metrics[i],
-                                      .offers_slabs = local_listener.has_value(),
+                                      .local_tickets = local_tickets.get(),
                                       .rdma = rdma.get(),
                                       .token_keys = token_keys ? &*token_keys : nullptr,
                                       .greeting_timeout = options.greeting_timeout,
+                                      .stall_timeout = options.stall_timeout,
+                                      .upload_grace = options.upload_grace,
                                       .connection_count = connection_count,
-                                      .disk_bounds = bounds};
+                                      .disk_bounds = bounds,
+                                      .on_failure = [this] { NoteFailedWorker(); }};
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();
     workers.push_back(FFR_TRY(Worker::Start(around, std::move(engine))));
   }
+  const auto scrubbed = FFR_TRY(meta->Get(kScrubKey));
   scrubber = std::make_unique<Scrubber>(
-      *extents, options.scrub, [this](const Extent& extent, const std::string& why_bad) {
+      *extents, options.scrub,
+      scrubbed ? Scrubber::Position::Decode(scrubbed->value) : Scrubber::Position{},
+      [this](const Scrubber::Position& position) { SaveScrub(position); },
+      [this](const Extent& extent, const std::string& why_bad) {
         if (why_bad.empty())
           spdlog::info("event=extent_good extent={}", extents->PathOf(extent.id).string());
         else
           spdlog::error("event=extent_bad error=\"{}\"", why_bad);
       });
+  if (const auto bad_count = extents->totals().bad_count; bad_count > 0)
+    spdlog::error("event=extents_bad count={}", bad_count);
   acceptor = std::thread([this] { Accept(); });
   state.store(State::kReady, std::memory_order_release);
   return {};
@@ -313,15 +339,12 @@ Result<void> Server::Impl::ListenLocally(std::uint64_t epoch) {
   const bool is_wanted = options.transport == Options::Transport::kAuto ||
                          options.transport == Options::Transport::kShm;
   if (!is_wanted) return {};
-  if (!options.tls.authorities.empty() && options.token_keys.empty()) {
-    if (options.transport == Options::Transport::kAuto) return {};
-    return Error{ErrorCode::kInvalidArgument,
-                 "shared memory was asked for, and clients that use it show no certificate: give "
-                 "--token-keys beside --tls-ca"};
-  }
-  auto local = net::LocalListener::Listen(net::LocalSocketName(epoch));
+  const auto machine = MachineIdentity();
+  auto local = machine ? net::LocalListener::Listen(net::LocalSocketName(epoch))
+                       : Error{ErrorCode::kIo, "cannot tell this machine from others; mount /proc"};
   if (local) {
     local_listener = std::move(local).value();
+    local_tickets = std::make_unique<LocalTickets>(*machine);
     return {};
   }
   if (options.transport == Options::Transport::kShm) return std::move(local).error();
@@ -352,7 +375,9 @@ Result<void> Server::Impl::OpenRdma() {
 void Server::Impl::Accept() {
   auto next_collect = Clock::now();
   for (;;) {
-    const int local_fd = local_listener ? local_listener->fd() : -1;
+    // A connection may bring descriptors that block: none while too many of those wait.
+    const bool takes_local = local_listener && !ForeignFd::is_congested();
+    const int local_fd = takes_local ? local_listener->fd() : -1;
     std::array<pollfd, 3> waited{pollfd{stop_accepting.get(), POLLIN, 0},
                                  pollfd{is_paused ? -1 : listener.fd(), POLLIN, 0},
                                  pollfd{is_paused ? -1 : local_fd, POLLIN, 0}};
@@ -380,8 +405,20 @@ void Server::Impl::Take(Result<std::unique_ptr<net::Endpoint>> accepted) {
     connections_refused.Add();
     TurnAway(*accepted.value());
   } else {
-    workers[next_worker++ % workers.size()]->Adopt(std::move(accepted).value());
+    Give(std::move(accepted).value());
   }
+}
+
+void Server::Impl::Give(std::unique_ptr<net::Endpoint> endpoint) {
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    if (workers[next_worker++ % workers.size()]->Adopt(endpoint)) return;
+  TurnAway(*endpoint);
+  connection_count.Remove();
+}
+
+void Server::Impl::NoteFailedWorker() {
+  const std::uint32_t count = failed_worker_count.fetch_add(1) + 1;
+  if (count == metrics.size() && options.on_failure) options.on_failure();
 }
 
 void Server::Impl::RefreshTls() {
@@ -402,10 +439,18 @@ void Server::Impl::TurnAway(net::Endpoint& endpoint) {
     (void)endpoint.Poll();
 }
 
+// Not where it could take the room of a deletion: what is read twice then is no harm.
+void Server::Impl::SaveScrub(const Scrubber::Position& position) {
+  if (!reserve->is_whole() || !extents->health().CheckWritable()) return;
+  const auto saved =
+      extents->health().Noted(meta->TryCommit({{}, {{kScrubKey, position.Encode()}}, {}}));
+  if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
+}
+
 void Server::Impl::Collect() {
   // One at a time: the disk may be slower than the clock.
   if (is_collecting.exchange(true)) return;
-  jobs->Post(0, [this] {
+  jobs->Post(jobs->upkeep(), [this] {
     const auto unlinked = catalog->Collect(Catalog::Clock::now());
     if (!unlinked)
       spdlog::error("event=collect_failed error=\"{}\"", unlinked.error().message);

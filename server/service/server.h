@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,10 +48,11 @@ class Server {
     // The file with the keys that clients' tokens are made with; empty: everybody may do
     // everything.
     std::filesystem::path token_keys = {};
-    // TLS on the TCP port; without a certificate there is none. With authorities and no token keys
-    // there is no shared memory either: clients on that socket have shown no certificate.
+    // TLS on the TCP port; without a certificate there is none.
     net::TlsFiles tls = {};
     std::chrono::milliseconds greeting_timeout{5'000};  // Who has not said HELLO is hung up on.
+    // A connection of which a frame stands still for so long is closed.
+    std::chrono::milliseconds stall_timeout{30'000};
     DiskReader::MakeEngine make_engine = MakeIoEngine;
     // Where to serve metrics, health and the dashboard over HTTP; none: nowhere. Whoever can
     // connect is answered.
@@ -59,7 +61,13 @@ class Server {
     std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
     std::map<std::string, std::uint64_t> quotas = {};
+    // Of the disk, which only deletions may use: enough for the records of removing the largest
+    // dataset, and less on a small disk.
+    std::uint64_t reserve_bytes = std::uint64_t{32} << 20;
     Scrubber::Options scrub = {};
+    // Called once, from any thread, when no event loop is left that could serve anybody: the
+    // process had best end, and be started again.
+    std::function<void()> on_failure = {};
   };
 
   // Serves when it returns. Fails with kConflict if a port is in use or another daemon holds the

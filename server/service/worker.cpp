@@ -58,13 +58,15 @@ Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engin
             surroundings.jobs,
             surroundings.epoch,
             surroundings.metrics,
-            surroundings.offers_slabs,
+            surroundings.local_tickets,
             surroundings.rdma,
             surroundings.token_keys,
             surroundings.greeting_timeout,
-            [this](std::uint64_t id, Connection::Work work) {
+            surroundings.stall_timeout,
+            surroundings.upload_grace,
+            [this](std::uint64_t id, JobPool::Lane& lane, Connection::Work work) {
               around_.metrics.jobs.Add();
-              around_.jobs.Post(LaneOf(id), [this, id, work = std::move(work)] {
+              around_.jobs.Post(lane, [this, id, work = std::move(work)] {
                 auto reply = std::make_shared<Reply>(work());
                 around_.metrics.jobs.Remove();
                 Post([this, id, reply] {
@@ -90,12 +92,14 @@ void Worker::Stop() {
   thread_.join();
 }
 
-void Worker::Adopt(std::unique_ptr<net::Endpoint> endpoint) {
+bool Worker::Adopt(std::unique_ptr<net::Endpoint>& endpoint) {
   {
     const std::lock_guard lock(mutex_);
+    if (has_failed_) return false;
     adopted_.push_back(std::move(endpoint));
   }
   Wake();
+  return true;
 }
 
 void Worker::Drain() {
@@ -142,8 +146,7 @@ void Worker::Loop() {
     if (disk_.reading_count() == 0 && !disk_.has_failed()) continue;
     const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), landed_);
     if (!polled) {
-      // Without its engine this thread can serve nobody; the others go on.
-      spdlog::critical("event=engine_failed error=\"{}\"", polled.error().message);
+      Fail(polled.error());
       break;
     }
     TakeLanded();
@@ -152,6 +155,19 @@ void Worker::Loop() {
   std::vector<std::uint64_t> ids;
   for (const auto& [id, member] : connections_) ids.push_back(id);
   for (const std::uint64_t id : ids) Close(id);
+}
+
+// Without its engine this thread can serve nobody; the others go on.
+void Worker::Fail(const Error& error) {
+  spdlog::critical("event=engine_failed error=\"{}\"", error.message);
+  std::vector<std::unique_ptr<net::Endpoint>> adopted;
+  {
+    const std::lock_guard lock(mutex_);
+    has_failed_ = true;
+    adopted.swap(adopted_);
+  }
+  for (std::size_t i = 0; i < adopted.size(); ++i) around_.connection_count.Remove();
+  around_.on_failure();
 }
 
 void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
@@ -230,7 +246,7 @@ void Worker::Tick() {
   std::vector<std::uint64_t> silent;
   for (const auto& [id, member] : connections_) {
     if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
-    if (member.connection->is_stalled()) Touch(id);
+    if (member.connection->wants_turns()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
   disk_.DropCondemned();

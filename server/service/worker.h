@@ -34,13 +34,16 @@ class Worker {
     PlannedDatasets& planned;
     JobPool& jobs;
     std::uint64_t epoch;
-    WorkerMetrics& metrics;  // This worker's.
-    bool offers_slabs;
+    WorkerMetrics& metrics;       // This worker's.
+    LocalTickets* local_tickets;  // Null: there is no local socket.
     net::RdmaRails* rdma;         // Null: not offered.
     const TokenKeys* token_keys;  // Null: no authentication.
     std::chrono::milliseconds greeting_timeout;
+    std::chrono::milliseconds stall_timeout;
+    std::chrono::milliseconds upload_grace;
     ConnectionCount& connection_count;  // Of the daemon; counted down here.
     DiskReader::Bounds disk_bounds;
+    std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.
   };
 
   static Result<std::unique_ptr<Worker>> Start(const Surroundings& surroundings,
@@ -50,7 +53,10 @@ class Worker {
   ~Worker();
 
   // These may be called from any thread.
-  void Adopt(std::unique_ptr<net::Endpoint> endpoint);
+
+  // Takes the connection. False, and `endpoint` stays, once the worker has failed: its engine is
+  // dead, its connections are closed, and it serves nobody any more.
+  bool Adopt(std::unique_ptr<net::Endpoint>& endpoint);
   void Drain();  // Connections close once they have answered what they have taken.
   // Closes what is open and joins the thread. Jobs that still run may report until the worker is
   // destroyed, which must not be before they have ended.
@@ -63,6 +69,7 @@ class Worker {
          UniqueFd wake);
   void Post(Message message);
   void Loop();
+  void Fail(const Error& error);
   void ReadMailbox();
   void WaitForEvents(std::chrono::milliseconds timeout);
   void TurnAll();
@@ -73,9 +80,6 @@ class Worker {
   void Wake();
   void Watch(const Connection& connection);
   void Close(std::uint64_t id);
-  std::uint32_t LaneOf(std::uint64_t id) const {
-    return static_cast<std::uint32_t>(id % around_.jobs.lane_count());
-  }
   void Touch(std::uint64_t id) { ready_.push_back(id); }
 
   const Surroundings around_;
@@ -101,6 +105,7 @@ class Worker {
   std::mutex mutex_;
   std::vector<Message> mailbox_;
   std::vector<std::unique_ptr<net::Endpoint>> adopted_;
+  bool has_failed_ = false;
 
   std::thread thread_;  // Last: it uses all the others.
 };

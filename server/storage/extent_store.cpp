@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +26,23 @@ Result<void> MakeFolder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0750) == 0) return SyncParentFolder(folder);
   if (errno == EEXIST) return {};
   return ErrnoError("make the folder", folder, errno);
+}
+
+// All there could be if it is not known: writing will tell.
+Result<void> CheckRoom(const fs::path& folder, std::uint64_t size_bytes) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return {};
+  const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (size_bytes <= free_bytes) return {};
+  return Error{ErrorCode::kIo,
+               "the disk of " + folder.string() + " has room for " + std::to_string(free_bytes) +
+                   " bytes, and " + std::to_string(size_bytes) + " are wanted",
+               ENOSPC};
+}
+
+Error CondemnedError(const ExtentId& id) {
+  return {ErrorCode::kConflict,
+          "extent " + ToHex(id) + " is being deleted; upload its bytes under a new id"};
 }
 
 }  // namespace
@@ -58,11 +76,27 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
   WriteHealth& health = store_->health_;
   FFR_TRY(health.Noted(file_.Append(EncodeExtentTrailer({id_, announced_size_bytes_, xxh3}))));
   auto published = health.Noted(file_.Publish());
-  // Another connection has sealed the same extent meanwhile: Add compares.
   if (!published && published.error().code != ErrorCode::kConflict)
     return std::move(published).error();
+  if (!published) FFR_TRY(health.Noted(CheckSealedByAnother(xxh3)));
   health.NoteSuccess();
   return store_->Add(id_, announced_size_bytes_, xxh3);
+}
+
+Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
+  const fs::path path = store_->PathOf(id_);
+  const UniqueFd file = FFR_TRY(store_->OpenFile(id_));
+  const auto trailer = ReadTrailer(file.get(), path);
+  if (!trailer || trailer.value() != ExtentTrailer{id_, announced_size_bytes_, xxh3})
+    return Error{ErrorCode::kConflict,
+                 "extent " + ToHex(id_) +
+                     (trailer ? " exists with other bytes"
+                              : ": the daemon's disk has a file of that name that is no sound "
+                                "extent (" +
+                                    trailer.error().message + ")") +
+                     "; upload under a new id"};
+  // Its writer may not have come as far as this.
+  return SyncParentFolder(path);
 }
 
 // --- The store -----------------------------------------------------------------------------------
@@ -137,17 +171,32 @@ Result<UniqueFd> ExtentStore::OpenFile(const ExtentId& id) const {
 
 Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_bytes) {
   FFR_TRY(health_.CheckWritable());
+  WritingClaim claim = FFR_TRY(Claim(id));
   const fs::path path = PathOf(id);
   FFR_TRY(health_.Noted(MakeFolder(path.parent_path())));
-  AtomicFile::Options options;
-  options.expected_size_bytes = size_bytes + ExtentTrailer::kEncodedSizeBytes;
-  auto file = FFR_TRY(health_.Noted(AtomicFile::Create(path, options)));
-  return ExtentWriter(*this, std::move(file), id, size_bytes);
+  FFR_TRY(health_.Noted(CheckRoom(folder_, size_bytes + ExtentTrailer::kEncodedSizeBytes)));
+  auto file = FFR_TRY(health_.Noted(AtomicFile::Create(path, {})));
+  return ExtentWriter(*this, std::move(claim), std::move(file), id, size_bytes);
+}
+
+Result<WritingClaim> ExtentStore::Claim(const ExtentId& id) {
+  const std::lock_guard lock(mutex_);
+  if (condemned_.contains(id)) return CondemnedError(id);
+  ++writer_counts_[id];
+  return WritingClaim(*this, id);
+}
+
+WritingClaim::~WritingClaim() {
+  if (store_ == nullptr) return;
+  const std::lock_guard lock(store_->mutex_);
+  const auto found = store_->writer_counts_.find(id_);
+  if (--found->second == 0) store_->writer_counts_.erase(found);
 }
 
 Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
                                    std::uint64_t xxh3) {
   const std::lock_guard lock(mutex_);
+  if (condemned_.contains(id)) return CondemnedError(id);
   auto& place = index_[id];
   if (!place) {
     auto extent = std::make_shared<Extent>();
@@ -176,6 +225,7 @@ bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
 
 ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
+  condemned_.insert(id);
   const auto found = index_.find(id);
   if (found == index_.end()) return nullptr;
   ExtentPtr extent = std::move(found->second);
@@ -186,11 +236,21 @@ ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
   return extent;
 }
 
-Result<void> ExtentStore::Unlink(const Extent& extent) {
-  FFR_ASSERT(extent.is_condemned.load(std::memory_order_acquire));
+Result<bool> ExtentStore::Unlink(const Extent& extent) {
+  {
+    const std::lock_guard lock(mutex_);
+    FFR_ASSERT(condemned_.contains(extent.id));
+    // It finds the name taken when it seals. No more can come.
+    if (writer_counts_.contains(extent.id)) return false;
+  }
   const fs::path path = PathOf(extent.id);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoError("unlink", path, errno);
-  return {};
+  return true;
+}
+
+void ExtentStore::Release(std::span<const ExtentId> ids) {
+  const std::lock_guard lock(mutex_);
+  for (const ExtentId& id : ids) condemned_.erase(id);
 }
 
 }  // namespace ffrecord::server

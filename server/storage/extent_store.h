@@ -11,6 +11,8 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -43,6 +45,24 @@ using ExtentPtr = std::shared_ptr<const Extent>;
 
 class ExtentStore;
 
+// Keeps the id of an extent from being used anew while somebody writes it. ExtentStore::Unlink.
+class WritingClaim {
+ public:
+  WritingClaim(ExtentStore& store, const ExtentId& id) : store_(&store), id_(id) {}
+  WritingClaim(WritingClaim&& other) noexcept
+      : store_(std::exchange(other.store_, nullptr)), id_(other.id_) {}
+  WritingClaim& operator=(WritingClaim&& other) noexcept {
+    std::swap(store_, other.store_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~WritingClaim();
+
+ private:
+  ExtentStore* store_;
+  ExtentId id_;
+};
+
 // One extent on its way to the disk. Thread-bound. Destroyed before Seal(), it leaves nothing.
 class ExtentWriter {
  public:
@@ -57,17 +77,27 @@ class ExtentWriter {
   // Fails with kInvalidArgument past the size that was announced, with kIo as AtomicFile does.
   Result<void> Append(std::span<const std::byte> bytes);
 
-  // Makes the extent durable and known under its id. Fails with kCorruption if the bytes are not
-  // those of `xxh3`, kInvalidArgument if some are missing, kConflict if there is an extent of that
-  // id with other bytes, kIo. With equal bytes there is nothing left to do.
+  // Makes the extent durable and known under its id. With equal bytes sealed there already, only
+  // their name is made durable.
+  //
+  // Fails with kCorruption if the bytes are not those of `xxh3`, kInvalidArgument if some are
+  // missing, kConflict if the id is condemned or a file with other bytes has its name, kIo.
   Result<ExtentPtr> Seal(std::uint64_t xxh3);
 
  private:
   friend class ExtentStore;
-  ExtentWriter(ExtentStore& store, AtomicFile file, const ExtentId& id, std::uint64_t size_bytes)
-      : store_(&store), file_(std::move(file)), id_(id), announced_size_bytes_(size_bytes) {}
+  ExtentWriter(ExtentStore& store, WritingClaim claim, AtomicFile file, const ExtentId& id,
+               std::uint64_t size_bytes)
+      : store_(&store),
+        claim_(std::move(claim)),
+        file_(std::move(file)),
+        id_(id),
+        announced_size_bytes_(size_bytes) {}
+  // That the file under our name has exactly our bytes, and keeps its name.
+  Result<void> CheckSealedByAnother(std::uint64_t xxh3) const;
 
   ExtentStore* store_;
+  WritingClaim claim_;  // Goes after the file.
   AtomicFile file_;
   ExtentId id_;
   std::uint64_t announced_size_bytes_;
@@ -118,24 +148,32 @@ class ExtentStore {
   // reached, whatever the folder holds. Fails with kNotFound, kDenied, kIo.
   Result<UniqueFd> OpenFile(const ExtentId& id) const;
 
-  // A new extent of `size_bytes`, which are reserved on the disk: a full one fails here. Fails with
-  // kIo, also once the disk has failed; kConflict if it exists.
+  // A new extent of `size_bytes`, for which the disk must have room now; none is set aside, for who
+  // announces bytes may never send them. Fails with kIo, also once the disk has failed; kConflict
+  // if it exists, or its id is condemned.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
 
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
-  // Takes the extent out of the index and marks it: it can no longer be found. Null if it is not
-  // there. The file stays until Unlink.
+  // Condemns `id`: until Release() no writer gets it and none can seal it, so that whoever unlinks
+  // its file unlinks nothing newer. Takes its extent out of the index and marks it: it can no
+  // longer be found. Null if there is none. The file stays until Unlink.
   ExtentPtr Condemn(const ExtentId& id);
-  // Removes the file of a condemned extent that nobody else holds. Fails with kIo.
-  Result<void> Unlink(const Extent& extent);
+  // Removes the file of a condemned extent that nobody else holds. False, and nothing is done,
+  // while a writer that came before the condemnation is open. Fails with kIo.
+  Result<bool> Unlink(const Extent& extent);
+  // The ids may be used anew. Requires that their files are unlinked, and that no durable record
+  // condemns them at the next start.
+  void Release(std::span<const ExtentId> ids);
 
  private:
   friend class ExtentWriter;
+  friend class WritingClaim;
   ExtentStore(std::filesystem::path folder, UniqueFd folder_fd)
       : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)) {}
   Result<void> Scan(std::span<const ManifestExtent> known);
+  Result<WritingClaim> Claim(const ExtentId& id);
   Result<ExtentPtr> Add(const ExtentId& id, std::uint64_t size_bytes, std::uint64_t xxh3);
 
   const std::filesystem::path folder_;
@@ -143,6 +181,8 @@ class ExtentStore {
   ScanReport scan_report_;
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
+  std::unordered_set<ExtentId, HashExtentId> condemned_;  // None of them is in the index.
+  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> writer_counts_;
   std::uint64_t size_bytes_ = 0;  // Of all in the index.
   std::uint64_t bad_count_ = 0;   // Likewise.
   WriteHealth health_;

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/cursor.h"
 #include "libffrecord/io/file.h"
 #include "server/storage/extent_scan.h"
 #include "server/storage/extent_trailer.h"
@@ -20,6 +22,11 @@ namespace {
 
 constexpr std::size_t kPieceSizeBytes = 1 << 20;
 constexpr std::size_t kAlignment = 4096;
+// Of a period, within which a pass is to be through.
+constexpr double kPartOfPeriod = 0.9;
+// How many times faster than usual a pass that is late may go.
+constexpr int kCatchUpMax = 10;
+constexpr auto kEmptyWait = std::chrono::seconds(10);
 
 struct FreeBuffer {
   void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
@@ -30,6 +37,10 @@ using Buffer = std::unique_ptr<std::byte[], FreeBuffer>;
 constexpr int kWhoProcess = 1;
 constexpr int kIdleClass = 3 << 13;
 
+Scrubber::WallTime Now() {
+  return std::chrono::floor<std::chrono::milliseconds>(Scrubber::WallClock::now());
+}
+
 // Where this is refused, as by a service manager, the rate alone has to do.
 void LowerPriority() {
   (void)::setpriority(PRIO_PROCESS, 0, 19);
@@ -38,12 +49,50 @@ void LowerPriority() {
 
 }  // namespace
 
-Scrubber::Scrubber(ExtentStore& extents, const Options& options, Found found)
+std::vector<std::byte> Scrubber::Position::Encode() const {
+  ByteWriter writer;
+  writer.Put(pass_begin.time_since_epoch().count());
+  writer.Put(last_end.time_since_epoch().count());
+  writer.Put(std::uint64_t{is_under_way ? 1U : 0U});
+  writer.PutBytes(after);
+  for (const ExtentId& id : bad) writer.PutBytes(id);
+  return std::move(writer).Take();
+}
+
+Scrubber::Position Scrubber::Position::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  Position position;
+  position.pass_begin = WallTime(std::chrono::milliseconds(reader.Take<std::int64_t>()));
+  position.last_end = WallTime(std::chrono::milliseconds(reader.Take<std::int64_t>()));
+  position.is_under_way = reader.Take<std::uint64_t>() != 0;
+  const auto after = reader.TakeBytes(position.after.size());
+  if (after.size() != position.after.size()) return {};
+  std::ranges::copy(after, position.after.begin());
+  while (!reader.AtEnd()) {
+    const auto id = reader.TakeBytes(sizeof(ExtentId));
+    if (id.size() != sizeof(ExtentId)) return {};
+    std::ranges::copy(id, position.bad.emplace_back().begin());
+  }
+  return position;
+}
+
+Scrubber::Scrubber(ExtentStore& extents, const Options& options, const Position& from, Save save,
+                   Found found)
     : extents_(extents),
       options_(options),
+      save_(std::move(save)),
       found_(std::move(found)),
-      last_end_(Clock::now().time_since_epoch().count()) {
-  if (options_.bytes_per_s > 0) thread_ = std::thread([this] { Run(); });
+      position_(from),
+      saved_(Clock::now()) {
+  // A clock that was set back: what is to come cannot have been.
+  position_.pass_begin = std::clamp(position_.pass_begin, WallTime{}, Now());
+  position_.last_end = std::clamp(position_.last_end, WallTime{}, Now());
+  const bool has_ended = position_.last_end != WallTime{};
+  const bool has_begun = position_.pass_begin != WallTime{};
+  age_begin_ = has_ended ? position_.last_end : has_begun ? position_.pass_begin : Now();
+  for (const ExtentId& id : position_.bad)
+    if (const ExtentPtr extent = extents_.Find(id)) (void)extents_.Mark(*extent, true);
+  if (options_.period.count() > 0) thread_ = std::thread([this] { Run(); });
 }
 
 Scrubber::~Scrubber() {
@@ -57,8 +106,8 @@ Scrubber::~Scrubber() {
 }
 
 std::chrono::seconds Scrubber::age() const noexcept {
-  const Clock::time_point end{Clock::duration(last_end_.load(std::memory_order_relaxed))};
-  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - end);
+  const auto age = Now() - age_begin_.load(std::memory_order_relaxed);
+  return std::max(std::chrono::duration_cast<std::chrono::seconds>(age), std::chrono::seconds(0));
 }
 
 bool Scrubber::IsEnding() {
@@ -74,30 +123,86 @@ bool Scrubber::Sleep(Clock::time_point until) {
 
 void Scrubber::Run() {
   LowerPriority();
-  for (;;) {
-    const auto begin = Clock::now();
-    due_ = begin;
-    Pass();
-    if (IsEnding()) return;
-    last_end_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  while (AwaitPass()) {
+    due_ = Clock::now();
+    if (!Pass()) break;
+    position_.is_under_way = false;
+    position_.last_end = Now();
+    age_begin_.store(position_.last_end, std::memory_order_relaxed);
+    SavePosition();
     pass_count_.fetch_add(1, std::memory_order_relaxed);
-    if (!Sleep(begin + options_.interval)) return;
   }
+  if (position_.is_under_way) SavePosition();
 }
 
-void Scrubber::Pass() {
+bool Scrubber::AwaitPass() {
+  if (position_.is_under_way) return !IsEnding();
+  if (position_.pass_begin != WallTime{}) {
+    const auto left = position_.pass_begin + options_.period - Now();
+    if (!Sleep(Clock::now() + std::min<Clock::duration>(left, options_.period))) return false;
+  }
+  // A pass over nothing is none: what comes next would wait for a period.
+  while (extents_.totals().extent_count == 0)
+    if (!Sleep(Clock::now() + std::min<Clock::duration>(options_.period, kEmptyWait))) return false;
+  position_.pass_begin = Now();
+  position_.is_under_way = true;
+  position_.after = {};
+  SavePosition();
+  return true;
+}
+
+void Scrubber::SavePosition() {
+  std::erase_if(position_.bad, [this](const ExtentId& id) { return !extents_.Find(id); });
+  save_(position_);
+  saved_ = Clock::now();
+}
+
+std::vector<ExtentId> Scrubber::Left() const {
   std::vector<ExtentId> ids;  // Not the extents: those that are held cannot be unlinked.
-  for (const auto& extent : extents_.FindAll([](const Extent&) { return true; }))
+  for (const auto& extent :
+       extents_.FindAll([&](const Extent& one) { return one.id > position_.after; }))
     ids.push_back(extent->id);
   std::ranges::sort(ids);  // As they lie in their folders, more or less.
+  return ids;
+}
+
+// A daemon that was down for long catches up, though not at any price.
+void Scrubber::SetRate(std::span<const ExtentId> left) {
+  std::uint64_t left_bytes = 0;
+  for (const ExtentId& id : left)
+    if (const ExtentPtr extent = extents_.Find(id)) left_bytes += extent->size_bytes;
+  const auto time_left = std::max<std::chrono::milliseconds>(
+      position_.pass_begin + options_.period - Now(), options_.period / kCatchUpMax);
+  const double seconds = std::chrono::duration<double>(time_left).count() * kPartOfPeriod;
+  const auto rate = static_cast<std::uint64_t>(static_cast<double>(left_bytes) / seconds);
+  bytes_per_s_.store(std::max({rate, options_.bytes_per_s_min, std::uint64_t{1}}),
+                     std::memory_order_relaxed);
+}
+
+void Scrubber::Judge(const Extent& extent, const std::string& why_bad) {
+  if (!extents_.Mark(extent, !why_bad.empty())) return;
+  if (why_bad.empty())
+    std::erase(position_.bad, extent.id);
+  else
+    position_.bad.push_back(extent.id);
+  found_(extent, why_bad);
+  SavePosition();
+}
+
+bool Scrubber::Pass() {
+  const std::vector<ExtentId> ids = Left();
+  SetRate(ids);
   for (const ExtentId& id : ids) {
-    const ExtentPtr extent = extents_.Find(id);
-    if (!extent) continue;
-    std::string why = Examine(*extent);
-    if (!why.empty()) why = Examine(*extent);  // What fails but once is not the disk's.
-    if (IsEnding()) return;
-    if (extents_.Mark(*extent, !why.empty())) found_(*extent, why);
+    if (const ExtentPtr extent = extents_.Find(id)) {
+      std::string why = Examine(*extent);
+      if (!why.empty()) why = Examine(*extent);  // What fails but once is not the disk's.
+      if (IsEnding()) return false;
+      Judge(*extent, why);
+    }
+    position_.after = id;
+    if (Clock::now() - saved_ >= options_.save_interval) SavePosition();
   }
+  return !IsEnding();
 }
 
 std::string Scrubber::Examine(const Extent& extent) {
@@ -134,7 +239,7 @@ Result<std::uint64_t> Scrubber::Sum(const Extent& extent) {
     at += data;
     read_bytes_.fetch_add(data, std::memory_order_relaxed);
     // What was not used for a while is not made up for.
-    const auto cost = std::chrono::nanoseconds(data * 1'000'000'000 / options_.bytes_per_s);
+    const auto cost = std::chrono::nanoseconds(data * 1'000'000'000 / bytes_per_s());
     due_ = std::max(due_, Clock::now() - std::chrono::seconds(1)) + cost;
   }
   // What the extent is known by where no manifest says so.

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 RECORDS = 400
-# A call may end this much after its timeout: the machine is shared, and processes are stopped.
-SLACK_S = 20.0
+# A call may end this much after its timeout of 4 s: the machine is shared.
+SLACK_S = 4.0
 
 
 def record(seed: int, number: int) -> bytes:

@@ -121,7 +121,7 @@ def test_clients_of_a_daemon_in_trouble(tmp_path: Path, chaos: tuple[int, float]
         for what, why in (("link cuts", link.why_absent), ("full disks", disk.why_absent)):
             if why:
                 print(f"without {what}: {why}")
-        flags = ("--insecure", "--scrub-mib-s", "64")
+        flags = ("--insecure", "--scrub-days", "1")
         data = disk.folder / "data"
         with Daemon(data, *flags, host=link.host, prefix=link.prefix) as daemon:
             address = daemon.address("base")

@@ -64,8 +64,13 @@ Result<client::Commit> Save(const std::string& run, std::uint64_t step,
   const auto frozen = Frozen();
   std::vector<client::TensorView> tensors{tensor};
   if (group.rank() + 1 == group.size())
-    tensors.push_back(
-        {"frozen", "uint8", {kFrozenSize}, {0}, {kFrozenSize}, frozen, mode == "async"});
+    tensors.push_back({.key = "frozen",
+                       .dtype = "uint8",
+                       .shape = {kFrozenSize},
+                       .offset = {0},
+                       .extent = {kFrozenSize},
+                       .data = frozen,
+                       .is_stable = mode == "async"});
   client::SaveOptions options;
   options.incremental = mode == "incremental";
   if (mode != "async")

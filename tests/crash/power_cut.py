@@ -83,6 +83,7 @@ class _Parser:
         self.root = Node(True, folder.name)
         self.nodes: dict[str, Node] = {str(folder): self.root}  # By path.
         self.fds: dict[int, Node | None] = {}
+        self.marks: set[Node] = set()  # Files that had a name before they had bytes.
         self.events: list[Event] = []
         for name in existing:
             node = Node(False, name)
@@ -109,7 +110,10 @@ class _Parser:
         elif path.startswith("/proc/self/fd/"):
             self.fds[fd] = self.fds.get(int(path.rsplit("/", 1)[1]))
         elif "O_CREAT" in arguments and path.rsplit("/", 1)[0] in self.nodes:
-            raise AssertionError(f"{path}: files are expected to be unnamed until they are whole")
+            # A mark is whole from the beginning: its name is all that it says.
+            self.marks.add(mark := Node(False, path.rsplit("/", 1)[1]))
+            self._link(path, mark)
+            self.fds[fd] = mark
         else:
             self.fds[fd] = self.nodes.get(path)
 
@@ -152,6 +156,7 @@ class _Parser:
     def _pwrite64(self, arguments: str, strings: list[bytes], written: int) -> None:
         node = self._fd_of(arguments)
         if node is not None:
+            assert node not in self.marks, f"{node.label}: a file is unnamed until it is whole"
             offset = int(arguments.rsplit(", ", 1)[1])
             self.events.append(Change(node, "write", offset, strings[0][:written]))
 
@@ -165,6 +170,7 @@ class _Parser:
     def _size(self, arguments: str, size: int, kind: str = "size") -> None:
         node = self._fd_of(arguments)
         if node is not None:
+            assert node not in self.marks, f"{node.label}: a file is unnamed until it is whole"
             self.events.append(Change(node, kind, size))
 
     def _fsync(self, arguments: str, _: list[bytes], __: int) -> None:

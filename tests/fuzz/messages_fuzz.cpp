@@ -43,17 +43,18 @@ void TryRootManifest(Body body) {
 void TryValues(Body body) { (void)ffrecord::CheckValues(body); }
 
 constexpr void (*kTries[])(Body) = {
-    Try<net::Hello>,           Try<net::HelloReply>,    Try<net::GoAway>,
-    Try<net::SlabRegister>,    Try<net::Cancel>,        Try<net::Busy>,
-    Try<net::ErrorReply>,      Try<net::ExtentBind>,    Try<net::BatchRead>,
-    Try<net::ExtentBindReply>, Try<net::BatchData>,     Try<net::BatchDone>,
-    Try<net::PutBegin>,        Try<net::PutBeginReply>, Try<net::PutData>,
-    Try<net::PutSeal>,         Try<net::Publish>,       Try<net::Resolve>,
-    Try<net::RevisionReply>,   Try<net::Delete>,        Try<net::List>,
-    Try<net::ListReply>,       Try<ffrecord::Schema>,   TryDatasetManifest,
-    TryPartManifest,           TryRootManifest,         TryValues,
-    Try<net::RdmaConnect>,     Try<net::CheckRoom>,     Try<net::PlanSet>,
-    Try<net::PlanCancel>,      Try<net::Grant>,         Try<net::PutPull>,
+    Try<net::Hello>,           Try<net::HelloReply>,     Try<net::GoAway>,
+    Try<net::SlabRegister>,    Try<net::Cancel>,         Try<net::Busy>,
+    Try<net::ErrorReply>,      Try<net::ExtentBind>,     Try<net::BatchRead>,
+    Try<net::ExtentBindReply>, Try<net::BatchData>,      Try<net::BatchDone>,
+    Try<net::PutBegin>,        Try<net::PutBeginReply>,  Try<net::PutData>,
+    Try<net::PutSeal>,         Try<net::Publish>,        Try<net::Resolve>,
+    Try<net::RevisionReply>,   Try<net::Delete>,         Try<net::List>,
+    Try<net::ListReply>,       Try<ffrecord::Schema>,    TryDatasetManifest,
+    TryPartManifest,           TryRootManifest,          TryValues,
+    Try<net::RdmaConnect>,     Try<net::CheckRoom>,      Try<net::PlanSet>,
+    Try<net::PlanCancel>,      Try<net::Grant>,          Try<net::PutPull>,
+    Try<net::LocalOpen>,       Try<net::LocalOpenReply>,
 };
 
 }  // namespace

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+# Another Python with other versions of click and rich, whose run-time needs nothing else.
+PYTHON = os.environ.get("FFRECORD_TEST_PYTHON", sys.executable)
 MODULES = {"ffrecord": "ffrecord.cli.main", "ffrecord-pack": "ffrecord.cli.pack"}
 
 
@@ -13,7 +15,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run one to its end. Text in both streams is kept; nothing in it may be a traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", MODULES[command], *map(str, arguments)],
+        [PYTHON, "-m", MODULES[command], *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

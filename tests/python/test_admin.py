@@ -13,8 +13,10 @@ import json
 import math
 import os
 import re
+import select
 import shutil
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -231,12 +233,48 @@ def test_only_questions_are_answered_and_only_by_our_own_name(daemon: Daemon) ->
         assert get(address, "/metrics", Host=host)[0] == 403, host
     for path in ("/nothing", "/../metrics", "/metrics/", "/" + "x" * 5000):
         assert get(address, path)[0] in (400, 404, 414), path
-    connection = http.client.HTTPConnection(address, timeout=60)
-    connection.request("POST", "/metrics", body="x")
-    assert connection.getresponse().status in (400, 404)
-    connection.close()
+    for body in (b"x", (bytes(1 << 16) for _ in range(64))):  # With its size, and in chunks.
+        connection = http.client.HTTPConnection(address, timeout=60)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request("POST", "/metrics", body=body)
+            assert connection.getresponse().status == 405
+        connection.close()
     _, headers, _ = get(address, "/")
     assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_slow_clients_hold_up_nobody(daemon: Daemon) -> None:
+    address = admin_of(daemon)
+    host, port = address.split(":")
+    with contextlib.ExitStack() as slow:
+
+        def dribble() -> socket.socket:
+            client = slow.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            client.sendall(b"GET /metr")
+            return client
+
+        begun = time.monotonic()
+        clients = [dribble() for _ in range(100)]
+        for _ in range(20):
+            assert get(address, "/healthz")[0] == 200
+        assert time.monotonic() - begun < 1.5
+
+        # The newest is let be, for as long as a request may take and no longer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while not select.select([clients[-1]], [], [], 0.1)[0]:
+                clients[-1].sendall(b"x")
+                assert time.monotonic() - begun < 10
+
+
+def test_a_stop_waits_for_no_slow_client(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data", "--admin", "127.0.0.1:0") as daemon:
+        host, port = admin_of(daemon).split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"GET /metr")
+            assert get(admin_of(daemon), "/healthz")[0] == 200
+            begun = time.monotonic()
+            assert daemon.stop() == 0
+            assert time.monotonic() - begun < 1.5
 
 
 def test_names_are_told_to_no_stranger(tmp_path: Path, records: Path) -> None:
@@ -288,7 +326,7 @@ def test_with_a_token_only_health_is_told_to_everybody(tmp_path: Path) -> None:
 
 
 def test_what_went_bad_on_the_disk_and_a_full_one_are_told(tmp_path: Path, records: Path) -> None:
-    flags = ("--admin", "127.0.0.1:0", "--scrub-mib-s", "1000", "--quotas", "train=1M,=2M")
+    flags = ("--admin", "127.0.0.1:0", "--quotas", "train=1M,=2M")
     with Daemon(tmp_path / "data", *flags) as daemon:
         ffrecord.publish(records, daemon.address("train"))
         with pytest.raises(OSError, match=r"more than the quota of 1048576") as refused:
@@ -297,6 +335,9 @@ def test_what_went_bad_on_the_disk_and_a_full_one_are_told(tmp_path: Path, recor
                 writer.write(bytes(1 << 20))
             ffrecord.publish(big, daemon.address("train/big"))
         assert refused.value.errno == errno.EDQUOT
+    with sqlite3.connect(tmp_path / "data" / "metadata.sqlite") as metadata:
+        metadata.execute("DELETE FROM entries WHERE key = ?", [b"scrub"])
+    metadata.close()
     for extent in (tmp_path / "data" / "extents").glob("*/*"):
         with extent.open("r+b") as file:
             file.seek(500)
@@ -311,6 +352,10 @@ def test_what_went_bad_on_the_disk_and_a_full_one_are_told(tmp_path: Path, recor
         assert json.loads(cli.ok("ffrecord", "status", address, "--json"))["bad_extents"] == 1
         assert get(address, "/readyz")[2] == "ok, damaged extents: 1\n"
     assert any("event=extent_bad" in line for line in daemon.log)
+    with Daemon(tmp_path / "data", *flags) as daemon:  # It is not read again this week.
+        seen = metrics(admin_of(daemon))
+    assert seen["ffrecord_extents_bad"] == 1
+    assert seen["ffrecord_scrub_bytes_total"] == 0
 
 
 def test_promtool_takes_the_metrics_and_the_alerts(daemon: Daemon) -> None:

@@ -100,7 +100,7 @@ def collectives(rank: int, world: int) -> object:
         dist.all_to_all(three, three, group=ours)
     with pytest.raises(NotImplementedError, match="two ranks alone"):
         dist.send(average, (rank + 1) % world, group=ours)
-    with pytest.raises(TypeError, match="none of those"):
+    with pytest.raises(TypeError, match=r"all_reduce: torch\.complex64 is not reduced"):
         ours.allreduce([torch.zeros(2, dtype=torch.complex64)])
     return True
 

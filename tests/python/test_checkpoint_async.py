@@ -4,6 +4,7 @@ Method: states that change at once; failures of any rank, seen by all; more than
 forks, exits and interrupts while a save is under way. Ranks are threads, but in the last test.
 """
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -192,11 +193,99 @@ def test_errors_of_the_target_come_out_of_the_result(tmp_path: Path) -> None:
     assert ckpt.async_save(tmp_path, 2, {"w": 1}).result(60).step == 2
 
 
+def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    has_moved, commit = threading.Event(), background.saving.commit
+
+    def late(*args: Any, **kwargs: Any) -> ckpt.Commit:  # noqa: ANN401
+        assert has_moved.wait(60)
+        return commit(*args, **kwargs)
+
+    monkeypatch.setattr(background.saving, "commit", late)
+    mirror = ckpt.Mirror("run", "s3://bucket/run")
+    pending = ckpt.async_save("run", 1, {"w": 1})
+    places = ckpt.buddies(["one", "two"])
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    has_moved.set()
+    pending.result(60)
+    ckpt.save(places, 2, {"w": 2})
+
+    assert os.listdir(".") == []
+    assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [1]
+    assert mirror.target == str(tmp_path / "run")
+    assert ckpt.load(ckpt.buddies([tmp_path / "two", tmp_path / "one"])) == {"w": 2}
+
+
 def test_arguments_are_checked_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="on_busy"):
         ckpt.async_save(tmp_path, 1, {}, on_busy="drop")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="stage_bytes_max"):
         ckpt.async_save(tmp_path, 1, {}, stage_bytes_max=-1)
+
+
+def test_a_failure_that_nobody_looked_at_is_raised_by_the_next_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ckpt.save(tmp_path, 1, {"w": 1})
+
+    def lose() -> None:
+        concurrent.futures.wait([ckpt.async_save(tmp_path, 1, {"w": 1})._future])
+
+    lose()
+    assert "the save of step 1 has failed: ConflictError" in caplog.text  # At once.
+    with pytest.raises(ckpt.FailedSaveError, match=r"step 1 .* committed already") as raised:
+        ckpt.async_save(tmp_path, 2, {"w": 1})
+    assert isinstance(raised.value.__cause__, FileExistsError)
+    lose()
+    with pytest.raises(ckpt.FailedSaveError, match="step 1"):
+        ckpt.save(tmp_path, 2, {"w": 1})
+    lose()
+    with pytest.raises(ckpt.FailedSaveError, match="step 1"):
+        ckpt.close()
+
+    ckpt.close()
+    assert isinstance(ckpt.async_save(tmp_path, 1, {"w": 1}).exception(60), FileExistsError)
+    assert ckpt.async_save(tmp_path, 2, {"w": 1}).result(60).step == 2
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2]
+
+
+def test_a_failure_that_one_rank_did_not_look_at_fails_the_next_save_of_all(tmp_path: Path) -> None:
+    def save(rank: ThreadRank) -> object:
+        saver = Background()
+
+        def start(step: int, state: object) -> background.PendingSave:
+            order = Order(tmp_path, step, "rank0", True, 30.0)
+            return saver.start(order, lambda: flatten(order, state, rank.rank, 2), rank, 0, "wait")
+
+        first = start(1, {"bad": object()} if rank.rank == 1 else {})
+        if rank.rank == 0:
+            first.exception(60)
+        found: object
+        try:
+            found = start(2, {}).exception(60)
+        except ckpt.FailedSaveError as error:
+            found = error
+        return found, start(3, {}).result(60).step
+
+    zero, one = ThreadRanks(2).must(save)
+
+    assert isinstance(one[0], ckpt.FailedSaveError) and "step 1" in str(one[0])  # type: ignore[index]
+    assert isinstance(zero[0], ckpt.PeerError) and zero[0].kind == "FailedSaveError"  # type: ignore[index]
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [3]
+
+
+def test_a_failure_that_nobody_looked_at_fails_the_program(tmp_path: Path) -> None:
+    ckpt.save(tmp_path, 1, {"w": 1})
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, str(tmp_path), "return"],
+        timeout=120, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "FailedSaveError: the save of step 1 has failed" in done.stderr
 
 
 def test_a_forked_child_saves_for_itself_and_the_parent_goes_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ that save DTensors and replicated tensors at one size and load them at others.
 """
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,29 @@ def test_plain_state_comes_back(tmp_path: Path, planner: Any) -> None:  # noqa: 
     assert [commit.step for commit in ckpt.list(tmp_path)] == [12]
 
 
-def test_a_checkpoint_id_stands_for_one_checkpoint_or_names_its_step(tmp_path: Path) -> None:
+def test_relative_places_are_those_of_the_folder_they_were_given_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    writer, reader = CheckpointWriter("run"), CheckpointReader("run")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    loaded = blank(state_of(3))
+
+    dcp.save(state_of(3), storage_writer=writer)
+    dcp.load(loaded, storage_reader=reader)
+
+    assert same(loaded, state_of(3))
+    assert not (tmp_path / "elsewhere/run").exists()
+    assert len(ckpt.list(tmp_path / "here/run")) == 1
+
+
+def test_a_checkpoint_id_names_a_run_or_a_step_and_removes_nothing(tmp_path: Path) -> None:
+    ckpt.save(tmp_path / "a", 40, {"w": np.ones(3)})  # A run may have steps of other savers.
     for seed in (1, 2):
         dcp.save(state_of(seed), checkpoint_id=tmp_path / "a", storage_writer=CheckpointWriter())
-    assert len(ckpt.list(tmp_path / "a")) == 1
+    assert [commit.step for commit in ckpt.list(tmp_path / "a")] == [40, 41, 42]
     loaded = blank(state_of(2))
     dcp.load(loaded, checkpoint_id=str(tmp_path / "a"), storage_reader=CheckpointReader())
     assert same(loaded, state_of(2))
@@ -144,6 +164,88 @@ def test_a_committed_step_is_not_replaced(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".attempt-*"))
 
 
+def test_overwriting_replaces_the_one_step_that_is_named(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        dcp.save(state_of(step), storage_writer=CheckpointWriter(tmp_path, step=step))
+    before = ckpt.list(tmp_path)
+    with pytest.raises(FAILED, match="names none"):
+        dcp.save(state_of(4), storage_writer=CheckpointWriter(tmp_path, overwrite=True))
+    assert ckpt.list(tmp_path) == before
+
+    writer = CheckpointWriter(overwrite=True)
+    for step in (2, 4):
+        path = tmp_path / f"step-{step:09}"
+        dcp.save(state_of(step + 10), checkpoint_id=path, storage_writer=writer)
+
+    after = ckpt.list(tmp_path)
+    assert [commit.step for commit in after] == [1, 2, 3, 4]
+    assert (after[0], after[2]) == (before[0], before[2])
+    loaded = blank(state_of(12))
+    dcp.load(loaded, storage_reader=CheckpointReader(tmp_path, step=2))
+    assert same(loaded, state_of(12))
+
+
+class FailingOnce(CheckpointWriter):
+    """Fails in the place that is named, once."""
+
+    where: str = ""
+
+    def _fail(self, where: str) -> None:
+        if self.where == where:
+            self.where = ""
+            raise OSError("the disk is gone")
+
+    def prepare_local_plan(self, plan: Any) -> Any:  # noqa: ANN401
+        """On every rank."""
+        self._fail("local plan")
+        return super().prepare_local_plan(plan)
+
+    def prepare_global_plan(self, plans: Any) -> Any:  # noqa: ANN401
+        """On the coordinator."""
+        self._fail("global plan")
+        return super().prepare_global_plan(plans)
+
+    def write_data(self, plan: Any, planner: Any) -> Any:  # noqa: ANN401
+        """On every rank."""
+        self._fail("write")
+        return super().write_data(plan, planner)
+
+
+@pytest.mark.parametrize("where", ["local plan", "global plan", "write"])
+def test_a_planner_stores_all_of_the_state_after_a_save_that_failed(
+    tmp_path: Path, where: str
+) -> None:
+    planner = BalancedSavePlanner()
+    small, large = {"a": torch.ones(3)}, {"a": torch.ones(3), "b": torch.ones(4), "c": 5}
+    dcp.save(small, storage_writer=FailingOnce(tmp_path, step=1), planner=planner)
+    failing = FailingOnce(tmp_path, step=2)
+    failing.where = where
+    with pytest.raises(FAILED, match="the disk is gone"):
+        dcp.save(large, storage_writer=failing, planner=planner)
+
+    for step in (3, 4):
+        dcp.save(large, storage_writer=FailingOnce(tmp_path, step=step), planner=planner)
+        loaded = blank(large)
+        dcp.load(loaded, storage_reader=CheckpointReader(tmp_path, step=step))
+        assert same(loaded, large)
+
+
+def test_a_planner_does_not_take_the_plan_of_another_division(tmp_path: Path) -> None:
+    def planned(planner: BalancedSavePlanner, state: dict[str, Any]) -> Any:  # noqa: ANN401
+        planner.set_up_planner(state, None, True)
+        return planner.create_local_plan()
+
+    ours, others = BalancedSavePlanner(), BalancedSavePlanner()
+    state = {"a": torch.ones(3)}
+    for planner in (ours, others):
+        plans, _ = planner.create_global_plan([planned(planner, state)])
+        planner.finish_plan(plans[0])
+
+    with pytest.raises(RuntimeError, match="other ranks"):
+        others.create_global_plan([planned(ours, state)])
+    assert planned(ours, state).items  # It got no share, and so says all again.
+
+
 def test_async_save_stores_what_was_there(tmp_path: Path) -> None:
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group(
@@ -152,11 +254,15 @@ def test_async_save_stores_what_was_there(tmp_path: Path) -> None:
     try:
         state = state_of(5)
         with ckpt.watch() as watch:
+            began = time.monotonic()
             future: Any = dcp.async_save(state, storage_writer=CheckpointWriter(tmp_path / "run"))
+            kept_s = time.monotonic() - began
             state["model"]["weight"].fill_(-1)
             future.result()
-        # Another thread has written: nobody was kept by it.
-        assert (watch.report().saves, watch.report().stall_s) == (1, 0)
+            seen = watch.report()
+        assert seen.saves == 1
+        # The copy kept the caller; what another thread writes keeps nobody.
+        assert 0 < seen.stall_s <= kept_s
         loaded = blank(state)
         dcp.load(loaded, storage_reader=CheckpointReader(tmp_path / "run"))
         assert same(loaded, state_of(5))
@@ -262,7 +368,7 @@ def save_shards(rank: int, world: int, target: str, kind: str) -> None:
     for step in (1, 2):
         state = sharded_state(world, kind, step)
         dcp.save(state, storage_writer=CheckpointWriter(target, step=step), planner=planner)
-        cached = planner._final is not None
+        cached = planner._share is not None
     if rank == 0:
         assert cached
         parts = [p for p in Path(target, "step-000000002").glob("part-*") if p.is_dir()]

@@ -4,6 +4,7 @@ Method: ranks that are threads; shards with gaps, other tensors, a damaged file,
 folder and a daemon as the target.
 """
 
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +76,30 @@ def test_a_rank_that_fails_fails_all_and_nothing_is_left(tmp_path: Path) -> None
         assert isinstance(result, ckpt.PeerError)
         assert "rank 1: TypeError: state: bad" in str(result)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("broken", ["offset", "target", "limit", "tree"])
+def test_whatever_fails_on_one_rank_alone_is_told_to_all(tmp_path: Path, broken: str) -> None:
+    def save(rank: ThreadRank) -> object:
+        bad = rank.rank == 1
+        offset: Any = (-1,) if bad and broken == "offset" else (3 * rank.rank,)
+        target: Any = 5 if bad and broken == "target" else tmp_path
+        limit = 0.0 if bad and broken == "limit" else 30.0
+        state: Any = {"w": ckpt.Shard(np.ones(3), (6,), offset)}
+        if broken == "tree":
+            state["own"] = ckpt.PerRank("x" * (40 << 20))  # Together more than a tree may have.
+        return ckpt.save(target, 1, state, group=rank, timeout_s=limit)
+
+    ranks = ThreadRanks(2)
+    ranks.barrier = threading.Barrier(2, timeout=10)  # A rank that is left alone shows soon.
+    results = ranks.run(save)
+
+    assert all(isinstance(result, Exception) for result in results)
+    assert not any(isinstance(result, threading.BrokenBarrierError) for result in results), results
+    if broken != "tree":
+        assert isinstance(results[0], ckpt.PeerError)
+        assert str(results[0]).endswith(f"{type(results[1]).__name__}: {results[1]}")
+    assert ckpt.list(tmp_path) == []
 
 
 def test_ranks_with_other_tensors_are_refused(tmp_path: Path) -> None:

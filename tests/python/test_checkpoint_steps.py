@@ -3,12 +3,14 @@
 Method: bits of segments and manifests flipped, alone and with ranks that are threads.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import cli
 import ffrecord
 import ffrecord.checkpoint as ckpt
 from thread_ranks import ThreadRank, ThreadRanks
@@ -121,6 +123,21 @@ def test_steps_are_listed_pruned_and_removed(tmp_path: Path) -> None:
     assert ckpt.latest(tmp_path) == commits[2]
     with pytest.raises(ValueError, match="keep_last"):
         ckpt.prune(tmp_path, keep_last=0)
+
+
+def test_a_step_that_is_damaged_counts_as_kept_only_unread(tmp_path: Path) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, {"w": np.ones(5000) * step})
+    segment = tmp_path / "step-000000002" / "part-00000" / "seg-0000"
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+
+    assert ckpt.prune(tmp_path, keep_last=1, verify=True) == []
+    command = ["ffrecord", "checkpoint", "prune", tmp_path, "--keep-last", "1", "--yes", "--json"]
+    assert json.loads(cli.ok(*command, "--verify")) == {"removed": []}
+    assert json.loads(cli.ok(*command)) == {"removed": [1]}
+    assert len(ckpt.list(tmp_path)) == 1
 
 
 def test_every_kth_step_can_be_kept_for_good(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import pytest
 import cli
 import copying
 import ffrecord.checkpoint as ckpt
+from ffrecord import _ffrecord
+from ffrecord.checkpoint.values import encode
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
 from thread_ranks import ThreadRank, ThreadRanks, same
@@ -88,15 +90,22 @@ def test_ranks_save_together_and_others_load(run: str) -> None:
     assert mine.tobytes() == whole[45:].tobytes()
 
 
-def test_what_the_store_damages_is_found(run: str) -> None:
+def client_of_store() -> Any:  # noqa: ANN401 - what boto3 gives has no type
     import boto3
 
+    return boto3.client("s3", region_name="us-east-1")
+
+
+def keys_of(run: str) -> list[str]:
+    prefix = run.removeprefix("s3://bucket/") + "/"
+    found = client_of_store().list_objects_v2(Bucket="bucket", Prefix=prefix)
+    return [each["Key"] for each in found.get("Contents", [])]
+
+
+def test_what_the_store_damages_is_found(run: str) -> None:
     ckpt.save(run, 1, state())
-    client = boto3.client("s3", region_name="us-east-1")
-    prefix = run.removeprefix("s3://bucket/")
-    found = client.list_objects_v2(Bucket="bucket", Prefix=prefix)["Contents"]
-    keys = [each["Key"] for each in found]
-    segment = next(key for key in keys if key.endswith("seg-0000"))
+    client = client_of_store()
+    segment = next(key for key in keys_of(run) if key.endswith("seg-0000"))
     content = bytearray(client.get_object(Bucket="bucket", Key=segment)["Body"].read())
     content[100] ^= 1
     client.put_object(Bucket="bucket", Key=segment, Body=bytes(content))
@@ -183,6 +192,147 @@ def test_an_answer_that_is_lost_is_no_conflict(run: str, store: Store, tmp_path:
     assert ckpt.copy(tmp_path / "a", run) == commit
     assert roots
     assert same(ckpt.load(run), state())
+
+
+# --- Retention -----------------------------------------------------------------------------------
+
+
+def lose_newest(run: str, tmp_path: Path, what: str) -> None:
+    """Of step 3, wherever it is, everything whose name has `what` in it."""
+    for path in (tmp_path / "c").glob(f"step-000000003/**/*{what}*"):
+        path.unlink()
+    for key in keys_of(run):
+        if "step-000000003" in key and what in key:
+            client_of_store().delete_object(Bucket="bucket", Key=key)
+
+
+@pytest.mark.parametrize("kind", ["folder", "store", "buddies"])
+@pytest.mark.parametrize("what", ["seg-0000", "part-00000.manifest"])
+def test_only_steps_that_are_whole_count_as_kept(
+    run: str, tmp_path: Path, kind: str, what: str
+) -> None:
+    run = run.replace("[", ".").replace("]", "")
+    folder = str(tmp_path / "c")
+    target = {"folder": folder, "store": run, "buddies": ckpt.buddies([run, folder])}[kind]
+    for step in (1, 2, 3):
+        ckpt.save(target, step, state(step))
+    lose_newest(run, tmp_path, what)
+
+    assert [commit.step for commit in ckpt.prune(target, keep_last=1)] == [1]
+    assert same(ckpt.load(target, step=2), state(2))
+    assert ckpt.prune(target, keep_last=2) == []
+
+
+# --- What may be visible is not removed ----------------------------------------------------------
+
+
+class LosingRank(ThreadRank):
+    """Its ranks lose each other in a save's last round, after the commit."""
+
+    rounds = 0
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """Four rounds: what Python agrees on, then intents, reports, and the outcome."""
+        self.rounds += 1
+        if self.rounds == 4:
+            raise ConnectionError("a rank is gone")
+        return super().all_gather(mine)
+
+
+def answers_lost(number: int, method: str, path: str) -> str:
+    """The root's first PUT is served, and nothing more is heard of the root."""
+    if "?" in path or not path.endswith(".root"):
+        return "serve"
+    return "lose" if method == "PUT" else "hang up"
+
+
+def test_a_step_whose_last_round_failed_stays(run: str) -> None:
+    ckpt.save(run, 1, state(1))
+
+    def save(rank: ThreadRank) -> object:
+        return ckpt.save(run, 2, state(2), group=LosingRank(rank.ranks, rank.rank))
+
+    assert [type(each) for each in ThreadRanks(2).run(save)] == [ConnectionError] * 2
+
+    assert ckpt.verify(run, 2) == []
+    ckpt.prune(run, keep_last=1)
+    assert same(ckpt.load(run), state(2))
+
+
+def test_a_step_whose_every_answer_was_lost_stays(run: str, store: Store) -> None:
+    store.set_door(answers_lost)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        ckpt.save(run, 2, state(2), timeout_s=1.0)
+    store.serve_all()
+    assert ckpt.verify(run, 2) == []
+    assert same(ckpt.load(run), state(2))
+
+
+def test_parts_that_were_committed_without_an_answer_stay(run: str, store: Store) -> None:
+    """As `torch.distributed.checkpoint` saves: the coordinator's object goes after the failure."""
+    parts = _ffrecord.CheckpointParts(run, 2, None, True, 1.0, False)
+    written = parts.write(0, [])
+    tree = encode({"step": 2})
+    store.set_door(answers_lost)
+    with pytest.raises((ConnectionError, TimeoutError)):
+        parts.commit([written], tree)
+    store.serve_all()
+    del parts
+    assert ckpt.verify(run, 2) == []
+
+    abandoned = _ffrecord.CheckpointParts(run, 3, None, True, 30.0, False)
+    abandoned.write(0, [])
+    del abandoned
+    assert not any("step-000000003" in key for key in keys_of(run))
+
+
+def test_a_saver_whose_files_were_removed_with_another_save_does_not_report_success(
+    run: str,
+) -> None:
+    """Two savers of a step: one commits, is removed, and with it went files of the other."""
+    late = _ffrecord.CheckpointParts(run, 5, None, True, 30.0, False)
+    written = late.write(0, [])
+    ckpt.save(run, 5, state(5))
+    ckpt.remove(run, 5)
+    with pytest.raises(FileExistsError, match="removed meanwhile"):
+        late.commit([written], encode({"step": 5}))
+    assert ckpt.list(run) == []
+    ckpt.save(run, 5, state(6))
+    assert same(ckpt.load(run), state(6))
+
+
+def test_removing_a_step_keeps_what_another_is_saving_under_its_name(
+    run: str, store: Store
+) -> None:
+    ckpt.save(run, 5, state(5))
+    late: list[Any] = []
+
+    def save_another(number: int, request: str) -> None:
+        if request.startswith("DELETE") and request.endswith(".root") and not late:
+            late.append(_ffrecord.CheckpointParts(run, 5, None, True, 30.0, False))
+            late.append(late[0].write(0, []))
+            late[0].commit([late[1]], encode({"step": 5}))
+
+    store.set_door(lambda number, method, path: "serve", save_another)
+    ckpt.remove(run, 5)
+    store.serve_all()
+    assert ckpt.verify(run, 5) == []
+    assert ckpt.load(run, step=5) == {"step": 5}
+
+
+def test_buddies_at_a_store_decide_there_and_leave_no_word(run: str, tmp_path: Path) -> None:
+    places = ckpt.buddies([f"{run}/a", f"{run}/b", tmp_path / "c"])
+    ckpt.save(places, 1, state(1))
+    assert ckpt.verify(places) == []
+    # As a save that was killed has left it: visible at one place, and not whole.
+    for place in (f"{run}/b", tmp_path / "c"):
+        ckpt.remove(place, 1)
+    part = next(key for key in keys_of(f"{run}/a") if key.endswith("part-00000.manifest"))
+    client_of_store().delete_object(Bucket="bucket", Key=part)
+    ckpt.save(places, 1, state(2))
+    assert same(ckpt.load(places), state(2))
+    assert not [key for key in keys_of(run) if "decision" in key]
+    assert [path.name for path in (tmp_path / "c").glob("decision*")] == []
 
 
 # --- Killed on the way ---------------------------------------------------------------------------
@@ -311,6 +461,93 @@ def test_what_left_the_folder_is_loaded_from_the_mirror(
     store.serve_all()
     shutil.rmtree(target / "step-000000003")
     assert same(ckpt.load(target), state(3))
+
+
+def test_a_mirror_follows_a_run_that_was_rolled_back(run: str, tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    for step in (1, 2):
+        ckpt.save(target, step, state(step))
+    ckpt.Mirror(target, run, keep_local=1).sync()
+    # Back to step 1, in another process; from there other steps.
+    ckpt.remove(target, 2)
+    for step in (2, 3):
+        ckpt.save(target, step, state(10 + step))
+
+    mirror = ckpt.Mirror(target, run, keep_local=1)
+    assert [commit.step for commit in mirror.sync()] == [2, 3]
+    assert mirror.sync() == []
+
+    for step, seed in ((1, 1), (2, 12), (3, 13)):
+        assert same(ckpt.load(run, step=step), state(seed))
+    assert [commit.step for commit in ckpt.list(target)] == [3]
+
+
+def test_a_mirror_replaces_nothing_of_another_run(run: str, tmp_path: Path) -> None:
+    ckpt.save(run, 2, state(2))
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(10 + step))
+    mirror = ckpt.Mirror(tmp_path, run, keep_local=1)
+    for _ in range(2):
+        with pytest.raises(FileExistsError, match="not copied from"):
+            mirror.sync()
+    assert same(ckpt.load(run, step=2), state(2))
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [2, 3]
+
+
+def test_one_damaged_step_keeps_no_other_from_the_mirror(run: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    (tmp_path / "step-000000002" / "part-00000.manifest").unlink()
+    with pytest.raises(FileNotFoundError, match="step-000000002"):
+        ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    assert [commit.step for commit in ckpt.list(run)] == [1, 3]
+
+
+def test_nothing_leaves_the_folder_whose_copy_is_not_whole(run: str, tmp_path: Path) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    segment = next(key for key in keys_of(run) if "step-000000001" in key and "seg-" in key)
+    client_of_store().delete_object(Bucket="bucket", Key=segment)
+    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    assert same(ckpt.load(tmp_path, step=1), state(1))
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_what_is_damaged_in_the_folder_is_read_at_the_mirror(
+    run: str, store: Store, tmp_path: Path, name: str, how: str
+) -> None:
+    run = run.replace("[", ".").replace("]", "").replace("/part", "part")
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    path = tmp_path / "step-000000002" / name
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.unlink() if how == "gone" else path.write_bytes(content)
+
+    assert same(ckpt.load(tmp_path), state(2))
+    store.set_door(lambda number, method, path: "hang up")
+    assert ckpt.verify(tmp_path, 2, timeout_s=0.3) != [] if how == "flipped" else True
+
+
+def test_a_save_that_was_not_copied_is_not_mistaken_for_the_one_that_was(
+    run: str, tmp_path: Path
+) -> None:
+    """Damaged after a rollback, and saved anew: the store has the old one, and the step before."""
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    for step in (1, 2, 3):
+        ckpt.remove(tmp_path, step)
+    ckpt.save(tmp_path, 2, state(12))
+    (tmp_path / "step-000000002" / "part-00000.manifest").unlink()
+    with pytest.raises(FileNotFoundError):
+        ckpt.load(tmp_path, step=2)
+    assert same(ckpt.load(tmp_path), state(1))
 
 
 def test_a_mirror_may_keep_them_compressed(run: str, store: Store, tmp_path: Path) -> None:

@@ -133,6 +133,59 @@ def test_tensors_without_plain_bytes_are_refused_by_path(tmp_path: Path, tensor:
         ckpt.save(tmp_path / "run", 1, {"a": {"b": tensor()}})
 
 
+class Wrapping(torch.Tensor):
+    """Made of another tensor, as quantized and fake tensors are."""
+
+    @staticmethod
+    def __new__(cls: Any, inner: Any) -> Any:  # noqa: ANN401, D102
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *rest: Any) -> Any:  # noqa: ANN401
+        return Wrapping(torch.ones(5)) if "detach" in str(function) else NotImplemented
+
+
+class Named(torch.Tensor):
+    """A tensor with another name, and its own bytes."""
+
+
+def fake() -> Any:  # noqa: ANN401
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.ones(5)
+
+
+def freed() -> Any:  # noqa: ANN401
+    tensor = torch.ones(5)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("make", [lambda: Wrapping(torch.ones(5)), fake, freed])
+def test_tensors_without_memory_are_refused_by_path_when_saved_and_loaded(
+    tmp_path: Path,
+    make: Any,  # noqa: ANN401
+) -> None:
+    for tensor in (make(), torch.nn.Parameter(make())):
+        for put in (ckpt.save, ckpt.async_save):
+            with pytest.raises(TypeError, match=r"state: a/b: .*(no plain bytes|given back)"):
+                made: Any = put(tmp_path, 1, {"a": {"b": tensor}})
+                made.result(60)
+        with pytest.raises(TypeError, match="state: w"):
+            ckpt.save(tmp_path, 1, {"w": ckpt.Shard(tensor, (5,), (0,))})
+    ckpt.save(tmp_path, 1, {"a": torch.ones(5)})
+    with pytest.raises(ckpt.MismatchError, match=r"a \("):
+        ckpt.load(tmp_path, {"a": make()})
+
+
+def test_a_subclass_with_bytes_of_its_own_is_a_tensor(tmp_path: Path) -> None:
+    ckpt.save(tmp_path, 1, {"a": torch.arange(5).as_subclass(Named)})
+    into = torch.zeros(5, dtype=torch.int64).as_subclass(Named)
+    ckpt.load(tmp_path, {"a": into})
+    assert into.tolist() == [0, 1, 2, 3, 4]
+
+
 class Training:
     """A model with dropout, so that random states matter too."""
 
@@ -197,6 +250,57 @@ def test_plain_state_dicts_work_as_well(tmp_path: Path) -> None:
     assert bits(fresh.model[0].weight) == bits(training.model[0].weight)
 
 
+@pytest.mark.parametrize("is_stepped", [False, True])
+def test_an_optimizer_of_another_model_is_told_and_nothing_is_touched(
+    tmp_path: Path, is_stepped: bool
+) -> None:
+    def trained(rows: int, steps: int, frozen: int = 0) -> Any:  # noqa: ANN401
+        layer = torch.nn.Linear(3, rows)
+        optimizer = torch.optim.AdamW([*layer.parameters()][frozen:], lr=0.1)
+        for _ in range(steps):
+            layer(torch.ones(3)).sum().backward()
+            optimizer.step()
+        return optimizer
+
+    ckpt.save(tmp_path, 1, {"plain": torch.ones(2), "optim": trained(4, 2)})
+    plain = torch.zeros(2)
+
+    wider = trained(5, int(is_stepped))
+    with pytest.raises(ckpt.MismatchError, match=r"optim/state/#0/exp_avg.*\(4, 3\)"):
+        ckpt.load(tmp_path, {"plain": plain, "optim": wider})
+    fewer = trained(4, int(is_stepped), frozen=1)
+    with pytest.raises(ckpt.MismatchError, match=r"groups of \[2\] parameters are stored, it has"):
+        ckpt.load(tmp_path, {"plain": plain, "optim": fewer})
+    assert plain.tolist() == [0, 0]
+    assert len(wider.state) == (2 if is_stepped else 0)
+
+
+class Choosy:
+    """Sees only when it is given a state that it does not want it."""
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: D102
+        raise ValueError(f"not {sorted(state)}")
+
+
+def test_an_object_that_refuses_its_state_is_asked_before_tensors_are_touched(
+    tmp_path: Path,
+) -> None:
+    class Keeps(Choosy):
+        def state_dict(self) -> dict[str, Any]:
+            return {"kept": torch.ones(2)}
+
+    model = torch.nn.Linear(3, 2)
+    ckpt.save(tmp_path, 1, {"model": model, "w": torch.ones(3), "choosy": Keeps()})
+    other, w = torch.nn.Linear(3, 2), torch.zeros(3)
+    before = bits(other.weight)
+    with pytest.raises(ValueError, match=r"not .'kept'"):
+        ckpt.load(tmp_path, {"model": other, "w": w, "choosy": Choosy()})
+    assert (bits(other.weight), w.tolist()) == (before, [0, 0, 0])
+
+
 def test_a_model_that_does_not_fit_is_told_by_path(tmp_path: Path) -> None:
     ckpt.save(tmp_path, 1, {"model": torch.nn.Linear(3, 2)})
     other = torch.nn.Linear(3, 4, bias=False)
@@ -216,6 +320,16 @@ WHOLE = torch.arange(60.0).reshape(20, 3)
 def same_model() -> torch.nn.Module:
     torch.manual_seed(7)
     return torch.nn.Linear(300, 2000)
+
+
+def save_without_a_word(rank: int, world: int, target: str) -> list[Any]:
+    del world
+    state = {"w": torch.ones(3), "rank": ckpt.PerRank(rank)}
+    ckpt.async_save(target, 1, state).result(60)
+    ckpt.save(target, 2, state)
+    into: Any = ckpt.load(target, {"w": torch.zeros(3), "rank": ckpt.PerRank(None)})
+    ckpt.save(f"{target}-{rank}", 1, {"w": torch.ones(3)}, group="alone")
+    return [into["rank"].value, into["w"].tolist()]
 
 
 def save_parts(rank: int, world: int, target: str) -> list[Any]:
@@ -251,6 +365,12 @@ def fail_on_the_last(rank: int, world: int, target: str) -> str:
     except Exception as error:
         return type(error).__name__
     return "none"
+
+
+def test_processes_save_together_without_being_told_the_group(tmp_path: Path) -> None:
+    found = run_ranks(save_without_a_word, 2, str(tmp_path / "run"))
+    assert found == [[0, [1, 1, 1]], [1, [1, 1, 1]]]
+    assert [len(ckpt.list(tmp_path / name)) for name in ("run", "run-0", "run-1")] == [2, 1, 1]
 
 
 def test_processes_save_together_and_resume_at_other_sizes(tmp_path: Path) -> None:

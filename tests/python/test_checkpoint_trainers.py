@@ -4,6 +4,9 @@ Method: a tiny model trained to its end, and by halves with a new trainer for th
 end with the same weights.
 """
 
+import dataclasses
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,75 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path, background: bool) -
     assert not path.exists()
 
 
+def test_lightning_removes_only_what_it_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its own calls; it need not be installed for them.
+    stub = types.ModuleType("lightning.fabric.plugins")
+    stub.CheckpointIO = object  # type: ignore[attr-defined]
+    for name in ("lightning", "lightning.fabric"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    monkeypatch.delitem(sys.modules, "ffrecord.torch.lightning", raising=False)
+    from ffrecord.torch.lightning import CheckpointIO
+
+    ckpt.save(tmp_path, 7, {"w": torch.ones(3)})
+    for number in range(3):
+        CheckpointIO().save_checkpoint({"number": number}, tmp_path)
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [7, 10]
+    assert CheckpointIO().load_checkpoint(tmp_path) == {"number": 2}
+    CheckpointIO().remove_checkpoint(tmp_path)
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [7]
+    monkeypatch.delitem(sys.modules, "ffrecord.torch.lightning")
+
+
+def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The calls that a Trainer makes; it need not be installed for them.
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        stub = types.ModuleType("transformers")
+        stub.TrainerCallback = object  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "transformers", stub)
+        monkeypatch.delitem(sys.modules, "ffrecord.torch.huggingface", raising=False)
+    from ffrecord.torch import DataLoader, Sampler
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    @dataclasses.dataclass
+    class State:
+        global_step: int = 0
+        is_world_process_zero: bool = True
+
+    def loader() -> Any:  # noqa: ANN401
+        sampler = Sampler(range(40), 4, seed=1, rank=0, world_size=1)
+        return DataLoader(torch.arange(40), batch_sampler=sampler)
+
+    def trained(batches: Any, steps: int, run: str = "a", **options: Any) -> list[list[int]]:  # noqa: ANN401
+        callback, state = CheckpointCallback(tmp_path / run, every_steps=1, **options), State()
+        callback.on_train_begin(
+            None, state, None, model=torch.nn.Linear(1, 1), train_dataloader=batches
+        )
+        seen = []
+        for batch in batches:
+            seen.append(batch.tolist())
+            state.global_step += 1
+            callback.on_step_end(None, state, None)
+            if state.global_step == steps:
+                break
+        callback.on_train_end(None, state, None)
+        return seen
+
+    whole = [batch.tolist() for batch in loader()]
+    assert trained(loader(), 3) + trained(loader(), 7) == whole[:7]
+
+    trained([torch.arange(4)], 8, "b")
+    with pytest.raises(ValueError, match=r"get_train_dataloader .* data_anew=True"):
+        trained([torch.arange(4)], 8, "b")
+    assert trained([torch.arange(4)], 8, "b", data_anew=True) == [[0, 1, 2, 3]]
+
+
 def test_hugging_face_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
@@ -99,7 +171,7 @@ def test_hugging_face_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
     trained(CheckpointCallback(run, every_steps=2, keep_last=2), Interrupt())
     assert [commit.step for commit in ckpt.list(run)] == [4, 6]
-    resumed = trained(CheckpointCallback(run, every_steps=100))
+    resumed = trained(CheckpointCallback(run, every_steps=100, data_anew=True))
 
     assert resumed.state.global_step == 12
     for name, value in whole.model.state_dict().items():

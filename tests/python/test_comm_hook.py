@@ -4,9 +4,12 @@ Method: ranks train a small model with both and write what they saw to files; ra
 are killed, stopped or refuse, and what the others then raise, and when.
 """
 
+import copy
+import io
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ffrecord.torch
 from ffrecord import errors
 from ffrecord.torch import CommHook, comm_hook
-from ffrecord.torch.group import Algorithm
+from ffrecord.torch.group import Algorithm, timeout_of
 from ranks import Ranks, run_ranks
 
 TIMEOUT_S = 8.0
@@ -56,6 +59,9 @@ def compare(
     for dtype_name, view in cases:
         dtype = getattr(torch, dtype_name)
         with CommHook(timeout_s=TIMEOUT_S, chunk_size_bytes=4096, algorithm=algorithm) as hook:
+            sums_overflow = torch.full((5,), 6e4, dtype=torch.float16)
+            hook.all_reduce(sums_overflow, "average").wait()
+            assert torch.allclose(sums_overflow.float(), torch.tensor(6e4), rtol=2e-3)
             joined = hook.stats()
             ours = gradients_of(rank, dtype, hook, view)
             stats = hook.stats()
@@ -70,13 +76,13 @@ def compare(
             {
                 "error": error / scale,
                 "buckets": max(t.bucket for t in stats.transfers) + 1,
-                "transfers": len(stats.transfers),
+                "transfers": len(stats.transfers) - len(joined.transfers),
                 "ok": all(t.ok for t in stats.transfers),
                 "in_order": all(
                     t.submitted_ns <= t.ended_ns and t.began_ns <= t.ended_ns
                     for t in stats.transfers
                 ),
-                "size_bytes": sum(t.size_bytes for t in stats.transfers),
+                "size_bytes": sum(t.size_bytes for t in stats.transfers[len(joined.transfers) :]),
                 "gradient_bytes": sum(g.numel() * g.element_size() for g in ours),
                 "operations": stats.operations - joined.operations,
                 "bytes_moved": stats.bytes_sent
@@ -91,7 +97,7 @@ def compare(
 @pytest.mark.parametrize(
     ("world", "algorithm", "cases", "tolerances"),
     [
-        (2, None, [("float32", False), ("float64", True), ("float16", True)], [1e-6, 1e-14, 2e-3]),
+        (2, None, [("float32", False), ("float64", True), ("float16", True)], [0, 0, 0]),
         (3, "ring", [("float32", True), ("bfloat16", False)], [1e-6, 2e-2]),
         (3, "double_tree", [("float32", False)], [1e-6]),
     ],
@@ -156,7 +162,8 @@ def test_a_rank_that_is_killed_or_stopped_raises_on_the_others_and_nobody_hangs(
         found = ranks.found(rank)
         assert "rank 1" in found["error"]
         assert "rank 1" in found["later"]
-        assert found["took_s"] < TIMEOUT_S
+        # At once where the connection ends; else when nothing has moved for two seconds.
+        assert found["took_s"] < (3 if how == signal.SIGKILL else 4)
 
 
 def alone(rank: int, world: int) -> object:
@@ -164,6 +171,22 @@ def alone(rank: int, world: int) -> object:
     del rank, world
     refused = []
     hook = CommHook(timeout_s=TIMEOUT_S)
+    model = DistributedDataParallel(make_model(torch.float32))
+    hook.register(model)
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=False)
+    with CommHook(timeout_s=TIMEOUT_S) as another:
+        another.register(loaded)
+        loaded(torch.randn(2, 64)).sum().backward()
+        assert another.stats().transfers
+    copy.deepcopy(model)(torch.randn(2, 64))
+    with CommHook() as default:  # That of torch, or of the process group.
+        assert timeout_of(None) == timedelta(minutes=30).total_seconds()
+        default.all_reduce(torch.zeros(1)).wait()
+    limited = dist.new_group(backend="gloo", timeout=timedelta(seconds=77))
+    assert timeout_of(limited) == 77
     tensor = torch.arange(5.0)
     value = hook.all_reduce(tensor).wait()
     for wrong in (torch.zeros(2, dtype=torch.int32), torch.zeros(2, device="meta")):
@@ -181,7 +204,7 @@ def alone(rank: int, world: int) -> object:
         hook.all_reduce(tensor)
     except ConnectionError as error:
         refused.append(str(error))
-    thread = CommHook()._pump.thread  # Dropped at once.
+    (thread,) = CommHook()._pump.threads  # Dropped at once.
     thread.join(10)
     return {
         "same": value is tensor or bool((value == tensor).all()),

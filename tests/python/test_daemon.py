@@ -20,6 +20,7 @@ import ffrecord
 from cli import ok, run
 from daemon import Daemon
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from interrupting import interrupted_after
 
 COUNT = 500
 
@@ -48,6 +49,20 @@ def unused_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"ffrecord://127.0.0.1:{probe.getsockname()[1]}/x"
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+def test_an_interrupt_ends_the_wait_for_a_daemon(
+    daemon: Daemon, files: list[Path], how: str
+) -> None:
+    ffrecord.publish(files, daemon.address("x"))
+    reader = ffrecord.open(daemon.address("x"), timeout_s=600)
+    assert len(reader) == COUNT
+    daemon.freeze() if how == "frozen" else daemon.kill()
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.3):
+        reader.read(range(COUNT))
+    daemon.thaw() if how == "frozen" else daemon.start()
+    np.testing.assert_array_equal(reader.read([0, COUNT - 1])["label"], [0, COUNT - 1])
 
 
 def test_served_and_local_are_the_same_bytes(daemon: Daemon, files: list[Path]) -> None:
@@ -289,7 +304,8 @@ def test_the_commands_publish_list_inspect_verify_and_remove(
     assert conflict.returncode == 4
     assert "demo/images" in conflict.stderr
     asked = run("ffrecord", "remove", address)
-    assert asked.returncode == 130
+    assert asked.returncode == 2
+    assert "--yes" in asked.stderr
     assert "demo/images" in ok("ffrecord", "list", daemon.address())
     assert ok("ffrecord", "remove", address, "--yes") == f"removed {address}\n"
     assert ok("ffrecord", "list", daemon.address()) == ""

@@ -87,11 +87,15 @@ GOOD = npy(np.arange(6, dtype="<i4").reshape(2, 3))
         GOOD[:8] + b"\xff\xff" + GOOD[10:],
         npy(np.zeros(2, [("a", "<i4"), ("b", "<f4")])),
         npy(np.array(["text"])),
+        GOOD.replace(b"<i4", b"\xff\xfe4"),
+        GOOD[:-24].replace(b"(2, 3), }                  ", b"(0, 4611686018427387904), }"),
     ],
 )
 def test_a_damaged_npy_file_is_a_corrupt_record(tmp_path: Path, record: bytes) -> None:
+    reader = reader_of(tmp_path, [record])
     with pytest.raises(ffrecord.CorruptionError, match=r"no \.npy file"):
-        reader_of(tmp_path, [record]).read([0], decode=Npy())
+        reader.read([0], decode=Npy())
+    assert len(reader.read([0], decode=Npy(), on_corrupt="skip")) == 0
 
 
 def test_safetensors_are_views_by_name(tmp_path: Path) -> None:
@@ -134,11 +138,18 @@ ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
         safetensors({"a": {**ENTRY, "more": 1}}, b"1234"),
         safetensors({"a": {"dtype": "U8", "shape": [4]}}, b"1234"),
         safetensors(b'{"a":%b,"a":%b}' % ((json.dumps(ENTRY).encode(),) * 2), b"1234"),
+        safetensors(b'{"\xff":%b}' % json.dumps(ENTRY).encode(), b"1234"),
+        safetensors({"\u00e4" * 99: {**ENTRY, "dtype": "\u00e4" * 99}}, b"1234"),
+        safetensors(
+            {"a": {"dtype": "I64", "shape": [0, 1 << 62], "data_offsets": [0, 0]}}, b"1234"
+        ),
         safetensors(b"[]"),
         safetensors(b"{" * 1000),
         (1 << 62).to_bytes(8, "little") + b"{}",
     ],
 )
 def test_a_damaged_safetensors_file_is_a_corrupt_record(tmp_path: Path, record: bytes) -> None:
+    reader = reader_of(tmp_path, [record])
     with pytest.raises(ffrecord.CorruptionError, match="no safetensors file"):
-        reader_of(tmp_path, [record]).read([0], decode=Safetensors())
+        reader.read([0], decode=Safetensors())
+    assert len(reader.read([0], decode=Safetensors(), on_corrupt="skip")) == 0

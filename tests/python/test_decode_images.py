@@ -131,6 +131,20 @@ def test_orientation_is_applied_on_request_and_crops_follow_it(tmp_path: Path) -
         assert np.abs(centre.astype(int) - wanted).max() <= 3
 
 
+def test_a_tiff_comes_out_upright_whatever_its_orientation(tmp_path: Path) -> None:
+    picture = scene(60, 44)
+    records = [encoded(picture, "TIFF", tiffinfo={274: orientation}) for orientation in range(1, 9)]
+
+    found = decoded(tmp_path, records, Image())
+    sized = decoded(tmp_path, records, Image((22, 30)))
+
+    for record, pixels in zip(records, found, strict=True):
+        upright = np.asarray(Pillow.open(io.BytesIO(record)).convert("RGB"))
+        np.testing.assert_array_equal(pixels, upright)
+    assert [pixels.shape for pixels in found] == [(44, 60, 3)] * 4 + [(60, 44, 3)] * 4
+    assert sized.shape == (8, 22, 30, 3)
+
+
 def test_colours_of_all_kinds_become_rgb_or_grey(tmp_path: Path) -> None:
     picture = scene(60, 44)
     wide = Pillow.fromarray(np.linspace(0, 65535, 60 * 44).reshape(44, 60).astype(np.uint16))

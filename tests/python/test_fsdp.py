@@ -9,6 +9,7 @@ import signal
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from ffrecord.torch import Group, use_for_fsdp
@@ -26,7 +27,8 @@ def sharded() -> nn.Module:
 
 
 def trained(rank: int, model: nn.Module) -> list[torch.Tensor]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
     for step in range(4):
         torch.manual_seed(100 * step + rank)
         optimizer.zero_grad()
@@ -53,6 +55,51 @@ def test_a_sharded_model_trains_as_through_gloo() -> None:
     transfers = run_ranks(both, 3)
     # Three layers, four steps, gathered for both directions but the last, and reduced.
     assert all(count >= 3 * 4 * 2 for count in transfers)
+
+
+class Frozen(nn.Module):
+    """A frozen layer of another dtype beside one that is trained, as with LoRA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.base = nn.Linear(33, 50).bfloat16().requires_grad_(False)
+        self.head = nn.Linear(50, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through both."""
+        out: torch.Tensor = self.head(torch.relu(self.base(x.bfloat16())).float())
+        return out
+
+
+def kinds(rank: int, world: int) -> object:
+    """Several dtypes in one module, replicas of shards, and a divide factor of one's own."""
+    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+    whole = init_device_mesh("cpu", (world,))
+
+    def make(replicates: bool, factor: float | None) -> nn.Module:
+        model = fully_shard(Frozen(), mesh=mesh if replicates else whole)
+        # Gloo has no other way to divide.
+        model.set_force_sum_reduction_for_comms(factor is not None)
+        if factor is not None:
+            model.set_gradient_divide_factor(factor)
+        return model
+
+    for replicates in (False, True):
+        for factor in (None, 3.0):
+            theirs = trained(rank, make(replicates, factor))
+            model = make(replicates, factor)
+            with use_for_fsdp(model, Group(timeout_s=20) if not replicates else None) as group:
+                ours = trained(rank, model)
+                assert group.stats().transfers
+                assert group.world_size == (world // 2 if replicates else world)
+            for a, b in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(a, b)
+    return True
+
+
+def test_dtypes_replicas_and_divide_factors_are_those_of_torch() -> None:
+    assert run_ranks(kinds, 4) == [True] * 4
 
 
 def left_alone(rank: int, world: int) -> object:

@@ -5,6 +5,7 @@ Method: files written with each option and read again; wrong options; packed fol
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,3 +152,15 @@ def test_a_column_that_is_all_of_a_record_is_not_copied(tmp_path: Path) -> None:
         kept = reader.read([39, 40, 41], on_corrupt="keep")["row"]
         np.testing.assert_array_equal(kept[[0, 2]], rows[[39, 41]])
         assert not kept[1].any()
+
+
+@pytest.mark.parametrize("key", [5, 10**12, None, [1, 2], np.arange(3)])
+def test_a_key_is_text_or_bytes(tmp_path: Path, key: Any) -> None:  # noqa: ANN401
+    with ffrecord.Writer(tmp_path / "a.ffr", {"id": "utf8"}, key="id") as writer:
+        writer.write({"id": "\0" * 5})
+    reader = ffrecord.open(tmp_path / "a.ffr")
+    with pytest.raises(TypeError, match="a key is str or bytes, not"):
+        reader.find(key)
+    assert reader.find(bytearray(5)) == reader.find(memoryview(bytes(5))) == 0
+    with pytest.raises(TypeError, match="several keys in a list"):
+        reader.find_all("id")

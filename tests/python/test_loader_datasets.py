@@ -6,10 +6,11 @@ Method: seeded transforms, classes written as for HFAiLab/ffrecord, subsets and 
 import itertools
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from torch.utils import data
 
 from ffrecord import FileReader, FileWriter
@@ -54,6 +55,31 @@ def test_randomness_is_of_seed_epoch_and_index_whoever_draws(path: Path) -> None
     sampler = Sampler(part, 20)
     sampler.set_epoch(3)
     assert draws(DataLoader(part, batch_sampler=sampler)).items() <= alone.items()
+
+
+@pytest.mark.parametrize("on_corrupt", ["skip", "replace"])
+def test_randomness_stays_with_its_record_beside_damaged_ones(
+    path: Path, tmp_path: Path, on_corrupt: Literal["skip", "replace"]
+) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(bytes([7]) * 10_007)] ^= 1
+    (tmp_path / "bad.ffr").write_bytes(content)
+    bad = Dataset(tmp_path / "bad.ffr", transform=noise, on_corrupt=on_corrupt)
+    twice = ConcatDataset([bad, bad])
+
+    def epoch(dataset: Dataset, batch: int) -> list[tuple[int, int]]:
+        sampler = Sampler(dataset, batch, 5)
+        sampler.set_epoch(3)
+        found = DataLoader(dataset, batch_sampler=sampler)
+        return [
+            pair for one, other in found for pair in zip(one.tolist(), other.tolist(), strict=True)
+        ]
+
+    alone = dict(epoch(Dataset(path, transform=noise), 24))
+    for dataset, batch in ((bad, 24), (bad, 1), (twice, 1)):
+        found = epoch(dataset, batch)
+        assert set(found) == {pair for pair in alone.items() if pair[0] != 7}
+        assert len(found) == len(dataset) - (on_corrupt == "skip" and batch > 1)
 
 
 class Upstream(Dataset):
@@ -153,3 +179,61 @@ def test_a_subset_reads_the_chosen_and_replaces_within_its_order(
     assert found == wanted
     assert len(part.fingerprint) == 32
     assert part[[1, -1]]["label"].tolist() == [4, 116]
+
+
+@every_engine
+def test_plain_orders_draw_anew_in_each_epoch_and_alike_in_each_engine(
+    path: Path, options: dict[str, Any]
+) -> None:
+    dataset = Dataset(path, transform=noise)
+
+    def epochs(seed: int, **engine: Any) -> list[dict[int, int]]:  # noqa: ANN401
+        loader = DataLoader(
+            dataset,
+            batch_size=20,
+            shuffle=True,
+            generator=torch.Generator().manual_seed(seed),
+            timeout=60,
+            **engine,
+        )
+        found = [draws(loader) for _ in range(2)]
+        loader.close()
+        return found
+
+    found = epochs(7, **options)
+
+    assert [len(epoch) for epoch in found] == [COUNT, COUNT]
+    assert not found[0].items() & found[1].items()
+    assert found == epochs(7)
+    assert not found[0].items() & epochs(8)[0].items()
+
+
+class Constant:
+    """A transform, as a curriculum replaces it."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __call__(self, sample: Any) -> int:  # noqa: ANN401 - a record
+        """Whatever it is, the value."""
+        return self.value
+
+
+@pytest.mark.parametrize("kind", ["dataset", "subset", "concat"])
+def test_a_transform_that_is_replaced_between_epochs_holds_from_the_next_batch(
+    path: Path, kind: str
+) -> None:
+    inner = Dataset(path, transform=Constant(0))
+    dataset = {
+        "dataset": inner,
+        "subset": Subset(inner, range(COUNT)),
+        "concat": ConcatDataset([Dataset(path, transform=Constant(9)), inner]),
+    }[kind]
+    loader = DataLoader(
+        dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=2, timeout=60
+    )
+    for epoch in range(3):
+        inner.transform = Constant(epoch)
+
+        assert {value for batch in loader for value in batch.tolist()} - {9} == {epoch}
+    loader.close()

@@ -91,8 +91,8 @@ def test_batches_of_a_worker_that_was_killed_stay_as_they_were(path: Path) -> No
 
 def send(value: Any) -> Any:  # noqa: ANN401 - whatever crosses
     told = Told()
-    crossed = pickle.loads(pickle.dumps(Crossing(value, told.token, 3, {"read_s": 1.0})))
-    assert told.workers == {3: {"read_s": 1.0}}
+    crossed = pickle.loads(pickle.dumps(Crossing(value, told.token, 3, {"read_s": 1.0}, {})))
+    assert told.workers == {os.getpid(): {"read_s": 1.0}}
     return crossed
 
 

@@ -79,7 +79,8 @@ def test_samples_that_differ_are_refused_unless_what_they_share_is_named(tmp_pat
     for files in (lacking, more):
         source = write_tar(tmp_path / "a.tar", files)
         message = refused(2, source, tmp_path / "x.ffr")
-        assert "shard/0002 has the files" in message
+        assert "the sample shard/000" in message
+        assert "has the files" in message
         assert "--column" in message
         ok("ffrecord-pack", source, tmp_path / "y.ffr", "--column", "jpg", "--replace")
         assert len(records(tmp_path / "y.ffr")) == 3
@@ -172,6 +173,17 @@ def test_mds_shards_are_read_in_order(tmp_path: Path, compression: str | None) -
         {"id": 0, "text": "ü", "v": [1.0, 0.5]},
     )
     assert records(tmp_path / "x.ffr") == [first, second, second, first]
+
+
+def test_an_mds_shard_with_other_columns_is_refused(tmp_path: Path) -> None:
+    source = write_mds(tmp_path / "mds", [mds_shard(GOLDEN)] * 2, [2, 2])
+    index = json.loads((source / "index.json").read_text())
+    index["shards"][1]["column_names"] = ["id", "words", "v"]
+    (source / "index.json").write_text(json.dumps(index))
+
+    message = refused(2, source, tmp_path / "x.ffr")
+
+    assert "shard.00001.mds has other columns than the first shard" in message
 
 
 def test_a_damaged_mds_shard_is_refused(tmp_path: Path) -> None:

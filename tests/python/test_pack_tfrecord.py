@@ -17,6 +17,7 @@ import pytest
 
 import ffrecord
 from cli import ok
+from ffrecord.pack import open_source, pack
 from ffrecord.pack.example import parse_example
 from packing import TFRECORDS, records, refused, schema
 
@@ -105,6 +106,103 @@ def test_a_cut_or_forged_example_is_an_error_or_less() -> None:
                 assert "tf.train.Example" in str(error)
 
 
+def test_what_stands_twice_is_merged_as_protocol_buffers_do() -> None:
+    """By protobuf's rules: messages and lists are joined, of names and of kinds the last counts."""
+
+    def entry(name: bytes, *features: bytes) -> bytes:
+        return field(1, field(1, name) + b"".join(field(2, each) for each in features))
+
+    ints, strings = feature([1, 2]), feature([b"x"])
+
+    def found(*features: bytes) -> list[Any]:
+        return list(parse_example(field(1, entry(b"a", *features)))["a"])
+
+    assert found(ints, feature([3])) == [1, 2, 3]
+    assert found(ints + feature([3])) == [1, 2, 3]
+    assert found(ints, strings) == [b"x"]
+    assert found(strings + ints) == [1, 2]
+    assert found(ints, strings, ints) == [1, 2]
+    assert found() == []
+    assert found(feature([0.5]) + feature([1.5], packed=False)) == [0.5, 1.5]
+    twice = field(1, entry(b"a", ints) + entry(b"b", ints)) + field(1, entry(b"a", strings))
+    assert {name: list(values) for name, values in parse_example(twice).items()} == {
+        "a": [b"x"],
+        "b": [1, 2],
+    }
+    renamed = field(1, field(1, field(1, b"a") + field(2, ints) + field(1, b"z")))
+    assert list(parse_example(renamed)) == ["z"]
+    assert list(parse_example(field(1, field(1, field(2, ints))))) == [""]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (field(1, b"") + field(2, b""), "SequenceExample"),
+        (field(1, field(2, b"")), "Features has a field 2"),
+        (field(1, field(1, field(3, b""))), "entry has a field 3"),
+        (field(1, field(1, field(2, field(4, b"")))), "Feature has a field 4"),
+        (field(1, field(1, field(2, field(1, field(2, b""))))), "BytesList has a field 2"),
+        (field(1, field(1, field(2, field(2, b"\x09" + bytes(8))))), "FloatList has a field 1"),
+        (field(1, field(1, field(2, field(2, b"\x08\x01")))), "FloatList has a field 1"),
+        (field(1, field(1, field(2, field(3, b"\x0d" + bytes(4))))), "Int64List has a field 1"),
+        (field(1, field(1, field(2, field(2, field(1, b"abc"))))), "cut short"),
+        (b"\x08\x01", "Example has a field 1 of wire type 0"),
+    ],
+)
+def test_what_is_not_of_an_example_is_refused_not_left_out(message: bytes, expected: str) -> None:
+    with pytest.raises(ValueError, match=f"no tf.train.Example: .*{expected}"):
+        parse_example(message)
+
+
+def test_a_sequence_example_is_not_packed_without_its_sequences(tmp_path: Path) -> None:
+    context = field(1, field(1, field(1, b"id") + field(2, feature([7]))))
+    source = tmp_path / "a"
+    source.write_bytes(frame(context + field(2, field(1, field(1, b"frames")))))
+
+    message = refused(2, source, tmp_path / "x.ffr")
+
+    assert "record 0 is no tf.train.Example" in message
+    assert "SequenceExample" in message
+    assert "--raw" in message
+
+
+@pytest.mark.parametrize("late", [[b"x"], [0.5]])
+@pytest.mark.parametrize("apart", [False, True])
+def test_numbers_kept_as_bytes_stay_of_one_kind(
+    tmp_path: Path, late: list[Any], apart: bool
+) -> None:
+    first = [{"n": [1]}, {"n": [1, 2]}] * 600
+    samples = [first, [{"n": late}]] if apart else [[*first, {"n": late}]]
+    sources = [write_tfrecords(tmp_path / f"{i}", each) for i, each in enumerate(samples)]
+
+    with pytest.raises(ValueError, match=r"'n' has values of kind (bytes|f32), not i64"):
+        list(open_source([str(source) for source in sources]).samples())
+
+
+def test_a_feature_that_was_empty_at_first_is_of_the_kind_seen_first(tmp_path: Path) -> None:
+    empty: list[dict[str, Any]] = [{"n": []}] * 1001
+    source = write_tfrecords(tmp_path / "a", [*empty, {"n": [1]}, {}])
+    mixed = write_tfrecords(tmp_path / "b", [*empty, {"n": [1]}, {"n": [0.5]}])
+
+    values = [sample["n"] for sample, _ in open_source(source).samples()]  # type: ignore[index]
+
+    assert values == [b""] * 1001 + [struct.pack("<q", 1), b""]
+    with pytest.raises(ValueError, match=r"record 1002: the feature 'n' has values of kind f32"):
+        list(open_source(mixed).samples())
+
+
+def test_a_feature_may_be_absent_before_it_is_first_seen(tmp_path: Path) -> None:
+    """Then a number is no column of numbers, for the records before have none."""
+    source = write_tfrecords(tmp_path / "a", [{"s": [b"x"]}, {"s": [b"y"], "n": [1], "v": [1, 2]}])
+
+    found = open_source(source)
+
+    assert found.schema == {"n": "bytes", "s": "bytes", "v": "bytes"}
+    first, second = [sample for sample, _ in found.samples()]
+    assert first == {"n": b"", "s": b"x", "v": b""}
+    assert second == {"n": struct.pack("<q", 1), "s": b"y", "v": struct.pack("<qq", 1, 2)}
+
+
 def test_numbers_of_any_count_are_bytes(tmp_path: Path) -> None:
     source = write_tfrecords(
         tmp_path / "a", [{"n": list(range(i)), "maybe": [b"y"] * (i % 2)} for i in range(1, 5)]
@@ -180,8 +278,6 @@ def test_a_tfrecord_damaged_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def pack_here(source: Path, destination: Path) -> None:
-    from ffrecord.pack import open_source, pack
-
     pack(open_source([str(source)]), destination)
 
 

@@ -9,12 +9,14 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from hypothesis import strategies as st
 
 import ffrecord
 from ffrecord import _ffrecord
+from interrupting import interrupted_after
 
 SCHEMA = {"image": "bytes", "label": "i64", "name": "utf8", "box": "f32[2,2]", "flag": "bool"}
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -322,22 +325,22 @@ def test_a_file_cut_under_a_reader_is_damage_not_a_crash(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "error", "message"),
     [
-        (b"", "bad.ffr"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(500), "bad.ffr"),
-        (b"hello, this is no record file at all\n" * 40, "bad.ffr"),
-        (b"\x89FFREC\r\n\x1a\n\x00\xff" + bytes(20), "bad.ffr"),
+        (b"", ffrecord.CorruptionError, "bad.ffr"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(500), ffrecord.CorruptionError, "bad.ffr"),
+        (b"hello, this is no record file\n" * 40, ValueError, "bad.ffr: not an FFRecord file"),
+        (b"\x89FFREC\r\n\x1a\n\x00\xff" + bytes(20), ffrecord.CorruptionError, "bad.ffr"),
     ],
     ids=["empty", "png", "text", "header-only"],
 )
 def test_a_foreign_or_empty_file_is_refused_by_name(
-    tmp_path: Path, content: bytes, message: str
+    tmp_path: Path, content: bytes, error: type[Exception], message: str
 ) -> None:
     path = tmp_path / "bad.ffr"
     path.write_bytes(content)
 
-    with pytest.raises(ffrecord.CorruptionError, match=message):
+    with pytest.raises(error, match=message):
         len(ffrecord.open(path))
 
 
@@ -568,3 +571,86 @@ def test_import_is_light() -> None:
     modules = output.stdout.decode().split()
     for heavy in ("torch", "click", "rich", "multiprocessing.pool"):
         assert heavy not in modules
+
+
+def test_relative_paths_are_those_of_the_folder_they_were_given_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there[1]"):
+        (tmp_path / name).mkdir()
+        with ffrecord.Writer(tmp_path / name / "a.ffr", key=True) as writer:
+            writer.write(name.encode(), key="k")
+    monkeypatch.chdir(tmp_path / "there[1]")
+    pattern = ffrecord.open("*.ffr")
+    monkeypatch.chdir(tmp_path / "here")
+    reader = ffrecord.open("a.ffr")
+    pickled = pickle.dumps(reader)
+    writer = ffrecord.Writer("b.ffr", key=True)
+    writer.write(b"x", key="x")
+
+    monkeypatch.chdir(tmp_path / "there[1]")
+    writer.close()
+
+    assert bytes(reader[0]) == b"here"
+    assert bytes(pickle.loads(pickled)[0]) == b"here"
+    assert bytes(pattern[0]) == b"there[1]"
+    assert bytes(ffrecord.open(tmp_path / "here" / "b.ffr")[0]) == b"x"
+
+
+def test_an_interrupt_ends_a_huge_read_and_the_reader_goes_on(plain: Path) -> None:
+    indices = np.arange(6_000_000) * 7 % 300
+    for direct in (False, True):
+        reader = ffrecord.open(plain, direct=direct)
+        len(reader)
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.1):
+            reader.read(indices)
+        # It was broken off, and did not first come to its end.
+        assert reader.stats()["batches"] == 0
+        assert list(map(bytes, reader.read([299, 0, 7]))) == [raw(299), raw(0), raw(7)]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_handler_may_read_and_let_the_read_go_on(plain: Path, direct: bool) -> None:
+    reader, seen = ffrecord.open(plain, direct=direct), []
+    indices = np.arange(1_000_000) * 7 % 300
+
+    def handler(*_: object) -> None:
+        seen.append(bytes(reader.read([7])[0]))
+
+    with interrupted_after(0.06):
+        signal.signal(signal.SIGINT, handler)
+        batch = reader.read(indices)
+    assert seen == [raw(7)]
+    assert len(batch) == indices.size
+    assert bytes(batch[999_999]) == raw(999_999 * 7 % 300)
+
+
+def test_other_threads_read_on_while_the_main_one_is_interrupted(plain: Path) -> None:
+    reader, indices, done = ffrecord.open(plain), np.arange(1_000_000) % 300, []
+    other = threading.Thread(target=lambda: done.append(len(reader.read(indices))))
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.1):
+        other.start()
+        reader.read(np.arange(6_000_000) % 300)
+    other.join()
+    assert done == [1_000_000]
+    assert reader.stats()["batches"] == 1
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, None), (0, -1), (-(2**63), 5)])
+def test_batches_refuse_negative_bounds(plain: Path, start: int, stop: int | None) -> None:
+    with pytest.raises(ValueError, match="below 0"):
+        next(ffrecord.open(plain).batches(7, start=start, stop=stop))
+
+
+@pytest.mark.parametrize("where", [b"a.ffr", 5, None])
+def test_what_is_no_path_is_named(where: Any) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError, match=r"not a path: .*; give str"):
+        ffrecord.open(where)
+
+
+def test_a_path_with_a_zero_byte_is_not_the_file_before_it(plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zero byte"):
+        len(ffrecord.open(f"{plain}\0.csv"))
+    with pytest.raises(ValueError, match="zero byte"):
+        ffrecord.Writer(f"{tmp_path}/made\0.ffr").close()
+    assert not list(tmp_path.iterdir())

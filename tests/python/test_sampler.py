@@ -11,6 +11,7 @@ import operator
 import pickle
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 
 from ffrecord.order import EpochOrder, Indices, Mixture
 from ffrecord.torch import IndexBatch, Sampler
+from ffrecord.torch.sampler import Cursor
+from ffrecord.views import Choice
 from order import permute, permute_blocked
 
 WORLDS = [1, 2, 3, 4, 8]
@@ -206,6 +209,21 @@ def test_a_state_at_the_end_of_an_epoch_begins_the_next() -> None:
     assert next(iter(larger)).epoch == 1
 
 
+@pytest.mark.parametrize(("last", "end"), [("drop", 40), ("pad", 60), ("short", 50)])
+def test_a_share_says_what_the_ranks_read_to_the_end_of_the_epoch(
+    last: Literal["drop", "pad", "short"], end: int
+) -> None:
+    shares = [
+        Sampler(50, 20, last=last, rank=rank, world_size=2).share(Cursor(3, 20))
+        for rank in range(2)
+    ]
+
+    assert [share.rank for share in shares] == [0, 1]
+    for share in shares:
+        assert share[1:5] == (20, end, 20, 2)
+        assert (share.order.epoch, share.order.count) == (3, 50)
+
+
 def test_the_last_step_is_dropped_padded_or_short() -> None:
     whole = [permute(0, 0, 0, 10, p) for p in range(10)]
 
@@ -318,6 +336,21 @@ def test_an_index_batch_pickles_as_its_place_not_as_its_indices() -> None:
 
     assert len(pickled) < 200
     assert pickle.loads(pickled) == batch
+
+
+def test_an_index_batch_pickles_with_its_views() -> None:
+    (batch,) = islice(iter(Sampler(40, 8)), 1)
+    even, scattered = Choice(range(0, 80, 2), 80), Choice([*range(50, 80), *range(50)], 80)
+    seen = batch.through(even.at).through(scattered.at)
+
+    copy = pickle.loads(pickle.dumps(seen))
+
+    assert list(copy) == list(seen) != list(batch)
+    rows = np.array([0, 3])
+    assert copy.following(rows, 2).tolist() == seen.following(rows, 2).tolist()
+    assert list(copy.part(2, 5)) == list(seen)[2:5]
+    with pytest.raises(IndexError, match=r"rows \[2, 9\) of 8"):
+        copy.part(2, 9)
 
 
 class Mixed(Data):

@@ -4,15 +4,19 @@ Method: a socket in the part of systemd; the unit as it would be installed, rate
 systemd-analyze and compared with the flags that the daemon knows.
 """
 
+import contextlib
+import errno
 import os
 import re
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+import ffrecord
 from conftest import ROOT
 from daemon import Daemon, program
 
@@ -79,3 +83,53 @@ def test_every_flag_in_the_unit_is_one_that_the_daemon_knows() -> None:
 
     assert flags >= {"--data", "--listen", "--token-keys"}
     assert all(flag in help_text for flag in flags)
+
+
+def test_a_full_disk_is_emptied_through_the_daemon(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = 'mount -t tmpfs -o size=24m tmpfs "$0" && exec "$@"'
+    prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(disk)]
+    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no mounts in a user namespace here")
+    for name, size in (("some.ffr", 4 << 20), ("less.ffr", 1 << 20)):
+        with ffrecord.Writer(tmp_path / name) as writer:
+            writer.write(os.urandom(size))
+    with Daemon(disk / "data", prefix=prefix) as daemon:
+        for name in "ab":
+            ffrecord.publish(tmp_path / "some.ffr", daemon.address(name))
+        filler = Path(f"/proc/{daemon.process.pid}/root{disk}/filler")
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        with pytest.raises(OSError, match="room for") as refused:
+            ffrecord.publish(tmp_path / "some.ffr", daemon.address("c"))
+        assert refused.value.errno == errno.ENOSPC
+
+        ffrecord.remove_published(daemon.address("a"))
+        assert [one.name for one in ffrecord.list_published(daemon.address())] == ["b"]
+
+        # The room that the removal made is there once its extents are unlinked.
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                ffrecord.publish(tmp_path / "less.ffr", daemon.address("c"))
+                break
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                assert time.monotonic() < deadline
+        with ffrecord.open(daemon.address("c")) as read:
+            assert len(read[0]) == 1 << 20
+
+
+def test_tokens_that_cross_a_network_in_plaintext_are_warned_of(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("0123456789abcdef" * 4)
+    keys.chmod(0o600)
+    admin = ("--admin-token-file", str(keys), "--admin")
+    for host, admin_host, count in (("127.0.0.1", "127.0.0.1", 0), ("0.0.0.0", "0.0.0.0", 2)):
+        flags = ("--token-keys", str(keys), *admin, f"{admin_host}:0")
+        with Daemon(tmp_path / "data", *flags, host=host) as daemon:
+            warnings = [line for line in daemon.log if "event=secrets_in_plaintext" in line]
+        assert len(warnings) == count
+        assert all("without TLS" in line and "0.0.0.0:0" in line for line in warnings)

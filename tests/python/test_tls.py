@@ -62,7 +62,9 @@ def flags_for(folder: Path) -> list[str]:
 @pytest.fixture
 def daemon(tmp_path: Path, authority: Path) -> Iterator[Daemon]:
     flags = flags_for(issue(authority, tmp_path / "server"))
-    with Daemon(tmp_path / "data", *flags, "--admin", "127.0.0.1:0") as running:
+    with Daemon(
+        tmp_path / "data", *flags, "--transport", "tcp", "--admin", "127.0.0.1:0"
+    ) as running:
         yield running
 
 

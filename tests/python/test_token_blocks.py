@@ -206,6 +206,26 @@ def test_a_damaged_document_spoils_its_blocks_and_no_others(tmp_path: Path) -> N
             blocks.read([4])
 
 
+def test_a_document_that_is_shorter_than_its_index_tells_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is made to tell four tokens more of document 2 than it has."""
+    docs = [np.full(20, number, "uint16") for number in range(4)]
+    reader = ffrecord.open(written(tmp_path / "a.ffr", docs))
+    sizes = reader._sizes
+    monkeypatch.setattr(reader, "_sizes", lambda wanted: sizes(wanted) + 8 * (wanted == 2))
+    blocks = TokenBlocks(reader, 4, dtype="u16")
+
+    kept = blocks.read(range(len(blocks)), on_corrupt="keep")
+
+    assert np.flatnonzero(kept.status).tolist() == [15]  # Tokens 60 to 64, which are not there.
+    wanted = [token for number in range(4) for token in [number] * 5]
+    wanted.insert(15, 0)
+    assert kept["tokens"][:, 0].tolist() == wanted
+    with pytest.raises(ffrecord.CorruptionError):
+        blocks.read([15])
+
+
 def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
     schema = {"ids": "bytes", "source": "i64"}
     reader = ffrecord.open(written(tmp_path / "a.ffr", documents(), schema))

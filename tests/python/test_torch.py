@@ -20,7 +20,7 @@ from torch.utils import data
 
 import ffrecord
 from ffrecord.order import EpochOrder
-from ffrecord.torch import DataLoader, Dataset, Sampler, collate
+from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, collate
 
 COUNT = 200
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -228,6 +228,55 @@ def test_damage_is_skipped_replaced_or_raised(path: Path, tmp_path: Path) -> Non
             list(loader)
     with pytest.raises(ffrecord.CorruptionError):
         Dataset(bad, on_corrupt="skip")[17]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"mode": "threads", "num_workers": 1}])
+def test_a_step_of_damaged_records_only_is_not_empty(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    content = bytearray(path.read_bytes())
+    for name in (b"n16", b"n17", b"n18"):
+        content[content.index(name) + 1] ^= 1
+    bad = tmp_path / "bad.ffr"
+    bad.write_bytes(content)
+    plain = Dataset(bad, on_corrupt="skip")
+    shifted = Dataset(bad, on_corrupt="skip", transform=shift)
+
+    batches = DataLoader(plain, batch_sampler=[[16, 17, 18], [18, 19]], **options)
+    assert labels(batches) == [[19], [19]]
+    batches = DataLoader(shifted, batch_sampler=[[17, 16], [3, 17]], **options)
+    assert [numbers.tolist() for numbers, _ in batches] == [[20], [4]]
+    assert [
+        numbers.tolist()
+        for numbers, _ in DataLoader(
+            ConcatDataset([shifted, shifted]), batch_sampler=[[15, COUNT + 17, 17]], **options
+        )
+    ] == [[16, 20, 20]]
+    elastic = Sampler(plain, 1)
+    indices = [row for batch in elastic for row in batch]
+    found = [
+        row
+        for batch in labels(DataLoader(plain, batch_sampler=Sampler(plain, 1), **options))
+        for row in batch
+    ]
+    assert len(found) == COUNT
+    for at in map(indices.index, (16, 17, 18)):  # Its place in the order has the next good one.
+        assert found[at] == next(i for i in indices[at:] + indices if i not in (16, 17, 18))
+
+
+def test_without_a_batch_size_each_sample_comes_as_it_is(path: Path) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, batch_size=None)
+
+    samples = list(loader)
+
+    assert [int(sample["label"]) for sample in samples] == list(range(COUNT))
+    assert all(isinstance(sample["label"], torch.Tensor) for sample in samples)
+    assert [sample["name"] for sample in samples[:2]] == ["n0", "n1"]
+    pairs = DataLoader(Dataset(path, transform=shift), batch_size=None, num_workers=1)
+    assert [int(number) - 1 for number, _ in pairs] == list(range(COUNT))
+    many = DataLoader(dataset, batch_size=None, sampler=Sampler(dataset, 20))
+    assert labels(many) == expected()
 
 
 def test_small_batches_before_a_damaged_record_are_delivered(tmp_path: Path) -> None:

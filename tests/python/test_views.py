@@ -299,3 +299,15 @@ def test_a_mix_iterates_its_stream(files: list[Path]) -> None:
 def test_wrong_weights_are_refused(weights: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Mixture([3, 4], weights)
+
+
+def test_nobody_changes_the_indices_of_a_batch_in_place() -> None:
+    order = EpochOrder(3, 1, 100)
+    for batch in (IndexBatch(order, 10, 4), IndexBatch(order, 10, 4).through(lambda i: i + 5)):
+        before = list(batch)
+        for indices in (np.asarray(batch), batch.array):
+            with pytest.raises(ValueError, match="read-only"):
+                indices += 1
+        own = np.array(batch)
+        own += 1
+        assert list(batch) == before == (own - 1).tolist()

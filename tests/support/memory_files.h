@@ -15,7 +15,7 @@ namespace ffrecord::test {
 
 // A RangeReader over files in memory: no file system between a test and what it tests, and faults
 // on order.
-class MemoryFiles final : public RangeReader {
+class MemoryFiles : public RangeReader {
  public:
   explicit MemoryFiles(std::vector<std::string> contents, std::uint32_t alignment_bytes = 1)
       : contents_(std::move(contents)), alignment_bytes_(alignment_bytes) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,8 +75,12 @@ class FFR_EXPORT ImageDecoder {
 
   // Fills `out` of each picture that has no error, or sets its error. Up to `threads` at a time:
   // the calling one, and helpers of a pool that the process has but once, as far as they are free.
+  //
+  // `give_up`, if given, is asked as by RecordReader::ReadBatch. Once it says true, the call
+  // returns as soon as nobody writes to `out` any more, and the pictures that are left are as they
+  // were.
   void Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
-              std::uint32_t threads) const;
+              std::uint32_t threads, const std::function<bool()>& give_up = {}) const;
 
   // Memory for what comes out, from the pool that batches lie in (ffrecord/memory.h). Fails with
   // kIo (ENOMEM).

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -106,7 +107,12 @@ class FFR_EXPORT RecordReader {
   //
   // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range, with kIo
   // (ENOMEM) if there is no memory for the batch, and if no read could be tried at all.
-  Result<Batch> ReadBatch(std::span<const std::uint64_t> indices) const;
+  //
+  // `give_up`, if given, is asked on the calling thread some ten times a second while that takes
+  // long; once it says true, the call fails with kDeadlineExceeded as soon as no memory of the
+  // batch is written to any more.
+  using GiveUp = std::function<bool()>;
+  Result<Batch> ReadBatch(std::span<const std::uint64_t> indices, const GiveUp& give_up = {}) const;
 
   // Tells the size in bytes of each of the records `indices`, as the index has it: no record is
   // read. It is 0 where the entry is damaged. Requires sizes_bytes.size() == indices.size().
@@ -133,17 +139,28 @@ class FFR_EXPORT RecordReader {
   // where the copy is damaged, the records are.
   //
   // Fails with kInvalidArgument if there is no such column or it is variable, with kOutOfRange, and
-  // if any of the records cannot be read, with its status.
+  // if any of the records cannot be read, with its status. `give_up` as for ReadBatch.
   Result<void> ReadColumn(std::size_t column, std::uint64_t first, std::uint64_t count,
-                          std::span<std::byte> destination) const;
+                          std::span<std::byte> destination, const GiveUp& give_up = {}) const;
 
   // The record that was written with `key`, of several the first in the list; none if there is
-  // none. Reads a few pages of each file that has keys, and keeps them. Fails with kCorruption if
-  // what it had to look at is damaged, with kIo, or as ReadBatch.
+  // none. Reads a few pages of each file that has keys, and keeps them. Fails with kInvalidArgument
+  // if no file of the list was written with keys, with kCorruption if what it had to look at is
+  // damaged, with kIo, or as ReadBatch.
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
   // The same for each of many keys.
   Result<std::vector<std::optional<std::uint64_t>>> FindAll(
       std::span<const std::span<const std::byte>> keys) const;
+
+  // The keys of the records of one file, ascending by index: those without a key are not listed.
+  struct Keys {
+    std::vector<std::uint64_t> indices;  // In the file.
+    std::vector<std::uint64_t> ends;     // Of each key in `bytes`; it begins where the last ends.
+    std::vector<std::byte> bytes;
+  };
+  // Reads and checks all keys of the file, and holds them: to copy a file. Fails with kOutOfRange,
+  // with kCorruption if a key or what lists it is damaged, or with kIo.
+  Result<Keys> ReadKeys(std::size_t file_index) const;
 
   // Why the record has the status it has, for people: file, index in it, what was found.
   std::string Describe(std::uint64_t index, ErrorCode status) const;

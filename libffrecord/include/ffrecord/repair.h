@@ -30,8 +30,8 @@ struct RepairReport {
   std::uint64_t kept_count = 0;  // Records in the new file, in the order of the old one.
   std::uint64_t lost_count = 0;
   std::vector<IndexRange> lost;  // Of the old file, ascending.
-  // Whether anything says how many records the old file had. Else what was lost behind the last
-  // record that is kept is not known, and not counted.
+  // Whether the old file still says how many records it had: its end is whole. Else more may be
+  // lost behind the last record of which anything was left than lost_count says.
   bool record_count_is_known = false;
   // Of the old file, where records are missing: from the end of what was kept before them to the
   // beginning of what was kept behind them.
@@ -47,7 +47,9 @@ struct RepairReport {
   std::uint64_t file_size_bytes = 0;  // Of the new file.
   std::array<std::byte, 16> fingerprint{};
 
-  bool lost_nothing() const noexcept { return lost_count == 0 && other_losses.empty(); }
+  bool lost_nothing() const noexcept {
+    return lost_count == 0 && record_count_is_known && other_losses.empty();
+  }
 };
 
 struct RepairOptions {

@@ -64,6 +64,8 @@ struct ExtentBindReply {
 // Gives the daemon a slab of the client: memory that BATCH_READs with its number are read into, or
 // that PUT_PULLs are taken from, never both. Within one machine its memfd travels beside the frame.
 // A number that is given again stands for the new slab from then on.
+// Of all entries of a batch together: what it takes to plan it follows from its bytes too.
+inline constexpr std::uint64_t kBatchSizeBytesMax = std::uint64_t{4} << 30;
 inline constexpr std::uint32_t kSlabCountMax = 16;                      // Of a connection.
 inline constexpr std::uint64_t kSlabBytesMax = std::uint64_t{4} << 30;  // All of them together.
 inline constexpr std::uint64_t kSlabUnitBytes = 4096;                   // Sizes are multiples.

@@ -14,6 +14,7 @@ enum class FrameType : std::uint8_t {
   kHello = 0x01,
   kPing = 0x02,
   kGoAway = 0x03,
+  kLocalOpen = 0x04,
   kResolve = 0x10,
   kSlabRegister = 0x11,
   kExtentBind = 0x12,
@@ -66,8 +67,11 @@ struct FrameHeader {
 struct FrameLimits {
   std::uint32_t body_size_bytes_max = 2U << 20;
   std::uint32_t payload_size_bytes_max = 8U << 20;
+  // Descriptors that have come and were not taken yet, where a transport carries any. Each may
+  // harm who takes it (base/foreign_fd.h): none from a peer that was not asked for some.
+  std::uint32_t descriptor_count_max = 0;
 };
-inline constexpr FrameLimits kLimitsBeforeHello{4096, 0};
+inline constexpr FrameLimits kLimitsBeforeHello{4096, 0, 0};
 
 // Fills `encoded` for a frame with this body: sets body size and both checks.
 void EncodeFrameHeader(FrameHeader header, std::span<const std::byte> body,

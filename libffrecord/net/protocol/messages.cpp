@@ -29,6 +29,12 @@ bool TakeText(ByteReader& reader, std::string& text) {
   return reader.ok();
 }
 
+// Leaves it as it is if there are fewer bytes, which AtEnd() tells.
+template <std::size_t kSize>
+void TakeArray(ByteReader& reader, std::array<std::byte, kSize>& to) {
+  std::ranges::copy(reader.TakeBytes(kSize), to.begin());
+}
+
 }  // namespace
 
 std::vector<std::byte> Hello::Encode() const {
@@ -75,6 +81,13 @@ std::vector<std::byte> HelloReply::Encode() const {
   writer.Put(std::uint32_t{0});
   writer.Put(capabilities);
   writer.Put(epoch);
+  FFR_ASSERT(local.has_value() == ((capabilities & kCapabilityLocal) != 0));
+  if (local) {
+    writer.Put(local->machine);
+    writer.PutBytes(local->ticket);
+    writer.PutBytes(local->daemon_secret);
+    writer.PutBytes(local->client_secret);
+  }
   return std::move(writer).Take();
 }
 
@@ -90,7 +103,36 @@ Result<HelloReply> HelloReply::Decode(std::span<const std::byte> body) {
   const auto zero = reader.Take<std::uint32_t>();
   reply.capabilities = reader.Take<std::uint64_t>();
   reply.epoch = reader.Take<std::uint64_t>();
+  if ((reply.capabilities & kCapabilityLocal) != 0) {
+    LocalOffer& local = reply.local.emplace();
+    local.machine = reader.Take<std::uint64_t>();
+    TakeArray(reader, local.ticket);
+    TakeArray(reader, local.daemon_secret);
+    TakeArray(reader, local.client_secret);
+  }
   if (!reader.AtEnd() || zeros != 0 || zero != 0) return Malformed("reply to HELLO");
+  return reply;
+}
+
+std::vector<std::byte> LocalOpen::Encode() const { return {ticket.begin(), ticket.end()}; }
+
+Result<LocalOpen> LocalOpen::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  LocalOpen message;
+  TakeArray(reader, message.ticket);
+  if (!reader.AtEnd()) return Malformed("LOCAL_OPEN");
+  return message;
+}
+
+std::vector<std::byte> LocalOpenReply::Encode() const {
+  return {daemon_secret.begin(), daemon_secret.end()};
+}
+
+Result<LocalOpenReply> LocalOpenReply::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  LocalOpenReply reply;
+  TakeArray(reader, reply.daemon_secret);
+  if (!reader.AtEnd()) return Malformed("reply to LOCAL_OPEN");
   return reply;
 }
 

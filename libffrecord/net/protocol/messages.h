@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,12 +23,29 @@ namespace ffrecord::net {
 // What a peer can do. Unknown bits are ignored; both sides use what both have.
 enum Capability : std::uint64_t {
   kCapabilityNone = 0,
-  // The daemon also listens on the local socket LocalSocketName(epoch); there it takes slabs.
-  kCapabilitySlabs = 1,
+  // 1 is taken: older clients showed their tokens on the local socket, to whoever listened there.
   kCapabilityCancel = 2,  // Takes CANCEL.
   kCapabilityRdma = 4,    // Takes RDMA_CONNECT.
   kCapabilityPlans = 16,  // Takes PLAN_SET, and reads ahead.
   kCapabilityPulls = 32,  // Takes slabs to read from, and PUT_PULL.
+  // The daemon takes this client on its local socket too, and slabs there: LocalOffer.
+  kCapabilityLocal = 64,
+};
+
+// The way to the local socket LocalSocketName(epoch) of a daemon, told to a client that it has
+// admitted over TCP or TLS. Anybody may listen under that name on a machine where the daemon does
+// not run, or no longer, so both ends prove that they know what was told here: the client sends the
+// ticket, the daemon answers with its secret, and the client greets with the other one, as the
+// client that it was here. No token is shown on that socket.
+using LocalTicket = std::array<std::byte, 16>;  // Says which offer is meant.
+using LocalSecret = std::array<std::byte, 32>;
+struct LocalOffer {
+  std::uint64_t machine = 0;  // The daemon's MachineIdentity().
+  LocalTicket ticket = {};
+  LocalSecret daemon_secret = {};
+  LocalSecret client_secret = {};
+
+  bool operator==(const LocalOffer&) const = default;
 };
 
 // First on every connection, from the client. The only request that is answered before another.
@@ -53,15 +72,33 @@ struct HelloReply {
   std::uint64_t epoch = 0;  // Random at each start: a new one means that tables are gone.
   std::uint32_t batch_entry_count_max = 0;
   std::uint32_t bound_extent_count_max = 0;
+  std::optional<LocalOffer> local = {};  // With kCapabilityLocal, and only then.
 
   bool operator==(const HelloReply&) const = default;
   std::vector<std::byte> Encode() const;
   static Result<HelloReply> Decode(std::span<const std::byte> body);
 };
 
-// Where a daemon with kCapabilitySlabs listens for clients of its own machine: "ffrecord-" and 16
-// hexadecimal digits. Only who has been greeted by the daemon knows it, and it differs at each
-// start: nobody else can have taken it before.
+// First on a connection to the local socket, before HELLO: what LocalOffer said.
+struct LocalOpen {
+  LocalTicket ticket = {};
+
+  bool operator==(const LocalOpen&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<LocalOpen> Decode(std::span<const std::byte> body);
+};
+
+struct LocalOpenReply {
+  LocalSecret daemon_secret = {};
+
+  bool operator==(const LocalOpenReply&) const = default;
+  std::vector<std::byte> Encode() const;
+  static Result<LocalOpenReply> Decode(std::span<const std::byte> body);
+};
+
+// Where a daemon with kCapabilityLocal listens for clients of its own machine: "ffrecord-" and 16
+// hexadecimal digits, different at each start. The name is no secret and proves nothing: on another
+// machine, and once the daemon has ended, anybody may listen there.
 std::string LocalSocketName(std::uint64_t epoch);
 
 // The highest version within both ranges; kInvalidArgument, naming both ranges, if there is none.

@@ -32,29 +32,57 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
                                                std::span<const std::byte> credential,
                                                RetryAfter* retry_after) {
   std::unique_ptr<Channel> channel(new Channel(std::move(endpoint)));
-  channel->endpoint_->SetLimits(FrameLimits{});
   const auto binding = channel->endpoint_->channel_binding();
+  auto greeted =
+      channel->Greet(binding ? BindToken(credential, *binding)
+                             : std::vector<std::byte>(credential.begin(), credential.end()),
+                     deadline);
+  if (greeted) return channel;
+  if (retry_after != nullptr) *retry_after = channel->retry_after();
+  return std::move(greeted).error();
+}
+
+Result<std::unique_ptr<Channel>> Channel::OpenLocal(std::unique_ptr<Endpoint> endpoint,
+                                                    const LocalOffer& offer, Deadline deadline,
+                                                    RetryAfter* retry_after) {
+  std::unique_ptr<Channel> channel(new Channel(std::move(endpoint)));
+  auto opened = channel->ProveLocal(offer, deadline);
+  if (opened)
+    opened = channel->Greet({offer.client_secret.begin(), offer.client_secret.end()}, deadline);
+  if (opened) return channel;
+  if (retry_after != nullptr) *retry_after = channel->retry_after();
+  return std::move(opened).error();
+}
+
+// Until that has succeeded, whoever listens under the name is a stranger.
+Result<void> Channel::ProveLocal(const LocalOffer& offer, Deadline deadline) {
+  const auto reply = FFR_TRY(Call(FrameType::kLocalOpen, LocalOpen{offer.ticket}.Encode(), {},
+                                  deadline, "a proof of the local socket's owner"));
+  const auto proof = LocalOpenReply::Decode(reply.body);
+  std::byte difference{0};
+  for (std::size_t i = 0; proof && i < offer.daemon_secret.size(); ++i)
+    difference |= proof.value().daemon_secret[i] ^ offer.daemon_secret[i];
+  if (proof && difference == std::byte{0}) return {};
+  return Break({ErrorCode::kUnavailable,
+                "its local socket is answered by a process that is not the daemon"});
+}
+
+Result<void> Channel::Greet(std::vector<std::byte> credential, Deadline deadline) {
+  endpoint_->SetLimits(FrameLimits{});
   Hello hello;
   hello.body_size_bytes_max = FrameLimits{}.body_size_bytes_max;
   hello.payload_size_bytes_max = FrameLimits{}.payload_size_bytes_max;
-  hello.credential = binding ? BindToken(credential, *binding)
-                             : std::vector<std::byte>(credential.begin(), credential.end());
+  hello.credential = std::move(credential);
   hello.capabilities =
-      kCapabilitySlabs | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans | kCapabilityPulls;
-  auto reply = channel->Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting");
-  if (!reply) {
-    if (retry_after != nullptr) *retry_after = channel->retry_after();
-    return std::move(reply).error();
-  }
-  auto decoded = HelloReply::Decode(reply.value().body);
-  if (!decoded) return channel->Break(std::move(decoded).error());
-  channel->hello_ = std::move(decoded).value();
-  if (channel->hello_.version != Hello::kVersion)
-    return channel->Break(
-        {ErrorCode::kInvalidArgument, channel->peer() + " chose protocol version " +
-                                          std::to_string(channel->hello_.version) +
-                                          ", which was not offered"});
-  return channel;
+      kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans | kCapabilityPulls;
+  const auto reply = FFR_TRY(Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
+  auto decoded = HelloReply::Decode(reply.body);
+  if (!decoded) return Break(std::move(decoded).error());
+  hello_ = std::move(decoded).value();
+  if (hello_.version == Hello::kVersion) return {};
+  return Break({ErrorCode::kInvalidArgument, peer() + " chose protocol version " +
+                                                 std::to_string(hello_.version) +
+                                                 ", which was not offered"});
 }
 
 Result<void> Channel::UseRdma(RdmaLinks& links, Deadline deadline) {

@@ -64,6 +64,12 @@ class Channel {
                                                std::span<const std::byte> credential = {},
                                                RetryAfter* retry_after = nullptr);
 
+  // Opens a fresh `endpoint` on the local socket of the daemon that made `offer`. Nothing of the
+  // client's is shown to another peer, which fails with kUnavailable.
+  static Result<std::unique_ptr<Channel>> OpenLocal(std::unique_ptr<Endpoint> endpoint,
+                                                    const LocalOffer& offer, Deadline deadline,
+                                                    RetryAfter* retry_after = nullptr);
+
   // Goes on over RDMA, which the daemon must have offered, and of which one round trip is seen to
   // work. While reusable() after a failure, it goes on as it was.
   Result<void> UseRdma(RdmaLinks& links, Deadline deadline);
@@ -73,6 +79,7 @@ class Channel {
   }
 
   const HelloReply& hello() const noexcept { return hello_; }
+  bool has_local_peer() const noexcept { return endpoint_->has_local_peer(); }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
   std::string_view transport() const noexcept { return endpoint_->transport(); }
   // Whether the daemon may be given memory of ours to write into.
@@ -134,6 +141,8 @@ class Channel {
 
  private:
   explicit Channel(std::unique_ptr<Endpoint> endpoint) noexcept : endpoint_(std::move(endpoint)) {}
+  Result<void> Greet(std::vector<std::byte> credential, Deadline deadline);
+  Result<void> ProveLocal(const LocalOffer& offer, Deadline deadline);
   // The error in the ERROR that has just arrived.
   Error TakeError();
 

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "libffrecord/base/patience.h"
+
 namespace ffrecord::net {
 
 Result<void> Endpoint::SendMapped(FrameHeader header, std::span<const std::byte> body,
@@ -47,17 +49,20 @@ Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, 
     const int events = endpoint->wants_room() ? POLLIN | POLLOUT : POLLIN;
     waited.push_back({endpoint->fd(), static_cast<short>(events), 0});
   }
+  Patience& patience = Patience::OfThread();
+  // A deadline that is "never" must not overflow: an hour, then once more.
+  const std::chrono::nanoseconds step =
+      patience.is_endless() ? std::chrono::nanoseconds(std::chrono::hours(1)) : Patience::kInterval;
   for (;;) {
     const auto left = std::max(Deadline::duration::zero(), deadline - Clock::now());
-    // A deadline that is "never" must not overflow: an hour, then once more.
-    const auto wait = std::min<std::chrono::nanoseconds>(left, std::chrono::hours(1));
+    const auto wait = std::min<std::chrono::nanoseconds>(left, step);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait);
     const timespec timeout{seconds.count(), (wait - seconds).count()};
     const int ready = ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR)
       return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};
-    if (ready == 0 && wait == left) return false;
+    if (ready == 0 && (wait == left || patience.IsOver())) return false;
   }
 }
 

@@ -14,6 +14,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/protocol/frame.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
@@ -51,6 +52,9 @@ class Endpoint {
   // What both ends of an enciphered connection know of it, and nobody else of any: the tls-exporter
   // of RFC 9266. None where nothing is enciphered. Requires that a frame has come, or was sent.
   virtual std::optional<ChannelBinding> channel_binding() const { return std::nullopt; }
+  // Whether the peer's address is one of this host's: loopback, or the one that this end has too.
+  // It may still be on another machine, behind a tunnel that ends on this one.
+  virtual bool has_local_peer() const noexcept { return false; }
   // For messages: "10.0.0.1:9400".
   virtual const std::string& peer() const noexcept = 0;
 
@@ -113,13 +117,20 @@ class Endpoint {
   virtual Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
                                       int descriptor) = 0;
   // The oldest descriptor that has arrived and was not taken; it is there when its frame is. None:
-  // the peer sent none. A peer that sends many which nobody takes is cut off (kCorruption).
-  virtual UniqueFd TakeDescriptor() noexcept = 0;
+  // the peer sent none. A peer that sends more than SetLimits() allows is cut off (kCorruption).
+  virtual ForeignFd TakeDescriptor() noexcept = 0;
 
   // Bytes of queued frames not yet given to the transport; the same of payload alone. Once the
   // endpoint is closed: how many were dropped.
   virtual std::uint64_t bytes_queued() const noexcept = 0;
   virtual std::uint64_t payload_bytes_queued() const noexcept = 0;
+
+  // Bytes that the transport has taken, and that have come, since the beginning: whether a frame
+  // goes on. Memory that the other end writes or reads by itself does not count.
+  virtual std::uint64_t bytes_sent() const noexcept = 0;
+  virtual std::uint64_t bytes_received() const noexcept = 0;
+  // Whether a frame has begun to come and is not complete, with its payload.
+  virtual bool is_receiving() const noexcept = 0;
 
   enum class Event : std::uint8_t {
     kNone,     // Nothing more can be done now.
@@ -147,8 +158,9 @@ class Endpoint {
 };
 
 // Waits until one of `endpoints` may be able to make progress, or until `deadline`. Returns false
-// at the deadline. Null entries are skipped. `wake_fd`, if not -1, also ends the wait when it is
-// readable. Requires that each one's last Poll() said kNone, or that it is closed. Fails with kIo.
+// at the deadline, and as soon as the thread's patience (libffrecord/base/patience.h) is over. Null
+// entries are skipped. `wake_fd`, if not -1, also ends the wait when it is readable. Requires that
+// each one's last Poll() said kNone, or that it is closed. Fails with kIo.
 Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, int wake_fd = -1);
 
 // Sends everything queued on `endpoint`. Fails with kDeadlineExceeded or kUnavailable, and with

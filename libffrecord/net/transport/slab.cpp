@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/base/uninterrupted.h"
+
 namespace ffrecord::net {
 namespace {
 
@@ -37,7 +39,8 @@ Error Refused(std::string why) {
   return Error{ErrorCode::kInvalidArgument, "the slab is refused: " + std::move(why)};
 }
 
-// Only memory has seals. Pages of other sizes may be missing when they are written to.
+// Only memory has seals; what has them answers all further calls at once, and closes at once.
+// Pages of other sizes may be missing when they are written to.
 Result<int> CheckMemory(int fd, std::uint64_t size_bytes) {
   FFR_TRY(CheckSize(size_bytes));
   const int seals = ::fcntl(fd, F_GET_SEALS);
@@ -77,8 +80,10 @@ Result<Slab> Slab::Make(std::uint64_t size_bytes, Peer peer) {
   slab.bytes_ = FFR_TRY(MapShared(slab.fd(), size_bytes));
   // Only a hint, and refused where huge pages of shared memory are switched off.
   (void)::madvise(slab.bytes_.data(), size_bytes, MADV_HUGEPAGE);
-  if (::fallocate(slab.fd(), 0, 0, static_cast<off_t>(size_bytes)) != 0)
-    return Failed("allocate", size_bytes);
+  const auto allocate = [&] {
+    return ::fallocate(slab.fd(), 0, 0, static_cast<off_t>(size_bytes));
+  };
+  if (Uninterrupted(allocate) != 0) return Failed("allocate", size_bytes);
   // Our own mapping is older than that seal, and stays writable.
   const int seals = kSeals | (peer == Peer::kReads ? F_SEAL_FUTURE_WRITE : 0);
   if (::fcntl(slab.fd(), F_ADD_SEALS, seals) != 0) return Failed("seal", size_bytes);
@@ -98,7 +103,7 @@ Slab::~Slab() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
-Result<std::shared_ptr<const RemoteSlab>> RemoteSlab::Map(UniqueFd descriptor,
+Result<std::shared_ptr<const RemoteSlab>> RemoteSlab::Map(ForeignFd descriptor,
                                                           std::uint64_t size_bytes) {
   const int seals = FFR_TRY(CheckMemory(descriptor.get(), size_bytes));
   if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
@@ -118,10 +123,11 @@ Result<std::span<std::byte>> RemoteSlab::At(std::uint64_t offset_bytes,
   return bytes_.subspan(offset_bytes, size_bytes);
 }
 
-Result<std::shared_ptr<const UploadSlab>> UploadSlab::Take(UniqueFd descriptor,
+Result<std::shared_ptr<const UploadSlab>> UploadSlab::Take(ForeignFd descriptor,
                                                            std::uint64_t size_bytes) {
   FFR_TRY(CheckMemory(descriptor.get(), size_bytes));
-  return std::shared_ptr<const UploadSlab>(new UploadSlab(std::move(descriptor), size_bytes));
+  return std::shared_ptr<const UploadSlab>(
+      new UploadSlab(std::move(descriptor).Trust(), size_bytes));
 }
 
 Result<void> UploadSlab::Read(std::uint64_t offset_bytes, std::span<std::byte> to) const {

@@ -7,6 +7,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/base/unique_fd.h"
 
 namespace ffrecord::net {
@@ -54,7 +55,7 @@ class RemoteSlab {
  public:
   // Maps what came from the peer. Fails with kInvalidArgument, naming what is wrong, unless it is a
   // memfd of ordinary pages that is `size_bytes` long and sealed against shrinking and growing.
-  static Result<std::shared_ptr<const RemoteSlab>> Map(UniqueFd descriptor,
+  static Result<std::shared_ptr<const RemoteSlab>> Map(ForeignFd descriptor,
                                                        std::uint64_t size_bytes);
   RemoteSlab(const RemoteSlab&) = delete;
   RemoteSlab& operator=(const RemoteSlab&) = delete;
@@ -76,7 +77,7 @@ class UploadSlab {
  public:
   // Takes what came from the peer. Fails with kInvalidArgument, naming what is wrong, unless it is
   // a memfd of ordinary pages that is `size_bytes` long.
-  static Result<std::shared_ptr<const UploadSlab>> Take(UniqueFd descriptor,
+  static Result<std::shared_ptr<const UploadSlab>> Take(ForeignFd descriptor,
                                                         std::uint64_t size_bytes);
 
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }

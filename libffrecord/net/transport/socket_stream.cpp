@@ -1,5 +1,7 @@
 #include "libffrecord/net/transport/socket_stream.h"
 
+#include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,10 +15,9 @@
 namespace ffrecord::net {
 namespace {
 
-// Descriptors that a peer may send ahead of those who take them: far more than any dialogue needs.
-constexpr std::size_t kDescriptorsMax = 16;
-// Room for those of one call; what does not fit the kernel closes.
-constexpr std::size_t kControlSizeBytes = CMSG_SPACE(sizeof(int) * kDescriptorsMax);
+// Room for all that one call can bring (SCM_MAX_FD), whatever the limit is: what does not fit the
+// kernel closes in our thread, which a descriptor may block.
+constexpr std::size_t kControlSizeBytes = CMSG_SPACE(sizeof(int) * 253);
 
 msghdr Message(std::span<const iovec> pieces) {
   msghdr message{};
@@ -35,13 +36,46 @@ Error SocketLost(const char* while_doing, int number) {
           refused ? number : 0};
 }
 
+bool AreOfOneHost(const sockaddr_storage& own, const sockaddr_storage& peer) noexcept {
+  if (own.ss_family != peer.ss_family) return false;
+  if (peer.ss_family == AF_INET) {
+    const auto address = [](const sockaddr_storage& name) {
+      return ntohl(reinterpret_cast<const sockaddr_in&>(name).sin_addr.s_addr);
+    };
+    return address(peer) >> 24 == IN_LOOPBACKNET || address(peer) == address(own);
+  }
+  if (peer.ss_family != AF_INET6) return false;
+  const auto& own_address = reinterpret_cast<const sockaddr_in6&>(own).sin6_addr;
+  const auto& address = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
+  const bool is_mapped_loopback =
+      IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&address) || is_mapped_loopback ||
+         std::memcmp(&address, &own_address, sizeof(address)) == 0;
+}
+
+bool HasLocalPeer(int fd) noexcept {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_size = sizeof(own);
+  socklen_t peer_size = sizeof(peer);
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         AreOfOneHost(own, peer);
+}
+
 SocketStream::SocketStream(UniqueFd fd, Kind kind) noexcept
     : fd_(std::move(fd)), owner_(::getpid()), kind_(kind) {}
 
 SocketStream::~SocketStream() {
   // Children that were forked meanwhile hold the socket too: only shutdown ends the connection.
   // For the same reason it is not theirs to call.
-  if (::getpid() == owner_) ::shutdown(fd_.get(), SHUT_RDWR);
+  if (::getpid() != owner_) return;
+  ::shutdown(fd_.get(), SHUT_RDWR);
+  // Descriptors that were not read are closed with the socket. None comes from now on.
+  int unread_bytes = 0;
+  if (kind_ == Kind::kLocal &&
+      (::ioctl(fd_.get(), FIONREAD, &unread_bytes) != 0 || unread_bytes > 0))
+    ForeignFd(fd_.Release());
 }
 
 Result<std::size_t> SocketStream::Write(std::span<const iovec> pieces, int descriptor) {
@@ -115,14 +149,14 @@ Result<void> SocketStream::Keep(const msghdr& message) {
     }
   }
   // All are owned by now, so that none is lost whatever is found.
-  if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors_.size() > kDescriptorsMax)
+  if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors_.size() > descriptor_count_max_)
     return Error{ErrorCode::kCorruption, "the peer sends descriptors that nobody asked for"};
   return {};
 }
 
-UniqueFd SocketStream::TakeDescriptor() noexcept {
+ForeignFd SocketStream::TakeDescriptor() noexcept {
   if (descriptors_.empty()) return {};
-  UniqueFd first = std::move(descriptors_.front());
+  ForeignFd first = std::move(descriptors_.front());
   descriptors_.pop_front();
   return first;
 }

@@ -9,10 +9,15 @@
 #include <span>
 #include <string_view>
 
+#include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/stream_endpoint.h"
 
 namespace ffrecord::net {
+
+// Endpoint::has_local_peer() of a connected TCP socket, whose addresses are these.
+bool HasLocalPeer(int fd) noexcept;
+bool AreOfOneHost(const sockaddr_storage& own, const sockaddr_storage& peer) noexcept;
 
 // One connected socket: TCP ("tcp"), or one within this machine ("shm"), which carries descriptors
 // too.
@@ -27,6 +32,9 @@ class SocketStream final : public ByteStream {
     return kind_ == Kind::kTcp ? "tcp" : "shm";
   }
   int fd() const noexcept override { return fd_.get(); }
+  bool has_local_peer() const noexcept override {
+    return kind_ == Kind::kLocal || HasLocalPeer(fd_.get());
+  }
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
   void Await(std::size_t size_bytes) noexcept override;
@@ -34,7 +42,10 @@ class SocketStream final : public ByteStream {
   Result<std::size_t> WriteFile(int file, std::uint64_t offset_bytes,
                                 std::size_t size_bytes) override;
   bool carries_descriptors() const noexcept override { return kind_ == Kind::kLocal; }
-  UniqueFd TakeDescriptor() noexcept override;
+  void SetDescriptorLimit(std::size_t count_max) noexcept override {
+    descriptor_count_max_ = count_max;
+  }
+  ForeignFd TakeDescriptor() noexcept override;
 
  private:
   Result<void> Keep(const msghdr& message);
@@ -43,7 +54,8 @@ class SocketStream final : public ByteStream {
   const pid_t owner_;
   const Kind kind_;
   std::size_t awaited_bytes_ = 1;
-  std::deque<UniqueFd> descriptors_;  // Received and not yet taken.
+  std::deque<ForeignFd> descriptors_;  // Received and not yet taken.
+  std::size_t descriptor_count_max_ = 0;
 };
 
 // What a call on a connected socket that failed with `number` means for the connection.

@@ -142,8 +142,8 @@ Result<void> StreamEndpoint::SendDescriptor(FrameHeader header, std::span<const 
   return {};
 }
 
-UniqueFd StreamEndpoint::TakeDescriptor() noexcept {
-  return stream_ ? stream_->TakeDescriptor() : UniqueFd();
+ForeignFd StreamEndpoint::TakeDescriptor() noexcept {
+  return stream_ ? stream_->TakeDescriptor() : ForeignFd();
 }
 
 Result<bool> StreamEndpoint::CheckSending(std::span<const std::byte> body,
@@ -228,6 +228,7 @@ Result<void> StreamEndpoint::SendQueued() {
 void StreamEndpoint::Sent(std::size_t size_bytes) {
   FFR_ASSERT(size_bytes <= bytes_queued_);
   bytes_queued_ -= size_bytes;
+  bytes_sent_ += size_bytes;
   while (size_bytes > 0) {
     Outgoing& part = queue_.front();
     const std::size_t moved_bytes = std::min(size_bytes, part.rest.size());
@@ -282,6 +283,9 @@ Result<Endpoint::Event> StreamEndpoint::Receive() {
 
     if (stage_ == Stage::kHeader) {
       FFR_TRY(ReceiveHeader());
+    } else if (stage_ == Stage::kBody && !by_buffer &&
+               large_body_.size() < header_.body_size_bytes) {
+      GrowLargeBody();
     } else if (stage_ == Stage::kBody) {
       return FrameReceived();
     } else {
@@ -313,12 +317,17 @@ Result<void> StreamEndpoint::ReceiveHeader() {
   stage_ = Stage::kBody;
   body_ = {};
   large_body_ = {};
-  if (!body_fits_buffer()) {
-    large_body_.resize(header_.body_size_bytes);
-    places_.assign(1, large_body_);
-    places_begin_ = 0;
-  }
+  if (!body_fits_buffer()) GrowLargeBody();
   return {};
+}
+
+// Twice of what has come, and as much of it again is to come.
+void StreamEndpoint::GrowLargeBody() {
+  const std::size_t filled_bytes = large_body_.size();
+  large_body_.resize(
+      std::min<std::size_t>(header_.body_size_bytes, std::max(2 * filled_bytes, kBufferSizeBytes)));
+  places_.assign(1, std::span(large_body_).subspan(filled_bytes));
+  places_begin_ = 0;
 }
 
 Result<Endpoint::Event> StreamEndpoint::FrameReceived() {
@@ -434,6 +443,7 @@ Result<StreamEndpoint::Progress> StreamEndpoint::Read(std::span<const iovec> pie
   for (const iovec& piece : pieces) asked_bytes += piece.iov_len;
   drained_ = *read < asked_bytes;
   size_bytes = *read;
+  bytes_received_ += *read;
   return Progress::kDone;
 }
 

@@ -24,7 +24,8 @@ class ByteStream {
   virtual std::string cipher() const { return {}; }  // As Endpoint's.
   virtual std::optional<ChannelBinding> channel_binding() const {
     return std::nullopt;
-  }  // Likewise.
+  }                                                               // Likewise.
+  virtual bool has_local_peer() const noexcept { return false; }  // Likewise.
   // Whether fd() being writable would help, with or without something to be written.
   virtual bool wants_room(bool has_queued) const noexcept { return has_queued; }
 
@@ -68,9 +69,11 @@ class ByteStream {
   // waits for much is not woken for each part of it. Only a hint. Requires at least 1.
   virtual void Await(std::size_t /*size_bytes*/) noexcept {}
 
-  // Whether Write may be given descriptors. TakeDescriptor: as Endpoint's.
+  // Whether Write may be given descriptors. Others than SetDescriptorLimit allows, which begins
+  // with none, are kCorruption to Read. TakeDescriptor: as Endpoint's.
   virtual bool carries_descriptors() const noexcept { return false; }
-  virtual UniqueFd TakeDescriptor() noexcept { return {}; }
+  virtual void SetDescriptorLimit(std::size_t /*count_max*/) noexcept {}
+  virtual ForeignFd TakeDescriptor() noexcept { return {}; }
 };
 
 // Frames over a stream of bytes: what all transports without remote memory access share.
@@ -87,8 +90,12 @@ class StreamEndpoint final : public Endpoint {
   std::optional<ChannelBinding> channel_binding() const override {
     return stream_ ? stream_->channel_binding() : std::nullopt;
   }
+  bool has_local_peer() const noexcept override { return stream_ && stream_->has_local_peer(); }
   const std::string& peer() const noexcept override { return peer_; }
-  void SetLimits(const FrameLimits& limits) noexcept override { limits_ = limits; }
+  void SetLimits(const FrameLimits& limits) noexcept override {
+    limits_ = limits;
+    if (stream_) stream_->SetDescriptorLimit(limits.descriptor_count_max);
+  }
   Result<void> Send(FrameHeader header, std::span<const std::byte> body,
                     std::span<const std::span<const std::byte>> payload) override;
   Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
@@ -100,9 +107,14 @@ class StreamEndpoint final : public Endpoint {
                           std::span<const PlacedPiece> pieces) override;
   Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
                               int descriptor) override;
-  UniqueFd TakeDescriptor() noexcept override;
+  ForeignFd TakeDescriptor() noexcept override;
   std::uint64_t bytes_queued() const noexcept override { return bytes_queued_; }
   std::uint64_t payload_bytes_queued() const noexcept override { return payload_bytes_queued_; }
+  std::uint64_t bytes_sent() const noexcept override { return bytes_sent_; }
+  std::uint64_t bytes_received() const noexcept override { return bytes_received_; }
+  bool is_receiving() const noexcept override {
+    return stage_ != Stage::kHeader || buffered_bytes() > 0;
+  }
   Result<Event> Poll() override;
   const FrameHeader& header() const noexcept override { return header_; }
   std::span<const std::byte> body() const noexcept override { return body_; }
@@ -155,6 +167,7 @@ class StreamEndpoint final : public Endpoint {
   std::size_t buffered_bytes() const { return buffer_end_ - buffer_begin_; }
   bool body_fits_buffer() const;
   void AwaitMore() noexcept;
+  void GrowLargeBody();
   Error Fail(Error error);
 
   std::unique_ptr<ByteStream> stream_;  // Null once closed.
@@ -166,12 +179,16 @@ class StreamEndpoint final : public Endpoint {
   std::deque<Outgoing> queue_;
   std::uint64_t bytes_queued_ = 0;
   std::uint64_t payload_bytes_queued_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_received_ = 0;
   std::optional<Error> send_error_;  // Reported after what the peer said before it went.
 
   Stage stage_ = Stage::kHeader;
   FrameHeader header_;
-  std::span<const std::byte> body_;           // In buffer_ or in large_body_.
-  std::vector<std::byte> large_body_;         // Only for a body that does not fit buffer_.
+  std::span<const std::byte> body_;  // In buffer_ or in large_body_.
+  // Only for a body that does not fit buffer_. Grows as it comes: a header alone is worth no
+  // memory.
+  std::vector<std::byte> large_body_;
   std::vector<std::span<std::byte>> places_;  // Still to be filled; the first may have begun.
   std::size_t places_begin_ = 0;
   const std::unique_ptr<std::byte[]> buffer_;

@@ -21,20 +21,26 @@ import os
 from typing import Literal
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.background import BusyError, OnBusy, PendingSave, process_background
+from ffrecord.checkpoint.background import (
+    BusyError,
+    FailedSaveError,
+    OnBusy,
+    PendingSave,
+    process_background,
+)
 from ffrecord.checkpoint.buddies import buddies
 from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.difference import Difference, diff
 from ffrecord.checkpoint.loading import OnCorrupt, load
 from ffrecord.checkpoint.mirror import Mirror, copy
-from ffrecord.checkpoint.ranks import Box, Group, PeerError, box_of
+from ffrecord.checkpoint.pieces import Fetcher
+from ffrecord.checkpoint.ranks import Box, Group, PeerError, Ranks, box_of, group_of
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
 from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
-from ffrecord.checkpoint.tensors import memory_of
 from ffrecord.checkpoint.watching import Progress, Report, Save, Watch, ledger, watch
 from ffrecord.errors import CorruptionError
 
@@ -42,6 +48,7 @@ __all__ = [
     "BusyError",
     "Commit",
     "Difference",
+    "FailedSaveError",
     "Group",
     "Mirror",
     "MismatchError",
@@ -56,6 +63,7 @@ __all__ = [
     "Watch",
     "async_save",
     "buddies",
+    "close",
     "copy",
     "diff",
     "export_safetensors",
@@ -80,7 +88,7 @@ def save(
     step: int,
     state: object,
     *,
-    group: Group | None = None,
+    group: Ranks = None,
     replicated: Replicated = "rank0",
     direct: bool = True,
     incremental: bool = False,
@@ -96,7 +104,8 @@ def save(
             or several of them, of `buddies`.
         step: 0 or more; the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
-        group: the ranks that save together; all of them call this with the same step. None: alone.
+        group: the ranks that save together; all of them call this with the same step. None: all
+            ranks of torch's default process group, if there is one. "alone": this process only.
         replicated: who saves what all ranks have: rank 0, or each rank a share, which needs the
             replicas to be equal.
         direct: write past the page cache where the file system allows it.
@@ -112,21 +121,21 @@ def save(
         OSError: with errno, such as ENOSPC; nothing of the step is left.
         PeerError: another rank failed before anything was written.
     """
-    rank, size = (0, 1) if group is None else (group.rank, group.size)
+    together = group_of(group)
+    rank, size = (0, 1) if together is None else (together.rank, together.size)
     order = Order(target, step, replicated, direct, timeout_s, incremental)
     seen = Save(step)
     owners: _list[object] = []  # Of the memory that boxes name.
     boxes: _list[Box] = []
 
     def prepare() -> dict[str, object]:
+        process_background().raise_unseen()
         flat = flatten(order, state, rank, size)
         boxes.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
         for index, leaf in enumerate(flat.shares):
             if leaf.address is None:  # Not contiguous, or not on the CPU.
-                copy = memory_of(leaf.data)
-                owners.append(copy)
-                boxes[index] = box_of(leaf, copy.address + leaf.skip_bytes, False)
+                boxes[index] = box_of(leaf, Fetcher(leaf.data, leaf.skip_bytes), False)
         return flat.words
 
     with ledger().stall(), ledger().save(seen), contextlib.ExitStack() as uncollected:
@@ -137,7 +146,7 @@ def save(
             boxes.clear()
             uncollected.close()
 
-        return commit(order, group, prepare, boxes, progress=seen.bytes, taken=taken)
+        return commit(order, together, prepare, boxes, progress=seen.bytes, taken=taken)
 
 
 def async_save(
@@ -145,7 +154,7 @@ def async_save(
     step: int,
     state: object,
     *,
-    group: Group | None = None,
+    group: Ranks = None,
     replicated: Replicated = "rank0",
     direct: bool = True,
     incremental: bool = False,
@@ -164,8 +173,9 @@ def async_save(
         target: as for `save`, and so for `state`, `direct`, `incremental` and the like.
         step: the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
-        group: the ranks that save together. They talk on a thread of their own: a group with a
-            method `background` gives another group for that, called by all ranks alike.
+        group: the ranks that save together, as for `save`. They talk on a thread of their own: a
+            group with a method `background` gives another group for that, called by all ranks
+            alike.
         replicated: who saves what all ranks have.
         direct: write past the page cache where the file system allows it.
         incremental: write only what has changed since the newest checkpoint.
@@ -174,19 +184,35 @@ def async_save(
         on_busy: while the save before goes on, wait for it, or fail with BusyError, on all ranks.
 
     Returns:
-        The save. Whatever fails, on whichever rank, fails its `result` on every rank.
+        The save. Whatever fails, on whichever rank, fails its `result` on every rank, and is logged
+        by `ffrecord.checkpoint` at once. If nobody asks for the result, the next save raises it, as
+        does `close`; at the exit of the interpreter it is an exit status of 1.
+
+    Raises:
+        FailedSaveError: a save before has failed, and nobody has asked for its result. This save
+            is not made, on no rank.
     """
     if on_busy not in ("wait", "raise"):
         raise ValueError(f'on_busy is {on_busy!r}, must be "wait" or "raise"')
     if stage_bytes_max < 0:
         raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
-    rank, size = (0, 1) if group is None else (group.rank, group.size)
+    together = group_of(group)
+    rank, size = (0, 1) if together is None else (together.rank, together.size)
     order = Order(target, step, replicated, direct, timeout_s, incremental)
-    apart = getattr(group, "background", None)
-    ranks: Group | None = group if apart is None else apart()
+    apart = getattr(together, "background", None)
+    ranks: Group | None = together if apart is None else apart()
     return process_background().start(
         order, lambda: flatten(order, state, rank, size), ranks, stage_bytes_max, on_busy
     )
+
+
+def close() -> None:
+    """Wait for the saves of `async_save`; call it on every rank before the program ends.
+
+    Raises:
+        FailedSaveError: one has failed, and nobody has asked for its result.
+    """
+    process_background().close()
 
 
 def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
@@ -235,17 +261,21 @@ def prune(
     *,
     keep_last: int,
     keep_every: int | None = None,
+    verify: bool = False,
     dry_run: bool = False,
     timeout_s: float = 30.0,
 ) -> _list[Commit]:
-    """Remove old checkpoints; returns those removed.
+    """Remove old checkpoints, oldest first; returns those removed.
 
-    Damaged checkpoints neither count nor go. Call it on one rank.
+    Only checkpoints that are whole count: every manifest verifies, every segment is there in its
+    size. Those newer than the last that counts stay, whole or not, so the last one that can be
+    loaded is never removed. Call it on one rank.
 
     Args:
         target: as for `save`.
-        keep_last: how many of the newest stay, 1 or more.
+        keep_last: how many of the newest that are whole stay, 1 or more.
         keep_every: steps that this divides stay as well.
+        verify: read every byte of those that are to count before anything is removed.
         dry_run: remove nothing, and return what would go.
         timeout_s: for each call to a daemon or store.
     """
@@ -253,11 +283,7 @@ def prune(
         raise ValueError(f"keep_last is {keep_last}, must be at least 1")
     if keep_every is not None and keep_every < 1:
         raise ValueError(f"keep_every is {keep_every}, must be at least 1")
-    removed = [
-        commit
-        for commit in list(target, timeout_s=timeout_s)[:-keep_last]
-        if keep_every is None or commit.step % keep_every != 0
-    ]
-    for each in [] if dry_run else removed:
-        remove(target, each.step, timeout_s=timeout_s)
-    return removed
+    removed = _ffrecord.prune_checkpoints(
+        os.fspath(target), keep_last, keep_every or 0, verify, dry_run, timeout_s
+    )
+    return [Commit(*each) for each in removed]

@@ -1,24 +1,36 @@
 """Saves that go on while training does."""
 
+import atexit
 import concurrent.futures
 import contextlib
+import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Literal
 
 from ffrecord.checkpoint import saving
-from ffrecord.checkpoint.ranks import Group
+from ffrecord.checkpoint.ranks import Group, PeerError
 from ffrecord.checkpoint.saving import Commit, Flat, Order
 from ffrecord.checkpoint.staging import Arena, Staged
 from ffrecord.checkpoint.watching import Save, ledger
 
 OnBusy = Literal["wait", "raise"]
 
+_log = logging.getLogger("ffrecord.checkpoint")
+
 
 class BusyError(RuntimeError):
     """The save before has not ended, and the caller did not want to wait for it."""
+
+
+class FailedSaveError(RuntimeError):
+    """An earlier save of `async_save` has failed, and nobody has asked for its result.
+
+    Its cause is what that save failed with.
+    """
 
 
 class PendingSave:
@@ -35,6 +47,7 @@ class PendingSave:
         self.step = step
         self.staged_bytes = 0
         self.stall_s = 0.0
+        self.is_seen = False  # Whether somebody was told how it ended.
         self._pid = os.getpid()
         self._future: concurrent.futures.Future[Commit] = concurrent.futures.Future()
 
@@ -51,6 +64,7 @@ class PendingSave:
             Exception: why it failed, as `save` raises it.
         """
         self._check()
+        self._wait_to_tell(timeout_s)
         try:
             return self._future.result(timeout_s)
         except concurrent.futures.TimeoutError:
@@ -61,7 +75,12 @@ class PendingSave:
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait until it has ended; why it failed, or None. Raises TimeoutError."""
         self._check()
+        self._wait_to_tell(timeout_s)
         return self._future.exception(timeout_s)
+
+    def _wait_to_tell(self, timeout_s: float | None) -> None:
+        if concurrent.futures.wait([self._future], timeout_s).done:
+            self.is_seen = True
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -88,6 +107,35 @@ class Background:
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save", _give_way)
         self._arena: Arena | None = None
         self._last: PendingSave | None = None
+        self._failed: list[PendingSave] = []
+
+    def raise_unseen(self) -> None:
+        """Raises the first failure that nobody was told of, and has told of it by that."""
+        while self._failed:
+            failed = self._failed.pop(0)
+            if not failed.is_seen:
+                failed.is_seen = True
+                why = failed._future.exception()
+                raise FailedSaveError(
+                    f"the save of step {failed.step} has failed, and nobody asked for its result: "
+                    f"{type(why).__name__}: {why}"
+                ) from why
+
+    def close(self) -> None:
+        """Waits for what is under way; raises as `raise_unseen`."""
+        if self._last is not None:
+            _ended(self._last)
+        self.raise_unseen()
+
+    def _fail(self, pending: PendingSave, error: BaseException) -> None:
+        _log.error(
+            "the save of step %d has failed: %s: %s", pending.step, type(error).__name__, error
+        )
+        # What was never accepted is not lost; others were, and the next save tells of them.
+        kind = error.kind if isinstance(error, PeerError) else type(error).__name__
+        if kind not in (BusyError.__name__, FailedSaveError.__name__):
+            self._failed.append(pending)
+        pending._future.set_exception(error)
 
     def start(
         self,
@@ -119,13 +167,13 @@ class Background:
             if on_busy == "raise":
                 prepare = _busy(self._last.step)
             else:
-                # Its copies are in the arena, and its failure is for its own caller.
-                _ended(self._last)
+                _ended(self._last)  # Its copies are in the arena.
         released = threading.Event()
         failure: Exception | None = None
         words: dict[str, object] = {}
         staged = Staged([], [], 0, 0)
         try:
+            self.raise_unseen()
             flat = prepare()
             words = flat.words
             staged = self._arena_of(stage_bytes_max).stage(flat.shares)
@@ -154,7 +202,7 @@ class Background:
                         taken=staged.boxes.clear,
                     )
             except BaseException as error:
-                pending._future.set_exception(error)
+                self._fail(pending, error)
             else:
                 pending._future.set_result(made)
             finally:
@@ -166,7 +214,10 @@ class Background:
                 self._last = pending
 
         pending.staged_bytes = staged.staged_bytes
+        pending.is_seen = isinstance(failure, FailedSaveError)  # It is raised here.
         _hand_over(hand_over, released if staged.left_bytes else None)
+        if isinstance(failure, FailedSaveError):
+            raise failure  # The other ranks hear of it from the save that was handed over.
         return pending
 
     def _arena_of(self, size_bytes: int) -> Arena:
@@ -219,4 +270,20 @@ def _forget() -> None:
     _current = None
 
 
+def _tell_at_exit() -> None:
+    """What nobody has asked for fails the program: a job whose last save is lost has not ended."""
+    if _current is None:
+        return
+    try:
+        _current.close()  # Its thread has ended: the interpreter waits for threads first.
+    except FailedSaveError:
+        sys.excepthook(*sys.exc_info())
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(1)  # Python has no other way to fail from here.
+
+
+atexit.register(_tell_at_exit)
 os.register_at_fork(after_in_child=_forget)

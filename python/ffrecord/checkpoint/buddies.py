@@ -1,11 +1,11 @@
 """Several places as one target: every part of a checkpoint is at two of them."""
 
-import os
 from collections.abc import Sequence
 
 from ffrecord.checkpoint.saving import Target
+from ffrecord.locations import BUDDIES, target_from_root
 
-SCHEME = "buddies:"
+SCHEME = BUDDIES
 
 
 def buddies(places: Sequence[Target]) -> str:
@@ -29,7 +29,7 @@ def buddies(places: Sequence[Target]) -> str:
     Returns:
         An address that everything takes that takes a target.
     """
-    names = [os.fspath(place) for place in places]
+    names = [target_from_root(place) for place in places]
     if len(set(names)) < 2:
         raise ValueError(f"buddies are two places at least, not {names}")
     for name in names:

@@ -1,17 +1,17 @@
 """Finding the checkpoint to load, and filling a state from it, on all ranks alike."""
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.collector import without_collector
-from ffrecord.checkpoint.ranks import Group, PeerError, together
+from ffrecord.checkpoint.ranks import Group, PeerError, Ranks, group_of, together
 from ffrecord.checkpoint.restore import Restorer
 from ffrecord.checkpoint.saving import Target
 from ffrecord.checkpoint.values import decode
 from ffrecord.errors import CorruptionError
+from ffrecord.locations import target_from_root
 
 OnCorrupt = Literal["raise", "previous"]
 
@@ -23,7 +23,7 @@ def load(
     step: int | Literal["latest"] = "latest",
     strict: bool = True,
     elastic: bool = False,
-    group: Group | None = None,
+    group: Ranks = None,
     on_corrupt: OnCorrupt = "raise",
     as_torch: bool = False,
     timeout_s: float = 30.0,
@@ -35,12 +35,15 @@ def load(
         state: what to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
             filled in place, values in dicts and lists are replaced, objects get their
             `load_state_dict` called; None takes whatever is stored in its place. Nothing is
-            touched unless all of it fits. Without a state everything is made anew, as NumPy arrays.
+            touched unless all of it fits; objects that may refuse a state are asked first. Without
+            a state everything is made anew, as NumPy arrays.
         step: which; "latest" is the newest that is whole. If newer ones are damaged, a warning
             says so.
         strict: paths that only one of both has are an error; otherwise they are left alone.
         elastic: at another number of ranks, leave `PerRank` values as they are in `state`.
         group: the ranks that load together: all load the same step, and each its `PerRank` values.
+            None: all ranks of torch's default process group, if there is one. "alone": this
+            process only.
         on_corrupt: with "latest", what to do if bytes of that checkpoint fail a check: raise, or
             load the one before it on all ranks, with a warning that says what was wrong.
         as_torch: without a state, make torch tensors of what were some, if torch is imported.
@@ -58,7 +61,7 @@ def load(
     """
     if on_corrupt not in ("raise", "previous"):
         raise ValueError(f'on_corrupt is {on_corrupt!r}, must be "raise" or "previous"')
-    loader = _Loader(target, group, timeout_s)
+    loader = _Loader(target, group_of(group), timeout_s)
     loader.open(None if step == "latest" else step)
     while True:
         restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
@@ -81,7 +84,7 @@ class _Loader:
         self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
         self.filled: object = None
         self.reader: _ffrecord.CheckpointReader
-        self._where = os.fspath(target)
+        self._where = target_from_root(target)
         self._group, self._timeout_s = group, timeout_s
 
     def open(self, step: int | None) -> None:
@@ -109,7 +112,7 @@ class _Loader:
                 self.filled = restorer.into(state, tree)
             restorer.check(strict)
 
-        for work in (_told(plan), _told(restorer.read)):
+        for work in (_told(plan), _told(restorer.ask), _told(restorer.read)):
             found = together(self._group, work)
             if any(found):
                 return [str(each) for each in found]

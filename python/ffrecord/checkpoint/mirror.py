@@ -8,6 +8,8 @@ from ffrecord import _ffrecord
 from ffrecord.checkpoint.buddies import SCHEME
 from ffrecord.checkpoint.saving import Commit, Target
 from ffrecord.copying import Copying
+from ffrecord.errors import CorruptionError
+from ffrecord.locations import target_from_root
 
 # In a run's folder: where steps that are no longer there are loaded from.
 _NAME = "MIRROR"
@@ -56,9 +58,10 @@ class Mirror(Copying[list[Commit]]):
             ckpt.save("runs/x", step, state)
             mirror.start()
 
-    Where the local target is a folder, its file MIRROR says where the copies are, and `load` finds
-    there what has left the folder. One process of a run has a Mirror: that of rank 0. Credentials
-    and endpoint of a store come from the usual AWS variables and files. Thread-safe.
+    Where the local target is a folder, its file MIRROR says where the copies are and which saves
+    were copied; `load` finds there what has left the folder, or is damaged in it. One process of a
+    run has a Mirror: that of rank 0. Credentials and endpoint of a store come from the usual AWS
+    variables and files. Thread-safe.
     """
 
     def __init__(
@@ -75,60 +78,134 @@ class Mirror(Copying[list[Commit]]):
         Args:
             target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, `buddies`.
             remote: where they are copied to: `s3://bucket/run`.
-            keep_local: how many of the newest stay at `target`, 1 or more, once they are copied;
-                all without it.
+            keep_local: how many of the newest that are whole stay at `target`, 1 or more, once they
+                are copied; all without it.
             compress: as `copy`.
             timeout_s: for each call, its retries included.
         """
         if keep_local is not None and keep_local < 1:
             raise ValueError(f"keep_local is {keep_local}, must be at least 1")
-        self.target, self.remote = os.fspath(target), remote
+        self.target, self.remote = target_from_root(target), remote
         self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
+        self._known: set[str] = set()
         super().__init__()
 
     def sync(self) -> list[Commit]:
         """Copy every checkpoint that is not at the remote yet, oldest first; returns those.
 
-        Then `keep_local` is seen to: what leaves the local target is at the remote, the same save.
+        A step that was saved again, after a rollback say, takes the place of the one that was
+        copied from here before. Another run's is never replaced. One step that cannot be copied
+        keeps no other from being copied.
+
+        Then `keep_local` is seen to: what leaves the local target is whole at the remote, the same
+        save.
+
+        Raises:
+            FileExistsError: the remote has a step that was not copied from here; the others are
+                copied. Give this run an address of its own, or remove that step there.
+            CorruptionError: a step here is damaged; the others are copied.
         """
-        self._point_at_remote()
-        there = set(self._list(self.remote))
-        copied = [
-            copy(
-                self.target,
-                self.remote,
-                commit.step,
-                compress=self.compress,
-                timeout_s=self.timeout_s,
-            )
-            for commit in self._list(self.target)
-            if commit not in there
-        ]
+        known = self._point_at_remote()
+        there = {commit.step: commit for commit in self._list(self.remote)}
+        here = self._list(self.target)
+        known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
+        failures: list[Exception] = []
+        copied = []
+        for commit in here:
+            if there.get(commit.step) == commit:
+                continue
+            try:
+                self._make_way(commit, there.get(commit.step), known)
+                copied.append(
+                    copy(
+                        self.target,
+                        self.remote,
+                        commit.step,
+                        compress=self.compress,
+                        timeout_s=self.timeout_s,
+                    )
+                )
+            except (FileExistsError, FileNotFoundError, CorruptionError) as error:
+                failures.append(error)
+                continue
+            there[commit.step] = commit
+            known.add(_line(commit))
+            self._note(known)
+        self._note({line for line in known if line in set(map(_line, there.values()))})
         if self.keep_local is not None:
-            self._evict(there.union(copied), self.keep_local)
+            self._evict(there, self.keep_local)
+        if failures:
+            raise failures[0]
         return copied
+
+    def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
+        """Removes the save of `commit`'s step that was copied from here before, if there is one."""
+        if rival is None:
+            return
+        if _line(rival) not in known:
+            raise FileExistsError(
+                f"{self.remote} has another save of step {rival.step}, which was not copied from "
+                f"{self.target}: give this run an address of its own, or remove that step there"
+            )
+        # What is to take its place has to be whole.
+        _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s)
+        _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s)
 
     def _list(self, target: str) -> list[Commit]:
         return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
 
-    def _evict(self, safe: set[Commit], keep: int) -> None:
+    def _is_whole(self, commit: Commit) -> bool:
+        """At the remote: every manifest verifies, every segment is there."""
+        try:
+            reader = _ffrecord.CheckpointReader(self.remote, commit.step, self.timeout_s)
+        except (CorruptionError, FileNotFoundError):
+            return False
+        return Commit(*reader.commit) == commit
+
+    def _evict(self, there: dict[int, Commit], keep: int) -> None:
         # One by one and oldest first: a kill leaves the newest steps without a gap.
-        for commit in self._list(self.target)[:-keep]:
-            if commit in safe:
+        old = _ffrecord.prune_checkpoints(self.target, keep, 0, False, True, self.timeout_s)
+        for commit in (Commit(*each) for each in old):
+            if there.get(commit.step) == commit and self._is_whole(commit):
                 _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
 
-    def _point_at_remote(self) -> None:
+    def _path(self) -> pathlib.Path | None:
+        """Of the file that points at the remote; None where the target is no folder."""
         if "://" in self.target or self.target.startswith(SCHEME):
+            return None
+        return pathlib.Path(self.target) / _NAME
+
+    def _point_at_remote(self) -> set[str]:
+        """The saves that were copied from here: what MIRROR says, or this object has seen."""
+        path = self._path()
+        if path is None:
+            return set(self._known)
+        lines = path.read_text().splitlines() if path.exists() else []
+        if lines[:1] != [self.remote]:
+            lines = [self.remote]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(path, lines)
+        return set(lines[1:])
+
+    def _note(self, known: set[str]) -> None:
+        """Remembers the saves that were copied from here."""
+        self._known = set(known)
+        path = self._path()
+        if path is None:
             return
-        folder = pathlib.Path(self.target)
-        line = f"{self.remote}\n"
-        path = folder / _NAME
-        if path.exists() and path.read_text() == line:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        made = folder / f".{_NAME}-{os.getpid()}"
+        lines = [self.remote, *sorted(known)]
+        if path.read_text().splitlines() != lines:
+            self._write(path, lines)
+
+    def _write(self, path: pathlib.Path, lines: list[str]) -> None:
+        made = path.with_name(f".{_NAME}-{os.getpid()}")
         with made.open("w") as file:
-            file.write(line)
+            file.write("".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
         made.replace(path)
+
+
+def _line(commit: Commit) -> str:
+    """Of the file MIRROR: a save that was copied."""
+    return f"{commit.step} {commit.attempt}"

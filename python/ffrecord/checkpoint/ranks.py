@@ -1,7 +1,8 @@
 """What ranks say to each other around a save or a load, and who saves what."""
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ffrecord.checkpoint.state import Leaf
 from ffrecord.checkpoint.values import decode, encode
@@ -9,13 +10,14 @@ from ffrecord.checkpoint.values import decode, encode
 # Smaller replicated tensors are not cut into rows but go whole to one rank.
 SPLIT_SIZE_MIN_BYTES = 1 << 20
 
-# Box of a tensor for the extension: key, dtype, shape, offset, extent, address, size in bytes, and
-# whether nobody changes its bytes until the save has ended. A Leaf with an address is one.
+# Box of a tensor for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size
+# in bytes, and whether nobody changes its bytes until the save has ended. A Leaf with an address is
+# one.
 Box = tuple[Any, ...]
 
 
-def box_of(leaf: Leaf, address: int, is_stable: bool) -> Box:
-    """A leaf for the extension whose bytes are elsewhere: the first one at `address`."""
+def box_of(leaf: Leaf, address: object, is_stable: bool) -> Box:
+    """A leaf for the extension whose bytes are elsewhere: at `address`, or given by a Fetcher."""
     return (*leaf[:5], address, leaf.size_bytes, is_stable)
 
 
@@ -34,8 +36,37 @@ class Group(Protocol):
         """The bytes of every rank, in rank order; sizes may differ. Raises on every rank alike."""
 
 
+# Who saves or loads together: None means all ranks of the default process group, if there is one.
+Ranks = Group | Literal["alone"] | None
+
+
+def group_of(ranks: Ranks) -> Group | None:
+    """The ranks that a caller means; None if this process is alone."""
+    if ranks == "alone":
+        return None
+    if ranks is not None:
+        return ranks
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    if dist.get_world_size() == 1:
+        return None
+    from ffrecord.torch.checkpoint import Group as TorchGroup  # torch is imported already.
+
+    return TorchGroup()
+
+
 class PeerError(RuntimeError):
-    """Another rank failed; the message says which and why. This rank did what it was asked."""
+    """Another rank failed; the message says which and why. This rank did what it was asked.
+
+    Attributes:
+        kind: the name of the type of what was raised there.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        """Takes what is told."""
+        super().__init__(message)
+        self.kind = kind
 
 
 def together(group: Group | None, work: Callable[[], object]) -> list[object]:
@@ -51,13 +82,14 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
         mine = encode([True, work()])
     except Exception as error:
         failure = error
-        mine = encode([False, f"{type(error).__name__}: {error}"])
+        mine = encode([False, [type(error).__name__, str(error)]])
     answers: list[Any] = [decode(answer) for answer in group.all_gather(mine)]
     if failure is not None:
         raise failure
     for rank, (succeeded, answer) in enumerate(answers):
         if not succeeded:
-            raise PeerError(f"rank {rank}: {answer}")
+            kind, message = answer
+            raise PeerError(f"rank {rank}: {kind}: {message}", kind)
     return [answer for _, answer in answers]
 
 

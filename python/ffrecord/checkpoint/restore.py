@@ -4,6 +4,8 @@ import sys
 from typing import Any
 
 from ffrecord._ffrecord import CheckpointReader
+from ffrecord.checkpoint.optimizers import optimizer_misfits
+from ffrecord.checkpoint.pieces import Wanted, read_into
 from ffrecord.checkpoint.state import DICT_TYPES, PerRank, Shard, Stateful, join
 from ffrecord.checkpoint.tensors import Destination, describe, empty, kind_of, memory_of
 from ffrecord.checkpoint.values import EachRank, Kind, TensorRef
@@ -37,7 +39,9 @@ class MismatchError(ValueError):
 class Restorer:
     """Plans first, so that nothing is touched if anything does not fit; then reads; then fills.
 
-    The tree that is stored decides about small values; a state decides where tensors go.
+    The tree that is stored decides about small values; a state decides where tensors go. Objects
+    that decide for themselves whether a state fits are asked before any tensor is touched: their
+    tensors are read into memory of their own.
     """
 
     def __init__(self, reader: CheckpointReader, rank: int, size: int, elastic: bool) -> None:
@@ -45,10 +49,10 @@ class Restorer:
         self.reader = reader
         self.rank, self.size, self.elastic = rank, size, elastic
         self.stored = {key: (dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
-        self.wanted: list[tuple[str, list[int], list[int], int, int]] = []
-        self.destinations: list[Destination] = []
+        self.wanted: list[Wanted] = []
         self.assignments: list[tuple[Any, object, object]] = []  # container[key] = value
         self.stateful: list[tuple[Stateful, object]] = []
+        self.deciding: list[tuple[Stateful, object, Restorer]] = []
         self.missing: list[str] = []
         self.extra: list[str] = []
         self.different: list[str] = []
@@ -96,14 +100,18 @@ class Restorer:
                 self.missing if strict else [], self.extra if strict else [], self.different
             )
 
+    def ask(self) -> None:
+        """Hands those objects their state that may refuse it."""
+        for target, state_dict, parts in self.deciding:
+            read_into(parts.reader, parts.wanted)
+            target.load_state_dict(state_dict)
+
     def read(self) -> None:
-        """Reads all tensors, verified."""
-        self.reader.read(self.wanted)
+        """Reads all other tensors, verified."""
+        read_into(self.reader, self.wanted)
 
     def finish(self) -> None:
         """Puts values where they belong, and hands objects their state."""
-        for destination in self.destinations:
-            destination.finish()
         for container, key, value in self.assignments:
             container[key] = value
         for target, state_dict in self.stateful:
@@ -112,10 +120,8 @@ class Restorer:
     # --- Tensors ---------------------------------------------------------------------------------
 
     def _want(self, key: str, offset: tuple[int, ...], extent: tuple[int, ...], to: object) -> None:
-        destination = Destination(to)
-        memory = destination.memory
-        self.destinations.append(destination)
-        self.wanted.append((key, list(offset), list(extent), memory.address, memory.size_bytes))
+        Destination.is_direct(to)  # It can be written at all.
+        self.wanted.append((key, offset, extent, to))
 
     def _stored(self, ref: TensorRef) -> tuple[str, tuple[int, ...]]:
         if ref.key not in self.stored:
@@ -222,17 +228,22 @@ class Restorer:
         shown = state.state_dict()
         trial = Restorer(self.reader, self.rank, self.size, self.elastic)
         filled = trial.into(shown, tree, path)
+        misfits = optimizer_misfits(state, tree, path, self.stored)
+        self.different += misfits
         if trial.missing or trial.extra or trial.different:
             if not _is_module(state):
                 # An optimizer before its first step shows nothing of what it will have.
-                self.stateful.append((state, self.fresh(tree, path, as_torch=True)))
+                parts = Restorer(self.reader, self.rank, self.size, self.elastic)
+                if not misfits:
+                    made = parts.fresh(tree, path, as_torch=True)
+                    self.deciding.append((state, made, parts))
                 return state
             self.missing += trial.missing
             self.extra += trial.extra
             self.different += trial.different
         self.wanted += trial.wanted
-        self.destinations += trial.destinations
         self.assignments += trial.assignments
+        self.deciding += trial.deciding
         self.stateful += [*trial.stateful, (state, filled)]
         return state
 

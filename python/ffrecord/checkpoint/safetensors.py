@@ -231,11 +231,8 @@ def import_safetensors(
         tree[_METADATA] = metadata
     whole: object = {prefix: tree} if prefix else tree
     where = os.fspath(target)
-    return Commit(
-        *_ffrecord.save_checkpoint(
-            where, step, boxes, encode(whole), None, None, True, timeout_s, False, None
-        )
-    )
+    prepared = _ffrecord.PreparedSave(where, step, boxes, True, timeout_s, False, None)
+    return Commit(*prepared.commit(encode(whole), None, None))
 
 
 def _read_header(

@@ -11,6 +11,7 @@ from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.ranks import Box, Group, shares_of_rank, together
 from ffrecord.checkpoint.state import Flattener, Leaf, fill_ranks
 from ffrecord.checkpoint.values import decode, encode
+from ffrecord.locations import target_from_root
 
 Target = str | os.PathLike[str]
 Replicated = Literal["rank0", "split"]
@@ -41,6 +42,10 @@ class Order:
     direct: bool
     timeout_s: float
     incremental: bool = False
+
+    def __post_init__(self) -> None:
+        """The save may end when the process has gone to another folder."""
+        object.__setattr__(self, "target", target_from_root(self.target))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,31 +109,37 @@ def commit(
         order: what to save.
         group: the ranks.
         words: gives those of this rank's `Flat`, or raises what all ranks are to be told.
-        boxes: of its shares, with the memory that they are in.
+        boxes: of its shares, with the memory that they are in; complete when `words` has been
+            called.
         released: called when no box that is not stable is read any more, if it comes to that.
         progress: told how far the bytes of this rank have come.
         taken: called when the boxes are not needed any more, but only the memory that they name.
     """
-    answers: list[Any] = together(group, words)
+    prepared: _ffrecord.PreparedSave
+
+    def prepare() -> dict[str, object]:
+        # Whatever can fail on this rank alone: after this all ranks do the same with the same.
+        nonlocal prepared
+        said = words()
+        prepared = _ffrecord.PreparedSave(
+            str(order.target),
+            order.step,
+            boxes,
+            order.direct,
+            order.timeout_s,
+            order.incremental,
+            progress,
+        )
+        return said
+
+    answers: list[Any] = together(group, prepare)
+    if taken is not None:
+        taken()
     for other, answer in enumerate(answers):
         if answer["shared"] != answers[0]["shared"]:
             raise ValueError(
                 f"the tensors of rank {other} are not those of rank 0; what only some ranks have "
                 "is a Shard or PerRank"
             )
-    rank = 0 if group is None else group.rank
-    return Commit(
-        *_ffrecord.save_checkpoint(
-            os.fspath(order.target),
-            order.step,
-            boxes,
-            _tree(answers) if rank == 0 else b"",
-            group,
-            released,
-            order.direct,
-            order.timeout_s,
-            order.incremental,
-            progress,
-            taken,
-        )
-    )
+    tree = _tree(answers)  # On every rank, for it can fail.
+    return Commit(*prepared.commit(tree, group, released))

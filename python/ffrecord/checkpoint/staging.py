@@ -1,24 +1,14 @@
 """Copies of tensors in memory that stays from save to save."""
 
-import ctypes
 import dataclasses
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.collector import without_collector
+from ffrecord.checkpoint.pieces import Fetcher, memory_at
 from ffrecord.checkpoint.ranks import Box, box_of
 from ffrecord.checkpoint.state import Leaf
-from ffrecord.checkpoint.tensors import (
-    as_array,
-    describe,
-    kind_of,
-    memory_of,
-    torch_if_imported,
-)
-from ffrecord.checkpoint.values import Kind
+from ffrecord.checkpoint.tensors import torch_if_imported
 
 # As the writer places tensors in segments.
 _PAGE = 4096
@@ -52,16 +42,15 @@ class Arena:
     def stage(self, shares: list[Leaf]) -> Staged:
         """Copies as many shares as there is room for, the smallest first.
 
-        What is not on the CPU or not contiguous is always copied, beyond the arena if it is full.
-
         Raises:
             TornStageError: a tensor was changed meanwhile.
         """
         used = left_bytes = 0
         jobs: list[tuple[int, int, int]] = []
-        places: dict[int, tuple[int, bool]] = {}  # Share -> address, and whether it is a copy.
+        # Share -> address, or what gives its bytes, and whether it is a copy.
+        places: dict[int, tuple[int | Fetcher, bool]] = {}
         owners: list[object] = [self]
-        moves: list[Callable[[], None]] = []
+        moves: list[tuple[Leaf, int]] = []
         versions = _versions_of(shares)
         for index in sorted(range(len(shares)), key=lambda i: shares[i].size_bytes):
             share = shares[index]
@@ -77,51 +66,22 @@ class Arena:
                 if own is not None:
                     jobs.append((address, share.size_bytes, begin))
                 else:
-                    moves.append(self._mover(share, begin))
+                    moves.append((share, begin))
                 places[index] = (self._arena.address + begin, True)
-            elif own is not None:
+            else:
                 left_bytes += share.size_bytes
                 owners.append(data)
-                places[index] = (address, False)
-            else:
-                memory = memory_of(data)  # A copy already.
-                owners.append(memory)
-                places[index] = (memory.address + share.skip_bytes, True)
+                fetched = Fetcher(data, share.skip_bytes) if own is None else address
+                places[index] = (fetched, False)
         self._arena.copy(jobs)
-        for move in moves:
-            move()
+        for share, begin in moves:
+            room = memory_at(self._arena.address + begin, share.size_bytes)
+            Fetcher(share.data, share.skip_bytes).copy_to(room)
         for share, before, now in zip(shares, versions, _versions_of(shares), strict=True):
             if before != now:
                 raise TornStageError(f"{share.key} was changed while it was being copied")
         boxes = [box_of(share, *places[index]) for index, share in enumerate(shares)]
         return Staged(boxes, owners, used, left_bytes)
-
-    def _mover(self, share: Leaf, begin: int) -> Callable[[], None]:
-        """Copies a tensor that is strided or on a device to its place."""
-        data: Any = share.data
-        dtype, shape = describe(data)
-        rows = slice(None)
-        if shape and share.extent[0] != shape[0]:
-            first = share.skip_bytes // (share.size_bytes // share.extent[0])
-            rows = slice(first, first + share.extent[0])
-        source = data if rows == slice(None) else data[rows]
-        room = self._view(begin, share.size_bytes)
-
-        def move() -> None:
-            if kind_of(data) is Kind.TORCH:
-                torch = torch_if_imported()
-                to = torch.from_numpy(room).view(getattr(torch, dtype)).view(share.extent)
-                to.copy_(source.detach())
-            else:
-                array = as_array(source)
-                to = room.view(array.dtype.newbyteorder("=")).reshape(share.extent)
-                to[...] = array
-
-        return move if share.size_bytes else lambda: None
-
-    def _view(self, begin: int, size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        memory = (ctypes.c_uint8 * size_bytes).from_address(self._arena.address + begin)
-        return np.frombuffer(memoryview(memory).cast("B"), dtype=np.uint8)
 
 
 def _versions_of(shares: list[Leaf]) -> list[int]:

@@ -102,8 +102,15 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
         hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards")
     ):
         raise TypeError(f"{type(tensor).__name__} is distributed: give this rank's Shard of it")
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(
+            f"{type(tensor).__name__} is a subclass of torch.Tensor that has no plain bytes: "
+            "save the tensors that it is made of, or a plain tensor made of it"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise TypeError(f"a {tensor.layout} {tensor.device.type} tensor has no plain bytes")
+    if tensor.data_ptr() == 0 and tensor.numel() > 0:
+        raise TypeError("the tensor's memory was given back: gather it first, as FSDP does")
     name = _torch_names.get(tensor.dtype)
     if name is None:
         name = str(tensor.dtype).removeprefix("torch.")
@@ -130,8 +137,9 @@ def look_at(value: object, kind: Kind) -> tuple[str, tuple[int, ...], int | None
             and tensor.is_contiguous()
             and not tensor.is_conj()
             and not tensor.is_neg()
+            and (address := tensor.data_ptr()) != 0
         ):
-            return name, tuple(tensor.shape), tensor.data_ptr()
+            return name, tuple(tensor.shape), address
     name, shape = describe(value, kind)
     return name, shape, plain_address(value)
 
@@ -182,13 +190,16 @@ class Destination:
 
     def __init__(self, value: object) -> None:  # noqa: D107 (told above)
         self.value: Any = value
-        self.memory = memory_of(value) if self._is_direct() else self._buffer()
+        self.memory = memory_of(value) if self.is_direct(value) else self._buffer()
 
-    def _is_direct(self) -> bool:
-        writeable = isinstance(self.value, np.ndarray) and self.value.flags.writeable
-        if kind_of(self.value) is not Kind.TORCH and not writeable:
-            raise TypeError(f"{type(self.value).__name__} cannot be written in place")
-        return is_plain(self.value)
+    @staticmethod
+    def is_direct(value: object) -> bool:
+        """Whether there is no buffer; raises as the constructor."""
+        describe(value)
+        writeable = isinstance(value, np.ndarray) and value.flags.writeable
+        if kind_of(value) is not Kind.TORCH and not writeable:
+            raise TypeError(f"{type(value).__name__} cannot be written in place")
+        return is_plain(value)
 
     def _buffer(self) -> Memory:
         if kind_of(self.value) is Kind.TORCH:
@@ -198,7 +209,7 @@ class Destination:
 
     def finish(self) -> None:
         """Moves what was read into `value`."""
-        if self._is_direct():
+        if self.is_direct(self.value):
             return
         if kind_of(self.value) is Kind.TORCH:
             self.value.detach().copy_(self.memory.owner)

@@ -1,13 +1,14 @@
 """ffrecord checkpoint: look at checkpoints, check them, move them from and to other formats."""
 
 import dataclasses
+import errno
 import json
 
 import click
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.cli.console import EXIT_DAMAGE
-from ffrecord.cli.units import show_size
+from ffrecord.cli.console import EXIT_DAMAGE, confirm
+from ffrecord.cli.units import Name, show_size
 
 
 @click.group()
@@ -24,12 +25,20 @@ _step = click.option(
 )
 
 
+def _committed(target: str) -> list[ckpt.Commit]:
+    """The steps of TARGET: a name without any is a wrong name."""
+    commits = ckpt.list(target)
+    if not commits:
+        raise FileNotFoundError(errno.ENOENT, f"there is no checkpoint at {target}")
+    return commits
+
+
 @checkpoint.command()
-@click.argument("target")
+@click.argument("target", type=Name())
 @_as_json
 def ls(target: str, as_json: bool) -> None:
     """List the committed steps of TARGET."""
-    commits = ckpt.list(target)
+    commits = _committed(target)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(commit) for commit in commits]))
         return
@@ -39,7 +48,7 @@ def ls(target: str, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target")
+@click.argument("target", type=Name())
 @_step
 @_as_json
 def verify(target: str, step: int | None, as_json: bool) -> None:
@@ -54,7 +63,7 @@ def verify(target: str, step: int | None, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target")
+@click.argument("target", type=Name())
 @click.argument("first", type=click.IntRange(0))
 @click.argument("second", type=click.IntRange(0))
 @_as_json
@@ -70,7 +79,7 @@ def diff(target: str, first: int, second: int, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target")
+@click.argument("target", type=Name())
 @click.argument("file", type=click.Path(dir_okay=False))
 @_step
 @click.option("--prefix", default="", help="Only what is below this path, such as model.")
@@ -89,7 +98,7 @@ def export(target: str, file: str, step: int | None, prefix: str, overwrite: boo
 
 @checkpoint.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.argument("target")
+@click.argument("target", type=Name())
 @click.option("--step", type=click.IntRange(0), required=True, help="The checkpoint's name.")
 @click.option("--prefix", default="", help="The key to put everything below, such as model.")
 def import_(file: str, target: str, step: int, prefix: str) -> None:
@@ -99,13 +108,14 @@ def import_(file: str, target: str, step: int, prefix: str) -> None:
 
 
 @checkpoint.command()
-@click.argument("target")
-@click.argument("remote")
+@click.argument("target", type=Name())
+@click.argument("remote", type=Name())
 @_step
 @click.option("--compress", is_flag=True, help="keep the tensors compressed at REMOTE")
 @_as_json
 def push(target: str, remote: str, step: int | None, compress: bool, as_json: bool) -> None:
     """Copy a checkpoint of TARGET to REMOTE; by default all that are not there yet."""
+    _committed(target)
     if step is None:
         copied = ckpt.Mirror(target, remote, compress=compress).sync()
     else:
@@ -114,8 +124,8 @@ def push(target: str, remote: str, step: int | None, compress: bool, as_json: bo
 
 
 @checkpoint.command()
-@click.argument("remote")
-@click.argument("target")
+@click.argument("remote", type=Name())
+@click.argument("target", type=Name())
 @_step
 @_as_json
 def pull(remote: str, target: str, step: int | None, as_json: bool) -> None:
@@ -135,21 +145,31 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target")
+@click.argument("target", type=Name())
 @click.option("--keep-last", type=click.IntRange(1), required=True, help="How many newest stay.")
 @click.option("--keep-every", type=click.IntRange(1), help="Steps that this divides stay as well.")
+@click.option(
+    "--verify", is_flag=True, help="Read all of a step before it counts as one that stays."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_as_json
-def prune(target: str, keep_last: int, keep_every: int | None, yes: bool, as_json: bool) -> None:
-    """Remove old steps of TARGET."""
-    steps = [
-        commit.step
-        for commit in ckpt.prune(target, keep_last=keep_last, keep_every=keep_every, dry_run=True)
-    ]
-    if steps and not yes:
-        click.confirm(
-            f"Remove {len(steps)} steps, {steps[0]} to {steps[-1]}?", abort=True, err=True
+def prune(
+    target: str, keep_last: int, keep_every: int | None, verify: bool, yes: bool, as_json: bool
+) -> None:
+    """Remove old steps of TARGET. Only steps that are whole count as kept."""
+
+    def old() -> list[int]:
+        found = ckpt.prune(
+            target, keep_last=keep_last, keep_every=keep_every, verify=verify, dry_run=True
         )
+        return [commit.step for commit in found]
+
+    _committed(target)
+    steps = old()
+    if steps and not yes:
+        confirm(f"Remove {len(steps)} steps, {steps[0]} to {steps[-1]}?")
+        still = set(old())  # Much may have happened before the answer.
+        steps = [step for step in steps if step in still]
     for step in steps:
         ckpt.remove(target, step)
     click.echo(json.dumps({"removed": steps}) if as_json else f"removed {len(steps)} steps")

@@ -1,6 +1,8 @@
 """What both commands share: exit codes, messages, and the progress bar."""
 
+import io
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ import click
 
 from ffrecord.errors import CorruptionError
 
+EXIT_DECLINED = 1
 EXIT_USAGE, EXIT_DAMAGE, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 2, 3, 4, 130
 
 Progress = Callable[[int, int], None]
@@ -16,13 +19,14 @@ Progress = Callable[[int, int], None]
 
 def run(command: click.Command) -> int:
     """Run a command line; return the exit code. The only place that catches."""
+    _show_any_name()
     try:
         return command.main(standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
-        say("interrupted: nothing was left behind")
+        say("interrupted")
         return EXIT_INTERRUPTED
     except CorruptionError as error:
         say(f"damaged: {error}")
@@ -36,11 +40,58 @@ def run(command: click.Command) -> int:
     except ValueError as error:
         say(f"wrong: {error}")
         return EXIT_USAGE
+    except RecursionError:
+        say("wrong: JSON or text in the input has more levels than Python reads")
+        return EXIT_USAGE
+
+
+def _show_any_name() -> None:
+    """Print names that are not UTF-8, or that the terminal cannot show, with backslashes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def confirm(question: str) -> None:
+    """Go on if a person says yes.
+
+    Raises:
+        click.UsageError: nobody can be asked: standard input is no terminal, and says nothing.
+        click.exceptions.Exit: the answer is no.
+    """
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin is not None and sys.stdin.isatty():
+            raise
+        raise click.UsageError("nobody is there to be asked: say --yes") from None
+    if not agreed:
+        say("nothing was removed")
+        raise click.exceptions.Exit(EXIT_DECLINED)
 
 
 def say(message: str) -> None:
     """To people, on stderr; red on a terminal that wants colour."""
     click.secho(message, fg="red" if _fancy() else None, err=True)
+
+
+class Panel:
+    """Lines that replace those shown before, on a terminal; elsewhere they follow them."""
+
+    def __init__(self) -> None:
+        """Nothing is shown yet."""
+        self._line_count = 0
+
+    def show(self, text: str) -> None:
+        """Show `text`; on a terminal cut to its width, since a line that wraps is two."""
+        if not sys.stdout.isatty():
+            click.echo(text)
+            return
+        width = shutil.get_terminal_size().columns - 1
+        lines = [f"{line[:width]}\x1b[K" for line in text.splitlines()]
+        back = f"\x1b[{self._line_count}A" if self._line_count else ""
+        click.echo(back + "\n".join(lines))
+        self._line_count = len(lines)
 
 
 @contextmanager
@@ -78,4 +129,9 @@ def _fancy() -> bool:
 def _reason(error: OSError) -> str:
     """The message without Python's `[Errno 2]`, and with the file if Python knows it."""
     text = error.strerror or str(error)
-    return f"{text}: {error.filename}" if error.filename is not None else text
+    name = error.filename
+    return (
+        text
+        if name is None
+        else f"{text}: {os.fsdecode(name) if isinstance(name, bytes) else name}"
+    )

@@ -16,12 +16,12 @@ from ffrecord.cli.admin import activity, fetch, show_activity, show_status
 from ffrecord.cli.admin import status as status_of
 from ffrecord.cli.checkpoint import checkpoint
 from ffrecord.cli.config import config
-from ffrecord.cli.console import EXIT_DAMAGE, progress_bar, run
+from ffrecord.cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord.cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord.cli.net import net
 from ffrecord.cli.tokens import make_token, read_key
 from ffrecord.cli.topology import topology
-from ffrecord.cli.units import show_size
+from ffrecord.cli.units import Name, Number, Timeout, show_size
 
 
 @click.group()
@@ -131,17 +131,19 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     if ranges:
         skipped = show_size(report.skipped_bytes)
         lines.append(f"lost: records {', '.join(ranges)}: {skipped} skipped")
+    lost = f"lost {report.lost_count}"
     if not report.record_count_is_known:
-        lines.append("how many records there were behind the last one kept is not known")
+        lines.append("the file does not say any more how many records it had: more may be lost")
+        lost = f"lost at least {report.lost_count}" if report.lost_count else "lost: unknown"
     size = show_size(report.size_bytes)
-    return [*lines, f"kept {report.kept_count} records, lost {report.lost_count}, {size}"]
+    return [*lines, f"kept {report.kept_count} records, {lost}, {size}"]
 
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.argument("address")
+@click.argument("address", type=Name())
 @click.option("--replace", is_flag=True, help="Replace what has that name.")
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: float) -> None:
     """Upload FILES and serve them as one dataset, ADDRESS: ffrecord://HOST[:PORT]/NAME."""
     with progress_bar("publishing") as show:
@@ -151,8 +153,8 @@ def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: floa
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.argument("target")
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.argument("target", type=Name())
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
     """Keep sealed FILES as one dataset at TARGET, such as s3://BUCKET/NAME.
@@ -165,9 +167,9 @@ def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -
 
 
 @cli.command()
-@click.argument("target")
+@click.argument("target", type=Name())
 @click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
     """Bring the dataset that `push` keeps at TARGET to FOLDER; files that are there stay."""
@@ -180,9 +182,9 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
-@click.argument("target")
-@click.option("--keep-gib", type=click.FloatRange(0), default=0.0, show_default=True)
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.argument("target", type=Name())
+@click.option("--keep-gib", type=Number(0, 1 << 30), default=0.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: bool) -> None:
     """Remove files of FOLDER that `push` keeps at TARGET; opening FOLDER brings them back.
@@ -199,8 +201,8 @@ def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: 
 
 
 @cli.command(name="list")
-@click.argument("address", default="ffrecord://localhost/")
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.argument("address", type=Name(), default="ffrecord://localhost/")
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def list_(address: str, timeout_s: float, as_json: bool) -> None:
     """List the datasets of the daemon at ADDRESS."""
@@ -214,13 +216,13 @@ def list_(address: str, timeout_s: float, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("address")
+@click.argument("address", type=Name())
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 def remove(address: str, yes: bool, timeout_s: float) -> None:
     """Remove the dataset ADDRESS from its daemon."""
     if not yes:
-        click.confirm(f"remove {address}?", abort=True, err=True)
+        confirm(f"remove {address}?")
     ffrecord.remove_published(address, timeout_s=timeout_s)
     click.echo(f"removed {address}")
 
@@ -231,7 +233,7 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
 @click.option(
     "--rights", default="read", show_default=True, help="Of read, write, delete; parted by commas."
 )
-@click.option("--hours", type=click.FloatRange(0, 24 * 366), default=12.0, show_default=True)
+@click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
 @click.option("--client", default="", help="Who it is for; shows in the daemon's log.")
 def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
     """Make a token with the first key in the file KEYS, and print it.
@@ -251,8 +253,8 @@ def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: st
 
 
 @cli.command()
-@click.argument("address", required=False)
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True)
+@click.argument("address", type=Name(), required=False)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @click.option(
     "--tls", "tls_folder", type=click.Path(), help="Certificates to look at, as ?tls= has them."
 )
@@ -270,7 +272,7 @@ def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_jso
     click.echo(json.dumps(findings) if as_json else show(findings))
 
 
-_admin_address = click.argument("address", default="http://127.0.0.1:9401")
+_admin_address = click.argument("address", type=Name(), default="http://127.0.0.1:9401")
 _admin_token = click.option(
     "--token-file", type=click.Path(), help="Holds the token that the admin port wants."
 )
@@ -278,7 +280,7 @@ _admin_token = click.option(
 
 @cli.command()
 @_admin_address
-@click.option("--timeout", "timeout_s", type=float, default=10.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
 @_admin_token
 @_as_json
 def status(address: str, timeout_s: float, token_file: str | None, as_json: bool) -> None:
@@ -289,11 +291,9 @@ def status(address: str, timeout_s: float, token_file: str | None, as_json: bool
 
 @cli.command()
 @_admin_address
-@click.option(
-    "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True
-)
+@click.option("--interval", "interval_s", type=Number(0.1, 3600), default=1.0, show_default=True)
 @click.option("--count", type=click.IntRange(1), help="How many looks; until Ctrl-C by default.")
-@click.option("--timeout", "timeout_s", type=float, default=10.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
 @_admin_token
 @_as_json
 def top(
@@ -306,19 +306,19 @@ def top(
 ) -> None:
     """Show what the daemon does whose admin port is at ADDRESS, again and again."""
     before = fetch(address, timeout_s, token_file)
+    panel = Panel()
     for number in itertools.count(1):
         time.sleep(interval_s)
         now = fetch(address, timeout_s, token_file)
         rates = activity(before, now)
-        if not as_json and number > 1 and sys.stdout.isatty():
-            click.echo(f"\x1b[{_TOP_LINES}A", nl=False)
-        click.echo(json.dumps(rates) if as_json else show_activity(rates))
+        if as_json:
+            click.echo(json.dumps(rates))
+        else:
+            panel.show(show_activity(rates))
         if number == count:
             return
         before = now
 
-
-_TOP_LINES = 5  # Of one look.
 
 cli.add_command(topology)
 cli.add_command(net)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffrecord.cli.console import EXIT_DAMAGE
-from ffrecord.cli.units import Size
+from ffrecord.cli.units import Size, Timeout
 
 if TYPE_CHECKING:
     from ffrecord.torch.net_check import Report
@@ -27,7 +27,7 @@ def net() -> None:
 @click.option("--size", "size_bytes", type=Size(), default="8MiB", help="Of the arrays.")
 @click.option("--repeats", type=click.IntRange(1), default=5, help="The median counts.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=30.0, help="Seconds, for each exchange."
+    "--timeout", "timeout_s", type=Timeout(), default=30.0, help="Seconds, for each exchange."
 )
 @click.option("--listen", "listen_host", help="The address of this machine that others reach.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -9,7 +9,7 @@ import click
 
 from ffrecord.cli.console import progress_bar, run
 from ffrecord.cli.units import Size, show_size
-from ffrecord.pack import PackSummary, SourceOptions, open_source, pack
+from ffrecord.pack import DICTIONARY_BYTES, PackSummary, SourceOptions, open_source, pack
 
 _CLASSES_SHOWN_MAX = 30
 
@@ -21,7 +21,7 @@ _CLASSES_SHOWN_MAX = 30
 @click.option("--compress", is_flag=True, help="Compress each record with zstd.")
 @click.option(
     "--dictionary",
-    type=Size(),
+    type=Size(*DICTIONARY_BYTES),
     metavar="SIZE",
     help="Compress with a dictionary of this size, such as 110KiB, trained on the first records: "
     "for small records that are alike.",
@@ -32,13 +32,16 @@ _CLASSES_SHOWN_MAX = 30
 @click.option("--replace", is_flag=True, help="Replace DESTINATION if it exists.")
 @click.option("--follow-links", is_flag=True, help="Pack what symbolic links point at.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Only files such as '*.png'.")
+@click.option(
+    "--nested", is_flag=True, help="Folders of classes may have all their files in subfolders."
+)
 @click.option("--label-field", metavar="NAME", help="The field of a JSON line that is its label.")
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column.")
 @click.option("--key", metavar="NAME", help="The column by which records are found.")
 @click.option(
     "--ragged", multiple=True, metavar="NAME", help="A TFRecord's feature of any count of numbers."
 )
-@click.option("--raw", is_flag=True, help="Keep TFRecords as they are.")
+@click.option("--raw", is_flag=True, help="Keep TFRecords, and files in tars, as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: tuple[str, ...],
@@ -49,6 +52,7 @@ def command(
     replace: bool,
     follow_links: bool,
     include: tuple[str, ...],
+    nested: bool,
     label_field: str | None,
     columns: tuple[str, ...],
     key: str | None,
@@ -70,6 +74,7 @@ def command(
             SourceOptions(
                 follow_links=follow_links,
                 include=include,
+                nested=nested,
                 label_field=label_field,
                 columns=columns,
                 ragged=ragged,

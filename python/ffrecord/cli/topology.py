@@ -10,6 +10,7 @@ import click
 
 from ffrecord import topology as topo
 from ffrecord.cli.console import EXIT_DAMAGE
+from ffrecord.cli.units import Number
 
 MIB = 1 << 20
 _SHAPES: dict[str, Callable[..., topo.Network]] = {
@@ -22,6 +23,15 @@ _SHAPES: dict[str, Callable[..., topo.Network]] = {
 @click.group()
 def topology() -> None:
     """Plan the ranks of a cluster; prove, simulate and draw the plan."""
+
+
+_gbit = click.option(
+    "--gbit",
+    type=Number(0, 1e6, min_open=True),
+    default=100.0,
+    show_default=True,
+    help="Rate of every cable.",
+)
 
 
 def _with_network(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,7 +68,7 @@ def _with_network(command: Callable[..., None]) -> Callable[..., None]:
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 help='JSON: {"hosts": [...], "cables": [{"a":, "b":, "count":, "gbit_s":}]}.',
             ),
-            click.option("--gbit", default=100.0, show_default=True, help="Rate of every cable."),
+            _gbit,
             click.option("--break", "broken", multiple=True, metavar="A->B", help="A dead link."),
         )
     ):
@@ -85,7 +95,7 @@ def _placed(
         return topo.search(network, steps, ranks, seed=seed)
 
 
-_ranks = click.option("--ranks", type=int, help="How many; all hosts by default.")
+_ranks = click.option("--ranks", type=click.IntRange(1), help="How many; all hosts by default.")
 _rule = click.option(
     "--placement",
     "rule",
@@ -100,7 +110,13 @@ _algorithm = click.option(
     default="halving-doubling",
     show_default=True,
 )
-_size = click.option("--mib", default=100.0, show_default=True, help="Size of the all-reduce.")
+_size = click.option(
+    "--mib",
+    type=Number(0, 1e9),
+    default=100.0,
+    show_default=True,
+    help="Size of the all-reduce.",
+)
 _seed = click.option("--seed", default=0, show_default=True, help="Of hashes and searches.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _storage = click.option(
@@ -202,11 +218,31 @@ def _print_plan(
 @topology.command()
 @click.option("--ranks", default="8,64,512", show_default=True, help="Counts, powers of two.")
 @_size
-@click.option("--gbit", default=100.0, show_default=True, help="Rate of every cable.")
-@click.option("--compute-ms", default=100.0, show_default=True, help="Compute of a training step.")
-@click.option("--buckets", default=4, show_default=True, help="Equal ones that backward makes.")
-@click.option("--start-up-us", default=30.0, show_default=True, help="Of each message.")
-@click.option("--storage-gbit", default=0.0, show_default=True, help="That every host also reads.")
+@_gbit
+@click.option(
+    "--compute-ms",
+    type=Number(0, 1e9),
+    default=100.0,
+    show_default=True,
+    help="Compute of a training step.",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 4096),
+    default=4,
+    show_default=True,
+    help="Equal ones that backward makes.",
+)
+@click.option(
+    "--start-up-us", type=Number(0, 1e9), default=30.0, show_default=True, help="Of each message."
+)
+@click.option(
+    "--storage-gbit",
+    type=Number(0, 1e6),
+    default=0.0,
+    show_default=True,
+    help="That every host also reads.",
+)
 @click.option("--break", "broken", multiple=True, metavar="A->B", help="A dead link.")
 @_seed
 @_as_json

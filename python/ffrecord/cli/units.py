@@ -1,8 +1,16 @@
 """Sizes as people read and write them: 64MiB."""
 
+import math
 import re
+from typing import TYPE_CHECKING, Any
 
 import click
+
+# click 8.1 to 8.3, which will do, have no ParamType[int]; mypy knows the newest only.
+if TYPE_CHECKING:
+    _IntType = click.ParamType[int]
+else:
+    _IntType = click.ParamType
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -17,20 +25,74 @@ def show_size(size_bytes: float) -> str:
     return f"{size_bytes:.{digits}f} {unit}"
 
 
-class Size(click.ParamType[int]):
+# What fits into 64 bits with a sign, as sizes of files do.
+_SIZE_MAX = (1 << 63) - 1
+
+
+class Name(click.types.StringParamType):
+    """An address or a target: text that is UTF-8, as names there are, unlike those of files."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click says
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Check it."""
+        text = super().convert(value, param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!a} is not UTF-8; rename it", param, ctx)
+        return text
+
+
+class Size(_IntType):
     """A size in bytes, with or without a unit: 1048576, 64MiB, 1.5 GiB."""
 
     name = "size"
 
+    def __init__(self, least: int = 1, most: int = _SIZE_MAX) -> None:
+        """Accept sizes from `least` to `most`, both included."""
+        self._least = least
+        self._most = most
+
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Parse; at least one byte."""
+        """Parse, and check the bounds."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]i?)?B?", str(value), re.IGNORECASE)
         power = "KMGTP".index(match[2][0].upper()) + 1 if match and match[2] else 0
-        size = int(float(match[1]) * 1024**power) if match else 0
+        size = float(match[1]) * 1024**power if match else 0
         if size < 1:
             self.fail(f"{value!r} is no size; write 64MiB", param, ctx)
-        return size
+        if not self._least <= size <= self._most:
+            bounds = f"{show_size(self._least)} to {show_size(self._most)}"
+            self.fail(f"{value!r} is out of range: {bounds}", param, ctx)
+        return int(size)
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: click's own lets nan and inf pass."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click says
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Parse, and check the bounds."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
+
+
+class Timeout(Number):
+    """A time limit in seconds, above 0; at most a year."""
+
+    def __init__(self) -> None:
+        """Accept all of them."""
+        super().__init__(0, 366 * 24 * 3600, min_open=True)

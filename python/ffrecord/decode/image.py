@@ -197,7 +197,8 @@ class Image(Decoder):
             raise
         except Exception as error:  # Pillow's decoders raise all sorts of things at damaged bytes.
             return f"no picture that Pillow can read: {error}"[:200]
-        return np.ascontiguousarray(pixels.reshape(height, width, self.channels))
+        # Pillow turns a TIFF upright as it decodes; up to 10.0 that changes `size` only then.
+        return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], self.channels))
 
 
 def _numbers(crop: CenterCrop | RandomCrop | None) -> list[float]:

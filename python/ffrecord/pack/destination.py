@@ -1,24 +1,24 @@
 """Writing samples to one file, or to a folder of parts, all or nothing."""
 
-import ctypes
 import errno
-import fcntl
+import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ffrecord.errors import ConflictError
-from ffrecord.pack.source import Progressed, Source
+from ffrecord.pack.new_folder import new_folder
+from ffrecord.pack.source import CLASSES, Keyed, Progressed, Sample, Source
 from ffrecord.writer import Writer, WriteSummary
 
 # Of what has no length, a number.
 _SCALAR_BYTES = 8
+
+# Of a dictionary, the least and the most (docs/format.md).
+DICTIONARY_BYTES = (1024, 16 << 20)
 
 Progress = Callable[[int], None]
 # Of a path, and whether to replace what is there.
@@ -66,7 +66,7 @@ def pack(
         part_size_bytes: in a folder, a part ends with the record that reaches this raw size.
         replace: replace what is there: a file, or a folder with nothing but `*.ffr` in it.
         key: the column, utf8 or bytes, by which samples are found (`Reader.find`); else the
-            source says: names of files, and what was the key of a record file.
+            source says: names of files, and the keys that records of record files had.
         progress: called with the bytes of the source that are behind.
 
     Raises:
@@ -75,11 +75,21 @@ def pack(
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
-    path = Path(destination)
+    least, most = DICTIONARY_BYTES
+    if dictionary_bytes and not least <= dictionary_bytes <= most:
+        raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
+    if part_size_bytes < 1:
+        raise ValueError(f"a part has at least one byte, not {part_size_bytes}")
+    path = Path(os.getcwd(), destination)  # The process may go to another folder.
+    if path.name in ("", ".."):
+        path = path.resolve()  # `.` has a name, too.
     _check_vacant(path, replace)
     summary = PackSummary(classes=source.classes)
-    samples = _observed(source, progress)
+    samples = _observed(source, progress, None if key is None else _without_key)
     compress = compress or dictionary_bytes > 0
+    metadata = dict(source.metadata)
+    if source.classes and CLASSES not in metadata:
+        metadata[CLASSES] = json.dumps(source.classes).encode()
 
     def new_writer(path: Path, replace: bool) -> Writer:
         return Writer(
@@ -89,26 +99,41 @@ def pack(
             replace=replace,
             dictionary=dictionary_bytes or None,
             key=key or source.key,
+            metadata=metadata,
         )
 
     if path.suffix == ".ffr":
         _write_file(samples, new_writer, path, replace, summary)
     else:
-        with _new_folder(path, replace) as folder:
+        with new_folder(path, replace) as folder:
             _write_parts(samples, new_writer, folder, part_size_bytes, summary)
     summary.skipped = {what: count for what, count in source.skipped.items() if count}
     return summary
 
 
-def _observed(source: Source, progress: Progress | None) -> Iterator[Progressed]:
+def _observed(
+    source: Source, progress: Progress | None, changed: Callable[[Sample], Sample] | None
+) -> Iterator[Progressed]:
     empty = True
     for sample, done_bytes in source.samples():
         empty = False
-        yield sample, done_bytes
+        yield sample if changed is None else changed(sample), done_bytes
         if progress is not None:
             progress(done_bytes)
     if empty:
         raise ValueError("the source has no samples: there is nothing to pack")
+
+
+def _without_key(sample: Sample) -> Sample:
+    """For a file whose key is a column."""
+    return sample.sample if isinstance(sample, Keyed) else sample
+
+
+def _write(writer: Writer, sample: Sample) -> None:
+    if isinstance(sample, Keyed):
+        writer.write(sample.sample, key=sample.key)
+    else:
+        writer.write(sample)
 
 
 def _write_file(
@@ -120,7 +145,7 @@ def _write_file(
 ) -> None:
     with new_writer(path, replace) as writer:
         for sample, _ in samples:
-            writer.write(sample)
+            _write(writer, sample)
         summary.add(writer.close())
 
 
@@ -137,13 +162,15 @@ def _write_parts(
         size_bytes = 0
         with new_writer(path, False) as writer:
             while item is not None and size_bytes < part_size_bytes:
-                writer.write(item[0])
+                _write(writer, item[0])
                 size_bytes += _size_bytes(item[0])
                 item = next(samples, None)
             summary.add(writer.close())
 
 
 def _size_bytes(value: object) -> int:
+    if isinstance(value, Keyed):
+        value = value.sample
     if isinstance(value, Mapping):
         return sum(map(_size_bytes, value.values()))
     if isinstance(value, np.ndarray):
@@ -159,6 +186,9 @@ def _check_vacant(path: Path, replace: bool) -> None:
         return
     if not replace:
         raise ConflictError(errno.EEXIST, f"{path} exists; --replace replaces it")
+    if path.is_symlink():
+        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
+        raise ConflictError(errno.EEXIST, message)
     if path.suffix == ".ffr":
         if path.is_dir():
             raise ConflictError(errno.EISDIR, f"{path} is a folder; take another name")
@@ -169,79 +199,3 @@ def _check_vacant(path: Path, replace: bool) -> None:
         raise ConflictError(
             errno.EEXIST, f"{path} holds other things than *.ffr, such as {others[0]}: not replaced"
         )
-
-
-@contextmanager
-def _new_folder(path: Path, replace: bool) -> Iterator[Path]:
-    """A folder that gets its name when the block is left, and vanishes if by an exception.
-
-    Until then it is called `.NAME.partial-*`, and locked: what a killed run left is known by its
-    lock being free, and is removed by the next run.
-    """
-    prefix = f".{path.name}.partial-"
-    for left_over in path.parent.glob(prefix + "*"):
-        with _locked(left_over) as ours:
-            if ours:
-                shutil.rmtree(left_over)
-    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-    try:
-        with _locked(partial):
-            partial.chmod(0o777 & ~_umask())
-            yield partial
-            _sync(partial)
-            _publish(partial, path, replace)
-            _sync(path.parent)
-    finally:
-        # What is left under this name now is unfinished, or what was replaced.
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Holds the folder's lock if it is free; says whether."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-def _publish(partial: Path, path: Path, replace: bool) -> None:
-    if replace and path.exists():
-        _exchange(partial, path)
-        return
-    try:
-        os.rename(partial, path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        message = f"{path} has come into being meanwhile; it was left as it is"
-        raise ConflictError(errno.EEXIST, message) from None
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Swaps two names at once: at no moment is either missing."""
-    at_fdcwd, rename_exchange = -100, 2
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot swap {one} and {other}: {os.strerror(number)}")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -19,42 +19,70 @@ _VARINT_BYTES_MAX = 10
 
 
 def parse_example(data: bytes) -> dict[str, Values]:
-    """Features by name.
+    """Features by name, merged as Protocol Buffers say: where a field stands twice, too.
 
     Raises:
-        ValueError: `data` is no such message.
+        ValueError: `data` is no such message, or holds a field that is not known.
     """
     features: dict[str, Values] = {}
     try:
-        for body in _messages(memoryview(data), 1):
-            for entry in _messages(body, 1):
-                parts = dict(_fields(entry))
-                features[bytes(parts[1]).decode()] = _feature(parts.get(2, memoryview(b"")))
-    except (IndexError, KeyError, TypeError, UnicodeDecodeError, struct.error) as error:
-        raise ValueError(f"no tf.train.Example: {error!r}") from error
+        for body in _bodies(memoryview(data), "Example", {1}):
+            for entry in _bodies(body, "Features", {1}):
+                name, feature = _entry(entry)
+                features[name] = _feature(feature)
+    except (IndexError, TypeError, UnicodeDecodeError, struct.error) as error:
+        raise ValueError(f"no tf.train.Example: {error}") from error
     return features
 
 
-def _feature(data: memoryview) -> Values:
-    """A feature is one of three lists; a list without entries may be absent altogether."""
-    for number, body in _fields(data):
+def _entry(data: memoryview) -> tuple[str, memoryview]:
+    """Of an entry of the map: of several names the last, of several features all, one behind."""
+    name, features = b"", []
+    for number, kind, value in _fields(data):
+        _check(number, kind, "a feature's entry", {1, 2}, {_SIZED})
         if number == 1:
-            return [bytes(value) for value in _messages(body, 1)]
-        if number == 2:
-            parts = [np.frombuffer(value, "<f4") for value in _messages(body, 1)]
-            return np.concatenate(parts) if parts else np.empty(0, "<f4")
-        if number == 3:
-            return _integers(body)
-    return []
+            name = bytes(value)
+        else:
+            features.append(value)
+    feature = features[0] if len(features) == 1 else memoryview(b"".join(features))
+    return name.decode(), feature
+
+
+def _feature(data: memoryview) -> Values:
+    """One of three lists: the last one that is there, joined with those before of its kind."""
+    found: int = 0
+    lists: list[memoryview] = []
+    for number, kind, value in _fields(data):
+        _check(number, kind, "Feature", {1, 2, 3}, {_SIZED})
+        if number != found:
+            found, lists = number, []
+        lists.append(value)
+    body = lists[0] if len(lists) == 1 else memoryview(b"".join(lists))
+    if found == 2:
+        return _floats(body)
+    if found == 3:
+        return _integers(body)
+    return [bytes(value) for value in _bodies(body, "BytesList", {1})]
+
+
+def _floats(body: memoryview) -> npt.NDArray[np.float32]:
+    """Packed into one field, or each a field of its own."""
+    parts = []
+    for number, kind, value in _fields(body):
+        _check(number, kind, "FloatList", {1}, {_SIZED, _FIXED32})
+        if len(value) % 4:
+            raise IndexError("a number is cut short")
+        parts.append(np.frombuffer(value, "<f4"))
+    return np.concatenate(parts) if parts else np.empty(0, "<f4")
 
 
 def _integers(body: memoryview) -> npt.NDArray[np.int64]:
     """Packed into one field, or each a field of its own."""
-    parts = [
-        np.array([value], np.uint64).view(np.int64) if isinstance(value, int) else _varints(value)
-        for number, value in _fields(body)
-        if number == 1
-    ]
+    parts = []
+    for number, kind, value in _fields(body):
+        _check(number, kind, "Int64List", {1}, {_SIZED, _VARINT})
+        is_one = kind == _VARINT
+        parts.append(np.array([value], np.uint64).view(np.int64) if is_one else _varints(value))
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
@@ -74,24 +102,29 @@ def _varints(data: memoryview) -> npt.NDArray[np.int64]:
     return np.bitwise_or.reduceat(digits, begins).view(np.int64)
 
 
-def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
-    """The fields of that number that have a length, or are fixed numbers."""
-    for found, value in _fields(data):
-        if found == number:
-            if isinstance(value, int):
-                raise TypeError(f"field {number} is a number")
-            yield value
+def _bodies(data: memoryview, what: str, known: set[int]) -> Iterator[memoryview]:
+    """The fields of a message in which all have a length."""
+    for number, kind, value in _fields(data):
+        _check(number, kind, what, known, {_SIZED})
+        yield value
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Number and value: an int, or the bytes."""
+def _check(number: int, kind: int, what: str, known: set[int], kinds: set[int]) -> None:
+    """Nothing is left out: TensorFlow itself writes no other fields."""
+    if number not in known or kind not in kinds:
+        hint = "; is it a SequenceExample?" if (what, number) == ("Example", 2) else ""
+        raise TypeError(f"{what} has a field {number} of wire type {kind}{hint}")
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """Number, wire type and value: an int, or the bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
         kind = tag & 7
         if kind == _VARINT:
             value, at = _varint(data, at)
-            yield tag >> 3, value
+            yield tag >> 3, kind, value
             continue
         if kind == _SIZED:
             size, at = _varint(data, at)
@@ -101,7 +134,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
             raise TypeError(f"a field of wire type {kind}")
         if size > len(data) - at:
             raise IndexError("a field reaches beyond its message")
-        yield tag >> 3, data[at : at + size]
+        yield tag >> 3, kind, data[at : at + size]
         at += size
 
 

@@ -1,18 +1,26 @@
 """A folder of classes, as torchvision's ImageFolder knows it: SRC/class/.../file."""
 
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ffrecord.pack.source import Progressed, SourceOptions, check_text
+from ffrecord.pack.source import Key, Progressed, SourceOptions, check_text
 
 # Files read at the same time, and read ahead of the writer in all.
 _THREADS = 4
 _AHEAD_FILES_MAX = 32
 _AHEAD_BYTES_MAX = 64 << 20
+# Names of parts of a dataset, not of classes.
+_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
+# What is a dataset itself: a folder of them is no class. Compressed ones, too.
+_DATASETS = re.compile(
+    r"\.(tar|tgz|tbz2?|txz|tfrecords?|parquet|arrow|jsonl|ndjson|mds|ffr)(\.(gz|bz2|xz|zst|lz4))?$",
+    re.IGNORECASE,
+)
 # What file managers and notebooks leave behind: .DS_Store, .ipynb_checkpoints.
 _HIDDEN = "hidden files and folders"
 
@@ -29,14 +37,21 @@ class FolderSource:
 
     def __init__(self, root: str, options: SourceOptions) -> None:
         """List the files; see `open_source` for arguments and errors."""
-        options.allow(root, "a folder of classes", "follow_links", "include")
+        options.allow(root, "a folder of classes", "follow_links", "include", "nested")
         self.schema: Mapping[str, str] = {"label": "i64", "name": "utf8", "payload": "bytes"}
-        self.key: str | None = "name"
+        self.key: Key = "name"
+        self.metadata: Mapping[str, bytes] = {}
         self.skipped: Counter[str] = Counter()
         self._root = root
         self._follow_links = options.follow_links
         self._include = options.include
+        self._nested = options.nested
         self.classes = tuple(self._class_names())
+        if not self._nested and {name.lower() for name in self.classes} <= _SPLITS:
+            raise ValueError(
+                f"{root} holds {', '.join(self.classes)}, which are no names of classes: pack each "
+                f"apart, such as {os.path.join(root, self.classes[0])}, or say --nested if they are"
+            )
         self._files = [
             file
             for label, name in enumerate(self.classes)
@@ -103,10 +118,26 @@ class FolderSource:
             hidden = [name for name in (*subfolders, *names) if name.startswith(".")]
             self.skipped[_HIDDEN] += len(hidden)
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            if parent == folder:
+                self._check_class(folder, subfolders, names)
             found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
         for path in sorted(found):
             if (file := self._file(path, label)) is not None:
                 yield file
+
+    def _check_class(self, folder: str, subfolders: list[str], names: list[str]) -> None:
+        """That its files lie in it, not one level further down, where classes may be."""
+        own = [name for name in names if not name.startswith(".")]
+        below = [
+            name
+            for name in subfolders
+            if self._follow_links or not os.path.islink(os.path.join(folder, name))
+        ]
+        if len(below) > 1 and not own and not self._nested:
+            raise ValueError(
+                f"{folder} has no files but {len(below)} folders, such as {min(below)}: if those "
+                "are the classes, pack the folder above them; if not, say --nested"
+            )
 
     def _file(self, path: str, label: int) -> _File | None:
         if self._include and not any(
@@ -117,6 +148,11 @@ class FolderSource:
             self.skipped["symbolic links"] += 1
         elif not os.path.isfile(path) and not os.path.islink(path):
             self.skipped["special files"] += 1
+        elif not self._include and _DATASETS.search(path):
+            raise ValueError(
+                f"{path} is a dataset, in what looks like a folder of classes: pack such files by "
+                "their names, or say --include to pack them as files"
+            )
         else:
             name = check_text(os.path.relpath(path, self._root), self._root)
             return _File(path, name, label, os.stat(path).st_size)

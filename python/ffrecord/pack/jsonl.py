@@ -1,15 +1,14 @@
 """JSON lines, plain or gzip: each line is a payload."""
 
-import gzip
 import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, SourceOptions
+from ffrecord.pack.source import Key, Progressed, SourceOptions
+from ffrecord.pack.stream import open_stream
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 
@@ -25,8 +24,9 @@ class JsonLinesSource:
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Remember the file; see `open_source` for arguments and errors."""
         options.allow(path, "JSON lines", "label_field")
-        self.key: str | None = None
+        self.key: Key = None
         self.classes: tuple[str, ...] = ()
+        self.metadata: Mapping[str, bytes] = {}
         self.skipped: Counter[str] = Counter()
         self.size_bytes = os.stat(path).st_size
         label = {} if options.label_field is None else {"label": "i64"}
@@ -38,13 +38,14 @@ class JsonLinesSource:
         """Yield the lines; blank ones are skipped.
 
         Raises:
+            CorruptionError: what the lines are compressed with is damaged or cut short.
             ValueError: a line is no JSON, or has no such label; names file and line.
         """
         yield from ahead(self._samples())
 
     def _samples(self) -> Iterator[Progressed]:
         with open(self._path, "rb") as raw:
-            for number, line in enumerate(self._lines(raw), start=1):
+            for number, line in enumerate(open_stream(raw, self._path), start=1):
                 payload = line.rstrip(b"\r\n")
                 if not payload.strip():
                     self.skipped["blank lines"] += 1
@@ -55,21 +56,15 @@ class JsonLinesSource:
                     sample["label"] = self._label(number, value)
                 yield sample, raw.tell()
 
-    def _lines(self, raw: BinaryIO) -> Iterator[bytes]:
-        if not self._path.endswith(".gz"):
-            yield from raw
-            return
-        try:
-            with gzip.GzipFile(fileobj=raw) as unzipped:
-                yield from cast("Iterator[bytes]", unzipped)
-        except (gzip.BadGzipFile, EOFError) as error:
-            raise CorruptionError(f"{self._path} is damaged or cut short: {error}") from error
-
     def _parse(self, number: int, payload: bytes) -> Any:  # noqa: ANN401 - any JSON
         try:
             return json.loads(payload)
         except ValueError as error:
             raise ValueError(f"{self._path}, line {number}: no JSON: {error}") from None
+        except RecursionError:
+            raise ValueError(
+                f"{self._path}, line {number}: JSON of more levels than Python reads"
+            ) from None
 
     def _label(self, number: int, value: Any) -> int:  # noqa: ANN401 - any JSON
         label = value.get(self._label_field) if isinstance(value, dict) else None

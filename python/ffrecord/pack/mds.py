@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, SourceOptions, check_key, needed, picked
+from ffrecord.pack.source import Key, Progressed, SourceOptions, check_key, needed, picked
 
 _INDEX = "index.json"
 _NUMBERS = {
@@ -62,8 +62,9 @@ class MdsSource:
         """Read the index; see `open_source` for arguments and errors."""
         options.allow(path, "a folder of MDS shards", "columns")
         self.classes: tuple[str, ...] = ()
+        self.metadata: Mapping[str, bytes] = {}
         self.skipped: Counter[str] = Counter()
-        self.key: str | None = None
+        self.key: Key = None
         self._path = path
         self._shards = self._read_index()
         self._columns = self._columns_of(self._shards[0])
@@ -124,7 +125,7 @@ class MdsSource:
                         raise ValueError(f"{shard['format']} of version {shard['version']}")
                     check_key(self._info(shard)["basename"])
                     self._columns_of(shard)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ValueError(f"{name} is no index of MDS shards: {error!r}") from None
         if not shards:
             raise ValueError(f"{name} names no shards: there is nothing to pack")

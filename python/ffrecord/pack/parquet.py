@@ -1,5 +1,6 @@
 """Parquet files, as Hugging Face's datasets are made of; read by pyarrow."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,12 @@ import numpy as np
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Progressed, SourceOptions, needed, picked
+from ffrecord.pack.source import Key, Progressed, SourceOptions, needed, picked
 
 _MAGIC = b"PAR1"
 _ROWS = 256
 # What `datasets` calls an image or a sound: the file's bytes, and the path that it had.
-_FILE_FIELDS = {"bytes", "path"}
+_FILE_FIELDS = ["bytes", "path"]
 
 
 def is_parquet(path: str) -> bool:
@@ -38,8 +39,9 @@ class ParquetSource:
         """Read the schema; see `open_source` for arguments and errors."""
         options.allow(path, "a Parquet file", "columns")
         self.classes: tuple[str, ...] = ()
+        self.metadata: Mapping[str, bytes] = {}
         self.skipped: Counter[str] = Counter()
-        self.key: str | None = None
+        self.key: Key = None
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._pa = needed("pyarrow", "a Parquet file")
@@ -48,7 +50,10 @@ class ParquetSource:
             self._file = parquet.ParquetFile(path, page_checksum_verification=True)
         except self._pa.ArrowInvalid as error:
             raise ValueError(f"{path} is no whole Parquet file: {error}") from None
-        types = {field.name: field.type for field in self._file.schema_arrow}
+        arrow = self._file.schema_arrow
+        if twice := [name for name, count in Counter(arrow.names).items() if count > 1]:
+            raise ValueError(f"{path} has several columns called '{twice[0]}': rename them")
+        types = {field.name: field.type for field in arrow}
         own = {name: self._type_of(kind) for name, kind in types.items()}
         self.schema: Mapping[str, str] = picked(own, options.columns, path)
         for name, kind in self.schema.items():
@@ -57,6 +62,21 @@ class ParquetSource:
                     f"{path}: the column '{name}' is {types[name]}, which is not packed: name the "
                     "others with --column"
                 )
+
+        self.classes = self._class_names(arrow.metadata or {})
+
+    def _class_names(self, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
+        """As `datasets` keeps them, if there is one column of labels."""
+        try:
+            features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+            found = [
+                tuple(map(str, feature["names"]))
+                for name, feature in features.items()
+                if name in self.schema and feature.get("_type") == "ClassLabel"
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return ()
+        return found[0] if len(found) == 1 else ()
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the rows.
@@ -81,6 +101,8 @@ class ParquetSource:
             for row in zip(*columns, strict=True):
                 done += 1
                 yield dict(zip(self.schema, row, strict=True)), self.size_bytes * done // total
+        if done != total:
+            raise CorruptionError(f"{self._path} has {done} rows, and says that it has {total}")
 
     def _type_of(self, kind: Any) -> str:  # noqa: ANN401 - pyarrow has no types for mypy
         types = self._pa.types
@@ -95,7 +117,7 @@ class ParquetSource:
             return "utf8"
         if types.is_binary(kind) or types.is_large_binary(kind):
             return "bytes"
-        if types.is_struct(kind) and {field.name for field in kind} == _FILE_FIELDS:
+        if types.is_struct(kind) and sorted(field.name for field in kind) == _FILE_FIELDS:
             return self._type_of(kind.field("bytes").type)
         if types.is_list(kind) or types.is_large_list(kind):
             return "bytes" if self._is_number(kind.value_type) else ""
@@ -113,6 +135,7 @@ class ParquetSource:
         self._check_whole(name, array, first_row)
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
+            self._check_whole(name, array, first_row)  # Also the dictionary may have none.
         if types.is_struct(array.type):
             array = array.field("bytes")
             self._check_whole(f"{name}.bytes", array, first_row)

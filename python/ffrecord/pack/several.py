@@ -27,10 +27,11 @@ class SeveralSources:
         self._paths = paths
         self._open_one = open_one
         self._first = open_one(paths[0], options)
-        self._options = options._replace(schema=self._first.schema)
+        self._options = options._replace(like=self._first)
         self.schema = self._first.schema
         self.key = self._first.key
         self.classes = self._first.classes
+        self.metadata = self._first.metadata
         self.skipped: Counter[str] = Counter()
         self._sizes = [os.stat(path).st_size for path in paths]
         self.size_bytes = sum(self._sizes)
@@ -54,6 +55,8 @@ class SeveralSources:
         for what, here, first in (
             ("columns", source.schema, self.schema),
             ("classes", source.classes, self.classes),
+            ("metadata", source.metadata, self.metadata),
+            ("keys", (str(source.key),), (str(self.key),)),
         ):
             if here != first:
                 raise ValueError(

@@ -2,28 +2,42 @@
 
 import importlib
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+
+class Keyed(NamedTuple):
+    """A sample of a source whose keys are no column, and its key if it has one."""
+
+    sample: Mapping[str, Any] | bytes
+    key: bytes | None
+
 
 # A value for each column, or the bytes of a record without columns.
-Sample = Mapping[str, Any] | bytes
+Sample = Mapping[str, Any] | bytes | Keyed
+# The column that is the key, if there is one; True if samples are Keyed.
+Key = str | Literal[True] | None
 # A sample, and how many bytes of the source are behind it.
 Progressed = tuple[Sample, int]
+
+# The metadata in which a file has the names of its labels 0, 1, ...: a list in JSON.
+CLASSES = "classes"
 
 
 class Source(Protocol):
     """Samples to pack. Single use: `samples` reads the source through, once."""
 
     schema: Mapping[str, str]
-    key: str | None
-    """The column by which samples are found, if there is one."""
+    key: Key
+    """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     size_bytes: int
     """Of all that will be read; for progress."""
     classes: tuple[str, ...]
     """Names of the labels 0, 1, ...; empty if the source does not name them."""
+    metadata: Mapping[str, bytes]
+    """What is kept with each file that is written, beside the names of classes."""
     skipped: Counter[str]
     """What was left out, by reason; complete after the last sample."""
 
@@ -37,26 +51,28 @@ class SourceOptions(NamedTuple):
     Attributes:
         follow_links: pack what symbolic links in a folder of classes point at; else skip them.
         include: of a folder of classes, only files whose names match one of these patterns.
+        nested: of a folder of classes, those whose files all lie in subfolders are classes, too.
         label_field: of JSON lines, the field that holds an integer label.
         columns: of a source with columns, only these.
         ragged: of TFRecords, features of numbers that are kept as bytes, of any length.
-        raw: of TFRecords, the records as they are, not as `tf.train.Example`.
-        schema: what the first of several files was found to have, where a look at each could find
-            something else.
+        raw: of TFRecords, the records as they are, not as `tf.train.Example`; of tars, each file a
+            record, not samples of WebDataset.
+        like: of several files, the first, for files in which a look could find something else.
     """
 
     follow_links: bool = False
     include: tuple[str, ...] = ()
+    nested: bool = False
     label_field: str | None = None
     columns: tuple[str, ...] = ()
     ragged: tuple[str, ...] = ()
     raw: bool = False
-    schema: Mapping[str, str] | None = None
+    like: Source | None = None
 
     def allow(self, path: str, what: str, *meant: str) -> None:
         """Raise a ValueError if anything else than `meant` is asked of `path`, which is `what`."""
         for name, value in self._asdict().items():
-            if value and name not in (*meant, "schema"):
+            if value and name not in (*meant, "like"):
                 option = {"columns": "column"}.get(name, name).replace("_", "-")
                 raise ValueError(f"{path} is {what}, for which --{option} means nothing")
 
@@ -78,7 +94,9 @@ def open_source(
     """
     from ffrecord.pack.several import SeveralSources
 
-    names = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else list(paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    # The process may go to another folder before all are opened.
+    names = [os.path.join(os.getcwd(), path) for path in given]
     asked = options or SourceOptions()
     if len(names) == 1:
         return _open_one(names[0], asked)
@@ -92,6 +110,7 @@ def _open_one(name: str, options: SourceOptions) -> Source:
     from ffrecord.pack.parquet import ParquetSource, is_parquet
     from ffrecord.pack.record_files import RecordFiles, is_record_files
     from ffrecord.pack.tar import TarSource
+    from ffrecord.pack.tar_members import is_tar
     from ffrecord.pack.tfrecord import TFRecordSource, is_tfrecord
 
     kinds: tuple[tuple[Callable[[str], bool], Callable[[str, SourceOptions], Source]], ...] = (
@@ -101,7 +120,7 @@ def _open_one(name: str, options: SourceOptions) -> Source:
         (is_json_lines, JsonLinesSource),
         (is_parquet, ParquetSource),
         (is_tfrecord, TFRecordSource),
-        (tarfile.is_tarfile, TarSource),
+        (is_tar, TarSource),
     )
     if os.path.isfile(name) and os.path.getsize(name) == 0:
         raise ValueError(f"{name} is empty: there is nothing to pack")

@@ -3,41 +3,38 @@
 The frame is described at tensorflow.org/tutorials/load_data/tfrecord.
 """
 
-import gzip
-import io
 import os
 import struct
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
 from ffrecord.pack.example import Values, parse_example
-from ffrecord.pack.source import Progressed, SourceOptions, needed, picked
+from ffrecord.pack.source import Key, Progressed, SourceOptions, needed, picked
+from ffrecord.pack.stream import Stream
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
-_GZIP_MAGIC = b"\x1f\x8b"
 # What is looked at to see which columns there are: so many records, or bytes if that is less.
 _LOOK_RECORDS, _LOOK_BYTES = 1000, 64 << 20
-# A payload is read in pieces of so much, so that a length that lies costs no more memory.
-_PIECE_BYTES = 16 << 20
 
 
 def is_tfrecord(path: str) -> bool:
     """By its first length, which has a checksum: names of TFRecords need not tell."""
     try:
         with open(path, "rb") as raw:
-            head = _unzipped(raw).read(_LENGTH.size + _CRC.size)
+            head = Stream(raw, path).read(_LENGTH.size + _CRC.size)
         return _is_sound(head[: _LENGTH.size], head[_LENGTH.size :])
     except ImportError:
         return ".tfrecord" in os.path.basename(path)  # To be told then what is missing.
-    except (OSError, EOFError, zlib.error):
+    except CorruptionError:
+        return ".tfrecord" in os.path.basename(path)  # To be told what is damaged.
+    except OSError:
         return False
 
 
@@ -53,8 +50,9 @@ class TFRecordSource:
         """Look at the first records; see `open_source` for arguments and errors."""
         options.allow(path, "a TFRecord file", "columns", "ragged", "raw")
         self.classes: tuple[str, ...] = ()
+        self.metadata: Mapping[str, bytes] = {}
         self.skipped: Counter[str] = Counter()
-        self.key: str | None = None
+        self.key: Key = None
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._raw = options.raw
@@ -62,8 +60,10 @@ class TFRecordSource:
         parsed = self._parsed()
         self._records: Iterator[tuple[Any, int]] = self._payloads() if self._raw else parsed
         self.schema: Mapping[str, str]
-        if options.schema:
-            self.schema = options.schema
+        # What the values of each feature are, also those kept as bytes; of later files, too.
+        self.kinds: dict[str, str] = {}
+        if isinstance(options.like, TFRecordSource):
+            self.schema, self.kinds = options.like.schema, options.like.kinds
         elif options.raw:
             self.schema = picked({"payload": "bytes"}, options.columns, path)
         else:
@@ -112,37 +112,41 @@ class TFRecordSource:
                     kinds.setdefault(name, set()).add(_kind(values))
         names = dict.fromkeys(sorted(counts), "")
         picked(names, options.ragged, self._path)
-        return {
-            name: self._column(
-                name, kinds.get(name, {"bytes"}), counts[name], name in options.ragged
-            )
+        schema = {
+            name: self._column(name, kinds.get(name, set()), counts[name], name in options.ragged)
             for name in picked(names, options.columns, self._path)
         }
+        self.kinds = {name: kind for name in schema for kind in kinds.get(name, ())}
+        return schema
 
     def _column(self, name: str, kinds: set[str], counts: set[int], ragged: bool) -> str:
-        (kind,) = kinds if len(kinds) == 1 else ("",)
-        if not kind or (kind == "bytes" and max(counts) > 1):
-            what = f"up to {max(counts)} byte strings" if kind else "values of several kinds"
+        if len(kinds) > 1 or (kinds == {"bytes"} and max(counts) > 1):
+            several = len(kinds) > 1
+            what = "values of several kinds" if several else f"up to {max(counts)} byte strings"
             raise ValueError(
                 f"{self._path}: the feature '{name}' has {what} in a record: name the wanted "
                 "features with --column, or keep whole records with --raw"
             )
+        kind = next(iter(kinds), "bytes")
         if kind == "bytes" or ragged or len(counts) > 1:
             return "bytes"
         (count,) = counts
         return kind if count == 1 else f"{kind}[{count}]"
 
     def _value(self, number: int, name: str, kind: str, values: Values) -> Any:  # noqa: ANN401 - of any column
+        found = _kind(values)
+        if len(values) and found != self.kinds.setdefault(name, found):
+            how = f"has values of kind {found}, not {self.kinds[name]}"
+            raise self._differs(number, name, how)
         if isinstance(values, list):
             if len(values) <= 1 and kind == "bytes":
                 return values[0] if values else b""
         elif kind == "bytes":
             return values.tobytes()
-        elif kind.partition("[")[0] == _kind(values):
-            if "[" in kind and f"[{len(values)}]" in kind:
-                return values
-            if "[" not in kind and len(values) == 1:
-                return values[0]
+        elif "[" in kind and f"[{len(values)}]" in kind:
+            return values
+        elif "[" not in kind and len(values) == 1:
+            return values[0]
         raise self._differs(number, name, f"has {len(values)} values, not {kind}")
 
     def _differs(self, number: int, name: str, how: str) -> ValueError:
@@ -164,15 +168,12 @@ class TFRecordSource:
     def _payloads(self) -> Iterator[tuple[bytes, int]]:
         """Each payload, and the place in the file behind it."""
         with open(self._path, "rb") as raw:
-            file = _unzipped(raw)
-            try:
-                while head := file.read(_LENGTH.size):
-                    (size_bytes,) = _LENGTH.unpack(self._checked(file, head, raw.tell()))
-                    yield self._checked(file, _read(file, size_bytes), raw.tell()), raw.tell()
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise CorruptionError(f"{self._path} is damaged or cut short: {error}") from error
+            file = Stream(raw, self._path)
+            while head := file.read(_LENGTH.size):
+                (size_bytes,) = _LENGTH.unpack(self._checked(file, head, raw.tell()))
+                yield self._checked(file, file.read(size_bytes), raw.tell()), raw.tell()
 
-    def _checked(self, file: BinaryIO, data: bytes, position_bytes: int) -> bytes:
+    def _checked(self, file: Stream, data: bytes, position_bytes: int) -> bytes:
         """`data`, if the checksum that follows in `file` is its own."""
         crc = file.read(_CRC.size)
         if len(crc) < _CRC.size or not _is_sound(data, crc):
@@ -194,21 +195,6 @@ def _some(
 
 def _size_bytes(values: Values) -> int:
     return values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
-
-
-def _unzipped(file: io.BufferedReader) -> BinaryIO:
-    """The file as it was before gzip, if it was."""
-    zipped = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
-    return cast("BinaryIO", gzip.GzipFile(fileobj=file)) if zipped else file
-
-
-def _read(file: BinaryIO, size_bytes: int) -> bytes:
-    """So many bytes, or fewer at the end of the file."""
-    pieces = []
-    while size_bytes > 0 and (piece := file.read(min(size_bytes, _PIECE_BYTES))):
-        pieces.append(piece)
-        size_bytes -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _is_sound(data: bytes, stored: bytes) -> bool:

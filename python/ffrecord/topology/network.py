@@ -1,6 +1,7 @@
 """Hosts, switches and cables, and the shortest ways through them."""
 
 import json
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -82,8 +83,10 @@ class Network:
         """Build a network. Raises ValueError for a host without a cable or named twice."""
         links = []
         for cable in cables:
-            if cable.count < 1 or not cable.rate > 0:
-                raise ValueError(f"cable {cable.a} - {cable.b}: count and rate must be above 0")
+            if cable.count < 1 or not 0 < cable.rate < math.inf:
+                raise ValueError(
+                    f"cable {cable.a} - {cable.b}: count and rate must be above 0, and finite"
+                )
             links.append(Link(cable.a, cable.b, cable.count, cable.rate))
             links.append(Link(cable.b, cable.a, cable.count, cable.rate))
         if len(set(hosts)) != len(hosts):

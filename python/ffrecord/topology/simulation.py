@@ -21,11 +21,16 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class Flow:
-    """Traffic beside the collective: bytes/s wanted, between two hosts by number."""
+    """Traffic beside the collective: bytes/s wanted, 0 or more, between two hosts by number."""
 
     source: int
     target: int
     rate: float
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError for a rate that is none: with it, no round would be the last."""
+        if not self.rate >= 0:
+            raise ValueError(f"a flow's rate is {self.rate}; it must be 0 bytes/s or more")
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,20 @@ torch.distributed.init_process_group("ffrecord")
 # torch's stubs name and overload the methods of a process group otherwise from release to release.
 # mypy: disable-error-code="override, assignment"
 
-import os
-import secrets
+import functools
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ffrecord._ffrecord import CollectiveEngine
-from ffrecord.torch.group import _DTYPES, ReduceOp, _Pump, address_among, machine_identity
+from ffrecord.torch.arrays import contiguous_bytes, dense, in_place, reducible
+from ffrecord.torch.group import ReduceOp, address_among, as_bytes, machine_identity
+from ffrecord.torch.pump import Pump, Start, meet_at
 from ffrecord.torch.works import Started
 
 __all__ = ["ProcessGroup"]
@@ -28,8 +31,55 @@ _OPS: dict[Any, ReduceOp] = {
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
 }
-_SECRET_SIZE = 16
+Tensors = list[torch.Tensor]
 Future = torch.futures.Future[Any]
+# Arrays and what each starts, the tensors that it is about, and what is to be done at the end.
+Arrays = list[tuple[torch.Tensor, Start]]
+Plan = tuple[Arrays, Tensors, Callable[[], Any] | None]
+
+
+def _operation(name: str) -> Callable[[Callable[..., Plan]], Callable[..., dist.Work]]:
+    """Makes what torch waits for, and gives refusals and the profiler the operation's name.
+
+    An event of the profiler ends with the operation, not with its start. Communication hooks of
+    torch chain operations to an all-reduce by callbacks. Were it still under way when they do, each
+    rank's threads would decide in which order those of several buckets start: so it is not.
+    """
+
+    def decorate(method: Callable[..., Plan]) -> Callable[..., dist.Work]:
+        @functools.wraps(method)
+        def called(self: "ProcessGroup", *args: Any, **kwargs: Any) -> dist.Work:  # noqa: ANN401
+            event: Any = None
+            if torch.autograd.profiler._is_profiler_enabled:
+                event = torch.profiler.record_function(f"ffrecord:{name}")
+                event.__enter__()
+            try:
+                with torch.inference_mode():  # As in _ended().
+                    arrays, tensors, finish = method(self, *args, **kwargs)
+            except (TypeError, ValueError, NotImplementedError) as error:
+                if event is not None:
+                    event.__exit__(None, None, None)
+                raise type(error)(f"{name}: {error}") from error
+            futures: list[Future] = [torch.futures.Future() for _ in arrays]
+            future = _ended(futures, tensors, finish)
+            if event is not None:
+                future = event._call_end_callbacks_on_future(future)
+            work = Started(future)
+            for (array, start), each in zip(arrays, futures, strict=True):
+                self._pump.submit(array, 0, start, future=each)
+            if name.startswith("all_reduce") and _is_in_hook(sys._getframe(1)):
+                future.wait()
+            return work
+
+        return called
+
+    return decorate
+
+
+def _is_in_hook(caller: FrameType) -> bool:
+    """Whether Python code calls within a backward pass. DDP without a hook calls from C++."""
+    is_in_backward = torch._C._current_graph_task_id() != -1
+    return is_in_backward and not caller.f_globals["__name__"].startswith("torch.autograd")
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -39,7 +89,16 @@ class ProcessGroup(dist.ProcessGroup):
     barrier; sum, average, minimum and maximum. All ranks take part in all of them: gather goes by
     all-gather, scatter by broadcast, which keeps the busiest link no busier, and all-to-all by
     all-gather, which moves as many times its bytes as there are ranks. There is no send and no
-    receive. Errors name the rank, as in `Group`. Thread-safe.
+    receive.
+
+    Errors name the operation and the rank. What one rank refuses for its arguments was not started
+    there, and may be called again; operations that differ between ranks end the group, as in
+    `Group`. What is compared is how many elements of which type travel: bytes, where they are only
+    moved, and the wider integer, where one stands in; ranks that disagree about the dtype beyond
+    that each read the result as their own. Callbacks of futures may start operations and wait for
+    them, in an order that is the same on all ranks. An all-reduce that Python code starts within a
+    backward pass, as hooks of DDP do, has ended when it is returned. The time limit is that of the
+    group; a `timeout` of one operation is not looked at. Thread-safe.
     """
 
     def __init__(
@@ -57,7 +116,8 @@ class ProcessGroup(dist.ProcessGroup):
             store: where all ranks of this group, and no others, meet.
             rank: this one's, in the group.
             size: ranks of the group.
-            timeout: for meeting, and for each operation once its turn has come.
+            timeout: for meeting, and for how long nothing may move in an operation whose turn has
+                come.
             name: by which torch finds the group.
             options: those of `Group`, by name; `pg_options` of `init_process_group`.
         """
@@ -66,31 +126,24 @@ class ProcessGroup(dist.ProcessGroup):
         store.set(f"machine/{rank}", machine_identity())
         identities = [bytes(store.get(f"machine/{i}")) for i in range(size)]
         settings: dict[str, Any] = {
+            "rank": rank,
+            "world_size": size,
             "listen_host": address_among(identities),
             "chunk_size_bytes": 512 << 10,
             "timeout_s": timeout.total_seconds(),
+            **(options or {}),
         }
-        engine = CollectiveEngine(rank=rank, world_size=size, **(settings | (options or {})))
-        if rank == 0:
-            store.set("secret", secrets.token_hex(_SECRET_SIZE))
-        store.set(f"address/{rank}", engine.address)
-        addresses = [bytes(store.get(f"address/{i}")).decode() for i in range(size)]
-        engine.connect(addresses, bytes.fromhex(bytes(store.get("secret")).decode()))
-        self._pump = _Pump(engine)
-        self._owner = os.getpid()
-
-    def __del__(self) -> None:
-        """Leave the group."""
-        if hasattr(self, "_pump"):
-            self._pump.stop()
+        self._pump = Pump(meet_at(store, settings))
+        # When it is destroyed or collected, or at exit: a thread must not outlive the interpreter.
+        self._stop = weakref.finalize(self, self._pump.stop)
 
     def shutdown(self) -> None:
         """Leave the group; what is pending fails."""
-        self._pump.stop()
+        self._stop()
 
     def abort(self) -> None:
         """As `shutdown`."""
-        self._pump.stop()
+        self._stop()
 
     def size(self) -> int:
         """Ranks."""
@@ -111,240 +164,268 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- What reduces ---
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:  # noqa: ANN401
+    @_operation("all_reduce")
+    def allreduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Of each tensor, in place."""
-        name = _name_of(opts)
-        futures = [self._reduced(tensor, name) for tensor in tensors]
-        return _all_of(futures, tensors)
+        tensors, opts, _ = _read(args, kwargs, "tensors tensor", "opts op", "timeout")
+        tensors, op = _list(tensors), _op(opts)
+        arrays = [reducible(tensor, op) for tensor in tensors]
+        starts = [(array, _all_reduce(op)) for array, _ in arrays]
+        return starts, tensors, lambda: [back() for _, back in arrays]
 
-    def allreduce_coalesced(
-        self,
-        tensors: list[torch.Tensor],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("all_reduce_coalesced")
+    def allreduce_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """As `allreduce`."""
-        return self.allreduce(tensors, opts)
+        return self.allreduce.__wrapped__(self, *args, **kwargs)  # type: ignore[attr-defined, no-any-return]
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:  # noqa: ANN401
+    @_operation("reduce")
+    def reduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """To one rank; the tensors of the others are left alone."""
-        sums = [tensor.clone() for tensor in tensors]
-        futures = [self._reduced(each, _name_of(opts)) for each in sums]
-        at_root = self._rank == opts.rootRank
-        pairs = list(zip(tensors, sums, strict=True)) if at_root else []
-        return _all_of(futures, tensors, lambda: [a.copy_(b) for a, b in pairs])
-
-    def reduce_scatter_single(
-        self,
-        output: torch.Tensor,
-        whole: torch.Tensor,
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
-        """The reduced part of this rank, of equal ones."""
-        buffer = whole.detach().clone(memory_format=torch.contiguous_format).view(-1)
-        if buffer.numel() != output.numel() * self._size:
-            raise ValueError(
-                f"{buffer.numel()} elements for {self._size} ranks do not give {output.numel()}"
-            )
-        engine, name = self._pump.engine, _name_of(opts)
-        kept, back = _reducible(buffer, name)
-        future = self._pump.submit(
-            kept, 0, lambda at, count, dtype: engine.reduce_scatter(at, count, dtype, name)
-        )
+        tensors, opts, op, _ = _read(args, kwargs, "tensors tensor", "opts root", "op", "timeout")
+        tensors, root, op = _list(tensors), self._root(opts), _op(op or opts)
+        sums = [dense(tensor).clone() for tensor in tensors]
+        arrays = [reducible(each, op) for each in sums]
+        starts = [(array, _all_reduce(op)) for array, _ in arrays]
 
         def finish() -> None:
-            back()
-            output.copy_(buffer.chunk(self._size)[self._rank].view(output.shape))
+            for (_, back), tensor, each in zip(arrays, tensors, sums, strict=True):
+                back()
+                if self._rank == root:
+                    tensor.detach().copy_(each)
 
-        return _all_of([future], [output], finish)
+        return starts, tensors, finish
 
-    def reduce_scatter(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[list[torch.Tensor]],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
-        """As `reduce_scatter_single`, of parts that are tensors."""
-        wholes = [torch.cat([part.view(-1) for part in parts]) for parts in inputs]
-        return _each(self.reduce_scatter_single, outputs, wholes, opts)
+    @_operation("reduce_scatter")
+    def reduce_scatter_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
+        """The reduced part of this rank, of equal ones."""
+        names = "output outputTensor", "input inputTensor", "opts"
+        output, whole, opts = _read(args, kwargs, *names)
+        return self._reduce_scatter([output], [dense(whole).reshape(-1)], opts)
 
-    def reduce_scatter_single_coalesced(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[torch.Tensor],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("reduce_scatter")
+    def reduce_scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
+        """As `reduce_scatter_single`, of parts that are tensors, of any sizes."""
+        names = "output_tensors output", "input_tensors input", "opts op", "timeout"
+        outputs, inputs, opts, _ = _read(args, kwargs, *names)
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        wholes = []
+        for output, parts in zip(outputs, inputs, strict=True):
+            self._check_parts(parts)
+            if parts[self._rank].numel() != output.numel():
+                raise ValueError(
+                    f"the output has {output.numel()} elements, this rank's part has"
+                    f" {parts[self._rank].numel()}"
+                )
+            if wrong := [part.dtype for part in parts if part.dtype != output.dtype]:
+                raise ValueError(f"the output is {output.dtype}, and a part is {wrong[0]}")
+            largest = max(part.numel() for part in parts)
+            whole = output.new_zeros(self._size, largest)
+            for row, part in zip(whole, parts, strict=True):
+                row[: part.numel()] = dense(part).reshape(-1)
+            wholes.append(whole.view(-1))
+        return self._reduce_scatter(outputs, wholes, opts)
+
+    @_operation("reduce_scatter_coalesced")
+    def reduce_scatter_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """As `reduce_scatter_single`, of each."""
-        return _each(self.reduce_scatter_single, outputs, inputs, opts)
+        outputs, inputs, opts = _read(args, kwargs, "outputs", "inputs", "opts")
+        return self._reduce_scatter(outputs, [dense(each).reshape(-1) for each in inputs], opts)
+
+    def _reduce_scatter(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Plan:  # noqa: ANN401
+        """Of each whole, whose parts may be longer than the output."""
+        op = _op(opts)
+        starts, backs = [], []
+        for output, whole in zip(outputs, wholes, strict=True):
+            size, rest = divmod(whole.numel(), self._size)
+            if rest or size < output.numel() or whole.dtype != output.dtype:
+                raise ValueError(
+                    f"{whole.numel()} elements of {whole.dtype} for {self._size} ranks do not give"
+                    f" {output.numel()} of {output.dtype}"
+                )
+            own = whole.clone(memory_format=torch.contiguous_format)
+            array, back = reducible(own, op)
+            starts.append((array, _reduce_scatter(op)))
+            backs.append((output.detach(), own.view(self._size, size)[self._rank], back))
+
+        def finish() -> None:
+            for output, part, back in backs:
+                back()
+                output.copy_(part[: output.numel()].view(output.shape))
+
+        return starts, outputs, finish
 
     # --- What moves ---
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:  # noqa: ANN401
+    @_operation("broadcast")
+    def broadcast(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """From one rank, of any dtype."""
-        engine = self._pump.engine
-        futures, backs = [], []
-        for tensor in tensors:
-            kept, back = _movable(tensor)
-            futures.append(
-                self._pump.submit(
-                    kept,
-                    0,
-                    lambda at, count, dtype: engine.broadcast(at, count, dtype, opts.rootRank),
-                )
-            )
-            backs.append(back)
-        return _all_of(futures, tensors, lambda: [back() for back in backs])
+        tensors, opts, _ = _read(args, kwargs, "tensors tensor", "opts root", "timeout")
+        tensors = _list(tensors)
+        return self._broadcast(tensors, self._root(opts))
 
-    def all_gather_single(
-        self,
-        output: torch.Tensor,
-        part: torch.Tensor,
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("all_gather")
+    def all_gather_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """The parts of all ranks, equal in size, of any dtype."""
-        del opts
-        size_bytes = part.numel() * part.element_size()
-        # Parts of the engine are whole elements.
-        padded = -(-size_bytes // 4) * 4
-        buffer = torch.zeros(self._size, padded, dtype=torch.uint8)
-        buffer[self._rank, :size_bytes].copy_(_bytes_of(part))
-        future = self._pump.submit(
-            buffer.view(-1).view(torch.int32), 0, self._pump.engine.all_gather
-        )
+        names = "output output_tensor outputTensor", "input input_tensor inputTensor", "opts"
+        output, part, _ = _read(args, kwargs, *names)
+        start, back = self._all_gather(output, part)
+        return [start], [output], back
 
-        def finish() -> None:
-            found = buffer[:, :size_bytes].contiguous().view(-1).view(part.dtype)
-            output.copy_(found.view(output.shape))
+    @_operation("all_gather")
+    def allgather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
+        """As `all_gather_single`, into tensors, whose sizes may differ."""
+        names = "output_tensors", "input_tensors input_tensor", "opts", "timeout"
+        outputs, inputs, _, _ = _read(args, kwargs, *names)
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        return self._all_gather_lists(outputs, inputs)
 
-        return _all_of([future], [output], finish)
+    @_operation("all_gather_coalesced")
+    def allgather_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
+        """As `allgather`, of each; there is a list of outputs for each rank."""
+        names = "output_lists output_tensor_lists", "input_list input_tensor_list", "opts"
+        outputs, inputs, _ = _read(args, kwargs, *names)
+        self._check_parts(outputs)
+        return self._all_gather_lists([list(each) for each in zip(*outputs, strict=True)], inputs)
 
-    def allgather(
-        self,
-        outputs: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
-        """As `all_gather_single`, into tensors."""
-        futures = []
-        for places, part in zip(outputs, inputs, strict=True):
-            whole = torch.empty(self._size, *part.shape, dtype=part.dtype)
-            work = self.all_gather_single(whole, part, opts)
-
-            def spread(
-                ended: Future, whole: torch.Tensor = whole, places: Sequence[Any] = places
-            ) -> list[torch.Tensor]:
-                ended.value()
-                return [place.copy_(each) for place, each in zip(places, whole, strict=True)]
-
-            futures.append(work.get_future().then(spread))
-        return _all_of(futures, [place for places in outputs for place in places])
-
-    def all_gather_single_coalesced(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[torch.Tensor],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("all_gather_coalesced")
+    def all_gather_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """As `all_gather_single`, of each."""
-        return _each(self.all_gather_single, outputs, inputs, opts)
+        outputs, inputs, _ = _read(args, kwargs, "outputs", "inputs", "opts")
+        plans = [self._all_gather(*pair) for pair in zip(outputs, inputs, strict=True)]
+        return [start for start, _ in plans], outputs, lambda: [back() for _, back in plans]
 
-    def gather(
-        self,
-        outputs: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("gather")
+    def gather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """The parts of all ranks to one of them."""
-        places = outputs[0] if self._rank == opts.rootRank else []
+        names = "output_tensors", "input_tensors input_tensor", "opts root", "timeout"
+        outputs, inputs, opts, _ = _read(args, kwargs, *names)
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
         (part,) = inputs
-        whole = torch.empty(self._size, *part.shape, dtype=part.dtype)
-        work = self.all_gather_single(whole, part)
+        places = outputs[0] if self._rank == self._root(opts) else []
+        whole = part.new_empty(self._size, *part.shape)
+        start, back = self._all_gather(whole, part)
+        brought = (part.dtype, tuple(part.shape))
+        wanted = [brought] * self._size if self._rank == self._root(opts) else []
+        if (found := [(place.dtype, tuple(place.shape)) for place in places]) != wanted:
+            self._pump.submit(start[0], 0, start[1])  # The others need not know.
+            raise ValueError(f"the root has places for {found}, and each rank brings {brought}")
 
         def finish() -> None:
+            back()
             for place, each in zip(places, whole, strict=False):  # At the others there is none.
-                place.copy_(each)
+                place.detach().copy_(each)
 
-        return _all_of([work.get_future()], places, finish)
+        return [start], places, finish
 
-    def scatter(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[list[torch.Tensor]],
-        opts: Any,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("scatter")
+    def scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """A part to each rank, equal in size, from one of them."""
+        names = "output_tensors output_tensor", "input_tensors", "opts root", "timeout"
+        outputs, inputs, opts, _ = _read(args, kwargs, *names)
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
         (output,) = outputs
-        whole = torch.empty(self._size, *output.shape, dtype=output.dtype)
-        if self._rank == opts.rootRank:
-            torch.stack([_on_cpu(part) for part in inputs[0]], out=whole)
-        work = self.broadcast([whole], opts)
-        return _all_of([work.get_future()], outputs, lambda: output.copy_(whole[self._rank]))
-
-    def alltoall(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[torch.Tensor],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
-        """A part from each rank to each, of any sizes; agrees on those before it returns."""
-        del opts
-        counts = torch.tensor([part.numel() for part in inputs])
-        table = torch.empty(self._size, self._size, dtype=counts.dtype)
-        self.all_gather_single(table, counts).wait()
-        wanted = [place.numel() for place in outputs]
-        if table[:, self._rank].tolist() != wanted:
-            raise ValueError(
-                f"rank {self._rank} is sent {table[:, self._rank].tolist()} elements by the ranks, "
-                f"but has places for {wanted}"
-            )
-        own = torch.cat([_on_cpu(part).reshape(-1) for part in inputs])
-        padded = own.new_zeros(int(table.sum(1).max()))
-        padded[: own.numel()] = own
-        whole = own.new_empty(self._size, padded.numel())
-        work = self.all_gather_single(whole, padded)
+        root, refusal = self._root(opts), None
+        # The last byte says whether the root had something to scatter.
+        size_bytes = output.numel() * output.element_size()
+        sent = torch.zeros(self._size * size_bytes + 1, dtype=torch.uint8)
+        if self._rank == root:
+            try:
+                self._check_parts(inputs[0])
+                wrong = [p for p in inputs[0] if (p.shape, p.dtype) != (output.shape, output.dtype)]
+                if wrong:
+                    raise ValueError(
+                        f"the root has a part of {wrong[0].dtype} {tuple(wrong[0].shape)}, and the"
+                        f" output is {output.dtype} {tuple(output.shape)}"
+                    )
+                whole = torch.cat([contiguous_bytes(part) for part in inputs[0]])
+                sent[:-1], sent[-1] = whole, 1
+            except (TypeError, ValueError) as error:
+                refusal = error
+        (start,), _, _ = self._broadcast([sent], root)
+        if refusal is not None:
+            self._pump.submit(start[0], 0, start[1])  # The others learn that it has failed.
+            raise refusal
 
         def finish() -> None:
-            for place, row, sizes in zip(outputs, whole, table.tolist(), strict=True):
-                part = row[: sum(sizes)].split(sizes)[self._rank]
-                place.copy_(part.view(place.shape))
+            if not sent[-1]:
+                raise ValueError(f"scatter: rank {root} had no parts that fit; its error says why")
+            part = sent[self._rank * size_bytes :][:size_bytes].clone().view(output.dtype)
+            output.detach().copy_(part.view(output.shape))
 
-        return _all_of([work.get_future()], outputs, finish)
+        return [start], outputs, finish
 
-    def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        whole: torch.Tensor,
-        output_sizes: list[int],
-        input_sizes: list[int],
-        opts: Any = None,  # noqa: ANN401
-    ) -> dist.Work:
+    @_operation("all_to_all")
+    def alltoall(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
+        """A part from each rank to each, of any sizes; agrees on those before it returns."""
+        outputs, inputs, _ = _read(args, kwargs, "output_tensors", "input_tensors", "opts")
+        return self._all_to_all(outputs, inputs)
+
+    @_operation("all_to_all")
+    def all_to_all_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """As `alltoall`, of rows of one tensor; equally many where no sizes are given."""
+        names = "output", "input", "output_split_sizes", "input_split_sizes", "opts timeout"
+        output, whole, output_sizes, input_sizes, _ = _read(args, kwargs, *names)
         places = torch.split(output, output_sizes) if output_sizes else output.chunk(self._size)
         parts = torch.split(whole, input_sizes) if input_sizes else whole.chunk(self._size)
         if len(places) != self._size or len(parts) != self._size:
             raise ValueError(
                 f"{len(whole)} rows to and {len(output)} from {self._size} ranks do not divide"
             )
-        return self.alltoall(list(places), list(parts), opts)
+        return self._all_to_all(list(places), list(parts))
 
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> dist.Work:
+    def _all_to_all(self, outputs: Tensors, inputs: Tensors) -> Plan:
+        self._check_parts(inputs)
+        self._check_parts(outputs)
+        # What each sends and has room for: all ranks know of a difference, and raise.
+        own_counts = [part.numel() for part in inputs], [place.numel() for place in outputs]
+        table = torch.empty(self._size, 2, self._size, dtype=torch.int64)
+        start, _ = self._all_gather(table, torch.tensor(own_counts))
+        self._pump.submit(start[0], 0, start[1]).wait()
+        for rank in range(self._size):
+            sent, wanted = table[:, 0, rank].tolist(), table[rank, 1].tolist()
+            if sent != wanted:
+                raise ValueError(
+                    f"rank {rank} is sent {sent} elements by the ranks, but has places for {wanted}"
+                )
+        own = torch.cat([dense(part).reshape(-1) for part in inputs])
+        padded = own.new_zeros(int(table[:, 0].sum(1).max()))
+        padded[: own.numel()] = own
+        whole = own.new_empty(self._size, padded.numel())
+        start, _ = self._all_gather(whole, padded)
+
+        def finish() -> None:
+            for place, row, counts in zip(outputs, whole, table[:, 0].tolist(), strict=True):
+                part = row[: sum(counts)].split(counts)[self._rank]
+                place.detach().copy_(part.view(place.shape))
+
+        return [start], outputs, finish
+
+    def send(self, tensors: Tensors, rank: int, tag: int) -> dist.Work:
         """Is not offered."""
         raise NotImplementedError(
-            f"{len(tensors)} tensors from or to rank {rank}, tag {tag}: two ranks alone do not meet"
-            ' by this backend; a group of dist.new_group(backend="gloo") beside it does that'
+            f"send and recv: {len(tensors)} tensors from or to rank {rank}, tag {tag}: two ranks"
+            " alone do not meet by this backend; a group of"
+            ' dist.new_group(backend="gloo") beside it does that'
         )
 
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> dist.Work:
+    def recv(self, tensors: Tensors, rank: int, tag: int) -> dist.Work:
         """Is not offered."""
         return self.send(tensors, rank, tag)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
         """Is not offered."""
         return self.send(tensors, -1, tag)
 
-    def barrier(self, opts: Any = None) -> dist.Work:  # noqa: ANN401
+    @_operation("barrier")
+    def barrier(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Ends when all ranks have come."""
-        del opts
-        return self.allreduce([torch.zeros(1, dtype=torch.int32)])
+        _read(args, kwargs, "opts timeout")
+        one = torch.zeros(1, dtype=torch.int32)
+        return [(one, _all_reduce("sum"))], [one], None
 
     # What older releases call them.
     _allgather_base = all_gather_single
@@ -353,101 +434,127 @@ class ProcessGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduced(self, tensor: torch.Tensor, name: ReduceOp) -> Future:
-        engine = self._pump.engine
-        kept, back = _reducible(tensor, name)
-        future = self._pump.submit(
-            kept, 0, lambda at, count, dtype: engine.all_reduce(at, count, dtype, name)
+    # --- What they are made of ---
+
+    def _broadcast(self, tensors: Tensors, root: int) -> Plan:
+        arrays = [in_place(tensor) for tensor in tensors]
+        starts: Arrays = [
+            (as_bytes(array), lambda engine, *array: engine.broadcast(*array, root))
+            for array, _ in arrays
+        ]
+        return starts, tensors, lambda: [back() for _, back in arrays]
+
+    def _check_gathered(self, output: torch.Tensor, part: torch.Tensor) -> None:
+        if output.numel() != part.numel() * self._size or output.dtype != part.dtype:
+            raise ValueError(
+                f"{part.numel()} elements of {part.dtype} from each of {self._size} ranks do not"
+                f" fill {output.numel()} of {output.dtype}"
+            )
+
+    def _all_gather(
+        self, output: torch.Tensor, part: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, Start], Callable[[], None]]:
+        """Of equal parts, where `output` is if it is contiguous."""
+        self._check_gathered(output, part)
+        own = contiguous_bytes(part)
+        whole, back = in_place(output)
+        rows = as_bytes(whole).view(self._size, own.numel())
+        rows[self._rank].copy_(own)
+        return (rows.view(-1), lambda engine, *array: engine.all_gather(*array)), back
+
+    def _all_gather_lists(self, outputs: list[Tensors], inputs: Tensors) -> Plan:
+        wholes = []
+        for places, part in zip(outputs, inputs, strict=True):
+            self._check_parts(places)
+            if places[self._rank].numel() != part.numel() or any(
+                place.dtype != part.dtype for place in places
+            ):
+                raise ValueError(
+                    f"places for {[place.numel() for place in places]} elements of"
+                    f" {places[0].dtype}, and rank {self._rank} brings {part.numel()} of"
+                    f" {part.dtype}"
+                )
+            largest = max(place.numel() for place in places)
+            padded = part.new_zeros(largest)
+            padded[: part.numel()] = dense(part).reshape(-1)
+            wholes.append((part.new_empty(self._size, largest), padded))
+        starts = [self._all_gather(*pair)[0] for pair in wholes]
+
+        def finish() -> None:
+            for places, (whole, _) in zip(outputs, wholes, strict=True):
+                for place, row in zip(places, whole, strict=True):
+                    place.detach().copy_(row[: place.numel()].view(place.shape))
+
+        return starts, [place for places in outputs for place in places], finish
+
+    def _check_parts(self, parts: Sequence[Any]) -> None:
+        if len(parts) != self._size:
+            raise ValueError(f"{len(parts)} tensors for {self._size} ranks")
+
+    def _root(self, opts: Any) -> int:  # noqa: ANN401
+        root = int(opts if isinstance(opts, int) else opts.rootRank)
+        if not 0 <= root < self._size:
+            raise ValueError(f"there is no rank {root} among {self._size}")
+        return root
+
+
+def _all_reduce(op: ReduceOp) -> Start:
+    return lambda engine, *array: engine.all_reduce(*array, op)
+
+
+def _reduce_scatter(op: ReduceOp) -> Start:
+    return lambda engine, *array: engine.reduce_scatter(*array, op)
+
+
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any], *places: str) -> list[Any]:
+    """The arguments of one of torch's overloads: each by place, or by one of its names."""
+    found = list(args) + [None] * (len(places) - len(args))
+    unknown = dict(kwargs)
+    for index, names in enumerate(places):
+        for name in names.split():
+            if name in unknown:
+                found[index] = unknown.pop(name)
+    if unknown or len(args) > len(places):
+        raise TypeError(
+            f"arguments that it does not have: {sorted(unknown) or args[len(places) :]}"
         )
-
-        def finished(ended: Future) -> torch.Tensor:
-            ended.value()
-            back()
-            return tensor
-
-        return future.then(finished)
+    return found
 
 
-def _each(
-    operation: Callable[[torch.Tensor, torch.Tensor, Any], dist.Work],
-    outputs: list[torch.Tensor],
-    inputs: list[torch.Tensor],
-    opts: Any,  # noqa: ANN401
-) -> dist.Work:
-    """An operation for each pair, ended when all of them are."""
-    works = [operation(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
-    return _all_of([work.get_future() for work in works], outputs)
+def _list(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Tensors:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _all_of(
-    futures: Sequence[Future], tensors: list[torch.Tensor], finish: Callable[[], Any] | None = None
-) -> dist.Work:
-    """Ends when all have, and then does the rest."""
-
-    def finished(ended: Future) -> list[torch.Tensor]:
-        for each in ended.value():
-            each.value()  # Raises what went wrong.
-        if finish is not None:
-            finish()
-        return tensors
-
-    return Started(torch.futures.collect_all(list(futures)).then(finished))
-
-
-def _name_of(opts: Any) -> ReduceOp:  # noqa: ANN401
+def _op(opts: Any) -> ReduceOp:  # noqa: ANN401  # Options, an operation, or none.
     if opts is None:
         return "sum"
+    asked = getattr(opts, "reduceOp", opts)
     for op, name in _OPS.items():
-        if opts.reduceOp == op:
+        if asked == op:
             return name
-    raise NotImplementedError(f"{opts.reduceOp} is not reduced here: sum, average, min and max are")
+    # As options hold it, it has no name of its own.
+    name = getattr(getattr(asked, "op", asked), "name", asked)
+    raise NotImplementedError(f"{name} is not reduced here: sum, average, min and max are")
 
 
-def _nothing() -> None:
-    pass
+def _ended(futures: Sequence[Future], tensors: Tensors, finish: Callable[[], Any] | None) -> Future:
+    """Ends when all have, and then does the rest.
 
+    Whoever ends the last one does it, and may be outside of the caller's inference mode, of which
+    the tensors may be: within it, all tensors may be written to.
+    """
 
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise TypeError(f"dense tensors in CPU memory go by this backend, not on {tensor.device}")
-    return tensor.detach()
+    def finished(ended: Future) -> Tensors:
+        for each in ended.value() if len(futures) != 1 else [ended]:
+            each.value()  # Raises what went wrong.
+        if finish is not None:
+            with torch.inference_mode():
+                finish()
+        return tensors
 
-
-def _reducible(tensor: torch.Tensor, name: ReduceOp) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Memory that the engine reduces, and what brings the result back to the tensor."""
-    own = _on_cpu(tensor)
-    if own.dtype in _DTYPES and own.is_contiguous():
-        return own, _nothing
-    kind = own.dtype if own.dtype in _DTYPES else torch.int32
-    if own.dtype not in _DTYPES and (own.dtype.is_floating_point or own.dtype.is_complex):
-        raise TypeError(f"{own.dtype} is none of those that are reduced here")
-    if name == "average" and not kind.is_floating_point:
-        raise TypeError(f"{own.dtype} has no average here: sum and divide")
-    kept = own.to(kind, copy=True, memory_format=torch.contiguous_format)
-
-    def back() -> None:
-        own.copy_(kept)
-
-    return kept, back
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return _on_cpu(tensor).contiguous().view(-1).view(torch.uint8)
-
-
-def _movable(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Memory that the engine moves, and what brings the result back to the tensor."""
-    own = _on_cpu(tensor)
-    if own.dtype in _DTYPES and own.is_contiguous():
-        return own, _nothing
-    size_bytes = own.numel() * own.element_size()
-    kept = torch.zeros(-(-size_bytes // 4), dtype=torch.int32)
-    kept.view(torch.uint8)[:size_bytes].copy_(_bytes_of(own))
-
-    def back() -> None:
-        own.copy_(kept.view(torch.uint8)[:size_bytes].clone().view(own.dtype).view(own.shape))
-
-    return kept, back
+    if len(futures) == 1:
+        return futures[0].then(finished)
+    return torch.futures.collect_all(list(futures)).then(finished)
 
 
 def _create(opts: Any, options: dict[str, Any] | None) -> ProcessGroup:  # noqa: ANN401

@@ -40,18 +40,21 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.buddies import SCHEME
+from ffrecord.checkpoint.pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint.ranks import Box
 from ffrecord.checkpoint.state import Flattener
-from ffrecord.checkpoint.tensors import Destination, describe, memory_of, plain_address
+from ffrecord.checkpoint.tensors import describe, plain_address
 from ffrecord.checkpoint.values import Kind, TensorRef, decode, encode
 from ffrecord.checkpoint.watching import Save, ledger
 from ffrecord.errors import CorruptionError
+from ffrecord.locations import target_from_root
 
 Place = str | os.PathLike[str]
 
@@ -67,6 +70,10 @@ def _split(place: Place) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (text, None)
 
 
+def _from_root(place: Place | None) -> str | None:
+    return None if place is None else target_from_root(place)
+
+
 def _is_place(checkpoint_id: object) -> bool:
     if not isinstance(checkpoint_id, str | os.PathLike):
         return False
@@ -74,12 +81,12 @@ def _is_place(checkpoint_id: object) -> bool:
     return isinstance(text, str) and ("://" not in text or text.startswith(_SCHEMES))
 
 
-class CheckpointWriter(StorageWriter):
+class CheckpointWriter(StorageWriter, BlockingAsyncStager):
     """Where `dcp.save` and `dcp.async_save` write to.
 
     Every rank writes its items to its own part by direct I/O; the coordinator makes them visible
     together, or nothing of them. What is not a tensor is stored as a plain value.
-    `ffrecord.checkpoint.watch` sees its saves, but not the copy that `dcp.async_save` makes first.
+    `ffrecord.checkpoint.watch` sees its saves, and the copy that `dcp.async_save` makes first.
     """
 
     _seen: Save | None = None  # Told to who watches.
@@ -89,6 +96,7 @@ class CheckpointWriter(StorageWriter):
         path: Place | None = None,
         *,
         step: int | None = None,
+        overwrite: bool = False,
         allow_pickle: bool = False,
         direct: bool = True,
         incremental: bool = False,
@@ -100,7 +108,10 @@ class CheckpointWriter(StorageWriter):
             path: a folder that all ranks share, `ffrecord://host[:port]/run`, or either followed by
                 `/step-NNNNNNNNN`. None: the `checkpoint_id` of `dcp.save`.
             step: the name of the checkpoint in `path`. None: that of the path, or one after the
-                latest, which then is removed: the path stands for one checkpoint.
+                latest, which stays: `ffrecord.checkpoint.prune` removes old ones.
+            overwrite: if that step, which then must be named, is committed already, remove it
+                before the new one is written: a save that fails leaves neither. No other step is
+                ever removed.
             allow_pickle: store what is neither tensor nor plain value as the planner pickled it;
                 only a reader that is told to will hand it back. Otherwise it is a TypeError.
             direct: write past the page cache where the file system allows it.
@@ -108,12 +119,12 @@ class CheckpointWriter(StorageWriter):
                 `ffrecord.checkpoint.save` does.
             timeout_s: for each call to a daemon.
         """
-        super().__init__()
-        self._path, self._step = path, step
+        StorageWriter.__init__(self)
+        BlockingAsyncStager.__init__(self)
+        self._path, self._step, self._overwrite = _from_root(path), step, overwrite
         self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
         self._incremental = incremental
         self._is_coordinator = False
-        self._replaces: list[int] = []
         self._parts: _ffrecord.CheckpointParts | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,7 +139,7 @@ class CheckpointWriter(StorageWriter):
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Begin another save, to `checkpoint_id` if given."""
         if checkpoint_id is not None:
-            self._path, self._step = checkpoint_id, None
+            self._path, self._step = _from_root(checkpoint_id), None
         self._drop()
 
     def _drop(self) -> None:
@@ -162,6 +173,11 @@ class CheckpointWriter(StorageWriter):
             ledger().end(self._seen, committed)
         self._seen = None
 
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The copy that `dcp.async_save` makes; its caller waits for it."""
+        with ledger().stall():
+            return dict(super().stage(state_dict))
+
     def storage_meta(self) -> StorageMeta | None:
         """Where the checkpoint goes."""
         return StorageMeta(checkpoint_id=self._path)
@@ -173,6 +189,11 @@ class CheckpointWriter(StorageWriter):
             raise ValueError("CheckpointWriter commits all ranks together: use_collectives=True")
         if self._path is None:
             raise ValueError("CheckpointWriter: give a path, or dcp.save a checkpoint_id")
+        if self._overwrite and self._step is None and _split(self._path)[1] is None:
+            raise ValueError(
+                f"CheckpointWriter: overwrite=True replaces one step, and {self._path} names none: "
+                "give step=, or a path that ends in /step-NNNNNNNNN"
+            )
         self._is_coordinator = is_coordinator
         self._drop()
 
@@ -185,10 +206,12 @@ class CheckpointWriter(StorageWriter):
         assert self._path is not None
         target, step = _split(self._path)
         step = step if self._step is None else self._step
-        self._replaces = []
         if step is None:
-            self._replaces = [each.step for each in ckpt.list(target, timeout_s=self._timeout_s)]
-            step = max(self._replaces, default=-1) + 1
+            listed = ckpt.list(target, timeout_s=self._timeout_s)
+            step = max((each.step for each in listed), default=-1) + 1
+        elif self._overwrite:
+            with contextlib.suppress(FileNotFoundError):
+                ckpt.remove(target, step, timeout_s=self._timeout_s)
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [
@@ -266,7 +289,6 @@ class CheckpointWriter(StorageWriter):
         with self._kept():
             self._commit(metadata, results)
             self._ended(committed=True)
-            self._remove_replaced()
 
     def _commit(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         assert self._parts is not None
@@ -285,7 +307,9 @@ class CheckpointWriter(StorageWriter):
                 state[fqn] = TensorRef(Kind.TORCH, fqn)
                 if about.properties.requires_grad:
                     requires_grad.append(fqn)
-            elif fqn in values and isinstance(values[fqn], list):
+            elif fqn not in values:
+                raise ValueError(f"{fqn} is in the plan of the save, and no rank wrote it")
+            elif isinstance(values[fqn], list):
                 state[fqn] = values[fqn][0]
         tree = {
             "state": state,
@@ -297,11 +321,6 @@ class CheckpointWriter(StorageWriter):
         }
         self._parts.commit([part for part, _ in carried], encode(tree))
         self._parts = None
-
-    def _remove_replaced(self) -> None:
-        assert self._path is not None
-        for step in self._replaces:
-            ckpt.remove(_split(self._path)[0], step, timeout_s=self._timeout_s)
 
 
 def _plain(planner_data: object) -> object:
@@ -326,12 +345,11 @@ def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
         raise ValueError(
             f"{item.index.fqn}: the planner says {tuple(chunk.sizes)}, and gives {extent}"
         )
-    address, owner = plain_address(data), data
+    address: object = plain_address(data)
     if address is None:
-        memory = memory_of(data)
-        address, owner = memory.address, memory
+        address = Fetcher(data)
     fqn, shape = item.index.fqn, about.size
-    return (fqn, dtype, shape, chunk.offsets, extent, address, data.nbytes, False), owner
+    return (fqn, dtype, shape, chunk.offsets, extent, address, data.nbytes, False), data
 
 
 class CheckpointReader(StorageReader):
@@ -358,7 +376,7 @@ class CheckpointReader(StorageReader):
             timeout_s: for each call to a daemon.
         """
         super().__init__()
-        self._path, self._step = path, step
+        self._path, self._step = _from_root(path), step
         self._allow_pickle, self._timeout_s = allow_pickle, timeout_s
         self._reader: _ffrecord.CheckpointReader | None = None
         self._tree: Any = None
@@ -375,7 +393,7 @@ class CheckpointReader(StorageReader):
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Open what is to be read, here, where an error still comes out as it is."""
         if checkpoint_id is not None:
-            self._path, self._step = checkpoint_id, None
+            self._path, self._step = _from_root(checkpoint_id), None
         self._reader = None
         if self._path is not None:
             self._open()
@@ -436,30 +454,30 @@ class CheckpointReader(StorageReader):
                 f"the coordinator loads step {plan.storage_data[0]}, this rank opened "
                 f"{reader.commit[0]}: a save was committed meanwhile; give the step"
             )
+        values = [item for item in plan.items if item.type is LoadItemType.BYTE_IO]
+        streams = [self._bytes(item.storage_index.fqn, planner) for item in values]  # May refuse.
         stored = {key: dtype for key, dtype, _ in reader.tensors}
-        wanted: list[tuple[str, list[int], list[int], int, int]] = []
-        filled: list[tuple[ReadItem, torch.Tensor, torch.Tensor, Destination]] = []
+        wanted: list[Wanted] = []
+        filled: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._bytes(item.storage_index.fqn, planner))
                 continue
             key = item.storage_index.fqn
             tensor = planner.resolve_tensor(item).detach()
             # As DCP does, of whatever type the tensor to fill is.
             dtype = getattr(torch, stored[key])
             to = tensor if tensor.dtype is dtype else torch.empty(tensor.shape, dtype=dtype)
-            destination = Destination(to)
             chunk = item.storage_index.offset or (0,) * len(item.lengths)
             offset = [a + b for a, b in zip(chunk, item.storage_offsets, strict=True)]
-            memory = destination.memory
-            wanted.append((key, offset, list(item.lengths), memory.address, memory.size_bytes))
-            filled.append((item, tensor, to, destination))
-        reader.read(wanted)
-        for item, tensor, to, destination in filled:
-            destination.finish()
+            wanted.append((key, offset, list(item.lengths), to))
+            filled.append((item, tensor, to))
+        read_into(reader, wanted)
+        for item, tensor, to in filled:
             if to is not tensor:
                 tensor.copy_(to)
             planner.commit_tensor(item, tensor)
+        for item, stream in zip(values, streams, strict=True):
+            planner.load_bytes(item, stream)
         done: Future[None] = Future()
         done.set_result(None)
         return done

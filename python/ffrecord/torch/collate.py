@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, default_convert
 
 from ffrecord.batch import Batch, Values
 from ffrecord.schema import Column
@@ -37,6 +37,16 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
         same = all(tensor.shape == tensors[0].shape for tensor in tensors)
         return torch.stack(tensors) if same else tensors
     return default_collate(list(rows))
+
+
+def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
+    """Make tensors of one sample, for a loader with `batch_size=None`; nothing is put together.
+
+    A `Batch`, which a dataset gives if its sampler asks for several records, is collated.
+    """
+    if isinstance(sample, Batch):
+        return _batch(sample)
+    return default_convert(sample)  # type: ignore[no-untyped-call]
 
 
 def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it

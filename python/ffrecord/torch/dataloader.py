@@ -1,40 +1,36 @@
 """A loader that knows how far it has come."""
 
+import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import cached_property, partial
-from itertools import accumulate, pairwise
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
+from functools import cached_property
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch.utils import data
-from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ffrecord import _ffrecord
-from ffrecord.errors import BadArgumentError, CorruptionError, DeadlineExceeded
-from ffrecord.order import IndexBatch
-from ffrecord.prefetch import Prefetcher
+from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
+from ffrecord.order import IndexBatch, SeededIndices
 from ffrecord.reader import Reader
 from ffrecord.records import Records
 from ffrecord.stages import Stages, numbers_of, since, summed, verdict, write_trace
-from ffrecord.torch.collate import collate
+from ffrecord.torch.collate import collate, convert
 from ffrecord.torch.dataset import Dataset
-from ffrecord.torch.handover import CrossingCollate, Told
-from ffrecord.torch.pinning import on_device, size_of
+from ffrecord.torch.frameworks import Accelerated, Share, is_held_back_by
+from ffrecord.torch.handover import CrossingCollate, Placed, PlacedIndices, Told
+from ffrecord.torch.pinning import on_device
 from ffrecord.torch.sampler import Cursor, Sampler
+from ffrecord.torch.threads import Threads
 
 # What timeout=0 stands for: every wait ends.
 _TIMEOUT_S = 600.0
 _MEMORY_LIMIT_BYTES = 1 << 30
-# Of several batches that are loaded as one. More fill the caches, and would gain nothing.
-_TOGETHER_RECORDS_MAX = 4096
 # What torch says when a worker is late; it has no type of its own.
 _TORCH_IS_LATE = "DataLoader timed out after"
-
-# A plan: the place behind the step, None if there is no such place, and what makes the indices to
-# load, in the thread that loads them.
-_Plan = tuple[Cursor | None, Callable[[], Any]]
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -72,7 +68,8 @@ class DataLoader(data.DataLoader[Any]):
 
         Args:
             dataset: any map-style dataset; one with `__getitems__` reads each batch at once.
-            batch_size: without a batch_sampler, as in torch.
+            batch_size: without a batch_sampler, as in torch; with None each sample comes as it is,
+                its arrays as tensors.
             shuffle: likewise.
             sampler: likewise.
             batch_sampler: a `Sampler`, or any iterable of lists of indices.
@@ -90,8 +87,9 @@ class DataLoader(data.DataLoader[Any]):
             mode: "workers" are torch's processes, whose batches cross as shared memory; "threads"
                 share memory with the caller: nothing crosses, reads and torch's operators run side
                 by side, and with a `Sampler` reading ahead does not stop at the end of an epoch.
-            memory_limit_bytes: for batches that threads have read ahead.
-            device: a GPU to copy batches to, one ahead, on a stream of its own.
+            memory_limit_bytes: for batches that threads have read ahead, for each iterator.
+            device: a GPU to copy batches to, one ahead, on a stream of its own; with "cpu" they
+                stay where they are.
             options: torch's other ones; with threads there are no processes for them to set up.
         """
         if mode not in ("workers", "threads"):
@@ -104,14 +102,17 @@ class DataLoader(data.DataLoader[Any]):
             useless = {"worker_init_fn": worker_init_fn, "persistent_workers": persistent_workers}
             if names := sorted([*options, *(name for name, value in useless.items() if value)]):
                 raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
-        self._device = None if device is None else torch.device(device)
-        if self._device is not None and (
-            self._device.type != "cuda" or not torch.cuda.is_available()
-        ):
+        wanted = torch.device("cpu" if device is None else device)
+        self._device = None if wanted.type == "cpu" else wanted
+        if self._device is not None and (wanted.type != "cuda" or not torch.cuda.is_available()):
             raise ValueError(f"device is {device}: batches can be copied to a CUDA device only")
+        if isinstance(collate_fn, CrossingCollate):  # Of a loader that this one is made after.
+            collate_fn = collate_fn.collate_fn
         if processes:
             options["prefetch_factor"] = prefetch_factor
             options["persistent_workers"] = persistent_workers
+        # With batch_size=None what the dataset gives is a sample, unless it is asked for many.
+        many = batch_size is not None or isinstance(sampler, Sampler | data.BatchSampler)
         self.stages = Stages()
         self._told = Told()
         super().__init__(
@@ -121,7 +122,9 @@ class DataLoader(data.DataLoader[Any]):
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=processes,
-            collate_fn=CrossingCollate(collate_fn or collate, self.stages, self._told.token),
+            collate_fn=CrossingCollate(
+                collate_fn or (collate if many else convert), self.stages, self._told.token
+            ),
             pin_memory=pin_memory,
             drop_last=drop_last,
             timeout=(timeout or _TIMEOUT_S) if processes else 0,
@@ -129,14 +132,20 @@ class DataLoader(data.DataLoader[Any]):
             generator=generator,
             **options,
         )
+        self._accelerated: Accelerated | None = None
+        if isinstance(self.batch_sampler, Sampler):
+            vars(self)["sampler"] = Share(self.batch_sampler)  # torch lets nobody assign it.
         self.mode = mode
         self.skippable = skippable
-        self._threads = threads
-        self._timeout_s = timeout or _TIMEOUT_S
-        self._thread_prefetch = prefetch_factor or 2
-        self._memory_limit_bytes = memory_limit_bytes
-        self._ahead: Prefetcher[_Plan, Any] | None = None
-        self._ahead_of: tuple[Any, ...] = ()  # Which stream, and which place of it comes next.
+        self._threads: Threads | None = None
+        if threads:
+            self._threads = Threads(
+                threads,
+                depth=threads + (prefetch_factor or 2),
+                memory_limit_bytes=memory_limit_bytes,
+                timeout_s=timeout or _TIMEOUT_S,
+            )
+        self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         self._delivered = 0
         self._before: dict[str, float] | None = None  # What others had read of the dataset.
 
@@ -154,9 +163,51 @@ class DataLoader(data.DataLoader[Any]):
             raise BadArgumentError(f"step {step} of {total} batches")
         self._steps.step = step
 
+    def set_epoch(self, epoch: int) -> None:
+        """Note that epoch `epoch` of the training begins; frameworks call it.
+
+        With a `Sampler`, the first call after `load_state_dict` leaves the restored place alone and
+        the next ones count on from it; to jump, call the sampler's own `set_epoch`.
+        """
+        if (tell := getattr(self.sampler, "set_epoch", None)) is not None:
+            tell(epoch)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by accelerate, which leaves a loader alone that was prepared already.
+
+        It is: a `Sampler` gives each rank its share. What else `prepare` does is done here, too.
+        """
+        sharded = isinstance(self.batch_sampler, Sampler) and self.batch_sampler.is_sharding
+        if sharded and self._accelerated is None:
+            self._accelerated = Accelerated()
+        return sharded
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        """Said by accelerate of all that it was given."""
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """Asked by accelerate's `save_state` and `load_state`, which then keep our state."""
+        return isinstance(self.batch_sampler, Sampler)
+
     def state_dict(self) -> dict[str, Any]:
-        """What was delivered, as a few scalars; see `Sampler.state_dict`."""
-        return self._elastic_sampler("state_dict").state_dict()
+        """What was delivered, as a few scalars; see `Sampler.state_dict`.
+
+        Of several iterators that are used side by side, the one that delivered last.
+
+        Raises:
+            TypeError: there is no `Sampler`.
+            ValueError: with `in_order=False` on several ranks, each would be at another place.
+        """
+        sampler = self._elastic_sampler("state_dict")
+        if self.num_workers and not getattr(self, "in_order", True) and sampler.world_size > 1:
+            raise ValueError(
+                f"in_order=False on {sampler.world_size} ranks: each has delivered other steps, "
+                "and no one state is true for all; leave out in_order=False, or take mode='threads'"
+            )
+        return sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue from `state`; see `Sampler.load_state_dict`."""
@@ -202,7 +253,7 @@ class DataLoader(data.DataLoader[Any]):
             "stages": stages,
             "wait_s": wait_s,
             "work_s": work_s,
-            "depth": self._ahead.depth if self._ahead is not None else 0,
+            "depth": 0 if self._threads is None else self._threads.depth,
             "damaged": int(counts.get("damaged_records", 0)),
             "limit": limit,
             "verdict": verdict(stages, wait_s, work_s, size_bytes, limit),
@@ -220,10 +271,12 @@ class DataLoader(data.DataLoader[Any]):
         write_trace(path, [self.stages, *([inner] if isinstance(inner, Stages) else [])])
 
     def close(self) -> None:
-        """End the threads and drop what they have read ahead; the next iteration starts anew."""
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        """End the threads and drop what they have read ahead; the next iteration starts anew.
+
+        Iterations that are under way with threads raise a `ClosedError` then.
+        """
+        if self._threads is not None:
+            self._threads.close()
 
     @property
     def _index_sampler(self) -> Any:  # noqa: ANN401 - what torch iterates over
@@ -231,7 +284,8 @@ class DataLoader(data.DataLoader[Any]):
 
     @cached_property
     def _steps(self) -> "_Steps":
-        return _Steps(super()._index_sampler)
+        seeded = isinstance(self.dataset, Dataset)
+        return _Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
 
     # torch promises its own iterator class; what callers need of it is that it iterates.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -239,29 +293,54 @@ class DataLoader(data.DataLoader[Any]):
         start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
         if self._before is None:
             self._before = self._dataset_numbers()
+        self._steps.seed = (self.generator or torch.default_generator).initial_seed()
+        self._steps.epoch += 1
         announcer = self._announced(sampler, start)  # Before anybody asks for a record.
-        if self._threads:
-            batches = self._threaded(sampler, start)
+        batches: Iterator[tuple[Cursor | None, Any]]
+        if self._threads is not None:
+            batches = self._threads.batches(self, self._steps, sampler, start)
         else:
-            if not self.persistent_workers:
-                self._told.end_workers()
-            if isinstance(self.collate_fn, CrossingCollate):
-                self.collate_fn.remember(self.dataset)
-            batches = self._by_torch(super().__iter__(), start)
-        if self._device is not None:
-            batches = on_device(batches, self._device)
-        return self._watched(batches, sampler, announcer)
+            found = self._from_torch()
+            walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
+            batches = made = self._by_torch(found, start, walk)
+            self._under_way.add(made)
+        device = self._device
+        if device is None and self._accelerated is not None:
+            device = self._accelerated.device
+        if device is not None:
+            batches = on_device(batches, device)
+        # Before the generator begins: the caller's frame is not on the stack of what it does later.
+        held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
+        return _Iteration(self._watched(batches, _Delivery(sampler, start, announcer, held_back)))
+
+    def _from_torch(self) -> Iterator[Any]:
+        """An iterator of torch's over an epoch.
+
+        A loader with persistent workers has one set of them, which a second iteration would take
+        away from the first: while one is under way, the next gets workers of its own.
+        """
+        others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
+        if not self.persistent_workers and not others:
+            self._told.end_workers()
+        if isinstance(self.collate_fn, CrossingCollate):
+            self.collate_fn.remember(self.dataset)
+        return self._get_iterator() if others else super().__iter__()
 
     def _by_torch(
-        self, batches: Iterator[Any], start: Cursor | None
-    ) -> Iterator[tuple[Cursor | None, Any]]:
+        self, batches: Iterator[Any], start: Cursor | None, walk: "_Walk | None"
+    ) -> Generator[tuple[Cursor | None, Any], None, None]:
         sampler = self.batch_sampler
         cursor = start
+        count = 0
         try:
-            for batch in batches:
+            for found in batches:
+                count += 1
+                while self._told.damaged:  # Of all workers: `max_corrupt` is of what they find.
+                    self.dataset.note_damaged(self._told.damaged.popleft())  # type: ignore[attr-defined]
+                crossed = isinstance(found, Placed)
                 if isinstance(sampler, Sampler) and cursor is not None:
-                    cursor = sampler.after(cursor)
-                yield cursor, batch
+                    cursor = sampler.reached(cursor, found.position if crossed else cursor.position)
+                yield cursor, found.value if crossed else found
         except RuntimeError as error:
             if not str(error).startswith(_TORCH_IS_LATE):
                 raise
@@ -269,50 +348,12 @@ class DataLoader(data.DataLoader[Any]):
                 f"no batch from {self.num_workers} loader workers within {self.timeout} s; raise "
                 "timeout, or look at `ffrecord doctor` for what the reads wait for"
             ) from None
-
-    def _threaded(
-        self, sampler: Sampler | None, start: Cursor | None
-    ) -> Iterator[tuple[Cursor | None, Any]]:
-        ahead = self._prefetcher(sampler, start)
-        whole = False
-        try:
-            for (cursor, _), batch in ahead:
-                if cursor is not None:
-                    self._ahead_of = (*self._ahead_of[:-1], cursor)
-                yield cursor, batch
-                if start is not None and cursor is not None and cursor.epoch != start.epoch:
-                    break
-            whole = True
-        finally:
-            if sampler is None or not whole:
-                self.close()
-
-    def _prefetcher(self, sampler: Sampler | None, start: Cursor | None) -> Prefetcher[_Plan, Any]:
-        """Goes on where the last epoch ended, if that is where `start` is."""
-        stream = None if sampler is None else sampler.identity()
-        if self._ahead is not None:
-            if self._ahead.alive and stream is not None and self._ahead_of == (stream, start):
-                return self._ahead
-            self.close()
-        if sampler is None or start is None:
-            # As torch's own iterator, which seeds its workers so: a generator gives one order.
-            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            plans: Iterator[_Plan] = ((None, partial(_same, indices)) for indices in self._steps)
-        else:
-            plans = sampler.plans(start)
-        self._ahead_of = (stream, start)
-        loads = _Loads(self)
-        self._ahead = Prefetcher(
-            loads,
-            _timed(plans, self.stages),
-            threads=self._threads,
-            depth=self._threads + self._thread_prefetch,
-            memory_limit_bytes=self._memory_limit_bytes,
-            weigh=size_of,
-            timeout_s=self._timeout_s,
-            load_together=loads.together if loads.can_cut else None,
-        )
-        return self._ahead
+        if walk is not None and not (walk.ended and walk.taken == count):
+            # torch's iterators let a StopIteration out of the dataset pass for their own.
+            raise RuntimeError(
+                f"the epoch ended behind {count} batches although steps are left: the dataset, a "
+                "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
+            )
 
     def _announced(self, sampler: Sampler | None, start: Cursor | None) -> "_Announcer | None":
         """Tells the daemon, if there is one, what of the epoch has not been asked for yet."""
@@ -320,39 +361,36 @@ class DataLoader(data.DataLoader[Any]):
         if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
             return None
         announcer = _Announcer(source, sampler)
-        ahead = 0
-        if self._ahead is not None and self._ahead_of == (sampler.identity(), start):
-            ahead = self._ahead.pending
+        ahead = 0 if self._threads is None else self._threads.pending(self, sampler, start)
         cursor = sampler.skipped(start, ahead)
         if cursor.epoch == start.epoch:
             announcer.tell(cursor)
         return announcer
 
     def _watched(
-        self,
-        batches: Iterator[tuple[Cursor | None, Any]],
-        sampler: Sampler | None,
-        announcer: "_Announcer | None",
+        self, batches: Iterator[tuple[Cursor | None, Any]], delivery: "_Delivery"
     ) -> Iterator[Any]:
         """Hands batches on; tells the sampler what is delivered, and counts the consumer's time."""
         end = time.perf_counter_ns()
+        accelerated = self._accelerated
         try:
-            while True:
-                begin = time.perf_counter_ns()
-                if self._delivered and begin > end:
-                    self.stages.add("work", end, begin)
-                found = next(batches, None)
-                end = time.perf_counter_ns()
-                if found is None:
-                    return
-                self.stages.add("wait", begin, end)
-                cursor, batch = found
-                if sampler is not None and cursor is not None:
-                    sampler.deliver(cursor)
-                    if announcer is not None:
-                        announcer.keep(cursor)
-                self._delivered += 1
-                yield batch
+            with nullcontext() if accelerated is None else accelerated.iterated():
+                while True:
+                    begin = time.perf_counter_ns()
+                    if self._delivered and begin > end:
+                        self.stages.add("work", end, begin)
+                    found = next(batches, None)
+                    end = time.perf_counter_ns()
+                    if found is None:
+                        delivery.finish()
+                        return
+                    self.stages.add("wait", begin, end)
+                    cursor, batch = found
+                    delivery.note(cursor)
+                    if accelerated is not None:
+                        accelerated.end_of_dataloader = delivery.is_last
+                    self._delivered += 1
+                    yield batch
         finally:
             batches.close()  # type: ignore[attr-defined]
 
@@ -373,6 +411,72 @@ class DataLoader(data.DataLoader[Any]):
                 f"function of position; {type(self.batch_sampler).__name__} has no place to resume"
             )
         return self.batch_sampler
+
+
+class _Iteration:
+    """Hands out batches; after an error it says so, for an end would pass for that of the epoch."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._error = ""
+
+    def __iter__(self) -> "_Iteration":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
+        if self._error:
+            raise ClosedError(
+                f"this iteration ended with {self._error}; what was left of it was not delivered: "
+                "begin a new one, or go on from state_dict()"
+            )
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:  # Not kept: its traceback would keep the batch.
+            reason = str(error).strip().rpartition("\n")[2]  # Of a worker's, which has a traceback.
+            self._error = f"{type(error).__name__}: {reason}"
+            raise
+
+    def close(self) -> None:
+        """Begin no further batch, and let go of what was loaded."""
+        self._batches.close()  # type: ignore[attr-defined]
+
+
+class _Delivery:
+    """Tells the sampler how far one iteration has come."""
+
+    def __init__(
+        self,
+        sampler: Sampler | None,
+        start: Cursor | None,
+        announcer: "_Announcer | None",
+        held_back: bool,
+    ) -> None:
+        """`held_back`: a batch is with the consumer when the next one is asked for."""
+        self._sampler = sampler
+        self._start = start
+        self._announcer = announcer
+        self._held_back = held_back
+        self._last: Cursor | None = None
+        self.is_last = False
+        """Whether the batch that was noted last is the epoch's last."""
+
+    def note(self, cursor: Cursor | None) -> None:
+        """A batch goes out, behind which is `cursor`."""
+        if self._sampler is None or cursor is None:
+            return
+        delivered, self._last = (self._last if self._held_back else cursor), cursor
+        if delivered is not None:
+            self._sampler.deliver(delivered)
+        self.is_last = self._start is not None and cursor.epoch != self._start.epoch
+        if self._announcer is not None:
+            self._announcer.keep(cursor)
+
+    def finish(self) -> None:
+        """All are with the consumer."""
+        if self._held_back and self._sampler is not None and self._last is not None:
+            self._sampler.deliver(self._last)
 
 
 class _Announcer:
@@ -396,75 +500,6 @@ class _Announcer:
                 self.tell(cursor)
 
 
-class _Loads:
-    """Loads one batch. Knows nothing of the loader, which would never be freed otherwise."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._fetch = getattr(loader.dataset, "__getitems__", None)
-        self._dataset: Any = loader.dataset
-        self._collate_fn = loader.collate_fn
-        self._stages = loader.stages
-        self._pinned = loader.pin_memory and torch.cuda.is_available()
-        collates = loader.collate_fn
-        self.can_cut = (
-            isinstance(self._dataset, Dataset)
-            and self._dataset.is_plain
-            and isinstance(collates, CrossingCollate)
-            and collates.collate_fn is collate
-            and not self._pinned
-        )
-        """Whether several batches may be loaded as one that is cut."""
-
-    def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
-        with self._stages.timed("plan"):
-            indices = plan[1]()
-        with self._stages.timed("fetch"):
-            if self._fetch is None:
-                samples = [self._dataset[index] for index in indices]
-            else:
-                samples = self._fetch(indices)
-        batch = self._collate_fn(samples)
-        return pin(batch) if self._pinned else batch  # type: ignore[no-untyped-call]
-
-    def together(self, plans: list[_Plan]) -> list[Any] | None:
-        """Load several batches in one submission; None if each must be loaded alone."""
-        if not self._dataset.is_plain:  # Any more.
-            return None
-        with self._stages.timed("plan"):
-            indices = [plan[1]() for plan in plans]
-        if not all(isinstance(each, IndexBatch) for each in indices):
-            return None
-        if sum(map(len, indices)) > _TOGETHER_RECORDS_MAX:
-            return None
-        with self._stages.timed("fetch"):
-            try:
-                samples = self._dataset[np.concatenate([each.array for each in indices])]
-            except CorruptionError:
-                return None  # Those before the damaged one are good.
-        batch = self._collate_fn(samples)
-        ends = accumulate(map(len, indices), initial=0)
-        return [_rows(batch, begin, end) for begin, end in pairwise(ends)]
-
-
-def _rows(batch: Any, begin: int, end: int) -> Any:  # noqa: ANN401 - as collate makes it
-    if isinstance(batch, dict):
-        return {name: _rows(values, begin, end) for name, values in batch.items()}
-    return batch[begin:end]
-
-
-def _same(indices: Any) -> Any:  # noqa: ANN401 - as torch's sampler yields them
-    return indices
-
-
-def _timed(plans: Iterator[_Plan], stages: Stages) -> Iterator[_Plan]:
-    while True:
-        with stages.timed("plan"):
-            plan = next(plans, None)
-        if plan is None:
-            return
-        yield plan
-
-
 class _Steps:
     """What torch iterates over: the batches of the coming epoch, from `step` on.
 
@@ -472,21 +507,70 @@ class _Steps:
     epoch if workers do, and so looks at the sampler anew each time.
     """
 
-    def __init__(self, inner: Any) -> None:  # noqa: ANN401 - torch's own
+    def __init__(
+        self,
+        inner: Any,  # noqa: ANN401 - torch's own
+        *,
+        cross: bool,
+        seeded: bool,
+    ) -> None:
+        """`cross`: to processes, which may deliver in another order; `seeded`: chance needs it."""
         self._inner = inner
+        self._cross = cross
+        self._seeded = seeded
         self.step = 0
+        self.seed, self.epoch = 0, -1
+        """Of the iteration that began last, for transforms that draw, where no `Sampler` says."""
+        self.begun: _Walk | None = None
+        """What was made for the iterator of torch's that began last."""
 
     def __len__(self) -> int:
         return len(self._inner) - self.step
 
     def __iter__(self) -> Iterator[Any]:
+        self.begun = _Walk(self._begin())
+        return self.begun
+
+    def _begin(self) -> Iterator[Any]:
         if isinstance(self._inner, Sampler):
             start = self._inner.skipped(self._inner.begin(), self.step)
-            return (batch for _, batch in self._inner.epoch_from(start))
+            return self._placed(self._inner, start) if self._cross else self._plain(start)
         return self._skipping()
+
+    def _plain(self, start: Cursor) -> Iterator[IndexBatch]:
+        return (batch for _, batch in self._inner.epoch_from(start))
+
+    def _placed(self, sampler: Sampler, start: Cursor) -> Iterator[IndexBatch]:
+        at = start
+        for cursor, batch in sampler.epoch_from(start):
+            yield PlacedIndices(batch, at.position)
+            at = cursor
 
     def _skipping(self) -> Iterator[Any]:
         # Not before the first batch is asked for: torch draws from its generator in that order.
+        origin = SeededIndices.at(self.seed, self.epoch)
         for number, indices in enumerate(self._inner):
             if number >= self.step:
-                yield indices
+                plain = type(indices) is list and self._seeded
+                yield SeededIndices.like(indices, origin) if plain else indices
+
+
+class _Walk:
+    """The steps of one iteration; knows how many were asked for, and whether there are more."""
+
+    def __init__(self, steps: Iterator[Any]) -> None:
+        self._steps = steps
+        self.taken = 0
+        self.ended = False
+
+    def __iter__(self) -> "_Walk":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - torch's own
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.taken += 1
+        return step

@@ -3,7 +3,7 @@
 import inspect
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any, Literal
@@ -79,7 +79,9 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
             decode: what becomes of columns, by name, such as `{"image": decode.Image(224)}`, or one
                 decoder for records that are just bytes; see `ffrecord.decode`. Before `transform`.
             on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" shortens the
-                batch; "replace" takes the next good one of the order. `stats` counts both.
+                batch, but of a batch with no good record it keeps one place, for the next good one
+                of the order, so that no step is empty; "replace" gives every place to the next good
+                one. `stats` counts both.
             max_corrupt: share of all records that may be damaged before any policy raises.
         """
         if on_corrupt not in ("raise", "skip", "replace"):
@@ -142,6 +144,10 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         found = self.source.stats()
         decode_s = self.stages.sums().get("decode", 0.0)
         return {**found, "decode_s": decode_s, "damaged_records": len(found["damaged"])}
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Count what a worker's `stats` lists as damaged; see `Records.note_damaged`."""
+        self.source.note_damaged(found)
 
     def process(self, indices: Sequence[int], data: Sequence[Any]) -> Any:  # noqa: ANN401
         """Make the samples of one batch.
@@ -217,6 +223,9 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         _guard_in_worker()
         with self.stages.timed("read"):
             batch = self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
+            if not len(batch) and len(indices):  # A step without a sample would end the training.
+                indices = _first(indices)
+                batch = self.source.read(indices, on_corrupt="replace", decode=self._timed_decode())
         if on_corrupt != "raise":  # Others may stand there now, or fewer.
             indices = SeededIndices.like(batch.indices.tolist(), indices)
         return self._made(indices, batch)
@@ -226,6 +235,15 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         return None if decode is None else Timed(decode, self.stages, self.columns)
 
     def _made(self, indices: Sequence[int], batch: Batch) -> Any:  # noqa: ANN401
+        try:
+            return self._processed(indices, batch)
+        except StopIteration as error:  # A loader would take it for the end of the epoch.
+            raise RuntimeError(
+                f"transform or process raised StopIteration for a batch of {len(indices)} records, "
+                "as next() of an empty iterator does"
+            ) from error
+
+    def _processed(self, indices: Sequence[int], batch: Batch) -> Any:  # noqa: ANN401
         with self.stages.timed("decode"):
             if type(self).process is not Dataset.process:
                 return self.process(indices, owned(batch.records()))
@@ -257,9 +275,13 @@ class Subset(Dataset):
         return SubsetView(self.dataset.source, self.choice)
 
     def stats(self) -> dict[str, Any]:
-        """Those of `dataset`."""
-        found: dict[str, Any] = self.dataset.stats()
+        """Those of `dataset`, if it tells any."""
+        found: dict[str, Any] = getattr(self.dataset, "stats", dict)()
         return found
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Tell `dataset`, whose `stats` it is."""
+        self.dataset.note_damaged(found)
 
     def __len__(self) -> int:
         return len(self.choice)
@@ -305,8 +327,24 @@ class ConcatDataset(Dataset):
         return concat([dataset.source for dataset in self.datasets])
 
     def stats(self) -> dict[str, Any]:
-        """The sums over the datasets that tell any."""
-        return summed(d.stats() for d in self.datasets if hasattr(d, "stats"))
+        """The sums over the datasets that tell any; `damaged` is by index of the whole."""
+        each = [d.stats() if hasattr(d, "stats") else {} for d in self.datasets]
+        firsts = [0, *self.cumulative_sizes]
+        damaged = {
+            first + index: what
+            for first, stats in zip(firsts, each, strict=False)
+            for index, what in stats.get("damaged", {}).items()
+        }
+        return {**summed(each), "damaged": damaged}
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Tell each dataset what of it is damaged."""
+        first = 0
+        for dataset, end in zip(self.datasets, self.cumulative_sizes, strict=True):
+            own = {index - first: what for index, what in found.items() if first <= index < end}
+            if own:
+                dataset.note_damaged(own)
+            first = end
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
@@ -327,6 +365,9 @@ class ConcatDataset(Dataset):
             first = self.cumulative_sizes[number - 1] if number else 0
             own = SeededIndices.like((places[rows] - first).tolist(), key)
             made = _fetch(self.datasets[number], own)
+            if len(made) != len(own):  # Some were skipped: which, only one by one can tell.
+                each = (SeededIndices.like([index], own) for index in own)
+                made = [_fetch(self.datasets[number], one)[0] for one in each]
             for row, sample in zip(rows.tolist(), made, strict=True):
                 samples[row] = sample
         return samples[0] if wanted.ndim == 0 else samples
@@ -351,6 +392,13 @@ def _guard_in_worker() -> None:
     if data.get_worker_info() is not None and _guarded_pid != os.getpid():
         _guarded_pid = os.getpid()
         _ffrecord.guard_lost_pages_again()
+
+
+def _first(indices: Sequence[int]) -> Sequence[int]:
+    """The first of them, with the same place in the stream, or seed and epoch."""
+    if isinstance(indices, IndexBatch):
+        return indices.part(0, 1)
+    return SeededIndices.like(indices[:1], indices)
 
 
 def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as dataset makes them

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import uuid
 from typing import Any
 
 import torch
@@ -16,7 +17,29 @@ from torch.distributed.checkpoint.planner import (
 
 from ffrecord.checkpoint.ranks import SPLIT_SIZE_MIN_BYTES
 
-_UNCHANGED = "#ffrecord.unchanged"  # Planner data of a plan that is the one of the save before.
+# Planner data of plans on their way, as [mark, division]: "the items are those that this rank has
+# from that division", or "this is your share of that division".
+_UNCHANGED = "#ffrecord.unchanged"
+_DIVIDED = "#ffrecord.divided"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """What a rank keeps of a division: all of it is from one save, or there is none."""
+
+    division: str
+    local: SavePlan  # As this rank proposed it.
+    final: SavePlan
+
+
+@dataclasses.dataclass(frozen=True)
+class _Division:
+    """What the coordinator keeps."""
+
+    name: str
+    proposed: list[SavePlan]
+    plans: list[SavePlan]
+    metadata: Metadata
 
 
 class BalancedSavePlanner(DefaultSavePlanner):
@@ -30,43 +53,66 @@ class BalancedSavePlanner(DefaultSavePlanner):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of DefaultSavePlanner
         """Takes the options of `DefaultSavePlanner`, but for `enable_plan_caching`."""
         super().__init__(**options)
-        self._local: SavePlan | None = None
-        self._final: SavePlan | None = None
-        self._all: list[SavePlan] = []
-        self._global: tuple[list[SavePlan], Metadata] | None = None
+        self._proposed: SavePlan | None = None  # Of a save that has not got its share yet.
+        self._share: _Share | None = None
+        self._division: _Division | None = None
 
     def create_local_plan(self) -> SavePlan:
         """This rank's items, or word that they are those of the save before."""
         plan = super().create_local_plan()
-        if self._final is not None and plan == self._local:
-            return SavePlan([], planner_data=_UNCHANGED)
-        self._local = plan
+        if self._proposed is not None:
+            self._share = None  # The save before failed: nobody knows how far on other ranks.
+        self._proposed = plan
+        if self._share is not None and plan == self._share.local:
+            return SavePlan([], planner_data=[_UNCHANGED, self._share.division])
         return plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Divides; on the coordinator."""
-        unchanged = [_is_unchanged(plan) for plan in all_plans]
-        if all(unchanged) and self._global is not None and len(self._all) == len(all_plans):
-            self.global_plan, self.metadata = self._global
-            return all_plans, self.metadata
-        if any(unchanged) and len(self._all) != len(all_plans):
+        """Divides; on the coordinator.
+
+        Raises:
+            RuntimeError: a rank has its items from another division. The next save divides anew.
+        """
+        known = self._division
+        unchanged = [_division_of(plan, _UNCHANGED) for plan in all_plans]
+        if any(unchanged) and (
+            known is None
+            or len(known.proposed) != len(all_plans)
+            or any(name not in (None, known.name) for name in unchanged)
+        ):
             raise RuntimeError("the planner was used by other ranks before: make a new one")
-        self._all = [
-            before if same else plan
-            for plan, before, same in zip(all_plans, self._all or all_plans, unchanged, strict=True)
+        if known is None or not all(unchanged):
+            known = self._division = self._divide(all_plans)
+            plans = [_told(plan, _DIVIDED, known.name) for plan in known.plans]
+        else:
+            plans = all_plans
+        self.global_plan, self.metadata = known.plans, known.metadata
+        return plans, known.metadata
+
+    def _divide(self, all_plans: list[SavePlan]) -> _Division:
+        before = all_plans if self._division is None else self._division.proposed
+        if len(before) != len(all_plans):
+            before = all_plans
+        proposed = [
+            kept if _division_of(plan, _UNCHANGED) else plan
+            for plan, kept in zip(all_plans, before, strict=True)
         ]
-        self._global = super().create_global_plan(_divided(self._all))
-        return self._global
+        plans, metadata = super().create_global_plan(_divided(proposed))
+        return _Division(uuid.uuid4().hex, proposed, plans, metadata)
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
         """The plan to write by: with the items of the save before, if it is unchanged."""
-        if _is_unchanged(new_plan):
-            assert self._final is not None
-            plan = dataclasses.replace(self._final, storage_data=new_plan.storage_data)
+        if _division_of(new_plan, _UNCHANGED):
+            assert self._share is not None
+            plan = dataclasses.replace(self._share.final, storage_data=new_plan.storage_data)
         else:
             plan = new_plan
-        self._final = super().finish_plan(plan)
-        return self._final
+        final = super().finish_plan(plan)
+        division = _division_of(new_plan, _DIVIDED)
+        if division is not None and self._proposed is not None:
+            self._share = _Share(division, self._proposed, final)
+        self._proposed = None
+        return final
 
     def resolve_data(self, write_item: WriteItem) -> Any:  # noqa: ANN401 - tensor or bytes
         """The rows of a tensor that fall to this rank, or what DefaultSavePlanner gives."""
@@ -82,8 +128,16 @@ class BalancedSavePlanner(DefaultSavePlanner):
         return rows.detach()
 
 
-def _is_unchanged(plan: SavePlan) -> bool:
-    return isinstance(plan.planner_data, str) and plan.planner_data == _UNCHANGED
+def _told(plan: SavePlan, mark: str, division: str) -> SavePlan:
+    return dataclasses.replace(plan, planner_data=[mark, division])
+
+
+def _division_of(plan: SavePlan, mark: str) -> str | None:
+    """The division that a plan names behind `mark`; None if it bears another mark, or none."""
+    about = plan.planner_data
+    if isinstance(about, list) and len(about) == 2 and about[0] == mark:
+        return str(about[1])
+    return None
 
 
 def _is_whole(held: object) -> bool:

@@ -6,7 +6,7 @@
 Buckets are averaged while backward goes on; all ranks get identical bits.
 """
 
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,9 @@ class CommHook(Group):
     """The state of `comm_hook`.
 
     Register it once, before the first forward. Float32, float64, float16 and bfloat16 buckets in
-    CPU memory. A rank that dies, hangs or differs ends the backward pass of all others within
-    `timeout_s` with a RuntimeError that names the rank.
+    CPU memory. A rank that dies, hangs or differs ends the backward pass of all others, as it ends
+    the operations of a `Group`, with a RuntimeError that names the rank. In a model that is saved
+    or copied there is no hook: make and register a new one.
     """
 
     def __init__(
@@ -42,10 +43,27 @@ class CommHook(Group):
         super().__init__(process_group, **options)
         self.tuner = Tuner(self) if tunes else None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """DDP is pickled and copied together with its hook, which has its place in a group."""
+        return _SavedHook, ()
+
     def register(self, model: torch.nn.parallel.DistributedDataParallel) -> Self:
         """Make `model` average its gradients through this hook; returns the hook."""
         model.register_comm_hook(self, comm_hook)
         return self
+
+
+class _SavedHook:
+    """What a hook was, in a model that was saved or copied."""
+
+    def all_reduce(self, *_: object, **__: object) -> NoReturn:
+        """There is no group."""
+        raise RuntimeError(
+            "the CommHook of this model was saved or copied with it, without the ranks that it"
+            " belongs to: make a new one and register it"
+        )
+
+    tuner = None
 
 
 def comm_hook(

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Work
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from ffrecord.torch.group import Group, ReduceOp
 from ffrecord.torch.works import Started
@@ -26,9 +27,13 @@ _OPS: dict[Any, ReduceOp] = {
 def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
     """Make every FSDP2 module of `model` gather and reduce through a group; a collective act.
 
+    Parameters may have several dtypes, and gradients any divide factor. Where replicas of a sharded
+    model average their gradients (HSDP, a mesh of two dimensions), the shards go through the group,
+    and the averages between replicas by the backend of torch.distributed as before.
+
     Args:
         model: after `fully_shard`, in CPU memory, sharded over all ranks of the group.
-        group: a new one over the default process group if None.
+        group: a new one over the ranks that the model is sharded over if None.
 
     Returns:
         The group; close it when the model is no longer used.
@@ -42,14 +47,46 @@ def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
         raise ValueError("nothing in the model is sharded: call fully_shard(model) before")
     if not hasattr(FSDPModule, "set_custom_all_gather"):
         raise NotImplementedError(f"torch {torch.__version__} has fixed collectives in FSDP2")
-    group = group or Group()
+    group = group or Group(_sharded_over(model))
     for module in shards:
         try:
             module.set_custom_all_gather(cast(Any, _AllGather(group)))
             module.set_custom_reduce_scatter(cast(Any, _ReduceScatter(group)))
+            # It divides by itself then. Otherwise the factor comes within an operation of NCCL.
+            if hasattr(module, "set_force_sum_reduction_for_comms"):  # Not in older releases.
+                module.set_force_sum_reduction_for_comms(True)
         except ValueError as error:
             raise NotImplementedError(str(error)) from error
     return group
+
+
+def _sharded_over(model: torch.nn.Module) -> dist.ProcessGroup | None:
+    """The ranks of which each has a part; None: all."""
+    found = {}
+    for parameter in model.parameters():
+        if isinstance(parameter, DTensor):
+            # Replicas come first in a mesh, and other kinds of parallelism last.
+            dims = [i for i, place in enumerate(parameter.placements) if place.is_shard()]
+            if dims:
+                group = parameter.device_mesh.get_group(dims[0])
+                found[tuple(dist.get_process_group_ranks(group))] = group
+    if len(found) > 1:
+        raise NotImplementedError(
+            f"the model is sharded over several sets of ranks, {sorted(found)}: give"
+            " use_for_fsdp a module that is sharded over one of them, and its group"
+        )
+    ((ranks, group),) = found.items()
+    return None if len(ranks) == dist.get_world_size() else group
+
+
+def _work(future: torch.futures.Future[torch.Tensor], async_op: bool) -> Work | None:
+    """What FSDP waits for; None if that is over."""
+    if not async_op:
+        future.wait()
+        return None
+    # One step further, an exception becomes an error of the future.
+    ended = future.then(lambda done: done.value())
+    return Started(ended)
 
 
 class _Comm:
@@ -86,11 +123,7 @@ class _AllGather(_Comm):
         part = self._part(output_tensor, group)
         if part.data_ptr() != input_tensor.data_ptr():
             part.copy_(input_tensor)
-        started = Started(self.group.all_gather(output_tensor))
-        if async_op:
-            return started
-        started.wait()
-        return None
+        return _work(self.group.all_gather(output_tensor), async_op)
 
 
 class _ReduceScatter(_Comm):
@@ -104,14 +137,13 @@ class _ReduceScatter(_Comm):
     ) -> Work | None:
         part = self._part(input_tensor, group)
         if op not in _OPS:
-            raise NotImplementedError(f"{op} of gradients: call set_gradient_divide_factor(None)")
+            raise NotImplementedError(
+                f"{op} of gradients: call set_force_sum_reduction_for_comms(True)"
+            )
 
         def copied(ended: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             ended.value()  # Raises what went wrong.
-            return output_tensor.copy_(part)
+            with torch.inference_mode():  # Which may be that of the caller.
+                return output_tensor.copy_(part)
 
-        started = Started(self.group.reduce_scatter(input_tensor, _OPS[op]).then(copied))
-        if async_op:
-            return started
-        started.wait()
-        return None
+        return _work(self.group.reduce_scatter(input_tensor, _OPS[op]).then(copied), async_op)

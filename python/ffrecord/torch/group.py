@@ -1,16 +1,13 @@
 """Ranks that reduce tensors in CPU memory together, by the library's own collectives."""
 
-import collections
 import dataclasses
 import hashlib
 import itertools
 import os
 import secrets
 import socket
-import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,16 +17,8 @@ import torch.distributed as dist
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.closing import Closing
 from ffrecord.errors import UnavailableError
+from ffrecord.torch.pump import REDUCED, Pump, Transfer
 
-# What the engine calls a dtype.
-_DTYPES = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-}
 Transport = Literal["tcp", "rdma"]
 ReduceOp = Literal["sum", "average", "min", "max"]
 Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tree", "hierarchical"]
@@ -37,22 +26,6 @@ Algorithm = Literal["ring", "halving_doubling", "recursive_doubling", "double_tr
 _WIRES = {None: "exact", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _ADDRESS_SIZE_MAX = 256
 _SECRET_SIZE = 16
-# Enough for the timeline of some hundred steps; older ones are dropped.
-_TRANSFERS_MAX = 10_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Transfer:
-    """One bucket's way through the group. Times are `time.monotonic_ns()`."""
-
-    bucket: int
-    size_bytes: int
-    submitted_ns: int
-    """Backward had filled the bucket."""
-    began_ns: int
-    """Its turn came: buckets go one after another."""
-    ended_ns: int
-    ok: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,74 +54,6 @@ class Stats:
     """The newest last; at most 10,000."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Pending:
-    future: torch.futures.Future[torch.Tensor]
-    buffer: torch.Tensor  # Kept alive: the engine writes to its memory.
-    bucket: int
-    submitted_ns: int
-
-
-class _Pump:
-    """Completes the futures of an engine's operations, in a thread of its own.
-
-    Holds no reference to the Group, so that one that is dropped is collected, and stopped.
-    """
-
-    def __init__(self, engine: CollectiveEngine) -> None:
-        self.engine = engine
-        self.lock = threading.Lock()
-        self.pending: dict[int, _Pending] = {}
-        self.transfers: collections.deque[Transfer] = collections.deque(maxlen=_TRANSFERS_MAX)
-        self.owner = os.getpid()
-        self.thread = threading.Thread(target=self.run, name="ffrecord-pump", daemon=True)
-        self.thread.start()
-
-    def submit(
-        self, buffer: torch.Tensor, bucket: int, start: Callable[[int, int, str], int]
-    ) -> torch.futures.Future[torch.Tensor]:
-        """`start` gives the buffer's address, count and dtype to the engine."""
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        now = time.monotonic_ns()
-        # The lock, for the pump may see the end before we have noted the beginning.
-        with self.lock:
-            token = start(buffer.data_ptr(), buffer.numel(), _DTYPES[buffer.dtype])
-            self.pending[token] = _Pending(future, buffer, bucket, now)
-        return future
-
-    def run(self) -> None:
-        while True:
-            try:
-                ended = self.engine.wait_any(3600.0)  # Without the GIL.
-            except UnavailableError:
-                return  # Shut down, and every end was seen.
-            if ended is None:
-                continue
-            token, error, began_ns, ended_ns = ended
-            with self.lock:
-                pending = self.pending.pop(token)
-                self.transfers.append(
-                    Transfer(
-                        bucket=pending.bucket,
-                        size_bytes=pending.buffer.numel() * pending.buffer.element_size(),
-                        submitted_ns=pending.submitted_ns,
-                        began_ns=began_ns,
-                        ended_ns=ended_ns,
-                        ok=error is None,
-                    )
-                )
-            if error is None:
-                pending.future.set_result(pending.buffer)
-            else:
-                pending.future.set_exception(error)  # type: ignore[arg-type]
-
-    def stop(self) -> None:
-        if os.getpid() != self.owner:
-            return  # A forked child has neither the thread nor the connections.
-        self.engine.shutdown()
-        self.thread.join()
-
-
 class Group(Closing):
     """One rank's place in a group of all ranks of a process group; a context manager.
 
@@ -156,15 +61,17 @@ class Group(Closing):
     be initialised: it carries addresses and a secret once, then nothing more of ours. All ranks
     submit the same operations in the same order, and get identical bits.
 
-    A rank that dies, hangs or differs ends the operations of all others within `timeout_s` with an
-    error that names the rank; the group is of no use afterwards. Thread-safe.
+    A rank that dies ends the operations of all others at once, one that differs when that shows,
+    and one that hangs or stays away when nothing has moved for `timeout_s`: with an error that
+    names the rank. The group is of no use afterwards. Callbacks of futures may start operations of
+    the group and wait for them, in an order that is the same on all ranks. Thread-safe.
     """
 
     def __init__(
         self,
         process_group: dist.ProcessGroup | None = None,
         *,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
         listen_host: str | None = None,
         chunk_size_bytes: int = 512 << 10,
         algorithm: Algorithm | None = None,
@@ -180,7 +87,9 @@ class Group(Closing):
 
         Args:
             process_group: the ranks; the default group if None.
-            timeout_s: for joining, and for each operation once its turn has come.
+            timeout_s: for joining, and for how long nothing may move in an operation whose turn has
+                come: longer than one rank alone may be busy, as with an evaluation. By default that
+                of the process group, 30 minutes unless it was given.
             listen_host: the address of this machine that the other ranks reach. By default loopback
                 if all ranks are on one machine, else the address that leads to MASTER_ADDR.
             chunk_size_bytes: the largest piece that is pipelined, 64 B to 8 MiB; the same on all
@@ -228,7 +137,7 @@ class Group(Closing):
                 rank=rank,
                 world_size=world_size,
                 listen_host=host,
-                timeout_s=timeout_s,
+                timeout_s=timeout_of(process_group) if timeout_s is None else timeout_s,
                 chunk_size_bytes=chunk_size_bytes,
                 algorithm=algorithm,
                 wire=_WIRES[wire],
@@ -248,7 +157,7 @@ class Group(Closing):
             raise UnavailableError(f"ranks {missing} of the group could not open their listener")
         assert engine is not None
         engine.connect(addresses, secret)
-        self._pump = _Pump(engine)
+        self._pump = Pump(engine)
         # Runs at close(), when the hook is collected, or at exit: whatever comes first.
         self._stop = weakref.finalize(self, self._pump.stop)
 
@@ -268,11 +177,8 @@ class Group(Closing):
             ConnectionError, TimeoutError: the group has failed before.
         """
         _check(buffer, op)
-        engine = self._pump.engine
         return self._pump.submit(
-            buffer,
-            bucket,
-            lambda address, count, dtype: engine.all_reduce(address, count, dtype, op),
+            buffer, bucket, lambda engine, *array: engine.all_reduce(*array, op)
         )
 
     def reduce_scatter(
@@ -287,23 +193,23 @@ class Group(Closing):
         """
         _check(buffer, op)
         self._check_parts(buffer)
-        engine = self._pump.engine
         return self._pump.submit(
-            buffer,
-            0,
-            lambda address, count, dtype: engine.reduce_scatter(address, count, dtype, op),
+            buffer, 0, lambda engine, *array: engine.reduce_scatter(*array, op)
         )
 
     def all_gather(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Start to give all ranks all parts of `buffer`, of which each brings its own.
 
         Args:
-            buffer: its size is a multiple of the number of ranks; rank r of n brings the r-th of n
-                equal parts.
+            buffer: of any dtype; its size is a multiple of the number of ranks; rank r of n brings
+                the r-th of n equal parts.
         """
-        _check(buffer, "sum")
+        check_place(buffer)
+        _check_contiguous(buffer)
         self._check_parts(buffer)
-        return self._pump.submit(buffer, 0, self._pump.engine.all_gather)
+        return self._pump.submit(
+            as_bytes(buffer), 0, lambda engine, *array: engine.all_gather(*array), result=buffer
+        )
 
     def _check_parts(self, buffer: torch.Tensor) -> None:
         if buffer.numel() % dist.get_world_size(self.process_group) != 0:
@@ -311,19 +217,11 @@ class Group(Closing):
 
     def stats(self) -> Stats:
         """Counters since the start, and the times of the newest transfers."""
-        with self._pump.lock:
-            transfers = list(self._pump.transfers)
-        return Stats(**self._pump.engine.stats(), transfers=transfers)
+        return Stats(**self._pump.engine.stats(), transfers=self._pump.transfers())
 
     def transfers_since(self, ended_ns: int) -> list[Transfer]:
         """Those that ended later, in that order."""
-        newer: list[Transfer] = []
-        with self._pump.lock:
-            for transfer in reversed(self._pump.transfers):
-                if transfer.ended_ns <= ended_ns:
-                    break
-                newer.append(transfer)
-        return newer[::-1]
+        return self._pump.transfers_since(ended_ns)
 
     def events(self) -> list[Event]:
         """What has happened that a person should know of: streams that were lost, and why."""
@@ -361,8 +259,12 @@ def _check(buffer: torch.Tensor, op: ReduceOp) -> None:
     check_kind(buffer)
     if op == "average" and not buffer.dtype.is_floating_point:
         raise TypeError(f"{buffer.dtype} has no average here: sum and divide")
+    _check_contiguous(buffer)
+
+
+def _check_contiguous(buffer: torch.Tensor) -> None:
     if not buffer.is_contiguous():
-        raise ValueError("contiguous tensors are reduced here: call .contiguous() before")
+        raise ValueError("a group takes contiguous tensors: call .contiguous() before")
 
 
 def check_kind(tensor: torch.Tensor) -> None:
@@ -371,16 +273,41 @@ def check_kind(tensor: torch.Tensor) -> None:
     Raises:
         TypeError: the tensor is not in CPU memory, or its dtype is none of ours.
     """
-    if tensor.device.type != "cpu":
+    check_place(tensor)
+    if tensor.dtype not in REDUCED:
+        raise TypeError(f"{sorted(REDUCED.values())} are reduced here, not {tensor.dtype}")
+
+
+def check_place(tensor: torch.Tensor) -> None:
+    """Refuse what has no elements one beside the other in CPU memory.
+
+    Raises:
+        TypeError: that is so.
+    """
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise TypeError(
-            f"tensors in CPU memory are reduced here, not on {tensor.device}: use this for models"
-            " on the CPU, and leave others to their own backend"
+            f"dense tensors in CPU memory are taken here, not {tensor.layout} on {tensor.device}:"
+            " use this for models on the CPU, and leave others to their own backend"
         )
-    if tensor.dtype not in _DTYPES:
-        raise TypeError(f"{sorted(_DTYPES.values())} are reduced here, not {tensor.dtype}")
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor."""
+    return tensor.detach().view(-1).view(torch.uint8)
 
 
 # --- Meeting -------------------------------------------------------------------------------------
+
+
+def timeout_of(group: dist.ProcessGroup | None) -> float:
+    """Seconds that torch gives an operation of the group."""
+    found = group or dist.group.WORLD
+    try:
+        # Not every backend has options.
+        limit = found._get_backend(_device(group)).options._timeout  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):
+        limit = dist.distributed_c10d.default_pg_timeout
+    return float(limit.total_seconds())
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:

@@ -7,26 +7,41 @@ its own.
 """
 
 import io
+import os
 import pickle
 import secrets
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from multiprocessing import reduction
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
 from ffrecord.lent_memory import Lender, borrow
+from ffrecord.order import EpochOrder, IndexBatch
 from ffrecord.stages import Stages, numbers_of, since, summed
 
 _ALIGNMENT = 64
 # Below this a pipe is faster than a descriptor, which takes a handshake.
 _SHARE_FROM_BYTES = 512 << 10
 
-_Origin = tuple[str, int, dict[str, float]]  # Token, worker, numbers.
+
+class _Origin(NamedTuple):
+    """Whose batch it is, and what its worker has to tell."""
+
+    token: str
+    worker: int
+    process: int
+    numbers: dict[str, float]
+    """Sums over the life of the process."""
+    damaged: dict[int, str]
+    """Records that were found since the last batch, with the reasons."""
+    step: int | None
+    """Where in the stream the step begins, if it was asked."""
 
 
 class Told:
@@ -35,13 +50,14 @@ class Told:
     def __init__(self) -> None:
         """Nothing yet."""
         self.token = secrets.token_hex(8)
-        self.workers: dict[int, dict[str, float]] = {}  # Sums over the life of each.
+        self.workers: dict[int, dict[str, float]] = {}  # Sums over the life of each process.
         self.past: dict[str, float] = {}  # Sums of those that have ended.
         self.received_s = 0.0  # What it took to get at the batches.
+        self.damaged: deque[dict[int, str]] = deque()  # What nobody has taken note of yet.
         _told[self.token] = self
 
     def end_workers(self) -> None:
-        """Those that come next are others, with the same numbers."""
+        """All have ended; a number of a process may be given again."""
         self.past = self.sums()
         self.workers.clear()
 
@@ -55,13 +71,59 @@ class Told:
 _told: "weakref.WeakValueDictionary[str, Told]" = weakref.WeakValueDictionary()
 
 
-class Crossing:
-    """A batch on its way from a worker, and what the worker has done so far; arrives as itself."""
+class PlacedIndices(IndexBatch):
+    """Indices for a worker that say where in the stream their step begins.
 
-    def __init__(self, value: Any, token: str, worker: int, numbers: dict[str, float]) -> None:  # noqa: ANN401
+    They arrive as an `IndexBatch`, and the batch that the worker makes of them as a `Placed`: torch
+    tells nobody which indices a batch belongs to, and may hand batches out in another order.
+    """
+
+    __slots__ = ("step",)
+
+    def __init__(self, batch: IndexBatch, step: int) -> None:
+        """The indices of `batch`, which has no view, of the step that begins at `step`."""
+        super().__init__(batch.order, batch.position, len(batch))
+        self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unplaced, (self.order, self.position, len(self), self.step)
+
+
+# The step whose batch this worker makes: it takes up one list of indices at a time.
+_step: int | None = None
+
+
+def _unplaced(order: EpochOrder, position: int, size: int, step: int) -> IndexBatch:
+    global _step
+    _step = step
+    return IndexBatch(order, position, size)
+
+
+class Placed(NamedTuple):
+    """A batch that came out of a worker, and where in the stream its step begins."""
+
+    position: int
+    value: Any
+
+
+class Crossing:
+    """A batch on its way from a worker, and what the worker has done so far.
+
+    Arrives as itself; as a `Placed`, if its indices were `PlacedIndices`.
+    """
+
+    def __init__(
+        self,
+        value: Any,  # noqa: ANN401 - as collate_fn makes it
+        token: str,
+        worker: int,
+        numbers: dict[str, float],
+        damaged: dict[int, str],
+        step: int | None = None,
+    ) -> None:
         """Wrap `value`; `numbers` are sums over the worker's life, for the `Told` of `token`."""
         self.value = value
-        self.origin = token, worker, numbers
+        self.origin = _Origin(token, worker, os.getpid(), numbers, damaged, step)
 
     def __reduce__(self) -> tuple[Any, ...]:
         with _sending.timed("handover"):
@@ -69,7 +131,7 @@ class Crossing:
                 return self._reduced()
             except Exception as error:
                 # multiprocessing would print it and drop the batch, for which torch would wait.
-                return _refuse, (f"{type(error).__name__}: {error}", self.origin[1])
+                return _refuse, (f"{type(error).__name__}: {error}", self.origin.worker)
 
     def _reduced(self) -> tuple[Any, ...]:
         buffers: list[pickle.PickleBuffer] = []
@@ -94,10 +156,12 @@ class CrossingCollate:
         self._stages = stages
         self._token = token
         self._before: dict[str, float] = {}
+        self._known: set[int] = set()  # Damaged records that need not be told.
 
     def remember(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
         """What was done so far is none of the workers': those by fork begin with these sums."""
-        self._before = self._numbers(dataset)
+        stats = _stats(dataset)
+        self._before, self._known = self._numbers(stats), set(stats.get("damaged", ()))
 
     def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
         """Make one batch of `samples`."""
@@ -106,21 +170,32 @@ class CrossingCollate:
         worker = get_worker_info()
         if worker is None:
             return value
-        numbers = since(self._numbers(worker.dataset), self._before)
-        return Crossing(value, self._token, worker.id, numbers)
+        global _step
+        step, _step = _step, None
+        stats = _stats(worker.dataset)
+        numbers = since(self._numbers(stats), self._before)
+        if not hasattr(worker.dataset, "note_damaged"):
+            return Crossing(value, self._token, worker.id, numbers, {}, step)
+        # By index: each worker sees but a part, and another may find the same record later.
+        found = {i: what for i, what in stats.get("damaged", {}).items() if i not in self._known}
+        self._known.update(found)
+        numbers.pop("damaged_records", None)
+        return Crossing(value, self._token, worker.id, numbers, found, step)
 
-    def _numbers(self, dataset: Any) -> dict[str, float]:  # noqa: ANN401 - any dataset
+    def _numbers(self, stats: dict[str, Any]) -> dict[str, float]:
         sums = self._stages.sums() | _sending.sums()
-        numbers = {f"{stage}_s": seconds for stage, seconds in sums.items()}
-        if (stats := getattr(dataset, "stats", None)) is not None:
-            numbers |= numbers_of(stats())
-        return numbers
+        return {f"{stage}_s": seconds for stage, seconds in sums.items()} | numbers_of(stats)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"collate_fn": self.collate_fn, "token": self._token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(stages=Stages(), **state)  # type: ignore[misc]
+
+
+def _stats(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
+    found: dict[str, Any] = getattr(dataset, "stats", dict)()
+    return found
 
 
 # Of this process: what is sent is pickled by a thread of torch's.
@@ -174,11 +249,12 @@ def _receive_small(pickled: bytes, buffers: list[bytearray], origin: _Origin) ->
 
 def _arrived(pickled: bytes, buffers: list[Any], origin: _Origin, begin: float) -> Any:  # noqa: ANN401
     value = pickle.loads(pickled, buffers=buffers)
-    token, worker, numbers = origin
-    if (told := _told.get(token)) is not None:
-        told.workers[worker] = numbers
+    if (told := _told.get(origin.token)) is not None:
+        told.workers[origin.process] = origin.numbers
+        if origin.damaged:
+            told.damaged.append(origin.damaged)
         told.received_s += time.perf_counter() - begin
-    return value
+    return value if origin.step is None else Placed(origin.step, value)
 
 
 def _padding(size: int) -> Any:  # noqa: ANN401 - bytes of an array

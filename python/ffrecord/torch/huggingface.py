@@ -8,6 +8,8 @@ from typing import Any
 from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
 
 import ffrecord.checkpoint as ckpt
+from ffrecord.locations import target_from_root
+from ffrecord.torch.dataloader import DataLoader
 from ffrecord.torch.training import TrainingState
 
 Path = str | os.PathLike[str]
@@ -17,8 +19,9 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Saves model, optimizer, scheduler, random states and the Trainer's own state as it trains.
 
     Training goes on while a save does. Give the Trainer `save_strategy="no"` to have no others.
-    With `resume` training goes on at the newest step of the target; the samples are the Trainer's,
-    which begins its epoch anew.
+    With `resume` training goes on at the newest step of the target, with the very next sample: the
+    Trainer's loader must be a loader of `ffrecord.torch`, which knows its place
+    (`return self.accelerator.prepare(loader)` in `get_train_dataloader`).
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         every_steps: int = 500,
         keep_last: int = 3,
         resume: bool = True,
+        data_anew: bool = False,
         **options: Any,  # noqa: ANN401 - those of async_save
     ) -> None:
         """Starts nothing.
@@ -37,12 +41,15 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             every_steps: of the optimizer, between saves; there is one at the end as well.
             keep_last: how many checkpoints stay.
             resume: load the newest one before training, if there is one.
+            data_anew: with a loader that does not know its place, resume all the same, and let the
+                Trainer begin its data with the first sample again.
             options: of `ffrecord.checkpoint.async_save`.
         """
         if every_steps < 1 or keep_last < 1:
             raise ValueError("every_steps and keep_last must be at least 1")
-        self._target, self._options = target, options
+        self._target, self._options = target_from_root(target), options
         self._every_steps, self._keep_last, self._resume = every_steps, keep_last, resume
+        self._data_anew = data_anew
         self._training: TrainingState | None = None
         self._pending: ckpt.PendingSave | None = None
         self._saved = -1
@@ -54,12 +61,28 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         control: Any,  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """Loads what is to be resumed."""
+        """Loads what is to be resumed.
+
+        Raises:
+            ValueError: there is something, and the Trainer's loader does not know its place.
+        """
+        loader = kwargs.get("train_dataloader")
+        knows_place = isinstance(loader, DataLoader)
         self._training = TrainingState(
-            kwargs["model"], kwargs.get("optimizer"), scheduler=kwargs.get("lr_scheduler")
+            kwargs["model"],
+            kwargs.get("optimizer"),
+            loader if knows_place else None,
+            scheduler=kwargs.get("lr_scheduler"),
         )
         if not self._resume:
             return
+        if not knows_place and not self._data_anew and ckpt.latest(self._target) is not None:
+            raise ValueError(
+                f"{self._target} has a checkpoint, and a {type(loader).__name__} does not know "
+                "where its data goes on: have get_train_dataloader of the Trainer return "
+                "self.accelerator.prepare(loader), with a loader of ffrecord.torch, or say "
+                "CheckpointCallback(..., data_anew=True) to begin with the first sample again"
+            )
         if step := self._training.load(self._target):
             words = json.loads(str(self._training.extra["trainer"]))
             for name in ("log_history", "best_metric", "best_model_checkpoint", "total_flos"):
@@ -89,5 +112,5 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             return
         pending, self._pending = self._pending, None
         pending.result()
-        if state.is_world_process_zero:
-            ckpt.prune(self._target, keep_last=self._keep_last)
+        if self._training is not None:
+            self._training.on_rank_0(lambda: ckpt.prune(self._target, keep_last=self._keep_last))

@@ -1,5 +1,6 @@
 """Lightning's checkpoints as ffrecord's: Trainer(plugins=[CheckpointIO()])."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -13,14 +14,21 @@ except ImportError:
     )
 
 import ffrecord.checkpoint as ckpt
+from ffrecord import _ffrecord
+from ffrecord.checkpoint.values import decode
+from ffrecord.errors import CorruptionError
 
 Path = str | os.PathLike[str]
+
+# In a state that was saved here: a path may be a run that has checkpoints of others too.
+_MARK = "#ffrecord.lightning"
 
 
 class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
     """Saves, loads and removes what a Trainer wants to: a path of its is a folder with one step.
 
-    A path that is saved again has its new checkpoint committed before the old one goes. Nothing is
+    A path that is saved again has its new checkpoint committed before the old one goes; what others
+    saved there stays. Nothing is
     pickled: hyperparameters and what callbacks keep must be plain values, arrays or tensors.
     """
 
@@ -33,7 +41,8 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
             options: of `ffrecord.checkpoint.save`, or `async_save` with `background`.
         """
         super().__init__()
-        self._background, self._options = background, options
+        # Lightning saves on rank 0 alone.
+        self._background, self._options = background, {"group": "alone", **options}
         self._pending: tuple[ckpt.PendingSave, Path, list[int]] | None = None
 
     def save_checkpoint(
@@ -46,8 +55,9 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         if storage_options is not None:
             raise TypeError("storage_options: there are none")
         self._finish()
-        old = [commit.step for commit in ckpt.list(path)]
-        step = max(old, default=-1) + 1
+        steps = [commit.step for commit in ckpt.list(path)]
+        step, old = max(steps, default=-1) + 1, _saved_here(path, steps)
+        checkpoint = {**checkpoint, _MARK: True}
         if self._background:
             pending = ckpt.async_save(path, step, checkpoint, **self._options)
             self._pending = pending, path, old
@@ -58,13 +68,13 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
     def load_checkpoint(self, path: Path, *args: object, **kwargs: object) -> dict[str, Any]:
         """Tensors on the CPU; Lightning moves them where they belong."""
         self._finish()
-        loaded: Any = ckpt.load(path, as_torch=True)
-        return dict(loaded)
+        loaded: Any = ckpt.load(path, as_torch=True, group="alone")
+        return {key: value for key, value in loaded.items() if key != _MARK}
 
     def remove_checkpoint(self, path: Path) -> None:
-        """All steps, and the folder if nothing else is in it."""
+        """All that was saved here, and the folder if nothing else is in it."""
         self._finish()
-        _remove(path, [commit.step for commit in ckpt.list(path)])
+        _remove(path, _saved_here(path, [commit.step for commit in ckpt.list(path)]))
         if "://" not in os.fspath(path) and os.path.isdir(path):
             hint = os.path.join(path, "LATEST")
             if os.listdir(path) == ["LATEST"]:
@@ -81,6 +91,17 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         (pending, path, old), self._pending = self._pending, None
         pending.result()
         _remove(path, old)
+
+
+def _saved_here(path: Path, steps: list[int]) -> list[int]:
+    """Those of a CheckpointIO; one that cannot be read is nobody's."""
+    found = []
+    for step in steps:
+        with contextlib.suppress(CorruptionError, FileNotFoundError):
+            tree = decode(_ffrecord.CheckpointReader(os.fspath(path), step, 30.0).tree)
+            if isinstance(tree, dict) and _MARK in tree:
+                found.append(step)
+    return found
 
 
 def _remove(path: Path, steps: list[int]) -> None:

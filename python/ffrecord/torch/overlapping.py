@@ -2,12 +2,15 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
 from ffrecord.closing import Closing
 from ffrecord.torch.group import Group, Stats, agree, check_kind
@@ -31,11 +34,11 @@ class _Bucket:
 class Overlap(Closing):
     """Averages the gradients of a model over the ranks of a group; a context manager.
 
-    Made by `overlap`. A parameter's gradient is copied to its bucket when backward has accumulated
-    it; buckets are filled in the order in which backward goes, and leave in that order on all
-    ranks. `wait` ends a step: afterwards each gradient is a view of its bucket and holds the
-    average. A parameter that got a gradient on some ranks counts as zero on the others; one that
-    got none on any has None. Used by the thread that trains.
+    Made by `overlap`. Gradients are final when `backward()` returns: until then each is copied to
+    its bucket as soon as it is accumulated, full buckets leave in the order in which backward goes,
+    the same on all ranks, and the averages are copied back at the end. A parameter that no rank
+    used keeps the gradient that it had; one that some ranks used counts on the others as the
+    gradient that they have, or zero. Used by the thread that trains.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Overlap(Closing):
         first = 0 if group.process_group is None else dist.get_global_rank(group.process_group, 0)
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), src=first, group=group.process_group)
+        self._names = {p: name for name, p in model.named_parameters()}
         self._parameters = parameters
         self._cut(bucket_cap_mb)
         self.tuner = Tuner(group, [bucket_cap_mb * share for share in _CAPS]) if tunes else None
@@ -68,52 +72,29 @@ class Overlap(Closing):
             self.tuner.step()
         self._next = 0  # The first bucket that has not left.
         self._is_syncing = True
-        # What has a gradient of this step that no hook has taken to its bucket.
-        self._accumulated: set[torch.nn.Parameter] = set()
+        # Parameters whose gradient has changed since the last averages.
+        self._changed: set[torch.nn.Parameter] = set()
+        self._has_come = False  # One has changed in the pass that runs.
+        # What autograd calls at the end of the pass. Autograd alone keeps it alive: it is gone when
+        # the pass has failed.
+        self._running: weakref.ref[Callable[[], None]] | None = None
         self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
             for parameter in parameters
         ]
+        self._hooks.append(model.register_forward_hook(self._forwarded))
 
     def wait(self) -> None:
-        """Send what has not left, and wait until every gradient is the average over all ranks.
+        """Average what has accumulated within `no_sync()` and no backward has averaged since.
 
-        Nothing happens if no gradient has come on this rank since the last time; all ranks must
-        have run backward as often.
+        Nothing happens if there is none on this rank; all ranks must have run backward as often.
 
         Raises:
             ConnectionError, TimeoutError: the group has failed; the message names the rank.
         """
-        for parameter in self._accumulated:
-            self._fill(parameter)
-        self._accumulated.clear()
-        if not any(bucket.filled for bucket in self._buckets):
-            return
-        began = time.monotonic()
-        used = torch.tensor(
-            [i in bucket.filled for bucket in self._buckets for i in range(len(bucket.views))],
-            dtype=torch.int32,
-        )
-        for bucket in self._buckets[self._next :]:
-            for index, view in enumerate(bucket.views):
-                if index not in bucket.filled:
-                    view.zero_()
-            self._send(bucket)
-        self._group.all_reduce(used, "max", bucket=len(self._buckets)).wait()
-        is_used = iter(used.tolist())
-        for bucket in self._buckets:
-            assert bucket.future is not None
-            bucket.future.wait()
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-                parameter.grad = view if next(is_used) else None
-            bucket.future = None
-            bucket.filled.clear()
-        self._next = 0
-        if self.tuner is not None:
-            # What was not hidden behind backward.
-            cap_mb = self.tuner.step(time.monotonic() - began).bucket_cap_mb
-            assert cap_mb is not None
-            self._cut(cap_mb)
+        if self._changed:
+            self._drop_failed_pass()
+            self._average()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -148,12 +129,42 @@ class Overlap(Closing):
             for index, parameter in enumerate(bucket.parameters)
         }
 
+    # --- A backward pass ---
+
+    def _forwarded(self, _model: object, _inputs: object, outputs: object) -> None:
+        """The outputs get their gradients first, in the outermost of nested passes."""
+        if torch.is_grad_enabled():
+            for output in tree_leaves(outputs):
+                if isinstance(output, torch.Tensor) and output.requires_grad:
+                    output.register_hook(self._begin)  # type: ignore[no-untyped-call]
+
+    def _begin(self, _gradient: object = None) -> None:
+        """A backward pass is under way: end it with the averages."""
+        if not self._is_syncing or (self._running is not None and self._running() is not None):
+            return
+        self._drop_failed_pass()
+        finish = functools.partial(self._finish)
+        torch.autograd.Variable._execution_engine.queue_callback(finish)
+        self._running = weakref.ref(finish)
+
+    def _drop_failed_pass(self) -> None:
+        """A pass that raised has left what it had filled."""
+        self._running = None
+        if any(bucket.future is not None for bucket in self._buckets):
+            raise RuntimeError(
+                "a backward pass raised an error after some of its gradients had been sent: the"
+                " ranks are out of step; start again from a checkpoint"
+            )
+        for bucket in self._buckets:
+            bucket.filled.clear()
+
     def _ready(self, parameter: torch.nn.Parameter) -> None:
         """Backward has accumulated this parameter's gradient."""
+        self._changed.add(parameter)
         if not self._is_syncing:
-            self._accumulated.add(parameter)
             return
-        self._accumulated.discard(parameter)
+        self._begin()
+        self._has_come = True
         self._fill(parameter)
         # In order: a bucket that is full early waits for those before it, as on all other ranks.
         while self._next < len(self._buckets):
@@ -162,22 +173,85 @@ class Overlap(Closing):
                 break
             self._send(bucket)
 
+    def _finish(self) -> None:
+        """The pass has ended, and `backward()` will return."""
+        self._running = None
+        if self._has_come:
+            self._average()
+
+    def _average(self) -> None:
+        """Send what has not left, and make every gradient the average over all ranks."""
+        began = time.monotonic()
+        try:
+            self._exchange()
+        finally:
+            self._next, self._has_come = 0, False
+            for bucket in self._buckets:
+                bucket.future = None
+                bucket.filled.clear()
+        self._changed.clear()
+        if self.tuner is not None:
+            # What was not hidden behind backward.
+            cap_mb = self.tuner.step(time.monotonic() - began).bucket_cap_mb
+            assert cap_mb is not None
+            self._cut(cap_mb)
+
+    def _exchange(self) -> None:
+        changed = [p in self._changed for bucket in self._buckets for p in bucket.parameters]
+        is_used = torch.tensor(changed, dtype=torch.int32)
+        for bucket in self._buckets[self._next :]:
+            for index, parameter in enumerate(bucket.parameters):
+                if index not in bucket.filled:
+                    self._fill(parameter)
+            self._send(bucket)
+        self._group.all_reduce(is_used, "max", bucket=len(self._buckets)).wait()
+        is_next_used = iter(is_used.tolist())
+        for bucket in self._buckets:
+            assert bucket.future is not None
+            bucket.future.wait()
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                if next(is_next_used):
+                    _give(parameter, view)
+
+    @torch.no_grad()
     def _fill(self, parameter: torch.nn.Parameter) -> None:
         bucket, index = self._place[parameter]
-        if index in bucket.filled:
+        if bucket.future is not None:
             raise RuntimeError(
-                "backward ran twice before the gradients were used: call wait() or"
-                " optimizer.step() between, or accumulate within no_sync()"
+                f"the gradient of '{self._names[parameter]}' changed twice in one backward pass,"
+                " as with several re-entrant checkpoints: use_reentrant=False avoids it"
             )
-        assert parameter.grad is not None
-        view = bucket.views[index]
-        if parameter.grad.data_ptr() != view.data_ptr():
-            view.copy_(parameter.grad)
+        gradient = parameter.grad
+        if gradient is None:
+            bucket.views[index].zero_()
+        elif gradient.layout is not torch.strided:
+            raise TypeError(
+                f"the gradient of '{self._names[parameter]}' is {gradient.layout}: dense ones are"
+                " averaged here; make it with sparse=False"
+            )
+        else:
+            bucket.views[index].copy_(gradient)
         bucket.filled.add(index)
 
     def _send(self, bucket: _Bucket) -> None:
         number, self._next = self._next, self._next + 1
         bucket.future = self._group.all_reduce(bucket.buffer, "average", bucket=number)
+
+    def _check_step(self, *_: object) -> None:
+        """The optimizer is about to use the gradients."""
+        if self._is_syncing and self._changed:
+            raise RuntimeError(
+                "the gradients that accumulated within no_sync() are not averaged: run the last"
+                " backward() outside of it, or call wait() before step()"
+            )
+
+
+@torch.no_grad()
+def _give(parameter: torch.nn.Parameter, average: torch.Tensor) -> None:
+    """A copy: the bucket is filled again by the next pass, while users may keep a gradient."""
+    if parameter.grad is None:
+        parameter.grad = torch.empty_like(parameter)
+    parameter.grad.copy_(average)
 
 
 def _table(model: torch.nn.Module, bucket_cap_mb: float) -> list[str]:
@@ -225,14 +299,20 @@ def overlap(
         for batch in loader:
             optimizer.zero_grad()
             loss(model(batch)).backward()  # Full buckets leave while this runs.
-            optimizer.step()  # Waits for the averages first.
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # Of the averages.
+            optimizer.step()
 
-    Call it on all ranks at the same point, before the first forward: parameters and buffers are
-    those of the group's first rank afterwards.
+    Gradients are the averages when `backward()` returns, as with DistributedDataParallel: clipping,
+    `GradScaler`, closures, `zero_grad(set_to_none=False)` and accumulation work as there. Call it
+    on all ranks at the same point, before the first forward: parameters and buffers are those of
+    the group's first rank afterwards. From then on buffers, such as the running statistics of
+    BatchNorm, are each rank's own, where DistributedDataParallel copies those of its first rank
+    before each forward.
 
     Args:
         model: in CPU memory; the same parameters in the same order on all ranks.
-        optimizer: its `step()` waits for the averages. Without one, call `wait()` before it.
+        optimizer: its `step()` refuses gradients that accumulated within `no_sync()` and were not
+            averaged since.
         group: where to average; a new one over the default process group if None.
         bucket_cap_mb: gradients travel in arrays of about so many MiB.
         tunes: find out in the first steps, and again when it takes longer or shorter to wait for
@@ -249,6 +329,5 @@ def overlap(
         model, group or Group(), bucket_cap_mb, owns_group=group is None, tunes=tunes
     )
     if optimizer is not None:
-        hook = optimizer.register_step_pre_hook(lambda *_: averaged.wait())
-        averaged._hooks.append(hook)
+        averaged._hooks.append(optimizer.register_step_pre_hook(averaged._check_step))
     return averaged

@@ -30,10 +30,14 @@ def _is_array(values: Any) -> bool:  # noqa: ANN401 - a decoder's own
 
 
 def on_device(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    """Copy batches to a GPU, one ahead, on a stream of their own.
+    """Copy batches to a device; to a GPU one ahead, on a stream of their own.
 
     Copies overlap with the consumer's kernels if the batches are pinned.
     """
+    if device.type != "cuda":
+        for batch in batches:
+            yield moved(batch, device)
+        return
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     ahead: list[Any] = []
     for batch in batches:

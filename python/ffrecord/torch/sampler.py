@@ -10,16 +10,21 @@ import torch.distributed
 from torch.utils import data
 
 from ffrecord.order import EpochOrder, EpochShare, IndexBatch, Mixture
+from ffrecord.torch.resharding import refuse_second_share
 
 # Which specified order; docs/format.md, "Order 1".
 _ORDER = 1
 
 
 class Cursor(NamedTuple):
-    """The place in the stream that comes next."""
+    """The place in the stream that comes next: all before it was delivered.
+
+    So were, if batches come out of order, the steps of its epoch at the positions `ahead`.
+    """
 
     epoch: int
     position: int
+    ahead: frozenset[int] = frozenset()
 
 
 class Sampler(data.Sampler[Any]):
@@ -84,6 +89,8 @@ class Sampler(data.Sampler[Any]):
         self._world_size = world_size
         self._next = Cursor(0, 0)  # Where the next iteration begins.
         self._cursor = self._next  # What the state says: all before it was handed out.
+        self.was_restored = False
+        """Whether `load_state_dict` said where to begin, and nobody has counted epochs since."""
         self._check()
 
     @property
@@ -91,8 +98,14 @@ class Sampler(data.Sampler[Any]):
         """The epoch that the next iteration is of."""
         return self._next.epoch
 
+    @property
+    def place(self) -> Cursor:
+        """Where the next iteration begins."""
+        return self._next
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`; stays where it is if it is in that epoch already."""
+        self.was_restored = False
         if epoch != self._next.epoch:
             self._move(Cursor(epoch, 0))
 
@@ -103,10 +116,12 @@ class Sampler(data.Sampler[Any]):
 
         Raises:
             TypeError: the dataset is no `mix`.
-            ValueError: the weights do not fit its sources.
+            ValueError: the weights do not fit its sources, or batches came out of order.
         """
         if self.mixture is None:
             raise TypeError("only the order of an ffrecord.mix has weights")
+        if self._cursor.ahead:
+            raise ValueError("batches came out of order: change weights without in_order=False")
         at = self._cursor.epoch * self.count + self._cursor.position
         self.mixture = self.mixture.change(weights, at)
         self._move(self._cursor)
@@ -115,11 +130,14 @@ class Sampler(data.Sampler[Any]):
         """The place in the stream, as a few scalars (JSON, at most 256 bytes).
 
         It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
-        The weights of a mixture come on top.
+        The weights of a mixture come on top, and after batches out of order (`in_order=False`)
+        `ahead`, the positions of steps behind the place that were delivered, too.
         """
         mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
+        steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
         return {
             **mixture,
+            **({"ahead": steps} if self._cursor.ahead else {}),
             "order": _ORDER,
             "seed": self.seed,
             "epoch": self._cursor.epoch,
@@ -133,12 +151,13 @@ class Sampler(data.Sampler[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the stream of `state`, at any world size and with any global batch.
 
-        The seed and the kind of order come from the state.
+        The seed and the kind of order come from the state. A state with batches out of order needs
+        the same global batch.
 
         Raises:
             ValueError: the state is of other data, or of an order that this version does not know.
         """
-        missing = [name for name in self.state_dict() if name not in state]
+        missing = [name for name in self.state_dict() if name not in state and name != "ahead"]
         if missing:
             raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
         if ("mixture" in state) != (self.mixture is not None):
@@ -159,8 +178,9 @@ class Sampler(data.Sampler[Any]):
         if self.mixture is not None:
             resumed.mixture = self.mixture.restored(state["mixture"])
         resumed._check()
-        cursor = Cursor(state["epoch"], state["position"])
+        cursor = Cursor(state["epoch"], state["position"], self._delivered_ahead(state))
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
+        resumed.was_restored = True
         vars(self).update(vars(resumed))  # All of it at once: a refused state changes nothing.
 
     def begin(self) -> Cursor:
@@ -172,7 +192,7 @@ class Sampler(data.Sampler[Any]):
         """Let the state say `cursor`: all before it is with the consumer."""
         self._cursor = cursor
         # An iteration that is broken off starts its epoch again.
-        self._next = cursor if cursor.position == 0 else Cursor(cursor.epoch, 0)
+        self._next = Cursor(cursor.epoch, 0)
 
     def skipped(self, cursor: Cursor, steps: int) -> Cursor:
         """The place so many steps behind `cursor`."""
@@ -186,17 +206,27 @@ class Sampler(data.Sampler[Any]):
         return (*order, self.global_batch, self.last, *self._place())
 
     def after(self, cursor: Cursor) -> Cursor:
-        """The place one step behind `cursor`."""
-        position = cursor.position + self.global_batch
+        """The place one step behind `cursor`, past steps that were delivered already."""
+        ahead, position = cursor.ahead, cursor.position + self.global_batch
+        while position in ahead:
+            position += self.global_batch
         if position < self.count and self._steps(position):
-            return Cursor(cursor.epoch, position)
+            left = frozenset(step for step in ahead if step > position) if ahead else ahead
+            return Cursor(cursor.epoch, position, left)
         return Cursor(cursor.epoch + 1, 0)
+
+    def reached(self, cursor: Cursor, position: int) -> Cursor:
+        """The place once the step at `position`, too, is delivered; in any order."""
+        if position == cursor.position:
+            return self.after(cursor)
+        return cursor._replace(ahead=cursor.ahead | {position})
 
     def __len__(self) -> int:
         return self._steps(0)
 
     def __iter__(self) -> Iterator[IndexBatch]:
         self._place()
+        refuse_second_share(self.rank_count)
         return self._delivering(self.begin())
 
     def __repr__(self) -> str:
@@ -298,11 +328,41 @@ class Sampler(data.Sampler[Any]):
                 "records or their order differ; open the same files in the same order"
             )
 
+    def _delivered_ahead(self, state: dict[str, Any]) -> frozenset[int]:
+        """Steps behind the place of `state` that were delivered before it was taken."""
+        if not (steps := state.get("ahead")):
+            return frozenset()
+        if steps["step"] != self.global_batch:
+            raise ValueError(
+                f"the state was taken while batches of {steps['step']} records came out of order: "
+                f"resume it with global_batch={steps['step']}, not {self.global_batch}; or take "
+                "states without in_order=False"
+            )
+        ahead = frozenset(steps["positions"])
+        first, size = state["position"], self.global_batch
+        if any((at - first) % size or not first < at < self.count for at in ahead):
+            raise ValueError(f"the state's steps ahead of {first}, {sorted(ahead)}, are damaged")
+        return ahead
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks get samples of their own."""
+        return self._place()[1]
+
+    @property
+    def rank_count(self) -> int:
+        """How many ranks there are, those of a group that get the same samples counted each."""
+        world_size = self._world_size
+        return _from_environment("WORLD_SIZE", 1) if world_size is None else world_size
+
+    @property
+    def is_sharding(self) -> bool:
+        """Whether the ranks get shares, or there is but one: False if each gets all on request."""
+        return self.rank_count > 1 or _from_environment("WORLD_SIZE", 1) == 1
+
     def _place(self) -> tuple[int, int]:
         """Rank and number of those that get samples of their own; a step divides among them."""
-        rank, world_size = self._rank, self._world_size
-        if world_size is None:
-            world_size = _from_environment("WORLD_SIZE", 1)
+        rank, world_size = self._rank, self.rank_count
         if rank is None:
             rank = _from_environment("RANK", 0)
         if not 0 <= rank < world_size:

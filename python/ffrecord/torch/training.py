@@ -1,7 +1,7 @@
 """All that a training run needs to go on where it was, as one checkpoint."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -102,9 +102,17 @@ class TrainingState:
         self.extra = state["extra"]
         own = state["rng"].value
         self.restored_rng = own is not None
-        if own is not None:
-            ckpt.set_rng_state(own)
+        together(self._group, lambda: None if own is None else ckpt.set_rng_state(own))
         return int(state["step"])
+
+    def on_rank_0(self, work: Callable[[], object]) -> None:
+        """Does `work` on rank 0 alone; what it raises there is raised on every rank."""
+
+        def do() -> None:
+            if self._group is None or self._group.rank == 0:
+                work()
+
+        together(self._group, do)
 
     def _is_there(self, target: str | os.PathLike[str], options: dict[str, Any]) -> bool:
         """What rank 0 sees, for a save may be under way; damage is for `load` to tell."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ffrecord.torch.group import Algorithm, Group, Transfer
+from ffrecord.torch.group import Algorithm, Group
+from ffrecord.torch.pump import Transfer
 
 # Steps that each setting is tried for, and those that the best ones are tried once more.
 _STEPS = 2

@@ -1,10 +1,20 @@
 """What torch waits for when an operation of a group goes on."""
 
+import collections
+import threading
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed.distributed_c10d import Work
+
+# Those that Python has let go of and nobody has waited for. C++ may: DDP's join() keeps one for a
+# step, and that of torch is but half of it; without the other it would wait for ever. What torch
+# makes from a future alone (_create_work_from_future) is whole, but its wait() tells no error. Join
+# reads a number; larger tensors are not kept.
+_LET_GO_MAX = 1000
+_KEPT_BYTES_MAX = 1024
+_let_go: "collections.deque[Started]" = collections.deque(maxlen=_LET_GO_MAX)
 
 
 class Started(Work):
@@ -17,16 +27,41 @@ class Started(Work):
         """`future` ends with the operation; its value is a list of tensors, or one."""
         super().__init__()
         self._future = future
+        self._is_waited_for = False
+
+    def __del__(self) -> None:
+        """Live on, without large tensors."""
+        if not self._is_waited_for:
+            _let_go.append(self)
+            self._future.add_done_callback(self._drop_tensors)
+
+    def _drop_tensors(self, _ended: object) -> None:
+        if self.exception() is not None:
+            return
+        value = self._future.value()
+        tensors = [value] if isinstance(value, torch.Tensor) else value
+        if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > _KEPT_BYTES_MAX:
+            self._future = torch.futures.Future()
+            self._future.set_result([])
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when it has ended; how long that may take the group knows, not `timeout`."""
-        del timeout
+        """Return when it has ended.
+
+        Raises:
+            RuntimeError: it failed, or has not ended within `timeout`, where that is above zero.
+        """
+        if timeout is not None and timeout > timedelta() and not self._future.done():
+            ended = threading.Event()
+            self._future.add_done_callback(lambda _: ended.set())
+            if not ended.wait(timeout.total_seconds()):
+                raise RuntimeError(f"timed out: the operation has not ended within {timeout}")
         self._future.wait()
+        self._is_waited_for = True
         return True
 
     def synchronize(self) -> None:
         """Wait, for callers that think of streams of a GPU."""
-        self._future.wait()
+        self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
         """The future itself."""
@@ -50,5 +85,6 @@ class Started(Work):
 
     def result(self) -> list[torch.Tensor]:
         """Wait, and return the tensors."""
-        found: list[torch.Tensor] = self._future.wait()
+        self.wait()
+        found: list[torch.Tensor] = self._future.value()
         return found

@@ -64,8 +64,8 @@ class EndpointConformance : public testing::TestWithParam<EndpointUnderTest> {
     auto pair = GetParam().make_pair();
     near_ = std::move(pair.near);
     far_ = std::move(pair.far);
-    near_->SetLimits({});
-    far_->SetLimits({});
+    near_->SetLimits({.descriptor_count_max = 2});
+    far_->SetLimits({.descriptor_count_max = 2});
   }
   std::unique_ptr<Endpoint> near_;
   std::unique_ptr<Endpoint> far_;
@@ -174,7 +174,7 @@ TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrameOrIsRefusedWhereNoneIs
     ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
     EXPECT_EQ(far_->header().request_id, id);
     if (id == 1 || id == 2) {
-      const UniqueFd arrived = far_->TakeDescriptor();
+      const ForeignFd arrived = far_->TakeDescriptor();
       ASSERT_TRUE(arrived);
       struct stat sent_status {
       }, arrived_status{};

@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
 
 #include <ffrecord/client/checkpoint.h>
 
@@ -44,6 +47,12 @@ ErrorCode Save(const std::string& target, std::uint64_t step, const State& state
   return ErrorCode::kOk;
 }
 
+// In memory where that can be had: many saves wait for nothing but syncs else.
+fs::path InMemory() {
+  std::error_code error;
+  return fs::is_directory("/dev/shm", error) ? "/dev/shm" : fs::temp_directory_path();
+}
+
 // Folders a, b, ... as places.
 struct Folders {
   explicit Folders(std::size_t count) {
@@ -53,7 +62,7 @@ struct Folders {
       address += (i == 0 ? "" : "|") + paths.back().string();
     }
   }
-  TempFolder folder;
+  TempFolder folder{InMemory()};
   std::vector<fs::path> paths;
   std::string address;
 };
@@ -195,6 +204,222 @@ TEST(CheckpointBuddiesTest, OfTwoSaversOneWinsAndTheOtherLeavesNothing) {
     const State& winner = states[codes[0] == ErrorCode::kOk ? 0 : 1];
     for (const fs::path& place : folders.paths)
       EXPECT_EQ(Compare(place.string(), winner, step), "") << place;
+  }
+}
+
+// --- A second saver at every moment --------------------------------------------------------------
+
+// What is called between two operations of a saver at any of its places.
+using Between = std::function<void()>;
+
+// A place that says when it is about to do something.
+class WatchedAttempt final : public CheckpointAttempt {
+ public:
+  WatchedAttempt(std::unique_ptr<CheckpointAttempt> real, const Between& between)
+      : real_(std::move(real)), between_(between) {}
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
+                          const FileSource& source) override {
+    return real_->Put(name, size_bytes, source);
+  }
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                               const std::function<void()>& released) override {
+    return real_->PutSegments(segments, released);
+  }
+  Result<bool> Keep(std::uint64_t step, std::string_view old_name, const StoredSegment& segment,
+                    std::string_view name) override {
+    return real_->Keep(step, old_name, segment, name);
+  }
+
+ protected:
+  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
+    between_();
+    return real_->Commit(files);
+  }
+  void Discard() noexcept override { real_->Abandon(); }
+
+ private:
+  std::unique_ptr<CheckpointAttempt> real_;
+  const Between& between_;
+};
+
+class WatchedTarget final : public CheckpointTarget {
+ public:
+  WatchedTarget(const fs::path& folder, const Between& between)
+      : real_(OpenFolderTarget(folder.string(), false)), between_(between) {}
+  const std::string& name() const noexcept override { return real_->name(); }
+  Result<std::vector<std::uint64_t>> Steps() const override {
+    between_();
+    return real_->Steps();
+  }
+  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
+    between_();
+    return real_->Open(step);
+  }
+  Result<void> Remove(std::uint64_t step) override {
+    between_();
+    return real_->Remove(step);
+  }
+  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
+                                                   const AttemptId& attempt) override {
+    between_();
+    auto begun = FFR_TRY(real_->Begin(step, attempt));
+    return std::unique_ptr<CheckpointAttempt>(new WatchedAttempt(std::move(begun), between_));
+  }
+  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
+                                                  const AttemptId& attempt) override {
+    return real_->Join(step, attempt);
+  }
+  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    between_();
+    return real_->Decide(name, answer);
+  }
+  void Forget(std::string_view name) noexcept override { real_->Forget(name); }
+
+ private:
+  std::unique_ptr<CheckpointTarget> real_;
+  const Between& between_;
+};
+
+std::string RootAt(const fs::path& run) {
+  return test::ReadFile(run / "step-000000001" / kRootManifestName);
+}
+
+// A saver of step 1: what is committed in a folder goes to places of which it is told.
+class Saver {
+ public:
+  Saver(fs::path source, std::uint32_t seed) : source_(std::move(source)), state_(200, seed) {
+    EXPECT_TRUE(SaveAlone(source_.string(), 1, state_));
+    const auto files = OpenFolderTarget(source_.string(), false)->Open(1);
+    id_ = DecodeRootManifest(files.value()->ReadFile(kRootManifestName, kManifestSizeMax).value())
+              .value()
+              .attempt;
+  }
+
+  const State& state() const { return state_; }
+  std::string root() const { return RootAt(source_); }
+
+  // Dies, that is, comes to no end and cleans nothing up, where `between` throws.
+  Result<void> Save(const std::vector<fs::path>& folders, const Between& between) const {
+    std::vector<BuddyPlace> places;
+    std::vector<std::size_t> order;
+    for (const fs::path& folder : folders) {
+      order.push_back(order.size());
+      places.push_back({folder.string(), std::make_unique<WatchedTarget>(folder, between),
+                        std::make_unique<WatchedTarget>(folder, between)});
+    }
+    const auto target = JoinBuddies("test", std::move(places), std::move(order));
+    const auto attempt = FFR_TRY(target->Begin(1, id_));
+    auto saved = Put(*attempt);
+    if (!saved) attempt->Abandon();
+    return saved;
+  }
+
+ private:
+  Result<void> Put(CheckpointAttempt& attempt) const {
+    std::vector<WrittenFile> written;
+    const fs::path step = source_ / "step-000000001";
+    for (const fs::path& path : FilesBelow(step)) {
+      const std::string text = test::ReadFile(path);
+      const auto bytes = std::as_bytes(std::span(text));
+      written.push_back(FFR_TRY(attempt.Put(
+          path.lexically_relative(step).string(), bytes.size(),
+          [&](std::uint64_t offset, std::uint64_t) -> Result<std::span<const std::byte>> {
+            return bytes.subspan(offset);
+          })));
+    }
+    return attempt.Commit(written);
+  }
+
+  fs::path source_;
+  State state_;
+  AttemptId id_{};
+};
+
+struct Killed {};
+
+// Made once: it is their saves that meet.
+struct Savers {
+  explicit Savers(const TempFolder& folder)
+      : first(folder / "one", 1), second(folder / "two", 2), third(folder / "three", 3) {}
+  Saver first;
+  Saver second;
+  Saver third;
+};
+
+// One saver, and before its operation number `moment` another, from its beginning to its end. False
+// if the first came to its end before.
+bool MeetAt(std::size_t moment, const Savers& savers, bool first_dies, bool other_order) {
+  Folders folders(3);
+  const Saver& first = savers.first;
+  const Saver& second = savers.second;
+  const Saver& third = savers.third;
+  std::vector<fs::path> order = folders.paths;
+  if (other_order) std::reverse(order.begin(), order.end());
+  std::size_t count = 0;
+  std::optional<bool> second_saved;
+  const Between meet = [&] {
+    if (++count != moment) return;
+    second_saved.emplace(static_cast<bool>(second.Save(order, [] {})));
+    if (first_dies) throw Killed();
+  };
+  bool first_saved = false;
+  try {
+    first_saved = static_cast<bool>(first.Save(folders.paths, meet));
+  } catch (const Killed&) {
+  }
+  if (!second_saved) {
+    EXPECT_TRUE(first_saved);
+    return false;
+  }
+  EXPECT_FALSE(first_saved && *second_saved) << moment;
+  if (first_saved || *second_saved) {
+    const Saver& winner = first_saved ? first : second;
+    EXPECT_EQ(Compare(folders.address, winner.state(), 1), "") << moment;
+    for (const fs::path& place : folders.paths) EXPECT_EQ(RootAt(place), winner.root()) << moment;
+  }
+  // Whatever has happened, the step is whole, or can be saved at the second try.
+  const bool is_whole = static_cast<bool>(CheckpointReader::Open(folders.address, 1, {}));
+  const bool is_saved = static_cast<bool>(third.Save(folders.paths, [] {})) ||
+                        static_cast<bool>(third.Save(folders.paths, [] {}));
+  EXPECT_EQ(is_saved, !is_whole) << moment;
+  return true;
+}
+
+TEST(CheckpointBuddiesTest, ASecondSaverAtAnyMomentNeverMakesASuccessUntrue) {
+  const TempFolder folder;
+  const Savers savers(folder);
+  for (const bool other_order : {false, true}) {
+    std::size_t moment = 1;
+    while (MeetAt(moment, savers, false, other_order)) ++moment;
+    EXPECT_GT(moment, 10U);
+  }
+}
+
+TEST(CheckpointBuddiesTest, ASaverThatDiesAtAnyMomentIsFollowedByAnother) {
+  const TempFolder folder;
+  const Savers savers(folder);
+  std::size_t moment = 1;
+  while (MeetAt(moment, savers, true, false)) ++moment;
+  EXPECT_GT(moment, 10U);
+}
+
+TEST(CheckpointBuddiesTest, ACopyThatWasKilledAtAnyMomentGoesOn) {
+  const TempFolder folder;
+  const Saver saver(folder / "source", 1);
+  for (std::size_t moment = 1, killed = moment; killed == moment; ++moment) {
+    Folders folders(3);
+    std::size_t count = 0;
+    const Between die = [&] {
+      if (++count == moment) throw Killed();
+    };
+    try {
+      EXPECT_TRUE(saver.Save(folders.paths, die));
+    } catch (const Killed&) {
+      killed = moment + 1;
+    }
+    const auto again = CopyCheckpoint((folder / "source").string(), 1, folders.address, {});
+    ASSERT_TRUE(again) << moment << ": " << again.error().message;
+    EXPECT_EQ(Compare(folders.address, saver.state(), 1), "") << moment;
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "checkpoint_state.h"
 #include "libffrecord/format/checkpoint_manifest.h"
+#include "libffrecord/io/this_host.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "thread_group.h"
@@ -514,11 +515,18 @@ TEST_F(FailingRanksTest, SkippingTheVoteWouldBeCaught) {
 
 // --- Garbage and full disks ----------------------------------------------------------------------
 
+void MakeAttempt(const fs::path& path, std::string_view host) {
+  fs::create_directories(path / "part-00000");
+  test::WriteFile(path / ("owner-" + std::string(host)), "");
+}
+
 TEST(CheckpointGarbageTest, AttemptsOfDeadRunsGoAndThoseOfLivingOnesStay) {
   const TempFolder folder;
   const State state(10, 1);
   for (const char* name : {".attempt-1-dead", ".attempt-3-dead", ".attempt-9-newer", ".attempt-x"})
-    fs::create_directories(folder / name / "part-00000");
+    MakeAttempt(folder / name, ThisHost());
+  fs::create_directories(folder / ".attempt-1-empty");  // Killed before it said whose it is.
+  fs::create_directories(folder / ".removed-3-dead" / "part-00000");
 
   ThreadGroup group(2);
   std::mutex mutex;
@@ -538,8 +546,40 @@ TEST(CheckpointGarbageTest, AttemptsOfDeadRunsGoAndThoseOfLivingOnesStay) {
   EXPECT_EQ(Compare(folder.path(), state, 2), "");
   EXPECT_FALSE(fs::exists(folder / ".attempt-1-dead"));
   EXPECT_FALSE(fs::exists(folder / ".attempt-3-dead"));
+  EXPECT_FALSE(fs::exists(folder / ".attempt-1-empty"));
+  EXPECT_FALSE(fs::exists(folder / ".removed-3-dead"));
   EXPECT_TRUE(fs::exists(folder / ".attempt-9-newer"));
   EXPECT_TRUE(fs::exists(folder / ".attempt-x"));
+}
+
+// Where locks do not reach other hosts, a coordinator on one of them looks dead.
+TEST(CheckpointGarbageTest, AttemptsOfAnotherHostStayUntilNothingHasChangedForADay) {
+  const TempFolder folder;
+  const std::string foreign = "00000000000000aa";
+  MakeAttempt(folder / ".attempt-1-foreign", foreign);
+  MakeAttempt(folder / ".attempt-1-both", ThisHost());
+  MakeAttempt(folder / ".attempt-1-both", foreign);
+  fs::create_directories(folder / ".attempt-1-unknown" / "part-00000");
+  const auto set_age = [&](std::chrono::hours age) {
+    const auto then = fs::file_time_type::clock::now() - age;
+    for (const auto& attempt : fs::directory_iterator(folder.path())) {
+      if (!attempt.path().filename().string().starts_with(".attempt")) continue;
+      for (const auto& entry : fs::recursive_directory_iterator(attempt.path()))
+        fs::last_write_time(entry.path(), then);
+      fs::last_write_time(attempt.path(), then);
+    }
+  };
+
+  set_age(std::chrono::hours(23));
+  ASSERT_TRUE(SaveAlone(folder.path(), 2, State(10, 1)));
+  EXPECT_EQ(CountEntries(folder.path()), 5U);
+  set_age(std::chrono::hours(25));
+  const fs::path changed = folder / ".attempt-1-both" / "part-00000";
+  fs::last_write_time(changed, fs::file_time_type::clock::now());
+  ASSERT_TRUE(SaveAlone(folder.path(), 3, State(10, 1)));
+  EXPECT_EQ(CountEntries(folder.path()), 4U);
+  EXPECT_TRUE(fs::exists(changed));
+  EXPECT_EQ(CountEntries(folder / "step-000000003"), 3U);  // No owner in it any more.
 }
 
 TEST(CheckpointFullDiskTest, AFullDiskIsNoSpaceAndLeavesNothing) {

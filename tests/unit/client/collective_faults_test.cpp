@@ -50,7 +50,7 @@ void ExpectLeaverIsNamed(std::uint32_t n, std::uint32_t leaver, Algorithm algori
     EXPECT_EQ(later.error().code, ErrorCode::kUnavailable);
     EXPECT_THAT(later.error().message, HasSubstr(name));
   });
-  EXPECT_LT(Clock::now() - before, 10s);
+  EXPECT_LT(Clock::now() - before, 3s);  // A kernel buffer's worth of work, and no timeout.
 }
 
 TEST(CollectiveFaultsTest, ARankThatLeavesInTheMiddleIsNamedToAllOthersAtOnce) {
@@ -165,9 +165,41 @@ TEST(CollectiveFaultsTest, WhatAPeerMayNotSendEndsTheOperationAndNothingElse) {
   }
 }
 
+// Its pieces come more slowly than the timeout allows the whole, each within it.
+TEST(CollectiveFaultsTest, ProgressPutsTheDeadlineOffAndSilenceDoesNot) {
+  constexpr auto kTimeout = 600ms;
+  const std::uint64_t kPiece = Options{}.chunk_size_bytes;
+  const std::vector<std::byte> piece(kPiece);
+  const CollectiveData first{.sequence = 1,
+                             .count = 4 * kPiece,
+                             .type = ReduceType::kBytes,
+                             .collective = Collective::kBroadcast,
+                             .root = 1};
+  auto engine =
+      CollectiveEngine::Create(0, 2, {.timeout = kTimeout, .algorithm = Algorithm::kRing}).value();
+  FakeRank fake(engine);
+  std::vector<std::byte> data(4 * kPiece);
+  const auto before = Clock::now();
+  const auto token = engine.Broadcast(data.data(), data.size(), ReduceType::kBytes, 1).value();
+
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(kTimeout / 2);
+    CollectiveData next = first;
+    next.first = i * kPiece;
+    fake.Send(next, piece);
+  }
+
+  const auto ended = engine.Wait(token);
+  ASSERT_FALSE(ended);
+  EXPECT_THAT(ended.error().message, HasSubstr("timed out"));
+  EXPECT_THAT(ended.error().message, HasSubstr("rank 1 does not answer"));
+  EXPECT_GE(Clock::now() - before, 5 * kTimeout / 2);
+  EXPECT_LT(Clock::now() - before, 5 * kTimeout);
+}
+
 void ExpectAbsenteeIsNamed(std::uint32_t n, Algorithm algorithm, Where where) {
   // Who waits for whom is told on from rank to rank: long enough for a crowded machine.
-  constexpr auto kTimeout = 5s;
+  constexpr auto kTimeout = 3s;
   Group group(n, {.timeout = kTimeout, .algorithm = algorithm}, where);
   group.Connect();
   group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
@@ -177,9 +209,9 @@ void ExpectAbsenteeIsNamed(std::uint32_t n, Algorithm algorithm, Where where) {
     const auto reduced = AllReduce(engine, data);
     ASSERT_FALSE(reduced);
     EXPECT_GE(Clock::now() - before, kTimeout / 2);
-    EXPECT_LT(Clock::now() - before, kTimeout + 20s);
+    EXPECT_LT(Clock::now() - before, 2 * kTimeout);
     EXPECT_EQ(reduced.error().code, ErrorCode::kDeadlineExceeded);
-    EXPECT_THAT(reduced.error().message, HasSubstr("rank 1 does not answer"))
+    EXPECT_THAT(reduced.error().message, HasSubstr("rank 1 answers but has not joined"))
         << "algorithm " << static_cast<int>(algorithm);
   });
   // It learns of it too.

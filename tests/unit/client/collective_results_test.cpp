@@ -127,6 +127,35 @@ TEST(CollectiveResultsTest, AveragesExtremesAndDoublesAreRight) {
   });
 }
 
+// The sum of the ranks' values is beyond the type, their average is not.
+TEST(CollectiveResultsTest, AnAverageOverflowsNowhere) {
+  constexpr std::uint32_t n = 4;
+  for (const Algorithm algorithm : kAlgorithms) {
+    for (const WireType wire : {WireType::kExact, WireType::kBf16, WireType::kF16}) {
+      if (wire == WireType::kF16 && algorithm == Algorithm::kHalvingDoubling) continue;
+      SCOPED_TRACE(testing::Message() << static_cast<int>(algorithm) << static_cast<int>(wire));
+      Group group(n, {.timeout = 20s, .algorithm = algorithm, .wire = wire});
+      group.Connect();
+      group.ForEach([&](std::uint32_t, CollectiveEngine& engine) {
+        const auto average = [&](auto& data, ReduceType type) {
+          const auto token =
+              engine.AllReduce(data.data(), data.size(), type, ReduceOp::kAverage).value();
+          EXPECT_TRUE(engine.Wait(token));
+        };
+        std::vector<std::uint16_t> halves(100, 0x7800);  // 2^15; the largest are below 2^16.
+        average(halves, ReduceType::kF16);
+        EXPECT_EQ(halves, std::vector<std::uint16_t>(100, 0x7800));
+        std::vector<float> floats(100, 0x1p127F);
+        average(floats, ReduceType::kF32);
+        EXPECT_EQ(floats, std::vector<float>(100, 0x1p127F));
+        std::vector<double> doubles(100, 0x1p1023);
+        average(doubles, ReduceType::kF64);
+        EXPECT_EQ(doubles, std::vector<double>(100, 0x1p1023));
+      });
+    }
+  }
+}
+
 TEST(CollectiveResultsTest, ArraysNeedNoAlignment) {
   constexpr std::uint32_t n = 3;
   Group group(n, {.timeout = 20s, .chunk_size_bytes = 100});

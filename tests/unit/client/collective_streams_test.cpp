@@ -10,9 +10,11 @@
 #include <tuple>
 
 #include "client/collective/links.h"
+#include "client/collective/messages.h"
 #include "collective_group.h"
 #include "collective_relay.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/net/transport/endpoint.h"
 #include "seed.h"
 
 namespace ffrecord::client {
@@ -183,6 +185,46 @@ TEST(CollectiveStreamsTest, AnEndInGoodOrderOverStreamsSpoilsNothing) {
       const CollectiveEngine gone(std::move(engine));  // Closed here, as soon as it is done.
     });
   }
+}
+
+// Says `hello` to a running group; whether it is welcomed, and not shut out.
+bool IsWelcomed(const std::string& address, const GroupHello& hello) {
+  const auto to =
+      net::ConnectTcp(net::Address::Parse(address, 0).value(), Clock::now() + 20s).value();
+  EXPECT_TRUE(to->Send({.type = net::FrameType::kHello}, hello.Encode(), {}));
+  const auto event = net::NextEvent(*to, Clock::now() + 20s, "a welcome");
+  if (!event) {
+    EXPECT_NE(event.error().code, ErrorCode::kDeadlineExceeded) << "left waiting";
+    return false;
+  }
+  return event.value() == net::Endpoint::Event::kFrame &&
+         to->header().type == net::ReplyTo(net::FrameType::kHello);
+}
+
+// The listener for streams that are made anew stays open as long as the group.
+TEST(CollectiveStreamsTest, WhoDoesNotKnowTheSecretIsNoStreamMadeAnew) {
+  const Options options{.timeout = 20s, .streams = 2};
+  Group group(2, options, Where::kApart);
+  group.Connect();
+  const std::string address = MemberAddress::Parse(group.addresses[0]).value().tcp;
+  const GroupHello right{.secret = kSecret,
+                         .rank = 1,
+                         .world_size = 2,
+                         .chunk_size_bytes = options.chunk_size_bytes,
+                         .streams = 2,
+                         .stream = 1};
+  for (const std::size_t wrong : {std::size_t{0}, std::size_t{15}}) {
+    GroupHello stranger = right;
+    stranger.secret[wrong] ^= std::byte{1};
+    EXPECT_FALSE(IsWelcomed(address, stranger)) << "byte " << wrong;
+  }
+  group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
+    std::vector<std::int64_t> data(70'001, rank);
+    const auto reduced = AllReduce(engine, data);
+    ASSERT_TRUE(reduced) << reduced.error().message;
+    EXPECT_EQ(data, std::vector<std::int64_t>(70'001, 1));
+  });
+  EXPECT_TRUE(IsWelcomed(address, right)) << "nothing but the secret was wrong";
 }
 
 TEST(CollectiveStreamsTest, DifferentNumbersOfStreamsAreRefused) {

@@ -40,6 +40,14 @@ Result<void> Publish(const std::vector<std::filesystem::path>& files, const std:
   return PublishDataset(files, uri, replace, options, {});
 }
 
+// What a test wants published before it begins; says why it was not.
+testing::AssertionResult Published(const std::vector<std::filesystem::path>& files,
+                                   const std::string& uri) {
+  const auto published = Publish(files, uri);
+  if (published) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << published.error().message;
+}
+
 std::vector<std::string> RandomRecords(std::size_t count, std::size_t size_max,
                                        std::mt19937& random) {
   std::vector<std::string> records(count);
@@ -108,7 +116,7 @@ class DatasetTest : public testing::TestWithParam<const char*> {
 
 TEST_P(DatasetTest, AnAnnouncedEpochReadsTheSameAndALostDaemonIsNoticed) {
   const auto file = Write("a.ffr", RandomRecords(500, 9000, random_));
-  ASSERT_TRUE(Publish({file}, daemon_.Uri("a")));
+  ASSERT_TRUE(Published({file}, daemon_.Uri("a")));
   const auto local = RecordReader::Open({{file}}, {}).value();
   const auto remote = OpenRemote(Uri("a")).value();
   const EpochPlan plan{.seed = 4, .end = 480, .step_size = 32, .world_size = 2, .rank = 1};
@@ -164,7 +172,7 @@ TEST_P(DatasetTest, ASchemaTravelsWithTheFile) {
   std::vector<std::string> records;
   for (int i = 0; i < 50; ++i) records.push_back(std::string(8, static_cast<char>(i)) + "payload");
   const auto path = Write("schema.ffr", records, options);
-  ASSERT_TRUE(Publish({path}, Uri("schema")));
+  ASSERT_TRUE(Published({path}, Uri("schema")));
 
   const auto remote = OpenRemote(Uri("schema"));
 
@@ -178,7 +186,7 @@ TEST_P(DatasetTest, ManyFilesAreOneSequence) {
     paths.push_back(Write(std::to_string(i) + ".ffr", RandomRecords(40, 5000, random_)));
   std::filesystem::create_directory(folder_ / "other");
   paths.push_back(Write("other/3.ffr", RandomRecords(5, 100, random_)));  // A name used twice.
-  ASSERT_TRUE(Publish(paths, Uri("run/many")));
+  ASSERT_TRUE(Published(paths, Uri("run/many")));
 
   const auto remote = OpenRemote(Uri("run/many"));
 
@@ -196,7 +204,7 @@ TEST_P(DatasetTest, RecordsThatCrossExtentsAreWhole) {
     records.push_back(std::move(record));
   }
   const auto path = Write("large.ffr", records);
-  ASSERT_TRUE(Publish({path}, Uri("large")));
+  ASSERT_TRUE(Published({path}, Uri("large")));
   ASSERT_EQ(daemon_.Extents().size(), 3U);
 
   const auto remote = OpenRemote(Uri("large"));
@@ -207,7 +215,7 @@ TEST_P(DatasetTest, RecordsThatCrossExtentsAreWhole) {
 
 TEST_P(DatasetTest, ThreadsReadRandomBatchesTogether) {
   const auto path = Write("file.ffr", RandomRecords(3000, 4000, random_));
-  ASSERT_TRUE(Publish({path}, Uri("threads")));
+  ASSERT_TRUE(Published({path}, Uri("threads")));
   const auto remote = OpenRemote(Uri("threads")).value();
   const auto local = test::OpenOne(path).value();
   std::vector<std::thread> threads;
@@ -226,7 +234,7 @@ TEST_P(DatasetTest, ThreadsReadRandomBatchesTogether) {
 
 TEST_P(DatasetTest, AForkedChildReadsOnConnectionsOfItsOwn) {
   const auto path = Write("file.ffr", RandomRecords(100, 1000, random_));
-  ASSERT_TRUE(Publish({path}, Uri("fork")));
+  ASSERT_TRUE(Published({path}, Uri("fork")));
   const auto remote = OpenRemote(Uri("fork")).value();
   const auto records = test::ReadAll(remote);
 
@@ -240,7 +248,7 @@ TEST_P(DatasetTest, AForkedChildReadsOnConnectionsOfItsOwn) {
 TEST_P(DatasetTest, AnExistingNameIsAConflictUnlessReplaced) {
   const auto first = Write("first.ffr", {"first"});
   const auto second = Write("second.ffr", {"second"});
-  ASSERT_TRUE(Publish({first}, Uri("name")));
+  ASSERT_TRUE(Published({first}, Uri("name")));
 
   const auto refused = Publish({second}, Uri("name"));
   ASSERT_FALSE(refused);
@@ -256,7 +264,7 @@ TEST_P(DatasetTest, AnExistingNameIsAConflictUnlessReplaced) {
 TEST_P(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
   const auto records = RandomRecords(200, 1000, random_);
   const auto path = Write("file.ffr", records);
-  ASSERT_TRUE(Publish({path}, Uri("name")));
+  ASSERT_TRUE(Published({path}, Uri("name")));
   {
     const auto remote = OpenRemote(Uri("name")).value();
     ASSERT_EQ(test::ReadAll(remote), records);
@@ -274,7 +282,7 @@ TEST_P(DatasetTest, AReaderKeepsItsDataWhenTheNameIsReplacedOrRemoved) {
 TEST_P(DatasetTest, NamesAreListedByPrefixAndRemoved) {
   const auto path = Write("file.ffr", {"a", "b"});
   for (const char* name : {"train", "run/a", "run/b", "running"})
-    ASSERT_TRUE(Publish({path}, Uri(name)));
+    ASSERT_TRUE(Published({path}, Uri(name)));
   const auto names = [&](const std::string& prefix) {
     std::vector<std::string> found;
     const auto listed = ListPublished(Uri(prefix), kPatient).value();
@@ -343,7 +351,7 @@ TEST_P(DatasetTest, DamagedFilesAreNotPublished) {
 
 TEST_P(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
   const std::vector<std::string> records{"zero", std::string(5000, 'x'), "second"};
-  ASSERT_TRUE(Publish({Write("file.ffr", records)}, Uri("name")));
+  ASSERT_TRUE(Published({Write("file.ffr", records)}, Uri("name")));
   const auto extent = daemon_.Extents().at(0);
   std::string content = test::ReadFile(extent);
   content[content.find("xxxxx") + 100] = 'y';
@@ -360,7 +368,7 @@ TEST_P(DatasetTest, AFlippedBitInAnExtentSpoilsItsOwnRecordOnly) {
 
 TEST_P(DatasetTest, AnExtentCutShortSpoilsTheRecordsThatAreGone) {
   std::vector<std::string> records(100, std::string(1000, 'r'));
-  ASSERT_TRUE(Publish({Write("file.ffr", records)}, Uri("name")));
+  ASSERT_TRUE(Published({Write("file.ffr", records)}, Uri("name")));
   const auto remote = OpenRemote(Uri("name")).value();
   ASSERT_EQ(test::ReadAll(remote), records);  // So the index, at the file's end, is known.
   std::filesystem::resize_file(daemon_.Extents().at(0), 50'000);
@@ -409,7 +417,7 @@ TEST(DatasetWithoutDaemonTest, ADaemonThatIsFullIsAskedAgainUntilThereIsRoom) {
 
 TEST_P(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
   const auto path = Write("file.ffr", RandomRecords(2000, 2000, random_));
-  ASSERT_TRUE(Publish({path}, Uri("name")));
+  ASSERT_TRUE(Published({path}, Uri("name")));
   const auto remote = OpenRemote(Uri("name")).value();
   const auto local = test::OpenOne(path).value();
   std::atomic<bool> is_over{false};
@@ -437,7 +445,7 @@ TEST_P(DatasetTest, AReaderGoesOnWhenItsDaemonStartsAgain) {
 
 TEST_P(DatasetTest, ADaemonThatStaysAwayGivesEachRecordAStatusWithinTheTimeout) {
   const auto path = Write("file.ffr", {"a", "b", "c"});
-  ASSERT_TRUE(Publish({path}, Uri("name")));
+  ASSERT_TRUE(Published({path}, Uri("name")));
   const auto remote = OpenRemote(Uri("name"), kBrief).value();
   daemon_.Kill();
   const auto started = std::chrono::steady_clock::now();

@@ -151,7 +151,6 @@ TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
   const std::string data(100'000, 'u');
   const auto bytes = std::as_bytes(std::span(data));
   const std::size_t with_one = net::test::CountRdmaResources();
-  if (with_one == 0) GTEST_SKIP() << "the program rdma, of iproute2, tells nothing";
   close();
   std::size_t before = with_one;
   ASSERT_TRUE(
@@ -223,7 +222,7 @@ TEST_F(RdmaDaemonDeathTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNext
   reading.join();
 
   EXPECT_FALSE(was_wrong);
-  EXPECT_LT(longest, 60s);  // The timeout is 3 s; the machine may be busy.
+  EXPECT_LT(longest, 9s);  // The timeout is 3 s; the machine may be busy.
   daemon = StartDaemon(address);
   ASSERT_EQ(daemon->WaitReady(), address) << daemon->output();
   ExpectReads(OpenDataset({{uri}}, {}, kRdma).value(), records);

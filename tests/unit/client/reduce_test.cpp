@@ -24,9 +24,15 @@ namespace ffrecord::client {
 namespace {
 
 template <class T>
-T ReduceOne(ReduceType type, ReduceOp op, T incoming, T local, std::uint32_t divisor = 1) {
-  Reduce(type, op, divisor, 1, reinterpret_cast<const std::byte*>(&incoming),
+T ReduceOne(ReduceType type, ReduceOp op, T incoming, T local) {
+  Reduce(type, op, 1, reinterpret_cast<const std::byte*>(&incoming),
          reinterpret_cast<std::byte*>(&local));
+  return local;
+}
+
+template <class T>
+T DivideOne(ReduceType type, std::uint32_t divisor, T local) {
+  Divide(type, divisor, 1, reinterpret_cast<std::byte*>(&local));
   return local;
 }
 
@@ -107,12 +113,13 @@ TEST(ReduceTest, HalvesRoundToNearestEven) {
   }
 }
 
-TEST(ReduceTest, AveragesDivideOnceAndNansAreCanonical) {
-  EXPECT_EQ(ReduceOne(ReduceType::kF32, ReduceOp::kAverage, 1.0F, 1.0F, 3), 2.0F / 3.0F);
-  EXPECT_EQ(ReduceOne(ReduceType::kF64, ReduceOp::kAverage, 1.0, 1.0, 3), 2.0 / 3.0);
-  EXPECT_EQ(ReduceOne<std::uint16_t>(ReduceType::kF16, ReduceOp::kAverage, 0x3C00, 0x3C00, 3),
-            0x3955);  // 2/3.
+TEST(ReduceTest, DividingRoundsOnceAndNansAreCanonical) {
+  EXPECT_EQ(DivideOne(ReduceType::kF32, 3, 2.0F), 2.0F / 3.0F);
+  EXPECT_EQ(DivideOne(ReduceType::kF64, 3, 2.0), 2.0 / 3.0);
+  EXPECT_EQ(DivideOne<std::uint16_t>(ReduceType::kF16, 3, 0x4000), 0x3955);   // 2/3.
+  EXPECT_EQ(DivideOne<std::uint16_t>(ReduceType::kBf16, 3, 0x4000), 0x3F2B);  // 2/3.
   const float nan = std::bit_cast<float>(0xFFA00001U);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(DivideOne(ReduceType::kF32, 3, nan)), 0x7FC00000U);
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
     for (const bool first : {false, true}) {
       const float result = ReduceOne(ReduceType::kF32, op, first ? nan : 1.0F, first ? 1.0F : nan);
@@ -137,9 +144,9 @@ TEST(ReduceTest, ALongArrayGivesTheBitsOfItsSingleElements) {
       for (std::byte& byte : local) byte = static_cast<std::byte>(random());
       auto one_by_one = local;
 
-      Reduce(type, op, 1, kCount, incoming.data(), local.data());
+      Reduce(type, op, kCount, incoming.data(), local.data());
       for (std::size_t i = 0; i < kCount; ++i)
-        Reduce(type, op, 1, 1, incoming.data() + i * size, one_by_one.data() + i * size);
+        Reduce(type, op, 1, incoming.data() + i * size, one_by_one.data() + i * size);
 
       ASSERT_EQ(local, one_by_one) << NameOf(type) << " " << NameOf(op);
     }
@@ -254,12 +261,10 @@ TEST(WireTest, WhatTheProcessorDoesBestHasTheBitsOfThePlainLoops) {
       best.encode(scale, 1 / scale, count, bytes(well), bytes(best_halves));
       EXPECT_EQ(plain_halves, best_halves);
       ASSERT_EQ(std::memcmp(plainly.data(), well.data(), kCount * 4), 0) << scale;
-      for (const float divisor : {1.0F, 3.0F}) {
-        plainly = well = floats;
-        kWirePlain.add(scale, divisor, count, from, bytes(plainly));
-        best.add(scale, divisor, count, from, bytes(well));
-        ASSERT_EQ(std::memcmp(plainly.data(), well.data(), kCount * 4), 0) << scale;
-      }
+      plainly = well = floats;
+      kWirePlain.add(scale, count, from, bytes(plainly));
+      best.add(scale, count, from, bytes(well));
+      ASSERT_EQ(std::memcmp(plainly.data(), well.data(), kCount * 4), 0) << scale;
       kWirePlain.encode(scale, 1 / scale, count, bytes(plainly), nullptr);
       best.encode(scale, 1 / scale, count, bytes(well), nullptr);
       kWirePlain.decode(scale, count / 2, from, bytes(plainly));
@@ -321,7 +326,7 @@ TEST(CollectiveMessagesTest, GoldenVectors) {
                "0500000000000000"
                "02000000"
                "e8030000");
-  ExpectGolden(GroupWaiting{.rank = 7}, "07000000");
+  ExpectGolden(GroupWaiting{.rank = 7, .is_absent = true}, "0700000001000000");
 }
 
 TEST(CollectiveMessagesTest, AScaleThatNoRankChoosesIsRefused) {

@@ -11,8 +11,10 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include <ffrecord/client/dataset.h>
@@ -24,10 +26,12 @@
 #include "client/session/upload.h"
 #include "daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/machine_identity.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/transport/slab.h"
 #include "test_file.h"
+#include "tokens.h"
 
 namespace ffrecord::client {
 namespace {
@@ -105,8 +109,13 @@ net::FrameHeader ReplyHeader(FrameType type, const net::FrameHeader& request) {
   return header;
 }
 
-// Greets on TCP and on a local socket with `epochs`, and leaves the requests on the latter to a
-// script: false closes that connection.
+std::uint64_t FreshEpoch() {
+  static std::atomic<std::uint64_t> next{0};
+  return (static_cast<std::uint64_t>(::getpid()) << 32) + 0xABC00000 + next++;
+}
+
+// Greets on TCP and on a local socket, and leaves the requests on the latter to a script: false
+// closes that connection.
 class LocalDaemon {
  public:
   // From when on it hears nothing more, as if it were stopped: connections to it stay whole.
@@ -118,20 +127,26 @@ class LocalDaemon {
   };
   using Script = std::function<bool(Request&)>;
 
-  LocalDaemon(std::uint64_t tcp_epoch, std::uint64_t local_epoch, Script script,
-              Stops stops = Stops::kNever)
-      : tcp_epoch_(tcp_epoch),
-        local_epoch_(local_epoch),
-        script_(std::move(script)),
+  explicit LocalDaemon(Script script, Stops stops = Stops::kNever, net::LocalOffer offer = {},
+                       bool is_impostor = false)
+      : script_(std::move(script)),
         stops_(stops),
+        offer_(WithMachine(offer)),
+        is_impostor_(is_impostor),
         tcp_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
-        local_(net::LocalListener::Listen(net::LocalSocketName(tcp_epoch)).value()),
+        local_(net::LocalListener::Listen(net::LocalSocketName(epoch_)).value()),
         thread_([this] { Run(); }) {}
   ~LocalDaemon() {
     is_over_ = true;
     thread_.join();
   }
   const net::Address& address() const { return tcp_.address(); }
+  int local_count() const { return local_count_; }
+  // The bodies of all that came on the local socket before it was left to the script.
+  std::vector<std::vector<std::byte>> heard() {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+  }
 
  private:
   struct Member {
@@ -140,12 +155,11 @@ class LocalDaemon {
   };
 
   void Run() {
-    int local_count = 0;
     while (!is_over_) {
       if (auto one = tcp_.Accept(); one && one.value())
         members_.push_back({std::move(one).value(), -1});
       if (auto one = local_.Accept(); one && one.value())
-        members_.push_back({std::move(one).value(), local_count++});
+        members_.push_back({std::move(one).value(), local_count_++});
       for (Member& member : members_) Turn(member);
       std::erase_if(members_, [](const Member& member) { return member.endpoint->fd() < 0; });
       std::this_thread::sleep_for(200us);
@@ -155,20 +169,35 @@ class LocalDaemon {
   void Turn(Member& member) {
     if (is_stopped_) return;
     net::Endpoint& endpoint = *member.endpoint;
-    endpoint.SetLimits({});
+    endpoint.SetLimits({.descriptor_count_max = 1});
     const auto event = endpoint.Poll();
     if (!event || event.value() != net::Endpoint::Event::kFrame) return;
     const net::FrameHeader header = endpoint.header();
+    const bool is_local = member.connection >= 0;
+    if (is_local && (header.type == FrameType::kLocalOpen || header.type == FrameType::kHello)) {
+      const std::lock_guard lock(mutex_);
+      heard_.emplace_back(endpoint.body().begin(), endpoint.body().end());
+    }
+    if (header.type == FrameType::kLocalOpen) {
+      auto secret = offer_.daemon_secret;
+      if (is_impostor_) secret[0] ^= std::byte{1};
+      (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kLocalOpen), header),
+                          net::LocalOpenReply{secret}.Encode(), {});
+      return;
+    }
     if (header.type == FrameType::kHello) {
       net::HelloReply reply;
       reply.body_size_bytes_max = 2U << 20;
       reply.payload_size_bytes_max = 8U << 20;
-      reply.capabilities = net::kCapabilitySlabs | net::kCapabilityPulls;
-      reply.epoch = member.connection < 0 ? tcp_epoch_ : local_epoch_;
+      reply.capabilities = net::kCapabilityPulls;
+      reply.epoch = epoch_;
+      if (!is_local) {
+        reply.capabilities |= net::kCapabilityLocal;
+        reply.local = offer_;
+      }
       (void)endpoint.Send(ReplyHeader(net::ReplyTo(FrameType::kHello), header), reply.Encode(), {});
       (void)endpoint.Poll();  // It is on its way.
-      is_stopped_ =
-          stops_ == (member.connection < 0 ? Stops::kOnceGreetedByTcp : Stops::kOnceGreetedByBoth);
+      is_stopped_ = stops_ == (is_local ? Stops::kOnceGreetedByBoth : Stops::kOnceGreetedByTcp);
       return;
     }
     if (header.type == FrameType::kPing) {
@@ -179,10 +208,19 @@ class LocalDaemon {
     if (!script_(request)) endpoint.Close();
   }
 
-  const std::uint64_t tcp_epoch_;
-  const std::uint64_t local_epoch_;
+  static net::LocalOffer WithMachine(net::LocalOffer offer) {
+    if (offer.machine == 0) offer.machine = MachineIdentity().value();
+    return offer;
+  }
+
+  const std::uint64_t epoch_ = FreshEpoch();
   const Script script_;
   const Stops stops_;
+  const net::LocalOffer offer_;
+  const bool is_impostor_;  // Who listens on the local socket knows no secret.
+  std::atomic<int> local_count_{0};
+  std::mutex mutex_;
+  std::vector<std::vector<std::byte>> heard_;
   bool is_stopped_ = false;
   net::TcpListener tcp_;
   net::LocalListener local_;
@@ -191,32 +229,60 @@ class LocalDaemon {
   std::thread thread_;
 };
 
-std::uint64_t FreshEpoch() {
-  static std::atomic<std::uint64_t> next{0};
-  return (static_cast<std::uint64_t>(::getpid()) << 32) + 0xABC00000 + next++;
+constexpr std::string_view kTicket = "a ticket of 16 B";
+constexpr std::string_view kClientSecret = "the secret that only the client ";
+
+net::LocalOffer KnownOffer() {
+  net::LocalOffer offer;
+  std::ranges::copy(test::AsBytes(kTicket), offer.ticket.begin());
+  std::ranges::copy(test::AsBytes(kClientSecret), offer.client_secret.begin());
+  return offer;
 }
 
-TEST(LocalDaemonTest, AnotherDaemonBehindTheLocalSocketIsNotBelieved) {
-  const std::uint64_t epoch = FreshEpoch();
-  const LocalDaemon daemon(epoch, epoch + 1, [](LocalDaemon::Request&) { return true; });
-  const std::string uri = "ffrecord://" + daemon.address().ToString();
+// Anybody may listen under that name where the daemon does not.
+TEST(LocalDaemonTest, WhoeverHasTheLocalSocketIsShownNeitherATokenNorASecret) {
+  const auto ignore = [](LocalDaemon::Request&) { return true; };
+  LocalDaemon daemon(ignore, LocalDaemon::Stops::kNever, KnownOffer(), /*is_impostor=*/true);
+  const test::TempFolder folder;
+  const std::string token(100, 'T');
+  test::WriteToken(folder / "token", test::AsBytes(token));
+  const std::string uri =
+      "ffrecord://" + daemon.address().ToString() + "?token_file=" + (folder / "token").string();
 
   const auto link = ProbeDaemon(uri, kAuto);
+  const auto demanded = ProbeDaemon(uri, kShm);
+
   ASSERT_TRUE(link) << link.error().message;
   EXPECT_EQ(link.value().transport, "tcp");
-  EXPECT_NE(link.value().reason.find("another daemon"), std::string::npos) << link.value().reason;
-  const auto demanded = ProbeDaemon(uri, kShm);
+  EXPECT_NE(link.value().reason.find("is not the daemon"), std::string::npos)
+      << link.value().reason;
   ASSERT_FALSE(demanded);
   EXPECT_EQ(demanded.error().code, ErrorCode::kInvalidArgument);
+  const auto heard = daemon.heard();
+  ASSERT_EQ(heard.size(), 2U);
+  for (const auto& body : heard) EXPECT_TRUE(std::ranges::equal(body, test::AsBytes(kTicket)));
+}
+
+// Through a tunnel, or on another machine that says so.
+TEST(LocalDaemonTest, ADaemonOfAnotherMachineIsNotLookedForOnThisOne) {
+  net::LocalOffer offer = KnownOffer();
+  offer.machine = MachineIdentity().value() + 1;
+  const auto ignore = [](LocalDaemon::Request&) { return true; };
+  const LocalDaemon daemon(ignore, LocalDaemon::Stops::kNever, offer);
+
+  const auto link = ProbeDaemon("ffrecord://" + daemon.address().ToString(), kAuto);
+
+  ASSERT_TRUE(link) << link.error().message;
+  EXPECT_EQ(link.value().transport, "tcp");
+  EXPECT_NE(link.value().reason.find("another machine"), std::string::npos) << link.value().reason;
+  EXPECT_EQ(daemon.local_count(), 0);
 }
 
 // It gives shared memory once it goes on: nobody may be told that it does not.
 TEST(LocalDaemonTest, ADaemonThatStopsWhileSharedMemoryIsDemandedIsLateAndNotWithoutIt) {
   for (const auto stops :
        {LocalDaemon::Stops::kOnceGreetedByTcp, LocalDaemon::Stops::kOnceGreetedByBoth}) {
-    const std::uint64_t epoch = FreshEpoch();
-    const LocalDaemon daemon(
-        epoch, epoch + 1, [](LocalDaemon::Request&) { return true; }, stops);
+    const LocalDaemon daemon([](LocalDaemon::Request&) { return true; }, stops);
     const auto link =
         ProbeDaemon("ffrecord://" + daemon.address().ToString(), {300ms, Transport::kShm});
     ASSERT_FALSE(link);
@@ -237,7 +303,7 @@ class UploadsTest : public testing::Test {
     if (request.header.type == FrameType::kSlabRegister) {
       const auto given = net::SlabRegister::Decode(endpoint.body()).value();
       EXPECT_EQ(given.use, net::SlabRegister::Use::kIsRead);
-      UniqueFd memory = endpoint.TakeDescriptor();
+      ForeignFd memory = endpoint.TakeDescriptor();
       EXPECT_LT(::pwrite(memory.get(), "x", 1, 0), 0);  // It is there to be read.
       slab_ = net::UploadSlab::Take(std::move(memory), given.size_bytes).value();
       if (refuses_slabs_) return Refuse(request);
@@ -274,8 +340,7 @@ class UploadsTest : public testing::Test {
   std::shared_ptr<const net::UploadSlab> slab_;
   std::vector<std::byte> taken_;
   std::atomic<int> begun_count_ = 0, pulled_count_ = 0, connection_ = -1;
-  const std::uint64_t epoch_ = FreshEpoch();
-  const LocalDaemon daemon_{epoch_, epoch_, [this](auto& request) { return Answer(request); }};
+  const LocalDaemon daemon_{[this](auto& request) { return Answer(request); }};
   std::mt19937_64 random_{5};
   const std::string data_ = test::RandomText(9'500'000, random_);
 };
@@ -386,8 +451,7 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
     }
     return true;
   };
-  const std::uint64_t epoch = FreshEpoch();
-  const LocalDaemon daemon(epoch, epoch, script);
+  const LocalDaemon daemon(script);
   const auto session = Session::Get(daemon.address(), Transport::kShm);
   ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
   const RemoteFiles files(session, OneFile(1'000'000), "location", kShm);

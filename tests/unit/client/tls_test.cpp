@@ -37,6 +37,7 @@ class TlsDaemonTest : public testing::Test {
   server::Server::Options Secure() const {
     server::Server::Options options;
     options.tls = own_.files();
+    options.transport = server::Server::Options::Transport::kTcp;  // So that TLS serves.
     return options;
   }
   static std::string Uri(const Daemon& daemon, const std::filesystem::path& folder,
@@ -93,21 +94,17 @@ TEST_F(TlsDaemonTest, WhoHasNothingToShowIsRefusedAtOnceAndToldWhy) {
   EXPECT_EQ(PingError(Uri(daemon)).code, ErrorCode::kOk);
 }
 
-TEST_F(TlsDaemonTest, SharedMemoryIsForThoseWithTokensOnly) {
+TEST_F(TlsDaemonTest, SharedMemoryIsForThoseWhoHaveShownWhatTlsAsksFor) {
   auto options = Secure();
   options.transport = server::Server::Options::Transport::kShm;
-  const test::TempFolder folder;
-  options.data = folder / "data";
-  const auto refused = server::Server::Start(options);
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("--token-keys"));
-
-  options.tls.authorities.clear();  // Then it is as open as the port is.
-  const Daemon open(options);
-  EXPECT_EQ(open.server().transports(), "tls,shm");
-  const auto link = ProbeDaemon(Uri(open), kOptions);
-  ASSERT_TRUE(link) << link.error().message;
-  EXPECT_EQ(link.value().transport, "shm");
+  for (const bool wants_certificates : {true, false}) {
+    if (!wants_certificates) options.tls.authorities.clear();
+    const Daemon daemon(options);
+    EXPECT_EQ(daemon.server().transports(), "tls,shm");
+    const auto link = ProbeDaemon(Uri(daemon), kOptions);
+    ASSERT_TRUE(link) << link.error().message;
+    EXPECT_EQ(link.value().transport, "shm");
+  }
 }
 
 TEST_F(TlsDaemonTest, ANewCertificateIsForNewConnections) {

@@ -36,6 +36,38 @@ void ExpectInside(const ArrayHeader& array, std::size_t value_size) {
   EXPECT_EQ(size, array.size_bytes);
 }
 
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST(ArrayHeadersTest, ASideOfNothingDoesNotHideOthersThatNoArrayCanHave) {
+  const std::string wide = "(0, 4611686018427387904)";
+  std::string npy = Replaced(NpyFile(), "(2, 3)", wide);
+  npy[8] = static_cast<char>(npy[8] + static_cast<int>(wide.size()) - 6);
+  npy.resize(npy.size() - 24);
+  std::string tensors = Replaced(SafetensorsFile(), "[4]", "[0,4611686018427387904,2]");
+  tensors = Replaced(tensors, "[0,4]", "[0,0]");
+  tensors[0] = static_cast<char>(tensors[0] + 22);
+
+  const auto array = ReadNpyHeader(Bytes(npy));
+  const auto arrays = ReadSafetensorsHeader(Bytes(tensors));
+
+  ASSERT_FALSE(array);
+  EXPECT_NE(array.error().message.find("too many"), std::string::npos) << array.error().message;
+  ASSERT_FALSE(arrays);
+  EXPECT_NE(arrays.error().message.find("does not fit"), std::string::npos)
+      << arrays.error().message;
+}
+
+TEST(ArrayHeadersTest, NamesThatAreNotUtf8AreRefusedInWordsThatAre) {
+  const std::string bad = Replaced(SafetensorsFile(), "x\\u00e4", "x\xE4\xFF\xFF\xFF\xFF\xFF");
+  EXPECT_FALSE(ReadSafetensorsHeader(Bytes(bad)));
+  const std::string type = Replaced(NpyFile(), "<f4", "<f\xC3");
+  const auto refused = ReadNpyHeader(Bytes(type));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message.find('\xC3'), std::string::npos);
+}
+
 TEST(ArrayHeadersTest, NpyHeaderIsRead) {
   const std::string file = NpyFile();
   const auto array = ReadNpyHeader(Bytes(file));

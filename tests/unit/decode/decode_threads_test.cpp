@@ -75,6 +75,27 @@ TEST(DecodeThreadsTest, AnyNumberOfThreadsMakesTheSame) {
     EXPECT_EQ(Decoded(threads), alone) << threads;
 }
 
+TEST(DecodeThreadsTest, ABatchThatIsGivenUpEndsEarly) {
+  const auto decoder = ImageDecoder::Make({.height = 2, .width = 2}).value();
+  constexpr std::uint32_t kLargeSide = 1000;
+  const std::vector<std::byte> pixels(kLargeSide * kLargeSide * 3, std::byte{1});
+  std::vector<Picture> pictures(4000);
+  const std::size_t size = decoder.SizeOf(pictures[0]);
+  for (const std::uint32_t threads : {1U, 4U}) {
+    std::vector<std::byte> out(pictures.size() * size, std::byte{0xAA});
+    for (std::size_t i = 0; i < pictures.size(); ++i) {
+      pictures[i].pixels = pixels.data();
+      pictures[i].height = pictures[i].width = kLargeSide;
+      pictures[i].out = out.data() + i * size;
+    }
+    int questions = 0;
+    decoder.Decode(pictures, 1, 2, threads, [&] { return ++questions > 0; });
+    EXPECT_EQ(questions, 1);
+    EXPECT_EQ(out.front(), std::byte{1});
+    EXPECT_EQ(out.back(), std::byte{0xAA});
+  }
+}
+
 TEST(DecodeThreadsTest, ManyLoaderThreadsShareTheHelpersOfTheProcess) {
   const auto alone = Decoded(1);
   constexpr std::size_t kLoaders = 6;

@@ -17,14 +17,38 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "child.h"
 #include "faulty_engine.h"
+#include "libffrecord/io/this_host.h"
+#include "libffrecord/io/unnamed_file.h"
 #include "open_files.h"
 #include "refused_calls.h"
 #include "seed.h"
 #include "temp_folder.h"
+
+namespace {
+
+// Whether somebody else locks the next file before its writer does; then the other's descriptor.
+bool collector_is_next = false;
+int collector_fd = -1;
+
+}  // namespace
+
+// In place of the C library's flock().
+extern "C" int LockAsTold(int fd, int operation) noexcept __asm__("flock");
+int LockAsTold(int fd, int operation) noexcept {
+  const auto lock = [&](int file) {
+    return static_cast<int>(::syscall(SYS_flock, file, operation));
+  };
+  if (std::exchange(collector_is_next, false)) {
+    collector_fd = ::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC);
+    lock(collector_fd);
+  }
+  return lock(fd);
+}
 
 namespace ffrecord {
 namespace {
@@ -468,6 +492,78 @@ TEST(AtomicFileTest, WithoutUnnamedFilesATemporaryNameDoesTheSame) {
     }
 }
 
+TEST(AtomicFileTest, FileSystemThatCannotPublishIsFoundBeforeAnythingIsWritten) {
+  const TempFolder folder;
+  // 1: all is well; 2: it is refused at once, in words, and nothing is left.
+  const auto outcome = [&](const std::vector<test::RefusedCall>& calls) {
+    return RunInChild([&] {
+      if (!RefuseUnnamedFiles() || !RefuseCalls(calls)) return kSkipped;
+      auto file = AtomicFile::Create(folder / "new.ffr", {});
+      if (file) return file.value().Publish() && ReadFile(folder / "new.ffr").empty() ? 1 : 3;
+      const bool is_clear = file.error().message.find("hard links") != std::string::npos;
+      return is_clear && folder.entry_count() == 0 ? 2 : 4;
+    });
+  };
+  const test::RefusedCall no_links{SYS_linkat, EPERM};
+  const test::RefusedCall no_renames{SYS_renameat2, EINVAL};
+  const int first = outcome({no_links});
+  if (first == kSkipped) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(first, 1);
+  std::filesystem::remove(folder / "new.ffr");
+  EXPECT_EQ(outcome({no_links, no_renames}), 2);
+  EXPECT_EQ(outcome({no_renames}), 1);
+}
+
+TEST(AtomicFileTest, UnnamedFilesThatCannotBeNamedLaterAreNotUsed) {
+  const TempFolder folder;
+  // 1: published by a rename; 2: refused before anything is written.
+  const auto outcome = [&](bool replace, const std::vector<test::RefusedCall>& calls) {
+    return RunInChild([&] {
+      if (!RefuseCalls(calls)) return kSkipped;
+      AtomicFile::Options options;
+      options.replace = replace;
+      auto file = AtomicFile::Create(folder / "new.ffr", options);
+      if (!file) return file.error().message.find("hard links") != std::string::npos ? 2 : 3;
+      if (!file.value().Append(Bytes("hello"))) return 4;
+      return file.value().Publish() && ReadFile(folder / "new.ffr") == "hello" ? 1 : 5;
+    });
+  };
+  for (const int refusal : {EPERM, EOPNOTSUPP, ENOSYS}) {
+    const test::RefusedCall no_links{SYS_linkat, refusal};
+    const test::RefusedCall no_renames{SYS_renameat2, EINVAL};
+    const int first = outcome(false, {no_links});
+    if (first == kSkipped) GTEST_SKIP() << "no seccomp here";
+    EXPECT_EQ(first, 1);
+    EXPECT_EQ(outcome(true, {no_links}), 1);
+    std::filesystem::remove(folder / "new.ffr");
+    EXPECT_EQ(outcome(false, {no_links, no_renames}), 2);
+    EXPECT_EQ(folder.entry_count(), 0U);
+  }
+}
+
+// Another writer who collects has just seen the new temporary name: it locks the file first, and
+// removes the name when its writer believes to have it.
+TEST(AtomicFileTest, TemporaryNameThatAnotherIsAboutToCollectIsGivenUp) {
+  const TempFolder folder;
+  const int status = RunInChild([&] {
+    if (!RefuseUnnamedFiles()) return kSkipped;
+    AtomicFile::Options replace;
+    replace.replace = true;
+    collector_is_next = true;
+    auto file = AtomicFile::Create(folder / "new", replace);
+    if (!file || collector_fd < 0) return 1;
+    const auto name =
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(collector_fd));
+    ::unlink(name.c_str());
+    if (!file.value().Append(Bytes("hello"))) return 2;
+    return file.value().Publish() ? 0 : 3;
+  });
+  if (status == kSkipped) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(ReadFile(folder / "new"), "hello");
+  EXPECT_EQ(folder.entry_count(), 1U);
+}
+
 // Fork and kill.
 
 TEST(AtomicFileTest, ForkedChildLeavesTheParentsWritesAlone) {
@@ -590,7 +686,8 @@ TEST(AtomicFileTest, KilledBeforeTheRenameLeavesANameThatTheNextWriterCollects) 
 
 TEST(AtomicFileTest, OnlyLeftoversOfTheDeadAreCollected) {
   TempFolder folder;
-  WriteFile(folder / ".ffrecord-0123456789abcdef.tmp", "left by a killed writer");
+  const std::string dead = ".ffrecord-" + std::string(ThisHost()) + "-0123456789abcdef.tmp";
+  WriteFile(folder / dead, "left by a killed writer");
   WriteFile(folder / ".ffrecord-notours.tmp", "someone's");
   WriteFile(folder / "old", "old");
   const int status = RunInChild([&] {
@@ -610,6 +707,31 @@ TEST(AtomicFileTest, OnlyLeftoversOfTheDeadAreCollected) {
   EXPECT_EQ(ReadFile(folder / "old"), "new");
   EXPECT_EQ(ReadFile(folder / ".ffrecord-notours.tmp"), "someone's");
   EXPECT_EQ(folder.entry_count(), 3U);
+}
+
+// Where locks do not reach other hosts, a writer on one of them looks dead.
+TEST(AtomicFileTest, WhatAnotherHostWritesIsLeftAloneUntilItWasForgotten) {
+  constexpr const char* kForeign = ".ffrecord-00000000000000aa-0123456789abcdef.tmp";
+  constexpr const char* kNobodys = ".ffrecord-0123456789abcdef.tmp";  // Of an earlier version.
+  TempFolder folder;
+  const auto replace = [&] {
+    std::optional<AtomicFile> next;
+    ASSERT_TRUE(Replace(folder / "new", kReplacement, false, nullptr, next));
+  };
+  const auto set_age = [&](std::chrono::hours age) {
+    const auto then = std::filesystem::file_time_type::clock::now() - age;
+    for (const char* name : {kForeign, kNobodys})
+      std::filesystem::last_write_time(folder / name, then);
+  };
+  for (const char* name : {kForeign, kNobodys}) WriteFile(folder / name, "still being written");
+  replace();
+  EXPECT_EQ(folder.entry_count(), 3U);
+  set_age(UnnamedFile::kForeignLeftoverAge - std::chrono::hours(1));
+  replace();
+  EXPECT_EQ(folder.entry_count(), 3U);
+  set_age(UnnamedFile::kForeignLeftoverAge + std::chrono::hours(1));
+  replace();
+  EXPECT_EQ(folder.entry_count(), 1U);
 }
 
 }  // namespace

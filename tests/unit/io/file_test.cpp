@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "child.h"
+#include "libffrecord/io/append_file.h"
+#include "libffrecord/io/atomic_file.h"
 #include "open_files.h"
 #include "temp_folder.h"
 
@@ -165,6 +167,27 @@ TEST(DescriptorLimitTest, IsRaisedAsFarAsAllowedAndThenOpeningSaysWhatToDo) {
               return 4;
             }),
             0);
+}
+
+// The kernel would cut the name at the zero, and open, or make, another file.
+TEST(FileTest, APathWithAZeroByteIsNobodysName) {
+  const TempFolder folder;
+  const std::filesystem::path known = folder / "known";
+  WriteFile(known, "content");
+  const std::filesystem::path cut = known.string() + std::string("\0.ffr", 5);
+  const std::filesystem::path fresh = (folder / "fresh").string() + std::string("\0.ffr", 5);
+
+  const auto opened = OpenReadOnly(cut, false);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(opened.error().message.find("zero byte"), std::string::npos);
+  const auto appended = AppendFile::Open(cut, nullptr);
+  ASSERT_FALSE(appended);
+  EXPECT_EQ(appended.error().code, ErrorCode::kInvalidArgument);
+  const auto made = AtomicFile::Create(fresh, {}, nullptr);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(folder / "fresh"));
 }
 
 }  // namespace

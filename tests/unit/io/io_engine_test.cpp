@@ -121,6 +121,26 @@ TEST_F(IoEngineTest, InterruptedTransfersAreRetriedOthersFailAlone) {
   EXPECT_TRUE(AllRead(requests));
 }
 
+TEST_F(IoEngineTest, GivenUpItSubmitsNoMoreAndLeavesNothingInFlight) {
+  auto engine = Faulty({});
+  auto requests = Reads(200, 1000);
+  std::size_t ended_count = 0;
+  const auto ended = [&](IoRequest&) {
+    if (ended_count++ == 0) std::this_thread::sleep_for(Patience::kInterval);
+  };
+  const Patience::GiveUp give_up = [] { return true; };
+  Patience patience(give_up);
+
+  const auto run = RunAll(engine, requests, 4, ended, &patience);
+
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(engine.in_flight(), 0U);
+  EXPECT_GE(ended_count, 1U);
+  EXPECT_LE(ended_count, 8U);
+  EXPECT_EQ(Use(engine), 0);
+}
+
 TEST_F(IoEngineTest, EngineThatFailsInTheMiddleIsAnErrorAndNothingStaysInFlight) {
   auto ring = MakeUringEngine(8);
   if (!ring) GTEST_SKIP() << ring.error().message;

@@ -84,6 +84,23 @@ TEST(MessagesTest, Hello) {
         "01000000000020000000800000000100000001000000000004000000000000008877665544332211");
 }
 
+TEST(MessagesTest, TheWayToTheLocalSocket) {
+  LocalOffer offer{0x0123456789ABCDEF, {}, {}, {}};
+  for (std::size_t i = 0; i < 32; ++i) {
+    if (i < 16) offer.ticket[i] = static_cast<std::byte>(i);
+    offer.daemon_secret[i] = static_cast<std::byte>(0x20 + i);
+    offer.client_secret[i] = static_cast<std::byte>(0x40 + i);
+  }
+  const std::string ticket = "000102030405060708090a0b0c0d0e0f";
+  const std::string secret = "202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f";
+  Check(HelloReply{1, 2U << 20, 8U << 20, 68, 0x1122334455667788, 65536, 65536, offer},
+        "01000000000020000000800000000100000001000000000044000000000000008877665544332211"
+        "efcdab8967452301" +
+            ticket + secret + "404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f");
+  Check(LocalOpen{offer.ticket}, ticket);
+  Check(LocalOpenReply{offer.daemon_secret}, secret);
+}
+
 TEST(MessagesTest, GoAwayBusyAndError) {
   Check(GoAway{"stop"}, "040073746f70");
   Check(Busy{250}, "fa000000");

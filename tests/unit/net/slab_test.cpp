@@ -16,6 +16,7 @@
 #include <functional>
 #include <string>
 
+#include "interrupted_fallocate.h"
 #include "temp_folder.h"
 
 namespace ffrecord::net {
@@ -44,6 +45,13 @@ TEST(SlabTest, OwnerAndWriterSeeTheSameBytes) {
   std::memcpy(place.value().data(), "bytes", 5);
 
   EXPECT_EQ(std::memcmp(slab.value().bytes().data() + kSize - 5, "bytes", 5), 0);
+}
+
+TEST(SlabTest, IsMadeWhileTheThreadIsInterrupted) {
+  test::fallocate_interruptions = 3;
+  const auto slab = Slab::Make(kSize);
+  ASSERT_TRUE(slab) << slab.error().message;
+  EXPECT_EQ(test::fallocate_interruptions, 0);
 }
 
 TEST(SlabTest, APeerThatReadsCanDoNothingElse) {

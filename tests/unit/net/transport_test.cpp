@@ -2,11 +2,16 @@
 // do; the loopback fails exactly where it is told to. Method: tables of addresses; ports that are
 // closed, used, or silent; a forked child; faults counted in bytes.
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <netinet/in.h>
 #include <sys/wait.h>
 
+#include "endpoint_pairs.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/socket_stream.h"
 
 namespace ffrecord::net {
 namespace {
@@ -62,6 +67,57 @@ TEST(TcpTest, NamesAndBothFamiliesConnect) {
     EXPECT_FALSE(listener.value().Accept().value());  // Nobody else waits.
     EXPECT_FALSE(far->peer().empty());
   }
+}
+
+sockaddr_storage NameOf(const char* address) {
+  sockaddr_storage name{};
+  auto& v4 = reinterpret_cast<sockaddr_in&>(name);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
+  name.ss_family = AF_INET;
+  if (::inet_pton(AF_INET, address, &v4.sin_addr) == 1) return name;
+  name.ss_family = AF_INET6;
+  EXPECT_EQ(::inet_pton(AF_INET6, address, &v6.sin6_addr), 1) << address;
+  return name;
+}
+
+TEST(TcpTest, APeerIsLocalAtLoopbackAndAtOnesOwnAddress) {
+  const auto are_of_one_host = [](const char* own, const char* peer) {
+    return AreOfOneHost(NameOf(own), NameOf(peer));
+  };
+  EXPECT_TRUE(are_of_one_host("127.0.0.1", "127.0.0.1"));
+  EXPECT_TRUE(are_of_one_host("127.0.0.1", "127.9.0.1"));
+  EXPECT_TRUE(are_of_one_host("10.1.2.3", "10.1.2.3"));
+  EXPECT_TRUE(are_of_one_host("::1", "::1"));
+  EXPECT_TRUE(are_of_one_host("::ffff:127.0.0.1", "::ffff:127.0.0.2"));
+  EXPECT_TRUE(are_of_one_host("fd00::7", "fd00::7"));
+  EXPECT_FALSE(are_of_one_host("10.1.2.3", "10.1.2.4"));
+  EXPECT_FALSE(are_of_one_host("127.0.0.1", "10.1.2.3"));
+  EXPECT_FALSE(are_of_one_host("fd00::7", "fd00::8"));
+  EXPECT_FALSE(are_of_one_host("::ffff:10.1.2.3", "::ffff:10.1.2.4"));
+  EXPECT_FALSE(are_of_one_host("::1", "::2"));
+  const auto pair = test::MakeTcpPair();
+  EXPECT_TRUE(pair.near->has_local_peer());
+  EXPECT_TRUE(pair.far->has_local_peer());
+}
+
+// Of the largest body there may be nothing comes but the first bytes.
+TEST(TcpTest, AHeaderAloneIsWorthNoMemory) {
+  const std::vector<std::byte> body(2 << 20);
+  std::vector<std::byte> begin(100);
+  EncodeFrameHeader({}, body, std::span(begin).first<FrameHeader::kEncodedSizeBytes>());
+  constexpr std::size_t kCount = 16;
+  std::vector<EndpointPair> pairs;
+  for (std::size_t i = 0; i < kCount; ++i) pairs.push_back(test::MakeTcpPair());
+  const auto used = [] { return ::mallinfo2().uordblks + ::mallinfo2().hblkhd; };
+  const std::size_t before_bytes = used();
+
+  for (EndpointPair& pair : pairs) {
+    pair.far->SetLimits({});
+    ASSERT_EQ(::send(pair.near->fd(), begin.data(), begin.size(), MSG_NOSIGNAL), 100);
+    while (!pair.far->is_receiving()) ASSERT_EQ(pair.far->Poll().value(), Endpoint::Event::kNone);
+  }
+
+  EXPECT_LT(used(), before_bytes + kCount * (128 << 10));
 }
 
 TEST(TcpTest, AClosedPortIsUnavailableAndNamed) {

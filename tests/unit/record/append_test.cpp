@@ -3,6 +3,8 @@
 // Method: records in random portions against the same records at once; every request to the disk
 // failed in turn; every cut of the file; appenders that go away.
 
+#include <ffrecord/repair.h>
+
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -176,6 +178,94 @@ TEST(AppendTest, WhatWasNotCommittedIsIgnoredAndThenRemoved) {
   EXPECT_LT(std::filesystem::file_size(file.path()), size + (64 << 10));
 }
 
+// A damaged file to which three commits were made, the last of 1,000 records; appending must leave
+// it alone, and repair keeps all of them.
+void ExpectRefused(const std::string& damaged, const std::string& what) {
+  SCOPED_TRACE(what);
+  const TempFolder folder;
+  test::WriteFile(folder / "damaged.ffr", damaged);
+  const auto writer = RecordWriter::Append(folder / "damaged.ffr", {});
+  ASSERT_FALSE(writer);
+  EXPECT_EQ(writer.error().code, ErrorCode::kCorruption);
+  EXPECT_NE(writer.error().message.find("ffrecord repair"), std::string::npos);
+  EXPECT_TRUE(test::ReadFile(folder / "damaged.ffr") == damaged);
+  const auto verified = VerifyFile(folder / "damaged.ffr");
+  ASSERT_TRUE(verified);
+  EXPECT_NE(verified.value().problems.back().find("ffrecord repair"), std::string::npos);
+  const auto report = RepairFile(folder / "damaged.ffr", folder / "new.ffr");
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_FALSE(report.value().lost_nothing()) << "an older commit was believed";
+  EXPECT_EQ(report.value().lost_count, 0U);
+  EXPECT_EQ(test::ReadAll(OpenOne(folder / "new.ffr").value()), Numbers(0, 1020));
+}
+
+TEST(AppendTest, DamagedCommitIsNeverCutOff) {
+  RecordWriter::Options keyed;
+  keyed.keys = true;
+  keyed.metadata = {{"name", {std::byte{1}}}};
+  for (const TestFileOptions& options :
+       {TestFileOptions{.pages_per_segment = 1},
+        TestFileOptions{.writer = keyed, .pages_per_segment = 2}}) {
+    const TempFolder folder;
+    const auto path = folder / "file.ffr";
+    {
+      WriterInternals internals;
+      internals.pages_per_segment = options.pages_per_segment;
+      auto writer = CreateRecordWriter(path, {}, options.writer, std::move(internals)).value();
+      for (const std::string& record : Numbers(0, 10)) ASSERT_TRUE(writer.Write(AsBytes(record)));
+      ASSERT_TRUE(writer.Close());
+    }
+    Append(path, Numbers(10, 20));
+    Append(path, Numbers(20, 1020));
+    const std::string whole = test::ReadFile(path);
+    const std::size_t footer = whole.size() - 4096;     // It and the tail fit into a block.
+    for (std::size_t field = 0; field < 20; ++field) {  // Of 8 bytes: 12 there and 8 there.
+      const std::size_t byte =
+          field < 12 ? footer + 8 * field : whole.size() - 64 + 8 * (field - 12);
+      std::string damaged = whole;
+      damaged[byte] ^= 1;
+      ExpectRefused(damaged, "bit of byte " + std::to_string(byte));
+    }
+    std::string blank = whole;
+    std::fill(blank.begin() + static_cast<std::ptrdiff_t>(footer), blank.end(), '\0');
+    ExpectRefused(blank, "blank block");
+    std::string stale = whole;
+    std::fill(stale.begin() + static_cast<std::ptrdiff_t>(footer), stale.end(), 'x');
+    ExpectRefused(stale, "other block");
+    ExpectRefused(whole.substr(0, whole.size() - 1), "cut by a byte");
+    ExpectRefused(whole.substr(0, footer + 64), "cut behind the head of the footer");
+  }
+}
+
+TEST(AppendTest, RecordThatHoldsACommitIsNoSignOfOne) {
+  // In a commit that was never finished, a file whose footer and tail lie where ours would.
+  RecordWriter::Options aligned;
+  aligned.alignment_bytes = 4096;
+  const TestFile inner(Numbers(0, 300));
+  const TestFile file(Numbers(0, 10), {.writer = aligned});
+  {
+    auto writer = RecordWriter::Append(file.path(), {}).value();
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(writer.Write(AsBytes(test::ReadFile(inner.path()))));
+  }
+  ASSERT_GT(std::filesystem::file_size(file.path()), 1U << 20);
+  Append(file.path(), Numbers(10, 12));
+  EXPECT_EQ(test::ReadAll(OpenOne(file.path()).value()), Numbers(0, 12));
+}
+
+TEST(AppendTest, AppendOfManySegmentsThatWasKilledGoesOn) {
+  RecordWriter::Options keyed;
+  keyed.keys = true;
+  const TestFile file(Numbers(0, 10), {.writer = keyed, .pages_per_segment = 1});
+  const std::string before = test::ReadFile(file.path());
+  Append(file.path(), Numbers(10, 3000));
+  const std::string whole = test::ReadFile(file.path());
+  // What a kill leaves: the first bytes, up to where the footer would begin.
+  for (std::size_t size = before.size() + 4096; size <= whole.size() - 4096; size += 4096) {
+    test::WriteFile(file.path(), whole.substr(0, size));
+    ASSERT_TRUE(RecordWriter::Append(file.path(), {})) << size;
+  }
+}
+
 TEST(AppendTest, EveryCutOpensTheNewestCommitBelowIt) {
   const TestFile file(Numbers(0, 180), {.pages_per_segment = 1});
   std::vector<std::pair<std::size_t, std::uint64_t>> commits{
@@ -243,7 +333,7 @@ TEST(AppendTest, WhatCannotBeExtendedIsRefusedWithARemedy) {
   EXPECT_EQ(refusal(folder / "missing.ffr").code, ErrorCode::kNotFound);
   EXPECT_EQ(refusal(folder.path()).code, ErrorCode::kInvalidArgument);
   test::WriteFile(folder / "text.ffr", "no records at all");
-  EXPECT_EQ(refusal(folder / "text.ffr").code, ErrorCode::kCorruption);
+  EXPECT_EQ(refusal(folder / "text.ffr").code, ErrorCode::kInvalidArgument);
 
   const TestFile v1({"a"}, {.version = 1});
   EXPECT_EQ(refusal(v1.path()).code, ErrorCode::kInvalidArgument);
@@ -434,7 +524,7 @@ TEST(KilledAppendTest, EverySystemCallLeavesTheLastCommitAndTheNextAppendGoesOn)
     if (calls->size() < kill_at) break;
   }
   EXPECT_GT(seen[10], 5);
-  EXPECT_GT(seen[15], 3);
+  EXPECT_GT(seen[15], 2);
   EXPECT_GT(seen[20], 0);
 }
 

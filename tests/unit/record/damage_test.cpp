@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "child.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/verify_source.h"
@@ -294,6 +295,97 @@ TEST(ChangedWhileOpenTest, CutFileLosesRecordsAndNothingElse) {
           EXPECT_EQ(statuses[300], ErrorCode::kCorruption);
         }
       }
+}
+
+TEST(ChangedWhileOpenTest, NoReadGivesZerosForWhatACutFileLostEvenWithoutChecksums) {
+  std::vector<std::string> records(600, std::string(300, 'a'));
+  for (const int version : {1, 2})
+    for (const int size : {100'000, 102'400}) {  // Inside a page, and between two.
+      const test::TestFile file(records, {.version = version, .pages_per_segment = 1});
+      const std::string whole = test::ReadFile(file.path());
+      RecordReader::Options options;
+      options.io = IoPolicy::kBuffered;
+      options.verify_checksums = false;
+      const auto reader = test::OpenOne(file.path(), options).value();
+      // Entries and pages are known before they are lost.
+      ASSERT_EQ(test::ReadAll(reader), records);
+      ASSERT_EQ(::truncate(file.path().c_str(), size), 0);
+      const auto last_status = [&] {
+        const Batch batch = reader.ReadBatch(UpTo(600)).value();
+        for (std::size_t i = 0; i < 600; ++i)
+          EXPECT_TRUE(batch.statuses()[i] != ErrorCode::kOk ||
+                      AsString(batch.record(i)) == records[i])
+              << i;
+        return batch.statuses()[599];
+      };
+      for (int again = 0; again < 3; ++again) EXPECT_EQ(last_status(), ErrorCode::kCorruption);
+      // What was mapped stays blank, though the file has its bytes again.
+      std::fstream(file.path(), std::ios::in | std::ios::out | std::ios::binary) << whole;
+      last_status();
+    }
+}
+
+// An empty file whose footer lists a section of `type` that takes `size_bytes`, all of it a hole.
+void WriteForged(const std::filesystem::path& path, std::uint32_t type, std::uint64_t size_bytes) {
+  V2Header header;
+  header.file_id.fill(std::byte{7});
+  header.required_features = V2Header::kZstd |
+                             (type == V2Section::kSchema ? V2Header::kSchema : 0) |
+                             (type == V2Section::kDictionary ? V2Header::kDictionary : 0);
+  header.append_features = V2Header::kKeys;
+  header.pages_per_segment = V2Header::kPagesPerSegmentMax;
+  std::string begin(4096, '\0');
+  EncodeV2Header(header, std::as_writable_bytes(std::span(begin)).first<128>());
+  const std::uint64_t footer_offset = 4096 + size_bytes;
+  V2Footer footer;
+  footer.sections = {
+      {V2Section::kSegmentDirectory, 4096, 0, SectionCheck({}, header.file_id, 4096)},
+      {type, 4096, size_bytes, 1}};
+  const auto encoded = EncodeV2Footer(footer);
+  std::string end(4096, '\0');
+  const auto bytes = std::as_writable_bytes(std::span(end));
+  std::copy(encoded.begin(), encoded.end(), bytes.begin());
+  EncodeV2Tail({footer_offset, encoded.size(), FooterCheck(encoded, header.file_id, footer_offset)},
+               header.file_id, footer_offset + 4096, bytes.last<V2Tail::kEncodedSizeBytes>());
+  test::WriteFile(path, begin);
+  std::filesystem::resize_file(path, footer_offset);
+  std::ofstream(path, std::ios::app | std::ios::binary) << end;
+}
+
+TEST(ForgedSizeTest, NothingIsFetchedOrAllocatedForIt) {
+  const test::TempFolder folder;
+  const auto path = folder / "forged.ffr";
+  for (const std::uint32_t type : {V2Section::kSchema, V2Section::kDictionary,
+                                   V2Section::kKeyDirectory, V2Section::kMetadata}) {
+    WriteForged(path, type, std::uint64_t{128} << 20);
+    const int status = test::RunInChild([&] {
+      rusage before{};
+      ::getrusage(RUSAGE_SELF, &before);
+      const auto reader = test::OpenOne(path);
+      const std::string key = "key";
+      if (reader) static_cast<void>(reader.value().Find(test::AsBytes(key)));
+      if (reader) static_cast<void>(reader.value().metadata(0));
+      if (type == V2Section::kMetadata) static_cast<void>(VerifyFile(path));
+      auto writer = RecordWriter::Append(path, {});
+      if (writer) {
+        EXPECT_TRUE(writer.value().Write(test::AsBytes(key), test::AsBytes(key)));
+      }
+      rusage after{};
+      ::getrusage(RUSAGE_SELF, &after);
+      EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB, for section " << type;
+      return 0;
+    });
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(UnfinishedEndTest, IsSearchedWithReadsAndNotPageByPage) {
+  const auto file = InMemory(test::FileOf({"a", "b"}) + std::string(40 << 20, 'x'));
+  const auto reader = OpenRecords(file, {});
+  ASSERT_TRUE(reader);
+  EXPECT_EQ(reader.value().record_count(), 2U);
+  EXPECT_LT(file->map_bytes(), 1U << 20);
+  EXPECT_LT(file->read_call_count(), 10U);
 }
 
 TEST(ChangedWhileOpenTest, OverwrittenFileIsNoticed) {

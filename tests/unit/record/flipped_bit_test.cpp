@@ -131,21 +131,22 @@ struct Seen {
   Schema schema;
   std::array<std::byte, 16> fingerprint{};
   Metadata metadata;
-  std::vector<std::optional<std::uint64_t>> found;  // For each of kKeys.
+  std::vector<std::optional<std::uint64_t>> found;  // For each of kKeys; empty without keys.
   Columns columns;
 };
 
 Seen See(const RecordReader& reader) {
   std::vector<std::optional<std::uint64_t>> found;
-  for (const std::string_view key : kKeys) found.push_back(reader.Find(test::AsBytes(key)).value());
+  for (const std::string_view key : kKeys)
+    if (const auto one = reader.Find(test::AsBytes(key))) found.push_back(one.value());
   return {test::ReadAll(reader),      reader.schema(),  reader.fingerprint(),
           reader.metadata(0).value(), std::move(found), ReadColumns(reader)};
 }
 
-// True if a search reported anything.
+// True if a search reported anything. A file without keys cannot be searched.
 bool SearchIsReported(const RecordReader& reader, const Seen& written) {
   bool is_reported = false;
-  for (std::size_t i = 0; i < std::size(kKeys); ++i) {
+  for (std::size_t i = 0; i < written.found.size(); ++i) {
     const auto found = reader.Find(test::AsBytes(kKeys[i]));
     is_reported |= !found;
     EXPECT_TRUE(found ? found.value() == written.found[i]

@@ -320,6 +320,13 @@ TEST(KeysTest, FilesAreSearchedInOrder) {
   EXPECT_EQ(Find(reader, "b"), 1U);
   EXPECT_EQ(Find(reader, "c"), 4U);
   EXPECT_EQ(Find(reader, "d"), std::nullopt);
+  for (const int version : {1, 2}) {
+    const auto without = OpenRecords(test::InMemory(test::FileOf({"a"}, {.version = version})), {});
+    const auto found = without.value().Find(AsBytes("a"));
+    ASSERT_FALSE(found);
+    EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(found.error().message.find("written without keys"), std::string::npos);
+  }
   const std::vector<std::span<const std::byte>> keys{AsBytes("c"), AsBytes("d"), AsBytes("a")};
   EXPECT_EQ(reader.FindAll(keys).value(),
             (std::vector<std::optional<std::uint64_t>>{4, std::nullopt, 0}));
@@ -443,6 +450,45 @@ TEST(KeyDamageTest, ImpossibleDirectoriesAreRefused) {
   too_many.insert(too_many.end(), too_many.begin(), too_many.begin() + 16);
   EXPECT_FALSE(DecodeKeyDirectory(too_many, 1 << 30));
   EXPECT_FALSE(DecodeKeyDirectory(std::vector<std::byte>(15), 1 << 30));
+}
+
+// Small files whose entries say, again and again, what is there once.
+TEST(KeyDamageTest, KeysDoNotOutgrowTheirFile) {
+  const std::string payload(60'000, 'k');
+  for (const std::size_t run_count : {1U, 2U}) {
+    test::MemoryOutput output;
+    V2Header header;
+    header.append_features = V2Header::kKeys;
+    V2Stream stream(output, header, std::span<const std::byte>());
+    EXPECT_TRUE(stream.WriteFront({}));
+    EXPECT_TRUE(stream.AddRecord(AsBytes(payload), AsBytes(payload)));
+    constexpr std::size_t kCount = 100;
+    for (std::size_t i = 1; i < kCount; ++i) EXPECT_TRUE(stream.AddRecord({}, {}));
+    EXPECT_TRUE(stream.EndSegment());
+    KeyEntry entry;
+    entry.hash = KeyHash(header.file_id, AsBytes(payload));
+    entry.offset_bytes = output.content.find(payload);
+    entry.size_bytes = 60'000;
+    std::vector<std::byte> page(kKeyPageSizeBytes);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      entry.record_index = i & 0xffff;
+      StoreKeyEntry(entry, i, page);
+    }
+    const std::uint64_t offset = (output.content.size() + 4095) / 4096 * 4096;
+    SealKeyPage(header.file_id, offset, kCount, page);
+    EXPECT_EQ(stream.AppendStructure(page, kKeyPageSizeBytes).value(), offset);
+    const std::vector<KeyRun> runs(run_count, {offset, kCount});
+    EXPECT_TRUE(stream.AddSection(V2Section::kKeyDirectory, EncodeKeyDirectory(runs)));
+    EXPECT_TRUE(stream.Commit());
+
+    const auto reader = OpenRecords(test::InMemory(output.content), {});
+    ASSERT_TRUE(reader) << reader.error().message;
+    const auto keys = reader.value().ReadKeys(0);
+    ASSERT_FALSE(keys) << run_count;
+    EXPECT_EQ(keys.error().code, ErrorCode::kCorruption);
+    const std::string_view why = run_count > 1 ? "more keys than records" : "larger than the file";
+    EXPECT_NE(keys.error().message.find(why), std::string::npos) << keys.error().message;
+  }
 }
 
 TEST(KeyDamageTest, ImpossibleEntriesAreRefused) {

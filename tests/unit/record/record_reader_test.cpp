@@ -142,11 +142,14 @@ TEST(RecordReaderTest, ForeignFileIsRefusedByName) {
   const test::TempFolder folder;
   for (const std::string& content :
        {std::string(), std::string("x"), std::string("\x89PNG\r\n\x1a\n and then some image data"),
-        std::string(100'000, ' ')}) {
+        std::string(100'000, ' '), std::string("name,age,city\nanna,3,Bonn\n"),
+        std::string("PAR1 and whatever columns there are")}) {
     test::WriteFile(folder / "foreign.ffr", content);
     const auto reader = OpenOne(folder / "foreign.ffr");
     ASSERT_FALSE(reader) << content.size();
-    EXPECT_EQ(reader.error().code, ErrorCode::kCorruption);
+    // Of a few bytes nobody can say what they were.
+    EXPECT_EQ(reader.error().code,
+              content.size() < 12 ? ErrorCode::kCorruption : ErrorCode::kInvalidArgument);
     EXPECT_NE(reader.error().message.find("foreign.ffr"), std::string::npos);
     EXPECT_NE(reader.error().message.find("not an FFRecord file"), std::string::npos);
   }

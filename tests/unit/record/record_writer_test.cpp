@@ -44,6 +44,29 @@ TEST(RecordWriterTest, SummaryIsThatOfTheFile) {
   EXPECT_EQ(OpenOne(folder / "a.ffr").value().file(0).fingerprint, chain.digest());
 }
 
+// What was given as a path is looked up once: the process may move on, and so may the folder.
+TEST(RecordWriterTest, FileIsThatOfTheFolderInWhichItWasBegun) {
+  const TempFolder folder;
+  const auto close = [&](int version) {
+    std::filesystem::create_directory(folder / "a");
+    std::filesystem::current_path(folder / "a");
+    const std::string name = std::to_string(version) + ".ffr";
+    const auto finish = [&](auto writer) {
+      if (!writer || !writer.value().Write(AsBytes("abc"))) return 1;
+      std::filesystem::current_path("/");
+      std::filesystem::rename(folder / "a", folder / ("moved" + name));
+      const auto summary = writer.value().Close();
+      if (!summary) return 2;
+      const auto reader = OpenOne(folder / ("moved" + name) / name);
+      return reader && reader.value().file(0).fingerprint == summary.value().fingerprint ? 0 : 3;
+    };
+    return version == 1 ? finish(V1Writer::Create(name, 1, false))
+                        : finish(RecordWriter::Create(name, {}, {}));
+  };
+  for (const int version : {1, 2})
+    EXPECT_EQ(test::RunInChild([&] { return close(version); }), 0) << version;
+}
+
 TEST(RecordWriterTest, FingerprintDoesNotDependOnTheForm) {
   std::mt19937_64 random(test::Seed());
   std::vector<std::string> records;

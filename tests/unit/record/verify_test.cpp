@@ -49,6 +49,28 @@ TEST(VerifyTest, WhatWritersWriteIsWhole) {
   }
 }
 
+// The commit that was opened is not there any more when it is read again.
+class VanishingCommit final : public test::MemoryFiles {
+ public:
+  using MemoryFiles::MemoryFiles;
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const override {
+    if (offset_bytes + size_bytes == file_size_bytes(file))
+      return Error{ErrorCode::kCorruption, "the tail is gone"};
+    return MemoryFiles::MapIndex(file, offset_bytes, size_bytes);
+  }
+};
+
+TEST(VerifyTest, CommitThatVanishesMeanwhileIsAProblem) {
+  for (const std::vector<std::string>& records : {std::vector<std::string>{"a", "b"}, {}}) {
+    const VanishingCommit file({test::FileOf(records)});
+    const auto report = VerifySource(file);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_FALSE(report.value().whole());
+    EXPECT_NE(report.value().problems[0].find("the tail is gone"), std::string::npos);
+  }
+}
+
 TEST(VerifyTest, EmptyFilesAreWhole) {
   for (const int version : {1, 2})
     EXPECT_TRUE(VerifyFile(TestFile({}, {.version = version}).path()).value().whole());

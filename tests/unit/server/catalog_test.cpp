@@ -7,10 +7,22 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <functional>
+#include <future>
 #include <optional>
 
 #include "bytes.h"
 #include "temp_folder.h"
+
+// What each unlink of this program does first.
+static std::function<void()> before_unlink;  // NOLINT
+extern "C" int unlink(const char* path) noexcept {
+  if (before_unlink) before_unlink();
+  return static_cast<int>(::syscall(SYS_unlink, path));
+}
 
 namespace ffrecord::server {
 namespace {
@@ -28,12 +40,13 @@ class FailingStore final : public MetaStore {
     return store_.List(prefix, after, limit);
   }
   Result<Outcome> TryCommit(const Commit& commit) override {
-    if (fails) return Error{ErrorCode::kIo, "no space", ENOSPC};
+    if (fails || (is_full && is_full())) return Error{ErrorCode::kIo, "no space", ENOSPC};
     auto outcome = store_.TryCommit(commit);
     if (loses_reply) return Error{ErrorCode::kIo, "no answer", EIO};
     return outcome;
   }
   bool fails = false;
+  std::function<bool()> is_full;
   bool loses_reply = false;
 
  private:
@@ -48,7 +61,9 @@ class CatalogTest : public testing::Test {
     catalog_.reset();
     auto published = ReadPublishedNames(store_).value();
     extents_ = ExtentStore::Open(folder_ / "extents", published.Extents()).value();
-    auto catalog = Catalog::Open(store_, *extents_, {60s, quotas_}, std::move(published));
+    reserve_.emplace(folder_ / "reserve", 64 << 10);
+    auto catalog =
+        Catalog::Open(store_, *extents_, {60s, quotas_, &*reserve_}, std::move(published));
     ASSERT_TRUE(catalog) << catalog.error().message;
     catalog_ = std::move(catalog).value();
   }
@@ -96,6 +111,7 @@ class CatalogTest : public testing::Test {
   std::unique_ptr<MetaStore> memory_ = MakeMemoryStore();
   FailingStore store_{*memory_};
   std::unique_ptr<ExtentStore> extents_;
+  std::optional<DiskReserve> reserve_;
   std::unique_ptr<Catalog> catalog_;
   std::uint64_t next_attempt_ = 100;
 };
@@ -315,6 +331,29 @@ TEST_F(CatalogTest, ADamagedExtentThatIsPublishedIsServedAndNoOtherIsBelieved) {
   EXPECT_EQ(extents_->scan_report().refused.size(), 1U);
 }
 
+TEST_F(CatalogTest, WhatIsNotPublishedCountsAgainstAQuotaFromItsBeginning) {
+  quotas_ = {{"a/", 10}};
+  Open();
+  const auto code = [&](std::uint32_t number, std::uint64_t size, std::string_view owner) {
+    const auto begun = catalog_->BeginPut({MakeExtentId(1, number, 0), size}, owner);
+    return begun ? 0 : begun.error().system_errno;
+  };
+  EXPECT_EQ(code(0, 11, "a/"), EDQUOT);
+  EXPECT_EQ(code(0, 8, "a/"), 0);
+  EXPECT_EQ(code(0, 8, "a/"), 0);  // Once more, and not beside it.
+  EXPECT_EQ(code(1, 3, "a/"), EDQUOT);
+  EXPECT_EQ(code(1, 3, "a/b/"), EDQUOT);
+  EXPECT_EQ(code(1, 2, "a/b/"), 0);
+  EXPECT_EQ(code(2, 1'000, "b/"), 0);
+  EXPECT_EQ(code(3, 1'000, ""), 0);  // Who may write anywhere is held to names only.
+
+  Collect(70s);  // All were silent.
+  EXPECT_EQ(code(4, 10, "a/"), 0);
+  const auto published = Put(1, 4, "ten bytes!");
+  ASSERT_TRUE(Publish("a/x", {published}));
+  EXPECT_EQ(code(5, 10, "a/"), 0);
+}
+
 TEST_F(CatalogTest, NamesStayWithinTheQuotasOfTheirPrefixesAndAreToldFigures) {
   quotas_ = {{"", 1000}, {"a/", 10}};
   Open();
@@ -392,6 +431,166 @@ TEST_F(CatalogTest, AnExtentThatIsSealedAlreadyIsNotSentAgain) {
   const auto extent = Put(1, 0, "data");
   EXPECT_FALSE(catalog_->BeginPut({extent.id, 4}).value());
   EXPECT_EQ(catalog_->BeginPut({extent.id, 5}).error().code, ErrorCode::kConflict);
+}
+
+TEST_F(CatalogTest, ASealThatMeetsACondemnedExtentIsNotAcknowledged) {
+  const ManifestExtent extent{MakeExtentId(1, 0, 0), 4, Xxh3(AsBytes("data"))};
+  const auto begin = [&] { return catalog_->BeginPut({extent.id, extent.size_bytes}).value(); };
+  auto first = begin();
+  auto second = begin();
+  ASSERT_TRUE(first->Append(AsBytes("data")) && second->Append(AsBytes("data")));
+  ASSERT_TRUE(catalog_->Seal(*first, {extent.id, extent.xxh3}));
+  first.reset();
+  ASSERT_TRUE(Publish("name", {extent}));
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));  // Its file is still there.
+
+  const auto sealed = catalog_->Seal(*second, {extent.id, extent.xxh3});
+
+  ASSERT_FALSE(sealed);
+  EXPECT_EQ(sealed.error().code, ErrorCode::kConflict);
+  EXPECT_NE(sealed.error().message.find("is being deleted"), std::string::npos);
+  EXPECT_FALSE(Publish("again", {extent}));
+  EXPECT_EQ(Collect(), 0U);  // Not before the writer is gone: it could seal between.
+  second.reset();
+  EXPECT_EQ(catalog_->BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(Collect(), 1U);
+  (void)Put(1, 0, "data");  // Once no record condemns it any more.
+  ASSERT_TRUE(Publish("again", {extent}));
+  EXPECT_EQ(Collect(61s), 0U);
+  Open();
+  EXPECT_TRUE(extents_->Find(extent.id));
+}
+
+TEST_F(CatalogTest, AnIdIsNotUsedAnewWhileATombstoneOnRecordNamesIt) {
+  const auto unlinked = Put(1, 0, "data");
+  const auto in_use = Put(1, 1, "more");
+  ASSERT_TRUE(Publish("name", {unlinked, in_use}));
+  const ExtentPtr user = extents_->Find(in_use.id);
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+  EXPECT_EQ(Collect(), 1U);
+  ASSERT_FALSE(std::filesystem::exists(extents_->PathOf(unlinked.id)));
+
+  // The next start would take it for what was removed.
+  for (int round = 0; round < 2; ++round) {
+    const auto begun = catalog_->BeginPut({unlinked.id, 4});
+    ASSERT_FALSE(begun);
+    EXPECT_EQ(begun.error().code, ErrorCode::kConflict);
+    Open();
+  }
+  EXPECT_EQ(Collect(), 1U);
+  EXPECT_TRUE(catalog_->BeginPut({unlinked.id, 4}));
+}
+
+TEST_F(CatalogTest, WhatIsSealedAfterItsUploadWasGivenUpIsCollected) {
+  auto writer = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4}).value();
+  ASSERT_TRUE(writer->Append(AsBytes("data")));
+  EXPECT_EQ(Collect(61s), 0U);
+
+  const auto sealed = catalog_->Seal(*writer, {MakeExtentId(1, 0, 0), Xxh3(AsBytes("data"))});
+
+  EXPECT_EQ(sealed.error().code, ErrorCode::kConflict);
+  writer.reset();
+  EXPECT_EQ(Collect(), 1U);
+  Open();
+  EXPECT_TRUE(catalog_->report().unexplained.empty());
+}
+
+TEST_F(CatalogTest, AFullDiskIsEmptiedFromAReserveThatOnlyDeletionsUse) {
+  const auto a = Put(1, 0, "a");
+  const auto b = Put(2, 0, "b");
+  const auto forgotten = Put(3, 0, "c");
+  ASSERT_TRUE(Publish("a", {a}));
+  ASSERT_TRUE(Publish("b", {b}));
+  const auto reserved = [&] { return std::filesystem::file_size(folder_ / "reserve"); };
+  ASSERT_EQ(reserved(), 64U << 10);
+  store_.is_full = [&] { return reserved() > 0; };
+  EXPECT_EQ(Publish("again", {a}).error().system_errno, ENOSPC);
+  EXPECT_GT(reserved(), 0U);
+
+  const auto removed = catalog_->Remove({0, "a"});
+
+  ASSERT_TRUE(removed) << removed.error().message;
+  for (const auto& refused :
+       {catalog_->CheckRoom("c", 1), Result<void>(Publish("again", {b}).error()),
+        Result<void>(catalog_->BeginPut({MakeExtentId(9, 0, 0), 4}).error())}) {
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().system_errno, ENOSPC) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("kept for deletions"), std::string::npos);
+  }
+  EXPECT_EQ(extents_->health().report().state, WriteHealth::State::kFull);
+  store_.is_full = nullptr;
+  EXPECT_EQ(Collect(61s), 2U);  // Of the removed name and of the silent upload.
+  EXPECT_FALSE(extents_->Find(forgotten.id));
+  EXPECT_EQ(reserved(), 64U << 10);
+  EXPECT_TRUE(Publish("again", {b}));
+}
+
+TEST_F(CatalogTest, NobodyWaitsForADiskThatIsSlowToUnlink) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  ASSERT_TRUE(Publish("other", {Put(2, 0, "more")}));
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+  std::promise<void> is_unlinking;
+  std::promise<void> may_go_on;
+  before_unlink = [&] {
+    is_unlinking.set_value();
+    may_go_on.get_future().wait();
+  };
+  auto collected = std::async(std::launch::async, [&] { return Collect(); });
+  is_unlinking.get_future().wait();
+
+  auto served = std::async(std::launch::async, [&] {
+    (void)Put(3, 0, "new");
+    return catalog_->Resolve("other") && catalog_->Remove({0, "other"});
+  });
+  const bool was_served = served.wait_for(10s) == std::future_status::ready;
+  may_go_on.set_value();
+
+  EXPECT_TRUE(was_served);
+  EXPECT_EQ(collected.get(), 1U);
+  before_unlink = nullptr;
+  EXPECT_EQ(Collect(), 1U);
+}
+
+TEST_F(CatalogTest, AnExtentThatCannotBeUnlinkedHoldsUpNoOther) {
+  ASSERT_TRUE(Publish("name", {Put(1, 0, "a"), Put(1, 1, "b"), Put(1, 2, "c")}));
+  const auto stuck = extents_->PathOf(MakeExtentId(1, 0, 0));
+  std::filesystem::remove(stuck);
+  std::filesystem::create_directory(stuck);  // unlink: EISDIR.
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+
+  EXPECT_FALSE(catalog_->Collect(Catalog::Clock::now()));
+
+  for (const std::uint32_t i : {1U, 2U})
+    EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(MakeExtentId(1, i, 0))));
+  std::filesystem::remove(stuck);
+  EXPECT_EQ(Collect(), 1U);
+}
+
+TEST_F(CatalogTest, ATombstoneThatNamesWhatIsPublishedIsNotBelieved) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  ASSERT_TRUE(memory_->TryCommit({{}, {{"deletes/0", {extent.id.begin(), extent.id.end()}}}, {}}));
+
+  Open();
+
+  EXPECT_EQ(Collect(), 0U);
+  EXPECT_TRUE(extents_->Find(extent.id));
+  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(extent.id)));
+}
+
+TEST_F(CatalogTest, TheReserveIsTakenBackWhereAsMuchIsLeftToOthers) {
+  constexpr std::uint64_t kSize = 64 << 10;
+  EXPECT_TRUE(reserve_->Release());
+  EXPECT_FALSE(reserve_->Release());
+  EXPECT_EQ(std::filesystem::file_size(folder_ / "reserve"), 0U);
+
+  reserve_->Restore(2 * kSize - 1);
+  EXPECT_FALSE(reserve_->is_whole());
+  reserve_->Restore(2 * kSize);
+
+  EXPECT_TRUE(reserve_->is_whole());
+  EXPECT_EQ(std::filesystem::file_size(folder_ / "reserve"), kSize);
 }
 
 }  // namespace

@@ -125,6 +125,32 @@ TEST_F(ExtentStoreTest, OfTwoWritersOfOneExtentTheSecondAgreesOrConflicts) {
   EXPECT_EQ(test::ReadFile(store_->PathOf(id_)).substr(0, 4), "data");
 }
 
+TEST_F(ExtentStoreTest, ASealBelievesAFileInItsWayOnlyIfItsTrailerSaysTheSame) {
+  const auto seal = [&](std::string_view in_the_way) {
+    auto writer = store_->Create(id_, 4).value();
+    EXPECT_TRUE(writer.Append(AsBytes("data")));
+    test::WriteFile(store_->PathOf(id_), std::string(in_the_way));
+    const auto sealed = writer.Seal(Xxh3(AsBytes("data")));
+    const std::string kept = test::ReadFile(store_->PathOf(id_));
+    EXPECT_EQ(kept, in_the_way);
+    fs::remove(store_->PathOf(id_));
+    return sealed ? ErrorCode::kOk : sealed.error().code;
+  };
+  const auto sealed_elsewhere = [&](std::string_view data) {
+    const auto other = ExtentStore::Open(folder_ / "other").value();
+    auto writer = other->Create(id_, data.size()).value();
+    EXPECT_TRUE(writer.Append(AsBytes(data)) && writer.Seal(Xxh3(AsBytes(data))));
+    const std::string bytes = test::ReadFile(other->PathOf(id_));
+    fs::remove_all(folder_ / "other");
+    return bytes;
+  };
+
+  EXPECT_EQ(seal("garbage"), ErrorCode::kConflict);
+  EXPECT_EQ(seal(sealed_elsewhere("DATA")), ErrorCode::kConflict);
+  EXPECT_FALSE(store_->Find(id_));
+  EXPECT_EQ(seal(sealed_elsewhere("data")), ErrorCode::kOk);
+}
+
 TEST_F(ExtentStoreTest, DamagedAndForeignFilesAreReportedAndKept) {
   for (std::uint32_t i = 0; i < 4; ++i) Put(MakeExtentId(5, 0, i), "some data");
   const auto path = [&](std::uint32_t i) { return store_->PathOf(MakeExtentId(5, 0, i)); };
@@ -218,7 +244,10 @@ TEST(ExtentStoreOnAFullDiskTest, RefusesAtTheStartAndLeavesNothing) {
     ASSERT_FALSE(writer);
     EXPECT_EQ(writer.error().code, ErrorCode::kIo);
     EXPECT_EQ(writer.error().system_errno, ENOSPC) << writer.error().message;
-    EXPECT_TRUE(store->Create(MakeExtentId(1, 0, 0), 1000));
+    // What was announced and not sent takes no room.
+    const auto announced = store->Create(MakeExtentId(1, 0, 0), 600 << 10);
+    EXPECT_TRUE(announced);
+    EXPECT_TRUE(store->Create(MakeExtentId(1, 0, 1), 600 << 10));
   }
   ::umount(folder.path().c_str());
 }

@@ -94,18 +94,23 @@ class ReadAheadTest : public testing::Test {
     test::WriteRecords(folder_ / "a.ffr", texts_);
     store_ = ExtentStore::Open(folder_ / "extents").value();
     const std::string bytes = test::ReadFile(folder_ / "a.ffr");
-    const auto id = MakeExtentId(7, 0, 0);
+    records_ = Store(7, bytes);
+    file_ = bytes;
+  }
+
+  // A dataset of the file with these bytes, in an extent of its own.
+  std::shared_ptr<const PlannedRecords> Store(std::uint64_t upload, const std::string& bytes) {
+    const auto id = MakeExtentId(upload, 0, 0);
     auto writer = store_->Create(id, bytes.size()).value();
-    ASSERT_TRUE(writer.Append(test::AsBytes(bytes)));
+    EXPECT_TRUE(writer.Append(test::AsBytes(bytes)));
     const auto sum = Xxh3(test::AsBytes(bytes));
-    ASSERT_TRUE(writer.Seal(sum));
+    EXPECT_TRUE(writer.Seal(sum));
     DatasetManifest manifest;
     manifest.files = {{"a.ffr", bytes.size(), {{id, bytes.size(), sum}}}};
     auto records = PlannedRecords::Open(manifest, *store_);
-    ASSERT_TRUE(records) << records.error().message;
-    records_ = std::move(records).value();
-    ASSERT_EQ(records_->record_count(), kCount);
-    file_ = bytes;
+    EXPECT_TRUE(records) << records.error().message;
+    EXPECT_EQ(records.value()->record_count(), kCount);
+    return std::move(records).value();
   }
 
   // Takes the file out of memory, where the file system keeps it anywhere else.
@@ -290,6 +295,53 @@ TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
   }
   EXPECT_EQ(metrics_.held_bytes.value(), 0U);
   EXPECT_EQ(metrics_.plans.value(), 0U);
+}
+
+TEST_F(ReadAheadTest, ATenantThatTakesNothingStarvesNoOther) {
+  const auto records = Store(8, file_);
+  ReadAhead ahead(*store_, kBound, metrics_);
+  std::vector<ReadAhead::Handle> greedy;
+  for (std::uint64_t seed = 0; seed < 50; ++seed)
+    greedy.push_back(ahead.Begin(records_, WholeEpoch(seed), "greedy").value());
+  ASSERT_TRUE(FillsItsBound());
+  const auto other = ahead.Begin(records, WholeEpoch(), "other").value();
+
+  // Its share is half of all, or some hundred records: each that is late had not been read ahead.
+  std::vector<PlannedRecords::Piece> pieces;
+  records->Locate(AllOf(WholeEpoch(), kCount, kCount), pieces);
+  std::size_t next = 0;
+  std::size_t in_time_count = 0;
+  EXPECT_TRUE(Eventually([&] {
+    if (next == pieces.size()) return true;
+    const auto late_bytes = metrics_.late_bytes.value();
+    const auto asked = Asked(pieces[next++], /*is_in_memory=*/false);
+    ahead.Take({&asked, 1});
+    in_time_count += metrics_.late_bytes.value() == late_bytes ? 1 : 0;
+    return in_time_count >= 100;
+  }));
+  EXPECT_GE(in_time_count, 100U);
+}
+
+TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
+  ReadAhead ahead(*store_, kBound, metrics_);
+  const net::PlanSet small{.end = 1, .step_size = 1};
+  std::map<std::string, std::vector<ReadAhead::Handle>> plans;
+  for (const std::string tenant : {"first", "second", "third"}) {
+    for (;;) {
+      auto begun = ahead.Begin(records_, small, tenant);
+      if (!begun) {
+        EXPECT_EQ(begun.error().code, ErrorCode::kUnavailable);
+        EXPECT_NE(begun.error().message.find("others"), std::string::npos);
+        break;
+      }
+      plans[tenant].push_back(std::move(begun).value());
+    }
+  }
+  EXPECT_EQ(plans["first"].size(), 2048U);
+  EXPECT_EQ(plans["second"].size(), 1024U);
+  EXPECT_EQ(plans["third"].size(), 512U);
+  plans.erase("first");
+  EXPECT_TRUE(ahead.Begin(records_, small, "second"));
 }
 
 TEST_F(ReadAheadTest, APlanThatIsNotOfTheseRecordsIsRefused) {

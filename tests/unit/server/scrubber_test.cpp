@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <mutex>
 #include <thread>
@@ -53,11 +54,28 @@ class ScrubberTest : public testing::Test {
     return notes_;
   }
 
-  static constexpr Scrubber::Options kHurry{std::uint64_t{1} << 40, 1ms};
+  // What it saved last, once it has ended.
+  Scrubber::Position Saved() {
+    const std::lock_guard lock(mutex_);
+    return saved_;
+  }
+  Scrubber::Save Keeps() {
+    return [this](const Scrubber::Position& position) {
+      const std::lock_guard lock(mutex_);
+      saved_ = position;
+    };
+  }
+  static Scrubber::WallTime Ago(std::chrono::milliseconds time) {
+    return std::chrono::floor<std::chrono::milliseconds>(Scrubber::WallClock::now()) - time;
+  }
+
+  static constexpr Scrubber::Options kHurry{1ms, std::uint64_t{1} << 40};
+  static constexpr Scrubber::Options kSlow{1000h, 1, 0ms};  // A megabyte is worth days.
   test::TempFolder folder_;
   std::unique_ptr<ExtentStore> store_ = ExtentStore::Open(folder_ / "extents").value();
   std::mutex mutex_;
   std::vector<std::pair<ExtentId, std::string>> notes_;
+  Scrubber::Position saved_;
 };
 
 TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
@@ -71,7 +89,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   std::filesystem::resize_file(store_->PathOf(cut->id), 100);
 
   {
-    const Scrubber scrubber(*store_, kHurry, Notes());
+    const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
     WaitPasses(scrubber, 3);
   }
 
@@ -87,7 +105,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
 
   Flip(*flipped, (2 << 20) + 5);
   {
-    const Scrubber scrubber(*store_, kHurry, Notes());
+    const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
     WaitPasses(scrubber, 1);
   }
   EXPECT_FALSE(flipped->is_bad);
@@ -102,8 +120,7 @@ TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {
   (void)Put(1, std::string(8 << 20, 'a'));
   const auto begin = std::chrono::steady_clock::now();
   {
-    // A piece of a megabyte is worth an hour.
-    const Scrubber scrubber(*store_, {(std::uint64_t{1} << 20) / 3600, 1ms}, Notes());
+    const Scrubber scrubber(*store_, kSlow, {}, Keeps(), Notes());
     while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(scrubber.read_bytes(), std::uint64_t{1} << 20);
@@ -111,6 +128,83 @@ TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
   EXPECT_TRUE(notes().empty());
+}
+
+TEST_F(ScrubberTest, GoesOnWhereItStoodWhenItIsStartedAgain) {
+  std::vector<ExtentPtr> extents;
+  for (std::uint64_t i = 1; i <= 3; ++i) extents.push_back(Put(i, std::string(1 << 20, 'a')));
+  std::ranges::sort(extents, {}, [](const ExtentPtr& extent) { return extent->id; });
+  const auto begun = Ago(0ms);
+  for (std::size_t start = 0; start < extents.size(); ++start) {
+    const Scrubber scrubber(*store_, kSlow, Saved(), Keeps(), Notes());
+    const auto deadline = std::chrono::steady_clock::now() + 10s;
+    // One extent is read at once, the next one is due in days.
+    while (Saved().after != extents[start]->id) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << start;
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(scrubber.read_bytes(), std::uint64_t{1} << 20);
+    if (start == 2) WaitPasses(scrubber, 1);
+  }
+
+  EXPECT_FALSE(Saved().is_under_way);
+  EXPECT_GE(Saved().pass_begin, begun);
+  EXPECT_GE(Saved().last_end, Saved().pass_begin);
+}
+
+TEST_F(ScrubberTest, WhatIsBadStaysSoAfterAStartAndIsNotReadBeforeThePeriodIsOver) {
+  const auto flipped = Put(1, std::string(1 << 20, 'a'));
+  const auto gone = Put(2, "b");
+  Flip(*flipped, 5);
+  Flip(*gone, 0);
+  {
+    const Scrubber scrubber(*store_, {1000h, std::uint64_t{1} << 40}, {}, Keeps(), Notes());
+    WaitPasses(scrubber, 1);
+  }
+  EXPECT_EQ(Saved().bad.size(), 2U);
+  std::filesystem::remove(store_->PathOf(gone->id));
+  store_ = ExtentStore::Open(folder_ / "extents").value();
+
+  const Scrubber scrubber(*store_, kSlow, Saved(), Keeps(), Notes());
+
+  EXPECT_TRUE(store_->Find(flipped->id)->is_bad);
+  EXPECT_EQ(store_->totals().bad_count, 1U);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(scrubber.read_bytes(), 0U);
+  EXPECT_LT(scrubber.age(), 60s);
+}
+
+TEST_F(ScrubberTest, ItsRateFollowsFromWhatIsLeftAndTheTimeThatIsLeft) {
+  const auto first = Put(1, std::string(4 << 20, 'a'));
+  const auto second = Put(2, std::string(4 << 20, 'b'));
+  const ExtentId& low = std::min(first->id, second->id);
+  const auto rate_of = [&](const Scrubber::Position& from) {
+    const Scrubber scrubber(*store_, {10h, 1}, from, Keeps(), Notes());
+    while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
+    return static_cast<double>(scrubber.bytes_per_s());
+  };
+  const double whole = (8 << 20) / (36000 * 0.9);
+
+  EXPECT_NEAR(rate_of({}), whole, 2);
+  EXPECT_NEAR(rate_of({Ago(5h), {}, true, {}, {}}), 2 * whole, 2);
+  EXPECT_NEAR(rate_of({Ago(5h), {}, true, low, {}}), whole, 2);       // Half of it is done.
+  EXPECT_NEAR(rate_of({Ago(50h), {}, true, {}, {}}), 10 * whole, 2);  // Late: at most this.
+  const Scrubber small(*store_, {10h, 1 << 20}, {}, Keeps(), Notes());
+  while (small.read_bytes() == 0) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(small.bytes_per_s(), 1U << 20);
+}
+
+TEST_F(ScrubberTest, ItsPositionIsKeptAsItIsAndADamagedOneIsTheBeginning) {
+  const Scrubber::Position position{Ago(1h),
+                                    Ago(2h),
+                                    true,
+                                    MakeExtentId(1, 2, 3),
+                                    {MakeExtentId(4, 0, 0), MakeExtentId(5, 0, 0)}};
+  auto bytes = position.Encode();
+  EXPECT_EQ(Scrubber::Position::Decode(bytes), position);
+  bytes.pop_back();
+  EXPECT_EQ(Scrubber::Position::Decode(bytes), Scrubber::Position{});
+  EXPECT_EQ(Scrubber::Position::Decode({}), Scrubber::Position{});
 }
 
 TEST(WriteHealthTest, AFullDiskIsTriedAgainAndAFailedOneIsNot) {

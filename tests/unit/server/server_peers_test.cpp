@@ -175,6 +175,88 @@ TEST_F(ServerTest, AClientThatAsksOnAndTakesNoAnswersIsCutOff) {
   EXPECT_TRUE(peer.IsClosedWithin(60s));
 }
 
+// Wherever in a frame the client stops, and though a byte comes now and then.
+TEST_F(ServerTest, AFrameThatDoesNotGoOnClosesItsConnection) {
+  const Daemon impatient({.stall_timeout = 400ms});
+  const auto frame =
+      Joined(FrameOf(FrameType::kPutData, net::PutData{id_, 0}.Encode(), 1 << 20), {});
+  const auto large = FrameOf(FrameType::kExtentBind, std::vector<std::byte>(2 << 20));
+  const auto begin = FrameOf(FrameType::kPutBegin, net::PutBegin{id_, 1 << 20}.Encode());
+  const std::vector<std::vector<std::byte>> beginnings{
+      {frame.begin(), frame.begin() + 1},
+      {frame.begin(), frame.begin() + 39},
+      {large.begin(), large.begin() + 40},
+      {large.begin(), large.begin() + 100'000},
+      Joined(begin, frame),
+      Joined(Joined(begin, frame), std::vector<std::byte>(100'000))};
+  std::vector<std::unique_ptr<RawPeer>> peers;
+  for (const auto& beginning : beginnings) {
+    peers.push_back(std::make_unique<RawPeer>(impatient.address()));
+    peers.back()->Write(Joined(HelloFrame(), beginning));
+  }
+  RawPeer dripping(impatient.address());
+  dripping.Write(Joined(HelloFrame(), beginnings[0]));
+  bool is_dripping_closed = false;
+  for (std::size_t i = 1; i < 39 && !is_dripping_closed; ++i) {
+    dripping.Write(std::span(frame).subspan(i, 1));
+    is_dripping_closed = dripping.IsClosedWithin(50ms);
+  }
+  EXPECT_TRUE(is_dripping_closed);
+  for (std::size_t i = 0; i < peers.size(); ++i)
+    EXPECT_TRUE(peers[i]->IsClosedWithin(10s)) << "beginning " << i;
+}
+
+TEST_F(ServerTest, AnUploadThatGoesOnSlowlyIsTakenHoweverLongItLasts) {
+  const Daemon impatient({.stall_timeout = 600ms});
+  const std::string data(640 << 10, 's');
+  const auto bytes = AsBytes(data);
+  RawPeer peer(impatient.address());
+  peer.Write(Joined(HelloFrame(),
+                    FrameOf(FrameType::kPutBegin, net::PutBegin{id_, data.size()}.Encode())));
+  peer.Write(FrameOf(FrameType::kPutData, net::PutData{id_, 0}.Encode(),
+                     static_cast<std::uint32_t>(data.size())));
+  // One payload over twice that time: the pace is the test.
+  for (std::size_t at = 0; at < bytes.size(); at += 64 << 10) {
+    EXPECT_FALSE(peer.IsClosedWithin(130ms)) << at;
+    peer.Write(bytes.subspan(at, 64 << 10));
+  }
+  peer.Write(FrameOf(FrameType::kPutSeal, net::PutSeal{id_, Xxh3(bytes)}.Encode()));
+  EXPECT_TRUE(test::Eventually([&] { return !impatient.Extents().empty(); }));
+  EXPECT_FALSE(peer.IsClosedWithin(1ms));
+}
+
+// The connection stays: only what was begun on it goes.
+TEST_F(ServerTest, AnExtentOfWhichNothingComesIsDroppedAfterTheGrace) {
+  const Daemon impatient({.upload_grace = 300ms});
+  RawPeer peer(impatient.address());
+  peer.Write(Joined(HelloFrame(), FrameOf(FrameType::kPutBegin, net::PutBegin{id_, 8}.Encode())));
+  EXPECT_FALSE(peer.IsClosedWithin(1'000ms));
+  peer.Write(FrameOf(FrameType::kPutSeal, net::PutSeal{id_, 0}.Encode()));
+  EXPECT_TRUE(peer.IsClosedWithin(10s));
+}
+
+TEST_F(ServerTest, ABatchIsMeasuredBeforeItIsPlanned) {
+  ASSERT_TRUE(Put(*Connect(), id_, std::string(8 << 20, 'd')));
+  auto channel = Connect();
+  ASSERT_TRUE(channel->Call(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode(), {}, Soon(),
+                            "a binding"));
+  net::BatchRead huge;
+  huge.entries.assign(net::kBatchEntryCountMax, {0, 0, 8 << 20, 0});
+  const auto refused = channel->Call(FrameType::kBatchRead, huge.Encode(), {}, Soon(), "records");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+
+  // Many small ones wait for a grant: those that are not the last are never begun.
+  net::BatchRead many;
+  many.initial_grant_bytes = 0;
+  many.entries.assign(net::kBatchEntryCountMax, {0, 0, 1, 0});
+  std::uint64_t request = 0;
+  for (int i = 0; i < 3; ++i) request = channel->Send(FrameType::kBatchRead, many.Encode()).value();
+  const auto third = channel->Receive(request, Soon(), "records");
+  ASSERT_FALSE(third);
+  EXPECT_TRUE(channel->retry_after()) << third.error().message;
+}
+
 TEST_F(ServerTest, TooManyBatchesAtOnceAreBusyAndTheOthersAreServed) {
   ASSERT_TRUE(Put(*Connect(), id_, std::string(8 << 20, 'd')));
   // Replies to many requests at once come in any order: no Channel, which leads one dialogue.

@@ -76,6 +76,60 @@ TEST_F(ServerTest, WhileItDrainsItIsAliveAndNotReady) {
   EXPECT_TRUE(is_drained);
 }
 
+// Takes nothing more once it is told to die.
+class DyingEngine final : public IoEngine {
+ public:
+  DyingEngine(std::unique_ptr<IoEngine> real, const std::atomic<bool>& dies)
+      : real_(std::move(real)), dies_(dies) {}
+  std::string_view name() const noexcept override { return "dying"; }
+  Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
+    if (dies_) return Error{ErrorCode::kIo, "the ring is gone", EBADF};
+    return real_->Submit(requests);
+  }
+  Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
+                             std::chrono::milliseconds timeout) override {
+    return real_->Wait(done, count_min, timeout);
+  }
+  std::uint32_t in_flight() const noexcept override { return real_->in_flight(); }
+
+ private:
+  const std::unique_ptr<IoEngine> real_;
+  const std::atomic<bool>& dies_;
+};
+
+TEST_F(ServerTest, AnEventLoopThatFailedIsGivenNobodyAndTheDaemonIsNotReady) {
+  std::array<std::atomic<bool>, 2> dies{};
+  std::size_t made_count = 0;
+  std::atomic<int> told_count = 0;
+  Daemon daemon({.core_count = 2,
+                 .mapped_count_max = 0,  // All is read through the engine.
+                 .make_engine = [&](std::uint32_t depth) -> Result<std::unique_ptr<IoEngine>> {
+                   return std::unique_ptr<IoEngine>(std::make_unique<DyingEngine>(
+                       MakeThreadsEngine(depth).value(), dies[made_count++]));
+                 },
+                 .admin = net::Address{"127.0.0.1", 0},
+                 .on_failure = [&] { ++told_count; }});
+  const net::Address admin = daemon.server().admin_address().value();
+  ASSERT_TRUE(Put(*ConnectTo(daemon), id_, "data"));
+  const auto reads = [&] {
+    const auto channel = Channel::Connect(daemon.address(), Soon());
+    return channel && Read(*channel.value(), {id_}, {{0, 0, 4, 0}});
+  };
+
+  dies[0] = true;
+  EXPECT_TRUE(test::Eventually([&] { return !reads(); }));
+
+  EXPECT_TRUE(test::Eventually([&] { return HttpStatus(admin, "/readyz") == "503"; }));
+  EXPECT_EQ(HttpStatus(admin, "/healthz"), "200");
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(reads()) << i;
+  EXPECT_EQ(told_count, 0);
+
+  dies[1] = true;
+  EXPECT_FALSE(reads());
+  EXPECT_TRUE(test::Eventually([&] { return told_count == 1; }));
+  EXPECT_FALSE(reads());  // Turned away, and not left waiting.
+}
+
 TEST_F(ServerTest, StoppingDoesNotWaitForAClientThatTakesNothing) {
   auto channel = Connect();
   ASSERT_TRUE(Put(*channel, id_, std::string(8 << 20, 'd')));

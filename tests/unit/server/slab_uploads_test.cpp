@@ -20,6 +20,7 @@
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/transport/slab.h"
+#include "local_clients.h"
 #include "seed.h"
 
 namespace ffrecord::server {
@@ -42,17 +43,12 @@ class SlabUploadsTest : public testing::Test {
     const auto channel = Channel::Connect(daemon_.address(), Soon());
     ASSERT_TRUE(channel) << channel.error().message;
     ASSERT_TRUE(channel.value()->hello().capabilities & net::kCapabilityPulls);
-    epoch_ = channel.value()->hello().epoch;
     std::mt19937 random(test::Seed());
     for (auto& byte : data_) byte = static_cast<std::byte>(random());
     std::ranges::copy(data_, slab_.bytes().begin());
   }
 
-  std::unique_ptr<Channel> Connect() const {
-    return Channel::Open(net::ConnectLocal(net::LocalSocketName(epoch_), "daemon", Soon()).value(),
-                         Soon())
-        .value();
-  }
+  std::unique_ptr<Channel> Connect() const { return test::ConnectLocally(daemon_.address()); }
   static Result<void> Register(Channel& channel, std::uint32_t id, int fd, Use use = Use::kIsRead) {
     const auto request = FFR_TRY(channel.SendDescriptor(
         FrameType::kSlabRegister, net::SlabRegister{id, kSlabSize, {}, use}.Encode(), fd));
@@ -94,7 +90,6 @@ class SlabUploadsTest : public testing::Test {
   const ExtentId id_ = MakeExtentId(77, 0, 0);
   std::vector<std::byte> data_{3'000'000};
   const net::Slab slab_ = net::Slab::Make(kSlabSize, net::Slab::Peer::kReads).value();
-  std::uint64_t epoch_ = 0;
   Daemon daemon_;
 };
 

@@ -25,7 +25,12 @@ struct TensorView {
   std::vector<std::uint64_t> shape;   // Of the whole tensor.
   std::vector<std::uint64_t> offset;  // Of this box in it; zeros if whole.
   std::vector<std::uint64_t> extent;  // Of this box; equal to shape if whole.
-  std::span<const std::byte> data;
+  std::span<const std::byte> data;    // Of no address, but of its size, if `fetch` is given.
+  // Of a tensor whose bytes are not in one piece of this process's memory: copies those of the box
+  // from fetch_offset_bytes + `offset_bytes` on. Called piece by piece, on any thread, also for the
+  // same piece twice; must be safe to be called on several threads.
+  std::function<Result<void>(std::uint64_t offset_bytes, std::span<std::byte> into)> fetch = {};
+  std::uint64_t fetch_offset_bytes = 0;
   // Nobody changes `data` until the save has ended; else not until SaveOptions::released.
   bool is_stable = false;
 };
@@ -83,7 +88,8 @@ FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t 
 // A checkpoint whose ranks talk by means of their own, such as torch.distributed.checkpoint: the
 // coordinator begins it and tells the others its name, every rank writes its part and hands what
 // that returns to the coordinator, who commits. Destroyed before Commit(), the coordinator's object
-// abandons the checkpoint. Thread-bound.
+// abandons the checkpoint; once Commit() was called nothing that may be visible is removed,
+// whatever became of it. Thread-bound.
 class FFR_EXPORT CheckpointParts {
  public:
   // For the coordinator. Fails with kConflict if `step` is committed there already.
@@ -209,6 +215,23 @@ FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
 // it open may fail. Fails with kNotFound, kIo, kUnavailable.
 FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
                                          const SessionOptions& options);
+
+// Which steps stay.
+struct Retention {
+  // So many of the newest that are whole: every manifest verifies, every segment is there in its
+  // size. 1 or more. Newer ones that are not whole do not count, and stay as well.
+  std::uint64_t keep_last = 1;
+  std::uint64_t keep_every = 0;  // And those that this divides; 0: none.
+  bool verify = false;           // Every block is read as well before a step counts.
+  bool dry_run = false;          // Remove nothing, and say what would go.
+};
+
+// Removes the others, oldest first; returns those removed. Never the last step that can be loaded:
+// where fewer than `keep_last` are whole, nothing is removed. Call it in one process. Fails with
+// kInvalidArgument, and as ListCheckpoints and RemoveCheckpoint do; what went before stays gone.
+FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
+                                                        const Retention& retention,
+                                                        const SessionOptions& options);
 
 // Copies the committed `step` of one target to another as it is: the same attempt, the same bytes.
 // It is visible there when all of it is. What a copy that failed or was killed has sent is not sent

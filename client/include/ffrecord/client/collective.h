@@ -14,7 +14,15 @@
 
 namespace ffrecord::client {
 
-enum class ReduceType : std::uint8_t { kF32, kF64, kF16, kBf16, kI32, kI64 };
+enum class ReduceType : std::uint8_t {
+  kF32,
+  kF64,
+  kF16,
+  kBf16,
+  kI32,
+  kI64,
+  kBytes,  // Moved only: all-gathered or broadcast.
+};
 enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
 
 // How an all-reduce of S bytes over n ranks goes. In time, with latency a and b for each byte:
@@ -55,13 +63,15 @@ enum class GroupTransport : std::uint8_t {
 // when the one before has nothing more to send. A progress thread of the engine moves the bytes.
 // All ranks get identical bits, and the same bits in every run with the same world size and
 // algorithm. An operation that a peer does not join ends with
-// kUnavailable or kDeadlineExceeded on every rank within the timeout, which counts from when it is
-// first in line, and names that peer; one that differs between ranks with kInvalidArgument. The
-// group is then closed, and later operations fail alike.
+// kUnavailable, at once if its process has ended, or kDeadlineExceeded on every rank, once nothing
+// has moved for the timeout while it was first in line; the error names that peer, and whether it
+// answers but has not joined. One that differs between ranks ends with kInvalidArgument. The group
+// is then closed, and later operations fail alike.
 //
-// Sums of the half types are added in fp32 and rounded to nearest-even at each rank. An average is
-// divided once, in fp32 (fp64 for kF64), by the rank that completes the sum. NaNs become the one
-// quiet NaN, and make a minimum or maximum NaN. Integers wrap and have no average.
+// Sums of the half types are added in fp32 and rounded to nearest-even at each rank. For an average
+// each rank divides its own array first, in fp32 (fp64 for kF64), so that no partial sum overflows
+// where the average does not. NaNs become the one quiet NaN, and make a minimum or maximum NaN.
+// Integers wrap and have no average.
 //
 // All but Create and Connect is thread-safe. After fork the child must not use it (asserted).
 class FFR_EXPORT CollectiveEngine {
@@ -69,7 +79,7 @@ class FFR_EXPORT CollectiveEngine {
   static constexpr std::uint16_t kStreamsMax = 16;
   struct Options {
     std::string listen_host = "127.0.0.1";       // Address that the ranks before this one reach.
-    std::chrono::milliseconds timeout{60'000};   // For each operation, and for Connect().
+    std::chrono::milliseconds timeout{60'000};   // Without any progress; and for Connect().
     std::uint64_t chunk_size_bytes = 512 << 10;  // Largest piece of a step; 64 B to 8 MiB.
     // None: Connect() measures latency and bandwidth, and each all-reduce goes by what that makes
     // quickest for its size. Then two groups may choose otherwise, and round otherwise.

@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
 namespace ffrecord::net {
@@ -44,6 +45,7 @@ class TlsStream final : public ByteStream {
   std::string cipher() const override;
   std::optional<ChannelBinding> channel_binding() const override;
   int fd() const noexcept override { return fd_.get(); }
+  bool has_local_peer() const noexcept override { return HasLocalPeer(fd_.get()); }
   bool wants_room(bool has_queued) const noexcept override;
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;

@@ -1,0 +1,76 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ffrecord/client/checkpoint.h>
+
+#include "client/checkpoint/step_manifests.h"
+#include "client/checkpoint/target.h"
+
+namespace ffrecord::client {
+namespace {
+
+Result<std::vector<Commit>> List(const CheckpointTarget& target) {
+  std::vector<Commit> commits;
+  for (const std::uint64_t step : FFR_TRY(target.Steps())) {
+    auto files = target.Open(step);
+    auto root = files ? ReadRootManifest(*files.value(), step)
+                      : Result<RootManifest>(std::move(files).error());
+    if (root)
+      commits.push_back(CommitOf(root.value()));
+    else if (!IsDamage(root.error()))
+      return std::move(root).error();
+  }
+  return commits;
+}
+
+// Whether a load would find all of it.
+Result<bool> IsWhole(std::string_view target, const Commit& commit, bool verify,
+                     const SessionOptions& options) {
+  const auto reader = CheckpointReader::Open(target, commit.step, options);
+  if (!reader && IsDamage(reader.error())) return false;
+  if (!reader) return reader.error();
+  if (reader.value().commit().attempt != commit.attempt) return false;
+  return !verify || FFR_TRY(reader.value().Verify()).empty();
+}
+
+}  // namespace
+
+Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
+                                            const SessionOptions& options) {
+  return List(*FFR_TRY(OpenTarget(target, {true, options})));
+}
+
+Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
+                              const SessionOptions& options) {
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  return opened->Remove(step);
+}
+
+Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Retention& retention,
+                                             const SessionOptions& options) {
+  if (retention.keep_last == 0)
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: prune: keep_last is 0, must be at least 1"};
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
+  std::vector<Commit> old = FFR_TRY(List(*opened));
+  for (std::uint64_t kept = 0; !old.empty() && kept < retention.keep_last; old.pop_back())
+    kept += FFR_TRY(IsWhole(target, old.back(), retention.verify, options)) ? 1 : 0;
+  if (retention.keep_every != 0)
+    std::erase_if(old, [&](const Commit& each) { return each.step % retention.keep_every == 0; });
+  if (retention.dry_run) return old;
+  std::vector<Commit> removed;
+  for (Commit& each : old) {
+    // Another process may have removed it, and even saved the step again.
+    const auto files = opened->Open(each.step);
+    const auto root = files ? ReadRootManifest(*files.value(), each.step) : files.error();
+    if (!root && !IsDamage(root.error())) return root.error();
+    if (!root || CommitOf(root.value()).attempt != each.attempt) continue;
+    const auto outcome = opened->Remove(each.step);
+    if (!outcome && outcome.error().code != ErrorCode::kNotFound) return outcome.error();
+    if (outcome) removed.push_back(std::move(each));
+  }
+  return removed;
+}
+
+}  // namespace ffrecord::client

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace ffrecord {
+
+// What this machine is called: one boot of a kernel, and one network namespace of it, for only
+// within that is a local socket reached. None if that cannot be found out. docs/protocol.md,
+// "Shared memory".
+std::optional<std::uint64_t> MachineIdentity();
+
+}  // namespace ffrecord

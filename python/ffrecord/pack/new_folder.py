@@ -1,0 +1,124 @@
+"""A folder that gets its name only when all that belongs in it is there.
+
+It is made as `.NAME.partial-XXXXXXXX/parts`, beside a file that says who made it, and that is
+locked for as long as the maker lives. A later run removes what a killed one left: only folders in
+which that file is, is whole, names this host and is not locked. Everything else of a name like that
+is somebody else's, or may be in use, and stays.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ffrecord.errors import ConflictError
+
+_MAKER = "made-by-ffrecord-pack"
+_PARTS = "parts"
+# As tempfile.mkdtemp ends a name.
+_RANDOM = re.compile(r"[a-z0-9_]{8}")
+
+
+@contextmanager
+def new_folder(path: Path, replace: bool) -> Iterator[Path]:
+    """A folder that is published as `path` when the block is left, and vanishes if by an exception.
+
+    Raises:
+        ConflictError: `path` has come into being meanwhile, and may not be replaced.
+        OSError: it cannot be made, or not be put on the disk.
+    """
+    prefix = f".{path.name}.partial-"
+    _remove_left_over(path.parent, prefix)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+    lock = None
+    try:
+        lock = _claim(partial)
+        parts = partial / _PARTS
+        parts.mkdir()
+        yield parts
+        sync(parts)
+        _publish(parts, path, replace)
+        sync(path.parent)
+    finally:
+        # What is in here now is unfinished, or what was replaced.
+        shutil.rmtree(partial, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _claim(partial: Path) -> int:
+    """Say who made the folder. The file has its name only once it is whole and locked."""
+    unnamed = partial / "claim"
+    descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, _claim_text())
+        os.rename(unnamed, partial / _MAKER)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _claim_text() -> bytes:
+    """A lock tells nothing about another host's runs, so the host is named."""
+    return f"{_MAKER} on {os.uname().nodename}: removed by the next run\n".encode()
+
+
+def _remove_left_over(parent: Path, prefix: str) -> None:
+    for entry in os.scandir(parent):
+        is_named_so = entry.name.startswith(prefix) and _RANDOM.fullmatch(entry.name[len(prefix) :])
+        if is_named_so and entry.is_dir(follow_symlinks=False):
+            _remove_if_dead(Path(entry.path))
+
+
+def _remove_if_dead(partial: Path) -> None:
+    try:
+        descriptor = os.open(partial / _MAKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # Not made by a run of ours, or gone meanwhile.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.read(descriptor, 4096) == _claim_text():
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError:
+        pass  # Its maker lives, or another run is removing it.
+    finally:
+        os.close(descriptor)
+
+
+def _publish(parts: Path, path: Path, replace: bool) -> None:
+    if replace and path.exists():
+        _exchange(parts, path)
+        return
+    try:
+        os.rename(parts, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        message = f"{path} has come into being meanwhile; it was left as it is"
+        raise ConflictError(errno.EEXIST, message) from None
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swaps two names at once: at no moment is either missing."""
+    at_fdcwd, rename_exchange = -100, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot swap {one} and {other}: {os.strerror(number)}")
+
+
+def sync(folder: Path) -> None:
+    """Put a folder's names on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

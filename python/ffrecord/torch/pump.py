@@ -1,0 +1,208 @@
+"""An engine of a group, and the threads that complete what it does."""
+
+import collections
+import dataclasses
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ffrecord._ffrecord import CollectiveEngine
+from ffrecord.errors import UnavailableError
+
+# What the engine calls a dtype that it reduces.
+REDUCED = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+# And what it only moves.
+_NAMES = REDUCED | {torch.uint8: "bytes"}
+# Enough for the timeline of some hundred steps; older ones are dropped.
+_TRANSFERS_MAX = 10_000
+_SECRET_SIZE = 16
+# At exit, for a callback of the user that does not return.
+_JOIN_S = 10.0
+
+Future = torch.futures.Future[torch.Tensor]
+# Gives a buffer's address, count and dtype to an engine.
+Start = Callable[[CollectiveEngine, int, int, str], int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """One bucket's way through the group. Times are `time.monotonic_ns()`."""
+
+    bucket: int
+    size_bytes: int
+    submitted_ns: int
+    """Backward had filled the bucket."""
+    began_ns: int
+    """Its turn came: buckets go one after another."""
+    ended_ns: int
+    ok: bool
+
+
+@dataclasses.dataclass(slots=True)
+class _Pending:
+    future: Future
+    buffer: torch.Tensor  # Kept alive: the engine writes to its memory.
+    result: torch.Tensor
+    bucket: int
+    submitted_ns: int
+
+
+class Pump:
+    """An engine, and threads that complete the futures of its operations.
+
+    One waits for the next end while others run the callbacks of earlier ones: these may start
+    operations and wait for them. Of threads there are as many as callbacks that wait, and two more.
+    Holds no reference to its owner, so that one that is dropped is collected, and stopped.
+    Thread-safe.
+    """
+
+    def __init__(self, engine: CollectiveEngine) -> None:
+        """Begin to wait for what `engine` ends."""
+        self.engine = engine
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # Held by the thread that waits for the next end.
+        self._idle = 0  # Threads that wait for an end, or for their turn to.
+        self._is_stopped = False
+        self._threads: list[threading.Thread] = []
+        self._pending: dict[int, _Pending] = {}
+        self._transfers: collections.deque[Transfer] = collections.deque(maxlen=_TRANSFERS_MAX)
+        with self._lock:
+            self._add_thread()
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """Those that complete futures."""
+        with self._lock:
+            return list(self._threads)
+
+    def submit(
+        self,
+        buffer: torch.Tensor,
+        bucket: int,
+        start: Start,
+        *,
+        result: torch.Tensor | None = None,
+        future: Future | None = None,
+    ) -> Future:
+        """Start an operation over a contiguous buffer, which the future keeps alive.
+
+        Args:
+            buffer: contiguous, in CPU memory.
+            bucket: a number for the transfers.
+            start: gives the buffer to an engine.
+            result: the future's value, by default the buffer.
+            future: what ends with the operation; a new one if None.
+        """
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"this process was forked from process {self._owner}, whose group of ranks it is:"
+                " make a new one here"
+            )
+        future = torch.futures.Future() if future is None else future
+        result = buffer if result is None else result
+        now = time.monotonic_ns()
+        # The lock, for a thread may see the end before we have noted the beginning.
+        with self._lock:
+            token = start(self.engine, buffer.data_ptr(), buffer.numel(), _NAMES[buffer.dtype])
+            self._pending[token] = _Pending(future, buffer, result, bucket, now)
+        return future
+
+    def transfers(self) -> list[Transfer]:
+        """The newest, in the order of their ends."""
+        with self._lock:
+            return list(self._transfers)
+
+    def transfers_since(self, ended_ns: int) -> list[Transfer]:
+        """Those that ended later, in that order."""
+        newer: list[Transfer] = []
+        with self._lock:
+            for transfer in reversed(self._transfers):
+                if transfer.ended_ns <= ended_ns:
+                    break
+                newer.append(transfer)
+        return newer[::-1]
+
+    def stop(self) -> None:
+        """Leave the group; what is pending fails."""
+        if os.getpid() != self._owner:
+            return  # A forked child has neither the threads nor the connections.
+        with self._lock:
+            self._is_stopped = True
+        self.engine.shutdown()
+        for thread in self.threads:
+            if thread is not threading.current_thread():  # It may be told by a callback.
+                thread.join(_JOIN_S)
+
+    def _add_thread(self) -> None:
+        """Requires the lock."""
+        self._idle += 1
+        thread = threading.Thread(target=self._run, name="ffrecord-pump", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while self._complete_next():
+            with self._lock:
+                if self._idle == 2 and not self._is_stopped:
+                    self._threads.remove(threading.current_thread())
+                    return  # Others do.
+                self._idle += 1
+
+    def _complete_next(self) -> bool:
+        """False if nothing will end any more."""
+        with self._turn:
+            try:
+                ended = None
+                while ended is None:
+                    ended = self.engine.wait_any(3600.0)  # Without the GIL.
+            except UnavailableError:
+                return False  # Shut down, and every end was seen.
+            token, error, began_ns, ended_ns = ended
+            with self._lock:
+                pending = self._pending.pop(token)
+                self._transfers.append(
+                    Transfer(
+                        bucket=pending.bucket,
+                        size_bytes=pending.buffer.numel() * pending.buffer.element_size(),
+                        submitted_ns=pending.submitted_ns,
+                        began_ns=began_ns,
+                        ended_ns=ended_ns,
+                        ok=error is None,
+                    )
+                )
+                self._idle -= 1
+                if self._idle == 0:
+                    self._add_thread()
+        if error is None:
+            pending.future.set_result(pending.result)
+        else:
+            pending.future.set_exception(error)  # type: ignore[arg-type]
+        return True
+
+
+def meet_at(
+    store: Any,  # noqa: ANN401  # A torch.distributed.Store.
+    settings: dict[str, Any],
+) -> CollectiveEngine:
+    """An engine with `settings`, connected to those of all ranks, which meet at the store."""
+    rank, size = settings["rank"], settings["world_size"]
+    engine = CollectiveEngine(**settings)
+    if rank == 0:
+        store.set("secret", secrets.token_hex(_SECRET_SIZE))
+    store.set(f"address/{rank}", engine.address)
+    addresses = [bytes(store.get(f"address/{i}")).decode() for i in range(size)]
+    engine.connect(addresses, bytes.fromhex(bytes(store.get("secret")).decode()))
+    return engine

@@ -1,0 +1,79 @@
+"""Goal: damage is counted alike whoever reads: in the caller, by threads, by any worker process.
+
+Method: files with flipped bytes, read through every kind of dataset and engine.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ffrecord
+from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
+from loading import COUNT, ENGINES, every_engine, labels, written
+
+# As many as are always allowed, and one more.
+ALLOWED = range(0, 110, 11)
+TOO_MANY = range(0, 120, 11)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"))
+
+
+def damaged(path: Path, to: Path, records: range) -> Path:
+    """A copy of which these records fail their checksums."""
+    content = bytearray(path.read_bytes())
+    for i in records:
+        content[content.index(bytes([i]) * (10_000 + i))] ^= 1
+    to.write_bytes(content)
+    return to
+
+
+@pytest.mark.parametrize("options", [*ENGINES.values(), {"num_workers": 6}], ids=[*ENGINES, "six"])
+def test_too_many_damaged_records_are_an_error_however_many_workers_find_them(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    bad = damaged(path, tmp_path / "bad.ffr", TOO_MANY)
+    dataset = Dataset(bad, on_corrupt="skip")
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 10), timeout=60, **options)
+
+    with pytest.raises(ffrecord.CorruptionError, match="11 damaged records, more than the 10"):
+        list(loader)
+    loader.close()
+
+
+@every_engine
+def test_damage_is_listed_once_for_each_record_in_every_epoch(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    bad = damaged(path, tmp_path / "bad.ffr", ALLOWED)
+    whole = Dataset(bad, on_corrupt="replace")
+    half = Subset(Dataset(bad, on_corrupt="replace"), range(60, COUNT))
+    twice = ConcatDataset([Dataset(path), Dataset(bad, on_corrupt="replace")])
+    wanted: list[tuple[Dataset, set[int]]] = [
+        (whole, set(ALLOWED)),
+        (half, {i for i in ALLOWED if i >= 60}),
+        (twice, {COUNT + i for i in ALLOWED}),
+    ]
+    for dataset, indices in wanted:
+        loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), timeout=60, **options)
+        for _ in range(2):
+            assert len(labels(loader)) == len(dataset) // 20
+            assert set(dataset.stats()["damaged"]) == indices
+            assert loader.stats()["damaged"] == len(indices)
+        assert "fail their checksum" in dataset.stats()["damaged"][max(indices)]
+        loader.close()
+
+
+def test_what_was_found_before_the_workers_began_is_counted_once(
+    path: Path, tmp_path: Path
+) -> None:
+    dataset = Dataset(damaged(path, tmp_path / "bad.ffr", ALLOWED), on_corrupt="skip")
+    assert len(dataset[list(range(COUNT))]) == COUNT - len(ALLOWED)
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), num_workers=2, timeout=60)
+
+    assert len(labels(loader)) == 6
+    assert len(dataset.stats()["damaged"]) == len(ALLOWED)
+    assert loader.stats()["damaged"] == 0

@@ -1,0 +1,239 @@
+"""Goal: a compressed or joined source is read to its very end, or refused.
+
+Method: every byte of small archives is damaged, cut off or added to; what Python's own modules take
+for a good end - of a stream, of a tar - must be an error here. Sources are read in this process.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffrecord.errors import CorruptionError
+from ffrecord.pack import SourceOptions, open_source
+from packing import refused
+
+Compress = Callable[[bytes], bytes]
+FORMS: list[tuple[str, Compress]] = [
+    ("gz", gzip.compress),
+    ("bz2", bz2.compress),
+    ("xz", lzma.compress),
+]
+
+
+def tar_of(files: dict[str, bytes | str], kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Text is where a hard link leads to."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.LNKTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def packed(path: Path, content: bytes, **options: Any) -> list[Any]:  # noqa: ANN401 - of any source
+    path.write_bytes(content)
+    source = open_source([str(path)], SourceOptions(**options))
+    return [sample for sample, _ in source.samples()]
+
+
+FILES: dict[str, bytes | str] = {f"{i}.bin": bytes([i]) * 600 for i in range(3)}
+
+
+@pytest.mark.parametrize(("suffix", "compress"), FORMS)
+def test_a_damaged_stream_is_refused_wherever_it_is_damaged(
+    tmp_path: Path, suffix: str, compress: Compress
+) -> None:
+    whole = compress(tar_of(FILES))
+    path = tmp_path / f"a.tar.{suffix}"
+    wanted = packed(path, whole)
+    assert len(wanted) == 3
+    harmless = 0
+
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 0x10
+        for damaged in (bytes(flipped), whole[:at]):
+            try:
+                found = packed(path, damaged)
+            except (CorruptionError, ValueError) as error:
+                assert str(path) in str(error)
+            else:  # Where it makes no difference: gzip's time, the last byte's unused bits.
+                assert found == wanted
+                assert len(damaged) == len(whole)
+                harmless += 1
+    assert harmless < 12
+
+
+@pytest.mark.parametrize(("suffix", "compress"), FORMS)
+def test_several_streams_are_one_and_nothing_else_may_follow(
+    tmp_path: Path, suffix: str, compress: Compress
+) -> None:
+    tar = tar_of(FILES)
+    path = tmp_path / "a.tar"
+    joined = compress(tar[:1000]) + compress(tar[1000:])
+
+    assert len(packed(path, joined)) == 3
+    assert len(packed(path, joined + bytes(512))) == 3
+    for more in (b"junk", compress(b"x")[:-1], bytes(512) + b"x", compress(b"more")):
+        with pytest.raises(CorruptionError, match=r"a\.tar is damaged"):
+            packed(path, joined + more)
+
+
+@pytest.mark.parametrize(("suffix", "compress"), FORMS)
+def test_lines_of_a_damaged_stream_are_refused(
+    tmp_path: Path, suffix: str, compress: Compress
+) -> None:
+    whole = compress(b'{"a": 1}\n' * 1000)
+    path = tmp_path / "a.jsonl.gz"
+    assert len(packed(path, whole)) == 1000
+
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    for damaged in (whole[:-1], whole[:-9], flipped, whole + b"x"):
+        with pytest.raises(CorruptionError, match=r"a\.jsonl\.gz is damaged"):
+            packed(path, damaged)
+
+
+def test_much_that_expands_from_little_is_read_in_pieces(tmp_path: Path) -> None:
+    """Zlib holds back what it has expanded when its input is at an end already."""
+    content = bytes(5_000_000)
+
+    (sample,) = packed(tmp_path / "a.tar.gz", gzip.compress(tar_of({"a": content})))
+
+    assert sample["payload"] == content
+
+
+@pytest.mark.parametrize("sector", [0, 3, 6])
+def test_a_header_of_zeros_does_not_end_a_tar(tmp_path: Path, sector: int) -> None:
+    damaged = bytearray(tar_of(FILES))
+    damaged[512 * sector : 512 * (sector + 1)] = bytes(512)
+
+    with pytest.raises((CorruptionError, ValueError), match=r"a\.tar"):
+        packed(tmp_path / "a.tar", bytes(damaged))
+
+
+def test_a_damaged_header_does_not_end_a_tar(tmp_path: Path) -> None:
+    """Behind the last one, of an empty file, there is nothing but zeros."""
+    whole = tar_of({"a.bin": b"x" * 600, "b.bin": b""})
+    for sector in (0, 3):
+        damaged = bytearray(whole)
+        damaged[512 * sector + 100] ^= 1
+        with pytest.raises((CorruptionError, ValueError), match=r"a\.tar"):
+            packed(tmp_path / "a.tar", bytes(damaged))
+
+
+def test_joined_tars_and_other_ends_are_refused(tmp_path: Path) -> None:
+    tar = tar_of(FILES)
+    end = 512 * 9
+    assert len(packed(tmp_path / "a.tar", tar[: end + 512])) == 3  # One block of zeros will do.
+
+    for damaged in (tar + tar, tar + b"x", tar[:end], tar[: end + 511], tar[:end] + b"x" * 1024):
+        with pytest.raises(CorruptionError, match=r"a\.tar is damaged or cut short"):
+            packed(tmp_path / "a.tar", damaged)
+
+
+def test_hard_links_are_the_files_that_they_lead_to(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {"a.bin": b"first", "b.bin": "a.bin", "c.bin": "b.bin"}
+
+    found = packed(tmp_path / "a.tar", tar_of(files))
+
+    assert found == [{"name": name, "payload": b"first"} for name in files]
+    with pytest.raises(ValueError, match=r"'b.bin' is a hard link to 'a.bin'"):
+        packed(tmp_path / "a.tar.gz", gzip.compress(tar_of(files)))
+    for target in ("none", "b.bin"):
+        with pytest.raises(CorruptionError, match=r"hard link 'b.bin' leads to no file"):
+            packed(tmp_path / "a.tar", tar_of({"a.bin": b"x", "b.bin": target}))
+
+
+def test_symbolic_links_are_counted_and_unknown_entries_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "a.bin"
+        tar.addfile(link)
+        pipe = tarfile.TarInfo("pipe")
+        pipe.type = tarfile.FIFOTYPE
+        tar.addfile(pipe)
+        tar.addfile(tarfile.TarInfo("a.bin"))
+
+    source = open_source(path)
+
+    assert [sample["name"] for sample, _ in source.samples()] == ["a.bin"]  # type: ignore[index]
+    assert source.skipped == {"symbolic links": 1, "special files": 1}
+    with pytest.raises(ValueError, match=r"'a.bin' is an entry of type b'M'"):
+        packed(path, tar_of({"a.bin": b"rest of a volume"}, kind=b"M"))
+
+
+def test_the_command_says_what_is_damaged_without_a_traceback(tmp_path: Path) -> None:
+    for suffix, compress in FORMS:
+        source = tmp_path / f"a.tar.{suffix}"
+        whole = compress(tar_of(FILES))
+        for damaged in (whole[:-1], whole[:20]):
+            source.write_bytes(damaged)
+            assert f"damaged: {source} is damaged" in refused(3, source, tmp_path / "x.ffr")
+
+
+# WebDataset
+
+
+def test_what_the_first_sample_lacks_is_seen_in_the_others(tmp_path: Path) -> None:
+    rest: dict[str, bytes | str] = {"1.jpg": b"a", "1.txt": b"b", "1.cls": b"1"}
+    path = tmp_path / "a.tar"
+
+    for first in ({"0.jpg": b"x"}, {"0.jpg": b"x", "0.cls": b"1"}, {"0.jpg": b"x", "0.txt": b"y"}):
+        with pytest.raises(ValueError, match=r"the sample 0 has the files|has 0 labels"):
+            packed(path, tar_of({**first, **rest}))
+    assert packed(path, tar_of({"0.jpg": b"x", **rest}), columns=("jpg",)) == [
+        {"jpg": b"x"},
+        {"jpg": b"a"},
+    ]
+    raw = packed(path, tar_of({"0.jpg": b"x", **rest}), raw=True)
+    assert [sample["name"] for sample in raw] == ["0.jpg", "1.jpg", "1.txt", "1.cls"]
+
+
+@pytest.mark.parametrize("late", [["x.jpg", "x.txt"], ["x.jpg", "x.cls"]])
+def test_what_comes_after_the_look_must_be_like_what_was_seen(
+    tmp_path: Path, late: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffrecord.pack.tar._LOOK_GROUPS", 3)
+    files: dict[str, bytes | str] = {f"{i}.jpg": b"j" for i in range(3)}
+
+    with pytest.raises(ValueError, match=f"{', '.join(late)} are a sample of WebDataset"):
+        packed(tmp_path / "a.tar", tar_of({**files, **dict.fromkeys(late, b"1")}))
+
+
+def test_a_sample_whose_files_do_not_stand_together_is_refused(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = dict.fromkeys(["0.jpg", "1.jpg", "0.txt", "1.txt"], b"1")
+
+    with pytest.raises(ValueError, match="the files of the sample 0 do not stand together"):
+        packed(tmp_path / "a.tar", tar_of(files))
+    assert len(packed(tmp_path / "a.tar", tar_of(files), raw=True)) == 4
+
+
+def test_files_of_one_name_without_end_are_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffrecord.pack.tar._GROUP_FILES_MAX", 5)
+    files: dict[str, bytes | str] = {f"a.{i}.png": b"p" for i in range(6)}
+
+    with pytest.raises(ValueError, match=r"more than 5 files are called a\.\*"):
+        packed(tmp_path / "a.tar", tar_of(files))
+
+
+@pytest.mark.parametrize("label", [b"cat", b"1_0", b"1.5", b""])
+def test_a_label_is_digits(tmp_path: Path, label: bytes) -> None:
+    with pytest.raises(ValueError, match=r"0\.cls is .*, no number"):
+        packed(tmp_path / "a.tar", tar_of({"0.cls": label, "0.png": b"x"}))

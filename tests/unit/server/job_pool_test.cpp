@@ -1,0 +1,70 @@
+// Goal: a tenant whose work waits for the disk delays nobody else, nor its own look-ups; jobs of
+// one lane keep their order and their thread. Method: jobs that wait until they are let go, in
+// every lane for writes that a tenant can have.
+
+#include "server/service/job_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <set>
+
+namespace ffrecord::server {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = JobPool::Kind;
+
+// Whether a job that is posted there now is run.
+bool IsServed(JobPool& pool, std::string_view tenant, Kind kind, std::uint64_t number) {
+  auto done = std::make_shared<std::promise<void>>();
+  pool.Post(pool.LaneOf(tenant, kind, number), [done] { done->set_value(); });
+  return done->get_future().wait_for(10s) == std::future_status::ready;
+}
+
+TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
+  JobPool pool;
+  std::promise<void> go;
+  const std::shared_future<void> going = go.get_future().share();
+  for (std::uint64_t connection = 0; connection < 16; ++connection)
+    for (const Kind kind : {Kind::kWrite, Kind::kPlan})
+      pool.Post(pool.LaneOf("greedy", kind, connection), [going] { going.wait(); });
+
+  for (std::uint64_t connection = 0; connection < 16; ++connection) {
+    EXPECT_TRUE(IsServed(pool, "other", Kind::kWrite, connection));
+    EXPECT_TRUE(IsServed(pool, "other", Kind::kPlan, connection));
+    EXPECT_TRUE(IsServed(pool, "greedy", Kind::kLookUp, connection));
+  }
+  EXPECT_FALSE(pool.WaitIdle(std::chrono::steady_clock::now()));
+  go.set_value();
+  EXPECT_TRUE(pool.WaitIdle(std::chrono::steady_clock::now() + 10s));
+}
+
+TEST(JobPoolTest, ALaneKeepsItsOrderAndItsThread) {
+  std::vector<int> order;
+  std::set<std::thread::id> threads;
+  {
+    JobPool pool;
+    for (int i = 0; i < 100; ++i)
+      pool.Post(pool.LaneOf("tenant", Kind::kWrite, 7), [&, i] {
+        order.push_back(i);
+        threads.insert(std::this_thread::get_id());
+      });
+  }
+  ASSERT_EQ(order.size(), 100U);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_EQ(threads.size(), 1U);
+}
+
+TEST(JobPoolTest, ManyTenantsShareABoundedNumberOfLanes) {
+  JobPool pool;
+  std::set<const JobPool::Lane*> lanes;
+  for (std::size_t i = 0; i < 4 * JobPool::kTenantCountMax; ++i)
+    lanes.insert(&pool.LaneOf("tenant " + std::to_string(i), Kind::kPlan, i));
+  EXPECT_EQ(lanes.size(), JobPool::kTenantCountMax);
+  EXPECT_TRUE(IsServed(pool, "one more", Kind::kPlan, 0));
+}
+
+}  // namespace
+}  // namespace ffrecord::server
