@@ -57,7 +57,7 @@ def test_commands_of_the_readme_pack(tmp_path: pathlib.Path) -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.relative_to(ROOT)}: {link}"
         for page in pages
@@ -65,6 +65,20 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / link).exists()
     ]
     assert not broken
+
+
+def test_the_tour_names_what_is_there() -> None:
+    places = re.findall(
+        r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", (ROOT / "docs/tour.md").read_text()
+    )
+    missing = [
+        f"{path}:{name}"
+        for path, name in places
+        if not (ROOT / path).exists()
+        or not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert len(places) > 20
+    assert not missing
 
 
 def test_the_example_of_the_page_on_packing_packs(
