@@ -253,9 +253,11 @@ Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t p
   }
   if (payload_size_bytes != (asked.slab == nullptr ? total : 0)) return bad();
   if (asked.slab == nullptr) FFR_TRY(channel.ReceivePayload(places, deadline));
-  // An entry whose last byte was sent is good: docs/protocol.md, "Batches".
+  // An entry whose last byte was sent is good: docs/protocol.md, "Batches". Of its pieces only one
+  // holds that byte.
   for (const net::BatchPiece& piece : data.value().pieces) {
-    if (received_bytes[piece.entry] < asked.parts[piece.entry].destination.size()) continue;
+    const std::uint64_t end_bytes = std::uint64_t{piece.offset_bytes} + piece.size_bytes;
+    if (end_bytes < asked.parts[piece.entry].destination.size()) continue;
     ended_[piece.entry] = true;
     End(asked.parts[piece.entry], ErrorCode::kOk);
   }

@@ -425,6 +425,33 @@ TEST_F(LyingDaemonTest, StatusesAreThoseOfTheEntriesAndOnlyBusyOnesAreAskedAgain
   EXPECT_EQ(Read(busy_at_first), kGood);
 }
 
+// A range over two extents, of which the first comes in pieces, and the second does not come.
+TEST_F(LyingDaemonTest, ARangeHasArrivedWhenItsLastByteHas) {
+  const DatasetManifest two{
+      {{"file",
+        kExtentSizeMax + 100,
+        {{MakeExtentId(1, 0, 0), kExtentSizeMax, 0}, {MakeExtentId(1, 0, 1), 100, 0}}}}};
+  FakeDaemon daemon([&](Request& request) {
+    if (request.header.type == FrameType::kExtentBind) {
+      FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
+                       net::ExtentBindReply{2, 0, {}}.Encode());
+      return true;
+    }
+    Data(request, {{0, 0, 40}, {0, 40, 60}}, 100);
+    Done(request, {1, 1, 100, 0, 0, 0, 0, {net::EntryStatus::kOk, net::EntryStatus::kIoError}});
+    return true;
+  });
+  const RemoteFiles files(Session::Get(daemon.address()), two, "location", {10s});
+  std::vector<std::byte> memory(150);
+  RangeRead range{0, kExtentSizeMax - 100, memory};
+  std::vector<ErrorCode> told;
+
+  ASSERT_TRUE(files.RangeReader::ReadEach({&range, 1},
+                                          [&](RangeRead& one) { told.push_back(one.status); }));
+
+  EXPECT_EQ(told, std::vector{ErrorCode::kIo});
+}
+
 TEST_F(LyingDaemonTest, ARangePastTheFileIsCorruptAndIsNotAskedFor) {
   FakeDaemon daemon([](Request&) { return true; });
   const RemoteFiles files(Session::Get(daemon.address()), OneFile(1000), "location", {300ms});
