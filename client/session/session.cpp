@@ -74,6 +74,16 @@ Result<std::vector<std::byte>> ReadToken(const std::string& path) {
   return token;
 }
 
+// Whether a page is what was asked for, so that asking behind its last name leads to an end.
+bool GoesOn(const net::ListReply& page, const net::List& asked) {
+  std::string_view last = asked.after;
+  for (const auto& entry : page.entries) {
+    if (entry.name <= last || !entry.name.starts_with(asked.prefix)) return false;
+    last = entry.name;
+  }
+  return !page.more || !page.entries.empty();
+}
+
 // For the deadline of a call that failed for another reason first: that one says more.
 Error AtDeadline(Error last, const std::string& peer) {
   if (last.code == ErrorCode::kUnavailable)
@@ -482,13 +492,14 @@ Result<std::vector<net::ListReply::Entry>> Session::List(std::string_view prefix
     const auto reply =
         FFR_TRY(channel.Call(FrameType::kList, list.Encode(), {}, deadline, "a list of names"));
     page = FFR_TRY(net::ListReply::Decode(reply.body));
-    return {};
+    if (GoesOn(page, list)) return {};
+    return Error{ErrorCode::kCorruption, peer_ + ": a list of names that is not the one asked for"};
   };
   do {
     FFR_TRY(Run(attempt, deadline));
     std::ranges::move(page.entries, std::back_inserter(entries));
     if (!entries.empty()) list.after = entries.back().name;
-  } while (page.more && !page.entries.empty());
+  } while (page.more);
   return entries;
 }
 

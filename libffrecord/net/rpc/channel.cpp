@@ -179,11 +179,9 @@ Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
       return Break({ErrorCode::kUnavailable,
                     peer() + " closed the connection while " + std::string(what) + " was awaited"});
     const FrameHeader header = endpoint_->header();
-    // What the daemon has taken it still answers after GOAWAY.
-    if (header.type == FrameType::kGoAway) {
-      going_away_ = true;
-      continue;
-    }
+    // What the daemon has taken it still answers after GOAWAY, which comes once: frames without
+    // end would never be waited for, and so have no deadline.
+    if (header.type == FrameType::kGoAway && !std::exchange(going_away_, true)) continue;
     if (header.type == FrameType::kError && header.request_id < request) return Break(TakeError());
     if (header.request_id != request)
       return Break({ErrorCode::kUnavailable, peer() + " sent " + TypeName(header.type) +

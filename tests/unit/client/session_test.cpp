@@ -77,6 +77,55 @@ TEST(SessionTest, ADaemonThatFallsSilentInACallCostsTheTimeoutAndNoMore) {
   EXPECT_EQ(resolved.error().code, ErrorCode::kDeadlineExceeded) << resolved.error().message;
 }
 
+// Frames that come faster than they are taken are never waited for: no deadline ends them.
+TEST(SessionTest, ADaemonTakesItsLeaveOnceAndStillAnswers) {
+  for (const int leaves : {1, 2}) {
+    FakeDaemon daemon([&](Request& request) {
+      for (int i = 0; request.connection == 0 && i < leaves; ++i)
+        EXPECT_TRUE(
+            request.endpoint.Send({.type = FrameType::kGoAway}, net::GoAway{"bye"}.Encode(), {}));
+      FakeDaemon::Send(request, net::ReplyTo(FrameType::kResolve), net::RevisionReply{3}.Encode(),
+                       EncodeDatasetManifest(OneFile(10)).value());
+      return true;
+    });
+    const auto resolved = Session::Get(daemon.address())->Resolve("name", In(60s));
+    EXPECT_TRUE(resolved) << resolved.error().message;
+    EXPECT_EQ(daemon.connection_count(), leaves);
+  }
+}
+
+TEST(SessionTest, AListThatDoesNotGoOnIsNotFollowed) {
+  std::vector<std::vector<net::ListReply::Entry>> pages;
+  std::size_t asked = 0;
+  FakeDaemon daemon([&](Request& request) {
+    net::ListReply reply;
+    reply.entries = pages[std::min(asked++, pages.size() - 1)];
+    reply.more = asked < 1000;
+    FakeDaemon::Send(request, net::ReplyTo(FrameType::kList), reply.Encode());
+    return true;
+  });
+  const auto entry = [](const char* name) { return net::ListReply::Entry{name, 1, 1, 1}; };
+  const std::vector<std::vector<net::ListReply::Entry>> lies[] = {
+      {{entry("run/a")}},                    // The same page for ever.
+      {{entry("run/b")}, {entry("run/a")}},  // Back again.
+      {{entry("run/b"), entry("run/a")}},    // In no order.
+      {{entry("run/a"), entry("run/a")}},    // The same name twice.
+      {{entry("other/a")}},                  // Not what was asked for.
+      {{entry("run/a")}, {}},                // There is more, and it is nothing.
+  };
+  for (const auto& lie : lies) {
+    SCOPED_TRACE(&lie - lies);
+    pages = lie;
+    asked = 0;
+    const auto listed = Session::Get(daemon.address())->List("run/", In(60s));
+    ASSERT_FALSE(listed);
+    EXPECT_EQ(listed.error().code, ErrorCode::kCorruption) << listed.error().message;
+    EXPECT_NE(listed.error().message.find(daemon.address().ToString()), std::string::npos)
+        << listed.error().message;
+    EXPECT_LT(asked, 5U);
+  }
+}
+
 TEST(SessionTest, BusyIsAskedAgainOnTheSameConnection) {
   int asked = 0;
   FakeDaemon daemon([&](Request& request) {
