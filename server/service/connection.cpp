@@ -563,11 +563,17 @@ JobPool::Lane& Connection::LaneFor(JobPool::Kind kind) const {
   return host_.jobs.LaneOf(Tenant(), kind, id_);
 }
 
+bool Connection::has_room_for_job() const noexcept {
+  return jobs_.size() - put_data_count_ < kJobCountMax;
+}
+
+Result<void> Connection::RefuseJob(const FrameHeader& header) {
+  host_.metrics.busy_jobs.Add();
+  return SendBusy(header.request_id);
+}
+
 Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, Work work) {
-  if (jobs_.size() - put_data_count_ >= kJobCountMax) {
-    host_.metrics.busy_jobs.Add();
-    return SendBusy(header.request_id);
-  }
+  if (!has_room_for_job()) return RefuseJob(header);
   jobs_.push_back({header.request_id, false, kind, std::move(work)});
   if (jobs_.size() == 1) StartJob();
   return {};

@@ -200,6 +200,10 @@ class Connection {
   Result<void> Refuse(const net::FrameHeader& header, Error error);
   Result<void> Receive(const net::FrameHeader& header, decltype(Incoming::then) then);
 
+  // AddJob says BUSY if there is no room. Whoever changes something before it has to ask, for a
+  // request that is BUSY was not taken.
+  bool has_room_for_job() const noexcept;
+  Result<void> RefuseJob(const net::FrameHeader& header);
   Result<void> AddJob(const net::FrameHeader& header, JobPool::Kind kind, Work work);
   std::string Tenant() const;
   // Of this client's tenant.

@@ -30,6 +30,7 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
     put_ = nullptr;
     return SendError(header.request_id, allowed.error());
   }
+  if (!has_room_for_job()) return RefuseJob(header);
   put_ = MakePut(begin);
   put_heard_ = Clock::now();
   return AddJob(header, Kind::kWrite,
@@ -152,6 +153,7 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
   const auto seal = FFR_TRY(net::PutSeal::Decode(endpoint_->body()));
   if (!put_ || seal.id != put_->begin.id)
     return OutOfPlace("PUT_SEAL for an extent that is not open");
+  if (!has_room_for_job()) return RefuseJob(header);
   auto put = std::exchange(put_, nullptr);
   return AddJob(
       header, Kind::kWrite,

@@ -298,6 +298,48 @@ TEST_F(ServerTest, TooManyBatchesAtOnceAreBusyAndTheOthersAreServed) {
   EXPECT_EQ(replies[FrameType::kBusy], 12 - static_cast<int>(Connection::kBatchCountMax));
 }
 
+// The loop takes all that one read brings before it hears of any job that has ended.
+TEST_F(ServerTest, AnUploadGoesOnAfterARequestThatWasBusy) {
+  auto endpoint = net::ConnectTcp(daemon_.address(), Soon()).value();
+  endpoint->SetLimits({});
+  std::uint64_t request = 0;
+  const auto send = [&](FrameType type, std::span<const std::byte> body,
+                        std::string_view payload = {}) {
+    const auto bytes = AsBytes(payload);
+    ASSERT_TRUE(endpoint->Send({.type = type, .request_id = ++request}, body, {&bytes, 1}));
+  };
+  const auto next = [&] {
+    const auto event = net::NextEvent(*endpoint, Soon(), "a reply");
+    EXPECT_TRUE(event) << event.error().message;
+    return event ? endpoint->header().type : FrameType::kError;
+  };
+  const auto lists = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) send(FrameType::kList, net::List{1, "", ""}.Encode());
+  };
+  const auto replies = [&](std::size_t count) {
+    std::map<FrameType, int> types;
+    for (std::size_t i = 0; i < count; ++i) ++types[next()];
+    return types;
+  };
+  const auto hello = HelloFrame();
+  send(FrameType::kHello, std::span(hello).subspan(net::FrameHeader::kEncodedSizeBytes));
+  ASSERT_EQ(next(), net::ReplyTo(FrameType::kHello));
+  const ExtentId other = MakeExtentId(77, 0, 1);
+
+  send(FrameType::kPutBegin, net::PutBegin{id_, 4}.Encode());
+  lists(Connection::kJobCountMax - 1);
+  send(FrameType::kPutBegin, net::PutBegin{other, 4}.Encode());
+  EXPECT_EQ(replies(Connection::kJobCountMax + 1)[FrameType::kBusy], 1);
+  send(FrameType::kPutData, net::PutData{id_, 0}.Encode(), "data");
+  lists(Connection::kJobCountMax);
+  const auto seal = net::PutSeal{id_, Xxh3(AsBytes("data"))}.Encode();
+  send(FrameType::kPutSeal, seal);
+  EXPECT_EQ(replies(Connection::kJobCountMax + 1)[FrameType::kBusy], 1);
+  send(FrameType::kPutSeal, seal);
+
+  EXPECT_EQ(next(), net::ReplyTo(FrameType::kPutSeal));
+}
+
 TEST_F(ServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {
   Daemon small({.connection_count_max = 2});
   auto first = Channel::Connect(small.address(), Soon()).value();
