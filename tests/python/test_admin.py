@@ -243,6 +243,15 @@ def test_only_questions_are_answered_and_only_by_our_own_name(daemon: Daemon) ->
     assert "default-src 'none'" in headers["Content-Security-Policy"]
 
 
+def test_a_page_is_sent_once_however_many_ranges_of_it_are_asked_for(daemon: Daemon) -> None:
+    address = admin_of(daemon)
+    _, _, page = get(address, "/")
+    for ranges in ("0-0", ",".join(["0-"] * 2000)):
+        status, _, body = get(address, "/", Range=f"bytes={ranges}")
+        assert status == 200
+        assert body == page
+
+
 def test_slow_clients_hold_up_nobody(daemon: Daemon) -> None:
     address = admin_of(daemon)
     host, port = address.split(":")
