@@ -16,7 +16,7 @@ import pytest
 
 import ffrecord
 from ffrecord.errors import ConflictError
-from ffrecord.pack import new_folder, open_source, pack
+from ffrecord.pack import destination, new_folder, open_source, pack
 from packing import records
 
 
@@ -119,6 +119,51 @@ def test_a_running_pack_keeps_its_folder(tmp_path: Path) -> None:
 
     assert records(tmp_path / "x") == [{"x": b"second"}]
     assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("moment", ["at the end", "as it is replaced"])
+def test_what_comes_into_a_folder_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pack(Rows([{"x": b"old"}]), tmp_path / "x")
+    notes = tmp_path / "x" / "notes.txt"
+    exchange = new_folder._exchange
+
+    def write_notes() -> None:
+        notes.write_bytes(b"mine")
+
+    def exchanged_after_notes(one: Path, other: Path) -> None:
+        if not (one / "notes.txt").exists():  # Not when they are swapped back.
+            write_notes()
+        exchange(one, other)
+
+    if moment == "as it is replaced":
+        monkeypatch.setattr(new_folder, "_exchange", exchanged_after_notes)
+    source = Rows(ROWS, write_notes) if moment == "at the end" else Rows(ROWS)
+    with pytest.raises(ConflictError, match=r"notes\.txt"):
+        pack(source, tmp_path / "x", replace=True)
+
+    assert notes.read_bytes() == b"mine"
+    assert records(tmp_path / "x") == [{"x": b"old"}]
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_folder_called_like_a_record_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "x" / "more.ffr").mkdir(parents=True)
+    with pytest.raises(ConflictError, match=r"such as more\.ffr"):
+        pack(Rows(ROWS), tmp_path / "x", replace=True)
+    assert os.listdir(tmp_path / "x") == ["more.ffr"]
+
+
+def test_parts_are_read_in_their_order_however_many_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "_DIGITS", 1)
+    for count, last in ((10, "PART_9.ffr"), (12, "PART_11.ffr")):
+        rows = [{"x": b"%d" % i} for i in range(count)]
+        pack(Rows(rows), tmp_path / f"{count}", part_size_bytes=1)
+        assert max(os.listdir(tmp_path / f"{count}")) == last
+        assert records(tmp_path / f"{count}") == rows
 
 
 def test_a_folder_and_its_name_are_put_on_the_disk_in_that_order(

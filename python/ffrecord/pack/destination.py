@@ -1,6 +1,5 @@
 """Writing samples to one file, or to a folder of parts, all or nothing."""
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -9,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ffrecord.errors import ConflictError
-from ffrecord.pack.new_folder import new_folder
+from ffrecord.pack.new_folder import check_vacant, new_folder
 from ffrecord.pack.source import CLASSES, Keyed, Progressed, Sample, Source
 from ffrecord.writer import Writer, WriteSummary
 
@@ -19,6 +17,9 @@ _SCALAR_BYTES = 8
 
 # Of a dictionary, the least and the most (docs/format.md).
 DICTIONARY_BYTES = (1024, 16 << 20)
+
+# Of the number in a part's name; more if there are more parts.
+_DIGITS = 5
 
 Progress = Callable[[int], None]
 # Of a path, and whether to replace what is there.
@@ -83,7 +84,7 @@ def pack(
     path = Path(os.getcwd(), destination)  # The process may go to another folder.
     if path.name in ("", ".."):
         path = path.resolve()  # `.` has a name, too.
-    _check_vacant(path, replace)
+    check_vacant(path, replace)
     summary = PackSummary(classes=source.classes)
     samples = _observed(source, progress, None if key is None else _without_key)
     compress = compress or dictionary_bytes > 0
@@ -158,7 +159,7 @@ def _write_parts(
 ) -> None:
     item = next(samples, None)
     while item is not None:
-        path = folder / f"PART_{summary.file_count:05}.ffr"
+        path = folder / _part(summary.file_count, _DIGITS)
         size_bytes = 0
         with new_writer(path, False) as writer:
             while item is not None and size_bytes < part_size_bytes:
@@ -166,6 +167,18 @@ def _write_parts(
                 size_bytes += _size_bytes(item[0])
                 item = next(samples, None)
             summary.add(writer.close())
+    _keep_order(folder, summary.file_count)
+
+
+def _keep_order(folder: Path, file_count: int) -> None:
+    """Readers sort names as text, so that all numbers must have as many digits."""
+    digits = len(str(file_count - 1))
+    for number in range(10**_DIGITS if digits > _DIGITS else 0):
+        os.rename(folder / _part(number, _DIGITS), folder / _part(number, digits))
+
+
+def _part(number: int, digits: int) -> str:
+    return f"PART_{number:0{digits}}.ffr"
 
 
 def _size_bytes(value: object) -> int:
@@ -176,26 +189,3 @@ def _size_bytes(value: object) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
     return len(value) if isinstance(value, bytes | str) else _SCALAR_BYTES
-
-
-def _check_vacant(path: Path, replace: bool) -> None:
-    """Before any work: packing may take hours."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to pack into")
-    if not os.path.lexists(path):
-        return
-    if not replace:
-        raise ConflictError(errno.EEXIST, f"{path} exists; --replace replaces it")
-    if path.is_symlink():
-        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
-        raise ConflictError(errno.EEXIST, message)
-    if path.suffix == ".ffr":
-        if path.is_dir():
-            raise ConflictError(errno.EISDIR, f"{path} is a folder; take another name")
-        return
-    if not path.is_dir():
-        raise ConflictError(errno.ENOTDIR, f"{path} is no folder; remove it, or name a *.ffr file")
-    if others := [entry.name for entry in path.iterdir() if entry.suffix != ".ffr"]:
-        raise ConflictError(
-            errno.EEXIST, f"{path} holds other things than *.ffr, such as {others[0]}: not replaced"
-        )

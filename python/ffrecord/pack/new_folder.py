@@ -93,9 +93,50 @@ def _remove_if_dead(partial: Path) -> None:
         os.close(descriptor)
 
 
+def check_vacant(path: Path, replace: bool) -> None:
+    """That what is at `path`, if anything, may be replaced.
+
+    Raises:
+        ConflictError: it may not; says why, and what to do.
+        FileNotFoundError: there is no folder for it to be in.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to pack into")
+    if not os.path.lexists(path):
+        return
+    if not replace:
+        raise ConflictError(errno.EEXIST, f"{path} exists; --replace replaces it")
+    if path.is_symlink():
+        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
+        raise ConflictError(errno.EEXIST, message)
+    if path.suffix == ".ffr":
+        if path.is_dir():
+            raise ConflictError(errno.EISDIR, f"{path} is a folder; take another name")
+        return
+    if not path.is_dir():
+        raise ConflictError(errno.ENOTDIR, f"{path} is no folder; remove it, or name a *.ffr file")
+    if (other := _other_than_record_files(path)) is not None:
+        message = f"{path} holds other things than *.ffr, such as {other}: not replaced"
+        raise ConflictError(errno.EEXIST, message)
+
+
+def _other_than_record_files(folder: Path) -> str | None:
+    """What would be lost with the folder though no packing made it; one name will do."""
+    for entry in os.scandir(folder):
+        if not entry.name.endswith(".ffr") or entry.is_dir(follow_symlinks=False):
+            return entry.name
+    return None
+
+
 def _publish(parts: Path, path: Path, replace: bool) -> None:
-    if replace and path.exists():
+    if replace and os.path.lexists(path):
+        check_vacant(path, replace)  # Packing may have taken hours.
         _exchange(parts, path)
+        # Only now is it out of everybody's way: what is found here cannot come into being later.
+        if (other := _other_than_record_files(parts)) is not None:
+            _exchange(parts, path)
+            message = f"{other} has come into {path} meanwhile; the folder was left as it is"
+            raise ConflictError(errno.EEXIST, message)
         return
     try:
         os.rename(parts, path)
