@@ -11,7 +11,7 @@ import pytest
 
 import ffrecord
 from ffrecord.pack import SourceOptions, open_source, pack
-from packing import records
+from packing import records, refused
 
 Keys = list[bytes | None]
 
@@ -92,7 +92,7 @@ def test_keys_appended_later_are_kept_too(tmp_path: Path) -> None:
 
     pack(open_source(path), tmp_path / "x.ffr")
 
-    assert ffrecord.open(tmp_path / "x.ffr").find_all("abcde") == [0, 1, 2, 3, None]
+    assert ffrecord.open(tmp_path / "x.ffr").find_all(list("abcde")) == [0, 1, 2, 3, None]
 
 
 def test_another_column_may_be_the_key(tmp_path: Path) -> None:
@@ -130,6 +130,35 @@ def test_a_damaged_key_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ffrecord.CorruptionError, match="key of record 1: its bytes are damaged"):
         open_source(path)
+
+
+@pytest.mark.parametrize("change", ["cut", "flipped", "longer"])
+def test_a_file_whose_last_commit_cannot_be_read_is_refused(tmp_path: Path, change: str) -> None:
+    """A reader does with the commits before, and a warning: ten of 1,010 records."""
+    path = written(tmp_path / "a.ffr", [None] * 10)
+    with ffrecord.Writer(path, append=True, key=True) as writer:
+        for number in range(10, 1010):
+            writer.write({"n": number, "s": b"%d" % number})
+    content = bytearray(path.read_bytes())
+    content[-20] ^= change == "flipped"
+    path.write_bytes({"cut": content[:-100], "longer": content + b"x"}.get(change, content))
+
+    for source in (path, tmp_path):
+        message = refused(3, source, tmp_path / "x.ffr")
+        assert f"{path}: the last " in message
+        assert "make a whole file of it with 'ffrecord repair'" in message
+
+    ffrecord.repair(path, tmp_path / "whole.ffr")
+    assert pack(open_source(tmp_path / "whole.ffr"), tmp_path / "x.ffr").record_count == 1010
+
+
+def test_files_beside_record_files_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    written(tmp_path / "parts" / "0.ffr", [None])
+    for name in ("README.md", "1.FFR", ".hidden"):
+        (tmp_path / "parts" / name).write_bytes(b"x")
+    summary = pack(open_source(tmp_path / "parts"), tmp_path / "x.ffr")
+    assert summary.skipped == {"files that are not *.ffr": 3}
 
 
 def test_metadata_are_kept_or_refused(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ffrecord
+from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
 from ffrecord.pack.source import CLASSES, Key, Keyed, Progressed, SourceOptions, picked
 
@@ -24,6 +26,13 @@ def is_record_files(path: str) -> bool:
     return any(name.endswith(".ffr") for name, _ in seen) and not any(folder for _, folder in seen)
 
 
+def _others_in(path: str) -> int:
+    """Files of a folder that are no record files by their names, and so are not opened."""
+    if not os.path.isdir(path):
+        return 0
+    return sum(not name.endswith(".ffr") for name in os.listdir(path))
+
+
 class RecordFiles:
     """The records of one file, or of a folder's files in the order of their names.
 
@@ -34,7 +43,8 @@ class RecordFiles:
         """Open the files; see `open_source` for arguments and errors."""
         options.allow(path, "record files", "columns")
         self.skipped: Counter[str] = Counter()
-        self._reader = ffrecord.open(path)
+        self._reader = _opened(path)
+        self.skipped["files that are not *.ffr"] = _others_in(path)
         self.size_bytes = self._reader.size_bytes
         self.metadata: Mapping[str, bytes] = self._metadata()
         self.classes: tuple[str, ...] = _classes(self.metadata)
@@ -99,6 +109,25 @@ class RecordFiles:
                     f"{self._reader.files[0].name}: pack them apart"
                 )
         return first
+
+
+def _opened(path: str) -> ffrecord.Reader:
+    """A reader of `path` that sees everything of it.
+
+    Raises:
+        CorruptionError: a file goes on behind its last whole commit. A reader does without that,
+            for an append may be under way; here records could be lost and nobody be told.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the last")  # It is an error here.
+        reader = ffrecord.open(path)
+        for file in reader.files:
+            if file.format_version > 1 and file.warnings:
+                raise CorruptionError(
+                    f"{file.name}: {file.warnings[0]}: wait until the append is done, or make a "
+                    "whole file of it with 'ffrecord repair', and pack that"
+                )
+    return reader
 
 
 def _classes(metadata: Mapping[str, bytes]) -> tuple[str, ...]:
