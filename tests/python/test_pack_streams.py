@@ -233,7 +233,23 @@ def test_files_of_one_name_without_end_are_no_sample(
         packed(tmp_path / "a.tar", tar_of(files))
 
 
-@pytest.mark.parametrize("label", [b"cat", b"1_0", b"1.5", b""])
+@pytest.mark.parametrize(
+    "label", [b"cat", b"1_0", b"1.5", b"", b"9223372036854775808", b"1" * 5000]
+)
 def test_a_label_is_digits(tmp_path: Path, label: bytes) -> None:
-    with pytest.raises(ValueError, match=r"0\.cls is .*, no number"):
+    with pytest.raises(ValueError, match=r"0\.cls is .*, no integer of 64 bits"):
         packed(tmp_path / "a.tar", tar_of({"0.cls": label, "0.png": b"x"}))
+
+
+@pytest.mark.parametrize("label", [-(1 << 63), 0, (1 << 63) - 1])
+@pytest.mark.parametrize("zeros", [0, 100])
+def test_a_label_may_be_any_integer_of_64_bits(tmp_path: Path, label: int, zeros: int) -> None:
+    written = f" {'-' if label < 0 else '+'}{'0' * zeros}{abs(label)}\n".encode()
+    (sample,) = packed(tmp_path / "a.tar", tar_of({"0.cls": written, "0.png": b"x"}))
+    assert sample["label"] == label
+
+
+def test_a_label_without_a_file_is_refused(tmp_path: Path) -> None:
+    tar = tar_of({"0.cls": b"0", "0.png": b"x", "1.cls": b"1", "2.cls": b"2", "2.png": b"y"})
+    with pytest.raises(ValueError, match=r"1\.cls is a label, but there is no file"):
+        packed(tmp_path / "a.tar", tar)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Key, Progressed, SourceOptions
+from ffrecord.pack.source import Key, Progressed, SourceOptions, is_label
 from ffrecord.pack.stream import open_stream
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -68,9 +68,9 @@ class JsonLinesSource:
 
     def _label(self, number: int, value: Any) -> int:  # noqa: ANN401 - any JSON
         label = value.get(self._label_field) if isinstance(value, dict) else None
-        if not isinstance(label, int) or isinstance(label, bool):
+        if not isinstance(label, int) or isinstance(label, bool) or not is_label(label):
             raise ValueError(
-                f"{self._path}, line {number}: the field {self._label_field!r} holds no integer, "
-                f"but {label!r}"
+                f"{self._path}, line {number}: the field {self._label_field!r} holds no integer of "
+                f"64 bits, but {label!r:.80}"
             )
         return label

@@ -146,6 +146,11 @@ def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> d
     return {name: schema[name] for name in columns or schema}
 
 
+def is_label(number: int) -> bool:
+    """Whether a column of labels can hold it."""
+    return -(1 << 63) <= number < 1 << 63
+
+
 def check_text(name: str, where: str) -> str:
     """The name, if it can be stored as text.
 

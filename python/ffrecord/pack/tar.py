@@ -8,7 +8,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Key, Progressed, SourceOptions, picked
+from ffrecord.pack.source import Key, Progressed, SourceOptions, is_label, picked
 from ffrecord.pack.tar_members import Member, TarMembers
 
 # Columns that are no extensions.
@@ -19,7 +19,8 @@ _TEXTS = ("txt", "text", "json")
 _LOOK_GROUPS, _LOOK_BYTES = 1000, 64 << 20
 # A sample has a few files; a group of more is none, and all of it is held in memory.
 _GROUP_FILES_MAX = 1000
-_LABEL = re.compile(rb"[+-]?[0-9]+")
+# Not more digits than any number of 64 bits has.
+_LABEL = re.compile(rb"[+-]?0*[0-9]{1,19}")
 
 _Group = list[Member]
 
@@ -96,6 +97,11 @@ class TarSource:
         for group in self._groups:
             label = self._label(group) if self._labelled else {}
             members = [each for each in group if self._raw or not _is_label(each)]
+            if not members:
+                raise ValueError(
+                    f"{self._path}: {group[0].name} is a label, but there is no file that it is "
+                    "of: add the file, remove the label, or pack each file as a record with --raw"
+                )
             if self._grouped:
                 yield {**label, **self._fields(group, members)}, group[-1].position_bytes
                 continue
@@ -143,10 +149,13 @@ class TarSource:
                 f"{self._path}: {group[0].name} has {len(labels)} labels (.cls), others have one; "
                 "every group needs one, unless --column names other columns"
             )
-        if not _LABEL.fullmatch(labels[0].content.strip()):
-            shown = labels[0].content[:40]
-            raise ValueError(f"{self._path}: {labels[0].name} is {shown!r}, no number")
-        return {"label": int(labels[0].content)}
+        text = labels[0].content.strip()
+        if not _LABEL.fullmatch(text) or not is_label(int(text)):
+            raise ValueError(
+                f"{self._path}: {labels[0].name} is {text[:40]!r}, no integer of 64 bits: name "
+                "other columns with --column, or pack each file as a record with --raw"
+            )
+        return {"label": int(text)}
 
     def _read_groups(self) -> Iterator[_Group]:
         members = TarMembers(self._path, self.skipped)
