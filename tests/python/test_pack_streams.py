@@ -27,11 +27,13 @@ FORMS: list[tuple[str, Compress]] = [
 ]
 
 
-def tar_of(files: dict[str, bytes | str], kind: bytes = tarfile.REGTYPE) -> bytes:
+def tar_of(
+    files: dict[str, bytes | str] | list[tuple[str, bytes | str]], kind: bytes = tarfile.REGTYPE
+) -> bytes:
     """Text is where a hard link leads to."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
-        for name, content in files.items():
+        for name, content in files.items() if isinstance(files, dict) else files:
             info = tarfile.TarInfo(name)
             info.type = kind
             if isinstance(content, str):
@@ -153,9 +155,44 @@ def test_hard_links_are_the_files_that_they_lead_to(tmp_path: Path) -> None:
     assert found == [{"name": name, "payload": b"first"} for name in files]
     with pytest.raises(ValueError, match=r"'b.bin' is a hard link to 'a.bin'"):
         packed(tmp_path / "a.tar.gz", gzip.compress(tar_of(files)))
-    for target in ("none", "b.bin"):
+    for target in ("none", "b.bin", "c.bin"):
         with pytest.raises(CorruptionError, match=r"hard link 'b.bin' leads to no file"):
-            packed(tmp_path / "a.tar", tar_of({"a.bin": b"x", "b.bin": target}))
+            packed(tmp_path / "a.tar", tar_of({"a.bin": b"x", "b.bin": target, "c.bin": b"y"}))
+
+
+def test_a_hard_link_leads_to_what_had_the_name_when_tar_came_to_it(tmp_path: Path) -> None:
+    """`tar --append` adds newer files of a name; of `a a` it stores the second as a link to `a`."""
+    files: list[tuple[str, bytes | str]] = [
+        ("a.bin", b"old"),
+        ("b.bin", "a.bin"),
+        ("a.bin", "a.bin"),
+        ("a.bin", b"new"),
+        ("c.bin", "a.bin"),
+        ("d.bin", "b.bin"),
+    ]
+    found = packed(tmp_path / "a.tar", tar_of(files), raw=True)
+    assert [each["payload"] for each in found] == [b"old", b"old", b"old", b"new", b"new", b"old"]
+
+
+def test_a_hard_link_to_a_symbolic_link_is_one_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind, target in (
+            ("a.bin", tarfile.REGTYPE, ""),
+            ("soft", tarfile.SYMTYPE, "a.bin"),
+            ("hard", tarfile.LNKTYPE, "soft"),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            tar.addfile(info)
+    source = open_source(path)
+    assert [sample["name"] for sample, _ in source.samples()] == ["a.bin"]  # type: ignore[index]
+    assert source.skipped == {"symbolic links": 2}
+
+
+@pytest.mark.parametrize("name", ["BZh1.txt", "BZh91AY.txt", "\x1f\x8b.txt"])
+def test_a_tar_is_not_compressed_because_of_its_first_name(tmp_path: Path, name: str) -> None:
+    assert packed(tmp_path / "a.tar", tar_of({name: b"x"})) == [{"name": name, "payload": b"x"}]
 
 
 def test_symbolic_links_are_counted_and_unknown_entries_refused(tmp_path: Path) -> None:

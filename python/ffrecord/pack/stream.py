@@ -8,6 +8,7 @@ reads that far.
 import bz2
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -41,12 +42,14 @@ class _Gzip:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
-_KINDS: tuple[tuple[bytes, Callable[[], Any]], ...] = (
-    (b"\x1f\x8b", _Gzip),
-    (b"BZh", bz2.BZ2Decompressor),
-    (b"\xfd7zXZ\0", lzma.LZMADecompressor),
+# All that is the same in each such file: a tar may begin with a name like BZh1.txt, and a TFRecord
+# with the first two bytes of gzip, which are a length then.
+_KINDS: tuple[tuple[re.Pattern[bytes], Callable[[], Any]], ...] = (
+    (re.compile(rb"\x1f\x8b\x08"), _Gzip),
+    (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2Decompressor),
+    (re.compile(rb"\xfd7zXZ\0"), lzma.LZMADecompressor),
 )
-_MAGIC_BYTES_MAX = 6
+_MAGIC_BYTES_MAX = 10
 
 
 class _Plain:
@@ -71,7 +74,7 @@ class Stream(io.RawIOBase):
         self._path = path
         self._fed = file.read(_MAGIC_BYTES_MAX)
         self._new: Callable[[], Any] = next(
-            (new for magic, new in _KINDS if self._fed.startswith(magic)), _Plain
+            (new for magic, new in _KINDS if magic.match(self._fed)), _Plain
         )
         self._decompressor: Any = self._new()
         self._position = 0

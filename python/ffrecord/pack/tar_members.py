@@ -15,8 +15,6 @@ from ffrecord.pack.source import check_text
 from ffrecord.pack.stream import Stream
 
 _BLOCK_BYTES = 512
-# A hard link may lead to another; tar writes no longer chains, and a forged one may be a circle.
-_LINKS_MAX = 8
 
 
 class Member(NamedTuple):
@@ -61,7 +59,7 @@ class TarMembers:
         """Remember the path; what is no file is counted in `skipped`."""
         self._path = path
         self._skipped = skipped
-        self._targets: dict[str, tarfile.TarInfo] | None = None
+        self._targets: dict[str, list[tarfile.TarInfo]] | None = None
 
     def __iter__(self) -> Iterator[Member]:
         """Yield every file.
@@ -114,7 +112,7 @@ class TarMembers:
             )
         return content
 
-    def _linked(self, stream: Stream, link: tarfile.TarInfo) -> bytes:
+    def _linked(self, stream: Stream, link: tarfile.TarInfo) -> bytes | None:
         """What the hard link `link` leads to, read from where it lies in the tar."""
         if stream.is_compressed:
             raise ValueError(
@@ -123,16 +121,21 @@ class TarMembers:
             )
         with tarfile.open(self._path, mode="r:") as tar:
             if self._targets is None:
-                self._targets = {info.name: info for info in tar if info.isfile() or info.islnk()}
-            info = link
-            for _ in range(_LINKS_MAX):
-                found = self._targets.get(info.linkname)
-                if found is None:
-                    break
-                if found.isfile():
-                    return self._read(tar, found)
-                info = found
-        raise self._damaged(f"the hard link {link.name!r} leads to no file")
+                self._targets = {}
+                for info in tar:
+                    self._targets.setdefault(info.name, []).append(info)
+            found = link
+            while found.islnk():
+                found = self._led_to(found)
+            return self._content(tar, stream, found)
+
+    def _led_to(self, link: tarfile.TarInfo) -> tarfile.TarInfo:
+        """The entry that has the name when tar comes to the link: a later one may have it, too."""
+        assert self._targets is not None
+        for info in reversed(self._targets.get(link.linkname, [])):
+            if info.offset < link.offset:
+                return info
+        raise self._damaged(f"the hard link {link.name!r} leads to no file before it")
 
     def _check_end(self, tar: tarfile.TarFile, stream: _TarStream) -> None:
         """That tarfile, which took the last block for the end whatever it was, was right."""
