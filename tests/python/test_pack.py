@@ -190,6 +190,7 @@ def bad_sources(tmp_path: Path) -> dict[str, tuple[Path, int, str]]:
     (tmp_path / "cut_between.tar").write_bytes(whole[: 512 * 6])
     make_tar(tmp_path / "unlabelled.tar", {"0.cls": b"1", "0.png": b"x", "1.png": b"y"})
     make_tar(tmp_path / "worded.tar", {"0.cls": b"cat", "0.png": b"x"})
+    os.mkfifo(tmp_path / "pipe.jsonl")
     latin = Path(os.fsdecode(os.fsencode(tmp_path) + b"/latin/cats"))
     latin.mkdir(parents=True)
     Path(os.fsdecode(os.fsencode(latin) + b"/gr\xfcn.png")).write_bytes(b"x")
@@ -200,6 +201,8 @@ def bad_sources(tmp_path: Path) -> dict[str, tuple[Path, int, str]]:
         "no files": (tmp_path / "hollow", 2, "1 subfolders but no files"),
         "foreign file": (tmp_path / "text.dat", 2, "text.dat is no source: give a folder"),
         "empty file": (tmp_path / "nothing.tar", 2, "nothing.tar is empty"),
+        "a pipe": (tmp_path / "pipe.jsonl", 2, "is neither a file nor a folder: "),
+        "a device": (Path("/dev/zero"), 2, "/dev/zero is neither a file nor a folder: "),
         "no lines": (tmp_path / "blank.jsonl", 2, "no samples"),
         "no JSON": (tmp_path / "broken.jsonl", 2, "broken.jsonl, line 2: no JSON"),
         "cut gzip": (tmp_path / "cut.jsonl.gz", 3, "cut.jsonl.gz is damaged or cut short"),
@@ -223,6 +226,13 @@ def test_a_bad_source_is_refused_by_name_and_leaves_nothing(tmp_path: Path, targ
         assert (done.returncode, done.stdout) == (code, ""), (what, done.stderr)
         assert message in done.stderr, (what, done.stderr)
         assert sorted(os.listdir(tmp_path)) == before, what
+
+
+def test_a_name_that_is_empty_is_not_this_folder(images: Path, tmp_path: Path) -> None:
+    for arguments in (["", str(tmp_path / "x")], [str(images), ""], [str(images), "", "x"]):
+        done = run("ffrecord-pack", *arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is empty: is a variable of the shell not set?" in done.stderr
 
 
 @pytest.mark.parametrize("label", ['"two"', "true", "1.0", "9223372036854775808", "1" * 400])

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import struct
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ import zstandard
 
 import ffrecord
 from cli import ok, run
+from ffrecord.errors import CorruptionError
+from ffrecord.pack import open_source
 from packing import TFRECORDS, records, refused, schema
 
 MDS_SAMPLES = bytes.fromhex(
@@ -294,7 +297,39 @@ def test_parquet_that_cannot_be_packed_whole_is_refused(tmp_path: Path) -> None:
     assert "'when' is timestamp" in refused(2, source, tmp_path / "x.ffr")
 
     source.write_bytes(source.read_bytes()[:-6])
-    assert "no whole Parquet file" in refused(2, source, tmp_path / "x.ffr")
+    assert "no whole Parquet file" in refused(3, source, tmp_path / "x.ffr")
+
+    wrong = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"s": wrong}), source)
+    assert "'s' is not UTF-8 in one of the rows" in refused(2, source, tmp_path / "x.ffr")
+
+
+def test_parquet_damaged_anywhere_is_refused_by_name_or_read_as_it_was(tmp_path: Path) -> None:
+    """What pyarrow tells of damage are errors of many kinds, of which few name the file."""
+    path = tmp_path / "a.parquet"
+    table = pa.table(
+        {
+            "n": range(20),
+            "s": pa.array([f"s{i % 3}" for i in range(20)]).dictionary_encode(),
+            "l": [[i] * (i % 3) for i in range(20)],
+        }
+    )
+    pq.write_table(table, path, write_page_checksum=True)
+    whole = path.read_bytes()
+    footer = len(whole) - pq.read_metadata(path).serialized_size - 8
+    chance = random.Random(int(os.environ.get("FFRECORD_TEST_SEED", "1")))
+    refused_count = 0
+    for at in chance.sample(range(4, footer), 100) + chance.sample(range(footer, len(whole)), 300):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            for _ in open_source(path).samples():
+                pass
+        except (CorruptionError, ValueError) as error:
+            assert str(path) in str(error), at
+            refused_count += 1
+    assert refused_count > 200
 
 
 def test_a_damaged_parquet_page_is_refused(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ def pack(
         raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
     if part_size_bytes < 1:
         raise ValueError(f"a part has at least one byte, not {part_size_bytes}")
+    if not os.fspath(destination):
+        raise ValueError("the destination's name is empty: is a variable of the shell not set?")
     path = Path(os.getcwd(), destination)  # The process may go to another folder.
     if path.name in ("", ".."):
         path = path.resolve()  # `.` has a name, too.

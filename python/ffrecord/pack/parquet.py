@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,10 @@ class ParquetSource:
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._pa = needed("pyarrow", "a Parquet file")
-        try:
-            parquet = needed("pyarrow.parquet", "a Parquet file")
+        parquet = needed("pyarrow.parquet", "a Parquet file")
+        with self._reading():
             self._file = parquet.ParquetFile(path, page_checksum_verification=True)
-        except self._pa.ArrowInvalid as error:
-            raise ValueError(f"{path} is no whole Parquet file: {error}") from None
-        arrow = self._file.schema_arrow
+            arrow = self._file.schema_arrow
         if twice := [name for name, count in Counter(arrow.names).items() if count > 1]:
             raise ValueError(f"{path} has several columns called '{twice[0]}': rename them")
         types = {field.name: field.type for field in arrow}
@@ -87,22 +86,43 @@ class ParquetSource:
         """
         yield from ahead(self._samples())
 
-    def _batches(self) -> Iterator[Any]:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What pyarrow says of a damaged file is of many kinds, and does not name the file."""
         try:
-            yield from self._file.iter_batches(batch_size=_ROWS, columns=list(self.schema))
-        except (self._pa.ArrowException, OSError) as error:
-            said = str(error).partition("\n")[0]
-            raise CorruptionError(f"{self._path} is damaged: {said}") from error
+            yield
+        except MemoryError:
+            raise
+        except NotImplementedError as error:
+            raise ValueError(f"{self._path} cannot be read by pyarrow: {error}") from error
+        except OSError as error:
+            if error.errno is not None:  # Else it is pyarrow's word for damage.
+                raise
+            raise self._damaged(error) from error
+        except (self._pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> CorruptionError:
+        said = str(error).partition("\n")[0]
+        return CorruptionError(f"{self._path} is damaged, or no whole Parquet file: {said}")
 
     def _samples(self) -> Iterator[Progressed]:
         total, done = self._file.metadata.num_rows, 0
-        for batch in self._batches():
-            columns = [self._values(name, batch.column(name), done) for name in self.schema]
+        for columns in self._columns():
             for row in zip(*columns, strict=True):
                 done += 1
-                yield dict(zip(self.schema, row, strict=True)), self.size_bytes * done // total
+                done_bytes = self.size_bytes * done // max(total, done)
+                yield dict(zip(self.schema, row, strict=True)), done_bytes
         if done != total:
             raise CorruptionError(f"{self._path} has {done} rows, and says that it has {total}")
+
+    def _columns(self) -> Iterator[list[Any]]:
+        """The values of some rows at a time, by column."""
+        done = 0
+        with self._reading():
+            for batch in self._file.iter_batches(batch_size=_ROWS, columns=list(self.schema)):
+                yield [self._values(name, batch.column(name), done) for name in self.schema]
+                done += len(batch)
 
     def _type_of(self, kind: Any) -> str:  # noqa: ANN401 - pyarrow has no types for mypy
         types = self._pa.types
@@ -145,8 +165,17 @@ class ParquetSource:
             numbers = self._numbers(name, array.flatten(), first_row)
             return numbers.reshape(-1, array.type.list_size)
         if self.schema[name] in ("utf8", "bytes"):
-            return array.to_pylist()
+            return self._list(name, array, first_row)
         return array.to_numpy(zero_copy_only=False)
+
+    def _list(self, name: str, array: Any, first_row: int) -> list[Any]:  # noqa: ANN401
+        try:
+            return list(array.to_pylist())
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self._path}: the column '{name}' is not UTF-8 in one of the rows from "
+                f"{first_row} to {first_row + _ROWS - 1}: {error}; name other columns with --column"
+            ) from None
 
     def _numbers(self, name: str, array: Any, first_row: int) -> np.ndarray[Any, Any]:  # noqa: ANN401
         self._check_whole(name, array, first_row)

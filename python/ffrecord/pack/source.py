@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -95,6 +96,8 @@ def open_source(
     from ffrecord.pack.several import SeveralSources
 
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not given or "" in given:
+        raise ValueError("the name of a source is empty: is a variable of the shell not set?")
     # The process may go to another folder before all are opened.
     names = [os.path.join(os.getcwd(), path) for path in given]
     asked = options or SourceOptions()
@@ -122,9 +125,14 @@ def _open_one(name: str, options: SourceOptions) -> Source:
         (is_tfrecord, TFRecordSource),
         (is_tar, TarSource),
     )
-    if os.path.isfile(name) and os.path.getsize(name) == 0:
+    found = os.stat(name)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise ValueError(
+            f"{name} is neither a file nor a folder: sources are looked at before they are read, "
+            "so write what comes through a pipe to a file first"
+        )
+    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
         raise ValueError(f"{name} is empty: there is nothing to pack")
-    os.stat(name)
     for is_it, kind in kinds:
         if is_it(name):
             return kind(name, options)
