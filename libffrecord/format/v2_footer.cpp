@@ -73,6 +73,7 @@ Result<V2Footer> DecodeV2Footer(std::span<const std::byte> bytes, std::uint64_t 
     return Corrupt("footer: its size does not fit " + std::to_string(section_count) + " sections");
 
   std::uint64_t dictionary_count = 0;
+  std::uint64_t room_bytes = offset_bytes;
   for (std::size_t i = 0; i < section_count; ++i) {
     auto section =
         DecodeSection(bytes.subspan(V2Footer::kFixedSizeBytes + i * V2Footer::kSectionSizeBytes,
@@ -84,6 +85,10 @@ Result<V2Footer> DecodeV2Footer(std::span<const std::byte> bytes, std::uint64_t 
       return Corrupt("footer: two sections of type " + std::to_string(type));
     if (type == V2Section::kDictionary && ++dictionary_count > V2Footer::kDictionaryCountMax)
       return Corrupt("footer: more than 64 dictionaries");
+    // Readers keep what they need of each, so that one place listed many times would be kept often.
+    if (section.value().size_bytes > room_bytes)
+      return Corrupt("footer: its sections have more bytes together than lie before it");
+    room_bytes -= section.value().size_bytes;
     footer.sections.push_back(section.value());
   }
   return footer;

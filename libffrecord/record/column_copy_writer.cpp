@@ -48,10 +48,17 @@ Result<ColumnCopyWriter> ColumnCopyWriter::Resume(const RangeReader& source, con
   ColumnCopyWriter writer;
   const IndexGeometry geometry{layout.footer.record_count, layout.header.pages_per_segment};
   const std::uint64_t per_segment = kIndexEntriesPerPage * geometry.pages_per_segment;
+  std::uint64_t room_bytes = layout.footer_offset_bytes;
   for (ColumnCopy& copy : FFR_TRY(ReadColumnCopies(source, 0, layout, schema))) {
     Copied copied{PlaceOf(schema, copy.column), std::move(copy)};
     if (geometry.record_count % per_segment != 0) {
-      copied.values.resize(geometry.record_count % per_segment * copied.place.width_bytes);
+      const std::uint64_t size_bytes =
+          geometry.record_count % per_segment * copied.place.width_bytes;
+      // Each has a chunk of its own; hostile ones share it.
+      if (size_bytes > room_bytes)
+        return Error{ErrorCode::kCorruption, "column copies: they do not fit the file together"};
+      room_bytes -= size_bytes;
+      copied.values.resize(size_bytes);
       FFR_TRY(ReadColumnChunk(source, 0, layout, copied.copy.chunks.back(), copied.values));
     }
     writer.columns_.push_back(std::move(copied));

@@ -133,15 +133,20 @@ class Surveyor {
   }
 
   void FindSections() {
-    for (std::uint64_t at = FindMagic(window_, size_bytes_, kSectionMagic, 0); at < size_bytes_;
-         at = FindMagic(window_, size_bytes_, kSectionMagic, at + 1)) {
+    std::uint64_t begin = 0;
+    for (;;) {
+      const std::uint64_t at = FindMagic(window_, size_bytes_, kSectionMagic, begin);
+      if (at >= size_bytes_) return;
+      begin = at + 1;
       const auto bytes = window_.View(at, V2SectionHeader::kEncodedSizeBytes);
       if (!bytes) continue;
       const auto header = DecodeV2SectionHeader(bytes.value(), survey_.header.file_id, at);
       if (!header) continue;
       const std::uint64_t offset = at + V2SectionHeader::kEncodedSizeBytes;
       if (header.value().size_bytes > size_bytes_ - offset) continue;
-      Take({header.value().type, offset, header.value().size_bytes, header.value().check});
+      // Inside one that is whole there is no other, else its bytes would be kept more than once.
+      if (Take({header.value().type, offset, header.value().size_bytes, header.value().check}))
+        begin = offset + header.value().size_bytes;
     }
   }
 

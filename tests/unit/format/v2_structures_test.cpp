@@ -203,6 +203,17 @@ TEST(V2FooterTest, SectionsOutsideTheFileAreRefused) {
   EXPECT_FALSE(DecodeV2Footer(EncodeV2Footer(footer), 8192));
 }
 
+// Each is kept by who reads it: a place that is listed many times would be kept as often.
+TEST(V2FooterTest, SectionsHaveNoMoreBytesTogetherThanLieBeforeTheFooter) {
+  V2Footer footer;
+  for (int i = 0; i < 2; ++i) footer.sections.push_back({V2Section::kDictionary, 4096, 4096, 0});
+  EXPECT_TRUE(DecodeV2Footer(EncodeV2Footer(footer), 4096 + 8192));
+  footer.sections.push_back({V2Section::kColumnCopy, 4096, 4097, 0});
+  EXPECT_FALSE(DecodeV2Footer(EncodeV2Footer(footer), 4096 + 8192));
+  for (int i = 0; i < 100; ++i) footer.sections.push_back({V2Section::kColumnCopy, 4096, 4096, 0});
+  EXPECT_FALSE(DecodeV2Footer(EncodeV2Footer(footer), 4096 + 8192));
+}
+
 TEST(V2FooterTest, ImpossibleValuesAreRefused) {
   V2Footer footer = MakeFooter();
   footer.record_count = kRecordCountMax + 1;

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 
 #include "child.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/verify_source.h"
 #include "memory_files.h"
@@ -377,6 +379,79 @@ TEST(ForgedSizeTest, NothingIsFetchedOrAllocatedForIt) {
     });
     EXPECT_EQ(status, 0);
   }
+}
+
+// A file of 2 MiB: blank records, and a thousand copies of its columns that are one chunk.
+void WriteSharedChunk(const std::filesystem::path& path) {
+  constexpr std::uint64_t kRecordCount = 64 * kIndexEntriesPerPage;
+  constexpr std::uint64_t kWidth = kCopiedColumnBytesMax;
+  std::vector<Column> columns;
+  for (int i = 0; i < 1000; ++i)
+    columns.push_back({"column " + std::to_string(i), ColumnType::kU8, {kWidth}});
+  V2Header header;
+  header.file_id.fill(std::byte{7});
+  header.required_features = V2Header::kSchema;
+  header.append_features = V2Header::kColumnCopies;
+  header.pages_per_segment = V2Header::kPagesPerSegmentMax;
+  const IndexGeometry geometry{kRecordCount, header.pages_per_segment};
+  V2Footer footer;
+  footer.record_count = kRecordCount;
+
+  std::vector<std::byte> content(4096);
+  EncodeV2Header(header, std::span(content).first<128>());
+  const auto add = [&](std::span<const std::byte> bytes) {
+    const std::uint64_t offset = content.size();
+    content.insert(content.end(), bytes.begin(), bytes.end());
+    return offset;
+  };
+  const auto add_section = [&](std::uint32_t type, std::span<const std::byte> bytes) {
+    const std::uint64_t offset = add(bytes);
+    footer.sections.push_back(
+        {type, offset, bytes.size(), SectionCheck(bytes, header.file_id, offset)});
+  };
+  for (std::uint64_t page = 0; page < geometry.page_count(); ++page) {
+    std::vector<std::byte> blank(kIndexPageSizeBytes);
+    SealIndexPage(header.file_id, page, geometry.entries_in_page(page), blank);
+    add(blank);
+  }
+  std::array<std::byte, 8> directory{};
+  StoreLittleEndian(std::span<std::byte>(directory), 0, std::uint64_t{4096});
+  add_section(V2Section::kSegmentDirectory, directory);
+  add_section(V2Section::kSchema, Schema::Make(columns).value().Encode());
+  const std::vector<std::byte> chunk(kRecordCount * kWidth);
+  const std::uint64_t chunk_offset = add(chunk);
+  const std::uint64_t check = ColumnChunkCheck(chunk, header.file_id, chunk_offset);
+  for (std::uint32_t i = 0; i < columns.size(); ++i)
+    add_section(V2Section::kColumnCopy, EncodeColumnCopy({i, {{chunk_offset, check}}}));
+
+  content.resize((content.size() + 4095) / 4096 * 4096);
+  const std::uint64_t footer_offset = content.size();
+  const auto encoded = EncodeV2Footer(footer);
+  add(encoded);
+  content.resize((content.size() + 64 + 4095) / 4096 * 4096);
+  EncodeV2Tail({footer_offset, encoded.size(), FooterCheck(encoded, header.file_id, footer_offset)},
+               header.file_id, content.size(),
+               std::span(content).last<V2Tail::kEncodedSizeBytes>());
+  test::WriteFile(path, test::AsString(content));
+}
+
+TEST(ForgedSizeTest, AppendKeepsNoMoreOfColumnCopiesThanTheFileHolds) {
+  const test::TempFolder folder;
+  const auto path = folder / "forged.ffr";
+  WriteSharedChunk(path);
+  ASSERT_TRUE(test::OpenOne(path));
+  const int status = test::RunInChild([&] {
+    rusage before{};
+    ::getrusage(RUSAGE_SELF, &before);
+    const auto writer = RecordWriter::Append(path, {});
+    rusage after{};
+    ::getrusage(RUSAGE_SELF, &after);
+    EXPECT_FALSE(writer);
+    EXPECT_EQ(writer ? ErrorCode::kOk : writer.error().code, ErrorCode::kCorruption);
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB";
+    return testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(status, 0);
 }
 
 TEST(UnfinishedEndTest, IsSearchedWithReadsAndNotPageByPage) {
