@@ -113,21 +113,13 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
     const std::lock_guard lock(mutex_);
     if (!IsPublished(begin.id)) {
       FFR_TRY(CheckUploadQuotas(begin, owner_prefix));
+      FFR_TRY(RecordUpload(UploadOf(begin.id)));
       ledger_.Add(begin.id, begin.size_bytes, owner_prefix);
-    }
-    const std::uint64_t upload = UploadOf(begin.id);
-    if (const auto found = uploads_.find(upload); found != uploads_.end()) {
-      found->second.heard = Clock::now();
-    } else if (!IsPublished(begin.id)) {
-      MetaStore::Commit commit;
-      const std::string key = NumberKey(kUploads, upload);
-      commit.compares.push_back({key, 0});
-      commit.puts.push_back({key, {}});
-      const auto outcome = FFR_TRY(Commit(commit));
-      if (!outcome.committed)
-        return Error{ErrorCode::kUnavailable,
-                     "the upload was being recorded by another; try again"};
-      uploads_.emplace(upload, Upload{outcome.revision, Clock::now()});
+    } else if (!extents_.Find(begin.id)) {
+      // Readers of its names would get whatever comes.
+      return Error{ErrorCode::kConflict, "extent " + ToHex(begin.id) +
+                                             " is published and missing on the daemon's disk; "
+                                             "upload its bytes under a new id"};
     }
   }
   if (const ExtentPtr extent = extents_.Find(begin.id)) {
@@ -137,6 +129,22 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
   auto writer = extents_.Create(begin.id, begin.size_bytes);
   if (!writer) return std::move(writer).error();
   return std::optional(std::move(writer).value());
+}
+
+Result<void> Catalog::RecordUpload(std::uint64_t upload) {
+  if (const auto found = uploads_.find(upload); found != uploads_.end()) {
+    found->second.heard = Clock::now();
+    return {};
+  }
+  MetaStore::Commit commit;
+  const std::string key = NumberKey(kUploads, upload);
+  commit.compares.push_back({key, 0});
+  commit.puts.push_back({key, {}});
+  const auto outcome = FFR_TRY(Commit(commit));
+  if (!outcome.committed)
+    return Error{ErrorCode::kUnavailable, "the upload was being recorded by another; try again"};
+  uploads_.emplace(upload, Upload{outcome.revision, Clock::now()});
+  return {};
 }
 
 void Catalog::NoteHeard(const ExtentId& id) {
@@ -158,7 +166,9 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
     MetaStore::Commit commit;
     commit.puts.push_back(
         {std::string(kDeletes) + "extent-" + ToHex(seal.id), EncodeIds({&seal.id, 1})});
-    if (Commit(commit)) BuryAll(commit);
+    // Also where that cannot be recorded: until the next start it is known all the same.
+    (void)CommitDeletion(commit);
+    BuryAll(commit);
   }
   return Error{ErrorCode::kConflict,
                "the upload was silent for too long and was given up; start anew"};
@@ -439,7 +449,8 @@ void Catalog::BuryAll(const MetaStore::Commit& commit) {
     if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
 }
 
-// All in one commit, and one look through the index.
+// All in one commit, and one look through the index. The key of a tombstone is the revision of the
+// upload's record: the same upload may begin anew while its extents are still in use.
 Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
   MetaStore::Commit commit;
   std::map<std::uint64_t, std::vector<ExtentId>> silent;
@@ -456,7 +467,9 @@ Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
   for (const ExtentPtr& extent : left) silent.at(UploadOf(extent->id)).push_back(extent->id);
   for (const auto& [upload, ids] : silent)
     if (!ids.empty())
-      commit.puts.push_back({NumberKey(std::string(kDeletes) + "upload-", upload), EncodeIds(ids)});
+      commit.puts.push_back(
+          {NumberKey(std::string(kDeletes) + "upload-", uploads_.at(upload).revision),
+           EncodeIds(ids)});
   const auto outcome = FFR_TRY(CommitDeletion(commit));
   if (!outcome.committed) return {};
   for (const auto& [upload, ids] : silent) {

@@ -68,7 +68,8 @@ class Catalog {
 
   // A writer for the extent, its upload on record; none if it is sealed already. `owner_prefix`:
   // below which the client may publish it. Fails with kConflict if an extent of that id has another
-  // size, with kIo: EDQUOT if what clients of a quota's prefix have not published passes the quota.
+  // size, or is published and lost, with kIo: EDQUOT if what clients of a quota's prefix have not
+  // published passes the quota.
   Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin,
                                                std::string_view owner_prefix = "");
   // Bytes of it have come: its upload is not silent.
@@ -128,6 +129,8 @@ class Catalog {
   Result<void> LoadTombstones();
   void ExplainExtents();
 
+  // That it goes on; on record if it begins.
+  Result<void> RecordUpload(std::uint64_t upload);
   bool IsPublished(const ExtentId& id) const { return holders_.Contains(id); }
   Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,

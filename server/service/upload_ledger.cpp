@@ -6,9 +6,10 @@ namespace ffrecord::server {
 
 void UploadLedger::Add(const ExtentId& id, std::uint64_t size_bytes,
                        std::string_view owner_prefix) {
-  Remove(id);
-  entries_.emplace(id, Entry{size_bytes, std::string(owner_prefix)});
-  sizes_[std::string(owner_prefix)] += size_bytes;
+  Entry& entry = entries_.try_emplace(id, Entry{0, std::string(owner_prefix)}).first->second;
+  if (size_bytes <= entry.size_bytes) return;
+  sizes_[entry.owner_prefix] += size_bytes - entry.size_bytes;
+  entry.size_bytes = size_bytes;
 }
 
 void UploadLedger::Remove(const ExtentId& id) {

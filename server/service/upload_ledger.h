@@ -15,7 +15,8 @@ namespace ffrecord::server {
 // client may write to. In memory only: what was begun before a start is given up after the grace.
 class UploadLedger {
  public:
-  // Replaces what was noted of that extent.
+  // An extent that is noted already keeps its owner, and the larger size: whichever of its writers
+  // comes first may seal it. Requires that its upload is on record, or nobody gives it up.
   void Add(const ExtentId& id, std::uint64_t size_bytes, std::string_view owner_prefix);
   void Remove(const ExtentId& id);
   void RemoveUpload(std::uint64_t upload);

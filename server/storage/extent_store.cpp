@@ -225,7 +225,7 @@ bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
 
 ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
-  condemned_.insert(id);
+  ++condemned_[id];
   const auto found = index_.find(id);
   if (found == index_.end()) return nullptr;
   ExtentPtr extent = std::move(found->second);
@@ -250,7 +250,10 @@ Result<bool> ExtentStore::Unlink(const Extent& extent) {
 
 void ExtentStore::Release(std::span<const ExtentId> ids) {
   const std::lock_guard lock(mutex_);
-  for (const ExtentId& id : ids) condemned_.erase(id);
+  for (const ExtentId& id : ids) {
+    const auto found = condemned_.find(id);
+    if (--found->second == 0) condemned_.erase(found);
+  }
 }
 
 }  // namespace ffrecord::server

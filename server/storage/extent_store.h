@@ -11,7 +11,6 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -163,8 +162,8 @@ class ExtentStore {
   // Removes the file of a condemned extent that nobody else holds. False, and nothing is done,
   // while a writer that came before the condemnation is open. Fails with kIo.
   Result<bool> Unlink(const Extent& extent);
-  // The ids may be used anew. Requires that their files are unlinked, and that no durable record
-  // condemns them at the next start.
+  // Takes one Condemn() of each id back; after the last one it may be used anew. Requires that
+  // their files are unlinked, and that no durable record condemns them at the next start.
   void Release(std::span<const ExtentId> ids);
 
  private:
@@ -181,7 +180,8 @@ class ExtentStore {
   ScanReport scan_report_;
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
-  std::unordered_set<ExtentId, HashExtentId> condemned_;  // None of them is in the index.
+  // How often each is condemned. None of them is in the index.
+  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> condemned_;
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> writer_counts_;
   std::uint64_t size_bytes_ = 0;  // Of all in the index.
   std::uint64_t bad_count_ = 0;   // Likewise.

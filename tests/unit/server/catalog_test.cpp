@@ -354,6 +354,40 @@ TEST_F(CatalogTest, WhatIsNotPublishedCountsAgainstAQuotaFromItsBeginning) {
   EXPECT_EQ(code(5, 10, "a/"), 0);
 }
 
+TEST_F(CatalogTest, AnExtentCountsWithItsLargestSizeWhoeverBeginsItAgain) {
+  quotas_ = {{"a/", 10}};
+  Open();
+  const auto begin = [&](std::uint32_t number, std::uint64_t size, std::string_view owner = "a/") {
+    return catalog_->BeginPut({MakeExtentId(1, number, 0), size}, owner);
+  };
+  auto whole = begin(0, 10);
+  ASSERT_TRUE(whole);
+
+  // Neither a second writer nor one that is refused takes it off.
+  EXPECT_TRUE(begin(0, 1));
+  EXPECT_TRUE(begin(0, 1, "b/"));
+  EXPECT_EQ(begin(1, 1).error().system_errno, EDQUOT);
+  ASSERT_TRUE(whole.value()->Append(AsBytes("ten bytes!")));
+  ASSERT_TRUE(catalog_->Seal(*whole.value(), {MakeExtentId(1, 0, 0), Xxh3(AsBytes("ten bytes!"))}));
+  EXPECT_EQ(begin(0, 1).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(begin(1, 1).error().system_errno, EDQUOT);
+}
+
+TEST_F(CatalogTest, WhatWasNotBegunCountsAgainstNoQuota) {
+  quotas_ = {{"a/", 10}};
+  Open();
+  const auto begin = [&](std::uint64_t upload) {
+    const auto begun = catalog_->BeginPut({MakeExtentId(upload, 0, 0), 8}, "a/");
+    return begun ? 0 : begun.error().system_errno;
+  };
+
+  store_.fails = true;
+  EXPECT_EQ(begin(1), ENOSPC);
+  store_.fails = false;
+
+  EXPECT_EQ(begin(2), 0);
+}
+
 TEST_F(CatalogTest, NamesStayWithinTheQuotasOfTheirPrefixesAndAreToldFigures) {
   quotas_ = {{"", 1000}, {"a/", 10}};
   Open();
@@ -493,6 +527,69 @@ TEST_F(CatalogTest, WhatIsSealedAfterItsUploadWasGivenUpIsCollected) {
   EXPECT_EQ(Collect(), 1U);
   Open();
   EXPECT_TRUE(catalog_->report().unexplained.empty());
+}
+
+TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
+  auto writer = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4}).value();
+  ASSERT_TRUE(writer->Append(AsBytes("data")));
+  EXPECT_EQ(Collect(61s), 0U);
+  store_.fails = true;  // Not even the record that condemns it can be written.
+
+  const auto sealed = catalog_->Seal(*writer, {MakeExtentId(1, 0, 0), Xxh3(AsBytes("data"))});
+
+  EXPECT_EQ(sealed.error().code, ErrorCode::kConflict);
+  writer.reset();
+  EXPECT_FALSE(extents_->Find(MakeExtentId(1, 0, 0)));
+  EXPECT_FALSE(reserve_->is_whole());
+  store_.fails = false;
+  EXPECT_EQ(Collect(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(MakeExtentId(1, 0, 0))));
+}
+
+TEST_F(CatalogTest, AnIdIsFreeOnceAllThatCondemnItAreDone) {
+  const auto extent = Put(1, 0, "data");
+  const auto key = [&](const char* name) {
+    return MetaStore::Put{name, {extent.id.begin(), extent.id.end()}};
+  };
+  ASSERT_TRUE(memory_->TryCommit({{}, {key("deletes/0"), key("deletes/1")}, {}}));
+  Open();
+  const auto stuck = extents_->PathOf(extent.id);
+  std::filesystem::remove(stuck);
+  std::filesystem::create_directory(stuck);  // unlink: EISDIR.
+
+  EXPECT_FALSE(catalog_->Collect(Catalog::Clock::now()));  // The second one has nothing to do.
+
+  EXPECT_EQ(catalog_->BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
+  std::filesystem::remove(stuck);
+  EXPECT_EQ(Collect(), 1U);
+  (void)Put(1, 0, "data");
+}
+
+TEST_F(CatalogTest, AnUploadThatIsGivenUpTwiceLeavesNothingUnexplained) {
+  const auto first = Put(1, 0, "data");
+  const ExtentPtr user = extents_->Find(first.id);
+  EXPECT_EQ(Collect(61s), 0U);  // In use: its tombstone stays.
+  (void)Put(1, 1, "more");
+  EXPECT_EQ(Collect(61s), 1U);
+
+  Open();
+
+  EXPECT_EQ(catalog_->report().condemned_count, 1U);
+  EXPECT_TRUE(catalog_->report().unexplained.empty());
+  EXPECT_EQ(Collect(), 1U);
+}
+
+TEST_F(CatalogTest, WhatIsPublishedAndLostIsNotFilledWithOtherBytes) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  std::filesystem::remove(extents_->PathOf(extent.id));
+  Open();
+  ASSERT_EQ(catalog_->report().missing.size(), 1U);
+
+  const auto begun = catalog_->BeginPut({extent.id, extent.size_bytes});
+
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().code, ErrorCode::kConflict);
 }
 
 TEST_F(CatalogTest, AFullDiskIsEmptiedFromAReserveThatOnlyDeletionsUse) {
