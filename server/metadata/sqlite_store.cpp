@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/io/file.h"
 #include "server/metadata/meta_store.h"
 
 namespace ffrecord::server {
@@ -184,6 +185,8 @@ class SqliteStore final : public MetaStore {
   }
 
   Result<void> SetUp();
+  Result<void> SyncWhatIsThere();
+  Result<void> SyncFile(int which);
 
   Result<std::uint64_t> Revision() {
     const Reset reset(*revision_);
@@ -298,7 +301,27 @@ Result<void> SqliteStore::SetUp() {
     return Error{ErrorCode::kCorruption,
                  path_.string() + " is damaged: " + std::string(text) +
                      "; restore it from a copy; the extents are not touched"};
-  return {};
+  return SyncWhatIsThere();
+}
+
+// A process that was killed may have written a commit and not synced it. SQLite believes it all the
+// same, and whoever asks again is told that it was committed.
+Result<void> SqliteStore::SyncWhatIsThere() {
+  FFR_TRY(SyncFile(SQLITE_FCNTL_JOURNAL_POINTER));
+  FFR_TRY(SyncFile(SQLITE_FCNTL_FILE_POINTER));
+  return SyncParentFolder(path_);
+}
+
+// By its own descriptors: to close another one would end its locks.
+Result<void> SqliteStore::SyncFile(int which) {
+  sqlite3_file* file = nullptr;
+  const int found = sqlite3_file_control(database_.get(), "main", which, &file);
+  if (found != SQLITE_OK || file == nullptr || file->pMethods == nullptr) return {};
+  const int status = file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
+  if (status == SQLITE_OK) return {};
+  const int system_errno = sqlite3_system_errno(database_.get());
+  return Error{ErrorCode::kIo, "cannot sync " + path_.string() + ": " + sqlite3_errstr(status),
+               system_errno == 0 ? EIO : system_errno};
 }
 
 }  // namespace

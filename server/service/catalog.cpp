@@ -501,7 +501,13 @@ Result<std::uint64_t> Catalog::UnlinkAll(std::span<Tombstone> tombstones) {
 Result<void> Catalog::Forget(std::span<const Tombstone> tombstones) {
   if (tombstones.empty()) return {};
   MetaStore::Commit commit;
-  for (const Tombstone& tombstone : tombstones) commit.deletes.push_back(tombstone.key);
+  std::vector<ExtentId> ids;
+  for (const Tombstone& tombstone : tombstones) {
+    commit.deletes.push_back(tombstone.key);
+    ids.insert(ids.end(), tombstone.ids.begin(), tombstone.ids.end());
+  }
+  // Else a power cut could bring back what no record explains.
+  FFR_TRY(extents_.health().Noted(extents_.SyncNames(ids)));
   FFR_TRY(CommitDeletion(commit));
   for (const Tombstone& tombstone : tombstones) extents_.Release(tombstone.ids);
   return {};

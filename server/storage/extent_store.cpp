@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "libffrecord/base/endian.h"
@@ -21,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Makes one folder durably. One that exists is fine.
+// Makes one folder durably. One that exists is fine, but whoever made it may not have synced it.
 Result<void> MakeFolder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0750) == 0) return SyncParentFolder(folder);
-  if (errno == EEXIST) return {};
-  return ErrnoError("make the folder", folder, errno);
+  if (::mkdir(folder.c_str(), 0750) != 0 && errno != EEXIST)
+    return ErrnoError("make the folder", folder, errno);
+  return SyncParentFolder(folder);
 }
 
 // All there could be if it is not known: writing will tell.
@@ -116,7 +118,18 @@ Result<void> ExtentStore::Scan(std::span<const ManifestExtent> known) {
   index_.reserve(found.known.size() + found.extents.size());
   for (const ManifestExtent* const extent : found.known)
     FFR_TRY(Add(extent->id, extent->size_bytes, extent->xxh3));
+  // Their writers were killed, perhaps before the name was synced; now it is said that they are
+  // sealed. What manifests describe was durable before it was published.
+  FFR_TRY(SyncParentFolder(folder_ / "slot"));
+  std::map<fs::path, Result<void>> synced;
   for (const ExtentTrailer& trailer : found.extents) {
+    const fs::path path = PathOf(trailer.id);
+    const auto [slot, is_new] = synced.try_emplace(path.parent_path());
+    if (is_new) slot->second = SyncParentFolder(path);
+    if (!slot->second) {
+      found.refused.push_back(path.string() + ": " + slot->second.error().message);
+      continue;
+    }
     FFR_TRY(Add(trailer.id, trailer.size_bytes, trailer.xxh3));
     scan_report_.unknown.push_back(trailer.id);
   }
@@ -173,10 +186,21 @@ Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_
   FFR_TRY(health_.CheckWritable());
   WritingClaim claim = FFR_TRY(Claim(id));
   const fs::path path = PathOf(id);
-  FFR_TRY(health_.Noted(MakeFolder(path.parent_path())));
+  FFR_TRY(health_.Noted(MakeSlot(SlotOf(id), path.parent_path())));
   FFR_TRY(health_.Noted(CheckRoom(folder_, size_bytes + ExtentTrailer::kEncodedSizeBytes)));
   auto file = FFR_TRY(health_.Noted(AtomicFile::Create(path, {})));
   return ExtentWriter(*this, std::move(claim), std::move(file), id, size_bytes);
+}
+
+Result<void> ExtentStore::MakeSlot(std::uint32_t slot, const fs::path& folder) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (durable_slots_[slot]) return {};
+  }
+  FFR_TRY(MakeFolder(folder));
+  const std::lock_guard lock(mutex_);
+  durable_slots_.set(slot);
+  return {};
 }
 
 Result<WritingClaim> ExtentStore::Claim(const ExtentId& id) {
@@ -246,6 +270,17 @@ Result<bool> ExtentStore::Unlink(const Extent& extent) {
   const fs::path path = PathOf(extent.id);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoError("unlink", path, errno);
   return true;
+}
+
+Result<void> ExtentStore::SyncNames(std::span<const ExtentId> ids) const {
+  std::set<std::uint32_t> slots;
+  for (const ExtentId& id : ids) {
+    if (!slots.insert(SlotOf(id)).second) continue;
+    const auto synced = SyncParentFolder(PathOf(id));
+    // Where the folder itself is gone, so are the names in it.
+    if (!synced && synced.error().code != ErrorCode::kNotFound) return synced;
+  }
+  return {};
 }
 
 void ExtentStore::Release(std::span<const ExtentId> ids) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/io/atomic_file.h"
+#include "server/storage/extent_trailer.h"
 #include "server/storage/write_health.h"
 
 namespace ffrecord::server {
@@ -162,8 +164,10 @@ class ExtentStore {
   // Removes the file of a condemned extent that nobody else holds. False, and nothing is done,
   // while a writer that came before the condemnation is open. Fails with kIo.
   Result<bool> Unlink(const Extent& extent);
+  // Makes it durable that their files are there, or not. Fails with kIo.
+  Result<void> SyncNames(std::span<const ExtentId> ids) const;
   // Takes one Condemn() of each id back; after the last one it may be used anew. Requires that
-  // their files are unlinked, and that no durable record condemns them at the next start.
+  // their files are durably unlinked, and that no durable record condemns them at the next start.
   void Release(std::span<const ExtentId> ids);
 
  private:
@@ -172,6 +176,7 @@ class ExtentStore {
   ExtentStore(std::filesystem::path folder, UniqueFd folder_fd)
       : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)) {}
   Result<void> Scan(std::span<const ManifestExtent> known);
+  Result<void> MakeSlot(std::uint32_t slot, const std::filesystem::path& folder);
   Result<WritingClaim> Claim(const ExtentId& id);
   Result<ExtentPtr> Add(const ExtentId& id, std::uint64_t size_bytes, std::uint64_t xxh3);
 
@@ -183,8 +188,9 @@ class ExtentStore {
   // How often each is condemned. None of them is in the index.
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> condemned_;
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> writer_counts_;
-  std::uint64_t size_bytes_ = 0;  // Of all in the index.
-  std::uint64_t bad_count_ = 0;   // Likewise.
+  std::bitset<kSlotCount> durable_slots_;  // Whose folders are known to outlive a power cut.
+  std::uint64_t size_bytes_ = 0;           // Of all in the index.
+  std::uint64_t bad_count_ = 0;            // Likewise.
   WriteHealth health_;
 };
 

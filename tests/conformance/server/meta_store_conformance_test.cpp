@@ -15,6 +15,7 @@
 
 #include "bytes.h"
 #include "seed.h"
+#include "synced_files.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -283,6 +284,23 @@ TEST(SqliteStoreTest, KeepsEverythingWhenItIsOpenedAgain) {
   const auto store = OpenSqlite(folder);
   EXPECT_EQ(*store->Get("key").value(), (MetaStore::KeyValue{"key", Value("value"), revision}));
   EXPECT_GT(store->TryCommit({{}, {{"key", {}}}, {}}).value().revision, revision);
+}
+
+TEST(SqliteStoreTest, WhatAKillLeftInTheLogIsDurableBeforeItIsBelieved) {
+  const TempFolder before;
+  const TempFolder after;
+  const auto killed = OpenSqlite(before);
+  ASSERT_TRUE(killed->TryCommit({{}, {{"key", Value("value")}}, {}}));
+  for (const char* file : {"metadata.sqlite", "metadata.sqlite-wal"})
+    std::filesystem::copy_file(before / file, after / file);
+
+  const test::SyncedFiles synced;
+  const auto store = OpenSqlite(after);
+
+  EXPECT_TRUE(store->Get("key").value());
+  EXPECT_TRUE(synced.Contains(after / "metadata.sqlite"));
+  EXPECT_TRUE(synced.Contains(after / "metadata.sqlite-wal"));
+  EXPECT_TRUE(synced.Contains((after / "metadata.sqlite").parent_path()));
 }
 
 TEST(SqliteStoreTest, IsHeldByOneAtATime) {

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "bytes.h"
+#include "synced_files.h"
 #include "temp_folder.h"
 
 // What each unlink of this program does first.
@@ -244,6 +245,22 @@ TEST_F(CatalogTest, AKillBetweenRemovalAndUnlinkIsMadeGoodAtTheNextStart) {
   EXPECT_EQ(Collect(), 1U);
   Open();
   EXPECT_EQ(catalog_->report().condemned_count, 0U);
+}
+
+TEST_F(CatalogTest, WhatIsUnlinkedIsGoneForGoodBeforeItsRecordIs) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+  const test::SyncedFiles synced;
+  std::vector<bool> was_synced;  // At each commit.
+  store_.is_full = [&] {
+    was_synced.push_back(synced.Contains(extents_->PathOf(extent.id).parent_path()));
+    return false;
+  };
+
+  EXPECT_EQ(Collect(), 1U);
+
+  EXPECT_EQ(was_synced, std::vector<bool>{true});
 }
 
 TEST_F(CatalogTest, ASilentUploadIsGivenUpAfterItsGraceAndNotBefore) {

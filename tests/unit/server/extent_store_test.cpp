@@ -11,6 +11,7 @@
 
 #include "bytes.h"
 #include "server/storage/extent_trailer.h"
+#include "synced_files.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -218,6 +219,24 @@ TEST_F(ExtentStoreTest, NoLinkLeadsOutOfTheFolderAndNothingButFilesIsOpened) {
   fs::remove(path);
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_FALSE(store_->OpenFile(id_));
+}
+
+TEST_F(ExtentStoreTest, WhatAScanFindsIsDurableBeforeItIsBelieved) {
+  Put(id_, "data");
+  const test::SyncedFiles synced;
+  Open();  // As after a kill before the folders were synced.
+  EXPECT_TRUE(store_->Find(id_));
+  EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
+  EXPECT_TRUE(synced.Contains(store_->folder()));
+  EXPECT_TRUE(synced.Contains(store_->folder().parent_path()));
+}
+
+TEST_F(ExtentStoreTest, AnotherWritersFolderIsDurableBeforeASeal) {
+  fs::create_directory(store_->PathOf(id_).parent_path());  // And not synced.
+  const test::SyncedFiles synced;
+  Put(id_, "data");
+  EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
+  EXPECT_TRUE(synced.Contains(store_->folder()));
 }
 
 TEST_F(ExtentStoreTest, ACondemnedExtentIsNotFoundAndItsFileStaysUntilUnlinked) {
