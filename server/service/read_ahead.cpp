@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <tuple>
 
@@ -33,6 +34,8 @@ constexpr std::uint64_t kStepsBehindMax = 512;
 constexpr std::uint64_t kInFlightBytesMax = std::uint64_t{8} << 20;
 constexpr std::size_t kInFlightRunsMax = 128;
 constexpr std::uint64_t kRunBytesMax = std::uint64_t{1} << 20;
+// Though nobody plans anything: files that are kept open take room on the disk after their removal.
+constexpr auto kUpkeepInterval = std::chrono::milliseconds(200);
 
 std::uint64_t PagesDown(std::uint64_t offset) { return offset / kPageBytes * kPageBytes; }
 std::uint64_t PagesUp(std::uint64_t offset) { return PagesDown(offset + kPageBytes - 1); }
@@ -277,7 +280,7 @@ void ReadAhead::Loop() {
     else if (!has_evaluated && std::ranges::none_of(plans_, [this](const auto& entry) {
                return NeedsEvaluation(*entry.second);
              }))
-      changed_.wait(lock, [this] { return is_stopping_ || has_news_; });
+      changed_.wait_for(lock, kUpkeepInterval, [this] { return is_stopping_ || has_news_; });
     files_.DropCondemned();
   }
 }

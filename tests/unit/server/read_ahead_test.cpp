@@ -344,6 +344,19 @@ TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
   EXPECT_TRUE(ahead.Begin(records_, small, "second"));
 }
 
+TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
+  ReadAhead ahead(*store_, kBound, metrics_);
+  {
+    const auto plan = Begin(ahead, WholeEpoch());
+    ASSERT_TRUE(FillsItsBound());
+  }
+  records_ = nullptr;
+
+  const ExtentPtr removed = store_->Condemn(MakeExtentId(7, 0, 0));
+
+  EXPECT_TRUE(Eventually([&] { return removed.use_count() == 1; }));
+}
+
 TEST_F(ReadAheadTest, APlanThatIsNotOfTheseRecordsIsRefused) {
   ReadAhead ahead(*store_, kBound, metrics_);
   EXPECT_FALSE(ahead.Begin(records_, {.first = kCount + 1, .end = kCount + 2}));
