@@ -171,8 +171,9 @@ void Scrubber::SetRate(std::span<const ExtentId> left) {
   std::uint64_t left_bytes = 0;
   for (const ExtentId& id : left)
     if (const ExtentPtr extent = extents_.Find(id)) left_bytes += extent->size_bytes;
-  const auto time_left = std::max<std::chrono::milliseconds>(
-      position_.pass_begin + options_.period - Now(), options_.period / kCatchUpMax);
+  const auto time_left =
+      std::max<std::chrono::microseconds>(position_.pass_begin + options_.period - Now(),
+                                          std::chrono::microseconds(options_.period) / kCatchUpMax);
   const double seconds = std::chrono::duration<double>(time_left).count() * kPartOfPeriod;
   const auto rate = static_cast<std::uint64_t>(static_cast<double>(left_bytes) / seconds);
   bytes_per_s_.store(std::max({rate, options_.bytes_per_s_min, std::uint64_t{1}}),
@@ -186,7 +187,6 @@ void Scrubber::Judge(const Extent& extent, const std::string& why_bad) {
   else
     position_.bad.push_back(extent.id);
   found_(extent, why_bad);
-  SavePosition();
 }
 
 bool Scrubber::Pass() {
@@ -200,6 +200,8 @@ bool Scrubber::Pass() {
       Judge(*extent, why);
     }
     position_.after = id;
+    // What was found bad since is found again after a start that comes first: all of a disk may be
+    // bad, and the record names each.
     if (Clock::now() - saved_ >= options_.save_interval) SavePosition();
   }
   return !IsEnding();

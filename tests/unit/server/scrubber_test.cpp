@@ -152,6 +152,22 @@ TEST_F(ScrubberTest, GoesOnWhereItStoodWhenItIsStartedAgain) {
   EXPECT_GE(Saved().last_end, Saved().pass_begin);
 }
 
+TEST_F(ScrubberTest, ADiskOnWhichAllIsBadIsNotWrittenForEachOfThem) {
+  for (std::uint64_t i = 1; i <= 50; ++i) std::filesystem::remove(store_->PathOf(Put(i, "a")->id));
+  std::atomic<int> save_count = 0;
+  const auto keep = [&](const Scrubber::Position& position) {
+    ++save_count;
+    Keeps()(position);
+  };
+  {
+    const Scrubber scrubber(*store_, {1000h, std::uint64_t{1} << 40}, {}, keep, Notes());
+    WaitPasses(scrubber, 1);
+  }
+  EXPECT_EQ(notes().size(), 50U);
+  EXPECT_EQ(Saved().bad.size(), 50U);
+  EXPECT_EQ(save_count, 2);  // Its beginning and its end.
+}
+
 TEST_F(ScrubberTest, WhatIsBadStaysSoAfterAStartAndIsNotReadBeforeThePeriodIsOver) {
   const auto flipped = Put(1, std::string(1 << 20, 'a'));
   const auto gone = Put(2, "b");
