@@ -138,7 +138,7 @@ def test_a_failure_of_any_rank_is_in_the_result_of_all(tmp_path: Path) -> None:
         order = Order(tmp_path, 1, "rank0", True, 30.0)
         saver = Background()
         pending = saver.start(
-            order,
+            order.step,
             lambda: flatten(order, state, rank.rank, rank.size),
             rank,
             1 << 20,
@@ -165,7 +165,7 @@ def test_ranks_stage_and_commit_together(tmp_path: Path) -> None:
             }
             order = Order(tmp_path, step, "split", True, 30.0)
             pending = saver.start(
-                order,
+                order.step,
                 lambda order=order, state=state: flatten(order, state, rank.rank, rank.size),
                 rank,
                 1 << 20,
@@ -227,6 +227,30 @@ def test_arguments_are_checked_at_once(tmp_path: Path) -> None:
         ckpt.async_save(tmp_path, 1, {}, stage_bytes_max=-1)
 
 
+@pytest.mark.parametrize(("room", "on_busy"), [(-1, "wait"), ("much", "wait"), (0, "drop")])
+def test_an_argument_that_is_wrong_on_one_rank_fails_the_save_of_all(
+    tmp_path: Path,
+    room: Any,  # noqa: ANN401
+    on_busy: Any,  # noqa: ANN401
+) -> None:
+    def save(rank: ThreadRank) -> object:
+        saver = Background()
+        order = Order(tmp_path, 1, "rank0", True, 30.0)
+        arguments = (room, on_busy) if rank.rank else (0, "wait")
+        try:
+            started = saver.start(1, lambda: flatten(order, {}, rank.rank, 2), rank, *arguments)
+        except (ValueError, TypeError) as error:
+            saver.close()  # Its caller was told.
+            return error
+        return started.exception(60)
+
+    zero, one = ThreadRanks(2).must(lambda rank: [save(rank)])
+
+    assert isinstance(zero[0], ckpt.PeerError), zero  # type: ignore[index]
+    assert zero[0].kind == type(one[0]).__name__ in ("ValueError", "TypeError")  # type: ignore[index]
+    assert ckpt.list(tmp_path) == []
+
+
 def test_a_failure_that_nobody_looked_at_is_raised_by_the_next_save(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,7 +283,9 @@ def test_a_failure_that_one_rank_did_not_look_at_fails_the_next_save_of_all(tmp_
 
         def start(step: int, state: object) -> background.PendingSave:
             order = Order(tmp_path, step, "rank0", True, 30.0)
-            return saver.start(order, lambda: flatten(order, state, rank.rank, 2), rank, 0, "wait")
+            return saver.start(
+                order.step, lambda: flatten(order, state, rank.rank, 2), rank, 0, "wait"
+            )
 
         first = start(1, {"bad": object()} if rank.rank == 1 else {})
         if rank.rank == 0:
@@ -354,7 +380,7 @@ def test_an_interrupt_at_the_handing_over_waits_as_well(
     values = np.arange(500_000)
     order = Order(tmp_path, 1, "rank0", True, 30.0)
     with pytest.raises(KeyboardInterrupt):
-        saver.start(order, lambda: flatten(order, {"w": values}, 0, 1), None, 0, "wait")
+        saver.start(order.step, lambda: flatten(order, {"w": values}, 0, 1), None, 0, "wait")
     values[:] = -1
 
     assert saver._last is not None

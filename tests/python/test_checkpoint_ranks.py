@@ -5,6 +5,7 @@ folder and a daemon as the target.
 """
 
 import threading
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +101,61 @@ def test_whatever_fails_on_one_rank_alone_is_told_to_all(tmp_path: Path, broken:
         assert isinstance(results[0], ckpt.PeerError)
         assert str(results[0]).endswith(f"{type(results[1]).__name__}: {results[1]}")
     assert ckpt.list(tmp_path) == []
+
+
+class Untold(Exception):
+    """Its message cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("lone \udcff"), ValueError("x" * (65 << 20)), Untold()],
+    ids=["surrogate", "long", "none"],
+)
+def test_a_failure_is_told_whatever_its_message_is(tmp_path: Path, error: Exception) -> None:
+    class Failing:
+        def state_dict(self) -> object:
+            raise error
+
+        def load_state_dict(self, state: object) -> None: ...
+
+    ranks = ThreadRanks(2)
+    ranks.barrier = threading.Barrier(2, timeout=10)
+    results = ranks.run(
+        lambda rank: ckpt.save(tmp_path, 1, {"w": Failing() if rank.rank else 1}, group=rank)
+    )
+
+    assert isinstance(results[0], ckpt.PeerError), type(results[0])
+    assert results[0].kind == type(error).__name__
+    assert results[1] is error
+
+
+@pytest.mark.parametrize("broken", ["target", "on_corrupt", "warning"])
+def test_whatever_fails_a_load_on_one_rank_alone_is_told_to_all(
+    tmp_path: Path, broken: str
+) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, {"w": step})
+    if broken == "warning":
+        (tmp_path / "step-000000002/root.manifest").write_bytes(b"damaged")
+
+    def load(rank: ThreadRank) -> object:
+        bad = rank.rank == 1
+        target: Any = 5 if bad and broken == "target" else tmp_path
+        policy: Any = "ignore" if bad and broken == "on_corrupt" else "raise"
+        return ckpt.load(target, group=rank, on_corrupt=policy)
+
+    ranks = ThreadRanks(2)
+    ranks.barrier = threading.Barrier(2, timeout=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Rank 0 finds the damage, and only it would warn.
+        results = ranks.run(load)
+
+    assert sorted(isinstance(result, ckpt.PeerError) for result in results) == [False, True]
+    assert not any(isinstance(result, threading.BrokenBarrierError) for result in results), results
 
 
 def test_ranks_with_other_tensors_are_refused(tmp_path: Path) -> None:

@@ -80,13 +80,13 @@ def test_a_tensor_that_changes_while_it_is_staged_fails_the_save(tmp_path: Path)
     state = {"quiet": quiet, "below": {"torn": torn}}
 
     arena._arena = Meddler(arena._arena, lambda: torn.add_(1))
-    pending = saver.start(order, lambda: flatten(order, state, 0, 1), None, 1 << 20, "wait")
+    pending = saver.start(order.step, lambda: flatten(order, state, 0, 1), None, 1 << 20, "wait")
 
     with pytest.raises(ckpt.TornStageError, match="below/torn"):
         pending.result(60)
     assert ckpt.list(tmp_path) == []
     arena._arena.meddle = lambda: None
-    pending = saver.start(order, lambda: flatten(order, state, 0, 1), None, 1 << 20, "wait")
+    pending = saver.start(order.step, lambda: flatten(order, state, 0, 1), None, 1 << 20, "wait")
     assert pending.result(60).step == 1
 
 

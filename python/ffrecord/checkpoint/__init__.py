@@ -38,7 +38,7 @@ from ffrecord.checkpoint.ranks import Box, Group, PeerError, Ranks, box_of, grou
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
 from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
-from ffrecord.checkpoint.saving import Commit, Order, Replicated, Target, commit, flatten
+from ffrecord.checkpoint.saving import Commit, Flat, Order, Replicated, Target, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
 from ffrecord.checkpoint.watching import Progress, Report, Save, Watch, ledger, watch
@@ -123,20 +123,20 @@ def save(
     """
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
-    order = Order(target, step, replicated, direct, timeout_s, incremental)
     seen = Save(step)
     owners: _list[object] = []  # Of the memory that boxes name.
     boxes: _list[Box] = []
 
-    def prepare() -> dict[str, object]:
+    def prepare() -> tuple[Order, dict[str, object]]:
         process_background().raise_unseen()
+        order = Order(target, step, replicated, direct, timeout_s, incremental)
         flat = flatten(order, state, rank, size)
         boxes.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
         for index, leaf in enumerate(flat.shares):
             if leaf.address is None:  # Not contiguous, or not on the CPU.
                 boxes[index] = box_of(leaf, Fetcher(leaf.data, leaf.skip_bytes), False)
-        return flat.words
+        return order, flat.words
 
     with ledger().stall(), ledger().save(seen), contextlib.ExitStack() as uncollected:
         # Until the boxes are gone again: the collector would walk through them, and all of torch.
@@ -146,7 +146,7 @@ def save(
             boxes.clear()
             uncollected.close()
 
-        return commit(order, together, prepare, boxes, progress=seen.bytes, taken=taken)
+        return commit(together, prepare, boxes, progress=seen.bytes, taken=taken)
 
 
 def async_save(
@@ -191,19 +191,18 @@ def async_save(
     Raises:
         FailedSaveError: a save before has failed, and nobody has asked for its result. This save
             is not made, on no rank.
+        ValueError: `on_busy` or `stage_bytes_max` is none; neither is this save made.
     """
-    if on_busy not in ("wait", "raise"):
-        raise ValueError(f'on_busy is {on_busy!r}, must be "wait" or "raise"')
-    if stage_bytes_max < 0:
-        raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
-    order = Order(target, step, replicated, direct, timeout_s, incremental)
+
+    def take() -> Flat:
+        order = Order(target, step, replicated, direct, timeout_s, incremental)
+        return flatten(order, state, rank, size)
+
     apart = getattr(together, "background", None)
     ranks: Group | None = together if apart is None else apart()
-    return process_background().start(
-        order, lambda: flatten(order, state, rank, size), ranks, stage_bytes_max, on_busy
-    )
+    return process_background().start(step, take, ranks, stage_bytes_max, on_busy)
 
 
 def close() -> None:

@@ -139,8 +139,8 @@ class Background:
 
     def start(
         self,
-        order: Order,
-        flatten: Callable[[], Flat],
+        step: int,
+        take: Callable[[], Flat],
         group: Group | None,
         stage_bytes_max: int,
         on_busy: OnBusy,
@@ -148,42 +148,47 @@ class Background:
         """Stage on this thread, then hand over; see `async_save`."""
         with ledger().stall():
             began = time.monotonic()
-            pending = self._start(order, flatten, group, stage_bytes_max, on_busy)
+            pending = self._start(step, take, group, stage_bytes_max, on_busy)
             pending.stall_s = time.monotonic() - began
         return pending
 
     def _start(
         self,
-        order: Order,
-        flatten: Callable[[], Flat],
+        step: int,
+        take: Callable[[], Flat],
         group: Group | None,
         stage_bytes_max: int,
         on_busy: OnBusy,
     ) -> PendingSave:
-        pending = PendingSave(order.step)
-        seen = Save(order.step)
-        prepare = flatten
+        pending = PendingSave(step)
+        seen = Save(step)
+        busy: BusyError | None = None
         if self._last is not None and not self._last.done():
             if on_busy == "raise":
-                prepare = _busy(self._last.step)
+                busy = BusyError(f"the save of step {self._last.step} has not ended yet")
             else:
                 _ended(self._last)  # Its copies are in the arena.
         released = threading.Event()
         failure: Exception | None = None
-        words: dict[str, object] = {}
+        is_refused = True  # Its caller is told at once.
+        said: tuple[Order, dict[str, object]]
         staged = Staged([], [], 0, 0)
         try:
+            _check(stage_bytes_max, on_busy)
             self.raise_unseen()
-            flat = prepare()
-            words = flat.words
+            is_refused = False
+            if busy is not None:
+                raise busy
+            flat = take()
+            said = flat.order, flat.words
             staged = self._arena_of(stage_bytes_max).stage(flat.shares)
         except Exception as error:
             failure = error
 
-        def say() -> dict[str, object]:
+        def say() -> tuple[Order, dict[str, object]]:
             if failure is not None:
                 raise failure
-            return words
+            return said
 
         once = threading.Lock()
 
@@ -193,7 +198,6 @@ class Background:
             try:
                 with ledger().save(seen):
                     made = saving.commit(
-                        order,
                         group,
                         say,
                         staged.boxes,
@@ -214,9 +218,9 @@ class Background:
                 self._last = pending
 
         pending.staged_bytes = staged.staged_bytes
-        pending.is_seen = isinstance(failure, FailedSaveError)  # It is raised here.
+        pending.is_seen = is_refused  # It is raised here.
         _hand_over(hand_over, released if staged.left_bytes else None)
-        if isinstance(failure, FailedSaveError):
+        if is_refused and failure is not None:
             raise failure  # The other ranks hear of it from the save that was handed over.
         return pending
 
@@ -226,11 +230,11 @@ class Background:
         return self._arena
 
 
-def _busy(step: int) -> Callable[[], Flat]:
-    def refuse() -> Flat:
-        raise BusyError(f"the save of step {step} has not ended yet")
-
-    return refuse
+def _check(stage_bytes_max: int, on_busy: str) -> None:
+    if on_busy not in ("wait", "raise"):
+        raise ValueError(f'on_busy is {on_busy!r}, must be "wait" or "raise"')
+    if stage_bytes_max < 0:
+        raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
 
 
 def _ended(pending: PendingSave) -> None:

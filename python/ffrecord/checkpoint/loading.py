@@ -13,6 +13,9 @@ from ffrecord.checkpoint.values import decode
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import target_from_root
 
+# From where `_Loader` warns to who has called `load`: by way of `together`.
+_CALLER = 6
+
 OnCorrupt = Literal["raise", "previous"]
 
 
@@ -59,10 +62,8 @@ def load(
         MismatchError: a ValueError that lists every path that does not fit.
         PeerError: another rank failed.
     """
-    if on_corrupt not in ("raise", "previous"):
-        raise ValueError(f'on_corrupt is {on_corrupt!r}, must be "raise" or "previous"')
-    loader = _Loader(target, group_of(group), timeout_s)
-    loader.open(None if step == "latest" else step)
+    loader = _Loader(group_of(group), timeout_s)
+    loader.begin(target, None if step == "latest" else step, on_corrupt)
     while True:
         restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
         damage = loader.fill(restorer, state, strict, as_torch)
@@ -71,34 +72,61 @@ def load(
         before = None if step != "latest" else loader.step_before()
         if before is None or on_corrupt == "raise":
             raise loader.error(damage, before)
-        for rank, message in enumerate(damage):
-            if message:
-                warnings.warn(f"rank {rank}: {message}; step {before} is loaded", stacklevel=2)
-        loader.open(before)
+        loader.previous(before, damage)
 
 
 class _Loader:
     """One rank's side; every method that talks is called on all ranks alike."""
 
-    def __init__(self, target: Target, group: Group | None, timeout_s: float) -> None:
+    def __init__(self, group: Group | None, timeout_s: float) -> None:
         self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
         self.filled: object = None
         self.reader: _ffrecord.CheckpointReader
-        self._where = target_from_root(target)
+        self._where = ""
         self._group, self._timeout_s = group, timeout_s
 
-    def open(self, step: int | None) -> None:
+    def begin(self, target: Target, step: int | None, on_corrupt: str) -> None:
+        """Opens `step`; arguments may be wrong on one rank alone."""
+
+        def take() -> None:
+            if on_corrupt not in ("raise", "previous"):
+                raise ValueError(f'on_corrupt is {on_corrupt!r}, must be "raise" or "previous"')
+            self._where = target_from_root(target)
+
+        self.open(step, take)
+
+    def open(self, step: int | None, before: Callable[[], object] | None = None) -> None:
         """Opens what rank 0 opens: it decides which is the latest, for a save may be under way."""
 
         def open_step(wanted: int | None) -> int:
             self.reader = _ffrecord.CheckpointReader(self._where, wanted, self._timeout_s)
             return self.reader.commit[0]
 
-        chosen = together(self._group, lambda: open_step(step) if self.rank == 0 else None)[0]
+        def decide() -> int | None:
+            if before is not None:
+                before()
+            return open_step(step) if self.rank == 0 else None
+
+        def follow() -> None:
+            if self.rank != 0:
+                open_step(other)
+            for message in self.reader.skipped:  # An error where warnings are.
+                warnings.warn(f"passed over a damaged checkpoint: {message}", stacklevel=_CALLER)
+
+        chosen = together(self._group, decide)[0]
         other = chosen if isinstance(chosen, int) else None
-        together(self._group, lambda: open_step(other) if self.rank != 0 else None)
-        for message in self.reader.skipped:
-            warnings.warn(f"passed over a damaged checkpoint: {message}", stacklevel=4)
+        together(self._group, follow)
+
+    def previous(self, step: int, damage: list[str]) -> None:
+        """Opens `step` instead, and says why."""
+
+        def tell() -> None:
+            for rank, message in enumerate(damage):
+                if message:
+                    text = f"rank {rank}: {message}; step {step} is loaded"
+                    warnings.warn(text, stacklevel=_CALLER + 1)  # `decide` is between.
+
+        self.open(step, tell)
 
     def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
         """What is damaged, of each rank; empty where all is well."""

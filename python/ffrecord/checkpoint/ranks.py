@@ -10,6 +10,9 @@ from ffrecord.checkpoint.values import decode, encode
 # Smaller replicated tensors are not cut into rows but go whole to one rank.
 SPLIT_SIZE_MIN_BYTES = 1 << 20
 
+# Of a message that other ranks are told, in characters.
+_TOLD_MAX = 1 << 16
+
 # Box of a tensor for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size
 # in bytes, and whether nobody changes its bytes until the save has ended. A Leaf with an address is
 # one.
@@ -82,7 +85,7 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
         mine = encode([True, work()])
     except Exception as error:
         failure = error
-        mine = encode([False, [type(error).__name__, str(error)]])
+        mine = encode([False, [_sayable(type(error).__name__), _sayable(error)]])
     answers: list[Any] = [decode(answer) for answer in group.all_gather(mine)]
     if failure is not None:
         raise failure
@@ -91,6 +94,16 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
             kind, message = answer
             raise PeerError(f"rank {rank}: {kind}: {message}", kind)
     return [answer for _, answer in answers]
+
+
+def _sayable(what: object) -> str:
+    """What other ranks are told of a failure: whatever it is, for they wait for word of it."""
+    try:
+        text = str(what)
+    except Exception as error:
+        text = f"(its message cannot be had: {type(error).__name__})"
+    # A path that is not UTF-8 has lone surrogates.
+    return text[:_TOLD_MAX].encode(errors="backslashreplace").decode()
 
 
 def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Leaf]:

@@ -52,6 +52,7 @@ class Order:
 class Flat:
     """A state taken apart: small values encoded, so later changes to it do not matter."""
 
+    order: Order
     words: dict[str, object]  # For the other ranks.
     shares: list[Leaf]  # What this rank writes.
 
@@ -77,7 +78,7 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
         "own": encode(flattener.own_trees),
         "shared": (digest, len(flattener.own_trees)),
     }
-    return Flat(words, shares_of_rank(flattener.leaves, rank, size, replicated == "split"))
+    return Flat(order, words, shares_of_rank(flattener.leaves, rank, size, replicated == "split"))
 
 
 def _digest(leaves: Sequence[Leaf]) -> bytes:
@@ -95,9 +96,8 @@ def _tree(answers: Sequence[Any]) -> bytes:
 
 
 def commit(
-    order: Order,
     group: Group | None,
-    words: Callable[[], dict[str, object]],
+    say: Callable[[], tuple[Order, dict[str, object]]],
     boxes: list[Box],
     released: Callable[[], object] | None = None,
     progress: _ffrecord.SaveProgress | None = None,
@@ -106,11 +106,10 @@ def commit(
     """Agrees with the other ranks, writes, and commits; all ranks call it and end alike.
 
     Args:
-        order: what to save.
         group: the ranks.
-        words: gives those of this rank's `Flat`, or raises what all ranks are to be told.
-        boxes: of its shares, with the memory that they are in; complete when `words` has been
-            called.
+        say: gives what to save, and the words of this rank's `Flat`, or raises what all ranks are
+            to be told.
+        boxes: of its shares, with the memory that they are in; complete when `say` has been called.
         released: called when no box that is not stable is read any more, if it comes to that.
         progress: told how far the bytes of this rank have come.
         taken: called when the boxes are not needed any more, but only the memory that they name.
@@ -120,7 +119,7 @@ def commit(
     def prepare() -> dict[str, object]:
         # Whatever can fail on this rank alone: after this all ranks do the same with the same.
         nonlocal prepared
-        said = words()
+        order, words = say()
         prepared = _ffrecord.PreparedSave(
             str(order.target),
             order.step,
@@ -130,7 +129,7 @@ def commit(
             order.incremental,
             progress,
         )
-        return said
+        return words
 
     answers: list[Any] = together(group, prepare)
     if taken is not None:
