@@ -327,6 +327,29 @@ def test_another_dtype_is_converted_as_dcp_does(tmp_path: Path) -> None:
     assert torch.equal(loaded["w"], torch.arange(5.0, dtype=torch.float64))
 
 
+def test_a_conversion_holds_no_second_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffrecord.checkpoint.pieces.WINDOW_SIZE", 4096)
+    values = {name: torch.randn(50, 60) for name in ("a", "b", "c")}
+    dcp.save(values, storage_writer=CheckpointWriter(tmp_path, step=1))
+    loaded = {name: torch.zeros(60, 50, dtype=torch.float64).T for name in values}
+    loaded["c"] = torch.zeros(50, 60, dtype=torch.bfloat16)
+    made: list[int] = []
+    empty = torch.empty
+
+    def counting(shape: Any, **options: Any) -> torch.Tensor:  # noqa: ANN401
+        tensor = empty(shape, **options)
+        made.append(tensor.nbytes)
+        return tensor
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", counting)
+        dcp.load(loaded, storage_reader=CheckpointReader(tmp_path))
+
+    assert max(made) <= 4096
+    for name, value in values.items():
+        assert torch.equal(loaded[name], value.to(loaded[name].dtype))
+
+
 def test_a_checkpoint_of_dcp_is_one_of_ours(tmp_path: Path) -> None:
     dcp.save(state_of(2), storage_writer=CheckpointWriter(tmp_path))
     loaded: Any = ckpt.load(tmp_path)

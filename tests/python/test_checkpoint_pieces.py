@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint import pieces
+from ffrecord.checkpoint.tensors import has_elements_apart
 from thread_ranks import ThreadRank, ThreadRanks
 
 SIZE = 24 << 20
@@ -36,6 +37,42 @@ def little_memory() -> Iterator[None]:
         assert tracemalloc.get_traced_memory()[1] < LIMIT
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("make", ["expanded", "windows", "torch"])
+def test_what_shares_memory_with_itself_is_refused_before_anything_is_touched(
+    tmp_path: Path, make: str
+) -> None:
+    ckpt.save(tmp_path, 1, {"a": np.arange(9.0), "w": np.arange(4.0).reshape(2, 2)})
+    into: Any = {"a": np.zeros(9)}
+    if make == "torch":
+        torch = pytest.importorskip("torch")
+        into = {
+            "a": torch.zeros(9, dtype=torch.float64),
+            "w": torch.zeros(3, dtype=torch.float64).as_strided((2, 2), (1, 1)),
+        }
+    else:
+        strides = (0, 8) if make == "expanded" else (8, 8)
+        into["w"] = np.lib.stride_tricks.as_strided(np.zeros(4), (2, 2), strides)
+
+    with pytest.raises(ckpt.MismatchError, match=r"w \(elements of it share memory"):
+        ckpt.load(tmp_path, into)
+
+    assert not into["a"].any()
+
+
+def test_elements_are_apart_wherever_numpy_puts_them() -> None:
+    whole = np.zeros((4, 5, 6))
+    for view in (whole.T, whole[::2, :, ::-3], whole.transpose(1, 2, 0)[1:], whole[:0], whole[0]):
+        assert has_elements_apart(view)
+    assert not has_elements_apart(np.broadcast_to(whole[:1], whole.shape))
+    assert has_elements_apart(np.broadcast_to(whole[:1], whole.shape)[:, :0])
+    assert not has_elements_apart(np.lib.stride_tricks.sliding_window_view(whole, 2, 2))
+
+
+def test_a_masked_array_does_not_lose_its_mask(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="w: a masked array would lose its mask"):
+        ckpt.save(tmp_path, 1, {"w": np.ma.masked_array([1, 2], [True, False])})
 
 
 @given(st.lists(st.integers(0, 5), max_size=4), st.data())

@@ -5,7 +5,8 @@ Neither a save nor a load ever holds a second copy of one: pieces are as small a
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ Wanted = tuple[str, Sequence[int], Sequence[int], Any]
 
 _Index = tuple[slice, ...]
 _NOTHING = np.empty(0, np.uint8)
+_AS_THEY_ARE: Mapping[str, str] = types.MappingProxyType({})
 
 
 def boxes_between(shape: Sequence[int], begin: int, end: int) -> Iterator[_Index]:
@@ -104,37 +106,47 @@ class Fetcher:
             done += size
 
 
-def read_into(reader: _ffrecord.CheckpointReader, wanted: Sequence[Wanted]) -> None:
-    """Reads boxes into arrays and tensors of any kind."""
+def read_into(
+    reader: _ffrecord.CheckpointReader,
+    wanted: Sequence[Wanted],
+    dtypes: Mapping[str, str] = _AS_THEY_ARE,
+) -> None:
+    """Reads boxes into arrays and tensors of any kind.
+
+    Elements are of the type that `dtypes` says is stored, and converted; else of the same type.
+    """
     direct = []
     pieces: list[Wanted] = []
     for key, offset, extent, value in wanted:
-        if Destination.is_direct(value):
+        if Destination.is_direct(value, dtypes.get(key)):
             memory = Destination(value).memory
             direct.append((key, list(offset), list(extent), memory.address, memory.size_bytes))
         else:
-            pieces += _cut(key, offset, extent, value)
+            item_size = ITEM_SIZES[dtypes.get(key) or describe(value)[0]]
+            pieces += _cut(key, offset, extent, value, item_size)
     reader.read(direct)
     window: list[Wanted] = []
     size = 0
     for piece in pieces:
-        more = _size_of(piece)
+        more = math.prod(piece[2]) * ITEM_SIZES[dtypes.get(piece[0]) or describe(piece[3])[0]]
         if window and size + more > WINDOW_SIZE:
-            _read_window(reader, window)
+            _read_window(reader, window, dtypes)
             window, size = [], 0
         window.append(piece)
         size += more
-    _read_window(reader, window)
+    _read_window(reader, window, dtypes)
 
 
-def _size_of(piece: Wanted) -> int:
-    return math.prod(piece[2]) * ITEM_SIZES[describe(piece[3])[0]]
-
-
-def _cut(key: str, offset: Sequence[int], extent: Sequence[int], value: Any) -> Iterator[Wanted]:  # noqa: ANN401
-    """Pieces of at most WINDOW_SIZE."""
+def _cut(
+    key: str,
+    offset: Sequence[int],
+    extent: Sequence[int],
+    value: Any,  # noqa: ANN401
+    item_size: int,
+) -> Iterator[Wanted]:
+    """Pieces of at most WINDOW_SIZE as they are stored."""
     count = math.prod(extent)
-    at_once = WINDOW_SIZE // ITEM_SIZES[describe(value)[0]]
+    at_once = WINDOW_SIZE // item_size
     if count <= at_once:
         yield key, offset, extent, value
         return
@@ -144,8 +156,10 @@ def _cut(key: str, offset: Sequence[int], extent: Sequence[int], value: Any) -> 
             yield key, starts, [part.stop - part.start for part in index], value[index]
 
 
-def _read_window(reader: _ffrecord.CheckpointReader, window: Sequence[Wanted]) -> None:
-    destinations = [Destination(value) for *_, value in window]
+def _read_window(
+    reader: _ffrecord.CheckpointReader, window: Sequence[Wanted], dtypes: Mapping[str, str]
+) -> None:
+    destinations = [Destination(value, dtypes.get(key)) for key, _, _, value in window]
     reader.read(
         [
             (key, list(offset), list(extent), to.memory.address, to.memory.size_bytes)

@@ -89,6 +89,8 @@ def describe(value: object, kind: Kind | None = None) -> tuple[str, tuple[int, .
     """
     if (kind_of(value) if kind is None else kind) is Kind.TORCH:
         return _describe_torch(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a masked array would lose its mask: save its data and its mask")
     array = as_array(value)
     name = array.dtype.name
     if ITEM_SIZES.get(name) != array.dtype.itemsize:
@@ -181,6 +183,22 @@ def plain_address(value: object) -> int | None:
     return int(array.ctypes.data)
 
 
+def has_elements_apart(value: Any) -> bool:  # noqa: ANN401
+    """Whether no two elements can share memory, as those of an expanded tensor do."""
+    if kind_of(value) is Kind.TORCH:
+        strides, item_size = value.stride(), 1
+    else:
+        strides, item_size = value.strides, value.itemsize
+    reach = 0  # From the first element to the last, along the dimensions with smaller strides.
+    for stride, size in sorted(
+        (abs(stride), size) for stride, size in zip(strides, value.shape, strict=True) if size > 1
+    ):
+        if stride < reach + item_size:
+            return 0 in value.shape
+        reach += stride * (size - 1)
+    return True
+
+
 class Destination:
     """Where the bytes of one tensor go: into `value` itself, or by way of a buffer.
 
@@ -188,28 +206,35 @@ class Destination:
         TypeError: as `describe`, or `value` cannot be written.
     """
 
-    def __init__(self, value: object) -> None:  # noqa: D107 (told above)
+    def __init__(self, value: object, dtype: str | None = None) -> None:
+        """What is read is of element type `dtype`; None: of that of `value`."""
         self.value: Any = value
-        self.memory = memory_of(value) if self.is_direct(value) else self._buffer()
+        self._is_direct = self.is_direct(value, dtype)
+        self.memory = memory_of(value if self._is_direct else self._buffer(dtype))
 
     @staticmethod
-    def is_direct(value: object) -> bool:
+    def is_direct(value: object, dtype: str | None = None) -> bool:
         """Whether there is no buffer; raises as the constructor."""
-        describe(value)
+        own_dtype, _ = describe(value)
         writeable = isinstance(value, np.ndarray) and value.flags.writeable
         if kind_of(value) is not Kind.TORCH and not writeable:
             raise TypeError(f"{type(value).__name__} cannot be written in place")
-        return is_plain(value)
+        if is_plain(value):
+            return dtype is None or dtype == own_dtype
+        if not has_elements_apart(value):
+            raise TypeError("elements of it share memory, so it cannot be filled: clone it")
+        return False
 
-    def _buffer(self) -> Memory:
+    def _buffer(self, dtype: str | None) -> object:
         if kind_of(self.value) is Kind.TORCH:
             torch = torch_if_imported()
-            return memory_of(torch.empty(self.value.shape, dtype=self.value.dtype))
-        return memory_of(np.empty(self.value.shape, self.value.dtype.newbyteorder("=")))
+            elements = getattr(torch, dtype) if dtype else self.value.dtype
+            return torch.empty(self.value.shape, dtype=elements)
+        return np.empty(self.value.shape, dtype or self.value.dtype.newbyteorder("="))
 
     def finish(self) -> None:
         """Moves what was read into `value`."""
-        if self.is_direct(self.value):
+        if self._is_direct:
             return
         if kind_of(self.value) is Kind.TORCH:
             self.value.detach().copy_(self.memory.owner)

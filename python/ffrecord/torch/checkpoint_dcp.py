@@ -456,25 +456,20 @@ class CheckpointReader(StorageReader):
             )
         values = [item for item in plan.items if item.type is LoadItemType.BYTE_IO]
         streams = [self._bytes(item.storage_index.fqn, planner) for item in values]  # May refuse.
-        stored = {key: dtype for key, dtype, _ in reader.tensors}
         wanted: list[Wanted] = []
-        filled: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
+        filled: list[tuple[ReadItem, torch.Tensor]] = []
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
                 continue
             key = item.storage_index.fqn
             tensor = planner.resolve_tensor(item).detach()
-            # As DCP does, of whatever type the tensor to fill is.
-            dtype = getattr(torch, stored[key])
-            to = tensor if tensor.dtype is dtype else torch.empty(tensor.shape, dtype=dtype)
             chunk = item.storage_index.offset or (0,) * len(item.lengths)
             offset = [a + b for a, b in zip(chunk, item.storage_offsets, strict=True)]
-            wanted.append((key, offset, list(item.lengths), to))
-            filled.append((item, tensor, to))
-        read_into(reader, wanted)
-        for item, tensor, to in filled:
-            if to is not tensor:
-                tensor.copy_(to)
+            wanted.append((key, offset, list(item.lengths), tensor))
+            filled.append((item, tensor))
+        # Of whatever type a tensor is, as DCP does.
+        read_into(reader, wanted, {key: dtype for key, dtype, _ in reader.tensors})
+        for item, tensor in filled:
             planner.commit_tensor(item, tensor)
         for item, stream in zip(values, streams, strict=True):
             planner.load_bytes(item, stream)
