@@ -47,12 +47,18 @@ KeptBoxes OnlyThose(const KeptBoxes& all, const std::vector<bool>& is_kept) {
   return kept;
 }
 
-// `room` is kept from one to the next.
+// `room` is kept from one to the next. One row may be as large as the tensor: by pieces.
 Result<Digest128> ContentOf(const TensorView& tensor, std::vector<std::byte>& room) {
   if (!tensor.fetch) return Xxh3Digest(tensor.data);
-  room.resize(tensor.data.size());
-  FFR_TRY(tensor.fetch(tensor.fetch_offset_bytes, room));
-  return Xxh3Digest(room);
+  room.resize(std::min<std::uint64_t>(tensor.data.size(), kDeltaBoxSize));
+  Xxh3Stream content;
+  for (std::uint64_t done = 0; done < tensor.data.size(); done += room.size()) {
+    const auto piece =
+        std::span(room).first(std::min<std::uint64_t>(room.size(), tensor.data.size() - done));
+    FFR_TRY(tensor.fetch(tensor.fetch_offset_bytes + done, piece));
+    content.Update(piece);
+  }
+  return content.Finish();
 }
 
 }  // namespace

@@ -70,6 +70,25 @@ def test_elements_are_apart_wherever_numpy_puts_them() -> None:
     assert not has_elements_apart(np.lib.stride_tricks.sliding_window_view(whole, 2, 2))
 
 
+def test_one_row_is_compared_by_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    call = pieces.Fetcher.__call__
+
+    def counting(self: pieces.Fetcher, offset: int, address: int, size_bytes: int) -> None:
+        asked.append(size_bytes)
+        call(self, offset, address, size_bytes)
+
+    monkeypatch.setattr(pieces.Fetcher, "__call__", counting)
+    row = np.arange(2 * SIZE // 8, dtype="int64")[None, ::2]
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, {"w": row, "x": step}, incremental=True)
+
+    assert max(asked) <= 4 << 20
+    assert np.array_equal(ckpt.load(tmp_path)["w"], row)  # type: ignore[index]
+    shared = [next(tmp_path.glob(f"step-*{step}/part-*/seg-0000")) for step in (1, 2)]
+    assert shared[0].stat().st_ino == shared[1].stat().st_ino
+
+
 def test_a_masked_array_does_not_lose_its_mask(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="w: a masked array would lose its mask"):
         ckpt.save(tmp_path, 1, {"w": np.ma.masked_array([1, 2], [True, False])})
