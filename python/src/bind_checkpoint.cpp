@@ -65,8 +65,13 @@ class PyGroup final : public client::CheckpointGroup {
   }
 
   // What all_gather raised says more than our error about it.
-  void RethrowFailure() {
-    if (failure_) throw py::error_already_set(*std::move(failure_));
+  // With a note of what that means for the save.
+  void RethrowFailure(const Error& outcome) {
+    if (!failure_) return;
+    const auto note = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
+        outcome.message.data(), static_cast<Py_ssize_t>(outcome.message.size())));
+    failure_->value().attr("add_note")(note);
+    throw py::error_already_set(*std::move(failure_));
   }
 
  private:
@@ -208,7 +213,7 @@ class PreparedSave {
       return client::SaveCheckpoint(target_, step_, tensors_, std::as_bytes(std::span(tree_view)),
                                     ranks ? &*ranks : nullptr, options_);
     });
-    if (!saved && ranks) ranks->RethrowFailure();
+    if (!saved && ranks) ranks->RethrowFailure(saved.error());
     return AsTuple(ValueOrRaise(std::move(saved)));
   }
 

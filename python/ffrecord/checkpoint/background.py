@@ -128,8 +128,9 @@ class Background:
         self.raise_unseen()
 
     def _fail(self, pending: PendingSave, error: BaseException) -> None:
+        why = "; ".join([str(error), *getattr(error, "__notes__", ())])
         _log.error(
-            "the save of step %d has failed: %s: %s", pending.step, type(error).__name__, error
+            "the save of step %d has failed: %s: %s", pending.step, type(error).__name__, why
         )
         # What was never accepted is not lost; others were, and the next save tells of them.
         kind = error.kind if isinstance(error, PeerError) else type(error).__name__
