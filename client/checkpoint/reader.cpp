@@ -17,16 +17,17 @@
 namespace ffrecord::client {
 namespace {
 
-// Those that are not among `steps`, newest first, and none above the newest of those: it may be of
-// a run that was rolled back. What cannot be reached now adds none.
-void AddFarther(const CheckpointTarget& target, std::vector<std::uint64_t>& steps) {
+// Those below `below` that are not among `steps`, newest first, and none above the newest of those:
+// it may be of a run that was rolled back. What cannot be reached now adds none.
+void AddFarther(const CheckpointTarget& target, std::uint64_t below,
+                std::vector<std::uint64_t>& steps) {
   auto farther = target.FartherSteps();
   if (!farther) return;
   std::reverse(farther.value().begin(), farther.value().end());
   const std::vector<std::uint64_t> near = steps;
+  const std::uint64_t end = near.empty() ? below : near.front();
   for (const std::uint64_t step : farther.value())
-    if (!near.empty() && step < near.front() && std::ranges::find(near, step) == near.end())
-      steps.push_back(step);
+    if (step < end && std::ranges::find(near, step) == near.end()) steps.push_back(step);
 }
 
 }  // namespace
@@ -133,15 +134,22 @@ CheckpointReader::~CheckpointReader() = default;
 
 Result<CheckpointReader> CheckpointReader::Open(std::string_view target, std::uint64_t step,
                                                 const SessionOptions& options) {
+  if (step == kLatest) return OpenBelow(target, kLatest, options);
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  if (step != kLatest) return CheckpointReader(FFR_TRY(Impl::Open(*opened, step)));
+  return CheckpointReader(FFR_TRY(Impl::Open(*opened, step)));
+}
 
+Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, std::uint64_t below,
+                                                     const SessionOptions& options) {
+  const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
   auto steps = FFR_TRY(opened->Steps());
+  std::erase_if(steps, [&](std::uint64_t step) { return step >= below; });
   std::reverse(steps.begin(), steps.end());
   std::vector<std::string> skipped;
   bool has_looked_farther = false;
   for (std::size_t i = 0;; ++i) {
-    if (i == steps.size() && !std::exchange(has_looked_farther, true)) AddFarther(*opened, steps);
+    if (i == steps.size() && !std::exchange(has_looked_farther, true))
+      AddFarther(*opened, below, steps);
     if (i == steps.size()) break;
     const std::uint64_t candidate = steps[i];
     auto impl = Impl::Open(*opened, candidate);

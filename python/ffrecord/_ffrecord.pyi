@@ -329,7 +329,8 @@ class CheckpointParts:
 class CheckpointReader:
     """A committed checkpoint, verified down to its manifests."""
 
-    def __init__(self, target: str, step: int | None, timeout_s: float) -> None: ...
+    def __init__(self, target: str, step: int | None, timeout_s: float, below: int = ...) -> None:
+        """Without a step: the newest one that is whole, of those below `below`."""
     @property
     def commit(self) -> tuple[int, str, int]:
         """Step, attempt, size in bytes."""

@@ -243,10 +243,10 @@ void CopyInto(StagingArena& arena,
 }
 
 CheckpointReader OpenReader(const std::string& target, std::optional<std::uint64_t> step,
-                            TimeLimit timeout) {
+                            TimeLimit timeout, std::uint64_t below) {
   return ValueOrRaise(WithoutGil([&] {
-    return CheckpointReader::Open(target, step.value_or(CheckpointReader::kLatest),
-                                  SessionOptionsOf(timeout));
+    return step ? CheckpointReader::Open(target, *step, SessionOptionsOf(timeout))
+                : CheckpointReader::OpenBelow(target, below, SessionOptionsOf(timeout));
   }));
 }
 
@@ -339,7 +339,8 @@ void BindCheckpoint(py::module_& module) {
            py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"))
       .def("commit", &PreparedSave::Commit, py::arg("tree"), py::arg("group"), py::arg("released"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
-      .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"))
+      .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"),
+           py::arg("below") = CheckpointReader::kLatest)
       .def_property_readonly(
           "commit", [](const CheckpointReader& reader) { return AsTuple(reader.commit()); })
       .def_property_readonly("world_size", &CheckpointReader::world_size)

@@ -534,6 +534,28 @@ def test_what_is_damaged_in_the_folder_is_read_at_the_mirror(
     assert ckpt.verify(tmp_path, 2, timeout_s=0.3) != [] if how == "flipped" else True
 
 
+def test_steps_leave_a_folder_only_for_where_a_load_looks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep_local"):
+        ckpt.Mirror(tmp_path / "run", str(tmp_path / "copies"), keep_local=1)
+
+
+def test_a_load_goes_back_to_a_step_that_is_only_at_the_mirror(run: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    ckpt.remove(run, 3)  # What is damaged here is nowhere else.
+    segment = tmp_path / "step-000000003/part-00000/seg-0000"
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+
+    with pytest.raises(CorruptionError, match="Step 2 is there"):
+        ckpt.load(tmp_path)
+    with pytest.warns(UserWarning, match="step 2 is loaded"):
+        loaded = ckpt.load(tmp_path, on_corrupt="previous")
+    assert same(loaded, state(2))
+
+
 def test_a_save_that_was_not_copied_is_not_mistaken_for_the_one_that_was(
     run: str, tmp_path: Path
 ) -> None:

@@ -148,14 +148,15 @@ class _Loader:
         return []
 
     def step_before(self) -> int | None:
-        """The newest step below the one that is open whose manifests are whole."""
+        """The newest step below the one that is open whose manifests are whole, also far away."""
 
         def look() -> int | None:
-            found = _ffrecord.list_checkpoints(self._where, self._timeout_s)
-            for step, _, _ in reversed(found):
-                if step < self.reader.commit[0] and _opens(self._where, step, self._timeout_s):
-                    return step
-            return None
+            below = self.reader.commit[0]
+            try:
+                found = _ffrecord.CheckpointReader(self._where, None, self._timeout_s, below)
+            except (CorruptionError, FileNotFoundError):
+                return None
+            return found.commit[0]
 
         before = together(self._group, lambda: look() if self.rank == 0 else None)[0]
         return before if isinstance(before, int) else None
@@ -184,11 +185,3 @@ def _told(work: Callable[[], object]) -> Callable[[], str]:
         return ""
 
     return tell
-
-
-def _opens(where: str, step: int, timeout_s: float) -> bool:
-    try:
-        _ffrecord.CheckpointReader(where, step, timeout_s)
-    except (CorruptionError, FileNotFoundError):
-        return False
-    return True

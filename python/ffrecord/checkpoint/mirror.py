@@ -79,7 +79,7 @@ class Mirror(Copying[list[Commit]]):
             target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, `buddies`.
             remote: where they are copied to: `s3://bucket/run`.
             keep_local: how many of the newest that are whole stay at `target`, 1 or more, once they
-                are copied; all without it.
+                are copied; all without it. With a folder as the target, `remote` is at a store.
             compress: as `copy`.
             timeout_s: for each call, its retries included.
         """
@@ -88,6 +88,11 @@ class Mirror(Copying[list[Commit]]):
         self.target, self.remote = target_from_root(target), remote
         self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
         self._known: set[str] = set()
+        if keep_local is not None and self._path() is not None and not remote.startswith("s3://"):
+            raise ValueError(
+                f"keep_local: what leaves the folder {self.target} is loaded from s3://bucket/run "
+                f"only, not from {remote}"
+            )
         super().__init__()
 
     def sync(self) -> list[Commit]:

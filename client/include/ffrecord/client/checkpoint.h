@@ -172,6 +172,9 @@ class FFR_EXPORT CheckpointReader {
   static constexpr std::uint64_t kLatest = ~std::uint64_t{0};
   static Result<CheckpointReader> Open(std::string_view target, std::uint64_t step,
                                        const SessionOptions& options);
+  // Opens the newest step below `below` that is whole, as Open() does for kLatest.
+  static Result<CheckpointReader> OpenBelow(std::string_view target, std::uint64_t below,
+                                            const SessionOptions& options);
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
