@@ -186,6 +186,10 @@ class MirroredTarget final : public CheckpointTarget {
                                                    const AttemptId& attempt) override {
     return local_->Begin(step, attempt);
   }
+  Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
+                                                          const AttemptId& attempt) override {
+    return local_->BeginInPlace(step, attempt);
+  }
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                   const AttemptId& attempt) override {
     return local_->Join(step, attempt);

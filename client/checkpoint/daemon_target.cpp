@@ -43,8 +43,9 @@ Result<WrittenFile> Written(ManifestFile file) {
 
 class DaemonAttempt final : public CheckpointAttempt {
  public:
-  DaemonAttempt(const RemoteRun& run, std::uint64_t step)
-      : run_(run), step_(step), upload_(run.session, run.options) {}
+  // Takes the place of the step at revision `replaced`; 0: of none.
+  DaemonAttempt(const RemoteRun& run, std::uint64_t step, std::uint64_t replaced)
+      : run_(run), step_(step), replaced_(replaced), upload_(run.session, run.options) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
@@ -88,8 +89,9 @@ class DaemonAttempt final : public CheckpointAttempt {
       DatasetManifest one = FFR_TRY(DecodeDatasetManifest(file.entry));
       std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
     }
-    const auto published = run_.session->Publish(run_.NameOf(step_), manifest,
-                                                 net::Publish::Mode::kCreate, 0, run_.deadline());
+    const auto mode = replaced_ == 0 ? net::Publish::Mode::kCreate : net::Publish::Mode::kSwap;
+    const auto published =
+        run_.session->Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
     if (published) return {};
     const auto there = run_.session->Resolve(run_.NameOf(step_), run_.deadline());
     if (!there) return WithoutALook(published.error(), there.error());
@@ -103,6 +105,7 @@ class DaemonAttempt final : public CheckpointAttempt {
  private:
   RemoteRun run_;
   std::uint64_t step_;
+  std::uint64_t replaced_;
   Upload upload_;
 };
 
@@ -189,7 +192,17 @@ class DaemonTarget final : public CheckpointTarget {
 
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                   const AttemptId& /*attempt*/) override {
-    return std::unique_ptr<CheckpointAttempt>(new DaemonAttempt(run_, step));
+    return std::unique_ptr<CheckpointAttempt>(new DaemonAttempt(run_, step, 0));
+  }
+
+  // Only what is there now: not what another save puts there meanwhile.
+  Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
+                                                          const AttemptId& attempt) override {
+    const auto found = run_.session->Resolve(run_.NameOf(step), run_.deadline());
+    if (!found && found.error().code == ErrorCode::kNotFound) return Begin(step, attempt);
+    if (!found) return found.error();
+    return std::unique_ptr<CheckpointAttempt>(
+        new DaemonAttempt(run_, step, found.value().revision));
   }
 
   // A published name, whose one file is empty and called as the answer.

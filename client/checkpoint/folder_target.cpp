@@ -175,6 +175,20 @@ int RenameNoReplace(const fs::path& from, const fs::path& to) {
   return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
+// Puts the folder `from` in the place of `to`, in one step where the file system can. What was
+// there is called `from` then, or is gone.
+int RenameInPlace(const fs::path& from, const fs::path& to) {
+  if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
+    return 0;
+  if (errno == EINVAL || errno == ENOSYS) {
+    const fs::path away = to.parent_path() / (std::string(kRemovedPrefix) + Hex(RandomId()));
+    if (::rename(to.c_str(), away.c_str()) != 0 && errno != ENOENT) return errno;
+  } else if (errno != ENOENT) {
+    return errno;
+  }
+  return RenameNoReplace(from, to);
+}
+
 Error StepExists(const fs::path& path) {
   return Error{ErrorCode::kConflict, "checkpoint: " + path.string() +
                                          " is committed already; save another step, or remove it "
@@ -184,13 +198,14 @@ Error StepExists(const fs::path& path) {
 class FolderAttempt final : public CheckpointAttempt {
  public:
   FolderAttempt(fs::path run, std::uint64_t step, const AttemptId& id, fs::path folder,
-                UniqueFd lock, bool direct)
+                UniqueFd lock, bool direct, bool replaces)
       : run_(std::move(run)),
         step_(step),
         id_(id),
         folder_(std::move(folder)),
         lock_(std::move(lock)),
-        direct_(direct) {}
+        direct_(direct),
+        replaces_(replaces) {}
 
   Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                           const FileSource& source) override {
@@ -244,18 +259,21 @@ class FolderAttempt final : public CheckpointAttempt {
   Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override {
     const fs::path final_path = run_ / StepName(step_);
     PrepareHint();
-    if (const int error = RenameNoReplace(folder_, final_path); error != 0 && !IsVisible()) {
+    const int error =
+        replaces_ ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
+    if (error != 0 && !IsVisible()) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
       RemoveAttempt(folder_);  // Should the first rename come to pass yet, one finds nothing.
       return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
     }
-    folder_ = final_path;
+    const fs::path replaced = std::exchange(folder_, final_path);
     if (const auto synced = SyncParentFolder(final_path); !synced) {
-      Error error = synced.error();
-      error.message += "; the step is visible, but may not outlive a power cut";
-      return error;
+      Error failure = synced.error();
+      failure.message += "; the step is visible, but may not outlive a power cut";
+      return failure;
     }
     // Committed. What follows may fail without harm.
+    if (replaces_) RemoveAttempt(replaced);  // What has changed places with it.
     RemoveOwners();
     PublishHint();
     CollectGarbage(run_, NewestStep());
@@ -299,6 +317,7 @@ class FolderAttempt final : public CheckpointAttempt {
   fs::path folder_;
   UniqueFd lock_;
   bool direct_;
+  bool replaces_;
   fs::path kept_;  // The last one; all are in one folder.
 };
 
@@ -401,17 +420,15 @@ class FolderTarget final : public CheckpointTarget {
 
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
-    FFR_TRY(MakeFolders(run_));
     const fs::path committed = run_ / StepName(step);
     std::error_code ignored;
     if (fs::exists(committed, ignored)) return StepExists(committed);
-    const fs::path folder = run_ / AttemptName(step, attempt);
-    UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder));
-    if (const auto synced = SyncParentFolder(folder); !synced) {
-      RemoveAttempt(folder);
-      return synced.error();
-    }
-    return Made(step, attempt, std::move(lock));
+    return Make(step, attempt, false);
+  }
+
+  Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
+                                                          const AttemptId& attempt) override {
+    return Make(step, attempt, true);
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
@@ -423,7 +440,7 @@ class FolderTarget final : public CheckpointTarget {
                    "checkpoint: rank 0 made " + folder.string() +
                        ", but this rank does not see it; the target must be a folder that all "
                        "ranks share"};
-    return Made(step, attempt, UniqueFd());
+    return Made(step, attempt, UniqueFd(), false);
   }
 
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
@@ -441,10 +458,22 @@ class FolderTarget final : public CheckpointTarget {
   }
 
  private:
+  Result<std::unique_ptr<CheckpointAttempt>> Make(std::uint64_t step, const AttemptId& attempt,
+                                                  bool replaces) const {
+    FFR_TRY(MakeFolders(run_));
+    const fs::path folder = run_ / AttemptName(step, attempt);
+    UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder));
+    if (const auto synced = SyncParentFolder(folder); !synced) {
+      RemoveAttempt(folder);
+      return synced.error();
+    }
+    return Made(step, attempt, std::move(lock), replaces);
+  }
+
   std::unique_ptr<CheckpointAttempt> Made(std::uint64_t step, const AttemptId& attempt,
-                                          UniqueFd lock) const {
+                                          UniqueFd lock, bool replaces) const {
     return std::make_unique<FolderAttempt>(run_, step, attempt, run_ / AttemptName(step, attempt),
-                                           std::move(lock), direct_);
+                                           std::move(lock), direct_, replaces);
   }
 
   fs::path run_;

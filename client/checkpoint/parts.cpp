@@ -116,7 +116,8 @@ Result<CheckpointParts> CheckpointParts::Begin(std::string_view target, std::uin
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = RandomId();
   impl->name = Hex(impl->id);
-  impl->attempt = FFR_TRY(impl->target->Begin(step, impl->id));
+  impl->attempt = FFR_TRY(options.replaces ? impl->target->BeginInPlace(step, impl->id)
+                                           : impl->target->Begin(step, impl->id));
   return CheckpointParts(std::move(impl));
 }
 

@@ -60,7 +60,8 @@ class Save {
   Result<Intent> Intend() {
     if (rank() == 0) {
       attempt_id_ = RandomId();
-      attempt_ = FFR_TRY(target_.Begin(step_, attempt_id_));
+      attempt_ = FFR_TRY(options_.replaces ? target_.BeginInPlace(step_, attempt_id_)
+                                           : target_.Begin(step_, attempt_id_));
       tree_keys_ = FFR_TRY(CheckTree());
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));

@@ -43,6 +43,13 @@ void CheckpointAttempt::Abandon() noexcept {
   if (!may_be_visible_ && generation_ == ForkGeneration()) Discard();
 }
 
+Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(
+    std::uint64_t step, const AttemptId& attempt) {
+  const auto removed = Remove(step);
+  if (!removed && removed.error().code != ErrorCode::kNotFound) return removed.error();
+  return Begin(step, attempt);
+}
+
 Error WithoutALook(const Error& tried, const Error& look) {
   if (tried.code != ErrorCode::kConflict) return tried;
   return Error{ErrorCode::kUnavailable,

@@ -104,6 +104,10 @@ class CheckpointTarget {
   // is committed already.
   virtual Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                            const AttemptId& attempt) = 0;
+  // The same, but a step that is committed gives way to the attempt: when it is committed, where
+  // both can be done at once, else now.
+  virtual Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
+                                                                  const AttemptId& attempt);
   virtual Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                           const AttemptId& attempt) = 0;
 

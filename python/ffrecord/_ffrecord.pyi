@@ -317,8 +317,9 @@ class CheckpointParts:
         timeout_s: float,
         incremental: bool,
         progress: SaveProgress | None = None,
+        replaces: bool = False,
     ) -> None:
-        """Without an attempt: the coordinator's, who begins one."""
+        """Without an attempt: the coordinator's, who begins one, in place of the step if asked."""
     @property
     def attempt(self) -> str: ...
     def write(self, rank: int, boxes: list[_Box]) -> bytes:

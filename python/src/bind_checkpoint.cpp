@@ -156,9 +156,10 @@ std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
 // Without an attempt, the coordinator's.
 CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
                           const std::optional<std::string>& attempt, bool direct, TimeLimit timeout,
-                          bool incremental, std::shared_ptr<client::SaveProgress> progress) {
-  const client::SaveOptions options{
-      direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress)};
+                          bool incremental, std::shared_ptr<client::SaveProgress> progress,
+                          bool replaces) {
+  const client::SaveOptions options{direct, incremental,         SessionOptionsOf(timeout),
+                                    {},     std::move(progress), replaces};
   return ValueOrRaise(WithoutGil([&] {
     return attempt ? CheckpointParts::Join(target, step, *attempt, options)
                    : CheckpointParts::Begin(target, step, options);
@@ -361,7 +362,7 @@ void BindCheckpoint(py::module_& module) {
       module, "CheckpointParts", py::is_final())
       .def(py::init(&OpenParts), py::arg("target"), py::arg("step"), py::arg("attempt"),
            py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"),
-           py::arg("progress") = nullptr)
+           py::arg("progress") = nullptr, py::arg("replaces") = false)
       .def_property_readonly("attempt", &CheckpointParts::attempt)
       .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));

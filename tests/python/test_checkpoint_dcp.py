@@ -4,6 +4,8 @@ Method: dcp.save, async_save and load with plain state, in this process; then pr
 that save DTensors and replicated tensors at one size and load them at others.
 """
 
+import contextlib
+import gc
 import io
 import time
 from pathlib import Path
@@ -22,6 +24,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa
 
 import ffrecord  # noqa: E402
 import ffrecord.checkpoint as ckpt  # noqa: E402
+from daemon import Daemon  # noqa: E402
+from ffrecord import _ffrecord  # noqa: E402
+from ffrecord.checkpoint.values import encode  # noqa: E402
 from ffrecord.torch import BalancedSavePlanner, CheckpointReader, CheckpointWriter  # noqa: E402
 from ranks import run_ranks  # noqa: E402
 
@@ -154,6 +159,31 @@ def test_a_checkpoint_id_names_a_run_or_a_step_and_removes_nothing(tmp_path: Pat
     assert same(loaded, state_of(7))
 
 
+def test_a_step_is_that_of_the_run_that_a_checkpoint_id_names(tmp_path: Path) -> None:
+    writer = CheckpointWriter(step=7)
+    dcp.save(state_of(7), checkpoint_id=tmp_path, storage_writer=writer)
+    with pytest.raises(FAILED, match="committed already"):
+        dcp.save(state_of(8), checkpoint_id=tmp_path, storage_writer=writer)
+    dcp.save(state_of(9), checkpoint_id=tmp_path / "step-000000009", storage_writer=writer)
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [7, 9]
+
+    loaded = blank(state_of(7))
+    dcp.load(loaded, checkpoint_id=tmp_path, storage_reader=CheckpointReader(step=7))
+    assert same(loaded, state_of(7))
+    dcp.load(
+        loaded, checkpoint_id=tmp_path / "step-000000009", storage_reader=CheckpointReader(step=7)
+    )
+    assert same(loaded, state_of(9))
+
+
+def test_nothing_is_left_of_a_save_that_failed(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, step=1)
+    with pytest.raises(FAILED, match="pickling"):
+        dcp.save({"w": torch.ones(9), "bad": object()}, storage_writer=writer)
+    assert list(tmp_path.iterdir()) == []
+    del writer
+
+
 def test_a_committed_step_is_not_replaced(tmp_path: Path) -> None:
     dcp.save(state_of(1), storage_writer=CheckpointWriter(tmp_path, step=1))
     with pytest.raises(FAILED, match="committed already"):
@@ -209,6 +239,68 @@ class FailingOnce(CheckpointWriter):
         """On every rank."""
         self._fail("write")
         return super().write_data(plan, planner)
+
+
+class FailingAtTheEnd(CheckpointWriter):
+    """When all is durable."""
+
+    def finish(self, metadata: Any, results: Any) -> None:  # noqa: ANN401
+        """On the coordinator."""
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "daemon"])
+def test_a_step_stays_until_what_takes_its_place_is_durable(
+    tmp_path: Path, kind: str, incremental: bool
+) -> None:
+    def overwrite(seed: int, writer: type[CheckpointWriter] = CheckpointWriter) -> None:
+        made = writer(target, step=1, overwrite=True, incremental=incremental)
+        dcp.save(state_of(seed), storage_writer=made)
+
+    with contextlib.ExitStack() as until_the_end:
+        target = str(tmp_path)
+        if kind == "daemon":
+            target = until_the_end.enter_context(Daemon(tmp_path)).address("run")
+        overwrite(1)  # Of nothing.
+        before = ckpt.list(target)
+        with pytest.raises(FAILED, match="the disk is gone"):
+            overwrite(2, FailingAtTheEnd)
+        assert ckpt.list(target) == before
+        assert ckpt.verify(target) == []
+
+        overwrite(3)
+
+        assert len(ckpt.list(target)) == 1
+        assert ckpt.list(target) != before
+        loaded = blank(state_of(3))
+        dcp.load(loaded, storage_reader=CheckpointReader(target))
+        assert same(loaded, state_of(3))
+        assert ckpt.verify(target) == []
+    gc.collect()  # The writer that failed, by its exception.
+    if kind == "folder":
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["LATEST", "step-000000001"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "daemon"])
+def test_a_saver_that_begins_to_overwrite_keeps_no_other_from_it(tmp_path: Path, kind: str) -> None:
+    with contextlib.ExitStack() as until_the_end:
+        target = str(tmp_path)
+        if kind == "daemon":
+            target = until_the_end.enter_context(Daemon(tmp_path)).address("run")
+        ckpt.save(target, 1, {"w": 1})
+        late = _ffrecord.CheckpointParts(target, 1, None, True, 30.0, False, None, True)
+        written = late.write(0, [])
+        dcp.save(state_of(2), storage_writer=CheckpointWriter(target, step=1, overwrite=True))
+        second = ckpt.list(target)
+        if kind == "daemon":  # Knows which one was to give way.
+            with pytest.raises(FileExistsError):
+                late.commit([written], encode({"w": 3}))
+            assert ckpt.list(target) == second
+        else:
+            late.commit([written], encode({"w": 3}))
+            assert ckpt.load(target) == {"w": 3}
+        assert ckpt.verify(target) == []
 
 
 @pytest.mark.parametrize("where", ["local plan", "global plan", "write"])

@@ -74,6 +74,12 @@ def _from_root(place: Place | None) -> str | None:
     return None if place is None else target_from_root(place)
 
 
+def _renamed(checkpoint_id: Place, step: int | None) -> tuple[str, int | None]:
+    """Path and step of a save or load to `checkpoint_id`; `step` is that of one before it."""
+    path = target_from_root(checkpoint_id)
+    return path, step if _split(path)[1] is None else None
+
+
 def _is_place(checkpoint_id: object) -> bool:
     if not isinstance(checkpoint_id, str | os.PathLike):
         return False
@@ -107,11 +113,13 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         Args:
             path: a folder that all ranks share, `ffrecord://host[:port]/run`, or either followed by
                 `/step-NNNNNNNNN`. None: the `checkpoint_id` of `dcp.save`.
-            step: the name of the checkpoint in `path`. None: that of the path, or one after the
-                latest, which stays: `ffrecord.checkpoint.prune` removes old ones.
-            overwrite: if that step, which then must be named, is committed already, remove it
-                before the new one is written: a save that fails leaves neither. No other step is
-                ever removed.
+            step: the name of the checkpoint in `path`, or in a `checkpoint_id` that names none.
+                None: that of the path, or one after the latest, which stays:
+                `ffrecord.checkpoint.prune` removes old ones.
+            overwrite: if that step, which then must be named, is committed already, take its
+                place. In a folder and at a daemon it stays until the new one is durable, and for
+                good if the save fails; at a store and of buddies it is removed first. No other
+                step is ever removed.
             allow_pickle: store what is neither tensor nor plain value as the planner pickled it;
                 only a reader that is told to will hand it back. Otherwise it is a TypeError.
             direct: write past the page cache where the file system allows it.
@@ -139,7 +147,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Begin another save, to `checkpoint_id` if given."""
         if checkpoint_id is not None:
-            self._path, self._step = _from_root(checkpoint_id), None
+            self._path, self._step = _renamed(checkpoint_id, self._step)
         self._drop()
 
     def _drop(self) -> None:
@@ -161,7 +169,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
             try:
                 yield
             except BaseException:
-                self._ended(committed=False)
+                self._drop()  # Also what was written, unless it may be committed.
                 raise
 
     def __del__(self) -> None:
@@ -209,9 +217,6 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         if step is None:
             listed = ckpt.list(target, timeout_s=self._timeout_s)
             step = max((each.step for each in listed), default=-1) + 1
-        elif self._overwrite:
-            with contextlib.suppress(FileNotFoundError):
-                ckpt.remove(target, step, timeout_s=self._timeout_s)
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [
@@ -223,7 +228,14 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         self, target: str, step: int, attempt: str | None, seen: Save
     ) -> _ffrecord.CheckpointParts:
         return _ffrecord.CheckpointParts(
-            target, step, attempt, self._direct, self._timeout_s, self._incremental, seen.bytes
+            target,
+            step,
+            attempt,
+            self._direct,
+            self._timeout_s,
+            self._incremental,
+            seen.bytes,
+            self._overwrite,
         )
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -393,7 +405,7 @@ class CheckpointReader(StorageReader):
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Open what is to be read, here, where an error still comes out as it is."""
         if checkpoint_id is not None:
-            self._path, self._step = _from_root(checkpoint_id), None
+            self._path, self._step = _renamed(checkpoint_id, self._step)
         self._reader = None
         if self._path is not None:
             self._open()

@@ -70,6 +70,9 @@ struct SaveOptions {
   // the save fails before.
   std::function<void()> released;
   std::shared_ptr<SaveProgress> progress;  // Told of, if there is one.
+  // Take the place of what is committed under that step, if there is something. In a folder and at
+  // a daemon it stays until all of the new one is durable; elsewhere it is removed first.
+  bool replaces = false;
 };
 
 // Writes one checkpoint: all ranks' parts durable and visible together, or none
