@@ -20,6 +20,7 @@ using Kind = JobPool::Kind;
 // Events handled before the other connections of the worker get their turn.
 constexpr int kEventsPerTurn = 64;
 constexpr std::uint32_t kRetryAfterMs = 20;
+constexpr std::size_t kDiscardedBytes = std::size_t{64} << 10;
 
 // What a client is called, by whoever has made its token: one line of a log stays one line.
 std::string Printable(std::string text) {
@@ -465,6 +466,19 @@ Result<void> Connection::Receive(const FrameHeader& header, decltype(Incoming::t
   return endpoint_->ReceivePayload({&place, 1});
 }
 
+// All of it into the same few bytes: who is refused is given no memory.
+Result<void> Connection::Discard(const FrameHeader& header, Error why) {
+  if (header.payload_size_bytes == 0) return SendError(header.request_id, why);
+  incoming_ = Incoming{header, FFR_TRY(BufferPool::Process().Take(kDiscardedBytes)),
+                       [this, why = std::move(why)](const FrameHeader& sent, const PooledBuffer&) {
+                         return SendError(sent.request_id, why);
+                       }};
+  const std::span<std::byte> bytes = *incoming_->buffer;
+  std::vector<std::span<std::byte>> places(header.payload_size_bytes / bytes.size(), bytes);
+  places.push_back(bytes.first(header.payload_size_bytes % bytes.size()));
+  return endpoint_->ReceivePayload(places);
+}
+
 // --- Names ---------------------------------------------------------------------------------------
 
 Result<void> Connection::TakePublish(const FrameHeader& header) {
@@ -474,9 +488,9 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
       publish = std::move(allowed).error();
   // A bad name is the caller's mistake, but the payload behind it must be taken off all the same.
   if (!publish && publish.error().code == ErrorCode::kCorruption) return std::move(publish).error();
+  if (!publish) return Discard(header, std::move(publish).error());
   return Receive(header, [this, publish = std::move(publish)](const FrameHeader& sent,
                                                               PooledBuffer buffer) {
-    if (!publish) return SendError(sent.request_id, publish.error());
     return AddJob(sent, Kind::kWrite,
                   [&catalog = host_.catalog, request = publish.value(), buffer, who = Who(),
                    own_prefix = token_ ? token_->prefix : std::string()]() -> Reply {

@@ -199,6 +199,8 @@ class Connection {
   Result<void> TakeDelete(const net::FrameHeader& header);
   Result<void> Refuse(const net::FrameHeader& header, Error error);
   Result<void> Receive(const net::FrameHeader& header, decltype(Incoming::then) then);
+  // Takes a payload off that nobody wants, and then says why.
+  Result<void> Discard(const net::FrameHeader& header, Error why);
 
   // AddJob says BUSY if there is no room. Whoever changes something before it has to ask, for a
   // request that is BUSY was not taken.

@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "libffrecord/base/buffer_pool.h"
 #include "seed.h"
 #include "server/service/connection.h"
 #include "server_peers.h"
@@ -255,6 +256,39 @@ TEST_F(ServerTest, ABatchIsMeasuredBeforeItIsPlanned) {
   const auto third = channel->Receive(request, Soon(), "records");
   ASSERT_FALSE(third);
   EXPECT_TRUE(channel->retry_after()) << third.error().message;
+}
+
+TEST_F(ServerTest, EntriesCountWhileTheirBatchIsUnderWayAndNoLonger) {
+  ASSERT_TRUE(Put(*Connect(), id_, "data"));
+  auto channel = Connect();
+  const std::vector<net::BatchEntry> entries(net::kBatchEntryCountMax, {0, 0, 1, 0});
+  for (std::size_t sent = 0; sent <= Connection::kEntryCountMax; sent += entries.size()) {
+    const auto read = Read(*channel, {id_}, entries);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(read.value().done.ok_count, entries.size());
+  }
+}
+
+TEST_F(ServerTest, APayloadThatIsRefusedIsTakenOffAndTakesNoMemory) {
+  auto channel = Connect();
+  const std::uint64_t cap_before = GetMemoryUse().cap_bytes;
+  const auto held = BufferPool::Process().Take(4096).value();  // One block would always fit.
+  SetMemoryCap(1 << 20);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{64 << 10},
+                                 std::size_t{8'000'001}, std::size_t{8 << 20}}) {
+    const std::vector<std::byte> payload(size);
+    const std::span<const std::byte> piece(payload);
+    net::Publish publish;
+    publish.attempt = 1;
+    publish.name = "../escape";
+    const auto refused =
+        channel->Call(FrameType::kPublish, publish.Encode(), {&piece, 1}, Soon(), "a publication");
+    EXPECT_FALSE(refused);
+    if (refused) continue;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+    EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+  }
+  SetMemoryCap(cap_before);
 }
 
 TEST_F(ServerTest, TooManyBatchesAtOnceAreBusyAndTheOthersAreServed) {
