@@ -102,7 +102,9 @@ class Handshake {
   // The wake-up goes ahead of the HELLO, for a frame carries one descriptor.
   Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RingSender>>> ShareMemory(
       const MemberAddress& address, std::span<const std::byte> body) {
-    auto endpoint = FFR_TRY(net::ConnectLocal(address.local, address.tcp, deadline_));
+    // HELLO shows the secret. A rank that has ended has left its name to whoever takes it.
+    auto endpoint = FFR_TRY(
+        net::ConnectLocal(address.local, address.tcp, deadline_, net::LocalOwner::kThisUser));
     auto ring = FFR_TRY(RingSender::Make(RingsOf(hello_, machines_)));
     endpoint->SetLimits({4096, 0, /*descriptor_count_max=*/1});  // Its wake-up.
     FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kPing}, {}, meeting_.wake_fd));

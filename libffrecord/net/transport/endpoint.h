@@ -216,10 +216,15 @@ class TcpListener {
 // their endpoints are "shm", for they carry the descriptors of shared memory (slab.h). The name is
 // 1 to 100 bytes.
 
-// Fails with kUnavailable if nobody listens under `name` in this network namespace, with
-// kDeadlineExceeded, kInvalidArgument, kIo. `peer` is for messages.
+// Who may listen there. Names are anybody's: who connects to kAnybody must have the peer prove
+// itself before it is shown anything.
+enum class LocalOwner : std::uint8_t { kAnybody, kThisUser };
+
+// Fails with kUnavailable if nobody listens under `name` in this network namespace, with kDenied if
+// another `owner` does, with kDeadlineExceeded, kInvalidArgument, kIo. `peer` is for messages.
 Result<std::unique_ptr<Endpoint>> ConnectLocal(const std::string& name, std::string peer,
-                                               Deadline deadline);
+                                               Deadline deadline,
+                                               LocalOwner owner = LocalOwner::kAnybody);
 
 // Takes connections. Thread-bound, never blocks. fd() is readable when Accept() has something.
 class LocalListener {

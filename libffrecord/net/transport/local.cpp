@@ -1,11 +1,13 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "libffrecord/net/transport/socket_stream.h"
@@ -41,17 +43,30 @@ std::unique_ptr<Endpoint> MakeEndpoint(UniqueFd fd, std::string peer) {
       std::make_unique<SocketStream>(std::move(fd), SocketStream::Kind::kLocal), std::move(peer));
 }
 
-std::string PeerOf(int fd) {
+// Who has connected, or called listen(2).
+std::optional<ucred> CredentialsOf(int fd) {
   ucred credentials{};
   socklen_t size_bytes = sizeof(credentials);
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size_bytes) != 0) return "local";
-  return "pid=" + std::to_string(credentials.pid) + ",uid=" + std::to_string(credentials.uid);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size_bytes) != 0)
+    return std::nullopt;
+  return credentials;
+}
+
+std::string PeerOf(int fd) {
+  const auto credentials = CredentialsOf(fd);
+  if (!credentials) return "local";
+  return "pid=" + std::to_string(credentials->pid) + ",uid=" + std::to_string(credentials->uid);
+}
+
+bool IsOfThisUser(int fd) {
+  const auto credentials = CredentialsOf(fd);
+  return credentials && credentials->uid == ::geteuid();
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Endpoint>> ConnectLocal(const std::string& name, std::string peer,
-                                               Deadline deadline) {
+                                               Deadline deadline, LocalOwner owner) {
   const Name to = FFR_TRY(NameOf(name));
   const std::string tried = "cannot connect to the local socket " + name;
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -74,6 +89,8 @@ Result<std::unique_ptr<Endpoint>> ConnectLocal(const std::string& name, std::str
                        "; it is reached only from the same machine and network namespace"};
     return Failed(tried, errno);
   }
+  if (owner == LocalOwner::kThisUser && !IsOfThisUser(fd.get()))
+    return Error{ErrorCode::kDenied, tried + ": a process of another user listens there"};
   if (::fcntl(fd.get(), F_SETFL, O_NONBLOCK) != 0) return Failed(tried, errno);
   return MakeEndpoint(std::move(fd), std::move(peer));
 }

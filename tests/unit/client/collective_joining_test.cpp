@@ -2,13 +2,19 @@
 // Method: threads as ranks; wrong secrets, worlds and options, strangers, and ranks that never
 // come.
 
+#include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
+#include "child.h"
 #include "client/collective/messages.h"
 #include "collective_group.h"
 #include "libffrecord/base/checksum.h"
@@ -58,6 +64,47 @@ TEST(CollectiveJoiningTest, StrangersDoNotDisturbAGroupThatForms) {
     }
   }
   group.Connect();
+}
+
+// A rank that has ended leaves its name on the machine to anybody.
+TEST(CollectiveJoiningTest, TheSecretIsShownToNoSocketOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kNobody = 65534;
+  const std::string name = NewLocalName();
+  std::array<int, 2> heard{};  // Its end, when the child ends.
+  ASSERT_EQ(::pipe2(heard.data(), O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(kNobody) != 0) ::_exit(test::kSkipped);
+    auto listener = net::LocalListener::Listen(name);
+    if (!listener || ::write(heard[1], "+", 1) != 1) ::_exit(1);
+    pollfd waited{listener.value().fd(), POLLIN, 0};
+    if (::poll(&waited, 1, 20'000) <= 0) ::_exit(2);
+    const auto peer = listener.value().Accept();
+    if (!peer || !peer.value()) ::_exit(3);
+    peer.value()->SetLimits({4096, 0, /*descriptor_count_max=*/2});
+    const auto event = net::NextEvent(*peer.value(), Clock::now() + 20s, "a secret");
+    ::_exit(event && event.value() == net::Endpoint::Event::kFrame ? 4 : 0);
+  }
+  ::close(heard[1]);
+  char ready = 0;
+  const bool is_ready = ::read(heard[0], &ready, 1) == 1;
+  ::close(heard[0]);
+  if (is_ready) {
+    auto engine = CollectiveEngine::Create(0, 2, {.timeout = 20s}).value();
+    const auto own = MemberAddress::Parse(engine.address()).value();
+    const auto other = net::TcpListener::Listen({"127.0.0.1", 0}).value();
+    const MemberAddress dead{other.address().ToString(), own.machine, name};
+
+    const auto connected = engine.Connect(std::vector{engine.address(), dead.ToString()}, kSecret);
+
+    ASSERT_FALSE(connected);
+    EXPECT_THAT(connected.error().message, HasSubstr("another user"));
+    EXPECT_THAT(connected.error().message, HasSubstr("shares_memory"));
+  }
+  const int status = test::WaitForChild(child);
+  if (status == test::kSkipped) GTEST_SKIP() << "not allowed to become another user here";
+  EXPECT_EQ(status, 0);
 }
 
 // The other end may have been welcomed by all others before, and have begun: its first piece is
