@@ -102,6 +102,12 @@ fs::path OwnerPath(const fs::path& attempt) {
   return attempt / (std::string(kOwnerPrefix) + std::string(ThisHost()));
 }
 
+// Says that the folder is this host's; no error.
+int Claim(const fs::path& folder) {
+  const UniqueFd made(::open(OwnerPath(folder).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  return made ? 0 : errno;
+}
+
 // Makes and locks an attempt's folder, and says whose it is. An empty one anybody may remove:
 // should a collector find it between the two, it is made anew.
 Result<UniqueFd> MakeAttemptFolder(const fs::path& path) {
@@ -110,10 +116,9 @@ Result<UniqueFd> MakeAttemptFolder(const fs::path& path) {
     auto lock = LockFolder(path, true);
     if (!lock && lock.error().code == ErrorCode::kNotFound) continue;
     if (lock && !IsStillThere(lock.value(), path)) continue;
-    const fs::path owner = OwnerPath(path);
-    const UniqueFd made(::open(owner.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-    if (!made && errno == ENOENT) continue;
-    if (!made) return ErrnoError("create", owner, errno);
+    const int error = Claim(path);
+    if (error == ENOENT) continue;
+    if (error != 0) return ErrnoError("create", OwnerPath(path), error);
     // Where folders cannot be locked (some network file systems) nobody collects garbage either.
     return lock ? std::move(lock).value() : UniqueFd();
   }
@@ -259,6 +264,8 @@ class FolderAttempt final : public CheckpointAttempt {
   Result<void> MakeVisible(std::span<const WrittenFile> /*files*/) override {
     const fs::path final_path = run_ / StepName(step_);
     PrepareHint();
+    // Under the attempt's name it is garbage of this host, should we be killed right then.
+    if (replaces_) static_cast<void>(Claim(final_path));
     const int error =
         replaces_ ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
     if (error != 0 && !IsVisible()) {

@@ -1,5 +1,5 @@
 // Saves checkpoints, to be killed while it does: checkpoint-saver RUN FIRST_STEP COUNT RANKS
-// [async | incremental | remove]; with "remove" it removes those steps instead.
+// [async | incremental | replace | remove]; with "remove" it removes those steps instead.
 // Prints "committed STEP" after each. What a step holds is a function of its number, which the
 // tests compute as well (saved_state.py).
 
@@ -73,6 +73,7 @@ Result<client::Commit> Save(const std::string& run, std::uint64_t step,
                        .is_stable = mode == "async"});
   client::SaveOptions options;
   options.incremental = mode == "incremental";
+  options.replaces = mode == "replace";
   if (mode != "async")
     return client::SaveCheckpoint(run, step, tensors, Tree(step), &group, options);
   // As async_save does: a copy is saved by another thread while the original changes.

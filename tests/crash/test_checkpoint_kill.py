@@ -18,6 +18,8 @@ import pytest
 from random_kills import kill_savers
 from saved_state import SAVER, check, visible_steps
 
+import ffrecord.checkpoint as ckpt
+
 STRACE = shutil.which("strace")
 # What changes files, and what moves the program from one change to the next.
 CALLS = [
@@ -116,6 +118,31 @@ def test_a_kill_while_a_step_is_removed_leaves_those_that_share_its_files(tmp_pa
             pytest.fail(f"{call} never got through")
     assert kills >= 8
     assert not list(run.glob(".attempt-*"))
+
+
+@pytest.mark.skipif(not can_trace(), reason="needs strace and the right to trace")
+def test_a_kill_while_a_step_is_replaced_leaves_the_old_one_or_the_new(tmp_path: Path) -> None:
+    assert STRACE is not None
+    run = tmp_path / "run"
+    assert save(run, 1, 2) == 0
+    outcomes: Counter[bool] = Counter()
+    for call in [*CHANGES, "openat", "unlink", "unlinkat"]:
+        for nth in range(1, 400):
+            before = ckpt.list(run)
+            kill = f"inject={call}:signal=SIGKILL:when={nth}"
+            strace = [STRACE, "-f", "-qq", "-o", os.devnull, "-e", kill]
+            status = save(run, 1, 2, *strace, mode="replace")
+            assert check(run, [{1}]) == "", f"{call} {nth}"
+            if status == 0:
+                assert ckpt.list(run) != before
+                break
+            outcomes[ckpt.list(run) == before] += 1
+        else:
+            pytest.fail(f"{call} never got through")
+    assert outcomes[True] >= 10 and outcomes[False] >= 3, outcomes
+    assert save(run, 1, 2, mode="replace") == 0
+    assert sorted(path.name for path in run.iterdir()) == ["LATEST", "step-000000001"]
+    assert not list(run.glob("step-*/owner-*"))
 
 
 def test_kills_at_random_times_leave_whole_steps(tmp_path: Path, seed: int) -> None:

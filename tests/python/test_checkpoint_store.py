@@ -539,6 +539,41 @@ def test_steps_leave_a_folder_only_for_where_a_load_looks(tmp_path: Path) -> Non
         ckpt.Mirror(tmp_path / "run", str(tmp_path / "copies"), keep_local=1)
 
 
+def test_a_mirror_that_was_interrupted_knows_what_it_has_copied(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    copy = ckpt.mirror.copy
+
+    def interrupted(source: object, target: object, step: int, **options: Any) -> object:  # noqa: ANN401
+        if step == 2:
+            raise KeyboardInterrupt
+        return copy(source, target, step, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ckpt.mirror, "copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ckpt.Mirror(tmp_path, run).sync()
+    ckpt.remove(tmp_path, 1)
+    ckpt.save(tmp_path, 1, state(11))
+    assert len(ckpt.Mirror(tmp_path, run).sync()) == 2
+    assert ckpt.list(run) == ckpt.list(tmp_path)
+
+
+def test_what_was_copied_stays_at_the_mirror_until_what_replaces_it_is_whole(
+    run: str, tmp_path: Path
+) -> None:
+    ckpt.save(tmp_path, 1, state(1))
+    ckpt.Mirror(tmp_path, run).sync()
+    ckpt.remove(tmp_path, 1)
+    ckpt.save(tmp_path, 1, state(11))
+    (tmp_path / "step-000000001/part-00000.manifest").write_bytes(b"damaged")
+    with pytest.raises(CorruptionError):
+        ckpt.Mirror(tmp_path, run).sync()
+    assert same(ckpt.load(run), state(1))
+
+
 def test_a_load_goes_back_to_a_step_that_is_only_at_the_mirror(run: str, tmp_path: Path) -> None:
     for step in (1, 2, 3):
         ckpt.save(tmp_path, step, state(step))
