@@ -5,24 +5,34 @@ begins and the last one ends (u32 each), and the samples: the sizes of those col
 fixed one (u32 each), then all columns. Numbers are little-endian.
 """
 
-import bz2
-import gzip
 import hashlib
+import io
 import json
+import math
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack.ahead import ahead
-from ffrecord.pack.source import Key, Progressed, SourceOptions, check_key, needed, picked
+from ffrecord.pack.source import (
+    Key,
+    Progressed,
+    SourceOptions,
+    check_key,
+    check_text,
+    needed,
+    picked,
+)
+from ffrecord.pack.stream import Stream
+
+T = TypeVar("T")
 
 _INDEX = "index.json"
 _NUMBERS = {
@@ -51,6 +61,40 @@ class _Column(NamedTuple):
     type: str
 
 
+class _File(NamedTuple):
+    """A shard's file as the index tells of it."""
+
+    path: str
+    size_bytes: int
+    hashes: dict[str, str]
+
+    def check(self, data: bytes, where: str) -> None:
+        """That `data` is what the index says it is, as far as hashes are known here."""
+        if len(data) != self.size_bytes:
+            raise CorruptionError(
+                f"{where} has {len(data)} bytes, its index says {self.size_bytes}"
+            )
+        for algorithm, digest in self.hashes.items():
+            found = _hash(algorithm, data)
+            if found not in (None, digest):
+                raise CorruptionError(f"{where} fails its {algorithm}")
+
+
+class _Shard(NamedTuple):
+    """`packed` is what lies on the disk in place of `raw` if the shard is compressed."""
+
+    columns: list[_Column]
+    sample_count: int
+    compression: str
+    raw: _File
+    packed: _File | None
+
+    @property
+    def file(self) -> _File:
+        """The one that is there."""
+        return self.packed or self.raw
+
+
 class MdsSource:
     """A column for each one of the samples, in the order of shards and samples.
 
@@ -67,7 +111,7 @@ class MdsSource:
         self.key: Key = None
         self._path = path
         self._shards = self._read_index()
-        self._columns = self._columns_of(self._shards[0])
+        self._columns = self._shards[0].columns
         schema = {column.name: column.type for column in self._columns}
         self.schema: Mapping[str, str] = picked(schema, options.columns, path)
         for column in self._columns:
@@ -76,7 +120,7 @@ class MdsSource:
                     f"{path}: the column '{column.name}' is encoded as {column.encoding}, which is "
                     "not packed: name the others with --column"
                 )
-        self.size_bytes = sum(self._info(shard)["bytes"] for shard in self._shards)
+        self.size_bytes = sum(shard.file.size_bytes for shard in self._shards)
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the samples.
@@ -90,20 +134,20 @@ class MdsSource:
     def _samples(self) -> Iterator[Progressed]:
         behind_bytes = 0
         for shard in self._shards:
-            if self._columns_of(shard) != self._columns:
-                raise ValueError(f"{self._name_of(shard)} has other columns than the first shard")
-            data = self._read_shard(shard)
-            offsets = self._offsets(shard, data)
-            size_bytes = self._info(shard)["bytes"]
-            for number, (begin, end) in enumerate(pairwise(offsets)):
-                where = f"{self._name_of(shard)}: sample {number}"
-                done_bytes = size_bytes * end // len(data)
+            if shard.columns != self._columns:
+                raise ValueError(f"{shard.file.path} has other columns than the first shard")
+            data = _contents(shard)
+            for number, (begin, end) in enumerate(pairwise(_offsets(shard, data))):
+                where = f"{shard.file.path}: sample {number}"
+                done_bytes = shard.file.size_bytes * end // len(data)
                 yield self._sample(where, data[begin:end]), behind_bytes + done_bytes
-            behind_bytes += size_bytes
+            behind_bytes += shard.file.size_bytes
 
     def _sample(self, where: str, data: bytes) -> dict[str, Any]:
         ragged = [column for column in self._columns if column.size_bytes is None]
         at = 4 * len(ragged)
+        if at > len(data):
+            raise CorruptionError(f"{where} has {len(data)} bytes, and no room for its sizes")
         sizes = iter(np.frombuffer(data[:at], "<u4").tolist())
         fields: list[tuple[_Column, bytes]] = []
         for column in self._columns:
@@ -115,59 +159,109 @@ class MdsSource:
             raise CorruptionError(f"{where} has {len(data)} bytes, and its sizes say {at}")
         return {column.name: _value(where, column, content) for column, content in fields}
 
-    def _read_index(self) -> list[dict[str, Any]]:
+    def _read_index(self) -> list[_Shard]:
         name = os.path.join(self._path, _INDEX)
         with open(name, "rb") as file:
             try:
-                shards = json.load(file)["shards"]
-                for shard in shards:
-                    if (shard["format"], shard["version"]) != ("mds", 2):
-                        raise ValueError(f"{shard['format']} of version {shard['version']}")
-                    check_key(self._info(shard)["basename"])
-                    self._columns_of(shard)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                shards = [_parsed(shard, self._path) for shard in json.load(file)["shards"]]
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise ValueError(f"{name} is no index of MDS shards: {error!r}") from None
         if not shards:
             raise ValueError(f"{name} names no shards: there is nothing to pack")
-        return list(shards)
+        return shards
 
-    @staticmethod
-    def _info(shard: dict[str, Any]) -> dict[str, Any]:
-        """Of the file that is there: compressed or not."""
-        return dict(shard["zip_data"] or shard["raw_data"])
 
-    @staticmethod
-    def _columns_of(shard: dict[str, Any]) -> list[_Column]:
-        parts = (shard["column_names"], shard["column_encodings"], shard["column_sizes"])
-        return [_Column(*part, _type_of(part[1])) for part in zip(*parts, strict=True)]
+def _parsed(shard: dict[str, Any], folder: str) -> _Shard:
+    """A shard of the index; nothing of it is used before all of it has been looked at."""
+    if (shard["format"], shard["version"]) != ("mds", 2):
+        raise ValueError(f"{shard['format']} of version {shard['version']}")
+    parts = (shard["column_names"], shard["column_encodings"], shard["column_sizes"])
+    columns = [
+        _Column(
+            _a(str, name),
+            _a(str, encoding),
+            None if size_bytes is None else _count(size_bytes),
+            _type_of(encoding),
+        )
+        for name, encoding, size_bytes in zip(*parts, strict=True)
+    ]
+    if not columns or len({column.name for column in columns}) < len(columns):
+        raise ValueError("it has no columns, or several of one name")
+    for column in columns:
+        fixed_bytes = _fixed_bytes(column)
+        if fixed_bytes is not None and column.size_bytes != fixed_bytes:
+            raise ValueError(
+                f"the column {column.name!r} is {column.encoding} and of {column.size_bytes} bytes"
+            )
+    packed = shard["zip_data"]
+    return _Shard(
+        columns,
+        _count(shard["samples"]),
+        _a(str, shard["compression"] or ""),
+        _parsed_file(shard["raw_data"], folder),
+        None if packed is None else _parsed_file(packed, folder),
+    )
 
-    def _name_of(self, shard: dict[str, Any]) -> str:
-        return os.path.join(self._path, self._info(shard)["basename"])
 
-    def _read_shard(self, shard: dict[str, Any]) -> bytes:
-        info, name = self._info(shard), self._name_of(shard)
-        with open(name, "rb") as file:
-            data = file.read()
-        if len(data) != info["bytes"]:
-            raise CorruptionError(f"{name} has {len(data)} bytes, its index says {info['bytes']}")
-        for algorithm, digest in (info.get("hashes") or {}).items():
-            known = algorithm in hashlib.algorithms_available
-            if known and hashlib.new(algorithm, data).hexdigest() != digest:
-                raise CorruptionError(f"{name} fails its {algorithm}")
-        return _expanded(name, shard["compression"], data) if shard["zip_data"] else data
+def _parsed_file(info: dict[str, Any], folder: str) -> _File:
+    name = check_text(check_key(_a(str, info["basename"])), folder)
+    hashes = {_a(str, key): _a(str, value) for key, value in (info.get("hashes") or {}).items()}
+    return _File(os.path.join(folder, name), _count(info["bytes"]), hashes)
 
-    def _offsets(self, shard: dict[str, Any], data: bytes) -> list[int]:
-        """Where samples begin, and the last one ends."""
-        count = shard["samples"]
-        offsets = np.frombuffer(data[4 : 8 + 4 * count], "<u4").astype(np.int64)
-        if (
-            data[:4] != int(count).to_bytes(4, "little")
-            or len(offsets) != count + 1
-            or (np.diff(offsets, prepend=8 + 4 * count) < 0).any()
-            or offsets[-1] != len(data)
-        ):
-            raise CorruptionError(f"{self._name_of(shard)} is not laid out as its index says")
-        return list(map(int, offsets))
+
+def _a(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise ValueError(f"{value!r} is no count of 32 bits")
+    return value
+
+
+def _contents(shard: _Shard) -> bytes:
+    """Expanded if it is compressed; checked before and after."""
+    with open(shard.file.path, "rb") as file:
+        data = file.read()
+    shard.file.check(data, shard.file.path)
+    if shard.packed is not None:
+        data = _expanded(shard.file.path, shard.compression, data)
+        shard.raw.check(data, f"{shard.file.path}, expanded,")
+    return data
+
+
+def _offsets(shard: _Shard, data: bytes) -> list[int]:
+    """Where samples begin, and the last one ends."""
+    count = shard.sample_count
+    head, head_bytes = data[: 8 + 4 * count], 8 + 4 * count
+    offsets = np.frombuffer(head[4 : len(head) // 4 * 4], "<u4").astype(np.int64)
+    if (
+        head[:4] != count.to_bytes(4, "little")
+        or len(offsets) != count + 1
+        or (np.diff(offsets, prepend=head_bytes) < 0).any()
+        or offsets[-1] != len(data)
+    ):
+        raise CorruptionError(f"{shard.file.path} is not laid out as its index says")
+    return list(map(int, offsets))
+
+
+def _hash(algorithm: str, data: bytes) -> str | None:
+    """None if Python does not have it, or it has no size of its own."""
+    try:
+        found = hashlib.new(algorithm, data)
+    except ValueError:
+        return None
+    return found.hexdigest() if found.digest_size else None
+
+
+def _fixed_bytes(column: _Column) -> int | None:
+    """How many bytes each value has, if the encoding says that."""
+    if column.type in ("", "utf8", "bytes"):
+        return None
+    kind, _, shape = column.type.rstrip("]").partition("[")
+    return int(kind[1:]) // 8 * math.prod(int(size) for size in shape.split(",") if size)
 
 
 def _type_of(encoding: str) -> str:
@@ -194,16 +288,18 @@ def _value(where: str, column: _Column, data: bytes) -> Any:  # noqa: ANN401 - o
     return numbers.reshape([int(size) for size in shape.split(",")]) if shape else numbers[0]
 
 
-def _expanded(name: str, compression: str | None, data: bytes) -> bytes:
-    form = (compression or "").partition(":")[0]
+def _expanded(path: str, compression: str, data: bytes) -> bytes:
+    form = compression.partition(":")[0]
+    if form in ("gz", "bz2"):
+        return Stream(io.BytesIO(data), path).read()
+    if form != "zstd":
+        raise ValueError(f"{path} is compressed by {compression}; gz, bz2 and zstd are known")
+    zstandard = needed("zstandard", "an MDS shard compressed with zstd")
+    expander = zstandard.ZstdDecompressor().decompressobj()
     try:
-        if form == "gz":
-            return gzip.decompress(data)
-        if form == "bz2":
-            return bz2.decompress(data)
-        if form == "zstd":
-            zstandard = needed("zstandard", "an MDS shard compressed with zstd")
-            return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(data))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise CorruptionError(f"{name} cannot be expanded: {error}") from error
-    raise ValueError(f"{name} is compressed by {compression}; gz, bz2 and zstd are known")
+        content = bytes(expander.decompress(data))
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"{path} cannot be expanded: {error}") from error
+    if not expander.eof or expander.unused_data:
+        raise CorruptionError(f"{path} cannot be expanded: it is cut short, or something follows")
+    return content
