@@ -17,7 +17,7 @@ def normalise(where: Where) -> tuple[str, ...]:
     """The locations as strings, paths from the root, neither looked at nor expanded.
 
     Raises:
-        ValueError: the list is empty.
+        ValueError: the list is empty, or a name in it.
         TypeError: something in it is no path.
     """
     if isinstance(where, bytes | bytearray | int) or where is None:
@@ -26,8 +26,10 @@ def normalise(where: Where) -> tuple[str, ...]:
     if not paths:
         raise ValueError("nothing to open: the list of files is empty")
     names = tuple(os.fspath(path) for path in paths)
-    if wrong := [name for name in names if not isinstance(name, str) or not name]:
+    if wrong := [name for name in names if not isinstance(name, str)]:
         raise TypeError(f"not a path: {wrong[0]!r}; give str or os.PathLike[str]")
+    if "" in names:
+        raise ValueError("nothing to open: the name of a file is empty")
     return tuple(name if "://" in name else absolute(name) for name in names)
 
 

@@ -18,6 +18,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ import cli
 import ffrecord
 from conftest import ROOT
 from daemon import Daemon
+from ffrecord.cli.admin import fetch, status
+from ffrecord.cli.tokens import read_key
 
 MONITORING = ROOT / "server" / "monitoring"
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -478,3 +481,53 @@ def test_where_no_daemon_answers_status_says_so() -> None:
         done = cli.run("ffrecord", "status", f"http://127.0.0.1:{closed.getsockname()[1]}")
     assert done.returncode == 4
     assert "--admin" in done.stderr
+
+
+INFO = b'ffrecord_build_info{version="1"} 1\n'
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        HEAD + b"A: " + b"x" * 70_000 + b"\r\n\r\n",
+        HEAD + b"a: b\r\n" * 200 + b"\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        HEAD + b"\r\n\xff",
+        HEAD + b"\r\n" + INFO + b"ffrecord_uptime_seconds 1e\n",
+        HEAD + b"\r\n" + INFO + b"ffrecord_uptime_seconds nan\n",
+        HEAD + b"\r\n" + INFO + b"ffrecord_disk_free_bytes inf\n",
+        HEAD + b"\r\n" + INFO + b'ffrecord_request_seconds_bucket{le="x",request="read"} 1\n',
+        HEAD + b"\r\nsomething_else 1\n",
+    ],
+)
+def test_what_is_no_admin_port_is_said_to_be_none(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ConnectionError, match=r"(no admin port answers|is no ffrecordd)"):
+            status(fetch(f"127.0.0.1:{server.getsockname()[1]}", 10.0))
+        thread.join()
+
+
+def test_addresses_and_tokens_that_cannot_be_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match="no admin port answers at http://a b/"):
+        fetch("http://a b/", 1.0)
+    for content in (b"", b"\n", b"\xff\n", b"two words\n"):
+        (tmp_path / "token").write_bytes(content)
+        with pytest.raises(ValueError, match="token holds no token"):
+            fetch("127.0.0.1:1", 1.0, str(tmp_path / "token"))
+    with pytest.raises(FileNotFoundError):
+        fetch("127.0.0.1:1", 1.0, str(tmp_path / "none"))
+    (tmp_path / "keys").write_bytes(b"\xff")
+    (tmp_path / "keys").chmod(0o600)
+    with pytest.raises(ValueError, match="keys holds no key"):
+        read_key(tmp_path / "keys")

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,67 @@ def test_nobody_to_ask_is_told_of_yes() -> None:
 
     assert done.returncode == 2
     assert "nobody is there to be asked: say --yes" in done.stderr
+
+
+def test_without_standard_input_nobody_is_asked() -> None:
+    """Closed, it is no empty pipe: Python has no sys.stdin then."""
+    command = f"{sys.executable} -m ffrecord.cli.main remove ffrecord://localhost:1/x <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "nobody is there to be asked: say --yes" in done.stderr
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_the_exit_code_tells_where_messages_cannot_be_shown(tmp_path: Path, stderr: str) -> None:
+    for arguments, code in (("inspect nothing.ffr", 4), ("checkpoint ls ''", 2)):
+        command = f"{sys.executable} -m ffrecord.cli.main {arguments} {stderr}"
+        done = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False)
+        assert done.returncode == code
+
+
+def test_a_name_that_is_empty_is_refused() -> None:
+    for command in ("inspect", "verify"):
+        done = run("ffrecord", command, "")
+        assert (done.returncode, "the name of a file is empty" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "run", "--step"],
+        ["diff", "run", "1"],
+        ["export", "run", "x", "--step"],
+        ["push", "run", "there", "--step"],
+        ["pull", "run", "there", "--step"],
+        ["prune", "run", "--keep-last"],
+        ["prune", "run", "--keep-last", "1", "--keep-every"],
+    ],
+)
+def test_steps_that_cannot_be_are_refused(arguments: list[str]) -> None:
+    done = run("ffrecord", "checkpoint", *arguments, str(1 << 64))
+    assert done.returncode == 2
+    assert f"{1 << 64} is not in the range" in done.stderr
+
+
+def test_too_little_memory_is_said(tmp_path: Path) -> None:
+    name = tmp_path / "big.tar"
+    with name.open("wb") as file:
+        info = tarfile.TarInfo("big")
+        info.size = 2 << 30
+        file.write(info.tobuf())
+        file.truncate(info.size + 3 * 512)  # Takes no room on the disk.
+    code = (
+        "import resource, sys; from ffrecord.cli.pack import main\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, name, tmp_path / "x.ffr"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (4, "failed: there is not enough memory\n")
+    assert os.listdir(tmp_path) == ["big.tar"]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("y\n", 4)])

@@ -23,6 +23,7 @@ from PIL import Image
 import ffrecord
 from cli import ok, run
 from ffrecord.cli.units import show_size
+from packing import refused
 
 CLASSES = ["birds", "cats", "dogs"]
 
@@ -113,6 +114,23 @@ def test_links_are_skipped_and_counted_unless_asked_for(images: Path, tmp_path: 
     assert summary["record_count"] == 15
     assert followed["classes"] == [*CLASSES, "zebras"]
     assert followed["record_count"] == 15 + 1 + 5 + 5
+
+
+@pytest.mark.parametrize("links", [["cats/up"], ["cats/dogs", "dogs/cats"], ["cats/self"]])
+def test_links_that_go_round_are_refused(images: Path, tmp_path: Path, links: list[str]) -> None:
+    for link in links:
+        target = {"up": "..", "self": "."}.get(Path(link).name, f"../{Path(link).name}")
+        (images / link).symlink_to(target)
+    message = refused(2, "--follow-links", images, tmp_path / "x.ffr")
+    assert f"{images}/cats/" in message
+    assert "links that go round have no end" in message
+
+
+def test_a_folder_that_two_links_lead_to_is_packed_twice(images: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (images / "cats" / name).symlink_to("../dogs")
+    ok("ffrecord-pack", "--follow-links", images, tmp_path / "x.ffr")
+    assert len(ffrecord.open(tmp_path / "x.ffr")) == 15 + 2 * 5
 
 
 def test_only_names_that_match_are_packed(images: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a daemon's admin port tells: `ffrecord status` and `ffrecord top`."""
 
+import http.client
+import math
 import re
 import time
 import urllib.error
@@ -60,14 +62,14 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
         ConnectionError: nothing answers there, or something else than a daemon.
     """
     url = address if "://" in address else f"http://{address}"
+    token = "" if token_file is None else _read_token(token_file)
     try:
         request = urllib.request.Request(f"{url.rstrip('/')}/metrics")
-        if token_file is not None:
-            token = Path(token_file).read_text().partition("\n")[0].strip()
+        if token:
             request.add_header("Authorization", f"Bearer {token}")
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            text = answer.read(_ANSWER_BYTES_MAX).decode()
-    except (OSError, ValueError) as error:
+            samples = _parse(answer.read(_ANSWER_BYTES_MAX).decode())
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.UNAUTHORIZED:
             raise PermissionError(
                 None, f"{url} wants its admin token; name the file that holds it: --token-file"
@@ -76,18 +78,37 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
         raise ConnectionError(
             None, f"no admin port answers at {url} ({reason}); start ffrecordd with --admin"
         ) from error
-    samples = _parse(text)
     if not any(name == "ffrecord_build_info" for name, _ in samples):
         raise ConnectionError(None, f"what answers at {url} is no ffrecordd")
     return Metrics(time.monotonic(), samples)
 
 
+def _read_token(path: str) -> str:
+    """The first line of a file.
+
+    Raises:
+        ValueError: it is no token.
+    """
+    token = Path(path).read_bytes().partition(b"\n")[0].strip()
+    if not re.fullmatch(rb"[!-~]+", token):
+        raise ValueError(f"{path} holds no token: a line of letters, digits and signs")
+    return token.decode()
+
+
 def _parse(text: str) -> Samples:
+    """The samples of an answer.
+
+    Raises:
+        ValueError: a number is none, or not finite.
+    """
     samples: Samples = {}
     for line in text.splitlines():
         if match := _SAMPLE.fullmatch(line):
             labels = tuple(sorted(_LABEL.findall(match[2] or "")))
-            samples[match[1], labels] = float(match[3])
+            value, _ = float(match[3]), float(dict(labels).get("le", 0))
+            if not math.isfinite(value):
+                raise ValueError(f"{match[1]} is {value}")
+            samples[match[1], labels] = value
     return samples
 
 

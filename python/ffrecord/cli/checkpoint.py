@@ -20,9 +20,10 @@ def checkpoint() -> None:
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_step = click.option(
-    "--step", type=click.IntRange(0), help="Which checkpoint; by default the latest."
-)
+# As many bits as a step has where it is stored.
+_STEP = click.IntRange(0, (1 << 64) - 1)
+_COUNT = click.IntRange(1, (1 << 63) - 1)
+_step = click.option("--step", type=_STEP, help="Which checkpoint; by default the latest.")
 
 
 def _committed(target: str) -> list[ckpt.Commit]:
@@ -64,8 +65,8 @@ def verify(target: str, step: int | None, as_json: bool) -> None:
 
 @checkpoint.command()
 @click.argument("target", type=Name())
-@click.argument("first", type=click.IntRange(0))
-@click.argument("second", type=click.IntRange(0))
+@click.argument("first", type=_STEP)
+@click.argument("second", type=_STEP)
 @_as_json
 def diff(target: str, first: int, second: int, as_json: bool) -> None:
     """Say what differs between the steps FIRST and SECOND."""
@@ -99,7 +100,7 @@ def export(target: str, file: str, step: int | None, prefix: str, overwrite: boo
 @checkpoint.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.argument("target", type=Name())
-@click.option("--step", type=click.IntRange(0), required=True, help="The checkpoint's name.")
+@click.option("--step", type=_STEP, required=True, help="The checkpoint's name.")
 @click.option("--prefix", default="", help="The key to put everything below, such as model.")
 def import_(file: str, target: str, step: int, prefix: str) -> None:
     """Save what FILE, in the safetensors format, holds as a checkpoint of TARGET."""
@@ -146,8 +147,8 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
 
 @checkpoint.command()
 @click.argument("target", type=Name())
-@click.option("--keep-last", type=click.IntRange(1), required=True, help="How many newest stay.")
-@click.option("--keep-every", type=click.IntRange(1), help="Steps that this divides stay as well.")
+@click.option("--keep-last", type=_COUNT, required=True, help="How many newest stay.")
+@click.option("--keep-every", type=_COUNT, help="Steps that this divides stay as well.")
 @click.option(
     "--verify", is_flag=True, help="Read all of a step before it counts as one that stays."
 )

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -40,6 +40,9 @@ def run(command: click.Command) -> int:
     except ValueError as error:
         say(f"wrong: {error}")
         return EXIT_USAGE
+    except MemoryError:
+        say("failed: there is not enough memory")
+        return EXIT_ENVIRONMENT
     except RecursionError:
         say("wrong: JSON or text in the input has more levels than Python reads")
         return EXIT_USAGE
@@ -59,20 +62,29 @@ def confirm(question: str) -> None:
         click.UsageError: nobody can be asked: standard input is no terminal, and says nothing.
         click.exceptions.Exit: the answer is no.
     """
+    nobody = click.UsageError("nobody is there to be asked: say --yes")
+    if sys.stdin is None:
+        raise nobody
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
-        if sys.stdin is not None and sys.stdin.isatty():
+        if sys.stdin.isatty():
             raise
-        raise click.UsageError("nobody is there to be asked: say --yes") from None
+        raise nobody from None
     if not agreed:
         say("nothing was removed")
         raise click.exceptions.Exit(EXIT_DECLINED)
 
 
 def say(message: str) -> None:
-    """To people, on stderr; red on a terminal that wants colour."""
-    click.secho(message, fg="red" if _fancy() else None, err=True)
+    """To people, on stderr; red on a terminal that wants colour.
+
+    Where that cannot be written to, the exit code tells.
+    """
+    if sys.stderr is None:
+        return
+    with suppress(OSError):
+        click.secho(message, fg="red" if _fancy() else None, err=True)
 
 
 class Panel:
@@ -123,7 +135,7 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
 
 
 def _fancy() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    return sys.stderr is not None and sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 
 def _reason(error: OSError) -> str:

@@ -25,7 +25,7 @@ def read_key(path: pathlib.Path) -> bytes:
     """
     if path.stat().st_mode & 0o077:
         raise PermissionError(f"{path} holds a secret that others may get at: chmod 600 it")
-    for line in path.read_text().split():
+    for line in path.read_text(errors="replace").split():
         try:
             key = bytes.fromhex(line)
         except ValueError:

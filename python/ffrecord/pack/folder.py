@@ -109,6 +109,8 @@ class FolderSource:
 
     def _walk(self, folder: str, label: int) -> Iterator[_File]:
         found = []
+        # Of each folder, what it and those that it was reached through are in truth.
+        through = {folder: {os.path.realpath(folder)}}
         for parent, subfolders, names in os.walk(
             folder, followlinks=self._follow_links, onerror=_raise
         ):
@@ -118,6 +120,8 @@ class FolderSource:
             hidden = [name for name in (*subfolders, *names) if name.startswith(".")]
             self.skipped[_HIDDEN] += len(hidden)
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            if self._follow_links:
+                _follow(parent, subfolders, through)
             if parent == folder:
                 self._check_class(folder, subfolders, names)
             found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
@@ -161,6 +165,20 @@ class FolderSource:
     def _hint(self) -> str:
         reasons = [f"{count} {what}" for what, count in self.skipped.items() if count]
         return f" (skipped: {', '.join(reasons)})" if reasons else ""
+
+
+def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) -> None:
+    """Go on to `subfolders`, unless one of them is where the way there has been."""
+    been = through.pop(parent)
+    for name in subfolders:
+        path = os.path.join(parent, name)
+        real = os.path.realpath(path)
+        if real in been:
+            raise ValueError(
+                f"{path} leads back to {real}, in which it is: links that go round have no end; "
+                "remove one, or pack without --follow-links"
+            )
+        through[path] = been | {real}
 
 
 def _read(path: str) -> bytes:
