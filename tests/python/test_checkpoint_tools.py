@@ -192,3 +192,23 @@ def test_the_commands_list_check_compare_and_move(tmp_path: Path) -> None:
     assert done.returncode == 3 and "offset 0 fails" in done.stdout
     assert cli.run("ffrecord", "checkpoint", "verify", run, "--step", "9").returncode == 4
     assert cli.run("ffrecord", "checkpoint", "import", segment, run, "--step", "9").returncode == 3
+
+
+def test_pruning_looks_again_after_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the person thinks, the newest step is removed: what may go is less than was asked."""
+    from ffrecord.cli import checkpoint, console
+
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path / "run", step, {"x": np.arange(4)})
+
+    def thinks(question: str) -> None:
+        assert question == "Remove 2 steps, 1 to 2?"
+        ckpt.remove(tmp_path / "run", 3)
+
+    monkeypatch.setattr(checkpoint, "confirm", thinks)
+    arguments = ["ffrecord", "prune", str(tmp_path / "run"), "--keep-last", "1"]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert console.run(checkpoint.checkpoint) == 0
+    assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [2]

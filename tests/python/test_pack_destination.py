@@ -89,6 +89,9 @@ def test_folders_that_packing_did_not_make_stay(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / new_folder._MAKER).write_bytes(claim)
     (tmp_path / ".x.partial-linkedto").symlink_to("elsewhere")
+    (tmp_path / ".x.partial-theirown").mkdir()
+    link = tmp_path / ".x.partial-theirown" / new_folder._MAKER
+    link.symlink_to(tmp_path / "elsewhere" / new_folder._MAKER)
     (tmp_path / ".x.partial-afileaaa").write_bytes(claim)
     before = sorted(tmp_path.rglob("*"))
 
@@ -273,3 +276,22 @@ def test_lines_that_end_as_on_windows_lose_their_ends(tmp_path: Path) -> None:
         b'{"a": "\\r"}',
         b'{"a": 2}',
     ]
+
+
+def test_short_lines_are_lines_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'1\n{}\n""\n \n\n0')
+    source = open_source(tmp_path / "a.jsonl")
+    assert [sample["payload"] for sample, _ in source.samples()] == [b"1", b"{}", b'""', b"0"]  # type: ignore[index]
+    assert source.skipped == {"blank lines": 2}
+
+
+def test_progress_goes_on_over_sources_to_the_size_of_all(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.jsonl" for i in range(3)]
+    for path in paths:
+        path.write_bytes(b"{}\n" * 100)
+    source = open_source(paths)
+    seen: list[int] = []
+    pack(source, tmp_path / "x.ffr", progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == source.size_bytes == 900
+    assert {300, 600} <= set(seen)

@@ -216,6 +216,11 @@ def test_an_mds_shard_with_forged_offsets_is_refused(tmp_path: Path, at: int) ->
     assert "not laid out" in message or "sizes" in message
 
 
+def test_an_mds_sample_with_more_than_its_columns_is_refused(tmp_path: Path) -> None:
+    source = write_mds(tmp_path / "mds", [mds_shard([GOLDEN[0] + b"x", GOLDEN[1]])], [2])
+    assert "sample 0 has 21 bytes, and its sizes say 20" in refused(3, source, tmp_path / "x.ffr")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -223,6 +228,7 @@ def test_an_mds_shard_with_forged_offsets_is_refused(tmp_path: Path, at: int) ->
         ({"format": "xsv"}, "xsv of version 2"),
         ({"version": 1}, "mds of version 1"),
         ({"raw_data": {"basename": "../../x", "bytes": 1, "hashes": {}}}, "leads out"),
+        ({"raw_data": {"basename": "/x", "bytes": 1, "hashes": {}}}, "leads out"),
         ({"column_sizes": [8]}, "no index of MDS shards"),
         ({"raw_data": None}, "no index of MDS shards"),
         ({"column_names": ["id", "id", "v"]}, "several of one name"),
@@ -360,6 +366,23 @@ def test_parquet_that_cannot_be_packed_whole_is_refused(tmp_path: Path) -> None:
     wrong = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"s": wrong}), source)
     assert "'s' is not UTF-8 in one of the rows" in refused(2, source, tmp_path / "x.ffr")
+
+
+def test_parquet_with_another_count_of_rows_than_it_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": range(20)}), path)
+    whole = path.read_bytes()
+    footer = len(whole) - pq.read_metadata(path).serialized_size - 8
+    messages = []
+    for at in range(footer, len(whole)):
+        for count in (0, 19, 21) if whole[at] == 2 * 20 else ():  # As thrift writes it.
+            path.write_bytes(whole[:at] + bytes([2 * count]) + whole[at + 1 :])
+            try:
+                assert len(list(open_source(path).samples())) == 20
+            except (CorruptionError, ValueError) as error:
+                messages.append(str(error))
+    for count in (0, 19, 21):
+        assert f"{path} has 20 rows, and says that it has {count}" in messages
 
 
 def test_parquet_damaged_anywhere_is_refused_by_name_or_read_as_it_was(tmp_path: Path) -> None:

@@ -252,6 +252,26 @@ def test_what_comes_after_the_look_must_be_like_what_was_seen(
         packed(tmp_path / "a.tar", tar_of({**files, **dict.fromkeys(late, b"1")}))
 
 
+@pytest.mark.parametrize(
+    ("late", "files"),
+    [
+        (["x.jpg", "x.txt", "x.png"], "jpg, .txt, .png"),
+        (["x.jpg"], "jpg"),
+        (["x.jpg", "x.txt", "x.JPG"], "jpg, .txt, .jpg"),
+        (["x.jpg", "x.txt", "x.txt"], "jpg, .txt, .txt"),
+    ],
+)
+def test_a_late_sample_has_the_files_of_the_first_ones(
+    tmp_path: Path, late: list[str], files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file more, one less, and two for one column, of which only one could be kept."""
+    monkeypatch.setattr("ffrecord.pack.tar._LOOK_GROUPS", 2)
+    first = [f"{i}.{extension}" for i in range(2) for extension in ("jpg", "txt")]
+    tar = tar_of([(name, b"1") for name in [*first, *late]])
+    with pytest.raises(ValueError, match=f"the sample x has the files .{files}, the first ones"):
+        packed(tmp_path / "a.tar", tar)
+
+
 def test_a_sample_whose_files_do_not_stand_together_is_refused(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = dict.fromkeys(["0.jpg", "1.jpg", "0.txt", "1.txt"], b"1")
 

@@ -152,10 +152,9 @@ class ParquetSource:
     def _values(self, name: str, array: Any, first_row: int) -> Any:  # noqa: ANN401
         """One value for each row."""
         types = self._pa.types
-        self._check_whole(name, array, first_row)
         if types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-            self._check_whole(name, array, first_row)  # Also the dictionary may have none.
+            array = array.dictionary_decode()  # Either part may lack a value.
+        self._check_whole(name, array, first_row)
         if types.is_struct(array.type):
             array = array.field("bytes")
             self._check_whole(f"{name}.bytes", array, first_row)

@@ -166,6 +166,58 @@ TEST(KeysTest, OfEqualKeysTheFirstRecordIsFound) {
   EXPECT_EQ(Find(OpenRecords(test::InMemory(many.content), {}).value(), "same"), 0U);
 }
 
+// What ReadKeys gives, as a list with "" where a record has none.
+std::vector<std::string> AllKeys(const RecordReader& reader, std::size_t file = 0) {
+  const auto keys = reader.ReadKeys(file);
+  EXPECT_TRUE(keys) << keys.error().message;
+  std::vector<std::string> all(reader.file(file).record_count);
+  std::uint64_t begin = 0;
+  for (std::size_t i = 0; i < keys.value().indices.size(); ++i) {
+    const std::uint64_t end = keys.value().ends[i];
+    const auto* bytes = reinterpret_cast<const char*>(keys.value().bytes.data());
+    EXPECT_TRUE(i == 0 || keys.value().indices[i - 1] < keys.value().indices[i]);
+    all.at(keys.value().indices[i]) = std::string(bytes + begin, bytes + end);
+    begin = end;
+  }
+  EXPECT_EQ(begin, keys.value().bytes.size());
+  return all;
+}
+
+TEST(KeysTest, AllKeysAreReadInTheOrderOfRecords) {
+  std::mt19937_64 random(test::Seed());
+  for (const std::size_t pending_max : {3U, 1000U}) {
+    // Several commits, keys that are equal, none at all, and so large that many windows are read.
+    std::vector<std::vector<std::string>> commits{{}, {"", "a", ""}, {"", ""}, {"a", "b", "a"}};
+    for (int i = 0; i < 40; ++i) {
+      commits.push_back({std::string(65'535, 'k'), "", std::string(1, '\0')});
+      commits.push_back(Keys(random() % 300));
+      commits.back().push_back(test::RandomText(1 + random() % 60'000, random));
+    }
+    KeyedFile file{.pending_max = pending_max};
+    file.Write(commits);
+    std::vector<std::string> wanted;
+    for (const auto& commit : commits) wanted.insert(wanted.end(), commit.begin(), commit.end());
+    EXPECT_EQ(AllKeys(OpenRecords(test::InMemory(file.content), {}).value()), wanted);
+  }
+}
+
+TEST(KeysTest, KeysAreReadByFileAndOfAFileWithoutThereAreNone) {
+  KeyedFile file;
+  KeyedFile none;
+  file.Write({{"a", "", "b"}});
+  none.Write({{"", ""}});
+  const auto files = std::make_shared<test::MemoryFiles>(std::vector<std::string>{
+      none.content, file.content, test::FileOf({"x"}), test::FileOf({"x"}, {.version = 1})});
+  const auto reader = OpenRecords(files, {}).value();
+  EXPECT_EQ(AllKeys(reader, 0), std::vector<std::string>(2));
+  EXPECT_EQ(AllKeys(reader, 1), (std::vector<std::string>{"a", "", "b"}));
+  EXPECT_EQ(AllKeys(reader, 2), std::vector<std::string>(1));
+  EXPECT_EQ(AllKeys(reader, 3), std::vector<std::string>(1));
+  const auto beyond = reader.ReadKeys(4);
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(beyond.error().code, ErrorCode::kOutOfRange);
+}
+
 TEST(KeysTest, EachCommitAddsItsKeysAndRunsStayFew) {
   KeyedFile file;
   std::vector<std::vector<std::string>> commits;
@@ -405,6 +457,27 @@ TEST(KeyDamageTest, FlippedBitNeverGivesAnotherRecord) {
       ASSERT_TRUE(right) << "bit " << bit;
     }
     ASSERT_FALSE(VerifySource(*test::InMemory(content)).value().whole()) << "bit " << bit;
+  }
+  EXPECT_GT(refused_count, 100U);
+}
+
+TEST(KeyDamageTest, FlippedBitNeverGivesOtherKeys) {
+  KeyedFile file;
+  const std::vector<std::string> keys{"one", "two", "", "three", "one"};
+  file.Write({keys});
+  std::uint64_t refused_count = 0;
+  for (std::size_t bit = 0; bit < 8 * file.content.size(); ++bit) {
+    if (file.content[bit / 8] == 0 && bit % 8 != bit / 8 % 8) continue;
+    std::string content = file.content;
+    content[bit / 8] = static_cast<char>(content[bit / 8] ^ 1 << bit % 8);
+    const auto reader = OpenRecords(test::InMemory(content), {});
+    if (!reader) continue;
+    if (const auto found = reader.value().ReadKeys(0); !found) {
+      ASSERT_EQ(found.error().code, ErrorCode::kCorruption) << "bit " << bit;
+      ++refused_count;
+    } else {
+      ASSERT_EQ(AllKeys(reader.value()), keys) << "bit " << bit;
+    }
   }
   EXPECT_GT(refused_count, 100U);
 }
