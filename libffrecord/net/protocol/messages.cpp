@@ -29,6 +29,19 @@ bool TakeText(ByteReader& reader, std::string& text) {
   return reader.ok();
 }
 
+// What a peer says, without what a terminal or a log would take for more than text: control
+// characters, those of C1 too, which are C2 80 to C2 9F in UTF-8.
+std::string OneLine(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto before = i > 0 ? static_cast<unsigned char>(text[i - 1]) : 0U;
+    const bool is_c1 = before == 0xC2 && byte >= 0x80 && byte < 0xA0;
+    if (is_c1) text[i - 1] = '?';
+    if (is_c1 || byte < ' ' || byte == 0x7F) text[i] = '?';
+  }
+  return text;
+}
+
 // Leaves it as it is if there are fewer bytes, which AtEnd() tells.
 template <std::size_t kSize>
 void TakeArray(ByteReader& reader, std::array<std::byte, kSize>& to) {
@@ -209,7 +222,7 @@ ErrorReply FromError(const Error& error) {
 }
 
 Error ToError(const ErrorReply& reply, std::string_view peer) {
-  return Error{reply.code, std::string(peer) + ": " + reply.message,
+  return Error{reply.code, std::string(peer) + ": " + OneLine(reply.message),
                static_cast<int>(reply.system_errno & 0x7FFFFFFF)};
 }
 

@@ -5,6 +5,7 @@
 // encode to the very bytes that were decoded: so nothing in a body goes unread.
 
 #include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/base/endian.h"
 
 #include <gtest/gtest.h>
 
@@ -252,6 +253,35 @@ TEST(MessagesTest, CountsAreRefusedBeforeAllocation) {
       FromHex("ffffffff0100000000040000000000000a00000014000000000000001e00000006")));
 }
 
+TEST(MessagesTest, ACredentialHasItsLimit) {
+  constexpr std::size_t kLimit = 3072;
+  const auto body_with = [](std::size_t size) {
+    auto body = Hello{}.Encode();
+    StoreLittleEndian(std::span(body), 12, static_cast<std::uint32_t>(size));
+    body.resize(body.size() + size);
+    return body;
+  };
+  EXPECT_EQ(Hello::Decode(body_with(kLimit)).value().credential.size(), kLimit);
+  EXPECT_FALSE(Hello::Decode(body_with(kLimit + 1)));
+}
+
+TEST(MessagesTest, StatusesMustAgreeWithTheirCounts) {
+  using enum EntryStatus;
+  const auto is_good = [](std::uint32_t ok, std::uint32_t failed, std::vector<EntryStatus> each) {
+    const bool is_done = bool(BatchDone::Decode(
+        BatchDone{.ok_count = ok, .failed_count = failed, .statuses = each}.Encode()));
+    EXPECT_EQ(bool(ExtentBindReply::Decode(ExtentBindReply{ok, failed, each}.Encode())), is_done);
+    return is_done;
+  };
+  EXPECT_TRUE(is_good(2, 0, {}));
+  EXPECT_TRUE(is_good(1, 1, {kOk, kNotHere}));
+  EXPECT_FALSE(is_good(1, 1, {kOk, kOk}));
+  EXPECT_FALSE(is_good(1, 1, {kNotHere, kNotHere}));
+  EXPECT_FALSE(is_good(1, 1, {kNotHere}));
+  EXPECT_FALSE(is_good(0, 1, {kNotHere, kOk}));
+  EXPECT_FALSE(is_good(2, 0, {kOk, kOk}));
+}
+
 TEST(MessagesTest, AVersionThatIsNotSharedNamesBothRanges) {
   EXPECT_TRUE(CommonVersion({.version_min = 0, .version_max = 9}));
   const auto version = CommonVersion({.version_min = 2, .version_max = 3});
@@ -265,6 +295,18 @@ TEST(MessagesTest, ALongErrorIsCutAndStillFitsItsFrame) {
   const auto decoded = ErrorReply::Decode(reply.Encode());
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded.value().message.size(), 1024U);
+}
+
+TEST(MessagesTest, WhatAPeerSaysOfAnErrorIsOneLineWithoutControlCharacters) {
+  const auto told = [](const char* message) {
+    return ToError({ErrorCode::kIo, 5, message}, "peer").message;
+  };
+  EXPECT_EQ(told("disk full: 5 \xC3\xA9"), "peer: disk full: 5 \xC3\xA9");
+  EXPECT_EQ(told("a\nevent=published\r\x1B[2J\x7F"), "peer: a?event=published??[2J?");
+  EXPECT_EQ(told("\xC2\x9B"
+                 "2J\xC2\xA0\xC2"),
+            "peer: ??2J\xC2\xA0\xC2");
+  EXPECT_EQ(told(""), "peer: ");
 }
 
 TEST(MessagesTest, NamesAreKeysAndNeverPaths) {
