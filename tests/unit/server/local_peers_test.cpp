@@ -142,6 +142,23 @@ TEST_F(LocalPeersTest, AClientHasTheRightsThatItWasAdmittedWith) {
   EXPECT_EQ(code(FrameType::kDelete, net::Delete{0, "a/x"}.Encode()), ErrorCode::kDenied);
 }
 
+TEST_F(LocalPeersTest, ATokenThatExpiresEndsTheConnectionsThatItOpened) {
+  UseKeys();
+  const auto offer = Offer(test::MakeToken(test::kRead, "", /*lifetime_s=*/3));
+  const auto local = Channel::OpenLocal(ConnectRaw(), offer, Soon());
+  if (!local) GTEST_SKIP() << "too slow a machine: the token expired before its first use";
+  for (Channel* const channel : {greeted_.get(), local.value().get()}) {
+    SCOPED_TRACE(channel->transport());
+    EXPECT_TRUE(test::Eventually([&] {
+      const auto pong = channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping");
+      return !pong && pong.error().message.find("expired") != std::string::npos;
+    }));
+    const auto after = channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping");
+    ASSERT_FALSE(after);
+    EXPECT_EQ(after.error().code, ErrorCode::kUnavailable) << after.error().message;
+  }
+}
+
 // --- Descriptors ---------------------------------------------------------------------------------
 
 // A socket that lingers: what is queued in it cannot be sent, so that its last close(2) waits for
