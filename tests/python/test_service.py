@@ -122,6 +122,28 @@ def test_a_full_disk_is_emptied_through_the_daemon(tmp_path: Path) -> None:
             assert len(read[0]) == 1 << 20
 
 
+def test_a_file_size_limit_refuses_an_upload_and_does_not_end_the_daemon(tmp_path: Path) -> None:
+    limit = ["prlimit", f"--fsize={40 << 20}"]  # The reserve fits, a whole extent does not.
+    if shutil.which(limit[0]) is None:
+        pytest.skip("no prlimit here")
+    for name, size in (("large.ffr", 60 << 20), ("small.ffr", 1 << 20)):
+        with ffrecord.Writer(tmp_path / name) as writer:
+            writer.write(os.urandom(size))
+    with Daemon(tmp_path / "data", prefix=limit) as daemon:
+        with pytest.raises(OSError, match="file size limit") as refused:
+            ffrecord.publish(tmp_path / "large.ffr", daemon.address("large"))
+        assert refused.value.errno == errno.EFBIG
+        ffrecord.publish(tmp_path / "small.ffr", daemon.address("small"))
+        with ffrecord.open(daemon.address("small")) as read:
+            assert len(read[0]) == 1 << 20
+    # Not even the reserve: nothing can be stored, and it says so.
+    with (
+        Daemon(tmp_path / "less", prefix=["prlimit", f"--fsize={16 << 20}"]) as daemon,
+        pytest.raises(OSError, match="kept for deletions"),
+    ):
+        ffrecord.publish(tmp_path / "small.ffr", daemon.address("small"))
+
+
 def test_tokens_that_cross_a_network_in_plaintext_are_warned_of(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("0123456789abcdef" * 4)
