@@ -27,6 +27,7 @@ constexpr double kPartOfPeriod = 0.9;
 // How many times faster than usual a pass that is late may go.
 constexpr int kCatchUpMax = 10;
 constexpr auto kEmptyWait = std::chrono::seconds(10);
+constexpr auto kLackWait = std::chrono::seconds(1);
 
 struct FreeBuffer {
   void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
@@ -39,6 +40,12 @@ constexpr int kIdleClass = 3 << 13;
 
 Scrubber::WallTime Now() {
   return std::chrono::floor<std::chrono::milliseconds>(Scrubber::WallClock::now());
+}
+
+// What the daemon or the machine is short of says nothing about the disk.
+bool IsOfTheProcess(const Error& error) {
+  return error.system_errno == EMFILE || error.system_errno == ENFILE ||
+         error.system_errno == ENOMEM;
 }
 
 // Where this is refused, as by a service manager, the rate alone has to do.
@@ -193,12 +200,8 @@ bool Scrubber::Pass() {
   const std::vector<ExtentId> ids = Left();
   SetRate(ids);
   for (const ExtentId& id : ids) {
-    if (const ExtentPtr extent = extents_.Find(id)) {
-      std::string why = Examine(*extent);
-      if (!why.empty()) why = Examine(*extent);  // What fails but once is not the disk's.
-      if (IsEnding()) return false;
-      Judge(*extent, why);
-    }
+    if (const ExtentPtr extent = extents_.Find(id)) Check(*extent);
+    if (IsEnding()) return false;
     position_.after = id;
     // What was found bad since is found again after a start that comes first: all of a disk may be
     // bad, and the record names each.
@@ -207,11 +210,21 @@ bool Scrubber::Pass() {
   return !IsEnding();
 }
 
-std::string Scrubber::Examine(const Extent& extent) {
-  const auto sum = Sum(extent);
-  if (extent.is_condemned.load(std::memory_order_acquire) || IsEnding()) return {};
+void Scrubber::Check(const Extent& extent) {
+  auto why = Examine(extent);
+  if (why && !why->empty()) why = Examine(extent);
+  if (why) Judge(extent, *why);
+}
+
+std::optional<std::string> Scrubber::Examine(const Extent& extent) {
+  auto sum = Sum(extent);
+  const auto is_condemned = [&] { return extent.is_condemned.load(std::memory_order_acquire); };
+  // It is read when there are descriptors and memory again.
+  while (!sum && IsOfTheProcess(sum.error()) && !is_condemned() && Sleep(Clock::now() + kLackWait))
+    sum = Sum(extent);
+  if (is_condemned() || IsEnding()) return std::nullopt;
   if (!sum) return sum.error().message;
-  if (sum.value() == extent.xxh3) return {};
+  if (sum.value() == extent.xxh3) return "";
   return extents_.PathOf(extent.id).string() + ": the bytes are not those of the checksum";
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -83,8 +84,10 @@ class Scrubber {
   void SetRate(std::span<const ExtentId> left);
   void SavePosition();
   void Judge(const Extent& extent, const std::string& why_bad);
-  // Why the extent is bad; empty: it is not, or it is to be left alone.
-  std::string Examine(const Extent& extent);
+  // Reads it, twice if it seems bad, for what fails but once is not the disk's.
+  void Check(const Extent& extent);
+  // Why the extent is bad; empty: it is not. None: that is not known, and it is to be left alone.
+  std::optional<std::string> Examine(const Extent& extent);
   Result<std::uint64_t> Sum(const Extent& extent);
   bool Sleep(Clock::time_point until);  // False: it is to end.
   bool IsEnding();

@@ -4,14 +4,18 @@
 
 #include "server/storage/scrubber.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <mutex>
 #include <thread>
 
 #include "bytes.h"
+#include "libffrecord/base/unique_fd.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -105,15 +109,36 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
 
   Flip(*flipped, (2 << 20) + 5);
   {
-    const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+    const Scrubber scrubber(*store_, kHurry, Saved(), Keeps(), Notes());
     WaitPasses(scrubber, 1);
   }
   EXPECT_FALSE(flipped->is_bad);
+  EXPECT_EQ(Saved().bad.size(), 2U);
   EXPECT_EQ(store_->totals().bad_count, 2U);
   ASSERT_EQ(notes().size(), 4U);
   EXPECT_EQ(notes().back().second, "");
   (void)store_->Condemn(cut->id);
   EXPECT_EQ(store_->totals().bad_count, 1U);
+}
+
+TEST_F(ScrubberTest, WhatTheDaemonLacksIsNotTheDisksFault) {
+  const auto good = Put(1, "good");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const UniqueFd next(::open("/", O_RDONLY | O_CLOEXEC));
+  const rlimit none{static_cast<rlim_t>(next.get()), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+
+  const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(scrubber.pass_count(), 0U);  // It has not been read, nor passed over.
+  EXPECT_EQ(store_->totals().bad_count, 0U);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+
+  WaitPasses(scrubber, 1);
+  EXPECT_EQ(scrubber.read_bytes() % 4, 0U);
+  EXPECT_GT(scrubber.read_bytes(), 0U);
+  EXPECT_TRUE(notes().empty());
 }
 
 TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {
@@ -152,6 +177,17 @@ TEST_F(ScrubberTest, GoesOnWhereItStoodWhenItIsStartedAgain) {
   EXPECT_GE(Saved().last_end, Saved().pass_begin);
 }
 
+TEST_F(ScrubberTest, APassOverNothingIsNone) {
+  const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(scrubber.pass_count(), 0U);
+  EXPECT_EQ(Saved(), Scrubber::Position{});
+
+  (void)Put(1, "a");
+
+  WaitPasses(scrubber, 1);
+}
+
 TEST_F(ScrubberTest, ADiskOnWhichAllIsBadIsNotWrittenForEachOfThem) {
   for (std::uint64_t i = 1; i <= 50; ++i) std::filesystem::remove(store_->PathOf(Put(i, "a")->id));
   std::atomic<int> save_count = 0;
@@ -166,6 +202,17 @@ TEST_F(ScrubberTest, ADiskOnWhichAllIsBadIsNotWrittenForEachOfThem) {
   EXPECT_EQ(notes().size(), 50U);
   EXPECT_EQ(Saved().bad.size(), 50U);
   EXPECT_EQ(save_count, 2);  // Its beginning and its end.
+}
+
+TEST_F(ScrubberTest, WhereItStoodIsSavedWhenItEndsThoughThatIsNotDueYet) {
+  for (std::uint64_t i = 1; i <= 2; ++i) (void)Put(i, std::string(1 << 20, 'a'));
+  // One extent is read at once, the next one is due in days.
+  for (auto time = 1ms; Saved().after == ExtentId{} && time < 10s; time *= 2) {
+    const Scrubber scrubber(*store_, {1000h, 1, 1000h}, {}, Keeps(), Notes());
+    std::this_thread::sleep_for(time);
+  }
+  EXPECT_NE(Saved().after, ExtentId{});
+  EXPECT_TRUE(Saved().is_under_way);
 }
 
 TEST_F(ScrubberTest, WhatIsBadStaysSoAfterAStartAndIsNotReadBeforeThePeriodIsOver) {
@@ -205,6 +252,7 @@ TEST_F(ScrubberTest, ItsRateFollowsFromWhatIsLeftAndTheTimeThatIsLeft) {
   EXPECT_NEAR(rate_of({Ago(5h), {}, true, {}, {}}), 2 * whole, 2);
   EXPECT_NEAR(rate_of({Ago(5h), {}, true, low, {}}), whole, 2);       // Half of it is done.
   EXPECT_NEAR(rate_of({Ago(50h), {}, true, {}, {}}), 10 * whole, 2);  // Late: at most this.
+  EXPECT_NEAR(rate_of({Ago(-90h), {}, true, {}, {}}), whole, 2);      // The clock was set back.
   const Scrubber small(*store_, {10h, 1 << 20}, {}, Keeps(), Notes());
   while (small.read_bytes() == 0) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(small.bytes_per_s(), 1U << 20);
