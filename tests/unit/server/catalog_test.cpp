@@ -13,6 +13,7 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <thread>
 
 #include "bytes.h"
 #include "synced_files.h"
@@ -191,6 +192,12 @@ TEST_F(CatalogTest, AManifestMustFitTheExtentsThatAreHere) {
   EXPECT_EQ(catalog_->Resolve("name").error().code, ErrorCode::kNotFound);
 }
 
+TEST_F(CatalogTest, NothingIsPublishedWhoseUploadIsOffTheRecord) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(memory_->TryCommit({{}, {}, {NumberKey("uploads/", 1)}}));
+  EXPECT_EQ(Publish("name", {extent}).error().code, ErrorCode::kConflict);
+}
+
 TEST_F(CatalogTest, RemovedExtentsGoUnlessAnotherManifestNamesThem) {
   const auto shared = Put(1, 0, "shared");
   const auto own = Put(1, 1, "own");
@@ -205,6 +212,15 @@ TEST_F(CatalogTest, RemovedExtentsGoUnlessAnotherManifestNamesThem) {
   EXPECT_EQ(catalog_->Remove({0, "one"}).error().code, ErrorCode::kNotFound);
   ASSERT_TRUE(catalog_->Remove({0, "two"}));
   EXPECT_EQ(Collect(), 1U);
+}
+
+TEST_F(CatalogTest, ATombstoneOnRecordNamesOnlyWhatNobodyHolds) {
+  const auto shared = Put(1, 0, "shared");
+  ASSERT_TRUE(Publish("one", {shared}));
+  ASSERT_TRUE(Publish("two", {shared}));
+  ASSERT_TRUE(catalog_->Remove({0, "one"}));
+  ASSERT_TRUE(Publish("two", {shared}, kReplace));
+  EXPECT_TRUE(memory_->List("deletes/", "", 10).value().entries.empty());
 }
 
 TEST_F(CatalogTest, AReplacedManifestKeepsWhatTheNewOneNames) {
@@ -276,6 +292,29 @@ TEST_F(CatalogTest, ASilentUploadIsGivenUpAfterItsGraceAndNotBefore) {
   EXPECT_EQ(Publish("name", {extent}).error().code, ErrorCode::kConflict);
   Open();
   EXPECT_EQ(catalog_->report().open_upload_count, 0U);
+}
+
+TEST_F(CatalogTest, WhateverIsHeardOfAnUploadBeginsItsGraceAnew) {
+  const ManifestExtent extent{MakeExtentId(1, 0, 0), 4, Xxh3(AsBytes("data"))};
+  auto writer = catalog_->BeginPut({extent.id, 4}).value();
+  ASSERT_TRUE(writer->Append(AsBytes("data")));
+  const std::vector<std::function<void()>> signs_of_life{
+      [&] {
+        EXPECT_TRUE(catalog_->BeginPut({MakeExtentId(1, 1, 0), 4}));
+      },
+      [&] { catalog_->NoteHeard(extent.id); },
+      [&] {
+        EXPECT_TRUE(catalog_->Seal(*writer, {extent.id, extent.xxh3}));
+      }};
+
+  for (const auto& live : signs_of_life) {
+    std::this_thread::sleep_for(5ms);
+    const auto before = Catalog::Clock::now();
+    live();
+    EXPECT_TRUE(catalog_->Collect(before + 60s - 1ms));  // Too late for what was heard earlier.
+  }
+
+  EXPECT_TRUE(Publish("name", {extent}));
 }
 
 TEST_F(CatalogTest, GivingUpAnUploadKeepsWhatWasPublishedOfIt) {
@@ -377,6 +416,8 @@ TEST_F(CatalogTest, AnExtentCountsWithItsLargestSizeWhoeverBeginsItAgain) {
   const auto begin = [&](std::uint32_t number, std::uint64_t size, std::string_view owner = "a/") {
     return catalog_->BeginPut({MakeExtentId(1, number, 0), size}, owner);
   };
+  EXPECT_TRUE(begin(9, 8, "b/"));
+  EXPECT_TRUE(begin(9, 8));  // It stays b's.
   auto whole = begin(0, 10);
   ASSERT_TRUE(whole);
 
@@ -544,6 +585,15 @@ TEST_F(CatalogTest, WhatIsSealedAfterItsUploadWasGivenUpIsCollected) {
   EXPECT_EQ(Collect(), 1U);
   Open();
   EXPECT_TRUE(catalog_->report().unexplained.empty());
+}
+
+TEST_F(CatalogTest, ASilentUploadIsGivenUpThoughTheDiskIsFull) {
+  const auto forgotten = Put(1, 0, "data");
+  store_.is_full = [&] { return std::filesystem::file_size(folder_ / "reserve") > 0; };
+
+  EXPECT_EQ(Collect(61s), 1U);
+
+  EXPECT_FALSE(extents_->Find(forgotten.id));
 }
 
 TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {

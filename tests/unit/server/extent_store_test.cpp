@@ -8,6 +8,7 @@
 #include <sys/mount.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "bytes.h"
 #include "server/storage/extent_trailer.h"
@@ -231,12 +232,41 @@ TEST_F(ExtentStoreTest, WhatAScanFindsIsDurableBeforeItIsBelieved) {
   EXPECT_TRUE(synced.Contains(store_->folder().parent_path()));
 }
 
+TEST_F(ExtentStoreTest, AFolderThatCannotBeSyncedHoldsNothingThatIsSealed) {
+  Put(id_, "data");
+  const fs::path slot = store_->PathOf(id_).parent_path();
+  {
+    const test::SyncedFiles failing(slot);
+    Open();
+    EXPECT_FALSE(store_->Find(id_));
+    EXPECT_EQ(store_->scan_report().refused.size(), 1U);
+  }
+  fs::remove_all(slot);
+  Open();
+  const test::SyncedFiles failing(slot);
+  auto writer = store_->Create(id_, 4).value();
+  ASSERT_TRUE(writer.Append(AsBytes("data")));
+  EXPECT_FALSE(writer.Seal(Xxh3(AsBytes("data"))));
+  EXPECT_FALSE(store_->Find(id_));
+  EXPECT_EQ(store_->health().report().state, WriteHealth::State::kFailed);
+}
+
 TEST_F(ExtentStoreTest, AnotherWritersFolderIsDurableBeforeASeal) {
   fs::create_directory(store_->PathOf(id_).parent_path());  // And not synced.
   const test::SyncedFiles synced;
   Put(id_, "data");
   EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
   EXPECT_TRUE(synced.Contains(store_->folder()));
+}
+
+TEST_F(ExtentStoreTest, AnotherWritersFileIsDurableBeforeASeal) {
+  const auto other = ExtentStore::Open(folder_ / "extents").value();
+  auto second = other->Create(id_, 4).value();
+  ASSERT_TRUE(second.Append(AsBytes("data")));
+  Put(id_, "data");
+  const test::SyncedFiles synced;
+  ASSERT_TRUE(second.Seal(Xxh3(AsBytes("data"))));
+  EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
 }
 
 TEST_F(ExtentStoreTest, ACondemnedExtentIsNotFoundAndItsFileStaysUntilUnlinked) {

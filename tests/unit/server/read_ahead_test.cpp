@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <map>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "bytes.h"
 #include "daemon.h"
@@ -351,6 +353,7 @@ TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
     ASSERT_TRUE(FillsItsBound());
   }
   records_ = nullptr;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // It has nothing to do any more.
 
   const ExtentPtr removed = store_->Condemn(MakeExtentId(7, 0, 0));
 
