@@ -19,6 +19,16 @@ if not torch.distributed.is_available():
     pytest.skip("torch has no distributed package", allow_module_level=True)
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.checkpoint import (  # noqa: E402
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    LoadPlan,
+    SavePlan,
+)
+from torch.distributed.checkpoint.metadata import (  # noqa: E402
+    BytesStorageMetadata,
+    Metadata,
+)
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
@@ -182,6 +192,38 @@ def test_nothing_is_left_of_a_save_that_failed(tmp_path: Path) -> None:
         dcp.save({"w": torch.ones(9), "bad": object()}, storage_writer=writer)
     assert list(tmp_path.iterdir()) == []
     del writer
+
+
+def test_a_rank_that_opened_another_step_than_the_coordinator_reads_nothing(tmp_path: Path) -> None:
+    dcp.save({"w": torch.ones(9)}, storage_writer=CheckpointWriter(tmp_path, step=1))
+    coordinator, reader = CheckpointReader(tmp_path), CheckpointReader(tmp_path)
+    coordinator.reset()
+    dcp.save({"w": torch.ones(9)}, storage_writer=CheckpointWriter(tmp_path, step=2))
+    reader.reset()
+    [plan] = coordinator.prepare_global_plan([LoadPlan([])])
+    with pytest.raises(RuntimeError, match="loads step 1, this rank opened 2"):
+        reader.read_data(plan, DefaultLoadPlanner())
+
+
+def test_a_plan_of_an_earlier_save_is_refused(tmp_path: Path) -> None:
+    plans = []
+    for step in (1, 2):
+        writer = CheckpointWriter(tmp_path, step=step)
+        writer.set_up_storage_writer(True)
+        plans += writer.prepare_global_plan([SavePlan([])])
+    with pytest.raises(RuntimeError, match="of an earlier save"):
+        writer.write_data(plans[0], DefaultSavePlanner())
+    assert not list(tmp_path.glob("step-*"))
+
+
+def test_a_value_that_no_rank_wrote_fails_the_save(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, step=1)
+    writer.set_up_storage_writer(True)
+    [plan] = writer.prepare_global_plan([SavePlan([])])
+    results = writer.write_data(plan, DefaultSavePlanner()).wait()
+    with pytest.raises(ValueError, match="lr is in the plan of the save, and no rank wrote it"):
+        writer.finish(Metadata({"lr": BytesStorageMetadata()}), [results])
+    assert ckpt.list(tmp_path) == []
 
 
 def test_a_committed_step_is_not_replaced(tmp_path: Path) -> None:
