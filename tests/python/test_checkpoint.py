@@ -227,6 +227,20 @@ def test_every_mismatch_is_in_one_error_and_nothing_is_touched(tmp_path: Path) -
     assert not state["v"].any()
 
 
+@pytest.mark.parametrize(("more", "fewer"), [("state", "checkpoint"), ("checkpoint", "state")])
+def test_what_only_one_of_both_has_is_refused_unless_allowed(
+    tmp_path: Path, more: str, fewer: str
+) -> None:
+    content: dict[str, dict[str, Any]] = {more: {"w": np.ones(3), "b": 1}, fewer: {"w": np.ones(3)}}
+    ckpt.save(tmp_path, 1, content["checkpoint"])
+    content["state"]["w"][:] = 0
+    with pytest.raises(ckpt.MismatchError, match="b"):
+        ckpt.load(tmp_path, content["state"])
+    assert not content["state"]["w"].any()
+    ckpt.load(tmp_path, content["state"], strict=False)
+    assert content["state"]["w"].all()
+
+
 def test_not_strict_leaves_the_rest_alone(tmp_path: Path) -> None:
     ckpt.save(tmp_path, 1, {"w": np.ones(2), "old": 1})
     state = {"w": np.zeros(2), "new": 2}
