@@ -240,6 +240,8 @@ Result<std::uint64_t> Scrubber::Sum(const Extent& extent) {
   Xxh3Stream sum;
   for (std::uint64_t at = 0; at < extent.size_bytes;) {
     if (!Sleep(due_)) return std::uint64_t{0};
+    // Its room on the disk is waited for.
+    if (extent.is_condemned.load(std::memory_order_acquire)) return std::uint64_t{0};
     // Whole pieces: direct reads want sizes that are aligned; the trailer comes along.
     const ssize_t got = ::pread(fd, buffer.get(), kPieceSizeBytes, static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;

@@ -7,9 +7,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <fstream>
 #include <mutex>
 #include <thread>
@@ -17,6 +20,16 @@
 #include "bytes.h"
 #include "libffrecord/base/unique_fd.h"
 #include "temp_folder.h"
+
+// How many of the next reads of this program fail.
+static std::atomic<int> failing_read_count = 0;  // NOLINT
+extern "C" ssize_t pread64(int fd, void* to, std::size_t size_bytes, off64_t offset_bytes) {
+  if (failing_read_count > 0 && failing_read_count.fetch_sub(1) > 0) {
+    errno = EIO;
+    return -1;
+  }
+  return ::syscall(SYS_pread64, fd, to, size_bytes, offset_bytes);
+}
 
 namespace ffrecord::server {
 namespace {
@@ -121,6 +134,15 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   EXPECT_EQ(store_->totals().bad_count, 1U);
 }
 
+TEST_F(ScrubberTest, WhatFailsButOnceIsNotTheDisksFault) {
+  (void)Put(1, "good");
+  failing_read_count = 1;
+  const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+  WaitPasses(scrubber, 1);
+  EXPECT_LE(failing_read_count, 0);
+  EXPECT_TRUE(notes().empty());
+}
+
 TEST_F(ScrubberTest, WhatTheDaemonLacksIsNotTheDisksFault) {
   const auto good = Put(1, "good");
   rlimit before{};
@@ -153,6 +175,18 @@ TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
   EXPECT_TRUE(notes().empty());
+}
+
+TEST_F(ScrubberTest, WhatIsRemovedIsNotReadToItsEnd) {
+  constexpr std::uint64_t kSize = 8 << 20;
+  const ExtentId id = Put(1, std::string(kSize, 'a'))->id;
+  const Scrubber scrubber(*store_, {1000h, 4 << 20}, {}, Keeps(), Notes());
+  while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
+
+  const ExtentPtr removed = store_->Condemn(id);
+
+  while (removed.use_count() > 1) std::this_thread::sleep_for(1ms);
+  EXPECT_LT(scrubber.read_bytes(), kSize);
 }
 
 TEST_F(ScrubberTest, GoesOnWhereItStoodWhenItIsStartedAgain) {
