@@ -286,6 +286,25 @@ TEST(SqliteStoreTest, KeepsEverythingWhenItIsOpenedAgain) {
   EXPECT_GT(store->TryCommit({{}, {{"key", {}}}, {}}).value().revision, revision);
 }
 
+TEST(SqliteStoreTest, ACommitIsSyncedBeforeItIsReported) {
+  const TempFolder folder;
+  const auto store = OpenSqlite(folder);
+  ASSERT_TRUE(store->TryCommit({{}, {{"key", Value("old")}}, {}}));
+  {
+    const test::SyncedFiles synced;
+    ASSERT_TRUE(store->TryCommit({{}, {{"key", Value("new")}}, {}}));
+    EXPECT_TRUE(synced.Contains(folder / "metadata.sqlite-wal"));
+  }
+  const test::SyncedFiles failing(folder / "metadata.sqlite-wal");
+
+  const auto lost = store->TryCommit({{}, {{"key", Value("lost")}}, {}});
+
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().code, ErrorCode::kIo);
+  EXPECT_EQ(lost.error().system_errno, EIO);
+  EXPECT_EQ(test::AsString(store->Get("key").value()->value), "new");
+}
+
 TEST(SqliteStoreTest, WhatAKillLeftInTheLogIsDurableBeforeItIsBelieved) {
   const TempFolder before;
   const TempFolder after;
