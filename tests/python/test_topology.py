@@ -7,6 +7,7 @@ against counts made another way, times against those that can be worked out by h
 import collections
 import json
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -198,10 +199,32 @@ def test_cabling_files_are_read_or_refused(tmp_path: Path) -> None:
         ('{"hosts": ["x"], "cables": []}', "host x has no cable"),
         ('{"hosts": ["x", "x"], "cables": [{"a": "x", "b": "S"}]}', "named twice"),
         ('{"hosts": ["x"], "cables": [{"a": "x", "b": "S", "count": 0}]}', "above 0"),
+        ('{"hosts": ["x"], "cables": [{"a": "x", "b": "S", "count": 1e400}]}', "infinity"),
     ]:
         path.write_text(content)
         with pytest.raises(ValueError, match=found):
             topo.read_cabling(path)
+
+
+@pytest.mark.parametrize("shape", [topo.bigraph, topo.fat_tree, topo.rails])
+@pytest.mark.parametrize("numbers", [(10**30, 1, 1), (1, 10**30, 1), (10**5, 10**5, 1)])
+def test_networks_beyond_any_cluster_are_refused_before_they_are_made(
+    shape: Callable[..., topo.Network], numbers: tuple[int, int, int]
+) -> None:
+    with pytest.raises(ValueError, match="more than 1,048,576 hosts and cables"):
+        shape(*numbers)
+
+
+def test_more_ranks_than_hosts_and_odd_rank_maps_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "ranks").write_bytes(b"\xff")
+    for arguments, expected in (
+        (["plan", "--ranks", str(10**9)], "there are 32 hosts"),
+        (["simulate", "--ranks", str(1 << 40)], "more than 1,048,576 hosts and cables"),
+        (["check", str(tmp_path / "ranks")], f"{tmp_path}/ranks: "),
+    ):
+        more = [] if arguments[0] == "simulate" else ["--bigraph", "4,4,1"]
+        done = run("ffrecord", "topology", *arguments, *more)
+        assert (done.returncode, expected in done.stderr) == (2, True), done.stderr
 
 
 def test_the_command_plans_checks_simulates_and_draws(tmp_path: Path) -> None:

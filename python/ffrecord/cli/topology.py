@@ -159,6 +159,8 @@ def plan(
 ) -> None:
     """Print the host of each rank and the certificate of the placement."""
     count = ranks or len(network.hosts)
+    if count > len(network.hosts):
+        raise click.UsageError(f"--ranks {count}: there are {len(network.hosts)} hosts")
     steps = topo.collective(algorithm, count, mib * MIB)
     placement = _placed(network, rule, count, steps, seed)
     pairs = _storage_pairs(network, storage)
@@ -182,7 +184,11 @@ def check(
     as_json: bool,
 ) -> None:
     """Certify RANK_MAP: host names in rank order, one a line. Exit 3 if links are shared."""
-    hosts = [line.strip() for line in rank_map.read_text().splitlines() if line.strip()]
+    try:
+        lines = rank_map.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{rank_map}: {error}") from None
+    hosts = [line.strip() for line in lines if line.strip()]
     placement = topo.placement.given(hosts, network)
     steps = topo.collective(algorithm, len(hosts), mib * MIB)
     pairs = _storage_pairs(network, storage)
@@ -356,6 +362,8 @@ def draw(
 ) -> None:
     """Write PICTURE, an SVG file: hosts with their ranks, links by the most that they carry."""
     count = ranks or len(network.hosts)
+    if count > len(network.hosts):
+        raise click.UsageError(f"--ranks {count}: there are {len(network.hosts)} hosts")
     steps = topo.collective(algorithm, count, MIB)
     placement = _placed(network, rule, count, steps, seed)
     labels = {host: str(rank) for rank, host in placement.rank_map(network).items()}

@@ -10,6 +10,8 @@ from pathlib import Path
 GBIT = 1e9 / 8
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+# Of hosts and cables together: a cluster has some ten thousand, and each takes memory and time.
+_PARTS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ def bigraph(k: int, h: int, m: int = 1, *, rate: float = 100 * GBIT) -> Network:
     """
     if min(k, h, m) < 1:
         raise ValueError(f"bigraph {k},{h},{m}: all three must be at least 1")
+    _check_size(f"bigraph {k},{h},{m}", 4 * k * h + k * k)
     hosts = [
         f"{layer}{switch}.{port}" for layer in "ul" for switch in range(k) for port in range(h)
     ]
@@ -221,6 +224,7 @@ def fat_tree(leaves: int, h: int, spines: int, *, rate: float = 100 * GBIT) -> N
     """Leaves with h hosts each; every leaf has one cable to every spine."""
     if min(leaves, h, spines) < 1:
         raise ValueError(f"fat tree {leaves},{h},{spines}: all three must be at least 1")
+    _check_size(f"fat tree {leaves},{h},{spines}", 2 * leaves * h + leaves * spines)
     hosts = [f"h{leaf}.{port}" for leaf in range(leaves) for port in range(h)]
     cables = [Cable(host, "L" + host[1:].partition(".")[0], 1, rate) for host in hosts]
     cables += [Cable(f"L{i}", f"S{j}", 1, rate) for i in range(leaves) for j in range(spines)]
@@ -234,10 +238,16 @@ def rails(nodes: int, cards: int, spines: int, *, rate: float = 100 * GBIT) -> N
     """
     if min(nodes, cards, spines) < 1:
         raise ValueError(f"rails {nodes},{cards},{spines}: all three must be at least 1")
+    _check_size(f"rails {nodes},{cards},{spines}", 2 * nodes * cards + cards)
     hosts = [f"n{node}.{card}" for node in range(nodes) for card in range(cards)]
     cables = [Cable(host, "R" + host.partition(".")[2], 1, rate) for host in hosts]
     cables += [Cable(f"R{card}", "S0", spines, rate) for card in range(cards)]
     return Network.of(hosts, cables)
+
+
+def _check_size(what: str, parts: int) -> None:
+    if parts > _PARTS_MAX:
+        raise ValueError(f"{what}: more than {_PARTS_MAX:,} hosts and cables are not planned")
 
 
 def read_cabling(path: Path) -> Network:
@@ -263,5 +273,5 @@ def read_cabling(path: Path) -> Network:
         return Network.of(hosts, cables)
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]!r} is missing") from None
-    except (TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
