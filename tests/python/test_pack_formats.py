@@ -269,6 +269,20 @@ def test_an_mds_shard_damaged_anywhere_is_refused(tmp_path: Path, compression: s
             assert found == wanted, at
 
 
+@pytest.mark.parametrize("compression", ["gz", "bz2", "zstd"])
+def test_nothing_may_follow_a_compressed_mds_shard(tmp_path: Path, compression: str) -> None:
+    source = write_mds(tmp_path / "mds", [mds_shard(GOLDEN)], [2], compression)
+    (path,) = source.glob("shard*")
+    index = json.loads((source / "index.json").read_text())
+    for more in (b"junk", compressed(b"more", compression)[:-1]):
+        stored = compressed(mds_shard(GOLDEN), compression) + more
+        path.write_bytes(stored)
+        index["shards"][0]["zip_data"] = info(path.name, stored)
+        (source / "index.json").write_text(json.dumps(index))
+        with pytest.raises(CorruptionError, match=r"shard\.00000\.mds\."):
+            list(open_source(source).samples())
+
+
 def test_an_index_with_any_value_of_another_type_is_refused_or_as_it_was(tmp_path: Path) -> None:
     source = write_mds(tmp_path / "mds", [mds_shard(GOLDEN)], [2], "gz")
     text = (source / "index.json").read_text()
