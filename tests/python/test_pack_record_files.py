@@ -152,6 +152,22 @@ def test_a_file_whose_last_commit_cannot_be_read_is_refused(tmp_path: Path, chan
     assert pack(open_source(tmp_path / "whole.ffr"), tmp_path / "x.ffr").record_count == 1010
 
 
+def test_every_record_of_many_reads_is_there(tmp_path: Path) -> None:
+    """Reads grow to 1,024 records, and end where a file does."""
+    (tmp_path / "parts").mkdir()
+    keys: Keys = [b"%d" % i if i % 7 else None for i in range(5000)]
+    for part in range(2):
+        written(tmp_path / "parts" / f"{part}.ffr", keys, first=5000 * part)
+
+    summary = pack(open_source(tmp_path / "parts"), tmp_path / "x.ffr")
+
+    assert (summary.record_count, summary.skipped) == (10_000, {})
+    reader = ffrecord.open(tmp_path / "x.ffr")
+    assert reader.column("n").tolist() == list(range(10_000))
+    kept = dict(reader._open().keys(0))
+    assert [kept.get(i) for i in range(10_000)] == keys * 2
+
+
 def test_files_beside_record_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     written(tmp_path / "parts" / "0.ffr", [None])
