@@ -7,6 +7,7 @@ that save DTensors and replicated tensors at one size and load them at others.
 import contextlib
 import gc
 import io
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,18 @@ def test_a_rank_that_opened_another_step_than_the_coordinator_reads_nothing(tmp_
     [plan] = coordinator.prepare_global_plan([LoadPlan([])])
     with pytest.raises(RuntimeError, match="loads step 1, this rank opened 2"):
         reader.read_data(plan, DefaultLoadPlanner())
+
+
+def test_a_forked_child_removes_nothing_of_its_parents_save(tmp_path: Path) -> None:
+    parts = [_ffrecord.CheckpointParts(str(tmp_path), 1, None, True, 30.0, False)]
+    written = parts[0].write(0, [])
+    child = os.fork()
+    if child == 0:
+        parts.clear()
+        os._exit(0)
+    os.waitpid(child, 0)
+    parts[0].commit([written], encode({"w": 1}))
+    assert ckpt.load(tmp_path) == {"w": 1}
 
 
 def test_a_plan_of_an_earlier_save_is_refused(tmp_path: Path) -> None:

@@ -223,6 +223,25 @@ def test_only_steps_that_are_whole_count_as_kept(
     assert ckpt.prune(target, keep_last=2) == []
 
 
+def test_a_step_that_is_saved_anew_meanwhile_is_not_pruned(run: str, store: Store) -> None:
+    for step in (1, 2, 3):
+        ckpt.save(run, step, state(step))
+    anew: list[object] = []
+
+    def save_anew(number: int, request: str) -> None:
+        if "part-00000.manifest" in request and not anew:  # Step 3 is looked at, all are listed.
+            anew.append(None)
+            ckpt.remove(run, 1)
+            anew.append(ckpt.save(run, 1, state(11)))
+
+    store.set_door(lambda number, method, path: "serve", save_anew)
+    removed = ckpt.prune(run, keep_last=1)
+    store.serve_all()
+    assert len(anew) == 2
+    assert [commit.step for commit in removed] == [2]
+    assert same(ckpt.load(run, step=1), state(11))
+
+
 # --- What may be visible is not removed ----------------------------------------------------------
 
 

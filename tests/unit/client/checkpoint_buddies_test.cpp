@@ -9,7 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <optional>
+#include <string>
+#include <thread>
 
 #include <ffrecord/client/checkpoint.h>
 
@@ -346,13 +349,28 @@ struct Savers {
   Saver third;
 };
 
+void CheckOutcome(const Folders& folders, const Savers& savers, bool first_saved,
+                  bool second_saved) {
+  EXPECT_FALSE(first_saved && second_saved);
+  if (first_saved || second_saved) {
+    const Saver& winner = first_saved ? savers.first : savers.second;
+    EXPECT_EQ(Compare(folders.address, winner.state(), 1), "");
+    for (const fs::path& place : folders.paths) EXPECT_EQ(RootAt(place), winner.root());
+  }
+  // Whatever has happened, the step is whole, or can be saved at the second try.
+  const bool is_whole = static_cast<bool>(CheckpointReader::Open(folders.address, 1, {}));
+  const bool is_saved = static_cast<bool>(savers.third.Save(folders.paths, [] {})) ||
+                        static_cast<bool>(savers.third.Save(folders.paths, [] {}));
+  EXPECT_EQ(is_saved, !is_whole);
+}
+
 // One saver, and before its operation number `moment` another, from its beginning to its end. False
 // if the first came to its end before.
 bool MeetAt(std::size_t moment, const Savers& savers, bool first_dies, bool other_order) {
   Folders folders(3);
   const Saver& first = savers.first;
   const Saver& second = savers.second;
-  const Saver& third = savers.third;
+  const testing::ScopedTrace trace(__FILE__, __LINE__, "moment " + std::to_string(moment));
   std::vector<fs::path> order = folders.paths;
   if (other_order) std::reverse(order.begin(), order.end());
   std::size_t count = 0;
@@ -371,18 +389,47 @@ bool MeetAt(std::size_t moment, const Savers& savers, bool first_dies, bool othe
     EXPECT_TRUE(first_saved);
     return false;
   }
-  EXPECT_FALSE(first_saved && *second_saved) << moment;
-  if (first_saved || *second_saved) {
-    const Saver& winner = first_saved ? first : second;
-    EXPECT_EQ(Compare(folders.address, winner.state(), 1), "") << moment;
-    for (const fs::path& place : folders.paths) EXPECT_EQ(RootAt(place), winner.root()) << moment;
-  }
-  // Whatever has happened, the step is whole, or can be saved at the second try.
-  const bool is_whole = static_cast<bool>(CheckpointReader::Open(folders.address, 1, {}));
-  const bool is_saved = static_cast<bool>(third.Save(folders.paths, [] {})) ||
-                        static_cast<bool>(third.Save(folders.paths, [] {}));
-  EXPECT_EQ(is_saved, !is_whole) << moment;
+  CheckOutcome(folders, savers, first_saved, *second_saved);
   return true;
+}
+
+// The first saver waits before its operation number `first_moment` until the second comes to its
+// number `second_moment`; then it goes on to its end while the second waits.
+struct Reached {
+  bool first;
+  bool second;
+};
+Reached MeetBetween(std::size_t first_moment, std::size_t second_moment, const Savers& savers) {
+  Folders folders(3);
+  const testing::ScopedTrace trace(
+      __FILE__, __LINE__,
+      "moments " + std::to_string(first_moment) + " and " + std::to_string(second_moment));
+  std::promise<void> waits;
+  std::promise<void> goes_on;
+  std::size_t first_count = 0;
+  std::size_t second_count = 0;
+  bool first_saved = false;
+  const Between first_waits = [&] {
+    if (++first_count != first_moment) return;
+    waits.set_value();
+    goes_on.get_future().wait();
+  };
+  std::thread first([&] {
+    first_saved = static_cast<bool>(savers.first.Save(folders.paths, first_waits));
+    if (first_count < first_moment) waits.set_value();
+  });
+  waits.get_future().wait();
+  const auto let_it_end = [&] {
+    goes_on.set_value();
+    first.join();
+  };
+  const Between second_waits = [&] {
+    if (++second_count == second_moment) let_it_end();
+  };
+  const bool second_saved = static_cast<bool>(savers.second.Save(folders.paths, second_waits));
+  if (first.joinable()) let_it_end();
+  CheckOutcome(folders, savers, first_saved, second_saved);
+  return {first_count >= first_moment, second_count >= second_moment};
 }
 
 TEST(CheckpointBuddiesTest, ASecondSaverAtAnyMomentNeverMakesASuccessUntrue) {
@@ -392,6 +439,19 @@ TEST(CheckpointBuddiesTest, ASecondSaverAtAnyMomentNeverMakesASuccessUntrue) {
     std::size_t moment = 1;
     while (MeetAt(moment, savers, false, other_order)) ++moment;
     EXPECT_GT(moment, 10U);
+  }
+}
+
+TEST(CheckpointBuddiesTest, ASaverThatEndsAtAnyMomentOfAnotherKeepsItsSuccess) {
+  const TempFolder folder;
+  const Savers savers(folder);
+  for (std::size_t first = 1;; ++first) {
+    Reached reached{true, true};
+    for (std::size_t second = 1; reached.first && reached.second; ++second)
+      reached = MeetBetween(first, second, savers);
+    if (reached.first) continue;
+    EXPECT_GT(first, 10U);
+    return;
   }
 }
 

@@ -375,6 +375,18 @@ TEST_F(DamagedCheckpointTest, FilesOfAnotherStepAreRefused) {
   }
 }
 
+TEST_F(DamagedCheckpointTest, APartThatTheRootDoesNotListIsRefused) {
+  const fs::path path = newest() / "part-00000.manifest";
+  const std::string text = test::ReadFile(path);
+  auto part = DecodePartManifest(std::as_bytes(std::span(text)));
+  ASSERT_TRUE(part);
+  part.value().segments.at(0).table_digest[0] ^= std::byte{1};
+  const auto other = EncodePartManifest(part.value());  // As large, and whole by itself.
+  ASSERT_EQ(other.size(), text.size());
+  test::WriteFile(path, {reinterpret_cast<const char*>(other.data()), other.size()});
+  ExpectNamed("part-00000.manifest: not the part that the root", "another part");
+}
+
 TEST_F(DamagedCheckpointTest, WhenNoStepIsWholeTheNewestIsNamed) {
   FlipBit(newest() / "root.manifest", 200);
   FlipBit(run() / "step-000000001/root.manifest", 200);
