@@ -404,6 +404,8 @@ Reached MeetBetween(std::size_t first_moment, std::size_t second_moment, const S
   const testing::ScopedTrace trace(
       __FILE__, __LINE__,
       "moments " + std::to_string(first_moment) + " and " + std::to_string(second_moment));
+  // Visible at the place that comes first by name, the step has no part there yet.
+  const std::vector<fs::path> order(folders.paths.rbegin(), folders.paths.rend());
   std::promise<void> waits;
   std::promise<void> goes_on;
   std::size_t first_count = 0;
@@ -415,7 +417,7 @@ Reached MeetBetween(std::size_t first_moment, std::size_t second_moment, const S
     goes_on.get_future().wait();
   };
   std::thread first([&] {
-    first_saved = static_cast<bool>(savers.first.Save(folders.paths, first_waits));
+    first_saved = static_cast<bool>(savers.first.Save(order, first_waits));
     if (first_count < first_moment) waits.set_value();
   });
   waits.get_future().wait();
@@ -426,7 +428,7 @@ Reached MeetBetween(std::size_t first_moment, std::size_t second_moment, const S
   const Between second_waits = [&] {
     if (++second_count == second_moment) let_it_end();
   };
-  const bool second_saved = static_cast<bool>(savers.second.Save(folders.paths, second_waits));
+  const bool second_saved = static_cast<bool>(savers.second.Save(order, second_waits));
   if (first.joinable()) let_it_end();
   CheckOutcome(folders, savers, first_saved, second_saved);
   return {first_count >= first_moment, second_count >= second_moment};
