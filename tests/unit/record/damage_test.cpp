@@ -10,6 +10,9 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <utility>
+
+#include <ffrecord/repair.h>
 
 #include "child.h"
 #include "libffrecord/base/endian.h"
@@ -452,6 +455,46 @@ TEST(ForgedSizeTest, AppendKeepsNoMoreOfColumnCopiesThanTheFileHolds) {
     return testing::Test::HasFailure() ? 1 : 0;
   });
   EXPECT_EQ(status, 0);
+}
+
+// A file without an end: `count` headers of sections of `size_bytes` each, one behind the other, so
+// that each lies in all before it.
+void WriteNestedSections(const std::filesystem::path& path, std::size_t count,
+                         std::uint64_t size_bytes) {
+  constexpr std::size_t kHeaderBytes = V2SectionHeader::kEncodedSizeBytes;
+  V2Header header;
+  header.file_id.fill(std::byte{7});
+  header.pages_per_segment = V2Header::kPagesPerSegmentMax;
+  std::vector<std::byte> content(4096 + count * kHeaderBytes + size_bytes);
+  EncodeV2Header(header, std::span(content).first<128>());
+  for (std::size_t i = count; i-- > 0;) {
+    const std::uint64_t offset = 4096 + i * kHeaderBytes;
+    const auto section = std::span(content).subspan(offset + kHeaderBytes, size_bytes);
+    EncodeV2SectionHeader({SectionCheck(section, header.file_id, offset + kHeaderBytes),
+                           V2Section::kMetadata, size_bytes},
+                          header.file_id, offset,
+                          std::span(content).subspan(offset).first<kHeaderBytes>());
+  }
+  test::WriteFile(path, test::AsString(content));
+}
+
+TEST(ForgedSizeTest, RepairKeepsNoMoreOfSectionsThanTheFileHolds) {
+  const test::TempFolder folder;
+  const std::pair<std::size_t, std::uint64_t> forged[] = {{64, 8 << 20}, {1, 128 << 20}};
+  for (const auto& [count, size_bytes] : forged) {
+    SCOPED_TRACE(count);
+    WriteNestedSections(folder / "forged.ffr", count, size_bytes);
+    const int status = test::RunInChild([&] {
+      rusage before{};
+      ::getrusage(RUSAGE_SELF, &before);
+      static_cast<void>(RepairFile(folder / "forged.ffr", folder / "new.ffr", {.replace = true}));
+      rusage after{};
+      ::getrusage(RUSAGE_SELF, &after);
+      EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB";
+      return 0;
+    });
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST(UnfinishedEndTest, IsSearchedWithReadsAndNotPageByPage) {
