@@ -12,6 +12,7 @@
 namespace ffrecord::test {
 
 inline int fallocate_interruptions = 0;
+inline int fallocate_error = 0;  // Of each call, where it is not 0.
 
 // 0 or an errno.
 inline int InterruptedFallocate(int fd, int mode, off_t offset, off_t size) {
@@ -19,6 +20,7 @@ inline int InterruptedFallocate(int fd, int mode, off_t offset, off_t size) {
     --fallocate_interruptions;
     return EINTR;
   }
+  if (fallocate_error != 0) return fallocate_error;
   return ::syscall(SYS_fallocate, fd, mode, offset, size) == 0 ? 0 : errno;
 }
 

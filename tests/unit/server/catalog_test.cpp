@@ -223,6 +223,18 @@ TEST_F(CatalogTest, ATombstoneOnRecordNamesOnlyWhatNobodyHolds) {
   EXPECT_TRUE(memory_->List("deletes/", "", 10).value().entries.empty());
 }
 
+TEST_F(CatalogTest, WhatWasPublishedAnewIsNotRemovedInPlaceOfWhatWasSeen) {
+  const auto seen = Publish("name", {Put(1, 0, "old")}).value().revision;
+  const auto anew = Publish("name", {Put(2, 0, "new")}, kReplace).value().revision;
+
+  const auto removed = catalog_->Remove({seen, "name"});
+
+  ASSERT_FALSE(removed);
+  EXPECT_EQ(removed.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(catalog_->Resolve("name").value().revision, anew);
+  EXPECT_TRUE(catalog_->Remove({anew, "name"}));
+}
+
 TEST_F(CatalogTest, AReplacedManifestKeepsWhatTheNewOneNames) {
   const auto kept = Put(1, 0, "kept");
   const auto gone = Put(1, 1, "gone");

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <filesystem>
+#include <string>
 
 #include "interrupted_fallocate.h"
 #include "temp_folder.h"
@@ -56,6 +58,26 @@ TEST(DiskReserveTest, IsTakenWhileTheThreadIsInterrupted) {
 
   EXPECT_TRUE(reserve.is_whole());
   EXPECT_EQ(test::fallocate_interruptions, 0);
+}
+
+TEST(DiskReserveTest, APartOfItIsNotKept) {
+  const test::TempFolder folder;
+  test::WriteFile(folder / "reserve", std::string(4096, 'x'));
+  test::fallocate_error = ENOSPC;
+
+  const DiskReserve reserve(folder / "reserve", kMiB);
+
+  test::fallocate_error = 0;
+  EXPECT_FALSE(reserve.is_whole());
+  EXPECT_EQ(AllocatedBytes(folder / "reserve"), 0U);
+}
+
+TEST(DiskReserveTest, NoLinkIsFollowed) {
+  const test::TempFolder folder;
+  std::filesystem::create_symlink(folder / "elsewhere", folder / "reserve");
+  const DiskReserve reserve(folder / "reserve", kMiB);
+  EXPECT_FALSE(reserve.is_whole());
+  EXPECT_FALSE(std::filesystem::exists(folder / "elsewhere"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <future>
 #include <set>
+#include <thread>
 
 namespace ffrecord::server {
 namespace {
@@ -55,6 +56,20 @@ TEST(JobPoolTest, ALaneKeepsItsOrderAndItsThread) {
   ASSERT_EQ(order.size(), 100U);
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
   EXPECT_EQ(threads.size(), 1U);
+}
+
+TEST(JobPoolTest, WhoWaitsIsToldWhenTheLastJobIsOver) {
+  JobPool pool;
+  std::promise<void> go;
+  pool.Post(pool.upkeep(), [going = go.get_future().share()] { going.wait(); });
+  const auto begin = std::chrono::steady_clock::now();
+  auto idle = std::async(std::launch::async, [&] { return pool.WaitIdle(begin + 60s); });
+  std::this_thread::sleep_for(20ms);
+
+  go.set_value();
+
+  EXPECT_TRUE(idle.get());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
 }
 
 TEST(JobPoolTest, ManyTenantsShareABoundedNumberOfLanes) {

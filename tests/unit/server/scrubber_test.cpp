@@ -330,5 +330,13 @@ TEST(WriteHealthTest, AFullDiskIsTriedAgainAndAFailedOneIsNot) {
   EXPECT_NE(checked.error().message.find("read-only"), std::string::npos);
 }
 
+TEST(WriteHealthTest, ADiskThatIsGoneOrReadOnlyHasFailed) {
+  for (const int number : {EIO, EROFS, ENXIO, ENODEV, ESTALE}) {
+    WriteHealth health;
+    health.Note({ErrorCode::kIo, "write", number});
+    EXPECT_FALSE(health.CheckWritable()) << number;
+  }
+}
+
 }  // namespace
 }  // namespace ffrecord::server
