@@ -344,6 +344,11 @@ TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
   EXPECT_EQ(plans["third"].size(), 512U);
   plans.erase("first");
   EXPECT_TRUE(ahead.Begin(records_, small, "second"));
+  // What has ended counts no more.
+  auto& again = plans["first"];
+  while (auto begun = ahead.Begin(records_, small, "first"))
+    again.push_back(std::move(begun).value());
+  EXPECT_EQ(again.size(), (4096U - 1024U - 512U) / 2);
 }
 
 TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
