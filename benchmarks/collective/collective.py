@@ -38,7 +38,7 @@ import open_mpi
 import picture
 
 HERE = pathlib.Path(__file__).resolve().parent
-DOCS = HERE.parents[1] / "docs"
+DOCS = HERE.parents[1] / "docs" / "internals"
 PORT = 29_400
 SMALL = (4 << 10, 64 << 10)
 LOOPBACK_BYTES = 64 << 20
@@ -593,7 +593,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--part", action="append", choices=PARTS, help="only this; may be repeated; all if none"
     )
     parser.add_argument(
-        "--docs", action="store_true", help="draw sizes and ranks into docs/collective-*.svg"
+        "--docs", action="store_true", help="draw sizes and ranks into collective-*.svg"
     )
 
 

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=0, help="how many, instead of the usual")
     parser.add_argument("--seconds", type=float, default=0, help="of each arm in each round")
     parser.add_argument(
-        "--docs", action="store_true", help="write the table and plot into docs/performance.md"
+        "--docs", action="store_true", help="write the table and plot into performance.md"
     )
 
 

@@ -35,7 +35,7 @@ DEPTH = 64
 FILE_BYTES_MAX = 3 << 30
 BLOCK = 4096
 SEED = 7
-HEADER_BYTES = 128  # docs/format.md, "Version 2".
+HEADER_BYTES = 128  # format.md, "Version 2".
 RECORD_HEADER_BYTES = 32
 SEGMENT_RECORDS = 170 * 256
 

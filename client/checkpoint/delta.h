@@ -17,7 +17,7 @@ namespace ffrecord::client {
 // bytes of use gets a second name in the new step's folder (a hard link), and the new part manifest
 // points into it. So every step is whole by itself: it can be read, verified and removed without
 // knowing of others, and the file system frees bytes when no step has them any more.
-// docs/decisions/12-steps-share-segments.md.
+// 12-steps-share-segments.md.
 
 // Rows of a tensor that change or stay together, in bytes: what an incremental save compares.
 inline constexpr std::uint64_t kDeltaBoxSize = std::uint64_t{1} << 20;

@@ -13,7 +13,7 @@ namespace ffrecord::client {
 
 // A segment on its way to its target.
 struct SegmentFile {
-  std::string name;  // docs/format.md, "Checkpoint": part-00003/seg-0000.
+  std::string name;  // format.md, "Checkpoint": part-00003/seg-0000.
   SegmentImage image;
 };
 

@@ -159,7 +159,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view addr
 std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> local,
                                              std::string remote, const SessionOptions& options);
 
-// Names of docs/format.md, "Checkpoint": step-000001200, part-00003.manifest, part-00003/seg-0000.
+// Names of format.md, "Checkpoint": step-000001200, part-00003.manifest, part-00003/seg-0000.
 inline constexpr std::string_view kRootManifestName = "root.manifest";
 inline constexpr std::string_view kMirrorName = "MIRROR";  // In a folder: the address of another.
 std::string StepName(std::uint64_t step);

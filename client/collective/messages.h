@@ -14,7 +14,7 @@
 
 namespace ffrecord::client {
 
-// What ranks of a collective group say to each other, beside ERROR; docs/protocol.md,
+// What ranks of a collective group say to each other, beside ERROR; protocol.md,
 // "Collectives". Decode() fails with kCorruption if a body is not exactly such a message.
 
 // Opens a connection to a rank that this one will send to (type HELLO). The reply has no body, but

@@ -11,7 +11,7 @@
 namespace ffrecord::client {
 
 // Who sends which part of an array to whom when, in each collective by each algorithm. Pure
-// arithmetic; docs/protocol.md, "Collectives", says the same in words.
+// arithmetic; protocol.md, "Collectives", says the same in words.
 
 enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
 

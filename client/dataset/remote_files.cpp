@@ -253,7 +253,7 @@ Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t p
   }
   if (payload_size_bytes != (asked.slab == nullptr ? total : 0)) return bad();
   if (asked.slab == nullptr) FFR_TRY(channel.ReceivePayload(places, deadline));
-  // An entry whose last byte was sent is good: docs/protocol.md, "Batches". Of its pieces only one
+  // An entry whose last byte was sent is good: protocol.md, "Batches". Of its pieces only one
   // holds that byte.
   for (const net::BatchPiece& piece : data.value().pieces) {
     const std::uint64_t end_bytes = std::uint64_t{piece.offset_bytes} + piece.size_bytes;

@@ -38,7 +38,7 @@ class Xxh3Stream {
 
 // The seeds of checksums that belong to one place each: the owner's 128-bit id and a number there
 // (a record index, a page number, an offset). Bytes moved to another place or owner then fail.
-// Specified in docs/format.md, "Seeds". Keeps what depends on the id alone.
+// Specified in format.md, "Seeds". Keeps what depends on the id alone.
 class PlaceSeeds {
  public:
   explicit PlaceSeeds(std::span<const std::byte, 16> id) noexcept

@@ -6,7 +6,7 @@
 namespace ffrecord {
 
 // What this machine is called: one boot of a kernel, and one network namespace of it, for only
-// within that is a local socket reached. None if that cannot be found out. docs/protocol.md,
+// within that is a local socket reached. None if that cannot be found out. protocol.md,
 // "Shared memory".
 std::optional<std::uint64_t> MachineIdentity();
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kCountMax = std::uint64_t{1} << 48;
 
-// Lanes keep the permutations of one (seed, epoch) apart; docs/format.md, "Blocked order".
+// Lanes keep the permutations of one (seed, epoch) apart; format.md, "Blocked order".
 constexpr std::uint64_t kBlockLane = 1;
 constexpr std::uint64_t kFirstWindowLane = 2;
 

@@ -8,7 +8,7 @@
 
 namespace ffrecord {
 
-// Random numbers of one picture: a function of seed, epoch and position. docs/loader.md defines it;
+// Random numbers of one picture: a function of seed, epoch and position. loading.md defines it;
 // what was drawn for a position stays the same in every release.
 class Draws {
  public:

@@ -13,7 +13,7 @@ struct CheckpointDtype {
   std::uint8_t size_bytes;
 };
 
-// docs/format.md, "Element types". Nothing if unknown.
+// format.md, "Element types". Nothing if unknown.
 std::optional<CheckpointDtype> CheckpointDtypeOf(std::string_view name) noexcept;
 std::optional<CheckpointDtype> CheckpointDtypeOf(std::uint8_t code) noexcept;
 

@@ -15,7 +15,7 @@
 namespace ffrecord {
 
 // The manifests of a checkpoint: one for each rank's part, and the root that makes them one.
-// docs/format.md, "Checkpoint". Encoding and decoding are pure functions; decoders take hostile
+// format.md, "Checkpoint". Encoding and decoding are pure functions; decoders take hostile
 // bytes, check each size before they use it, and allocate no more than what they were given.
 using AttemptId = std::array<std::byte, 16>;
 
@@ -70,7 +70,7 @@ struct RootManifest {
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::vector<Part> parts;      // In rank order: as many as ranks.
-  std::vector<std::byte> tree;  // docs/format.md, "Values".
+  std::vector<std::byte> tree;  // format.md, "Values".
 
   bool operator==(const RootManifest&) const = default;
 };

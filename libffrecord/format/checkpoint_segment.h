@@ -14,7 +14,7 @@
 namespace ffrecord {
 
 // A segment file: tensor bytes, then a checksum of each block of them, then a trailer.
-// docs/format.md, "Segment". All pure functions.
+// format.md, "Segment". All pure functions.
 using SegmentId = std::array<std::byte, 16>;
 
 inline constexpr std::uint64_t kSegmentBlockSize = 64 << 10;

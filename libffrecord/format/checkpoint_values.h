@@ -13,7 +13,7 @@
 
 namespace ffrecord {
 
-// Small values of a checkpoint as a tagged tree; docs/format.md, "Values". Decoding never runs or
+// Small values of a checkpoint as a tagged tree; format.md, "Values". Decoding never runs or
 // makes anything but these kinds. The tree's leaves may be references to tensors.
 enum class ValueTag : std::uint8_t {
   kNone = 0,

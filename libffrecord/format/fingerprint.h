@@ -8,7 +8,7 @@
 
 namespace ffrecord {
 
-// The fingerprint of a version 2 file, record by record. docs/format.md, "Fingerprint". A value.
+// The fingerprint of a version 2 file, record by record. format.md, "Fingerprint". A value.
 class FingerprintChain {
  public:
   // `schema_section` is empty if there is none.

@@ -13,7 +13,7 @@
 namespace ffrecord {
 
 // A file that is kept compressed: frames of kPackedFrameSize bytes of it, each compressed by
-// itself, then where they are. docs/format.md, "Packed file". All pure functions, but for the
+// itself, then where they are. format.md, "Packed file". All pure functions, but for the
 // packer's buffers.
 inline constexpr std::uint64_t kPackedFrameSize = 512 << 10;
 inline constexpr std::uint64_t kPackedFooterSize = 48;

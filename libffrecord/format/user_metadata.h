@@ -9,7 +9,7 @@
 
 namespace ffrecord {
 
-// The bytes of a metadata section. docs/format.md, "User metadata". Fails with kInvalidArgument if
+// The bytes of a metadata section. format.md, "User metadata". Fails with kInvalidArgument if
 // a name is not 1 to 255 bytes of UTF-8 without NUL, or if all of it would exceed 16 MiB.
 Result<std::vector<std::byte>> EncodeMetadata(const Metadata& metadata);
 

@@ -10,7 +10,7 @@
 
 namespace ffrecord {
 
-// The first 12 bytes of a version 1 file. docs/format.md, "Version 1".
+// The first 12 bytes of a version 1 file. format.md, "Version 1".
 struct V1Header {
   static constexpr std::size_t kEncodedSizeBytes = 12;
   static constexpr std::uint64_t kTableEntrySizeBytes = 12;  // CRC-32 and offset of one record.

@@ -22,7 +22,7 @@ struct ColumnChunk {
   bool operator==(const ColumnChunk&) const = default;
 };
 
-// A column copy section: where the chunks are. docs/format.md, "Column copy".
+// A column copy section: where the chunks are. format.md, "Column copy".
 struct ColumnCopy {
   std::uint32_t column = 0;
   std::vector<ColumnChunk> chunks;  // One for each index segment.

@@ -13,7 +13,7 @@
 
 namespace ffrecord {
 
-// What ends each commit, but for the tail. docs/format.md, "Footer and tail".
+// What ends each commit, but for the tail. format.md, "Footer and tail".
 struct V2Footer {
   static constexpr std::uint64_t kFixedSizeBytes = 64;
   static constexpr std::uint64_t kSectionSizeBytes = 32;

@@ -10,7 +10,7 @@
 
 namespace ffrecord {
 
-// The first 128 bytes of a version 2 file. docs/format.md, "Header".
+// The first 128 bytes of a version 2 file. format.md, "Header".
 struct V2Header {
   static constexpr std::size_t kEncodedSizeBytes = 128;
   static constexpr std::size_t kMagicSizeBytes = 12;

@@ -17,7 +17,7 @@ namespace ffrecord {
 inline constexpr std::uint64_t kIndexPageSizeBytes = 4096;
 inline constexpr std::uint64_t kIndexEntriesPerPage = 170;
 
-// Which page holds which record, and which segment which page. docs/format.md, "Index segment".
+// Which page holds which record, and which segment which page. format.md, "Index segment".
 // Requires record_count <= kRecordCountMax and pages_per_segment > 0: nothing overflows then.
 struct IndexGeometry {
   std::uint64_t record_count = 0;

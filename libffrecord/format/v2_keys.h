@@ -19,7 +19,7 @@ inline constexpr std::size_t kKeyRunCountMax = 64;
 
 std::uint64_t KeyHash(const FileId& id, std::span<const std::byte> key) noexcept;
 
-// One key of one record, as a page of a run has it. docs/format.md, "Keys".
+// One key of one record, as a page of a run has it. format.md, "Keys".
 struct KeyEntry {
   std::uint64_t hash = 0;
   std::uint64_t record_index : 48 = 0;

@@ -37,7 +37,7 @@ constexpr bool SizesAreSane(std::uint64_t stored_size_bytes, std::uint64_t raw_s
          raw_size_bytes / kExpansionMax < stored_size_bytes;
 }
 
-// The 32 bytes before each payload, from which a scan rebuilds the index. docs/format.md, "Record".
+// The 32 bytes before each payload, from which a scan rebuilds the index. format.md, "Record".
 struct V2RecordHeader {
   static constexpr std::size_t kEncodedSizeBytes = 32;
 

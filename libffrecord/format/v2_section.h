@@ -10,7 +10,7 @@
 
 namespace ffrecord {
 
-// One entry of the footer's table of sections. docs/format.md, "Sections".
+// One entry of the footer's table of sections. format.md, "Sections".
 struct V2Section {
   static constexpr std::uint32_t kSegmentDirectory = 1;
   static constexpr std::uint32_t kSchema = 2;

@@ -64,7 +64,7 @@ class IoEngine {
 //
 // MakePolledUringEngine has a thread of the kernel look for requests (SQPOLL), so that Submit()
 // needs no system call while that thread is awake; it takes a processor of its own, and sleeps
-// after `idle`, 1 ms to kPollIdleMax, without requests. docs/decisions/10-plain-rings.md has what
+// after `idle`, 1 ms to kPollIdleMax, without requests. 10-plain-rings.md has what
 // it costs.
 inline constexpr std::chrono::milliseconds kPollIdleMax = std::chrono::hours(1);
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);

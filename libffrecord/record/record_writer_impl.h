@@ -24,7 +24,7 @@
 namespace ffrecord {
 
 // Record files are written with O_DIRECT in pieces of this size: they are read much later, if here
-// at all, and the kernel slows down whoever fills its page cache. Measured: docs/performance.md.
+// at all, and the kernel slows down whoever fills its page cache. Measured: performance.md.
 inline constexpr std::uint64_t kWriteSizeBytes = 2 << 20;
 
 // What is fixed in ordinary use, and chosen by tests: golden files need a fixed id, faults need an

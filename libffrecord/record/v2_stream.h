@@ -40,7 +40,7 @@ struct V2Resume {
   std::vector<std::byte> last_pages;
 };
 
-// Makes the structures of a version 2 file (docs/format.md) out of records, and keeps what the
+// Makes the structures of a version 2 file (format.md) out of records, and keeps what the
 // footer will state: totals, fingerprint, sections, the place of each index segment.
 //
 // Memory: the pages of one segment (1 MiB), 8 bytes for each segment written (43,520 records).
@@ -59,7 +59,7 @@ class V2Stream {
   // Where the payload of the next record would begin.
   std::uint64_t next_payload_offset_bytes() const noexcept;
 
-  // One record whose stored bytes are `raw` or its zstd frame. Requires what docs/format.md
+  // One record whose stored bytes are `raw` or its zstd frame. Requires what format.md
   // requires of both, and !segment_is_full().
   Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
 

@@ -1,4 +1,4 @@
-"""The order of an epoch as a function of position; docs/format.md, "Order 1"."""
+"""The order of an epoch as a function of position; format.md, "Order 1"."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from ffrecord._ffrecord import BlockedPermutation, Permutation
 Indices = npt.NDArray[np.int64]
 
 _WEIGHTS_SUM_MAX = 1 << 16
-# Lanes 0 and up belong to the orders of docs/format.md; source i of a mixture has this plus i.
+# Lanes 0 and up belong to the orders of format.md; source i of a mixture has this plus i.
 _MIXTURE_LANE = 1 << 32
 _U64 = (1 << 64) - 1
 

@@ -1,6 +1,6 @@
 """The table of contents of a packed folder: a pickle that is never unpickled.
 
-docs/format.md, "Packed folders". Unpickling runs what the file says. This decoder knows the few
+format.md, "Packed folders". Unpickling runs what the file says. This decoder knows the few
 opcodes that a tree of names needs, makes no object but dicts, strings and integers, and refuses
 the rest; so the worst that a hostile table can do is to be refused.
 """

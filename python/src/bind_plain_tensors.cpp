@@ -218,7 +218,7 @@ void AppendNumber(std::string& out, T value) {
 }
 
 // Names and references of a dict of nothing but tensors under names, as values.py encodes them;
-// None for any other dict. Tags are those of docs/format.md, "Values".
+// None for any other dict. Tags are those of format.md, "Values".
 py::object EncodeReferences(const py::dict& items, const py::type& reference) {
   constexpr std::uint8_t kText = 5;
   constexpr std::uint8_t kTensor = 10;

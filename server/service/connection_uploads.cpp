@@ -1,4 +1,4 @@
-// The frames that bring extents: docs/protocol.md, "Storing".
+// The frames that bring extents: protocol.md, "Storing".
 
 #include <utility>
 

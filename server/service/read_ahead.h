@@ -25,7 +25,7 @@
 namespace ffrecord::server {
 
 // Reads what clients have announced before they ask for it: into the page cache, from which batches
-// are sent anyhow (docs/decisions/15-read-ahead-into-the-page-cache.md).
+// are sent anyhow (15-read-ahead-into-the-page-cache.md).
 //
 // Each plan is evaluated some way ahead. Of that, as much as the bound allows is read, in the order
 // of the disk; what several plans want is read once. Tenants have equal shares of the bound, of the

@@ -21,7 +21,7 @@ namespace ffrecord::server {
 enum class Right : std::uint8_t { kRead = 1, kWrite = 2, kDelete = 4 };
 
 // What a token says, once it has been believed: these rights on the names that begin with `prefix`,
-// until `expires`. docs/protocol.md, "Tokens".
+// until `expires`. protocol.md, "Tokens".
 struct Token {
   std::uint8_t rights = 0;  // Right values, or-ed.
   std::chrono::system_clock::time_point expires;

@@ -13,7 +13,7 @@
 
 namespace ffrecord::server {
 
-// The last 64 bytes of an extent's file, behind its data. docs/format.md, "Extent".
+// The last 64 bytes of an extent's file, behind its data. format.md, "Extent".
 struct ExtentTrailer {
   static constexpr std::size_t kEncodedSizeBytes = 64;
 

@@ -19,7 +19,7 @@
 namespace ffrecord::fuzz {
 
 // A good version 2 file in memory that a target edits, and whose checksums it then makes anew, so
-// that the edits get past them. Knows the format from docs/format.md alone; asks nothing of the
+// that the edits get past them. Knows the format from format.md alone; asks nothing of the
 // code under test.
 class EditedFile {
  public:
@@ -150,7 +150,7 @@ class EditedFile {
   static constexpr std::size_t kKeyBlockHeader = 32;
   static constexpr std::string_view kKeyBlockMagic = "\xe5KEY";
 
-  // docs/format.md, "Seeds".
+  // format.md, "Seeds".
   static constexpr std::uint64_t kRecordTag = 0;
   static constexpr std::uint64_t kRecordHeaderTag = 1;
   static constexpr std::uint64_t kIndexPageTag = 2;

@@ -26,7 +26,7 @@ def edit(place: int, value: int) -> bytes:
 
 
 def v1_file(records: list[bytes]) -> bytes:
-    """Lay out a version 1 file: docs/format.md, "Version 1"."""
+    """Lay out a version 1 file: format.md, "Version 1"."""
     begin = 12 + 12 * len(records)
     offsets = list(itertools.accumulate((len(record) for record in records), initial=begin))[:-1]
     tables = struct.pack(f"<q{len(records)}I", len(records), *map(zlib.crc32, records))

@@ -1,4 +1,4 @@
-"""Order 1 of docs/format.md in plain Python: the reference that the binding is compared with."""
+"""Order 1 of format.md in plain Python: the reference that the binding is compared with."""
 
 import functools
 

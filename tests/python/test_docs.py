@@ -69,7 +69,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_the_tour_names_what_is_there() -> None:
     places = re.findall(
-        r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", (ROOT / "docs/tour.md").read_text()
+        r"`([\w./]+/\w+\.(?:py|h|cpp)):?(\w*)`", (ROOT / "docs/internals/tour.md").read_text()
     )
     missing = [
         f"{path}:{name}"
@@ -89,7 +89,7 @@ def test_the_example_of_the_page_on_packing_packs(
     for number, name in enumerate("ab"):
         os.rename(f"{number}.tar", f"{name}.tar")
 
-    exec("\n".join(blocks("docs/packing.md", "python")), {})
+    exec("\n".join(blocks("docs/guides/packing.md", "python")), {})
 
     assert len(ffrecord.open("train.ffr")) == 2
 
@@ -97,10 +97,10 @@ def test_the_example_of_the_page_on_packing_packs(
 def test_the_examples_of_the_loaders_page_print_what_they_say(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = "\n".join(blocks("docs/loader.md", "python"))
+    code = "\n".join(blocks("docs/guides/loading.md", "python"))
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(code, "docs/loader.md", "exec"), {})
+    exec(compile(code, "docs/guides/loading.md", "exec"), {})
 
     printed = "[  0 900 999]\n(2, 1024) [   0  700  712 1024]\n"
     assert capsys.readouterr().out == printed

@@ -1,4 +1,4 @@
-"""Goal: the binding gives the order that docs/format.md specifies.
+"""Goal: the binding gives the order that format.md specifies.
 
 Method: the golden vectors of that page, and the order written in plain Python as reference.
 """

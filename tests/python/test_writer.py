@@ -254,7 +254,7 @@ def test_a_killed_writer_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_version_1_file_is_upstreams_byte_for_byte(tmp_path: Path) -> None:
-    """The 39 bytes of docs/format.md."""
+    """The 39 bytes of format.md."""
     writer = V1Writer.create(bytes(tmp_path / "a.ffr"), 2)
     writer.write(b"")
     writer.write(b"abc")

@@ -31,7 +31,7 @@ inline std::filesystem::path WriteTokenKeys(const TempFolder& folder) {
   return path;
 }
 
-// docs/protocol.md, "Tokens".
+// protocol.md, "Tokens".
 inline std::vector<std::byte> MakeToken(std::uint8_t rights, const std::string& prefix,
                                         std::int64_t lifetime_s = 3600) {
   ByteWriter writer;

@@ -1,4 +1,4 @@
-"""What becomes of a table: JSON, Markdown, a plot; with --docs, a part of docs/performance.md."""
+"""What becomes of a table: JSON, Markdown, a plot; with --docs, a part of performance.md."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ from typing import Any
 import harness
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_DOCS = _HERE.parents[2] / "docs"
+_DOCS = _HERE.parents[2] / "docs" / "internals"
 
 
 def publish(table: str, report: dict[str, Any], settings: harness.Settings) -> None:

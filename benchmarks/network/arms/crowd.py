@@ -19,7 +19,7 @@ IDLE_COUNT = 9_900  # The daemon takes 10,000.
 DATASETS, FILES = 100, 1_000  # Of one extent each.
 PUBLISHERS = 8  # At a time.
 START_S_MAX = 60
-# HELLO of version 1 without a credential: docs/protocol.md.
+# HELLO of version 1 without a credential: protocol.md.
 HELLO = bytes.fromhex(
     "465201010000000001000000000000001800000000000000000000000c9e734ce291d27117deca0d"
     "010100000000200000008000000000000000000000000000"

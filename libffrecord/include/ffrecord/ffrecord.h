@@ -81,7 +81,7 @@ typedef struct ffr_named_bytes {
   ffr_bytes value;
 } ffr_named_bytes;
 
-// As in the file: docs/format.md, "Schema".
+// As in the file: format.md, "Schema".
 enum {
   FFR_BOOL = 1,  // One byte, 0 or 1.
   FFR_U8 = 2,

@@ -13,7 +13,7 @@
 
 namespace ffrecord {
 
-// Which part of a picture is shown. docs/loader.md, "Pictures", defines each.
+// Which part of a picture is shown. loading.md, "Pictures", defines each.
 enum class CropKind : std::uint8_t { kWhole, kCentre, kRandom };
 enum class PixelType : std::uint8_t { kU8, kF16, kF32 };
 // Channels of a pixel side by side, or planes of a channel one after another.

@@ -9,7 +9,7 @@
 namespace ffrecord {
 
 // The order of an epoch as a function: index = permutation(position). Constant memory, exact, the
-// same in every process, language and release (docs/format.md, "Order 1"). Immutable, hence
+// same in every process, language and release (format.md, "Order 1"). Immutable, hence
 // thread-safe.
 class FFR_EXPORT Permutation {
  public:

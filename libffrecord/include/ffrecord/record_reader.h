@@ -67,7 +67,7 @@ class FFR_EXPORT RecordReader {
     std::uint64_t size_bytes;
     std::uint64_t record_count;
     std::uint64_t first_index;              // Of this file's first record in the whole list.
-    std::array<std::byte, 16> fingerprint;  // Of content and order; docs/format.md, "Fingerprint".
+    std::array<std::byte, 16> fingerprint;  // Of content and order; format.md, "Fingerprint".
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
   };
 

@@ -11,7 +11,7 @@
 
 namespace ffrecord {
 
-// Values are those of the schema section of the file (docs/format.md, "Schema").
+// Values are those of the schema section of the file (format.md, "Schema").
 enum class ColumnType : std::uint8_t {
   kBool = 1,
   kU8 = 2,

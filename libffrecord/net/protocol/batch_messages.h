@@ -13,7 +13,7 @@
 
 namespace ffrecord::net {
 
-// Bodies of the frames of batch reads; docs/protocol.md, "Batches". Encode and Decode as in
+// Bodies of the frames of batch reads; protocol.md, "Batches". Encode and Decode as in
 // messages.h.
 
 using ExtentId = std::array<std::byte, 16>;

@@ -17,7 +17,7 @@ constexpr std::array kMagic{std::byte{0x46}, std::byte{0x52}};  // "FR".
 constexpr std::uint8_t kVersion = 1;
 constexpr std::uint16_t kFlagsKnown = 0;
 
-// Where each field stands; docs/protocol.md, "Frame".
+// Where each field stands; protocol.md, "Frame".
 constexpr std::size_t kMagicAt = 0;
 constexpr std::size_t kVersionAt = 2;
 constexpr std::size_t kTypeAt = 3;

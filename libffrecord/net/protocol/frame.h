@@ -9,7 +9,7 @@
 
 namespace ffrecord::net {
 
-// What a frame is about. A reply is its request's type + 0x80. docs/protocol.md lists them.
+// What a frame is about. A reply is its request's type + 0x80. protocol.md lists them.
 enum class FrameType : std::uint8_t {
   kHello = 0x01,
   kPing = 0x02,
@@ -47,7 +47,7 @@ constexpr FrameType ReplyTo(FrameType request) {
   return static_cast<FrameType>(static_cast<std::uint8_t>(request) | kReplyBit);
 }
 
-// The 40 bytes before every frame; docs/protocol.md, "Frame". The magic, the version and both
+// The 40 bytes before every frame; protocol.md, "Frame". The magic, the version and both
 // checks are added by EncodeFrameHeader and tested by DecodeFrameHeader.
 struct FrameHeader {
   static constexpr std::size_t kEncodedSizeBytes = 40;

@@ -13,7 +13,7 @@
 
 namespace ffrecord::net {
 
-// Bodies of the frames that open, keep and end a conversation; docs/protocol.md gives their bytes.
+// Bodies of the frames that open, keep and end a conversation; protocol.md gives their bytes.
 // batch_messages.h and storage_messages.h hold the others.
 //
 // Each message is a value with Encode() and Decode(). Decode takes a whole body, whose frame check

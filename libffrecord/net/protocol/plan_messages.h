@@ -10,7 +10,7 @@
 
 namespace ffrecord::net {
 
-// Bodies of the frames that announce reads; docs/protocol.md, "Plans". Encode and Decode as in
+// Bodies of the frames that announce reads; protocol.md, "Plans". Encode and Decode as in
 // messages.h.
 
 // What one rank is going to read of a dataset, in which order: a hint, which changes when bytes are
@@ -20,7 +20,7 @@ namespace ffrecord::net {
 // fewer), of a step of n records rank r of w reads positions [r * n / w, (r + 1) * n / w). Behind
 // the epoch's last position its first one follows.
 struct PlanSet {
-  static constexpr std::uint32_t kOrder1 = 1;  // docs/format.md, "Order 1".
+  static constexpr std::uint32_t kOrder1 = 1;  // format.md, "Order 1".
 
   std::uint32_t plan_id = 1;  // Not 0; the connection's own. A plan of that id is replaced.
   std::uint32_t order = kOrder1;

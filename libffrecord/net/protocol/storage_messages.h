@@ -13,10 +13,10 @@
 
 namespace ffrecord::net {
 
-// Bodies of the frames that store extents and publish names; docs/protocol.md, "Storing" and
+// Bodies of the frames that store extents and publish names; protocol.md, "Storing" and
 // "Names". Encode and Decode as in messages.h. Names are checked by Decode (CheckName).
 
-// The size of extents is bounded by what an entry's u32 can address and by docs/format.md.
+// The size of extents is bounded by what an entry's u32 can address and by format.md.
 inline constexpr std::uint64_t kPutSizeMax = std::uint64_t{64} << 20;
 
 // Opens one extent for writing on this connection. It replaces the one that was open: a client

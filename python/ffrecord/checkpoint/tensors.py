@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ffrecord.checkpoint.values import Kind
 
-# Element types of docs/format.md and their sizes in bytes.
+# Element types of format.md and their sizes in bytes.
 ITEM_SIZES = {
     "bool": 1,
     "uint8": 1,

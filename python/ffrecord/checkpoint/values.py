@@ -1,4 +1,4 @@
-"""Small values as a tagged tree of bytes: docs/format.md, "Values". Nothing else is ever made."""
+"""Small values as a tagged tree of bytes: format.md, "Values". Nothing else is ever made."""
 
 import dataclasses
 import struct

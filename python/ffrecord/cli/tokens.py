@@ -1,6 +1,6 @@
 """Tokens that a daemon believes: what a client may do, to which names, until when.
 
-docs/protocol.md, "Tokens", has their bytes.
+protocol.md, "Tokens", has their bytes.
 """
 
 import hashlib

@@ -45,7 +45,7 @@ class Image(Decoder):
     """Decodes pictures; with a size, a batch becomes one array, without one, a list of them.
 
     What comes out is a function of the options, the picture and (seed, epoch, position), whatever
-    the number of threads and workers. docs/loader.md, "Pictures", defines it.
+    the number of threads and workers. loading.md, "Pictures", defines it.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from ffrecord.writer import Writer, WriteSummary
 # Of what has no length, a number.
 _SCALAR_BYTES = 8
 
-# Of a dictionary, the least and the most (docs/format.md).
+# Of a dictionary, the least and the most (format.md).
 DICTIONARY_BYTES = (1024, 16 << 20)
 
 # Of the number in a part's name; more if there are more parts.

@@ -12,7 +12,7 @@ from torch.utils import data
 from ffrecord.order import EpochOrder, EpochShare, IndexBatch, Mixture
 from ffrecord.torch.resharding import refuse_second_share
 
-# Which specified order; docs/format.md, "Order 1".
+# Which specified order; format.md, "Order 1".
 _ORDER = 1
 
 

@@ -1,5 +1,5 @@
 // Goal: the order of an epoch is the specified bijection, in every build.
-// Method: the golden vectors of docs/format.md, and every position of many small counts.
+// Method: the golden vectors of format.md, and every position of many small counts.
 
 #include <ffrecord/permutation.h>
 #include <gtest/gtest.h>

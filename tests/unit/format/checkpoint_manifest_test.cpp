@@ -1,4 +1,4 @@
-// Goal: manifests and segments are read exactly as docs/format.md says, and damage of any kind is
+// Goal: manifests and segments are read exactly as format.md says, and damage of any kind is
 // refused.
 // Method: golden bytes; every truncation; every single bit flipped; bodies broken under a valid
 // checksum, which is what a hostile writer would send.

@@ -1,4 +1,4 @@
-// Goal: a tree of values is read exactly as docs/format.md says, and no bytes whatever do harm.
+// Goal: a tree of values is read exactly as format.md says, and no bytes whatever do harm.
 // Method: the page's example byte for byte, each rule broken once, every truncation, mutations.
 
 #include "libffrecord/format/checkpoint_values.h"

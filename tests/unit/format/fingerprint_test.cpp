@@ -1,4 +1,4 @@
-// Goal: fingerprints are those of docs/format.md and tell content and order apart.
+// Goal: fingerprints are those of format.md and tell content and order apart.
 // Method: the definition written out with whole digests, against the chain.
 
 #include "libffrecord/format/fingerprint.h"

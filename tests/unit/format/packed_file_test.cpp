@@ -105,7 +105,7 @@ TEST(PackedFileTest, NoiseIsStoredAsItIs) {
   EXPECT_EQ(std::memcmp(packed.file.data(), raw.data(), raw.size()), 0);
 }
 
-// The example of docs/format.md, "Packed file".
+// The example of format.md, "Packed file".
 TEST(PackedFileTest, IsWrittenAsThePageSays) {
   const Bytes raw{std::byte{'a'}, std::byte{'b'}, std::byte{'c'}};
   std::string hex;

@@ -1,4 +1,4 @@
-// Goal: header and tables of version 1 are accepted and refused as docs/format.md says.
+// Goal: header and tables of version 1 are accepted and refused as format.md says.
 // Method: the page's own example, then that example with one thing wrong at a time.
 
 #include "libffrecord/format/v1_tables.h"

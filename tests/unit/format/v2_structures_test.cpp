@@ -1,4 +1,4 @@
-// Goal: each structure of version 2 is encoded as docs/format.md says and refused when it is wrong.
+// Goal: each structure of version 2 is encoded as format.md says and refused when it is wrong.
 // Method: encode and decode; then each single bit flipped; then values that are valid bytes with
 // valid checks but cannot be.
 

@@ -1,4 +1,4 @@
-// Goal: a frame header crosses the wire byte for byte as docs/protocol.md says, and nothing else is
+// Goal: a frame header crosses the wire byte for byte as protocol.md says, and nothing else is
 // taken for one.
 // Method: golden vectors both ways; then every bit flipped, every field spoilt, random bytes.
 

@@ -1,4 +1,4 @@
-// Goal: every message has the bytes that docs/protocol.md gives it, and no other bytes are taken
+// Goal: every message has the bytes that protocol.md gives it, and no other bytes are taken
 // for it.
 // Method: golden bytes, made by another program, encoded and decoded; then every truncation, a byte
 // too many, every flipped bit and random bytes of every length. What is accepted after damage must

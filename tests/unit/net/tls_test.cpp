@@ -313,7 +313,7 @@ TEST_F(TlsTest, BothEndsKnowOneBindingAndNoOtherConnectionHasIt) {
   EXPECT_FALSE(MakeTcpPair().near->channel_binding());
 }
 
-// The daemon's own tests have the golden vector: docs/protocol.md, "Tokens".
+// The daemon's own tests have the golden vector: protocol.md, "Tokens".
 TEST_F(TlsTest, ABoundTokenKeepsAllButItsCodeAndWhatIsNoTokenStaysAsItIs) {
   std::vector<std::byte> token(60, std::byte{7});
   const auto bound = BindToken(token, ChannelBinding{});

@@ -1,7 +1,7 @@
 // Goal: version 2 files written once stay readable for ever, and today's writer still makes the
 // same bytes.
 // Method: tests/data/ffrecord-v2, which is never regenerated, against records stated here. Their
-// fingerprints were confirmed by a reader made from docs/format.md alone.
+// fingerprints were confirmed by a reader made from format.md alone.
 
 #include <gtest/gtest.h>
 
@@ -216,7 +216,7 @@ std::string BytesOfLine(const std::string& line) {
 
 // `shown` with what the example under that heading of the page says put into it.
 void PutExample(const std::string& heading, std::string& shown) {
-  std::ifstream page(std::filesystem::path(FFRECORD_TEST_DATA) / "../../docs/format.md");
+  std::ifstream page(std::filesystem::path(FFRECORD_TEST_DATA) / "../../docs/reference/format.md");
   std::string line;
   while (std::getline(page, line) && line != "### " + heading) {
   }

@@ -22,7 +22,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using Time = std::chrono::system_clock::time_point;
 
-// docs/protocol.md, "Golden vectors". The key is 00 01 ... 1f.
+// protocol.md, "Golden vectors". The key is 00 01 ... 1f.
 constexpr std::string_view kGolden =
     "0103000000943577000000000600747261696e2f0500616c69636530f817f4d8fa626e5fa217ac3a31a965c1d241fa"
     "73b8a4a51155ddf56df8dabc";

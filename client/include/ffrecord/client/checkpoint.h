@@ -21,7 +21,7 @@ namespace ffrecord::client {
 // One tensor, or the box of it that this rank holds, in caller's memory: contiguous, row-major.
 struct TensorView {
   std::string key;                    // Path in the state's tree; unique in a part.
-  std::string dtype;                  // "float32", "bfloat16", ...: the names of docs/format.md.
+  std::string dtype;                  // "float32", "bfloat16", ...: the names of format.md.
   std::vector<std::uint64_t> shape;   // Of the whole tensor.
   std::vector<std::uint64_t> offset;  // Of this box in it; zeros if whole.
   std::vector<std::uint64_t> extent;  // Of this box; equal to shape if whole.
@@ -76,9 +76,9 @@ struct SaveOptions {
 };
 
 // Writes one checkpoint: all ranks' parts durable and visible together, or none
-// (docs/format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
+// (format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
 // s3://bucket/run/name of a store that the usual AWS variables and files name.
-// `tree` is the encoded tree of small values (docs/format.md, "Values"), taken from rank 0.
+// `tree` is the encoded tree of small values (format.md, "Values"), taken from rank 0.
 //
 // Returns once the checkpoint is committed. Every rank gets the same outcome. Fails with kConflict
 // if `step` is already committed there, kIo (ENOSPC: nothing of it is left), kUnavailable,

@@ -35,7 +35,7 @@ class QueuePair {
   static constexpr std::uint32_t kWriteCount = 128;
   static constexpr std::uint32_t kWriteSizeBytesMax = 64 << 10;
   static constexpr std::size_t kWriteBufferBytes = 1 << 20;
-  // Reads of the peer's memory that may be under way; docs/protocol.md, "RDMA".
+  // Reads of the peer's memory that may be under way; protocol.md, "RDMA".
   static constexpr std::uint8_t kReadCount = 1;
 
   // With all receive buffers posted, and an event asked for. Fails with kUnavailable if the device

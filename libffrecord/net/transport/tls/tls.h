@@ -67,7 +67,7 @@ Result<std::unique_ptr<Endpoint>> ConnectTls(const Address& address, const TlsCo
                                              Deadline deadline, bool* is_turned_away = nullptr);
 
 // A token as it is shown over that connection and no other: instead of its last 32 bytes, which
-// only who has it knows, their HMAC-SHA-256 of the binding. docs/protocol.md, "Tokens".
+// only who has it knows, their HMAC-SHA-256 of the binding. protocol.md, "Tokens".
 std::vector<std::byte> BindToken(std::span<const std::byte> token, const ChannelBinding& binding);
 
 }  // namespace ffrecord::net
