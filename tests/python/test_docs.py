@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -16,6 +17,13 @@ import pytest
 import ffrecord
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+# Pages whose blocks run in an empty folder, without any preparation.
+RUN = sorted(
+    page.relative_to(ROOT / "docs")
+    for page in (ROOT / "docs").rglob("*.md")
+    if re.search(r"^```(python|sh)\b", page.read_text(), re.MULTILINE) and page.name != "packing.md"
+)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -56,15 +64,109 @@ def test_commands_of_the_readme_pack(tmp_path: pathlib.Path) -> None:
     assert [bytes(record) for record in ffrecord.open(tmp_path / "new.ffr")] == [b"whole"]
 
 
+def anchors(page: pathlib.Path) -> set[str]:
+    """What headings of a page are called in links, as GitHub and MkDocs make it."""
+    titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    broken = [
-        f"{page.relative_to(ROOT)}: {link}"
-        for page in pages
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-        if not (page.parent / link).exists()
-    ]
+    broken = []
+    for page in pages:
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            target = page.parent / link if link else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {link}#{anchor}")
+    assert len(pages) > 20
     assert not broken
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    pages = {page.name for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
+    sources = [
+        path
+        for room in ("libffrecord", "client", "server", "python")
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".h", ".cpp", ".py", ".pyi")
+    ]
+    named = {
+        name
+        for path in sources
+        for name in re.findall(r"\b([\w-]+\.md)\b", path.read_text("utf-8"))
+    }
+    assert "format.md" in named
+    assert named <= pages
+
+
+@pytest.mark.parametrize("page", RUN, ids=str)
+def test_the_blocks_of_a_page_run_and_print_what_they_say(
+    page: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    for command in ("ffrecord", "ffrecord-pack", "ffrecordd", "torchrun"):
+        if re.search(rf"^{command} ", text, re.MULTILINE) and shutil.which(command) is None:
+            pytest.skip(f"{command} is not installed")
+    for package in ("torch", "PIL"):
+        if re.search(rf"^(import|from) ({package}|ffrecord.{package})\b", text, re.MULTILINE):
+            pytest.importorskip(package)
+
+    done = subprocess.run(
+        [sys.executable, HERE / "run_page.py", ROOT / "docs" / page],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("```python\nprint(1 + 1)      # 3\n```\n", "nothing printed '3'"),
+        ("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n", "page.md:5 fails"),
+        ("```sh\ntrue\nfalse\ntrue\n```\n", "exit status 1"),
+    ],
+)
+def test_a_block_that_does_not_do_what_the_page_says_is_noticed(
+    text: str, complaint: str, tmp_path: pathlib.Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+
+    done = subprocess.run(
+        [sys.executable, HERE / "run_page.py", page],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert complaint in done.stderr
+
+
+def test_every_flag_of_the_daemon_is_on_the_page_of_settings() -> None:
+    program = shutil.which("ffrecordd")
+    if program is None:
+        pytest.skip("ffrecordd is not installed")
+    said = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    flags = set(re.findall(r"--[a-z][a-z-]+", said)) - {"--help", "--version"}
+    page = (ROOT / "docs/reference/settings.md").read_text()
+    assert len(flags) > 15
+    assert flags <= set(re.findall(r"--[a-z][a-z-]+", page))
+
+
+def test_every_metric_is_on_its_page() -> None:
+    code = (ROOT / "server/service/metrics_text.cpp").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    metrics = set(re.findall(r'"(ffrecord_\w+)"', code))
+    assert len(metrics) > 30
+    assert metrics == set(re.findall(r"`(ffrecord_\w+)`", page))
 
 
 def test_the_tour_names_what_is_there() -> None:
@@ -92,15 +194,3 @@ def test_the_example_of_the_page_on_packing_packs(
     exec("\n".join(blocks("docs/guides/packing.md", "python")), {})
 
     assert len(ffrecord.open("train.ffr")) == 2
-
-
-def test_the_examples_of_the_loaders_page_print_what_they_say(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = "\n".join(blocks("docs/guides/loading.md", "python"))
-    monkeypatch.chdir(tmp_path)
-
-    exec(compile(code, "docs/guides/loading.md", "exec"), {})
-
-    printed = "[  0 900 999]\n(2, 1024) [   0  700  712 1024]\n"
-    assert capsys.readouterr().out == printed

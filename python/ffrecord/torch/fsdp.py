@@ -39,8 +39,9 @@ def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
         The group; close it when the model is no longer used.
 
     Raises:
-        ValueError: nothing in the model is sharded. NotImplementedError: this torch has no place
-        for other collectives, or a module is sharded over several meshes.
+        ValueError: nothing in the model is sharded.
+        NotImplementedError: this torch has no place for other collectives, or a module is sharded
+            over several meshes.
     """
     shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not shards:

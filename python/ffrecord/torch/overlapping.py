@@ -322,8 +322,8 @@ def overlap(
 
     Raises:
         ValueError: nothing in the model requires a gradient, or the ranks' models differ, which is
-        said on every rank. TypeError: a parameter is not in CPU memory, or of a type that cannot be
-        averaged.
+            said on every rank.
+        TypeError: a parameter is not in CPU memory, or of a type that cannot be averaged.
     """
     averaged = Overlap(
         model, group or Group(), bucket_cap_mb, owns_group=group is None, tunes=tunes
