@@ -76,7 +76,8 @@ TEST(GiveUpTest, EndsAReadOfManyRecordsFromMemoryAndByReads) {
     EXPECT_EQ(batch.error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_EQ(caller.questions, 1);
     EXPECT_EQ(reader.io_report().batches_from_memory, 0U);
-    EXPECT_EQ(reader.io_report().batches_read, mapped ? 0U : 1U);
+    // A slow machine asks before anything is read.
+    EXPECT_LE(reader.io_report().batches_read, mapped ? 0U : 1U);
     const auto again = reader.ReadBatch(std::vector<std::uint64_t>{999, 0});
     ASSERT_TRUE(again);
     EXPECT_EQ(AsString(again.value().record(0)), "record 999");
