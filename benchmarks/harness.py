@@ -32,6 +32,13 @@ class Lost(Exception):
     """An arm cannot go on, which is no reason for the others to stop; the message says why."""
 
 
+class Missing(Unable, Lost):
+    """A program of others is not installed: what needs it is left out, and the notes say so."""
+
+
+# Programs of others that were wanted and not found: name -> remedy.
+missing: dict[str, str] = {}
+
 LOAD_AT_START = os.getloadavg()[0]  # What others did before this program began.
 
 
@@ -104,10 +111,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def report(name: str, settings: Settings, outcome: Outcome) -> dict[str, Any]:
-    """Put together what --json writes."""
+    """Put together what --json writes. What needed a program that is missing is left out."""
     by_round = {
         key: [a / b for a, b in zip(outcome.values[ours], outcome.values[other], strict=True)]
         for key, (ours, other) in outcome.ratios.items()
+        if not missing or {ours, other} <= outcome.values.keys()
     }
     return {
         "bench": name,
@@ -125,8 +133,9 @@ def report(name: str, settings: Settings, outcome: Outcome) -> dict[str, Any]:
                 "rounds": outcome.values[arm.name],
             }
             for arm in outcome.arms
+            if not missing or arm.name in outcome.values
         ],
-        "notes": outcome.notes,
+        "notes": [*outcome.notes, *(f"without {name}: {why}" for name, why in missing.items())],
         "machine": machine(),
     }
 
@@ -197,10 +206,15 @@ def program(settings: Settings, name: str) -> pathlib.Path:
 
 
 def foreign(name: str, package: str) -> str:
-    """Where a program of others is."""
+    """Where a program of others is. Called by an arm while it runs, it costs that arm only.
+
+    Raises:
+        Missing: it is not installed.
+    """
     if path := shutil.which(name):
         return path
-    raise Unable(f"{name} is not installed: apt-get install {package}")
+    missing[name] = f"apt-get install {package}, or benchmarks/setup for all peers"
+    raise Missing(f"{name} is not installed: {missing[name]}")
 
 
 def run_json(*command: object) -> dict[str, Any]:

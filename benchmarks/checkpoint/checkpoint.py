@@ -10,6 +10,7 @@ arms of each round; its rate is the mean of the two. `--table` measures one of s
 # ruff: noqa: ANN401 - tensors of torch, and modules, that are imported late
 
 import argparse
+import contextlib
 import importlib.util
 import math
 import os
@@ -120,7 +121,6 @@ class Arms:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.fio_file = self.folder / "fio"
-        self.fio_program = harness.foreign("fio", "fio")
 
     def fresh(self, name: str) -> pathlib.Path:
         """A path of that name with nothing there."""
@@ -146,7 +146,7 @@ class Arms:
             "end_fsync": int(kind == "write"), "output-format": "json",
         }  # fmt: skip
         words = (f"--{key}={value}" for key, value in options.items())
-        job = harness.run_json(self.fio_program, *words)["jobs"][0]
+        job = harness.run_json(harness.foreign("fio", "fio"), *words)["jobs"][0]
         sync_s = job.get("sync", {}).get("lat_ns", {}).get("mean", 0) / 1e9
         return float(self.size / (job[kind]["runtime"] / 1000 + sync_s))
 
@@ -553,17 +553,24 @@ def bench(settings: harness.Settings) -> harness.Outcome:
 def between_fio(
     arms: Arms, kind: str, group: list[harness.Arm], rounds: int, values: dict[str, list[float]]
 ) -> list[harness.Arm]:
-    """All rounds of a group, each between two runs of fio."""
+    """All rounds of a group, each between two runs of fio; without fio, of the group alone."""
+    limit: list[float] = []
     if kind == "write":
         arms.save_ours()  # The scratch folder's first blocks.
-    elif not arms.fio_file.exists():
-        arms.fio("write")
+    with contextlib.suppress(harness.Missing):
+        if kind == "read" and not arms.fio_file.exists():
+            arms.fio("write")
     for number in range(rounds):
-        around = [arms.fio(kind)]
+        around = []
+        with contextlib.suppress(harness.Missing):
+            around.append(arms.fio(kind))
         for name, found in shifted(group, number).items():
             values.setdefault(name, []).append(found)
-        around.append(arms.fio(kind))
-        values.setdefault(f"fio_{kind}", []).append(statistics.mean(around))
+        if around:
+            around.append(arms.fio(kind))
+            limit.append(statistics.mean(around))
+    if limit:
+        values[f"fio_{kind}"] = limit
     what = "direct, 4 MiB, depth 8" + (", fsync" if kind == "write" else "")
     return [harness.Arm(f"fio_{kind}", what, lambda _: math.nan), *group]
 

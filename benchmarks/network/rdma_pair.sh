@@ -15,8 +15,10 @@ reduces() {
   print "$1" "$(sed -E 's/.*"seconds": ([0-9.]+).*/\1/' <<<"$out" | awk '{ printf "%.3f", 1 / $1 }')"
 }
 
-# What two ranks need at least for one is the time in which so much goes both ways.
+# What two ranks need at least for one is the time in which so much goes both ways. Nothing where
+# perftest is not installed.
 both_ways() {
+  command -v ib_write_bw >/dev/null || return 0
   local words=(ib_write_bw -b -d rxe0 -x 1 -F -s $message_bytes -t 16 -n 1000) out
   if ((rank == 0)); then
     out=$("${words[@]}" 2>&1)

@@ -188,7 +188,6 @@ class Arms:
         self.cpu_s_per_gb: dict[str, list[float]] = {}
         self.trace = settings.scratch / "read.trace"
         self.program = harness.program(settings, "read-arm")
-        self.fio_program = harness.foreign("fio", "fio")
         self.servers: dict[str, Server] = {}
 
     def draw(self, arm: str, number: int, batches: int) -> npt.NDArray[np.int64]:
@@ -268,7 +267,8 @@ class Arms:
                 "output-format": "json",
             }
             done = harness.run_json(
-                self.fio_program, *(f"--{key}={value}" for key, value in options.items())
+                harness.foreign("fio", "fio"),
+                *(f"--{key}={value}" for key, value in options.items()),
             )
             job = done["jobs"][0]
             read = job["read"]

@@ -24,7 +24,6 @@ class Arms:
         self.count = count
         self.path = settings.scratch / "write.tmp"
         self.program = harness.program(settings, "write-arm")
-        self.fio_program = harness.foreign("fio", "fio")
         self.cpu: dict[str, list[float]] = {}  # Seconds for each GB.
         self.bytes = 0
 
@@ -60,7 +59,8 @@ class Arms:
                 "output-format": "json",
             }
             done = harness.run_json(
-                self.fio_program, *(f"--{key}={value}" for key, value in options.items())
+                harness.foreign("fio", "fio"),
+                *(f"--{key}={value}" for key, value in options.items()),
             )
             self.path.unlink(missing_ok=True)
             job = done["jobs"][0]

@@ -60,6 +60,26 @@ def test_an_arm_that_is_lost_leaves_the_others_their_turns(
     assert harness.interleave(arms, 3) == {"good": [0, 1, 2]}
 
 
+def test_a_peer_that_is_not_installed_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    harness = load("benchmarks/harness.py", monkeypatch)
+    arms = [
+        harness.Arm("ours", "", lambda _: 2.0),
+        harness.Arm("peer", "", lambda _: harness.foreign("no-such-program", "no-such-package")),
+    ]
+    outcome = harness.Outcome(
+        "MB/s", arms, harness.interleave(arms, 5), {"ours_vs_peer": ("ours", "peer")}
+    )
+
+    found = harness.report("x", harness.Settings(True, 5, tmp_path, tmp_path), outcome)
+
+    assert [arm["name"] for arm in found["arms"]] == ["ours"]
+    assert found["ratios"] == {}
+    assert "apt-get install no-such-package" in found["notes"][0]
+    assert "no-such-program" in harness.table(found)
+
+
 def test_a_loader_that_hangs_is_lost_and_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
