@@ -619,7 +619,8 @@ def test_a_handler_may_read_and_let_the_read_go_on(plain: Path, direct: bool) ->
 
     with interrupted_after(0.06):
         signal.signal(signal.SIGINT, handler)
-        batch = reader.read(indices)
+        while not seen:  # On a busy machine it comes late.
+            batch = reader.read(indices)
     assert seen == [raw(7)]
     assert len(batch) == indices.size
     assert bytes(batch[999_999]) == raw(999_999 * 7 % 300)
