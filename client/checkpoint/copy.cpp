@@ -5,9 +5,9 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/packed_files.h"
-#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::client {
 namespace {

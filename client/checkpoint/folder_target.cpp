@@ -14,9 +14,10 @@
 #include <system_error>
 #include <utility>
 
-#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/io/file.h"
@@ -94,7 +95,8 @@ void RemoveTree(const fs::path& path) noexcept {
 // Removes an attempt that is dead, or this process's own. First it gets a name under which anybody
 // may finish that: half of it does not say whose it was. What cannot be renamed stays.
 void RemoveAttempt(const fs::path& path) noexcept {
-  const fs::path to = path.parent_path() / (std::string(kRemovedPrefix) + Hex(RandomId()));
+  const fs::path to =
+      path.parent_path() / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
   if (::rename(path.c_str(), to.c_str()) == 0) RemoveTree(to);
 }
 
@@ -186,7 +188,8 @@ int RenameInPlace(const fs::path& from, const fs::path& to) {
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
     return 0;
   if (errno == EINVAL || errno == ENOSYS) {
-    const fs::path away = to.parent_path() / (std::string(kRemovedPrefix) + Hex(RandomId()));
+    const fs::path away =
+        to.parent_path() / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
     if (::rename(to.c_str(), away.c_str()) != 0 && errno != ENOENT) return errno;
   } else if (errno != ENOENT) {
     return errno;
@@ -417,7 +420,8 @@ class FolderTarget final : public CheckpointTarget {
   // Under that name it is invisible; should we be killed now, a later save collects it.
   Result<void> Remove(std::uint64_t step) override {
     const fs::path from = run_ / StepName(step);
-    const fs::path to = run_ / (std::string(kRemovedPrefix) + Hex(RandomId()));
+    const fs::path to =
+        run_ / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
     if (const int error = RenameNoReplace(from, to); error != 0)
       return ErrnoError("remove", from, error);
     FFR_TRY(SyncParentFolder(to));

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/target.h"
 #include "client/object_store/digests.h"
 #include "client/object_store/s3_bucket.h"
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::client {
 namespace {
@@ -113,7 +113,7 @@ class PartsUpload {
       const auto sum = Md5(bytes);
       S3Bucket::Part part = sent->second;
       part.checksum = Base64Of(Sha256(bytes));
-      if (sum && part.etag == "\"" + HexOf(*sum) + "\"") return part;
+      if (sum && part.etag == "\"" + Hex(*sum) + "\"") return part;
     }
     return bucket_.PutPart(key_, upload_, number, bytes);
   }

@@ -8,10 +8,11 @@
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
-#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
@@ -114,7 +115,7 @@ Result<CheckpointParts> CheckpointParts::Begin(std::string_view target, std::uin
                                                const SaveOptions& options) {
   auto impl = std::make_unique<Impl>(step, true, options);
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
-  impl->id = RandomId();
+  impl->id = Random<std::array<std::byte, 16>>();
   impl->name = Hex(impl->id);
   impl->attempt = FFR_TRY(options.replaces ? impl->target->BeginInPlace(step, impl->id)
                                            : impl->target->Begin(step, impl->id));

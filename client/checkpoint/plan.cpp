@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "client/checkpoint/random_id.h"
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
@@ -85,7 +85,7 @@ class Placer {
   void StartSegment() {
     plan_.segments.emplace_back();
     plan_.part.segments.emplace_back();
-    plan_.part.segments.back().id = RandomId();
+    plan_.part.segments.back().id = Random<std::array<std::byte, 16>>();
     end_ = 0;
   }
 

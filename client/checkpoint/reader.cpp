@@ -8,7 +8,6 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/box_runs.h"
-#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"

@@ -7,9 +7,10 @@
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
-#include "client/checkpoint/random_id.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
@@ -59,7 +60,7 @@ class Save {
   // Round 1. The coordinator makes the attempt before it speaks: whoever hears it can join.
   Result<Intent> Intend() {
     if (rank() == 0) {
-      attempt_id_ = RandomId();
+      attempt_id_ = Random<std::array<std::byte, 16>>();
       attempt_ = FFR_TRY(options_.replaces ? target_.BeginInPlace(step_, attempt_id_)
                                            : target_.Begin(step_, attempt_id_));
       tree_keys_ = FFR_TRY(CheckTree());

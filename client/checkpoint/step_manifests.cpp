@@ -5,7 +5,7 @@
 #include <string>
 
 #include "client/checkpoint/plan.h"
-#include "client/checkpoint/random_id.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {

@@ -6,8 +6,6 @@
 #include <fstream>
 #include <utility>
 
-#include "libffrecord/base/fork_generation.h"
-
 namespace ffrecord::client {
 namespace {
 
@@ -30,7 +28,7 @@ std::string MirrorOf(std::string_view folder) {
 
 }  // namespace
 
-CheckpointAttempt::CheckpointAttempt() noexcept : generation_(ForkGeneration()) {}
+CheckpointAttempt::CheckpointAttempt() noexcept = default;
 
 Result<void> CheckpointAttempt::Commit(std::span<const WrittenFile> files) {
   may_be_visible_ = true;
@@ -40,7 +38,7 @@ Result<void> CheckpointAttempt::Commit(std::span<const WrittenFile> files) {
 }
 
 void CheckpointAttempt::Abandon() noexcept {
-  if (!may_be_visible_ && generation_ == ForkGeneration()) Discard();
+  if (!may_be_visible_ && home_.is_here()) Discard();
 }
 
 Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(

@@ -15,6 +15,7 @@
 
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/segment_files.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 #include "libffrecord/record/range_reader.h"
 
@@ -63,7 +64,7 @@ class CheckpointAttempt {
 
  private:
   bool may_be_visible_ = false;
-  std::uint32_t generation_;
+  HomeProcess home_;
 };
 
 // The files of one committed step. Thread-safe.

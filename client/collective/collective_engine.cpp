@@ -21,8 +21,9 @@
 #include "client/collective/links.h"
 #include "client/collective/machines.h"
 #include "client/collective/reduce.h"
-#include "client/runtime/wakeup.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::client {
@@ -87,7 +88,7 @@ Result<std::deque<net::RdmaLinks>> OpenRails(const CollectiveEngine::Options& op
 struct CollectiveEngine::Impl {
   Impl(std::uint32_t own_rank, std::uint32_t size, const Options& chosen, net::TcpListener opened,
        std::optional<net::LocalListener> opened_locally, const MemberAddress& own_address,
-       Wakeup made, std::deque<net::RdmaLinks> opened_rails)
+       EventFd made, std::deque<net::RdmaLinks> opened_rails)
       : rank(own_rank),
         world_size(size),
         options(chosen),
@@ -97,7 +98,7 @@ struct CollectiveEngine::Impl {
         wakeup(std::move(made)),
         rails(std::move(opened_rails)) {}
 
-  void AssertNotForked() const { FFR_ASSERT(::getpid() == owner); }
+  void AssertNotForked() const { FFR_ASSERT(home.is_here()); }
 
   // --- Any thread ---
   Result<Token> Submit(const Plan& plan, void* data, ReduceType type, ReduceOp op);
@@ -121,8 +122,8 @@ struct CollectiveEngine::Impl {
   std::optional<net::TcpListener> listener;  // Until Connect(), as the other.
   std::optional<net::LocalListener> local_listener;
   const std::string address;
-  const pid_t owner = ::getpid();
-  Wakeup wakeup;
+  const HomeProcess home;
+  EventFd wakeup;
   std::deque<net::RdmaLinks> rails;  // Empty: TCP.
   ExchangeCounters counters;
   GroupCost cost;     // Written by Connect() only.
@@ -164,7 +165,7 @@ Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint3
   if (options.transport > GroupTransport::kRdma) return Refused("no such transport");
   auto rails = FFR_TRY(OpenRails(options));
   auto listener = FFR_TRY(net::TcpListener::Listen({options.listen_host, 0}));
-  auto wakeup = FFR_TRY(Wakeup::Make());
+  auto wakeup = FFR_TRY(EventFd::Make());
   MemberAddress address{listener.address().ToString()};
   std::optional<net::LocalListener> local_listener;
   if (const auto machine = options.shares_memory ? ThisMachine() : std::nullopt) {
@@ -186,7 +187,7 @@ CollectiveEngine& CollectiveEngine::operator=(CollectiveEngine&& other) noexcept
 
 CollectiveEngine::~CollectiveEngine() {
   if (!impl_) return;
-  if (::getpid() != impl_->owner) {
+  if (!impl_->home.is_here()) {
     // A forked child has the memory but not the thread: what that thread held cannot be released.
     static_cast<void>(impl_.release());
     return;

@@ -1,25 +1,14 @@
 #include "client/collective/machines.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "libffrecord/base/assert.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/machine_identity.h"
+#include "libffrecord/base/random.h"
 
 namespace ffrecord::client {
-namespace {
-
-std::string Hex(std::uint64_t number) {
-  std::string text(16, '0');
-  for (std::size_t i = text.size(); i-- > 0; number >>= 4)
-    text[i] = "0123456789abcdef"[number & 15];
-  return text;
-}
-
-}  // namespace
 
 Result<MemberAddress> MemberAddress::Parse(std::string_view text) {
   const std::size_t first = text.find('/');
@@ -38,11 +27,7 @@ std::optional<std::string> ThisMachine() {
   return identity ? std::optional(Hex(*identity)) : std::nullopt;
 }
 
-std::string NewLocalName() {
-  std::uint64_t random = 0;
-  FFR_ASSERT(::getrandom(&random, sizeof(random), 0) == sizeof(random));
-  return "ffrecord-rank-" + Hex(random);
-}
+std::string NewLocalName() { return "ffrecord-rank-" + Hex(RandomNumber()); }
 
 Machines::Machines(std::span<const std::uint32_t> machine_of_rank) {
   std::map<std::uint32_t, std::uint32_t> numbers;  // In the order of their first ranks.

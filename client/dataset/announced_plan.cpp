@@ -1,9 +1,8 @@
 #include "client/dataset/announced_plan.h"
 
-#include <unistd.h>
-
 #include <utility>
 
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/net/protocol/plan_messages.h"
 
 namespace ffrecord::client {
@@ -13,10 +12,10 @@ namespace {
 class AnnouncedPlan final : public Announcement {
  public:
   explicit AnnouncedPlan(std::unique_ptr<net::Channel> channel) : channel_(std::move(channel)) {}
-  bool alive() override { return ::getpid() == owner_ && channel_->Alive(); }
+  bool alive() override { return home_.is_here() && channel_->Alive(); }
 
  private:
-  const pid_t owner_ = ::getpid();
+  const HomeProcess home_;
   const std::unique_ptr<net::Channel> channel_;
 };
 

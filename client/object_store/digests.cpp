@@ -43,17 +43,6 @@ Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byt
   return digest;
 }
 
-std::string HexOf(std::span<const std::byte> bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const std::byte byte : bytes) {
-    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    text += kDigits[std::to_integer<unsigned>(byte) & 15];
-  }
-  return text;
-}
-
 std::string Base64Of(std::span<const std::byte> bytes) {
   std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL ends it with a NUL.
   const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),

@@ -18,7 +18,6 @@ Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byt
 // anything that an enemy may choose.
 std::optional<Md5Digest> Md5(std::span<const std::byte> bytes);
 
-std::string HexOf(std::span<const std::byte> bytes);  // Lower case.
 std::string Base64Of(std::span<const std::byte> bytes);
 
 }  // namespace ffrecord::client

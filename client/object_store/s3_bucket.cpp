@@ -12,7 +12,9 @@
 
 #include "client/object_store/digests.h"
 #include "client/object_store/xml.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/home_process.h"
+#include "libffrecord/base/random.h"
 
 namespace ffrecord::client {
 namespace {
@@ -55,7 +57,7 @@ class BackOff {
 
  private:
   milliseconds next_ = kBackOffFirst;
-  std::minstd_rand random_{std::random_device{}()};
+  std::minstd_rand random_{static_cast<std::uint32_t>(RandomNumber())};
 };
 
 bool IsForTheMoment(int status, std::string_view code) {
@@ -90,12 +92,12 @@ struct S3Bucket::Impl {
   // Connections that nobody uses now. A child leaves those of its parent alone.
   std::mutex mutex;
   std::vector<std::unique_ptr<HttpClient>> idle;
-  std::uint32_t generation = ForkGeneration();
+  HomeProcess home;
 
   Result<std::unique_ptr<HttpClient>> Take() {
     const std::scoped_lock lock(mutex);
-    if (generation != ForkGeneration()) {
-      generation = ForkGeneration();
+    if (!home.is_here()) {
+      home = HomeProcess();
       for (auto& client : idle) static_cast<void>(client.release());
       idle.clear();
     }
@@ -122,7 +124,7 @@ struct S3Bucket::Impl {
   Result<HttpResponse> Run(HttpRequest request, std::uint64_t body_size_max = kAnswerSizeMax,
                            std::span<std::byte> destination = {}) {
     const Sha256Digest digest = Sha256(request.body);
-    const std::string hash = HexOf(digest);
+    const std::string hash = Hex(digest);
     request.headers["x-amz-content-sha256"] = hash;
     const auto headers = request.headers;
     const auto deadline = Clock::now() + timeout;

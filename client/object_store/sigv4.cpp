@@ -3,6 +3,7 @@
 #include <map>
 
 #include "client/object_store/digests.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::client {
 namespace {
@@ -33,7 +34,7 @@ void Sign(HttpRequest& request, const AwsCredentials& credentials, const Signing
   const std::string date = scope.time.substr(0, 8);
   const std::string where = date + "/" + scope.region + "/" + scope.service + "/aws4_request";
   const std::string to_sign = std::string(kAlgorithm) + "\n" + scope.time + "\n" + where + "\n" +
-                              HexOf(Sha256(BytesOf(canonical)));
+                              Hex(Sha256(BytesOf(canonical)));
   Sha256Digest key = HmacSha256(BytesOf("AWS4" + credentials.secret_key), BytesOf(date));
   for (const std::string_view part :
        {std::string_view(scope.region), std::string_view(scope.service),
@@ -41,7 +42,7 @@ void Sign(HttpRequest& request, const AwsCredentials& credentials, const Signing
     key = HmacSha256(key, BytesOf(part));
   request.headers["authorization"] =
       std::string(kAlgorithm) + " Credential=" + credentials.access_key + "/" + where +
-      ", SignedHeaders=" + names + ", Signature=" + HexOf(HmacSha256(key, BytesOf(to_sign)));
+      ", SignedHeaders=" + names + ", Signature=" + Hex(HmacSha256(key, BytesOf(to_sign)));
 }
 
 }  // namespace ffrecord::client

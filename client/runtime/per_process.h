@@ -1,8 +1,8 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
+
+#include "libffrecord/base/home_process.h"
 
 namespace ffrecord::client {
 
@@ -15,18 +15,18 @@ class PerProcess {
   // Makes a T with `new`; a plain function, for it is kept for children.
   using Make = T* (*)();
 
-  explicit PerProcess(Make make) : make_(make), current_(new Owned{getpid(), make()}) {}
+  explicit PerProcess(Make make) : make_(make), current_(new Owned{{}, make()}) {}
   PerProcess(const PerProcess&) = delete;
   PerProcess& operator=(const PerProcess&) = delete;
   ~PerProcess() {
     Owned* const owned = current_.load(std::memory_order_acquire);
-    if (owned->pid == getpid()) Destroy(owned);
+    if (owned->home.is_here()) Destroy(owned);
   }
 
   T& Get() {
     Owned* owned = current_.load(std::memory_order_acquire);
-    if (const pid_t pid = getpid(); owned->pid != pid) {
-      auto* const fresh = new Owned{pid, make_()};
+    if (!owned->home.is_here()) {
+      auto* const fresh = new Owned{{}, make_()};
       if (current_.compare_exchange_strong(owned, fresh, std::memory_order_acq_rel))
         return *fresh->value;
       Destroy(fresh);  // Another thread of the child was faster: `owned` is now its value.
@@ -36,7 +36,7 @@ class PerProcess {
 
  private:
   struct Owned {
-    pid_t pid;
+    HomeProcess home;
     T* value;
   };
   static void Destroy(Owned* owned) {

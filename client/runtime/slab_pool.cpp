@@ -16,7 +16,7 @@
 
 #include "client/runtime/per_process.h"
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 
 namespace ffrecord::client {
 namespace {
@@ -187,10 +187,10 @@ Result<PooledBuffer> SlabPool::Take(std::size_t size_bytes) {
   FFR_ASSERT(offset);
   auto* const view = new std::span<std::byte>(region->begin() + *offset, size_bytes);
   return PooledBuffer(view, [shared = shared_, region, at = *offset,
-                             generation = ForkGeneration()](std::span<std::byte>* dead) {
+                             home = HomeProcess()](std::span<std::byte>* dead) {
     delete dead;
     // A child has only a copy of the books, whose mutex may be locked for ever.
-    if (ForkGeneration() == generation) shared->GiveBack(*region, at);
+    if (home.is_here()) shared->GiveBack(*region, at);
   });
 }
 

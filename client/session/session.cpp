@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "client/session/slabs.h"
 #include "libffrecord/base/machine_identity.h"
 #include "libffrecord/base/patience.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/breaker.h"
 #include "libffrecord/net/transport/tls/tls.h"
@@ -33,11 +33,6 @@ using std::chrono_literals::operator""ms;
 
 // More callers than this at one time wait for each other: a daemon has many clients to serve.
 constexpr std::size_t kConnectionsMax = 16;
-
-std::uint64_t RandomNumber() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
-}
 
 // How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
 constexpr auto kTurnedAwayFor = 1000ms;

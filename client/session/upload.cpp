@@ -1,26 +1,20 @@
 #include "client/session/upload.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "client/session/extent_sender.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 
 namespace ffrecord::client {
-namespace {
-
-std::uint64_t RandomId() {
-  std::random_device device;
-  return std::max<std::uint64_t>((std::uint64_t{device()} << 32) | device(), 1);
-}
-
-}  // namespace
 
 Upload::Upload(std::shared_ptr<Session> session, const SessionOptions& options)
-    : session_(std::move(session)), options_(options), id_(RandomId()) {}
+    : session_(std::move(session)),
+      options_(options),
+      id_(std::max<std::uint64_t>(RandomNumber(), 1)) {}
 
 Result<ManifestFile> Upload::PutBytes(std::string name,
                                       std::span<const std::span<const std::byte>> pieces,

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/quiet_signals.h"
 
 namespace ffrecord {
@@ -29,7 +30,7 @@ class Closer {
 
   void Close(int fd) noexcept {
     // A forked child has none of the threads, and only duplicates.
-    if (::getpid() != owner_) {
+    if (!home_.is_here()) {
       ::close(fd);
       return;
     }
@@ -62,7 +63,7 @@ class Closer {
     --thread_count_;
   }
 
-  const pid_t owner_ = ::getpid();
+  const HomeProcess home_;
   std::mutex mutex_;
   std::vector<int> waiting_;
   std::size_t thread_count_ = 0;

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 
 namespace ffrecord {
 
@@ -22,22 +22,20 @@ bool StartQuietThread(pthread_t& thread, void* (*run)(void*), void* argument) no
 template <class T>
 T& OfThisProcess() {
   struct Instance {
-    explicit Instance(std::uint32_t number) : generation(number) {}
-    const std::uint32_t generation;
+    const HomeProcess home;
     T object;
   };
   static std::atomic<Instance*> current{nullptr};
-  const std::uint32_t generation = ForkGeneration();
   Instance* instance = current.load();
-  while (instance == nullptr || instance->generation != generation) {
-    auto* fresh = new Instance(generation);  // The parent's stays.
+  while (instance == nullptr || !instance->home.is_here()) {
+    auto* fresh = new Instance;  // The parent's stays.
     if (!current.compare_exchange_strong(instance, fresh)) {
       delete fresh;
       continue;
     }
     static const int registered = std::atexit([] {
       Instance* last = current.load();
-      if (last->generation == ForkGeneration()) last->object.EndThreads();
+      if (last->home.is_here()) last->object.EndThreads();
     });
     FFR_ASSERT(registered == 0);
     return fresh->object;

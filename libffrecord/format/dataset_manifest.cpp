@@ -68,17 +68,6 @@ std::uint64_t UploadOf(const ExtentId& id) noexcept {
   return LoadLittleEndian<std::uint64_t>(id, 0);
 }
 
-std::string ToHex(std::span<const std::byte> bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(bytes.size() * 2);
-  for (const std::byte byte : bytes) {
-    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
-    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
-  }
-  return text;
-}
-
 std::uint64_t DatasetManifest::size_bytes() const noexcept {
   std::uint64_t total = 0;
   for (const ManifestFile& file : files) total += file.size_bytes;

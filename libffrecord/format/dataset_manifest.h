@@ -20,7 +20,6 @@ using ExtentId = std::array<std::byte, 16>;
 
 ExtentId MakeExtentId(std::uint64_t upload, std::uint32_t file, std::uint32_t extent) noexcept;
 std::uint64_t UploadOf(const ExtentId& id) noexcept;
-std::string ToHex(std::span<const std::byte> bytes);
 
 // Files are cut into extents of this size; a file's last one holds the rest.
 inline constexpr std::uint64_t kExtentSizeMax = std::uint64_t{64} << 20;

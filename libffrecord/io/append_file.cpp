@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
 #include "libffrecord/base/uninterrupted.h"
 #include "libffrecord/io/file.h"
 
@@ -39,14 +38,14 @@ Result<void> Lock(int fd, const std::filesystem::path& path) {
 
 AppendFile::AppendFile(const std::filesystem::path& path, UniqueFd fd,
                        std::unique_ptr<IoEngine> engine)
-    : path_(path), fd_(std::move(fd)), engine_(std::move(engine)), generation_(ForkGeneration()) {}
+    : path_(path), fd_(std::move(fd)), engine_(std::move(engine)) {}
 
 AppendFile::AppendFile(AppendFile&& other) noexcept = default;
 
 AppendFile::~AppendFile() {
   appender_.reset();
   // Said aloud: a forked child may have the descriptor, and with it the lock, for long.
-  if (fd_ && generation_ == ForkGeneration()) ::flock(fd_.get(), LOCK_UN);
+  if (fd_ && home_.is_here()) ::flock(fd_.get(), LOCK_UN);
 }
 
 Result<AppendFile> AppendFile::Open(const std::filesystem::path& path,

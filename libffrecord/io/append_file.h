@@ -9,6 +9,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file_appender.h"
 #include "libffrecord/io/io_engine.h"
@@ -56,7 +57,7 @@ class AppendFile {
   std::unique_ptr<IoEngine> engine_;  // Until the appender takes it.
   std::optional<FileAppender> appender_;
   std::uint64_t old_size_bytes_ = 0;
-  std::uint32_t generation_ = 0;
+  HomeProcess home_;
 };
 
 }  // namespace ffrecord

@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/transfer.h"
 
@@ -58,7 +57,7 @@ struct FileAppender::Impl {
         started_bytes(chosen.begin_bytes) {}
   ~Impl() {
     // The kernel writes from our buffers; a forked child has only copies of them.
-    if (generation == ForkGeneration()) DrainOrDie(*engine);
+    if (home.is_here()) DrainOrDie(*engine);
   }
 
   Result<void> Usable() const;
@@ -83,7 +82,7 @@ struct FileAppender::Impl {
   const UniqueFd direct_fd;
   const Options options;
   const std::unique_ptr<IoEngine> engine;
-  const std::uint32_t generation = ForkGeneration();
+  const HomeProcess home;
   std::vector<std::unique_ptr<Slot>> slots;
   std::vector<Slot*> idle;
   std::vector<IoRequest*> pending;  // To be submitted: not yet taken, or interrupted.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/io/transfer.h"
 
 namespace ffrecord {
@@ -146,18 +146,16 @@ Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
 Result<IoEngine*> ThreadIoEngine(std::uint32_t depth, std::chrono::milliseconds poll_idle) {
   struct Slot {
     std::unique_ptr<IoEngine> engine;
-    std::uint32_t generation = 0;
+    HomeProcess home;
     std::uint32_t depth = 0;
     std::chrono::milliseconds poll_idle{0};
   };
   thread_local std::array<Slot, 2> slots;
   Slot& slot = slots[poll_idle.count() > 0 ? 1 : 0];
-  const std::uint32_t generation = ForkGeneration();
-  if (!slot.engine || slot.generation != generation || slot.depth < depth ||
-      slot.poll_idle != poll_idle) {
+  if (!slot.engine || !slot.home.is_here() || slot.depth < depth || slot.poll_idle != poll_idle) {
     const std::uint32_t depth_made = std::max({slot.depth, depth, kThreadEngineDepth});
     slot.engine = FFR_TRY(MakePolledOrNot(depth_made, poll_idle));
-    slot.generation = generation;
+    slot.home = HomeProcess();
     slot.depth = depth_made;
     slot.poll_idle = poll_idle;
   }

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 
 namespace ffrecord {
 namespace {
@@ -57,7 +57,7 @@ struct OpenFiles::Slots {
     return false;
   }
 
-  const std::uint32_t generation = ForkGeneration();
+  const HomeProcess home;
   std::vector<std::atomic<std::uint64_t>> words;
   std::atomic<std::size_t> open_count{0};
   std::atomic<std::size_t> hand{0};
@@ -139,7 +139,7 @@ Result<void> OpenFiles::OpenDirectly(std::uint32_t alignment_max_bytes) {
 // The parent's descriptors are a child's too; whoever used them there does not exist here.
 OpenFiles::Slots& OpenFiles::SlotsOfThisProcess() const {
   Slots* slots = slots_.load(std::memory_order_acquire);
-  if (slots->generation == ForkGeneration()) return *slots;
+  if (slots->home.is_here()) return *slots;
   auto fresh = std::make_unique<Slots>(slots->words.size());
   for (std::size_t i = 0; i < fresh->words.size(); ++i) {
     const std::uint64_t word = slots->words[i].load() & kFdMask;

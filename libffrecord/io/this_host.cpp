@@ -1,14 +1,11 @@
 #include "libffrecord/io/this_host.h"
 
-#include <sys/random.h>
-
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <string>
 
-#include "libffrecord/base/assert.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
 
 namespace ffrecord {
 namespace {
@@ -17,10 +14,8 @@ std::string MakeName() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::uint64_t number = Xxh3(std::as_bytes(std::span(boot)));
-  if (boot.empty()) FFR_ASSERT(::getrandom(&number, sizeof number, 0) == sizeof number);
-  std::array<char, 17> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(number));
-  return digits.data();
+  if (boot.empty()) number = RandomNumber();
+  return Hex(number);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/process_threads.h"
 #include "libffrecord/io/blocking_request.h"
 #include "libffrecord/io/engine_support.h"
@@ -128,7 +128,7 @@ class ThreadsEngine final : public IoEngine {
 
   ~ThreadsEngine() override {
     // In a child the front stays: its condition variable may show waiters that are not here.
-    if (generation_ != ForkGeneration())
+    if (!home_.is_here())
       static_cast<void>(front_.release());
     else
       FFR_ASSERT(in_flight_ == 0);
@@ -137,7 +137,7 @@ class ThreadsEngine final : public IoEngine {
   std::string_view name() const noexcept override { return "threads"; }
 
   Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
-    FFR_ASSERT(generation_ == ForkGeneration());
+    FFR_ASSERT(home_.is_here());
     const auto count =
         static_cast<std::uint32_t>(std::min<std::size_t>(requests.size(), depth_ - in_flight_));
     pool_.Submit(*front_, requests.first(count));
@@ -147,7 +147,7 @@ class ThreadsEngine final : public IoEngine {
 
   Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
                              std::chrono::milliseconds timeout) override {
-    FFR_ASSERT(generation_ == ForkGeneration());
+    FFR_ASSERT(home_.is_here());
     FFR_ASSERT(count_min <= done.size());
     const std::uint32_t count =
         pool_.Wait(*front_, done, std::min(count_min, in_flight_), Deadline(timeout));
@@ -159,7 +159,7 @@ class ThreadsEngine final : public IoEngine {
 
  private:
   Pool& pool_ = OfThisProcess<Pool>();
-  const std::uint32_t generation_ = ForkGeneration();
+  const HomeProcess home_;
   const std::uint32_t depth_;
   std::unique_ptr<Front> front_ = std::make_unique<Front>();
   std::uint32_t in_flight_ = 0;

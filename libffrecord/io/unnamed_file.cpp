@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +14,8 @@
 #include <optional>
 #include <string_view>
 
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/base/uninterrupted.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/this_host.h"
@@ -32,14 +32,8 @@ constexpr std::size_t kHexSize = 16;
 std::string SelfPath(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
 std::string RandomName() {
-  std::uint64_t number = 0;
-  if (::getrandom(&number, sizeof number, 0) != sizeof number)
-    number =
-        static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-  std::array<char, kHexSize + 1> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(number));
   std::string name(kTemporaryBegin);
-  return name.append(ThisHost()).append("-").append(digits.data()).append(kTemporaryEnd);
+  return name.append(ThisHost()).append("-").append(Hex(RandomNumber())).append(kTemporaryEnd);
 }
 
 // The host that made a temporary name; nothing if `name` is none. Earlier versions named no host.
@@ -128,10 +122,10 @@ bool CanLink(int folder) {
 }  // namespace
 
 UnnamedFile::UnnamedFile(const std::filesystem::path& path, bool replace)
-    : path_(path), name_(path.filename()), replace_(replace), generation_(ForkGeneration()) {}
+    : path_(path), name_(path.filename()), replace_(replace) {}
 
 UnnamedFile::~UnnamedFile() {
-  const bool mine = folder_ && generation_ == ForkGeneration();
+  const bool mine = folder_ && home_.is_here();
   if (mine && !temporary_name_.empty()) ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
 }
 

@@ -7,6 +7,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/unique_fd.h"
 
 namespace ffrecord {
@@ -62,7 +63,7 @@ class UnnamedFile {
   std::string name_;
   std::string temporary_name_;  // In the folder; empty if the file has none.
   bool replace_ = false;
-  std::uint32_t generation_ = 0;
+  HomeProcess home_;
   UniqueFd folder_;
   UniqueFd fd_;
 };

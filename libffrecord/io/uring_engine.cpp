@@ -8,7 +8,7 @@
 #include <string>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/fork_generation.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/io/engine_support.h"
 #include "libffrecord/io/io_engine.h"
 
@@ -81,7 +81,7 @@ class UringEngine final : public IoEngine {
   io_uring ring_;
   const std::uint32_t depth_;
   const bool polled_;
-  const std::uint32_t generation_ = ForkGeneration();
+  const HomeProcess home_;
   std::uint32_t in_flight_ = 0;
   bool enabled_ = false;
   int broken_ = 0;           // The errno with which the kernel refused a Submit() for good.
@@ -117,7 +117,7 @@ Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
 }
 
 UringEngine::~UringEngine() {
-  if (generation_ != ForkGeneration()) {
+  if (!home_.is_here()) {
     // A child: the mapping is the parent's, and other memory may have taken its addresses here.
     ::close(ring_.ring_fd);
     return;
@@ -127,7 +127,7 @@ UringEngine::~UringEngine() {
 }
 
 Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) {
-  FFR_ASSERT(generation_ == ForkGeneration());
+  FFR_ASSERT(home_.is_here());
   if (!enabled_) {
     // liburing 2.3 declares io_uring_enable_rings() but does not export it.
     const int status = io_uring_register(static_cast<unsigned>(ring_.ring_fd),
@@ -196,7 +196,7 @@ int UringEngine::Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout
 
 Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_t count_min,
                                         std::chrono::milliseconds timeout) {
-  FFR_ASSERT(generation_ == ForkGeneration());
+  FFR_ASSERT(home_.is_here());
   FFR_ASSERT(count_min <= done.size());
   if (in_flight_ == 0) return 0U;
   if (in_flight_ == stuck_) return UringError("wait on a ring that has failed", broken_);

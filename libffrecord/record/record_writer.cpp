@@ -1,13 +1,11 @@
 #include <ffrecord/record_writer.h>
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <string>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/base/uninterrupted.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/io/atomic_file.h"
@@ -15,15 +13,6 @@
 
 namespace ffrecord {
 namespace {
-
-Result<FileId> RandomFileId() {
-  FileId id;
-  // Up to 256 bytes come whole or not at all.
-  const auto got = Uninterrupted([&] { return ::getrandom(id.data(), id.size(), 0); });
-  if (got != static_cast<ssize_t>(id.size()))
-    return Error{ErrorCode::kIo, "the kernel gives no random bytes for a file id", errno};
-  return id;
-}
 
 // With all that may stand around it, an append stays below what readers look through.
 constexpr std::uint64_t kAppendedRecordSizeBytesMax = std::uint64_t{512} << 20;
@@ -244,7 +233,7 @@ Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesyst
       (options.keys ? V2Header::kKeys : 0) | (copies ? V2Header::kColumnCopies : 0);
   header.alignment_bytes = options.alignment_bytes;
   header.pages_per_segment = internals.pages_per_segment;
-  header.file_id = internals.file_id ? *internals.file_id : FFR_TRY(RandomFileId());
+  header.file_id = internals.file_id ? *internals.file_id : Random<FileId>();
   const std::vector<std::byte> metadata = options.metadata.empty()
                                               ? std::vector<std::byte>()
                                               : FFR_TRY(EncodeMetadata(options.metadata));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/messages.h"
 
 namespace ffrecord::server {
@@ -71,7 +72,7 @@ void Catalog::ReportMissing(const std::string& name, const DatasetManifest& mani
   for (const ManifestFile& file : manifest.files)
     for (const ManifestExtent& extent : file.extents)
       if (!extents_.Find(extent.id))
-        report_.missing.push_back(name + ", " + file.name + ": extent " + ToHex(extent.id));
+        report_.missing.push_back(name + ", " + file.name + ": extent " + Hex(extent.id));
 }
 
 Result<void> Catalog::LoadUploads() {
@@ -117,14 +118,14 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
       ledger_.Add(begin.id, begin.size_bytes, owner_prefix);
     } else if (!extents_.Find(begin.id)) {
       // Readers of its names would get whatever comes.
-      return Error{ErrorCode::kConflict, "extent " + ToHex(begin.id) +
+      return Error{ErrorCode::kConflict, "extent " + Hex(begin.id) +
                                              " is published and missing on the daemon's disk; "
                                              "upload its bytes under a new id"};
     }
   }
   if (const ExtentPtr extent = extents_.Find(begin.id)) {
     if (extent->size_bytes == begin.size_bytes) return std::optional<ExtentWriter>();
-    return Error{ErrorCode::kConflict, "extent " + ToHex(begin.id) + " exists with another size"};
+    return Error{ErrorCode::kConflict, "extent " + Hex(begin.id) + " exists with another size"};
   }
   auto writer = extents_.Create(begin.id, begin.size_bytes);
   if (!writer) return std::move(writer).error();
@@ -165,7 +166,7 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
   if (!IsPublished(seal.id)) {
     MetaStore::Commit commit;
     commit.puts.push_back(
-        {std::string(kDeletes) + "extent-" + ToHex(seal.id), EncodeIds({&seal.id, 1})});
+        {std::string(kDeletes) + "extent-" + Hex(seal.id), EncodeIds({&seal.id, 1})});
     // Also where that cannot be recorded: until the next start it is known all the same.
     (void)CommitDeletion(commit);
     BuryAll(commit);
@@ -220,15 +221,15 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
                                              : uploads_.contains(UploadOf(wanted.id));
       if (extent && is_explained && extent->is_bad.load(std::memory_order_relaxed))
         return Error{ErrorCode::kCorruption,
-                     file.name + ": extent " + ToHex(wanted.id) +
+                     file.name + ": extent " + Hex(wanted.id) +
                          " is damaged on the daemon's disk: upload it again"};
       if (!extent || !is_explained)
         return Error{ErrorCode::kConflict,
-                     file.name + ": extent " + ToHex(wanted.id) +
+                     file.name + ": extent " + Hex(wanted.id) +
                          " is not here; its upload did not end or was given up: upload again"};
       if (extent->size_bytes != wanted.size_bytes || extent->xxh3 != wanted.xxh3)
         return Error{ErrorCode::kInvalidArgument,
-                     file.name + ": extent " + ToHex(wanted.id) +
+                     file.name + ": extent " + Hex(wanted.id) +
                          " has another size or checksum than the manifest says"};
       if (!is_published) uploads.insert(UploadOf(wanted.id));
     }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::server {
 
@@ -51,7 +52,7 @@ void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer pl
       place ? Result<PooledBuffer>(std::move(place)) : BufferPool::Process().Take(run.size_bytes);
   if (!file || !buffer) {
     const std::string& why = !file ? file.error().message : buffer.error().message;
-    spdlog::error("event=read_failed extent={} error=\"{}\"", ToHex(run.extent->id), why);
+    spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(run.extent->id), why);
     const bool is_gone = !file && file.error().code == ErrorCode::kNotFound;
     failed_.push_back({ticket, nullptr, run.size_bytes,
                        is_gone ? net::EntryStatus::kNotHere : net::EntryStatus::kIoError});
@@ -74,7 +75,7 @@ DiskReader::Landed DiskReader::Finish(Read& read) {
   const auto size = static_cast<std::uint32_t>(read.buffer->size());
   const std::int64_t result = read.transfer.result();
   if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
-  const std::string id = ToHex(read.file->extent->id);
+  const std::string id = Hex(read.file->extent->id);
   if (result >= 0) {
     spdlog::error("event=extent_truncated extent={}", id);
     return {read.ticket, nullptr, size, net::EntryStatus::kCorrupt};

@@ -1,28 +1,16 @@
 #include "server/service/local_tickets.h"
 
 #include <openssl/crypto.h>
-#include <sys/random.h>
 
 #include <utility>
 
-#include "libffrecord/base/assert.h"
+#include "libffrecord/base/random.h"
 
 namespace ffrecord::server {
-namespace {
-
-template <class Secret>
-Secret NewSecret() {
-  Secret secret;
-  const ssize_t got = ::getrandom(secret.data(), secret.size(), 0);  // Not cut short below 256.
-  FFR_ASSERT(got == static_cast<ssize_t>(secret.size()));
-  return secret;
-}
-
-}  // namespace
 
 net::LocalOffer LocalTickets::Issue(const std::optional<Token>& token) {
-  const net::LocalOffer offer{machine_, NewSecret<net::LocalTicket>(),
-                              NewSecret<net::LocalSecret>(), NewSecret<net::LocalSecret>()};
+  const net::LocalOffer offer{machine_, Random<net::LocalTicket>(), Random<net::LocalSecret>(),
+                              Random<net::LocalSecret>()};
   const std::lock_guard lock(mutex_);
   admissions_.emplace(offer.ticket, Admission{offer.daemon_secret, offer.client_secret, token});
   return offer;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <optional>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
@@ -31,7 +32,7 @@ class PlannedRecords::Files final : public RangeReader {
         files->extents_.push_back(extents.Find(wanted.id));
         if (!files->extents_.back())
           return Error{ErrorCode::kNotFound,
-                       file.name + ": extent " + ToHex(wanted.id) + " is not here"};
+                       file.name + ": extent " + Hex(wanted.id) + " is not here"};
       }
     }
     return std::unique_ptr<const Files>(std::move(files));

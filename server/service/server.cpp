@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,13 +15,14 @@
 #include <atomic>
 #include <cerrno>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/base/machine_identity.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/messages.h"
@@ -144,7 +144,7 @@ struct Server::Impl {
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
   std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
   UniqueFd lock;
-  UniqueFd stop_accepting;  // An eventfd.
+  EventFd stop_accepting;
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<MetaStore> meta;
   std::unique_ptr<ExtentStore> extents;
@@ -274,8 +274,7 @@ Result<void> Server::Impl::Open() {
   catalog = FFR_TRY(Catalog::Open(
       *meta, *extents, {options.upload_grace, options.quotas, &*reserve}, std::move(published)));
   LogFindings(extents->scan_report(), catalog->report());
-  stop_accepting.Reset(::eventfd(0, EFD_CLOEXEC));
-  if (!stop_accepting) return ErrnoError("make an eventfd for", options.data, errno);
+  stop_accepting = FFR_TRY(EventFd::Make());
   return {};
 }
 
@@ -287,8 +286,7 @@ Result<void> Server::Impl::StartWorkers() {
   const std::uint32_t count = options.core_count > 0
                                   ? options.core_count
                                   : std::max(std::thread::hardware_concurrency(), 1U);
-  std::random_device random;
-  const std::uint64_t epoch = (std::uint64_t{random()} << 32) | random();
+  const std::uint64_t epoch = RandomNumber();
   FFR_TRY(ListenLocally(epoch));
   FFR_TRY(OpenRdma());
   transports =
@@ -378,7 +376,7 @@ void Server::Impl::Accept() {
     // A connection may bring descriptors that block: none while too many of those wait.
     const bool takes_local = local_listener && !ForeignFd::is_congested();
     const int local_fd = takes_local ? local_listener->fd() : -1;
-    std::array<pollfd, 3> waited{pollfd{stop_accepting.get(), POLLIN, 0},
+    std::array<pollfd, 3> waited{pollfd{stop_accepting.fd(), POLLIN, 0},
                                  pollfd{is_paused ? -1 : listener.fd(), POLLIN, 0},
                                  pollfd{is_paused ? -1 : local_fd, POLLIN, 0}};
     const auto wait = is_paused ? kAcceptPause : kCollectInterval;
@@ -464,8 +462,7 @@ bool Server::Impl::Stop(Clock::time_point deadline) {
   auto ready = State::kReady;
   state.compare_exchange_strong(ready, State::kDraining);
   if (acceptor.joinable()) {
-    const std::uint64_t one = 1;
-    (void)!::write(stop_accepting.get(), &one, sizeof(one));
+    stop_accepting.Ring();
     acceptor.join();
   }
   for (auto& worker : workers) worker->Drain();

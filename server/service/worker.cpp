@@ -2,7 +2,6 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "libffrecord/base/assert.h"
+#include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/quiet_signals.h"
 
 namespace ffrecord::server {
@@ -33,19 +32,18 @@ Result<std::unique_ptr<Worker>> Worker::Start(const Surroundings& surroundings,
                                               std::unique_ptr<IoEngine> engine) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return SystemError("make an epoll descriptor");
-  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return SystemError("make an eventfd");
+  EventFd wake = FFR_TRY(EventFd::Make());
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWakeId;
-  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0)
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
     return SystemError("watch an eventfd");
   return std::unique_ptr<Worker>(
       new Worker(surroundings, std::move(engine), std::move(epoll), std::move(wake)));
 }
 
 Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
-               UniqueFd wake)
+               EventFd wake)
     : around_(surroundings),
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
@@ -120,11 +118,7 @@ void Worker::Post(Message message) {
   Wake();
 }
 
-void Worker::Wake() {
-  const std::uint64_t one = 1;
-  const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-  FFR_ASSERT(written == sizeof(one) || errno == EAGAIN);  // Full: it is awake anyway.
-}
+void Worker::Wake() { wake_.Ring(); }
 
 // --- The loop ------------------------------------------------------------------------------------
 
@@ -184,8 +178,7 @@ void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
 }
 
 void Worker::ReadMailbox() {
-  std::uint64_t count = 0;
-  (void)!::read(wake_.get(), &count, sizeof(count));
+  wake_.Clear();
   std::vector<Message> messages;
   std::vector<std::unique_ptr<net::Endpoint>> adopted;
   {

@@ -14,6 +14,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/service/connection.h"
@@ -66,7 +67,7 @@ class Worker {
   using Message = std::function<void()>;
 
   Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
-         UniqueFd wake);
+         EventFd wake);
   void Post(Message message);
   void Loop();
   void Fail(const Error& error);
@@ -84,7 +85,7 @@ class Worker {
 
   const Surroundings around_;
   UniqueFd epoll_;
-  UniqueFd wake_;
+  EventFd wake_;
   DiskReader disk_;
   Connection::Host host_;
 

@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 
@@ -77,7 +78,7 @@ void ScanSlot(const fs::path& path, std::span<const ManifestExtent> known, Found
     if (!trailer)
       refuse(path / name, trailer.error().message);
     else if (trailer.value().id != id)
-      refuse(path / name, "the trailer is that of extent " + ToHex(trailer.value().id));
+      refuse(path / name, "the trailer is that of extent " + Hex(trailer.value().id));
     else
       found.extents.push_back(std::move(trailer).value());
   }

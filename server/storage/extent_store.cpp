@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "libffrecord/base/endian.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/io/file.h"
 #include "server/storage/extent_scan.h"
 #include "server/storage/extent_trailer.h"
@@ -44,7 +45,7 @@ Result<void> CheckRoom(const fs::path& folder, std::uint64_t size_bytes) {
 
 Error CondemnedError(const ExtentId& id) {
   return {ErrorCode::kConflict,
-          "extent " + ToHex(id) + " is being deleted; upload its bytes under a new id"};
+          "extent " + Hex(id) + " is being deleted; upload its bytes under a new id"};
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ std::size_t HashExtentId::operator()(const ExtentId& id) const {
 
 Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
   if (bytes.size() > announced_size_bytes_ - file_.size_bytes())
-    return Error{ErrorCode::kInvalidArgument, "extent " + ToHex(id_) + ": more bytes than the " +
+    return Error{ErrorCode::kInvalidArgument, "extent " + Hex(id_) + ": more bytes than the " +
                                                   std::to_string(announced_size_bytes_) +
                                                   " that were announced"};
   const auto begin = std::chrono::steady_clock::now();
@@ -69,12 +70,12 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
 Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
   if (file_.size_bytes() != announced_size_bytes_)
     return Error{ErrorCode::kInvalidArgument,
-                 "extent " + ToHex(id_) + ": " + std::to_string(file_.size_bytes()) +
+                 "extent " + Hex(id_) + ": " + std::to_string(file_.size_bytes()) +
                      " bytes have arrived of the " + std::to_string(announced_size_bytes_) +
                      " that were announced"};
   if (sum_.Finish64() != xxh3)
     return Error{ErrorCode::kCorruption,
-                 "extent " + ToHex(id_) + ": the bytes that arrived are not those of its checksum"};
+                 "extent " + Hex(id_) + ": the bytes that arrived are not those of its checksum"};
   WriteHealth& health = store_->health_;
   FFR_TRY(health.Noted(file_.Append(EncodeExtentTrailer({id_, announced_size_bytes_, xxh3}))));
   auto published = health.Noted(file_.Publish());
@@ -91,7 +92,7 @@ Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
   const auto trailer = ReadTrailer(file.get(), path);
   if (!trailer || trailer.value() != ExtentTrailer{id_, announced_size_bytes_, xxh3})
     return Error{ErrorCode::kConflict,
-                 "extent " + ToHex(id_) +
+                 "extent " + Hex(id_) +
                      (trailer ? " exists with other bytes"
                               : ": the daemon's disk has a file of that name that is no sound "
                                 "extent (" +
@@ -230,7 +231,7 @@ Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
     place = std::move(extent);
     size_bytes_ += size_bytes;
   } else if (place->size_bytes != size_bytes || place->xxh3 != xxh3) {
-    return Error{ErrorCode::kConflict, "extent " + ToHex(id) + " exists with other bytes"};
+    return Error{ErrorCode::kConflict, "extent " + Hex(id) + " exists with other bytes"};
   }
   return place;
 }

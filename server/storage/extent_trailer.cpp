@@ -6,6 +6,7 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::server {
 namespace {
@@ -28,11 +29,6 @@ std::array<char, 3> SlotName(const ExtentId& id) {
   constexpr char kDigits[] = "0123456789abcdef";
   const std::uint32_t slot = SlotOf(id);
   return {kDigits[slot >> 8], kDigits[slot >> 4 & 15], kDigits[slot & 15]};
-}
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 }  // namespace
@@ -80,7 +76,7 @@ std::uint32_t SlotOf(const ExtentId& id) noexcept {
 
 std::filesystem::path ExtentPath(const ExtentId& id) {
   const std::array<char, 3> slot = SlotName(id);
-  return std::filesystem::path(std::string_view(slot.data(), slot.size())) / ToHex(id);
+  return std::filesystem::path(std::string_view(slot.data(), slot.size())) / Hex(id);
 }
 
 bool ParseExtentName(std::string_view slot, std::string_view name, ExtentId& id) {

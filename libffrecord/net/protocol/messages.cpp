@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::net {
 namespace {
@@ -149,12 +150,7 @@ Result<LocalOpenReply> LocalOpenReply::Decode(std::span<const std::byte> body) {
   return reply;
 }
 
-std::string LocalSocketName(std::uint64_t epoch) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string name = "ffrecord-";
-  for (int shift = 60; shift >= 0; shift -= 4) name += kDigits[(epoch >> shift) & 15];
-  return name;
-}
+std::string LocalSocketName(std::uint64_t epoch) { return "ffrecord-" + Hex(epoch); }
 
 Result<std::uint8_t> CommonVersion(const Hello& theirs) {
   if (theirs.version_min <= Hello::kVersion && Hello::kVersion <= theirs.version_max)

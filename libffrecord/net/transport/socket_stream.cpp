@@ -63,13 +63,12 @@ bool HasLocalPeer(int fd) noexcept {
          AreOfOneHost(own, peer);
 }
 
-SocketStream::SocketStream(UniqueFd fd, Kind kind) noexcept
-    : fd_(std::move(fd)), owner_(::getpid()), kind_(kind) {}
+SocketStream::SocketStream(UniqueFd fd, Kind kind) noexcept : fd_(std::move(fd)), kind_(kind) {}
 
 SocketStream::~SocketStream() {
   // Children that were forked meanwhile hold the socket too: only shutdown ends the connection.
   // For the same reason it is not theirs to call.
-  if (::getpid() != owner_) return;
+  if (!home_.is_here()) return;
   ::shutdown(fd_.get(), SHUT_RDWR);
   // Descriptors that were not read are closed with the socket. None comes from now on.
   int unread_bytes = 0;

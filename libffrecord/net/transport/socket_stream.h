@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "libffrecord/base/foreign_fd.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/stream_endpoint.h"
 
@@ -51,7 +52,7 @@ class SocketStream final : public ByteStream {
   Result<void> Keep(const msghdr& message);
 
   UniqueFd fd_;
-  const pid_t owner_;
+  const HomeProcess home_;
   const Kind kind_;
   std::size_t awaited_bytes_ = 1;
   std::deque<ForeignFd> descriptors_;  // Received and not yet taken.

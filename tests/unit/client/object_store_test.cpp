@@ -14,6 +14,7 @@
 #include "client/object_store/http.h"
 #include "client/object_store/sigv4.h"
 #include "client/object_store/xml.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::client {
 namespace {
@@ -26,12 +27,12 @@ std::string SignatureOf(const HttpRequest& request) {
 }
 
 TEST(DigestsTest, GiveTheSumsOfTheirStandards) {
-  EXPECT_EQ(HexOf(Sha256(BytesOf("abc"))),
+  EXPECT_EQ(Hex(Sha256(BytesOf("abc"))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(HexOf(HmacSha256(BytesOf("Jefe"), BytesOf("what do ya want for nothing?"))),
+  EXPECT_EQ(Hex(HmacSha256(BytesOf("Jefe"), BytesOf("what do ya want for nothing?"))),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   if (const auto sum = Md5(BytesOf("message digest"))) {
-    EXPECT_EQ(HexOf(*sum), "f96b697d7cb7938d525a2f31aaf161d0");
+    EXPECT_EQ(Hex(*sum), "f96b697d7cb7938d525a2f31aaf161d0");
   }
   EXPECT_EQ(Base64Of(BytesOf("foob")), "Zm9vYg==");
   EXPECT_EQ(Base64Of({}), "");
@@ -43,7 +44,7 @@ TEST(SignTest, AgreesWithTheSuiteOfSignatureVersion4) {
   request.host = "example.amazonaws.com";
 
   Sign(request, {"AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", ""},
-       {"us-east-1", "service", "20150830T123600Z"}, HexOf(Sha256({})));
+       {"us-east-1", "service", "20150830T123600Z"}, Hex(Sha256({})));
 
   EXPECT_EQ(request.headers.at("authorization"),
             "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, "
@@ -57,7 +58,7 @@ class SignForS3Test : public testing::Test {
   SignForS3Test() { request_.host = "examplebucket.s3.amazonaws.com"; }
 
   std::string Signature() {
-    const std::string hash = HexOf(Sha256(request_.body));
+    const std::string hash = Hex(Sha256(request_.body));
     request_.headers["x-amz-content-sha256"] = hash;
     Sign(request_, {"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", ""},
          {"us-east-1", "s3", "20130524T000000Z"}, hash);

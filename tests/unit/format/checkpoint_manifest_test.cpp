@@ -3,6 +3,7 @@
 // Method: golden bytes; every truncation; every single bit flipped; bodies broken under a valid
 // checksum, which is what a hostile writer would send.
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 
 #include <gtest/gtest.h>
@@ -18,16 +19,6 @@
 
 namespace ffrecord {
 namespace {
-
-std::string ToHex(std::span<const std::byte> bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const std::byte byte : bytes) {
-    hex += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    hex += kDigits[std::to_integer<unsigned>(byte) & 15];
-  }
-  return hex;
-}
 
 std::array<std::byte, 16> Counting(unsigned first) {
   std::array<std::byte, 16> id{};
@@ -65,7 +56,7 @@ std::vector<std::byte> Reframed(std::vector<std::byte> manifest) {
 }
 
 TEST(CheckpointManifestTest, GoldenPart) {
-  EXPECT_EQ(ToHex(EncodePartManifest(Part())),
+  EXPECT_EQ(Hex(EncodePartManifest(Part())),
             "894646434b0d0a1a0100000002000000f700000000000000b0040000000000001011121314151617"
             "18191a1b1c1d1e1f0300000001000000202122232425262728292a2b2c2d2e2f0020000000000000"
             "303132333435363738393a3b3c3d3e3f030000000100620900000000000010000000000000080000"
@@ -77,7 +68,7 @@ TEST(CheckpointManifestTest, GoldenPart) {
 }
 
 TEST(CheckpointManifestTest, GoldenRoot) {
-  EXPECT_EQ(ToHex(EncodeRootManifest(Root())),
+  EXPECT_EQ(Hex(EncodeRootManifest(Root())),
             "894646434b0d0a1a01000000010000006600000000000000b0040000000000001011121314151617"
             "18191a1b1c1d1e1f020000006400000000000000404142434445464748494a4b4c4d4e4f20000000"
             "00000000c800000000000000505152535455565758595a5b5c5d5e5f000000000000000006000000"
@@ -219,8 +210,8 @@ TEST(CheckpointSegmentTest, GoldenEnd) {
   const auto end = EncodeSegmentEnd(Counting(0x20), LayoutOfSegment(4096), std::span(&check, 1));
 
   ASSERT_EQ(end.size(), 4096U);
-  EXPECT_EQ(ToHex(std::span(end).first(8)), "6ce67e10b86c289d");
-  EXPECT_EQ(ToHex(std::span(end).last(64)),
+  EXPECT_EQ(Hex(std::span(end).first(8)), "6ce67e10b86c289d");
+  EXPECT_EQ(Hex(std::span(end).last(64)),
             "e546465345474d54202122232425262728292a2b2c2d2e2f0010000000000000e9bd65a88b44ec1e"
             "ec24984abbcd1ae30020000000000000f02d70e06e25366d");
   EXPECT_TRUE(std::all_of(end.begin() + 8, end.end() - 64,

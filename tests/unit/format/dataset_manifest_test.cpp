@@ -2,6 +2,7 @@
 // Method: golden bytes, then every truncation and every flipped bit, then each rule broken.
 
 #include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/base/hex.h"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +32,7 @@ TEST(DatasetManifestTest, BytesAreThoseOfTheSpecification) {
   const auto bytes = EncodeDatasetManifest(one);
 
   ASSERT_TRUE(bytes) << bytes.error().message;
-  EXPECT_EQ(ToHex(bytes.value()),
+  EXPECT_EQ(Hex(bytes.value()),
             "e5464d414e4930310100000000000000"
             "4f000000000000000100010000000300"
             "000000000000780807060504030201"

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "libffrecord/base/event_fd.h"
 #include "libffrecord/net/transport/rdma/queue_pair.h"
 
 namespace ffrecord::net {
@@ -144,6 +144,8 @@ Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name,
 Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
                                                          const std::string& name,
                                                          const RdmaMarks& marks) {
+  EventFd gone = FFR_TRY(EventFd::Make());
+  EventFd wake = FFR_TRY(EventFd::Make());
   std::shared_ptr<RdmaDevice> opened;
   std::string skipped;
   FFR_TRY(VisitPorts(verbs, name, [&](ibv_context* context, RdmaPort port) {
@@ -152,7 +154,8 @@ Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
           "; " + port.device + " port " + std::to_string(port.port) + ": " + port.why_skipped;
       return false;
     }
-    opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), marks);
+    opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), marks,
+                                              std::move(gone), std::move(wake));
     return true;
   }));
   if (opened) return opened;
@@ -163,22 +166,21 @@ Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
 }
 
 OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port,
-                               const RdmaMarks& marks)
+                               const RdmaMarks& marks, EventFd gone, EventFd wake)
     : verbs_(verbs),
       context_(context),
       port_(std::move(port)),
       marks_(marks),
       path_(::access(context->device->dev_path, F_OK) == 0 ? context->device->dev_path : ""),
-      owner_(::getpid()),
-      gone_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      gone_(std::move(gone)),
+      wake_(std::move(wake)) {
   if (verbs_.query_device(context_, &attributes_) != 0) attributes_ = {};
   ::fcntl(context_->async_fd, F_SETFL, ::fcntl(context_->async_fd, F_GETFL) | O_NONBLOCK);
   keeper_ = std::thread([this] { RunKeeper(); });
 }
 
 OpenRdmaDevice::~OpenRdmaDevice() {
-  if (::getpid() != owner_) {  // The thread is not in this process, the device not ours to close.
+  if (!home_.is_here()) {  // The thread is not in this process, the device not ours to close.
     keeper_.detach();
     return;
   }
@@ -212,13 +214,10 @@ void OpenRdmaDevice::Linger(std::unique_ptr<QueuePair> queue_pair,
 
 // --- The keeper ----------------------------------------------------------------------------------
 
-void OpenRdmaDevice::WakeKeeper() noexcept {
-  const std::uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof(one));
-}
+void OpenRdmaDevice::WakeKeeper() noexcept { wake_.Ring(); }
 
 void OpenRdmaDevice::WaitForNews(const std::vector<Closing>& closing) {
-  std::vector<pollfd> waited{{wake_.get(), POLLIN, 0}};
+  std::vector<pollfd> waited{{wake_.fd(), POLLIN, 0}};
   // Once it is gone its events are of no use, and may never end.
   if (!is_gone_) waited.push_back({context_->async_fd, POLLIN, 0});
   Deadline first = Clock::now() + (is_gone_ ? std::chrono::hours(1) : kLookEvery);
@@ -229,8 +228,7 @@ void OpenRdmaDevice::WaitForNews(const std::vector<Closing>& closing) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now());
   const auto wait = std::max<std::int64_t>(left.count(), 0);
   (void)::poll(waited.data(), waited.size(), static_cast<int>(wait));
-  std::uint64_t count = 0;
-  (void)!::read(wake_.get(), &count, sizeof(count));
+  wake_.Clear();
 }
 
 // Drivers that can do without their users tell them; the others, soft-RoCE among them, only take
@@ -254,8 +252,7 @@ void OpenRdmaDevice::LookAtDevice() {
     const std::lock_guard lock(mutex_);
     is_gone_ = true;
   }
-  const std::uint64_t one = 1;
-  (void)!::write(gone_.get(), &one, sizeof(one));
+  gone_.Ring();
 }
 
 bool OpenRdmaDevice::LetGo() {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "libffrecord/net/transport/rdma/verbs.h"
@@ -25,7 +27,8 @@ class OpenRdmaDevice final : public RdmaDevice {
   // As RdmaDevice::Open, with these verbs.
   static Result<std::shared_ptr<RdmaDevice>> Open(const Verbs& verbs, const std::string& name,
                                                   const RdmaMarks& marks);
-  OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port, const RdmaMarks& marks);
+  OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port, const RdmaMarks& marks,
+                 EventFd gone, EventFd wake);
   ~OpenRdmaDevice() override;
 
   const RdmaPort& port() const noexcept override { return port_; }
@@ -33,7 +36,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   bool is_gone() const noexcept override { return is_gone_; }
   bool is_active() const noexcept override { return is_active_; }
   // Readable from then on.
-  int gone_fd() const noexcept { return gone_.get(); }
+  int gone_fd() const noexcept { return gone_.fd(); }
 
   const Verbs& verbs() const noexcept { return verbs_; }
   const RdmaMarks& marks() const noexcept { return marks_; }
@@ -68,13 +71,13 @@ class OpenRdmaDevice final : public RdmaDevice {
   const RdmaMarks marks_;
   ibv_device_attr attributes_{};  // All zero if they cannot be had.
   const std::string path_;  // Of the device, while it is there; empty if that is not to be seen.
-  const pid_t owner_;
+  const HomeProcess home_;
   std::atomic<std::uint64_t> connection_count_{0};  // Grows under mutex_ only.
   std::atomic<bool> is_gone_{false};
   std::atomic<bool> is_active_{true};
 
-  const UniqueFd gone_;  // An eventfd, as is the next.
-  const UniqueFd wake_;  // Something for the keeper has changed.
+  const EventFd gone_;
+  const EventFd wake_;  // Something for the keeper has changed.
   std::mutex mutex_;
   std::vector<Closing> arrived_;  // Guarded by mutex_, as is the next.
   bool ends_ = false;

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/random.h"
 
 namespace ffrecord::net {
 namespace {
@@ -37,10 +37,10 @@ ibv_mtu MtuOf(std::uint32_t bytes) {
 }  // namespace
 
 QueuePair::QueuePair(OpenRdmaDevice& device, RdmaLink::Side side) noexcept
-    : device_(device), side_(side), verbs_(device.verbs()), owner_(::getpid()) {}
+    : device_(device), side_(side), verbs_(device.verbs()) {}
 
 QueuePair::~QueuePair() {
-  if (::getpid() != owner_) return;
+  if (!home_.is_here()) return;
   if (pair_ != nullptr) {
     // In this order nothing is under way any more when the memory and its domain go.
     ibv_qp_attr attributes{};
@@ -152,10 +152,7 @@ Result<void> QueuePair::MakeObjects() {
   if (unknown != 0) return Refused("read its own address", unknown);
   std::memcpy(own_.gid.data(), gid.gid.raw, own_.gid.size());
   own_.queue_pair = pair_->qp_num;
-  if (::getrandom(&own_.packet_number, sizeof(own_.packet_number), 0) !=
-      static_cast<ssize_t>(sizeof(own_.packet_number)))
-    return Refused("draw a random number", errno);
-  own_.packet_number &= kNumberMask;
+  own_.packet_number = static_cast<std::uint32_t>(RandomNumber()) & kNumberMask;
   own_.buffer_size_bytes = kBufferSizeBytes;
   own_.buffer_count = kBufferCount;
   own_.mtu_bytes = static_cast<std::uint16_t>(device_.port().mtu_bytes);

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/net/transport/rdma/device.h"
 
 namespace ffrecord::net {
@@ -128,7 +129,7 @@ class QueuePair {
   OpenRdmaDevice& device_;
   const RdmaLink::Side side_;
   const Verbs& verbs_;
-  const pid_t owner_;
+  const HomeProcess home_;
   RdmaConnect own_;
   ibv_pd* domain_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;

@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/event_fd.h"
 
 namespace ffrecord::net {
 namespace {
@@ -56,7 +56,6 @@ RdmaStream::RdmaStream(std::shared_ptr<OpenRdmaDevice> device,
                        bool may_send)
     : device_(std::move(device)),
       queue_pair_(std::move(queue_pair)),
-      owner_(::getpid()),
       message_size_bytes_max_(std::min(peer.buffer_size_bytes, QueuePair::kBufferSizeBytes)),
       credits_max_(peer.buffer_count),
       may_send_(may_send),
@@ -64,9 +63,9 @@ RdmaStream::RdmaStream(std::shared_ptr<OpenRdmaDevice> device,
 
 Result<void> RdmaStream::MakeDescriptor(const Endpoint& control) {
   epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
-  bell_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  bell_ = FFR_TRY(EventFd::Make());
   const std::array<int, 4> watched{queue_pair_->event_fd(), control.fd(), device_->gone_fd(),
-                                   bell_.get()};
+                                   bell_.fd()};
   for (const int fd : watched) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -80,7 +79,7 @@ Result<void> RdmaStream::MakeDescriptor(const Endpoint& control) {
 }
 
 RdmaStream::~RdmaStream() {
-  if (::getpid() != owner_) {
+  if (!home_.is_here()) {
     (void)queue_pair_.release();  // Its objects are the parent's; the memory was never ours.
     return;
   }
@@ -303,10 +302,10 @@ void RdmaStream::LookForEnd() {
 
 void RdmaStream::Ring(bool on) noexcept {
   if (on == rings_) return;
-  std::uint64_t count = 1;
-  const ssize_t moved =
-      on ? ::write(bell_.get(), &count, sizeof(count)) : ::read(bell_.get(), &count, sizeof(count));
-  FFR_ASSERT(moved == sizeof(count));
+  if (on)
+    bell_.Ring();
+  else
+    bell_.Clear();
   rings_ = on;
 }
 

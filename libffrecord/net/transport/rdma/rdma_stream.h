@@ -7,6 +7,8 @@
 #include <optional>
 #include <span>
 
+#include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/rdma/queue_pair.h"
 #include "libffrecord/net/transport/stream_endpoint.h"
@@ -69,11 +71,11 @@ class RdmaStream final : public ByteStream {
   const std::shared_ptr<OpenRdmaDevice> device_;
   std::unique_ptr<QueuePair> queue_pair_;
   std::unique_ptr<Endpoint> control_;
-  const pid_t owner_;
+  const HomeProcess home_;
   const std::uint32_t message_size_bytes_max_;
   const std::uint32_t credits_max_;
   UniqueFd epoll_;
-  UniqueFd bell_;
+  EventFd bell_;
   bool rings_ = false;
 
   bool may_send_;

@@ -72,8 +72,8 @@ Result<PooledBuffer> QueuePair::MakeLanding(std::size_t size_bytes) {
   FFR_ASSERT(landing_region_ == nullptr);
   if (ReadCountMade() == 0) return NoReads("makes");
   const auto memory = FFR_TRY(Map(size_bytes));
-  landing_ = PooledBuffer(new std::span(memory), [owner = owner_](std::span<std::byte>* dead) {
-    if (::getpid() == owner) ::munmap(dead->data(), dead->size());  // No child has it.
+  landing_ = PooledBuffer(new std::span(memory), [home = home_](std::span<std::byte>* dead) {
+    if (home.is_here()) ::munmap(dead->data(), dead->size());  // No child has it.
     delete dead;
   });
   landing_region_ = Register(memory, IBV_ACCESS_LOCAL_WRITE);

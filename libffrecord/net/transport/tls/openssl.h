@@ -12,6 +12,7 @@
 
 #include <ffrecord/result.h>
 
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
@@ -65,7 +66,7 @@ class TlsStream final : public ByteStream {
   UniqueFd fd_;
   SslPtr ssl_;
   const TlsNames names_;
-  const pid_t owner_;
+  const HomeProcess home_;
   bool is_open_ = false;         // The handshake is over.
   bool is_turned_away_ = false;  // The peer has broken the handshake off for want of room.
   bool has_failed_ = false;

@@ -1,7 +1,6 @@
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -66,11 +65,11 @@ std::string TakeOpensslErrors() {
 }
 
 TlsStream::TlsStream(UniqueFd fd, SslPtr ssl, TlsNames names) noexcept
-    : fd_(std::move(fd)), ssl_(std::move(ssl)), names_(std::move(names)), owner_(::getpid()) {}
+    : fd_(std::move(fd)), ssl_(std::move(ssl)), names_(std::move(names)) {}
 
 TlsStream::~TlsStream() {
   // As SocketStream: a forked child touches nothing of its parent's connection.
-  if (::getpid() != owner_) return;
+  if (!home_.is_here()) return;
   ::ERR_clear_error();
   const bool was_silent = ::BIO_number_written(::SSL_get_wbio(ssl_.get())) == 0;
   if (is_open_ && !has_failed_)

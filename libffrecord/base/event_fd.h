@@ -13,35 +13,36 @@
 
 #include "libffrecord/base/unique_fd.h"
 
-namespace ffrecord::client {
+namespace ffrecord {
 
-// Wakes a progress thread that waits for its connections: one more fd to wait for.
+// A descriptor to wait for beside others: readable from Ring() until Clear().
 //
 // Ring() is thread-safe and may be called any number of times; Clear() belongs to the thread that
 // waits.
-class Wakeup {
+class EventFd {
  public:
-  static Result<Wakeup> Make() {
+  EventFd() = default;  // None: fd() is -1.
+  static Result<EventFd> Make() {
     UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!fd)
       return Error{ErrorCode::kIo, std::string("cannot make an eventfd: ") + std::strerror(errno),
                    errno};
-    return Wakeup(std::move(fd));
+    return EventFd(std::move(fd));
   }
 
-  int fd() const noexcept { return fd_.get(); }  // Readable from Ring() until Clear().
-  void Ring() noexcept {
+  int fd() const noexcept { return fd_.get(); }
+  void Ring() const noexcept {
     const std::uint64_t one = 1;
     (void)!::write(fd_.get(), &one, sizeof(one));  // Fails only if it is rung already.
   }
-  void Clear() noexcept {
+  void Clear() const noexcept {
     std::uint64_t count;
     (void)!::read(fd_.get(), &count, sizeof(count));
   }
 
  private:
-  explicit Wakeup(UniqueFd fd) noexcept : fd_(std::move(fd)) {}
+  explicit EventFd(UniqueFd fd) noexcept : fd_(std::move(fd)) {}
   UniqueFd fd_;
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord

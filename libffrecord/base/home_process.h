@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "libffrecord/base/fork_generation.h"
+
+namespace ffrecord {
+
+// Remembers the process that an object was made in. In a forked child connections, threads, rings
+// and locks are the parent's: whoever owns them asks, and leaves them alone there. Cheap.
+// Thread-safe. Blind to raw clone().
+class HomeProcess {
+ public:
+  bool is_here() const noexcept { return generation_ == ForkGeneration(); }
+
+ private:
+  std::uint32_t generation_ = ForkGeneration();
+};
+
+}  // namespace ffrecord
