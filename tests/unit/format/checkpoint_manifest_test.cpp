@@ -3,7 +3,6 @@
 // Method: golden bytes; every truncation; every single bit flipped; bodies broken under a valid
 // checksum, which is what a hostile writer would send.
 
-#include "libffrecord/base/hex.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/format/checkpoint_dtype.h"
 #include "libffrecord/format/checkpoint_segment.h"
 #include "seed.h"
