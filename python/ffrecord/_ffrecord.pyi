@@ -1,5 +1,6 @@
 """The face of the extension, by hand; stubtest compares the two."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, final
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 __version__: str
 
 _BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
+_Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Numbers = tuple[int, ...]
 _Box = tuple[str, str, _Numbers, _Numbers, _Numbers, int, int, bool]
 
@@ -310,7 +312,7 @@ class CheckpointParts:
 
     def __init__(
         self,
-        target: str,
+        target: _Target,
         step: int,
         attempt: str | None,
         direct: bool,
@@ -330,7 +332,9 @@ class CheckpointParts:
 class CheckpointReader:
     """A committed checkpoint, verified down to its manifests."""
 
-    def __init__(self, target: str, step: int | None, timeout_s: float, below: int = ...) -> None:
+    def __init__(
+        self, target: _Target, step: int | None, timeout_s: float, below: int = ...
+    ) -> None:
         """Without a step: the newest one that is whole, of those below `below`."""
     @property
     def commit(self) -> tuple[int, str, int]:
@@ -368,7 +372,7 @@ class PreparedSave:
 
     def __init__(
         self,
-        target: str,
+        target: _Target,
         step: int,
         boxes: list[_Box],
         direct: bool,
@@ -385,14 +389,14 @@ class PreparedSave:
     ) -> tuple[int, str, int]:
         """With the other ranks; all end alike."""
 
-def list_checkpoints(target: str, timeout_s: float) -> list[tuple[int, str, int]]: ...
+def list_checkpoints(target: _Target, timeout_s: float) -> list[tuple[int, str, int]]: ...
 def copy_checkpoint(
-    source: str, step: int, target: str, timeout_s: float, compresses: bool
+    source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool
 ) -> tuple[int, str, int]: ...
 def prune_checkpoints(
-    target: str, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float
+    target: _Target, keep_last: int, keep_every: int, verify: bool, dry_run: bool, timeout_s: float
 ) -> list[tuple[int, str, int]]: ...
-def remove_checkpoint(target: str, step: int, timeout_s: float) -> None: ...
+def remove_checkpoint(target: _Target, step: int, timeout_s: float) -> None: ...
 
 @final
 class CollectiveEngine:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.checkpoint.saving import Target
 from ffrecord.copying import Copying
 from ffrecord.errors import CorruptionError
-from ffrecord.locations import Where, expand, normalise
+from ffrecord.locations import Target, Where, expand, normalise
 from ffrecord.reader import open as open_records
 
 Progress = Callable[[int, int], object]
@@ -48,7 +47,7 @@ def push(
     names = [path.name for path in paths]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
-    where = os.fspath(target)
+    where = os.fsdecode(target)
     total, done = sum(path.stat().st_size for path in paths), 0
     sent: list[str] = []
     listed: dict[str, dict[str, Any]] = {}
@@ -94,7 +93,7 @@ def pull(
         FileNotFoundError: there is no dataset.
         CorruptionError: what is kept is damaged; that file is not there.
     """
-    where, into = os.fspath(target), pathlib.Path(folder)
+    where, into = os.fsdecode(target), pathlib.Path(folder)
     listed = newest_list(where, timeout_s)
     into.mkdir(parents=True, exist_ok=True)
     total, done = sum(facts["size_bytes"] for facts in listed.values()), 0

@@ -14,9 +14,8 @@ from typing import Any
 
 from ffrecord import archive
 from ffrecord.checkpoint.buddies import SCHEME
-from ffrecord.checkpoint.saving import Target
 from ffrecord.errors import CorruptionError
-from ffrecord.locations import EVICTED
+from ffrecord.locations import EVICTED, Target
 
 
 def evict(
@@ -41,7 +40,7 @@ def evict(
         FileNotFoundError: there is no folder, or nothing at the target.
         CorruptionError: what is at the target is no list of files.
     """
-    place, where = pathlib.Path(folder), os.fspath(target)
+    place, where = pathlib.Path(folder), os.fsdecode(target)
     if "://" not in where and not where.startswith(SCHEME):
         where = os.path.abspath(where)  # Whoever wants them back may be elsewhere.
     listed = archive.newest_list(where, timeout_s)

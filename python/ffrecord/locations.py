@@ -5,6 +5,8 @@ import glob
 import os
 from collections.abc import Iterable, Iterator
 
+# Of checkpoints: a folder of any name, or an address.
+Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 SCHEME = "ffrecord://"
@@ -45,11 +47,9 @@ def absolute(name: str) -> str:
     return os.path.join(glob.escape(folder) if is_glob else folder, name)
 
 
-def target_from_root(target: str | os.PathLike[str]) -> str:
+def target_from_root(target: Target) -> str:
     """A target of checkpoints, as `absolute`: a folder's path, alone or among buddies."""
-    name = os.fspath(target)
-    if not isinstance(name, str):
-        raise TypeError(f"not a target: {name!r}; give str or os.PathLike[str]")
+    name = os.fsdecode(target)
     if name.startswith(BUDDIES):
         places = name.removeprefix(BUDDIES).split("|")
         return BUDDIES + "|".join(map(target_from_root, places))

@@ -13,6 +13,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"
+#include "python/src/target_name.h"
 #include "python/src/time_limit.h"
 
 namespace ffrecord::python {
@@ -154,15 +155,15 @@ std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
 }
 
 // Without an attempt, the coordinator's.
-CheckpointParts OpenParts(const std::string& target, std::uint64_t step,
+CheckpointParts OpenParts(const TargetName& target, std::uint64_t step,
                           const std::optional<std::string>& attempt, bool direct, TimeLimit timeout,
                           bool incremental, std::shared_ptr<client::SaveProgress> progress,
                           bool replaces) {
   const client::SaveOptions options{direct, incremental,         SessionOptionsOf(timeout),
                                     {},     std::move(progress), replaces};
   return ValueOrRaise(WithoutGil([&] {
-    return attempt ? CheckpointParts::Join(target, step, *attempt, options)
-                   : CheckpointParts::Begin(target, step, options);
+    return attempt ? CheckpointParts::Join(target.value, step, *attempt, options)
+                   : CheckpointParts::Begin(target.value, step, options);
   }));
 }
 
@@ -190,9 +191,9 @@ py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& wr
 // other ranks wait for this one; the memory that boxes name is the caller's until Commit has ended.
 class PreparedSave {
  public:
-  PreparedSave(std::string target, std::uint64_t step, const py::list& boxes, bool direct,
+  PreparedSave(TargetName target, std::uint64_t step, const py::list& boxes, bool direct,
                TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress)
-      : target_(std::move(target)),
+      : target_(std::move(target.value)),
         step_(step),
         tensors_(TensorsOf(boxes)),
         options_{direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress)} {}
@@ -243,11 +244,11 @@ void CopyInto(StagingArena& arena,
   WithoutGil([&] { arena.Copy(copies); });
 }
 
-CheckpointReader OpenReader(const std::string& target, std::optional<std::uint64_t> step,
+CheckpointReader OpenReader(const TargetName& target, std::optional<std::uint64_t> step,
                             TimeLimit timeout, std::uint64_t below) {
   return ValueOrRaise(WithoutGil([&] {
-    return step ? CheckpointReader::Open(target, *step, SessionOptionsOf(timeout))
-                : CheckpointReader::OpenBelow(target, below, SessionOptionsOf(timeout));
+    return step ? CheckpointReader::Open(target.value, *step, SessionOptionsOf(timeout))
+                : CheckpointReader::OpenBelow(target.value, below, SessionOptionsOf(timeout));
   }));
 }
 
@@ -275,18 +276,18 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
   OkOrRaise(WithoutGil([&] { return reader.Read(requests); }));
 }
 
-py::list List(const std::string& target, TimeLimit timeout) {
+py::list List(const TargetName& target, TimeLimit timeout) {
   const auto commits = ValueOrRaise(
-      WithoutGil([&] { return client::ListCheckpoints(target, SessionOptionsOf(timeout)); }));
+      WithoutGil([&] { return client::ListCheckpoints(target.value, SessionOptionsOf(timeout)); }));
   py::list list;
   for (const client::Commit& commit : commits) list.append(AsTuple(commit));
   return list;
 }
 
-py::list Prune(const std::string& target, std::uint64_t keep_last, std::uint64_t keep_every,
+py::list Prune(const TargetName& target, std::uint64_t keep_last, std::uint64_t keep_every,
                bool verify, bool dry_run, TimeLimit timeout) {
   const auto removed = ValueOrRaise(WithoutGil([&] {
-    return client::PruneCheckpoints(target, {keep_last, keep_every, verify, dry_run},
+    return client::PruneCheckpoints(target.value, {keep_last, keep_every, verify, dry_run},
                                     SessionOptionsOf(timeout));
   }));
   py::list list;
@@ -294,16 +295,17 @@ py::list Prune(const std::string& target, std::uint64_t keep_last, std::uint64_t
   return list;
 }
 
-py::tuple Copy(const std::string& from, std::uint64_t step, const std::string& to,
-               TimeLimit timeout, bool compresses) {
+py::tuple Copy(const TargetName& from, std::uint64_t step, const TargetName& to, TimeLimit timeout,
+               bool compresses) {
   return AsTuple(ValueOrRaise(WithoutGil([&] {
-    return client::CopyCheckpoint(from, step, to, SessionOptionsOf(timeout), compresses);
+    return client::CopyCheckpoint(from.value, step, to.value, SessionOptionsOf(timeout),
+                                  compresses);
   })));
 }
 
-void Remove(const std::string& target, std::uint64_t step, TimeLimit timeout) {
+void Remove(const TargetName& target, std::uint64_t step, TimeLimit timeout) {
   OkOrRaise(WithoutGil(
-      [&] { return client::RemoveCheckpoint(target, step, SessionOptionsOf(timeout)); }));
+      [&] { return client::RemoveCheckpoint(target.value, step, SessionOptionsOf(timeout)); }));
 }
 
 // Abandons what is not committed, which talks to the target: other threads go on meanwhile.
@@ -334,7 +336,7 @@ void BindCheckpoint(py::module_& module) {
       .def_property_readonly(
           "done_bytes", [](const client::SaveProgress& save) { return save.done_bytes.load(); });
   py::class_<PreparedSave>(module, "PreparedSave", py::is_final())
-      .def(py::init<std::string, std::uint64_t, const py::list&, bool, TimeLimit, bool,
+      .def(py::init<TargetName, std::uint64_t, const py::list&, bool, TimeLimit, bool,
                     std::shared_ptr<client::SaveProgress>>(),
            py::arg("target"), py::arg("step"), py::arg("boxes"), py::arg("direct"),
            py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"))
@@ -353,10 +355,11 @@ void BindCheckpoint(py::module_& module) {
                              })
       .def_property_readonly("tensors", &StoredTensorsOf)
       .def("boxes", &BoxesOf)
-      .def_property_readonly("skipped", &CheckpointReader::skipped)
+      .def_property_readonly(
+          "skipped", [](const CheckpointReader& reader) { return TextsOf(reader.skipped()); })
       .def("read", &Read, py::arg("wanted"))
       .def("verify", [](const CheckpointReader& reader) {
-        return ValueOrRaise(WithoutGil([&] { return reader.Verify(); }));
+        return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
       });
   py::class_<CheckpointParts, std::unique_ptr<CheckpointParts, EndedWithoutGil>>(
       module, "CheckpointParts", py::is_final())

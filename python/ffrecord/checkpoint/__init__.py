@@ -17,7 +17,6 @@ bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` a
 """
 
 import contextlib
-import os
 from typing import Literal
 
 from ffrecord import _ffrecord
@@ -38,11 +37,12 @@ from ffrecord.checkpoint.ranks import Box, Group, PeerError, Ranks, box_of, grou
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
 from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
-from ffrecord.checkpoint.saving import Commit, Flat, Order, Replicated, Target, commit, flatten
+from ffrecord.checkpoint.saving import Commit, Flat, Order, Replicated, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
 from ffrecord.checkpoint.watching import Progress, Report, Save, Watch, ledger, watch
 from ffrecord.errors import CorruptionError
+from ffrecord.locations import Target
 
 __all__ = [
     "BusyError",
@@ -217,7 +217,7 @@ def close() -> None:
 def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
     """The newest checkpoint that is whole, which `load` would take; None if there is none."""
     try:
-        reader = _ffrecord.CheckpointReader(os.fspath(target), None, timeout_s)
+        reader = _ffrecord.CheckpointReader(target, None, timeout_s)
     except FileNotFoundError:
         return None
     return Commit(*reader.commit)
@@ -225,7 +225,7 @@ def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
 
 def list(target: Target, *, timeout_s: float = 30.0) -> _list[Commit]:
     """The committed checkpoints whose root manifest verifies, in the order of their steps."""
-    return [Commit(*found) for found in _ffrecord.list_checkpoints(os.fspath(target), timeout_s)]
+    return [Commit(*found) for found in _ffrecord.list_checkpoints(target, timeout_s)]
 
 
 def verify(
@@ -238,21 +238,20 @@ def verify(
     Raises:
         FileNotFoundError: no such step, or none at all.
     """
-    where = os.fspath(target)
     if step == "latest":
         steps = [commit.step for commit in list(target, timeout_s=timeout_s)]
         wanted = max(steps, default=None)
     else:
         wanted = step
     try:
-        return _ffrecord.CheckpointReader(where, wanted, timeout_s).verify()
+        return _ffrecord.CheckpointReader(target, wanted, timeout_s).verify()
     except CorruptionError as error:
         return [str(error)]
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
     """Make a checkpoint disappear for good. Raises FileNotFoundError if there is none."""
-    _ffrecord.remove_checkpoint(os.fspath(target), step, timeout_s)
+    _ffrecord.remove_checkpoint(target, step, timeout_s)
 
 
 def prune(
@@ -283,6 +282,6 @@ def prune(
     if keep_every is not None and keep_every < 1:
         raise ValueError(f"keep_every is {keep_every}, must be at least 1")
     removed = _ffrecord.prune_checkpoints(
-        os.fspath(target), keep_last, keep_every or 0, verify, dry_run, timeout_s
+        target, keep_last, keep_every or 0, verify, dry_run, timeout_s
     )
     return [Commit(*each) for each in removed]

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from ffrecord.checkpoint.saving import Target
-from ffrecord.locations import BUDDIES, target_from_root
+from ffrecord.locations import BUDDIES, Target, target_from_root
 
 SCHEME = BUDDIES
 

@@ -2,16 +2,15 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 
 import numpy as np
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.saving import Target
 from ffrecord.checkpoint.state import join
 from ffrecord.checkpoint.tensors import ITEM_SIZES
 from ffrecord.checkpoint.values import EachRank, TensorRef, decode, encode
+from ffrecord.locations import Target
 
 _READ_SIZE = 16 << 20
 
@@ -45,8 +44,7 @@ def diff(
         CorruptionError: stored bytes fail a check.
     """
     readers = [
-        _ffrecord.CheckpointReader(os.fspath(target), step, timeout_s)
-        for target, step in (first, second)
+        _ffrecord.CheckpointReader(target, step, timeout_s) for target, step in (first, second)
     ]
     a, b = (_facts(reader) for reader in readers)
     different = []

@@ -8,10 +8,9 @@ from ffrecord import _ffrecord
 from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.ranks import Group, PeerError, Ranks, group_of, together
 from ffrecord.checkpoint.restore import Restorer
-from ffrecord.checkpoint.saving import Target
 from ffrecord.checkpoint.values import decode
 from ffrecord.errors import CorruptionError
-from ffrecord.locations import target_from_root
+from ffrecord.locations import Target, target_from_root
 
 # From where `_Loader` warns to who has called `load`: by way of `together`.
 _CALLER = 6

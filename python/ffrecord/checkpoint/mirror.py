@@ -2,17 +2,19 @@
 
 import os
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord.checkpoint.buddies import SCHEME
-from ffrecord.checkpoint.saving import Commit, Target
+from ffrecord.checkpoint.saving import Commit
 from ffrecord.copying import Copying
 from ffrecord.errors import CorruptionError
-from ffrecord.locations import target_from_root
+from ffrecord.locations import Target, target_from_root
 
 # In a run's folder: where steps that are no longer there are loaded from.
 _NAME = "MIRROR"
+# Text whose first line may be a folder, with a name of any bytes.
+_ANY_NAME: Any = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 def copy(
@@ -43,11 +45,10 @@ def copy(
         FileExistsError: another save of that step is committed there.
         CorruptionError: a manifest of the source fails a check.
     """
-    where = os.fspath(source)
     if step == "latest":
-        reader = _ffrecord.CheckpointReader(where, None, timeout_s)
+        reader = _ffrecord.CheckpointReader(source, None, timeout_s)
         step = reader.commit[0]
-    return Commit(*_ffrecord.copy_checkpoint(where, step, os.fspath(target), timeout_s, compress))
+    return Commit(*_ffrecord.copy_checkpoint(source, step, target, timeout_s, compress))
 
 
 class Mirror(Copying[list[Commit]]):
@@ -67,7 +68,7 @@ class Mirror(Copying[list[Commit]]):
     def __init__(
         self,
         target: Target,
-        remote: str,
+        remote: Target,
         *,
         keep_local: int | None = None,
         compress: bool = False,
@@ -85,13 +86,17 @@ class Mirror(Copying[list[Commit]]):
         """
         if keep_local is not None and keep_local < 1:
             raise ValueError(f"keep_local is {keep_local}, must be at least 1")
-        self.target, self.remote = target_from_root(target), remote
+        self.target, self.remote = target_from_root(target), os.fsdecode(remote)
         self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
         self._known: set[str] = set()
-        if keep_local is not None and self._path() is not None and not remote.startswith("s3://"):
+        if (
+            keep_local is not None
+            and self._path() is not None
+            and not self.remote.startswith("s3://")
+        ):
             raise ValueError(
                 f"keep_local: what leaves the folder {self.target} is loaded from s3://bucket/run "
-                f"only, not from {remote}"
+                f"only, not from {self.remote}"
             )
         super().__init__()
 
@@ -185,7 +190,7 @@ class Mirror(Copying[list[Commit]]):
         path = self._path()
         if path is None:
             return set(self._known)
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = self._read(path) if path.exists() else []
         if lines[:1] != [self.remote]:
             lines = [self.remote]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,12 +204,15 @@ class Mirror(Copying[list[Commit]]):
         if path is None:
             return
         lines = [self.remote, *sorted(known)]
-        if path.read_text().splitlines() != lines:
+        if self._read(path) != lines:
             self._write(path, lines)
+
+    def _read(self, path: pathlib.Path) -> list[str]:
+        return path.read_text(**_ANY_NAME).splitlines()
 
     def _write(self, path: pathlib.Path, lines: list[str]) -> None:
         made = path.with_name(f".{_NAME}-{os.getpid()}")
-        with made.open("w") as file:
+        with made.open("w", **_ANY_NAME) as file:
             file.write("".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())

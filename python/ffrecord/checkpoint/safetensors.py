@@ -15,11 +15,12 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.saving import Commit, Target
+from ffrecord.checkpoint.saving import Commit
 from ffrecord.checkpoint.state import join
 from ffrecord.checkpoint.tensors import ITEM_SIZES
 from ffrecord.checkpoint.values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
+from ffrecord.locations import Target
 
 # The format's own limit, so that no header is worth more memory than that.
 HEADER_SIZE_MAX = 100_000_000
@@ -51,7 +52,7 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 def export_safetensors(
     target: Target,
-    path: str | os.PathLike[str],
+    path: Target,
     *,
     step: int | Literal["latest"] = "latest",
     prefix: str = "",
@@ -75,11 +76,11 @@ def export_safetensors(
             would get one name.
         CorruptionError: stored bytes fail a check; names the file.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(os.fsdecode(path))
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(17, "there is a file already; remove it or say overwrite", path)
     wanted = None if step == "latest" else step
-    reader = _ffrecord.CheckpointReader(os.fspath(target), wanted, timeout_s)
+    reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
     stored = {key: (dtype, shape) for key, dtype, shape in reader.tensors}
     tree = _below(decode(reader.tree), prefix)
     names: dict[str, str] = {}
@@ -192,7 +193,7 @@ def _sync(folder: str) -> None:
 
 
 def import_safetensors(
-    path: str | os.PathLike[str],
+    path: Target,
     target: Target,
     step: int,
     *,
@@ -215,13 +216,14 @@ def import_safetensors(
     tree: dict[str, object] = {}
     boxes = []
     owners = []
+    path = os.fsdecode(path)
     with open(path, "rb") as file:
-        entries, metadata, data_begin = _read_header(file, os.fspath(path))
+        entries, metadata, data_begin = _read_header(file, path)
         for name, dtype, shape, begin, end in entries:
             data = np.empty(end - begin, np.uint8)
             file.seek(data_begin + begin)
             if file.readinto(data.data) != data.nbytes:
-                raise CorruptionError(f"{os.fspath(path)}: became shorter while it was read")
+                raise CorruptionError(f"{path}: became shorter while it was read")
             key = join(join("", prefix), name) if prefix else join("", name)
             tree[name] = TensorRef(Kind.ARRAY, key)
             extent, zeros = tuple(shape), (0,) * len(shape)
@@ -230,8 +232,7 @@ def import_safetensors(
     if metadata:
         tree[_METADATA] = metadata
     whole: object = {prefix: tree} if prefix else tree
-    where = os.fspath(target)
-    prepared = _ffrecord.PreparedSave(where, step, boxes, True, timeout_s, False, None)
+    prepared = _ffrecord.PreparedSave(target, step, boxes, True, timeout_s, False, None)
     return Commit(*prepared.commit(encode(whole), None, None))
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -11,9 +10,8 @@ from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.ranks import Box, Group, shares_of_rank, together
 from ffrecord.checkpoint.state import Flattener, Leaf, fill_ranks
 from ffrecord.checkpoint.values import decode, encode
-from ffrecord.locations import target_from_root
+from ffrecord.locations import Target, target_from_root
 
-Target = str | os.PathLike[str]
 Replicated = Literal["rank0", "split"]
 
 
@@ -121,7 +119,7 @@ def commit(
         nonlocal prepared
         order, words = say()
         prepared = _ffrecord.PreparedSave(
-            str(order.target),
+            order.target,
             order.step,
             boxes,
             order.direct,

@@ -8,7 +8,7 @@ import click
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.cli.console import EXIT_DAMAGE, confirm
-from ffrecord.cli.units import Name, show_size
+from ffrecord.cli.units import Target, show_size
 
 
 @click.group()
@@ -35,7 +35,7 @@ def _committed(target: str) -> list[ckpt.Commit]:
 
 
 @checkpoint.command()
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @_as_json
 def ls(target: str, as_json: bool) -> None:
     """List the committed steps of TARGET."""
@@ -49,7 +49,7 @@ def ls(target: str, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @_step
 @_as_json
 def verify(target: str, step: int | None, as_json: bool) -> None:
@@ -64,7 +64,7 @@ def verify(target: str, step: int | None, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.argument("first", type=_STEP)
 @click.argument("second", type=_STEP)
 @_as_json
@@ -80,7 +80,7 @@ def diff(target: str, first: int, second: int, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.argument("file", type=click.Path(dir_okay=False))
 @_step
 @click.option("--prefix", default="", help="Only what is below this path, such as model.")
@@ -99,7 +99,7 @@ def export(target: str, file: str, step: int | None, prefix: str, overwrite: boo
 
 @checkpoint.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.option("--step", type=_STEP, required=True, help="The checkpoint's name.")
 @click.option("--prefix", default="", help="The key to put everything below, such as model.")
 def import_(file: str, target: str, step: int, prefix: str) -> None:
@@ -109,8 +109,8 @@ def import_(file: str, target: str, step: int, prefix: str) -> None:
 
 
 @checkpoint.command()
-@click.argument("target", type=Name())
-@click.argument("remote", type=Name())
+@click.argument("target", type=Target())
+@click.argument("remote", type=Target())
 @_step
 @click.option("--compress", is_flag=True, help="keep the tensors compressed at REMOTE")
 @_as_json
@@ -125,8 +125,8 @@ def push(target: str, remote: str, step: int | None, compress: bool, as_json: bo
 
 
 @checkpoint.command()
-@click.argument("remote", type=Name())
-@click.argument("target", type=Name())
+@click.argument("remote", type=Target())
+@click.argument("target", type=Target())
 @_step
 @_as_json
 def pull(remote: str, target: str, step: int | None, as_json: bool) -> None:
@@ -146,7 +146,7 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.option("--keep-last", type=_COUNT, required=True, help="How many newest stay.")
 @click.option("--keep-every", type=_COUNT, help="Steps that this divides stay as well.")
 @click.option(

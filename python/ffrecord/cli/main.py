@@ -21,7 +21,7 @@ from ffrecord.cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord.cli.net import net
 from ffrecord.cli.tokens import make_token, read_key
 from ffrecord.cli.topology import topology
-from ffrecord.cli.units import Name, Number, Timeout, show_size
+from ffrecord.cli.units import Name, Number, Target, Timeout, show_size
 
 
 @click.group()
@@ -153,7 +153,7 @@ def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: floa
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
@@ -167,7 +167,7 @@ def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -
 
 
 @cli.command()
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
@@ -182,7 +182,7 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
-@click.argument("target", type=Name())
+@click.argument("target", type=Target())
 @click.option("--keep-gib", type=Number(0, 1 << 30), default=0.0, show_default=True)
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json

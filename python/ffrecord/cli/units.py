@@ -30,7 +30,7 @@ _SIZE_MAX = (1 << 63) - 1
 
 
 class Name(click.types.StringParamType):
-    """An address or a target: text that is UTF-8, as names there are, unlike those of files."""
+    """An address: text that is UTF-8, as names there are, unlike those of files."""
 
     def convert(
         self,
@@ -45,6 +45,19 @@ class Name(click.types.StringParamType):
         except UnicodeEncodeError:
             self.fail(f"{text!a} is not UTF-8; rename it", param, ctx)
         return text
+
+
+class Target(Name):
+    """A target of checkpoints: an address, or a folder with a name of any bytes."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click says
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Check it if it is an address."""
+        return super().convert(value, param, ctx) if "://" in value else value
 
 
 class Size(_IntType):
