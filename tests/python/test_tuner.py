@@ -78,7 +78,7 @@ def train(rank: int, world: int) -> object:
     torch.manual_seed(3)
     model = DistributedDataParallel(nn.Linear(300, 100), bucket_cap_mb=0.1)
     options = {"timeout_s": 20.0, "shares_memory": False, "chunk_size_bytes": 128 << 10}
-    with CommHook(tunes=True, streams=2, **options) as hook:
+    with CommHook(autotune=True, streams=2, **options) as hook:
         hook.register(model)
         for _ in range(40):
             model.zero_grad()
@@ -90,7 +90,7 @@ def train(rank: int, world: int) -> object:
         found += decisions(hook.tuner)
 
     alone = nn.Linear(300, 100)
-    with ffrecord.torch.overlap(alone, bucket_cap_mb=0.1, tunes=True) as averaged:
+    with ffrecord.torch.overlap(alone, bucket_cap_mb=0.1, autotune=True) as averaged:
         for _ in range(40):
             alone.zero_grad()
             alone(torch.full((4, 300), float(rank + 1))).sum().backward()

@@ -28,20 +28,20 @@ class CommHook(Group):
         self,
         process_group: dist.ProcessGroup | None = None,
         *,
-        tunes: bool = False,
+        autotune: bool = False,
         **options: Any,  # noqa: ANN401  # Group's.
     ) -> None:
         """As `Group`.
 
         Args:
             process_group: the ranks; the default group if None.
-            tunes: find out in the first steps, and again when steps take longer or shorter, by
-                which algorithm, streams and chunks buckets go quickest. `tuner.decisions` tells
-                what was tried. Sums may round otherwise while it tries.
+            autotune: measure algorithms, stream counts and chunk sizes during the first steps, and
+                again when the step time changes, and use the fastest. `tuner.decisions` lists what
+                was tried. Sums may round differently while it tries.
             options: those of `Group`.
         """
         super().__init__(process_group, **options)
-        self.tuner = Tuner(self) if tunes else None
+        self.tuner = Tuner(self) if autotune else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """DDP is pickled and copied together with its hook, which has its place in a group."""

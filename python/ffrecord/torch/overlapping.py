@@ -48,7 +48,7 @@ class Overlap(Closing):
         bucket_cap_mb: float,
         *,
         owns_group: bool,
-        tunes: bool = False,
+        autotune: bool = False,
     ) -> None:
         """See `overlap`."""
         self._group = group
@@ -67,7 +67,7 @@ class Overlap(Closing):
         self._names = {p: name for name, p in model.named_parameters()}
         self._parameters = parameters
         self._cut(bucket_cap_mb)
-        self.tuner = Tuner(group, [bucket_cap_mb * share for share in _CAPS]) if tunes else None
+        self.tuner = Tuner(group, [bucket_cap_mb * share for share in _CAPS]) if autotune else None
         if self.tuner is not None:
             self.tuner.step()
         self._next = 0  # The first bucket that has not left.
@@ -291,7 +291,7 @@ def overlap(
     *,
     group: Group | None = None,
     bucket_cap_mb: float = 25.0,
-    tunes: bool = False,
+    autotune: bool = False,
 ) -> Overlap:
     """Make every backward of `model` average its gradients over the ranks while it runs.
 
@@ -315,10 +315,10 @@ def overlap(
             averaged since.
         group: where to average; a new one over the default process group if None.
         bucket_cap_mb: gradients travel in arrays of about so many MiB.
-        tunes: find out in the first steps, and again when it takes longer or shorter to wait for
-            them, by which algorithm, streams, chunks and size of buckets they go quickest.
-            `tuner.decisions` of the result tells what was tried. Sums may round otherwise while it
-            tries.
+        autotune: measure algorithms, stream counts, chunk and bucket sizes during the first steps,
+            and again when the time to wait for gradients changes, and use the fastest.
+            `tuner.decisions` of the result lists what was tried. Sums may round differently while
+            it tries.
 
     Raises:
         ValueError: nothing in the model requires a gradient, or the ranks' models differ, which is
@@ -326,7 +326,7 @@ def overlap(
         TypeError: a parameter is not in CPU memory, or of a type that cannot be averaged.
     """
     averaged = Overlap(
-        model, group or Group(), bucket_cap_mb, owns_group=group is None, tunes=tunes
+        model, group or Group(), bucket_cap_mb, owns_group=group is None, autotune=autotune
     )
     if optimizer is not None:
         averaged._hooks.append(optimizer.register_step_pre_hook(averaged._check_step))

@@ -1,6 +1,6 @@
 """What a group's all-reduces go by, found while training runs.
 
-hook = ffrecord.torch.CommHook(streams=4, tunes=True)
+hook = ffrecord.torch.CommHook(streams=4, autotune=True)
 ...
 print(hook.tuner.decisions)
 """
