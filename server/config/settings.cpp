@@ -140,9 +140,9 @@ Command ParseCommandLine(int argc, char** argv) {
   AddSettings(app, given);
   bool insecure = false;
   app.add_flag("--insecure", insecure,
-               "Serve without authentication on an address that other machines reach");
-  app.add_flag("--check-config", wants_check, "Check the settings, and end");
-  app.add_flag("--print-config", wants_print, "Print the settings as a file, and end");
+               "Serve without authentication on an address that other machines can reach");
+  app.add_flag("--check-config", wants_check, "Validate the settings and exit");
+  app.add_flag("--print-config", wants_print, "Print the settings as a file and exit");
   app.set_version_flag("--version", std::string("ffrecordd ") + FFRECORD_VERSION);
   try {
     app.parse(argc, argv);

@@ -104,122 +104,117 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
   out.Family("ffrecord_build_info", "gauge", "The version of the daemon.");
   out.Append("ffrecord_build_info{{version=\"{}\",engine=\"{}\",auth=\"{}\"}} 1\n", view.version,
              view.engine, view.authentication);
-  out.Family("ffrecord_state", "gauge", "1 for what the daemon does now.");
+  out.Family("ffrecord_state", "gauge", "1 for the current state.");
   for (const std::string_view state : {"starting", "ready", "draining"})
     out.Value("state", state, state == view.state ? 1 : 0);
-  out.Gauge("ffrecord_workers_failed", "Event loops that have failed and serve nobody.",
-            view.failed_worker_count);
-  out.Gauge("ffrecord_uptime_seconds", "Since the daemon began to start.",
+  out.Gauge("ffrecord_workers_failed", "Event loops that have failed.", view.failed_worker_count);
+  out.Gauge("ffrecord_uptime_seconds", "Time since start.",
             static_cast<std::uint64_t>(view.uptime.count()));
-  out.Gauge("ffrecord_datasets", "Names that are published.", view.dataset_count);
+  out.Gauge("ffrecord_datasets", "Published names.", view.dataset_count);
   out.Gauge("ffrecord_extents", "Sealed extents.", view.extent_count);
-  out.Gauge("ffrecord_extent_bytes", "Bytes in sealed extents.", view.extent_bytes);
-  out.Gauge("ffrecord_extents_bad", "Sealed extents that failed their checksum when scrubbed.",
-            view.bad_extent_count);
-  out.Count("ffrecord_scrub_bytes_total", "Bytes of extents that were checked.",
-            view.scrub_read_bytes);
-  out.Count("ffrecord_scrub_passes_total", "How often all extents were checked.",
+  out.Gauge("ffrecord_extent_bytes", "Bytes of sealed extents.", view.extent_bytes);
+  out.Gauge("ffrecord_extents_bad", "Extents that failed their checksum.", view.bad_extent_count);
+  out.Count("ffrecord_scrub_bytes_total", "Bytes checked by the scrubber.", view.scrub_read_bytes);
+  out.Count("ffrecord_scrub_passes_total", "Complete passes of the scrubber.",
             view.scrub_pass_count);
-  out.Gauge("ffrecord_scrub_rate_bytes", "Bytes that are checked in a second, at this pass's rate.",
+  out.Gauge("ffrecord_scrub_rate_bytes", "Bytes per second that this pass of the scrubber checks.",
             view.scrub_bytes_per_s);
   out.Gauge("ffrecord_scrub_age_seconds",
-            "Since all were checked last, or since the first check began.",
+            "Time since the last complete pass of the scrubber, or since the first began.",
             static_cast<std::uint64_t>(view.scrub_age.count()));
-  out.Family("ffrecord_read_only", "gauge", "1 if the disk takes no writes, and why.");
+  out.Family("ffrecord_read_only", "gauge", "1 if the disk takes no writes, by reason.");
   out.Value("reason", "full", view.writes == WriteHealth::State::kFull ? 1 : 0);
   out.Value("reason", "failed", view.writes == WriteHealth::State::kFailed ? 1 : 0);
   if (!view.quotas.empty()) {
-    out.Family("ffrecord_quota_bytes", "gauge", "What the names under a prefix may have together.");
+    out.Family("ffrecord_quota_bytes", "gauge", "Maximum size of all names under a prefix.");
     for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.quota_bytes);
-    out.Family("ffrecord_quota_used_bytes", "gauge", "What they have.");
+    out.Family("ffrecord_quota_used_bytes", "gauge", "Size of all names under a prefix.");
     for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.used_bytes);
   }
-  out.Gauge("ffrecord_disk_free_bytes", "What the disk of the data folder still takes.",
+  out.Gauge("ffrecord_disk_free_bytes", "Free space on the disk of the data folder.",
             view.disk_free_bytes);
-  out.Gauge("ffrecord_disk_size_bytes", "The size of the disk of the data folder.",
+  out.Gauge("ffrecord_disk_size_bytes", "Size of the disk of the data folder.",
             view.disk_size_bytes);
 }
 
 void WriteConnections(const MetricsView& view, Writer& out) {
-  out.Family("ffrecord_connections", "gauge", "Connections now.");
+  out.Family("ffrecord_connections", "gauge", "Open connections.");
   out.Each(
       "transport", Worker::kTransportNames,
       [](const Worker& worker) -> auto& { return worker.connections; });
-  out.Gauge("ffrecord_connections_max", "Above which clients are told BUSY.",
+  out.Gauge("ffrecord_connections_max", "Maximum number of open connections.",
             view.connection_count_max);
-  out.Family("ffrecord_connections_opened_total", "counter", "Connections that were taken.");
+  out.Family("ffrecord_connections_opened_total", "counter", "Accepted connections.");
   out.Each(
       "transport", Worker::kTransportNames,
       [](const Worker& worker) -> auto& { return worker.connections_opened; });
-  out.Count("ffrecord_connections_refused_total", "Connections that were turned away with BUSY.",
+  out.Count("ffrecord_connections_refused_total", "Connections rejected with BUSY.",
             view.connections_refused);
   out.Count("ffrecord_connection_faults_total",
-            "Connections closed for a fault of the client or of the line.",
+            "Connections closed for a fault of the client or the network.",
             out.Sum([](const Worker& worker) -> auto& { return worker.connection_faults; }));
   out.Gauge(
       "ffrecord_certificate_expires_timestamp_seconds",
-      "When the certificate for TLS expires, since 1970; 0: there is none.",
+      "Unix time at which the TLS certificate expires; 0 without one.",
       static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(view.certificate_expires)));
-  out.Count("ffrecord_kernel_tls_connections_total",
-            "Connections over TLS whose bytes the kernel enciphers.",
+  out.Count("ffrecord_kernel_tls_connections_total", "TLS connections encrypted by the kernel.",
             out.Sum([](const Worker& worker) -> auto& { return worker.kernel_tls; }));
-  out.Count("ffrecord_tokens_refused_total", "Greetings without a token that holds.",
+  out.Count("ffrecord_tokens_refused_total", "Connection attempts without a valid token.",
             out.Sum([](const Worker& worker) -> auto& { return worker.tokens_refused; }));
 }
 
 void WriteRequests(Writer& out) {
-  out.Family("ffrecord_requests_total", "counter", "Requests that arrived.");
+  out.Family("ffrecord_requests_total", "counter", "Requests received.");
   for (const auto& [type, name] : kRequestTypes)
     out.Value("type", name,
               out.Sum([index = static_cast<std::size_t>(type)](const Worker& worker) -> auto& {
                 return worker.requests[index];
               }));
-  out.Family("ffrecord_errors_total", "counter", "Requests that were answered with ERROR.");
+  out.Family("ffrecord_errors_total", "counter", "Requests answered with an error.");
   out.Each(
       "code", kErrorCodes, [](const Worker& worker) -> auto& { return worker.errors; }, 1);
-  out.Family("ffrecord_busy_total", "counter", "Requests that were answered with BUSY.");
+  out.Family("ffrecord_busy_total", "counter", "Requests answered with BUSY.");
   out.Value("request", "read",
             out.Sum([](const Worker& worker) -> auto& { return worker.busy_batches; }));
   out.Value("request", "other",
             out.Sum([](const Worker& worker) -> auto& { return worker.busy_jobs; }));
   out.Family("ffrecord_entries_total", "counter",
-             "Pieces of records that batches asked for, by status.");
+             "Pieces of records requested by batches, by status.");
   out.Each(
       "status", kEntryStatuses, [](const Worker& worker) -> auto& { return worker.entries; });
-  out.Family("ffrecord_read_bytes_total", "counter", "Bytes of entries that were read.");
+  out.Family("ffrecord_read_bytes_total", "counter", "Bytes read for clients.");
   out.Each(
       "transport", Worker::kTransportNames,
       [](const Worker& worker) -> auto& { return worker.read_bytes; });
-  out.Count("ffrecord_written_bytes_total", "Bytes of extents that were written.",
+  out.Count("ffrecord_written_bytes_total", "Bytes of extents written.",
             out.Sum([](const Worker& worker) -> auto& { return worker.written_bytes; }));
 }
 
 void WriteQueues(const MetricsView& view, Writer& out) {
-  out.Family("ffrecord_queue_depth", "gauge", "What is under way now.");
+  out.Family("ffrecord_queue_depth", "gauge", "Operations in progress.");
   out.Value("queue", "batches",
             out.Sum([](const Worker& worker) -> auto& { return worker.batches; }));
   out.Value("queue", "disk_reads",
             out.Sum([](const Worker& worker) -> auto& { return worker.disk_reads; }));
   out.Value("queue", "jobs", out.Sum([](const Worker& worker) -> auto& { return worker.jobs; }));
-  out.Gauge("ffrecord_inflight_bytes", "Being read, or read and not yet sent.",
+  out.Gauge("ffrecord_inflight_bytes", "Bytes being read, or read and not yet sent.",
             out.Sum([](const Worker& worker) -> auto& { return worker.held_bytes; }));
-  out.Gauge("ffrecord_inflight_bytes_max", "Above which no more is read.", view.held_bytes_max);
+  out.Gauge("ffrecord_inflight_bytes_max", "Limit of bytes in flight.", view.held_bytes_max);
 }
 
 void WriteReadAhead(const MetricsView& view, Writer& out) {
   if (view.read_ahead == nullptr) return;
   const ReadAhead::Metrics& found = *view.read_ahead;
-  out.Gauge("ffrecord_read_ahead_plans", "Announced orders that are followed now.",
-            found.plans.value());
-  out.Gauge("ffrecord_read_ahead_held_bytes", "Read ahead and not yet asked for.",
+  out.Gauge("ffrecord_read_ahead_plans", "Epoch plans being followed.", found.plans.value());
+  out.Gauge("ffrecord_read_ahead_held_bytes", "Bytes read ahead and not yet requested.",
             found.held_bytes.value());
-  out.Gauge("ffrecord_read_ahead_held_bytes_max", "Above which no more is read ahead.",
+  out.Gauge("ffrecord_read_ahead_held_bytes_max", "Limit of bytes held by read-ahead.",
             view.read_ahead_bytes_max);
-  out.Count("ffrecord_read_ahead_bytes_total", "Bytes of records that were read ahead.",
-            found.read_bytes.value());
-  out.Family("ffrecord_read_ahead_outcome_bytes_total", "counter",
-             "What became of bytes that were announced: in memory when they were asked for, asked "
-             "for before they were, dropped by the kernel before they were, never asked for.");
+  out.Count("ffrecord_read_ahead_bytes_total", "Bytes read ahead.", found.read_bytes.value());
+  out.Family(
+      "ffrecord_read_ahead_outcome_bytes_total", "counter",
+      "Planned bytes by outcome: hit (in memory when requested), late (requested before they "
+      "arrived), lost (dropped by the kernel before the request), unused.");
   out.Value("outcome", "hit", found.hit_bytes.value());
   out.Value("outcome", "late", found.late_bytes.value());
   out.Value("outcome", "lost", found.lost_bytes.value());
@@ -227,7 +222,7 @@ void WriteReadAhead(const MetricsView& view, Writer& out) {
 }
 
 void WriteTimes(Writer& out) {
-  out.Family("ffrecord_stage_seconds", "histogram", "Where the time of a request goes.");
+  out.Family("ffrecord_stage_seconds", "histogram", "Time of requests by stage.");
   const auto stage = [&](const char* request, const char* name, auto of) {
     out.Times(fmt::format("request=\"{}\",stage=\"{}\"", request, name), of);
   };
@@ -245,7 +240,8 @@ void WriteTimes(Writer& out) {
       "write", "disk", [](const Worker& worker) -> auto& { return worker.write.disk; });
   stage(
       "write", "checksum", [](const Worker& worker) -> auto& { return worker.write.checksum; });
-  out.Family("ffrecord_request_seconds", "histogram", "From a request to the end of its answer.");
+  out.Family("ffrecord_request_seconds", "histogram",
+             "Time from a request to the end of its answer.");
   out.Times(
       "request=\"read\"", [](const Worker& worker) -> auto& { return worker.read.whole; });
   out.Times(

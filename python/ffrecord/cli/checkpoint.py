@@ -13,7 +13,7 @@ from ffrecord.cli.units import Target, show_size
 
 @click.group()
 def checkpoint() -> None:
-    """Look at checkpoints.
+    """List, verify, copy and convert checkpoints.
 
     TARGET is a run's folder, ffrecord://HOST/RUN, s3://BUCKET/RUN, or 'buddies:TARGET|TARGET'.
     """
@@ -23,7 +23,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 # As many bits as a step has where it is stored.
 _STEP = click.IntRange(0, (1 << 64) - 1)
 _COUNT = click.IntRange(1, (1 << 63) - 1)
-_step = click.option("--step", type=_STEP, help="Which checkpoint; by default the latest.")
+_step = click.option("--step", type=_STEP, help="Which step; the latest by default.")
 
 
 def _committed(target: str) -> list[ckpt.Commit]:
@@ -38,7 +38,7 @@ def _committed(target: str) -> list[ckpt.Commit]:
 @click.argument("target", type=Target())
 @_as_json
 def ls(target: str, as_json: bool) -> None:
-    """List the committed steps of TARGET."""
+    """List the complete steps of TARGET."""
     commits = _committed(target)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(commit) for commit in commits]))
@@ -53,7 +53,7 @@ def ls(target: str, as_json: bool) -> None:
 @_step
 @_as_json
 def verify(target: str, step: int | None, as_json: bool) -> None:
-    """Check every byte of a checkpoint; exit 3 if one is not as it was written."""
+    """Verify every byte of a checkpoint; exit with status 3 if any is damaged."""
     damage = ckpt.verify(target, "latest" if step is None else step)
     if as_json:
         click.echo(json.dumps({"damage": damage}))
@@ -69,7 +69,7 @@ def verify(target: str, step: int | None, as_json: bool) -> None:
 @click.argument("second", type=_STEP)
 @_as_json
 def diff(target: str, first: int, second: int, as_json: bool) -> None:
-    """Say what differs between the steps FIRST and SECOND."""
+    """Show the differences between the steps FIRST and SECOND."""
     found = ckpt.diff((target, first), (target, second))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found)))
@@ -83,7 +83,7 @@ def diff(target: str, first: int, second: int, as_json: bool) -> None:
 @click.argument("target", type=Target())
 @click.argument("file", type=click.Path(dir_okay=False))
 @_step
-@click.option("--prefix", default="", help="Only what is below this path, such as model.")
+@click.option("--prefix", default="", help="Only tensors below this path, such as model.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE.")
 def export(target: str, file: str, step: int | None, prefix: str, overwrite: bool) -> None:
     """Write the tensors of a checkpoint to FILE, in the safetensors format."""
@@ -100,10 +100,10 @@ def export(target: str, file: str, step: int | None, prefix: str, overwrite: boo
 @checkpoint.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.argument("target", type=Target())
-@click.option("--step", type=_STEP, required=True, help="The checkpoint's name.")
-@click.option("--prefix", default="", help="The key to put everything below, such as model.")
+@click.option("--step", type=_STEP, required=True, help="Step to save as.")
+@click.option("--prefix", default="", help="Path to save the tensors under, such as model.")
 def import_(file: str, target: str, step: int, prefix: str) -> None:
-    """Save what FILE, in the safetensors format, holds as a checkpoint of TARGET."""
+    """Save the tensors of FILE, in the safetensors format, as a step of TARGET."""
     commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
     click.echo(f"step {commit.step} of {target}: {show_size(commit.size_bytes)}")
 
@@ -112,10 +112,10 @@ def import_(file: str, target: str, step: int, prefix: str) -> None:
 @click.argument("target", type=Target())
 @click.argument("remote", type=Target())
 @_step
-@click.option("--compress", is_flag=True, help="keep the tensors compressed at REMOTE")
+@click.option("--compress", is_flag=True, help="Compress the tensors at REMOTE.")
 @_as_json
 def push(target: str, remote: str, step: int | None, compress: bool, as_json: bool) -> None:
-    """Copy a checkpoint of TARGET to REMOTE; by default all that are not there yet."""
+    """Copy a step of TARGET to REMOTE; by default all steps that are not there yet."""
     _committed(target)
     if step is None:
         copied = ckpt.Mirror(target, remote, compress=compress).sync()
@@ -130,7 +130,7 @@ def push(target: str, remote: str, step: int | None, compress: bool, as_json: bo
 @_step
 @_as_json
 def pull(remote: str, target: str, step: int | None, as_json: bool) -> None:
-    """Copy a checkpoint of REMOTE to TARGET."""
+    """Copy a step of REMOTE to TARGET."""
     copied = [ckpt.copy(remote, target, "latest" if step is None else step)]
     _show_copied(copied, target, as_json)
 
@@ -147,17 +147,15 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
 
 @checkpoint.command()
 @click.argument("target", type=Target())
-@click.option("--keep-last", type=_COUNT, required=True, help="How many newest stay.")
-@click.option("--keep-every", type=_COUNT, help="Steps that this divides stay as well.")
-@click.option(
-    "--verify", is_flag=True, help="Read all of a step before it counts as one that stays."
-)
+@click.option("--keep-last", type=_COUNT, required=True, help="Keep this many of the newest steps.")
+@click.option("--keep-every", type=_COUNT, help="Also keep every step that is a multiple of this.")
+@click.option("--verify", is_flag=True, help="Count a step as kept only after reading all of it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_as_json
 def prune(
     target: str, keep_last: int, keep_every: int | None, verify: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove old steps of TARGET. Only steps that are whole count as kept."""
+    """Remove old steps of TARGET. Only complete steps count as kept."""
 
     def old() -> list[int]:
         found = ckpt.prune(

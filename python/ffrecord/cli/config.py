@@ -24,14 +24,14 @@ def find_daemon() -> str:
 
 @click.group()
 def config() -> None:
-    """The settings of a daemon."""
+    """Work with the settings of a daemon."""
 
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=pathlib.Path))
 @click.pass_context
 def check(context: click.Context, file: pathlib.Path) -> None:
-    """Tell whether ffrecordd would start with the settings in FILE."""
+    """Check whether ffrecordd would start with the settings in FILE."""
     done = subprocess.run([find_daemon(), "--config", str(file), "--check-config"], check=False)
     if done.returncode != 0:
         context.exit(done.returncode)

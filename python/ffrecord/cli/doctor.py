@@ -1,4 +1,4 @@
-"""What this machine gives to the library, and what holds it back."""
+"""What this machine offers to the library, and how to get more."""
 
 import importlib.metadata
 import multiprocessing

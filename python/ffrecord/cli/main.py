@@ -27,7 +27,7 @@ from ffrecord.cli.units import Name, Number, Target, Timeout, show_size
 @click.group()
 @click.version_option(package_name="ffrecord")
 def cli() -> None:
-    """Training data in record files: look, check, publish."""
+    """Inspect, verify and publish training data in record files."""
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -37,7 +37,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 @click.argument("where", nargs=-1, required=True)
 @_as_json
 def inspect(where: tuple[str, ...], as_json: bool) -> None:
-    """Show what WHERE holds: files, folders, globs, or ffrecord://HOST/NAME."""
+    """Describe the record files at WHERE: files, folders, globs, or ffrecord://HOST/NAME."""
     with ffrecord.open(where) as reader:
         facts = {
             "record_count": len(reader),
@@ -72,7 +72,7 @@ def _describe(facts: dict[str, Any]) -> list[str]:
 @click.argument("where", nargs=-1, required=True)
 @_as_json
 def verify(where: tuple[str, ...], as_json: bool) -> None:
-    """Check every byte of WHERE; exit 3 if one is not as it was written."""
+    """Verify every byte of WHERE; exit with status 3 if any is damaged."""
     with progress_bar("verifying") as show:
         reports = ffrecord.verify(where, progress=show)
     if as_json:
@@ -99,13 +99,13 @@ def _verdict(report: ffrecord.FileReport) -> list[str]:
 @cli.command()
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
-@click.option("--replace", is_flag=True, help="Replace a file of that name.")
+@click.option("--replace", is_flag=True, help="Overwrite DESTINATION.")
 @_as_json
 def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
-    """Make DESTINATION of what is whole in the damaged file SOURCE; exit 3 if anything is lost.
+    """Copy the intact records of the damaged file SOURCE to DESTINATION.
 
-    Neither index nor footer is needed: every record that is whole is kept, in order, with its
-    key; schema, metadata, dictionaries and column copies are too.
+    Needs neither index nor footer. Keeps the order, keys, schema, metadata, dictionaries and column
+    copies. Exits with status 3 if any record is lost.
     """
     with progress_bar("repairing") as show:
         report = ffrecord.repair(source, destination, replace=replace, progress=show)
@@ -142,10 +142,10 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("address", type=Name())
-@click.option("--replace", is_flag=True, help="Replace what has that name.")
+@click.option("--replace", is_flag=True, help="Replace a dataset of that name.")
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: float) -> None:
-    """Upload FILES and serve them as one dataset, ADDRESS: ffrecord://HOST[:PORT]/NAME."""
+    """Upload FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
     with progress_bar("publishing") as show:
         ffrecord.publish(files, address, replace=replace, timeout_s=timeout_s, progress=show)
     click.echo(f"published {address}")
@@ -157,9 +157,9 @@ def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: floa
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
-    """Keep sealed FILES as one dataset at TARGET, such as s3://BUCKET/NAME.
+    """Upload sealed FILES as one dataset to TARGET, such as s3://BUCKET/NAME.
 
-    What is there already is not sent again: after a failure, say it once more.
+    Skips files that are already there: rerun a failed command to resume it.
     """
     with progress_bar("pushing") as show:
         sent = archive.push(files, target, timeout_s=timeout_s, progress=show)
@@ -172,7 +172,7 @@ def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
-    """Bring the dataset that `push` keeps at TARGET to FOLDER; files that are there stay."""
+    """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
     with progress_bar("pulling") as show:
         brought = archive.pull(target, folder, timeout_s=timeout_s, progress=show)
     click.echo(
@@ -187,7 +187,7 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @_as_json
 def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: bool) -> None:
-    """Remove files of FOLDER that `push` keeps at TARGET; opening FOLDER brings them back.
+    """Remove files of FOLDER that are at TARGET; opening FOLDER downloads them again.
 
     The least recently read go first, until FOLDER holds no more than --keep-gib.
     """
@@ -229,14 +229,12 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
 
 @cli.command()
 @click.argument("keys", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
-@click.option("--prefix", default="", help="Only names that begin so; end it with a /.")
-@click.option(
-    "--rights", default="read", show_default=True, help="Of read, write, delete; parted by commas."
-)
+@click.option("--prefix", default="", help="Only names with this prefix; end it with /.")
+@click.option("--rights", default="read", show_default=True, help="A list of read, write, delete.")
 @click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
-@click.option("--client", default="", help="Who it is for; shows in the daemon's log.")
+@click.option("--client", default="", help="The name of the client in the daemon's log.")
 def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
-    """Make a token with the first key in the file KEYS, and print it.
+    """Print a token signed with the first key in the file KEYS.
 
     Write it to a file that only its user can read, and name that in addresses:
     ffrecord://HOST/NAME?token_file=PATH.
@@ -256,14 +254,17 @@ def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: st
 @click.argument("address", type=Name(), required=False)
 @click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
 @click.option(
-    "--tls", "tls_folder", type=click.Path(), help="Certificates to look at, as ?tls= has them."
+    "--tls",
+    "tls_folder",
+    type=click.Path(),
+    help="Folder of certificates to check, as in ?tls=FOLDER.",
 )
 @_as_json
 def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_json: bool) -> None:
-    """Show what this machine gives to the library, and what holds it back.
+    """Show what this machine offers to the library, and how to get more.
 
-    With the ADDRESS of a daemon, also how bytes come from there, and why that way. With the word
-    `rdma` instead, the ports of RDMA devices, which are taken, and why not the others.
+    With the ADDRESS of a daemon, also show the transport to it, and why this one. With the word
+    `rdma` instead, list the ports of RDMA devices, and why some are not used.
     """
     if address == "rdma":
         findings, show = examine_rdma(), show_rdma
@@ -274,7 +275,7 @@ def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_jso
 
 _admin_address = click.argument("address", type=Name(), default="http://127.0.0.1:9401")
 _admin_token = click.option(
-    "--token-file", type=click.Path(), help="Holds the token that the admin port wants."
+    "--token-file", type=click.Path(), help="File with the token of the admin port."
 )
 
 
@@ -284,7 +285,7 @@ _admin_token = click.option(
 @_admin_token
 @_as_json
 def status(address: str, timeout_s: float, token_file: str | None, as_json: bool) -> None:
-    """Show how the daemon is whose admin port is at ADDRESS."""
+    """Show the state of the daemon whose admin port is at ADDRESS."""
     facts = status_of(fetch(address, timeout_s, token_file))
     click.echo(json.dumps(facts) if as_json else show_status(facts))
 
@@ -292,7 +293,7 @@ def status(address: str, timeout_s: float, token_file: str | None, as_json: bool
 @cli.command()
 @_admin_address
 @click.option("--interval", "interval_s", type=Number(0.1, 3600), default=1.0, show_default=True)
-@click.option("--count", type=click.IntRange(1), help="How many looks; until Ctrl-C by default.")
+@click.option("--count", type=click.IntRange(1), help="Number of updates; until Ctrl-C by default.")
 @click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
 @_admin_token
 @_as_json
@@ -304,7 +305,7 @@ def top(
     token_file: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the daemon does whose admin port is at ADDRESS, again and again."""
+    """Show the load of the daemon whose admin port is at ADDRESS, updated regularly."""
     before = fetch(address, timeout_s, token_file)
     panel = Panel()
     for number in itertools.count(1):

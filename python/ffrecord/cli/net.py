@@ -20,21 +20,23 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @click.group()
 def net() -> None:
-    """Try the network between ranks."""
+    """Test the network between ranks."""
 
 
 @net.command()
-@click.option("--size", "size_bytes", type=Size(), default="8MiB", help="Of the arrays.")
-@click.option("--repeats", type=click.IntRange(1), default=5, help="The median counts.")
+@click.option("--size", "size_bytes", type=Size(), default="8MiB", help="Size of the arrays.")
 @click.option(
-    "--timeout", "timeout_s", type=Timeout(), default=30.0, help="Seconds, for each exchange."
+    "--repeats", type=click.IntRange(1), default=5, help="Repetitions; the median counts."
 )
-@click.option("--listen", "listen_host", help="The address of this machine that others reach.")
+@click.option(
+    "--timeout", "timeout_s", type=Timeout(), default=30.0, help="Seconds for each exchange."
+)
+@click.option("--listen", "listen_host", help="The address at which other machines reach this one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
     size_bytes: int, repeats: int, timeout_s: float, listen_host: str | None, as_json: bool
 ) -> None:
-    """Stress every pair of ranks and every collective; name slow links and wrong ranks.
+    """Stress every pair of ranks and every collective; name slow links and faulty ranks.
 
     Run it as each rank, such as `torchrun --nproc-per-node 8 --no-python ffrecord net check`. The
     first rank prints. The exit code is 3 on all ranks if anything is slow or wrong.

@@ -27,21 +27,30 @@ _CLASSES_SHOWN_MAX = 30
     "for small records that are alike.",
 )
 @click.option(
-    "--part-size", type=Size(), default="1GiB", show_default=True, help="Of each part of a folder."
+    "--part-size",
+    type=Size(),
+    default="1GiB",
+    show_default=True,
+    help="Size of each part of a folder.",
 )
 @click.option("--replace", is_flag=True, help="Replace DESTINATION if it exists.")
-@click.option("--follow-links", is_flag=True, help="Pack what symbolic links point at.")
-@click.option("--include", multiple=True, metavar="PATTERN", help="Only files such as '*.png'.")
+@click.option("--follow-links", is_flag=True, help="Follow symbolic links.")
 @click.option(
-    "--nested", is_flag=True, help="Folders of classes may have all their files in subfolders."
+    "--include", multiple=True, metavar="PATTERN", help="Only files that match, such as '*.png'."
 )
-@click.option("--label-field", metavar="NAME", help="The field of a JSON line that is its label.")
-@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column.")
-@click.option("--key", metavar="NAME", help="The column by which records are found.")
+@click.option("--nested", is_flag=True, help="Allow classes whose files are all in subfolders.")
+@click.option("--label-field", metavar="NAME", help="Field of a JSON line that holds its label.")
 @click.option(
-    "--ragged", multiple=True, metavar="NAME", help="A TFRecord's feature of any count of numbers."
+    "--column", "columns", multiple=True, metavar="NAME", help="Pack only this column; repeatable."
 )
-@click.option("--raw", is_flag=True, help="Keep TFRecords, and files in tars, as they are.")
+@click.option("--key", metavar="NAME", help="Column by which records are found.")
+@click.option(
+    "--ragged",
+    multiple=True,
+    metavar="NAME",
+    help="TFRecord feature whose number of values varies.",
+)
+@click.option("--raw", is_flag=True, help="Pack TFRecords, and files in tars, unchanged.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: tuple[str, ...],

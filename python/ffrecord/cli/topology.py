@@ -22,7 +22,7 @@ _SHAPES: dict[str, Callable[..., topo.Network]] = {
 
 @click.group()
 def topology() -> None:
-    """Plan the ranks of a cluster; prove, simulate and draw the plan."""
+    """Plan the placement of ranks in a network; certify, simulate and draw it."""
 
 
 _gbit = click.option(
@@ -60,8 +60,10 @@ def _with_network(command: Callable[..., None]) -> Callable[..., None]:
 
     for option in reversed(
         (
-            click.option("--bigraph", metavar="K,H,M", help="K switches a layer, H hosts at each."),
-            click.option("--fat-tree", metavar="LEAVES,H,SPINES", help="H hosts at each leaf."),
+            click.option(
+                "--bigraph", metavar="K,H,M", help="K switches per layer, H hosts per switch."
+            ),
+            click.option("--fat-tree", metavar="LEAVES,H,SPINES", help="H hosts per leaf."),
             click.option("--rails", metavar="NODES,CARDS,SPINES", help="Card i at switch i."),
             click.option(
                 "--cabling",
@@ -69,7 +71,9 @@ def _with_network(command: Callable[..., None]) -> Callable[..., None]:
                 help='JSON: {"hosts": [...], "cables": [{"a":, "b":, "count":, "gbit_s":}]}.',
             ),
             _gbit,
-            click.option("--break", "broken", multiple=True, metavar="A->B", help="A dead link."),
+            click.option(
+                "--break", "broken", multiple=True, metavar="A->B", help="Leave out a link."
+            ),
         )
     ):
         wrapped = option(wrapped)
@@ -95,7 +99,9 @@ def _placed(
         return topo.search(network, steps, ranks, seed=seed)
 
 
-_ranks = click.option("--ranks", type=click.IntRange(1), help="How many; all hosts by default.")
+_ranks = click.option(
+    "--ranks", type=click.IntRange(1), help="Number of ranks; one per host by default."
+)
 _rule = click.option(
     "--placement",
     "rule",
@@ -117,7 +123,7 @@ _size = click.option(
     show_default=True,
     help="Size of the all-reduce.",
 )
-_seed = click.option("--seed", default=0, show_default=True, help="Of hashes and searches.")
+_seed = click.option("--seed", default=0, show_default=True, help="Seed of hashes and searches.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _storage = click.option(
     "--storage",
@@ -230,26 +236,30 @@ def _print_plan(
     type=Number(0, 1e9),
     default=100.0,
     show_default=True,
-    help="Compute of a training step.",
+    help="Compute time of a training step.",
 )
 @click.option(
     "--buckets",
     type=click.IntRange(1, 4096),
     default=4,
     show_default=True,
-    help="Equal ones that backward makes.",
+    help="Number of equal gradient buckets.",
 )
 @click.option(
-    "--start-up-us", type=Number(0, 1e9), default=30.0, show_default=True, help="Of each message."
+    "--start-up-us",
+    type=Number(0, 1e9),
+    default=30.0,
+    show_default=True,
+    help="Start-up time of each message.",
 )
 @click.option(
     "--storage-gbit",
     type=Number(0, 1e6),
     default=0.0,
     show_default=True,
-    help="That every host also reads.",
+    help="Storage traffic that every host reads meanwhile.",
 )
-@click.option("--break", "broken", multiple=True, metavar="A->B", help="A dead link.")
+@click.option("--break", "broken", multiple=True, metavar="A->B", help="Leave out a link.")
 @_seed
 @_as_json
 def simulate(
