@@ -2,9 +2,9 @@
 
 from ffrecord._ffrecord import __version__
 from ffrecord.batch import Batch
+from ffrecord.compat.fileio import FileReader, FileWriter, checkFsAlign
+from ffrecord.compat.packed_folder import PackedFolder, pack_folder
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
-from ffrecord.fileio import FileReader, FileWriter, checkFsAlign
-from ffrecord.package import PackedFolder, pack_folder
 from ffrecord.reader import FileInfo, Reader, open
 from ffrecord.records import Records
 from ffrecord.repairing import RepairReport, repair

@@ -14,9 +14,9 @@ from torch.utils import data
 
 from ffrecord import _ffrecord
 from ffrecord.batch import Batch
+from ffrecord.compat.fileio import FileReader, owned
 from ffrecord.decode.decoder import Decode, Timed
 from ffrecord.errors import BadArgumentError, RangeError
-from ffrecord.fileio import FileReader, owned
 from ffrecord.locations import Where
 from ffrecord.order import IndexBatch, Indices, Mixture, SeededIndices
 from ffrecord.reader import Reader

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from ffrecord.batch import Bytes
+from ffrecord.compat.fileio import FileReader, FileWriter
+from ffrecord.compat.packed_trailer import DEPTH_MAX, Folder, decode, encode, walk
 from ffrecord.errors import BadArgumentError, MissingError, NotPackedError, TrailerError
-from ffrecord.fileio import FileReader, FileWriter
-from ffrecord.packed_trailer import DEPTH_MAX, Folder, decode, encode, walk
 
 PathName = str | os.PathLike[str]
 
