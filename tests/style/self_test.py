@@ -97,6 +97,18 @@ class HouseRules(unittest.TestCase):
         self.assertIn("docs/notes.md:1", output)
         self.assertIn("docs/notes.md:2", output)
 
+    def test_circles_of_imports_and_torch_in_the_core_are_named(self) -> None:
+        self.plant("python/ffrecord/__init__.py", "from ffrecord.one import a\n")
+        self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord.one\n")
+        self.plant("python/ffrecord/two.py", "def f():\n    import ffrecord.one, torch\n")
+        self.plant("python/ffrecord/one.py", "from ffrecord import _ffrecord, two\n")
+        self.assertEqual(self.run_check("check_imports")[0], 0)
+        self.plant("python/ffrecord/two.py", "from ffrecord.one import a\nimport torch.nn\n")
+        code, output = self.run_check("check_imports")
+        self.assertEqual(code, 1)
+        self.assertIn("ffrecord.one -> ffrecord.two -> ffrecord.one", output)
+        self.assertIn("two.py:2: the core does not import torch.nn", output)
+
     def test_a_badly_formatted_file_is_named(self) -> None:
         if self.run_check("check_format")[0] == 77:
             self.skipTest("clang-format 14 is not installed")

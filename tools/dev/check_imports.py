@@ -1,0 +1,79 @@
+"""Fail if modules of the Python package import each other in a circle, or the core imports torch.
+
+The core is everything outside of ffrecord/torch: it works with NumPy alone. What is imported inside
+a function, when it is wanted, or for types only, does not count for circles; torch may be imported
+nowhere in the core but inside a function.
+
+Usage: check_imports.py SOURCE_ROOT
+"""
+
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+
+PACKAGE = "ffrecord"
+EXTENSION = f"{PACKAGE}._ffrecord"
+
+
+def is_for_types(node: ast.stmt) -> bool:
+    """Whether it is `if TYPE_CHECKING:`."""
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def imports(body: list[ast.stmt]) -> Iterator[tuple[int, str, list[str]]]:
+    """Line, module and names of what is imported when the module is."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module, [alias.name for alias in node.names]
+        elif isinstance(node, ast.If | ast.Try | ast.With) and not is_for_types(node):
+            yield from imports([*node.body, *getattr(node, "orelse", [])])
+
+
+def module_of(path: pathlib.Path, root: pathlib.Path) -> str:
+    """The dotted name of a file."""
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def circle_from(start: str, graph: dict[str, set[str]]) -> list[str]:
+    """A way along imports from a module back to it; empty if there is none."""
+    ways, seen = [[start]], {start}
+    for way in ways:  # Grows while it is walked.
+        for following in sorted(graph.get(way[-1], ())):
+            if following == start:
+                return [*way, start]
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []
+
+
+def violations(root: pathlib.Path) -> Iterator[str]:
+    """One line for each import that should not be."""
+    python = root / "python"
+    paths = {module_of(path, python): path for path in sorted((python / PACKAGE).rglob("*.py"))}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        graph[module] = set()
+        is_core = not module.startswith(f"{PACKAGE}.torch")
+        for line, target, names in imports(ast.parse(path.read_text()).body):
+            if is_core and f"{target}.".startswith(("torch.", f"{PACKAGE}.torch.")):
+                yield f"{path.relative_to(root)}:{line}: the core does not import {target}"
+            within = {f"{target}.{name}" for name in names} & {*paths, EXTENSION}
+            graph[module] |= within or ({target} & paths.keys())
+    told: set[str] = set()
+    for module in graph:
+        circle = circle_from(module, graph)
+        if circle and not told & set(circle):
+            told |= set(circle)
+            yield f"{paths[module].relative_to(root)}: imports in a circle: {' -> '.join(circle)}"
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(violations(pathlib.Path(sys.argv[1]))) or 0)
