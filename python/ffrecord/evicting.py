@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ffrecord import archive
-from ffrecord.checkpoint.buddies import SCHEME
+from ffrecord.checkpoint.replicated import SCHEME
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import EVICTED, Target
 

@@ -27,7 +27,7 @@ class Ranks:
 
 def save(target: str, step: int, tell: Any) -> None:  # noqa: ANN401
     """Saves; says "planned", then "midway" when the first bytes are under way, then "written"."""
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         pending = ckpt.async_save(
             target, step, {"w": np.ones(SIZE_BYTES, "uint8")}, group=Ranks(tell)
         )

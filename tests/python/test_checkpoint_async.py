@@ -207,7 +207,7 @@ def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
     monkeypatch.setattr(background.saving, "commit", late)
     mirror = ckpt.Mirror("run", "s3://bucket/run")
     pending = ckpt.async_save("run", 1, {"w": 1})
-    places = ckpt.buddies(["one", "two"])
+    places = ckpt.replicated_target(["one", "two"])
 
     monkeypatch.chdir(tmp_path / "elsewhere")
     has_moved.set()
@@ -217,7 +217,7 @@ def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
     assert os.listdir(".") == []
     assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [1]
     assert mirror.target == str(tmp_path / "run")
-    assert ckpt.load(ckpt.buddies([tmp_path / "two", tmp_path / "one"])) == {"w": 2}
+    assert ckpt.load(ckpt.replicated_target([tmp_path / "two", tmp_path / "one"])) == {"w": 2}
 
 
 def test_arguments_are_checked_at_once(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_watch_sees_the_saves_of_a_writer(tmp_path: Path) -> None:
 
     seen: list[ckpt.Report] = []
     state = {"w": torch.ones(1 << 20)}
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         dcp.save(state, storage_writer=CheckpointWriter(tmp_path, step=4), planner=Planner())
         assert [(one.step, one.done_bytes) for one in seen[0].running] == [(4, 0)]
         report = watch.report()
@@ -400,7 +400,7 @@ def test_async_save_stores_what_was_there(tmp_path: Path) -> None:
         )
     try:
         state = state_of(5)
-        with ckpt.watch() as watch:
+        with ckpt.monitor() as watch:
             began = time.monotonic()
             future: Any = dcp.async_save(state, storage_writer=CheckpointWriter(tmp_path / "run"))
             kept_s = time.monotonic() - began

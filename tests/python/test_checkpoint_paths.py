@@ -90,7 +90,7 @@ def test_every_call_takes_a_folder_of_any_name(
     ckpt.remove(target, 4)
     assert steps(target) == [3]
 
-    both = ckpt.buddies([copies, replica])
+    both = ckpt.replicated_target([copies, replica])
     ckpt.save(both, 9, STATE)
     assert np.array_equal(ckpt.load(both)["w"], STATE["w"])
     assert sorted(os.listdir(os.fsencode(tmp_path))) == [

@@ -213,7 +213,9 @@ def test_only_steps_that_are_whole_count_as_kept(
 ) -> None:
     run = run.replace("[", ".").replace("]", "")
     folder = str(tmp_path / "c")
-    target = {"folder": folder, "store": run, "buddies": ckpt.buddies([run, folder])}[kind]
+    target = {"folder": folder, "store": run, "buddies": ckpt.replicated_target([run, folder])}[
+        kind
+    ]
     for step in (1, 2, 3):
         ckpt.save(target, step, state(step))
     lose_newest(run, tmp_path, what)
@@ -340,7 +342,7 @@ def test_removing_a_step_keeps_what_another_is_saving_under_its_name(
 
 
 def test_buddies_at_a_store_decide_there_and_leave_no_word(run: str, tmp_path: Path) -> None:
-    places = ckpt.buddies([f"{run}/a", f"{run}/b", tmp_path / "c"])
+    places = ckpt.replicated_target([f"{run}/a", f"{run}/b", tmp_path / "c"])
     ckpt.save(places, 1, state(1))
     assert ckpt.verify(places) == []
     # As a save that was killed has left it: visible at one place, and not whole.

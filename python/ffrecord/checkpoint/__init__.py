@@ -10,7 +10,7 @@
 
 A target is a folder that all ranks share, `ffrecord://host[:port]/run`, `s3://bucket/run` of an
 S3-compatible store (`Mirror` copies there what is saved elsewhere), or several of them
-(`buddies`), any one of which may be lost. Nothing is pickled when
+(`replicated_target`), any one of which may be lost. Nothing is pickled when
 saving and nothing is unpickled when loading: a state is made of None, bool, int, float, str,
 bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` and
 `load_state_dict`. Works with NumPy alone; torch is used if the program has imported it.
@@ -27,20 +27,20 @@ from ffrecord.checkpoint.background import (
     PendingSave,
     process_background,
 )
-from ffrecord.checkpoint.buddies import buddies
 from ffrecord.checkpoint.collector import without_collector
 from ffrecord.checkpoint.difference import Difference, diff
 from ffrecord.checkpoint.loading import OnCorrupt, load
 from ffrecord.checkpoint.mirror import Mirror, copy
+from ffrecord.checkpoint.monitoring import Monitor, Progress, Report, Save, ledger, monitor
 from ffrecord.checkpoint.pieces import Fetcher
 from ffrecord.checkpoint.ranks import Box, Group, PeerError, Ranks, box_of, group_of
+from ffrecord.checkpoint.replicated import replicated_target
 from ffrecord.checkpoint.restore import MismatchError
 from ffrecord.checkpoint.rng import rng_state, set_rng_state
 from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint.saving import Commit, Flat, Order, Replicated, commit, flatten
 from ffrecord.checkpoint.staging import TornStageError
 from ffrecord.checkpoint.state import PerRank, Shard
-from ffrecord.checkpoint.watching import Progress, Report, Save, Watch, ledger, watch
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import Target
 
@@ -52,6 +52,7 @@ __all__ = [
     "Group",
     "Mirror",
     "MismatchError",
+    "Monitor",
     "OnCorrupt",
     "PeerError",
     "PendingSave",
@@ -60,9 +61,7 @@ __all__ = [
     "Report",
     "Shard",
     "TornStageError",
-    "Watch",
     "async_save",
-    "buddies",
     "close",
     "copy",
     "diff",
@@ -71,13 +70,14 @@ __all__ = [
     "latest",
     "list",
     "load",
+    "monitor",
     "prune",
     "remove",
+    "replicated_target",
     "rng_state",
     "save",
     "set_rng_state",
     "verify",
-    "watch",
 ]
 
 _list = list  # The public `list` below hides the builtin.
@@ -101,7 +101,7 @@ def save(
 
     Args:
         target: a folder, made if it is not there, `ffrecord://host[:port]/run`, `s3://bucket/run`,
-            or several of them, of `buddies`.
+            or several of them, of `replicated_target`.
         step: 0 or more; the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: all

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from ffrecord.checkpoint import saving
+from ffrecord.checkpoint.monitoring import Save, ledger
 from ffrecord.checkpoint.ranks import Group, PeerError
 from ffrecord.checkpoint.saving import Commit, Flat, Order
 from ffrecord.checkpoint.staging import Arena, Staged
-from ffrecord.checkpoint.watching import Save, ledger
 
 OnBusy = Literal["wait", "raise"]
 

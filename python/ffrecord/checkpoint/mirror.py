@@ -5,7 +5,7 @@ import pathlib
 from typing import Any, Literal
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.buddies import SCHEME
+from ffrecord.checkpoint.replicated import SCHEME
 from ffrecord.checkpoint.saving import Commit
 from ffrecord.copying import Copying
 from ffrecord.errors import CorruptionError

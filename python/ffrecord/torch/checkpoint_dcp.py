@@ -46,13 +46,13 @@ from torch.futures import Future
 
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.buddies import SCHEME
+from ffrecord.checkpoint.monitoring import Save, ledger
 from ffrecord.checkpoint.pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint.ranks import Box
+from ffrecord.checkpoint.replicated import SCHEME
 from ffrecord.checkpoint.state import Flattener
 from ffrecord.checkpoint.tensors import describe, plain_address
 from ffrecord.checkpoint.values import Kind, TensorRef, decode, encode
-from ffrecord.checkpoint.watching import Save, ledger
 from ffrecord.errors import CorruptionError
 from ffrecord.locations import target_from_root
 
@@ -92,7 +92,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
 
     Every rank writes its items to its own part by direct I/O; the coordinator makes them visible
     together, or nothing of them. What is not a tensor is stored as a plain value.
-    `ffrecord.checkpoint.watch` sees its saves, and the copy that `dcp.async_save` makes first.
+    `ffrecord.checkpoint.monitor` sees its saves, and the copy that `dcp.async_save` makes first.
     """
 
     _seen: Save | None = None  # Told to who watches.

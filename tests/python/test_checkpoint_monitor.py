@@ -33,7 +33,7 @@ def state() -> dict[str, np.ndarray]:
 
 
 def test_a_save_under_way_is_seen_with_how_far_it_is(tmp_path: Path) -> None:
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         gate = Gate(at=3)  # Behind the plan's and the manifest's: all is written.
         pending = ckpt.async_save(tmp_path, 5, state(), group=gate)
         assert gate.reached.wait(60)
@@ -53,7 +53,7 @@ def test_a_save_under_way_is_seen_with_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_before_anything_is_planned_nothing_is_known_of_the_bytes(tmp_path: Path) -> None:
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         gate = Gate(at=1)
         pending = ckpt.async_save(tmp_path, 5, state(), group=gate)
         assert gate.reached.wait(60)
@@ -65,7 +65,7 @@ def test_before_anything_is_planned_nothing_is_known_of_the_bytes(tmp_path: Path
 
 def test_a_call_that_has_not_returned_counts_as_it_goes(tmp_path: Path) -> None:
     gate = Gate(at=1)
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         saver = threading.Thread(
             target=ckpt.save, args=(tmp_path, 1, state()), kwargs={"group": gate}
         )
@@ -80,7 +80,7 @@ def test_a_call_that_has_not_returned_counts_as_it_goes(tmp_path: Path) -> None:
 
 def test_a_save_that_fails_is_counted_and_is_over(tmp_path: Path) -> None:
     ckpt.save(tmp_path, 1, state())
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         with pytest.raises(FileExistsError):
             ckpt.save(tmp_path, 1, state())
         pending = ckpt.async_save(tmp_path, 1, state())
@@ -97,11 +97,11 @@ def test_a_watch_tells_now_and_then_and_at_the_end(tmp_path: Path) -> None:
         told.append(report)
         some.set()
 
-    with ckpt.watch(tell, every_s=0.01):
+    with ckpt.monitor(tell, every_s=0.01):
         assert some.wait(60)
         ckpt.save(tmp_path, 1, state())
     assert told[-1].saves == 1
-    with ckpt.watch(tell, every_s=1000):
+    with ckpt.monitor(tell, every_s=1000):
         pass  # The last word comes at once.
-    with pytest.raises(ValueError, match="every_s"), ckpt.watch(every_s=0):
+    with pytest.raises(ValueError, match="every_s"), ckpt.monitor(every_s=0):
         pass

@@ -29,7 +29,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a `Watch` has seen in this process, since it was made.
+    """What a `Monitor` has seen in this process, since it was made.
 
     Attributes:
         elapsed_s: since then, in seconds.
@@ -124,8 +124,8 @@ class Ledger:
             return Report(now, stall_s, self._saves, self._failures, running)
 
 
-class Watch:
-    """Sees the saves of this process; made by `watch`."""
+class Monitor:
+    """Sees the saves of this process; made by `monitor`."""
 
     def __init__(self) -> None:
         """Begins now."""
@@ -144,35 +144,35 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watch(
-    tell: Callable[[Report], object] | None = None, *, every_s: float = 10.0
-) -> Iterator[Watch]:
-    """Watch what checkpoints cost while training goes on.
+def monitor(
+    callback: Callable[[Report], object] | None = None, *, every_s: float = 10.0
+) -> Iterator[Monitor]:
+    """Measure what checkpoints cost while training goes on.
 
-        with ckpt.watch(lambda seen: print(f"{seen.stalled_fraction:.2%}"), every_s=60) as watch:
+        with ckpt.monitor(lambda seen: print(f"{seen.stalled_fraction:.2%}"), every_s=60) as saves:
             train()
-        print(watch.report())
+        print(saves.report())
 
     Args:
-        tell: called every so often on a thread of its own, and once at the end.
-        every_s: how often, in seconds.
+        callback: called every `every_s` seconds on a thread of its own, and once at the end.
+        every_s: the interval, in seconds.
     """
     if every_s <= 0:
         raise ValueError(f"every_s is {every_s}, must be positive")
-    watch = Watch()
+    seen = Monitor()
     ended = threading.Event()
 
-    def go_on_telling() -> None:
-        while tell is not None:
+    def call_back() -> None:
+        while callback is not None:
             is_last = ended.wait(every_s)
-            tell(watch.report())
+            callback(seen.report())
             if is_last:
                 return
 
-    thread = threading.Thread(target=go_on_telling, name="ffrecord-watch", daemon=True)
+    thread = threading.Thread(target=call_back, name="ffrecord-monitor", daemon=True)
     thread.start()
     try:
-        yield watch
+        yield seen
     finally:
         ended.set()
         thread.join()

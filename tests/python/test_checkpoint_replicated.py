@@ -29,7 +29,7 @@ def daemons(tmp_path: Path) -> Iterator[list[Daemon]]:
 
 
 def target_of(daemons: list[Daemon]) -> str:
-    return ckpt.buddies([daemon.address("runs/x") for daemon in daemons])
+    return ckpt.replicated_target([daemon.address("runs/x") for daemon in daemons])
 
 
 def lose(daemon: Daemon) -> None:
@@ -124,13 +124,13 @@ def test_everything_takes_buddies_that_takes_a_target(
         mirror.start().result()
     assert [commit.step for commit in ckpt.list(target)] == [4]
     assert [commit.step for commit in ckpt.list(tmp_path / "mirror")] == [3, 4]
-    assert ckpt.latest(ckpt.buddies([tmp_path / "nothing", tmp_path / "there"])) is None
+    assert ckpt.latest(ckpt.replicated_target([tmp_path / "nothing", tmp_path / "there"])) is None
 
 
 @pytest.mark.parametrize("places", [["a"], ["a", "a"], ["a", "b|c"], ["a", "buddies:b|c"]])
 def test_what_are_no_buddies_is_refused(places: list[str]) -> None:
     with pytest.raises(ValueError, match="place"):
-        ckpt.buddies(places)
+        ckpt.replicated_target(places)
 
 
 # --- Killed on the way ---------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_daemon_that_is_killed_while_it_gets_its_copy_fails_the_save(
     target = target_of(daemons)
     ckpt.save(target, 1, state(1))
     here, there = _processes.Pipe()
-    with ckpt.watch() as watch:
+    with ckpt.monitor() as watch:
         large = {"w": np.ones(saving_to.SIZE_BYTES, "uint8")}
         pending = ckpt.async_save(target, 2, large, group=saving_to.Ranks(there), timeout_s=1)
         assert here.recv() == "planned"

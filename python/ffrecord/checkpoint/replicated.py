@@ -7,10 +7,10 @@ from ffrecord.locations import BUDDIES, Target, target_from_root
 SCHEME = BUDDIES
 
 
-def buddies(places: Sequence[Target]) -> str:
+def replicated_target(places: Sequence[Target]) -> str:
     """A target whose checkpoints outlive the loss of any one place.
 
-        target = ckpt.buddies([f"ffrecord://{node}/runs/x" for node in nodes])
+        target = ckpt.replicated_target([f"ffrecord://{node}/runs/x" for node in nodes])
         ckpt.async_save(target, step, state, group=group)
         ckpt.load(target, state, group=group)        # Also when one of the nodes is gone.
 
@@ -30,7 +30,7 @@ def buddies(places: Sequence[Target]) -> str:
     """
     names = [target_from_root(place) for place in places]
     if len(set(names)) < 2:
-        raise ValueError(f"buddies are two places at least, not {names}")
+        raise ValueError(f"a replicated target is two places at least, not {names}")
     for name in names:
         if "|" in name or name.startswith(SCHEME):
             raise ValueError(f"{name!r} cannot be one of several places")
