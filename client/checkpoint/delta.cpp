@@ -156,6 +156,8 @@ Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartM
                                              kept.segments[i], SegmentName(rank, count))));
       count += is_kept.back() ? 1 : 0;
     }
+    if (count > 0 && !FFR_TRY(attempt.IsKeptFrom(base->step, base->attempt)))
+      is_kept.assign(is_kept.size(), false);
     kept = OnlyThose(kept, is_kept);
   }
   return PlanPart(whole.part.step, whole.part.attempt, rank, tensors, kDeltaSegmentTarget, &kept,

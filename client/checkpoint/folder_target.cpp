@@ -242,7 +242,7 @@ class FolderAttempt final : public CheckpointAttempt {
       written.push_back({segment.name, {}});
     }
     FFR_TRY(WriteSegmentFiles(folder_, segments, direct_, released));
-    if (!kept_.empty()) FFR_TRY(SyncParentFolder(kept_));
+    if (!kept_.empty()) FFR_TRY(SyncParentFolder(kept_.back()));
     return written;
   }
 
@@ -259,8 +259,16 @@ class FolderAttempt final : public CheckpointAttempt {
       return false;
     FFR_TRY(MakeFolder(to.parent_path()));
     if (::link(from.c_str(), to.c_str()) != 0) return false;
-    kept_ = to;
+    kept_.push_back(to);
     return true;
+  }
+
+  // Steps are removed and saved again by name, while links were made. A save's id never returns.
+  Result<bool> IsKeptFrom(std::uint64_t step, const AttemptId& attempt) override {
+    if (IsVisible(step, attempt)) return true;
+    for (const fs::path& path : std::exchange(kept_, {}))
+      if (::unlink(path.c_str()) != 0) return ErrnoError("remove", path, errno);
+    return false;
   }
 
  protected:
@@ -271,7 +279,7 @@ class FolderAttempt final : public CheckpointAttempt {
     if (replaces_) static_cast<void>(Claim(final_path));
     const int error =
         replaces_ ? RenameInPlace(folder_, final_path) : RenameNoReplace(folder_, final_path);
-    if (error != 0 && !IsVisible()) {
+    if (error != 0 && !IsVisible(step_, id_)) {
       if (error == EEXIST || error == ENOTEMPTY) return StepExists(final_path);
       RemoveAttempt(folder_);  // Should the first rename come to pass yet, one finds nothing.
       return ErrnoError("rename to " + final_path.string() + " the folder", folder_, error);
@@ -293,8 +301,9 @@ class FolderAttempt final : public CheckpointAttempt {
   void Discard() noexcept override { RemoveAttempt(folder_); }
 
  private:
-  // Whether the step is this attempt: a rename whose answer a server lost looks like a failure.
-  bool IsVisible() const;
+  // Whether `step` is `attempt`. Asked of this one too: a rename whose answer a server lost looks
+  // like a failure.
+  bool IsVisible(std::uint64_t step, const AttemptId& attempt) const;
 
   // The hint is made in the attempt's folder, so that a kill leaves no temporary file outside it.
   void PrepareHint() {
@@ -328,7 +337,7 @@ class FolderAttempt final : public CheckpointAttempt {
   UniqueFd lock_;
   bool direct_;
   bool replaces_;
-  fs::path kept_;  // The last one; all are in one folder.
+  std::vector<fs::path> kept_;  // All in one folder.
 };
 
 // --- Reading -------------------------------------------------------------------------------------
@@ -492,9 +501,9 @@ class FolderTarget final : public CheckpointTarget {
   bool direct_;
 };
 
-bool FolderAttempt::IsVisible() const {
-  const auto ours = IsAttemptVisible(FolderTarget(run_.string(), false), step_, id_);
-  return ours && ours.value();
+bool FolderAttempt::IsVisible(std::uint64_t step, const AttemptId& attempt) const {
+  const auto visible = IsAttemptVisible(FolderTarget(run_.string(), false), step, attempt);
+  return visible && visible.value();
 }
 
 std::uint64_t FolderAttempt::NewestStep() const {

@@ -46,6 +46,11 @@ class CheckpointAttempt {
   // or the file is not there in its size.
   virtual Result<bool> Keep(std::uint64_t step, std::string_view old_name,
                             const StoredSegment& segment, std::string_view name) = 0;
+  // After the last Keep() of segments of `step`: whether it is, and so was all the time, the save
+  // `attempt`. If not, the segments may be another save's: what was kept is gone from here again.
+  virtual Result<bool> IsKeptFrom(std::uint64_t /*step*/, const AttemptId& /*attempt*/) {
+    return true;  // A target that does not share files has kept none.
+  }
 
   // Makes `files`, which are all of the attempt's, visible as its step: at once, durably, and only
   // if no other save of that step has been faster (kConflict). At most once.

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <mutex>
 #include <numeric>
 #include <random>
 
@@ -99,6 +100,46 @@ TEST(CheckpointTest, TensorsOfEveryShapeComeBack) {
   const auto read = reader.value().Read(requests);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(loaded, data);
+}
+
+// Between the manifest of the base and the links to its segments, all of the state is hashed.
+TEST(CheckpointTest, ABaseThatIsSavedAnewMeanwhileIsNotShared) {
+  const TempFolder folder;
+  const std::string run = (folder / "run").string();
+  std::mt19937 random(test::Seed());
+  const Bytes wanted = RandomBytes(64 << 10, random);
+  const Bytes other = RandomBytes(wanted.size(), random);
+  SaveOptions incremental;
+  incremental.incremental = true;
+  const auto save = [&](std::uint64_t step, const TensorView& tensor) {
+    return SaveCheckpoint(run, step, {&tensor, 1}, TreeOf({}), nullptr, incremental);
+  };
+  const auto whole = [](const Bytes& data) { return Whole("t", "uint8", {data.size()}, data); };
+  ASSERT_TRUE(save(1, whole(wanted)));
+
+  TensorView late = whole(wanted);
+  late.data = {static_cast<const std::byte*>(nullptr), wanted.size()};
+  std::once_flag once;
+  late.fetch = [&](std::uint64_t offset, std::span<std::byte> into) -> Result<void> {
+    std::call_once(once, [&] {
+      EXPECT_TRUE(RemoveCheckpoint(run, 1, {}));
+      EXPECT_TRUE(save(1, whole(other)));
+    });
+    std::copy_n(wanted.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+    return {};
+  };
+  const auto saved = save(2, late);
+  ASSERT_TRUE(saved) << saved.error().message;
+
+  for (const std::uint64_t step : {1U, 2U}) {
+    Bytes loaded(wanted.size());
+    const auto reader = CheckpointReader::Open(run, step, {});
+    ASSERT_TRUE(reader) << reader.error().message;
+    const CheckpointReader::Request request{"t", {0}, {loaded.size()}, loaded};
+    const auto read = reader.value().Read({&request, 1});
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(loaded, step == 1 ? other : wanted);
+  }
 }
 
 TEST(CheckpointTest, LargeTensorsAreReadToWhereverTheyAreWanted) {
