@@ -3,6 +3,7 @@
 // Method: threads as ranks over TCP; a relay before a rank slows, resets or mutes single streams.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -97,6 +98,19 @@ TEST(CollectiveStreamsTest, ASlowStreamCarriesLessThanTheOthers) {
   EXPECT_LT(pair.relay.bytes(0), pair.relay.bytes(1) / 2);
 }
 
+// The root of a broadcast takes nothing in; that others take from it is what moves.
+TEST(CollectiveStreamsTest, WhoOnlySendsHasTimeAsLongAsItIsTakenFrom) {
+  RelayedPair pair({.timeout = 1500ms, .algorithm = Algorithm::kRing},
+                   [](std::size_t) { return Relay::Fault{.bytes_per_s = 2 << 20}; });
+  pair.group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
+    std::vector<std::byte> data(8 << 20, std::byte(1 - rank));
+    const auto token = engine.Broadcast(data.data(), data.size(), ReduceType::kBytes, 0).value();
+    const auto ended = engine.Wait(token);
+    ASSERT_TRUE(ended) << "rank " << rank << ": " << ended.error().message;
+    EXPECT_EQ(std::ranges::count(data, std::byte{1}), static_cast<std::ptrdiff_t>(data.size()));
+  });
+}
+
 // At different places: in what is copied and what is borrowed, in both halves of the ring, between
 // operations, and in the word that a rank joins.
 TEST(CollectiveStreamsTest, AStreamThatIsResetLosesNothingIsNamedAndReplaced) {
@@ -129,6 +143,51 @@ TEST(CollectiveStreamsTest, AStreamThatIsResetLosesNothingIsNamedAndReplaced) {
       }
     }
   }
+}
+
+// What is sent again has been rounded before, and may have been overwritten since.
+TEST(CollectiveStreamsTest, AStreamThatIsResetSpoilsNoSumOfHalves) {
+  constexpr std::size_t kCount = 200'001;
+  const std::uint32_t seed = test::Seed();
+  const std::vector<std::vector<float>> inputs{RandomFloats(seed, kCount),
+                                               RandomFloats(seed + 1, kCount)};
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kRecursiveDoubling}) {
+    Options options{.timeout = 20s,
+                    .chunk_size_bytes = 64 << 10,
+                    .algorithm = algorithm,
+                    .wire = WireType::kF16};
+    const auto expected = Reduced(2, options, inputs);
+    options.streams = 3;
+    for (const std::uint64_t after : {1'000U, 30'000U, 70'000U, 100'000U, 150'000U}) {
+      SCOPED_TRACE(testing::Message()
+                   << "algorithm " << static_cast<int>(algorithm) << " after " << after);
+      RelayedPair pair(options, [&](std::size_t connection) {
+        return Relay::Fault{.reset_after_bytes = connection < 2 ? after : 0};
+      });
+      for (int round = 0; round < 10; ++round) {
+        pair.group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+          auto data = inputs[rank];
+          const auto reduced = AllReduce(engine, data);
+          ASSERT_TRUE(reduced) << reduced.error().message;
+          ASSERT_EQ(std::memcmp(data.data(), expected.data(), kCount * 4), 0);
+        });
+      }
+    }
+  }
+}
+
+// They carry nothing, and a word for each would be as much as they are.
+TEST(CollectiveStreamsTest, ManyBarriersAreTakenWithoutAWordForEach) {
+  Group group(2, {.timeout = 3s, .streams = 2}, Where::kApart);
+  group.Connect();
+  group.ForEach([](std::uint32_t, CollectiveEngine& engine) {
+    std::vector<CollectiveEngine::Token> tokens;
+    for (int i = 0; i < 3'000; ++i) tokens.push_back(engine.Barrier().value());
+    for (const auto token : tokens) {
+      const auto ended = engine.Wait(token);
+      ASSERT_TRUE(ended) << ended.error().message;
+    }
+  });
 }
 
 // Of what it carried data may be lost, or only the word that it was taken. A quarter of the group's
@@ -218,6 +277,14 @@ TEST(CollectiveStreamsTest, WhoDoesNotKnowTheSecretIsNoStreamMadeAnew) {
     stranger.secret[wrong] ^= std::byte{1};
     EXPECT_FALSE(IsWelcomed(address, stranger)) << "byte " << wrong;
   }
+  // Nor who would cut or round otherwise.
+  std::array<GroupHello, 4> others{right, right, right, right};
+  others[0].world_size = 3;
+  others[1].chunk_size_bytes /= 2;
+  others[2].wire = WireType::kF16;
+  others[3].streams = 3;
+  for (std::size_t i = 0; i < others.size(); ++i)
+    EXPECT_FALSE(IsWelcomed(address, others[i])) << "difference " << i;
   group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
     std::vector<std::int64_t> data(70'001, rank);
     const auto reduced = AllReduce(engine, data);
@@ -225,6 +292,24 @@ TEST(CollectiveStreamsTest, WhoDoesNotKnowTheSecretIsNoStreamMadeAnew) {
     EXPECT_EQ(data, std::vector<std::int64_t>(70'001, 1));
   });
   EXPECT_TRUE(IsWelcomed(address, right)) << "nothing but the secret was wrong";
+}
+
+// Who connects and says nothing takes the place of the oldest such one, and of nothing else.
+TEST(CollectiveStreamsTest, SilentStrangersAreHeldInSmallNumber) {
+  Group group(2, {.timeout = 20s, .streams = 2}, Where::kApart);
+  group.Connect();
+  const auto address =
+      net::Address::Parse(MemberAddress::Parse(group.addresses[0]).value().tcp, 0).value();
+  std::vector<std::unique_ptr<net::Endpoint>> strangers;
+  for (int i = 0; i < 40; ++i)
+    strangers.push_back(net::ConnectTcp(address, Clock::now() + 20s).value());
+  const auto event = net::NextEvent(*strangers.front(), Clock::now() + 5s, "to be shut out");
+  EXPECT_TRUE(event ? event.value() == net::Endpoint::Event::kClosed
+                    : event.error().code != ErrorCode::kDeadlineExceeded);
+  group.ForEach([](std::uint32_t, CollectiveEngine& engine) {
+    std::vector<std::int32_t> data(1000, 1);
+    EXPECT_TRUE(AllReduce(engine, data));
+  });
 }
 
 TEST(CollectiveStreamsTest, DifferentNumbersOfStreamsAreRefused) {
@@ -329,6 +414,16 @@ TEST(CollectiveStreamsTest, AllThatIsTunedMayChangeBetweenTwoOperations) {
     for (const auto token : tokens) ASSERT_TRUE(engine.Wait(token));
     for (const auto& data : arrays) EXPECT_EQ(data, std::vector<std::int64_t>(30'000, 6));
   });
+}
+
+// It cuts arrays anew in each step, and fp16 is scaled by piece.
+TEST(CollectiveStreamsTest, HalvingIsNoTuningOfF16) {
+  Group group(2, {.timeout = 20s, .wire = WireType::kF16}, Where::kApart);
+  group.Connect();
+  for (auto& engine : group.engines) {
+    EXPECT_FALSE(engine.Tune({.algorithm = Algorithm::kHalvingDoubling}));
+    EXPECT_TRUE(engine.Tune({.algorithm = Algorithm::kDoubleTree}));
+  }
 }
 
 }  // namespace
