@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -336,6 +337,70 @@ TEST(CollectiveResultsTest, SumsSentAsF16NeverOverflowAndKeepInfinitiesAndNans) 
         }
       });
     }
+  }
+}
+
+// Longer than a tile of what is decoded at once, and with an end that fills none.
+TEST(CollectiveResultsTest, ExtremesOfWhatIsSentAsHalvesAreThoseOfAllRanks) {
+  constexpr std::size_t kCount = 9'001;
+  const auto value = [](std::size_t i, std::size_t rank) {
+    return static_cast<float>((i * 7 + rank * 61) % 97) - 48;
+  };
+  for (const WireType wire : {WireType::kBf16, WireType::kF16}) {
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      Group group(3, {.timeout = 20s, .wire = wire}, Where::kApart);
+      group.Connect();
+      group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+        std::vector<float> data;
+        for (std::size_t i = 0; i < kCount; ++i) data.push_back(value(i, rank));
+        ASSERT_TRUE(AllReduce(engine, data, op));
+        for (std::size_t i = 0; i < kCount; ++i) {
+          const auto [least, most] = std::minmax({value(i, 0), value(i, 1), value(i, 2)});
+          ASSERT_EQ(data[i], op == ReduceOp::kMin ? least : most) << "at " << i;
+        }
+      });
+    }
+  }
+}
+
+// More than the kernel takes while the other rank is not there yet: what waits is not overwritten,
+// neither where it is copied to be sent as halves nor in the array, where results come to.
+TEST(CollectiveResultsTest, WhatIsQueuedForALateRankStaysAsItWasSent) {
+  constexpr std::size_t kCount = 8 << 20;
+  std::vector<float> values(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>((i / 1024 + i) % 97);
+  auto doubled = values;
+  for (float& value : doubled) value *= 2;
+  for (const WireType wire : {WireType::kExact, WireType::kF16}) {
+    Group group(2, {.timeout = 20s, .algorithm = Algorithm::kRecursiveDoubling, .wire = wire},
+                Where::kApart);
+    group.Connect();
+    group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+      auto data = values;
+      if (rank == 1) std::this_thread::sleep_for(300ms);
+      const auto reduced = AllReduce(engine, data);
+      ASSERT_TRUE(reduced) << reduced.error().message;
+      EXPECT_TRUE(data == doubled);
+    });
+  }
+}
+
+// A rank's program may round otherwise; its sums would differ from those of the others.
+TEST(CollectiveResultsTest, HowAProgramRoundsChangesNoBit) {
+  constexpr std::size_t kCount = 30'001;
+  const std::uint32_t seed = test::Seed();
+  std::vector<std::vector<float>> outputs[2];
+  for (auto& output : outputs) {
+    const bool rounds_otherwise = &output == &outputs[1];
+    output = {RandomFloats(seed, kCount), RandomFloats(seed + 1, kCount)};
+    Group group(2, {.timeout = 20s, .algorithm = Algorithm::kRecursiveDoubling});
+    group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+      if (rounds_otherwise && rank == 1) std::fesetround(FE_UPWARD);
+      ASSERT_TRUE(engine.Connect(group.addresses, kSecret));
+      ASSERT_TRUE(AllReduce(engine, output[rank]));
+    });
+    for (const auto& data : output)
+      ASSERT_EQ(std::memcmp(data.data(), outputs[0][0].data(), kCount * 4), 0);
   }
 }
 
