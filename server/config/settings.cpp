@@ -6,7 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "libffrecord/net/transport/endpoint.h"
@@ -49,9 +51,24 @@ void AddSettings(CLI::App& app, Given& given) {
   }
 }
 
-Result<Settings> Assemble(const std::string& file, const Given& given) {
+constexpr const char* kFileVariable = "FFRECORD_CONFIG";
+
+// The settings file, if one is named. An empty name usually comes from an unset variable of a
+// script: ignoring it would start the daemon with the defaults.
+Result<std::optional<std::string>> FileOf(const CLI::Option& flag) {
+  const bool is_given = flag.count() > 0;  // Or the variable is there, and not empty.
+  const char* const variable = std::getenv(kFileVariable);
+  if (!is_given && variable == nullptr) return std::optional<std::string>();
+  const auto file = is_given ? flag.as<std::string>() : std::string();
+  if (!file.empty()) return std::optional(file);
+  return Error{ErrorCode::kInvalidArgument,
+               std::string(is_given ? "--config" : kFileVariable) +
+                   " is empty: name a settings file, or leave it out"};
+}
+
+Result<Settings> Assemble(const CLI::Option& flag, const Given& given) {
   Settings settings;
-  if (!file.empty()) FFR_TRY(ReadSettingsFile(file, settings));
+  if (const auto file = FFR_TRY(FileOf(flag))) FFR_TRY(ReadSettingsFile(*file, settings));
   for (const auto& [setting, text] : given) {
     auto assigned = AssignText(settings, *setting, text);
     if (assigned) continue;
@@ -129,14 +146,13 @@ Command ParseCommandLine(int argc, char** argv) {
       "The storage daemon of FFRecord: keeps published datasets and checkpoints in one "
       "folder and serves them.");
   app.name("ffrecordd");
-  std::string file;
   Given given;
   Command command;
   bool wants_check = false;
   bool wants_print = false;
-  app.add_option("--config", file, "File with settings; flags override it")
-      ->type_name("FILE")
-      ->envname("FFRECORD_CONFIG");
+  const auto* const file = app.add_option("--config", "File with settings; flags override it")
+                               ->type_name("FILE")
+                               ->envname(kFileVariable);
   AddSettings(app, given);
   bool insecure = false;
   app.add_flag("--insecure", insecure,
@@ -150,7 +166,7 @@ Command ParseCommandLine(int argc, char** argv) {
     command.exit_code = app.exit(error) == 0 ? 0 : kExitUsage;
     return command;
   }
-  auto settings = Assemble(file, given);
+  auto settings = Assemble(*file, given);
   if (settings) settings.value().insecure = insecure;
   // What is printed is to be looked at, also when it would not do.
   Result<void> checked;

@@ -55,6 +55,19 @@ def test_the_file_is_overridden_by_flags_and_the_rest_is_as_ever(written: Path) 
     assert printed(FFRECORD_CONFIG=str(written))["cores"] == 3
 
 
+def test_an_empty_name_of_a_file_is_an_error_and_not_the_defaults(written: Path) -> None:
+    for arguments in (("--config", ""), ("--config=",)):
+        done = ffrecordd("--print-config", "--data", "d", *arguments)
+        assert done.returncode == 2, done.stdout
+        assert "--config" in done.stderr, done.stderr
+    done = ffrecordd("--print-config", "--data", "d", FFRECORD_CONFIG="")
+    assert done.returncode == 2, done.stdout
+    assert "FFRECORD_CONFIG" in done.stderr, done.stderr
+    # The flag is what counts.
+    done = ffrecordd("--print-config", "--config", written, FFRECORD_CONFIG="")
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_printed_is_a_file_that_says_the_same(tmp_path: Path) -> None:
     odd = 'a "quoted" \\ folder\t\x01 \N{SNOWMAN}'
     first = printed("--data", odd, "--connections", "17", "--transport", "tcp")
