@@ -61,9 +61,8 @@ Result<std::optional<std::string>> FileOf(const CLI::Option& flag) {
   if (!is_given && variable == nullptr) return std::optional<std::string>();
   const auto file = is_given ? flag.as<std::string>() : std::string();
   if (!file.empty()) return std::optional(file);
-  return Error{ErrorCode::kInvalidArgument,
-               std::string(is_given ? "--config" : kFileVariable) +
-                   " is empty: name a settings file, or leave it out"};
+  return Error{ErrorCode::kInvalidArgument, std::string(is_given ? "--config" : kFileVariable) +
+                                                " is empty: name a settings file, or leave it out"};
 }
 
 Result<Settings> Assemble(const CLI::Option& flag, const Given& given) {
