@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -269,6 +270,26 @@ TEST_F(ScrubberTest, WhatIsBadStaysSoAfterAStartAndIsNotReadBeforeThePeriodIsOve
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(scrubber.read_bytes(), 0U);
   EXPECT_LT(scrubber.age(), 60s);
+}
+
+// After the clock was set back: the age of what is to come would be nothing for as long.
+TEST_F(ScrubberTest, ItsAgeGrowsThoughTheLastPassEndedInTheFuture) {
+  const Scrubber::WallTime before_1970(-1h);
+  const auto started = [&](Scrubber::WallTime last_end) {
+    const Scrubber::Position from{Ago(5h), last_end, false, {}, {}};
+    return std::make_unique<Scrubber>(*store_, Scrubber::Options{0h, 1}, from, Keeps(), Notes());
+  };
+  const auto ahead = started(Ago(-90h));
+
+  EXPECT_GE(started(Ago(3h))->age(), 3h);
+  EXPECT_LT(started(Ago(3h))->age(), 4h);
+  EXPECT_GE(started(before_1970)->age(), 5h);
+  EXPECT_LT(started(before_1970)->age(), 6h);
+  const auto deadline = std::chrono::steady_clock::now() + 10s;
+  while (ahead->age() < 1s && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(10ms);
+  EXPECT_GE(ahead->age(), 1s);
+  EXPECT_LT(ahead->age(), 60s);
 }
 
 TEST_F(ScrubberTest, ItsRateFollowsFromWhatIsLeftAndTheTimeThatIsLeft) {
