@@ -450,9 +450,12 @@ void ReadAhead::SetRead(const Run& run) {
 }
 
 void ReadAhead::AwaitOldest(std::unique_lock<std::mutex>& lock) {
+  FFR_ASSERT(!in_flight_.empty());
   const InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
   in_flight_bytes_ -= oldest.run.end_bytes - oldest.run.begin_bytes;
+  // Bytes that nobody reads any more would be waited for without end.
+  FFR_ASSERT(!in_flight_.empty() || in_flight_bytes_ == 0);
   lock.unlock();
   // Waits for the last page; what cannot be read is told to who asks for it.
   char last = 0;
