@@ -230,6 +230,54 @@ TEST(CollectiveFaultsTest, ARankThatNeverSubmitsIsNamedToAllWhenTimeIsUp) {
   for (auto& group : groups) group.join();
 }
 
+// Two that wait for each other: each is told that the other waits for it, and knows that it does
+// not hold up itself.
+TEST(CollectiveFaultsTest, ARankThatIsWaitedForDoesNotBlameItself) {
+  auto engine =
+      CollectiveEngine::Create(0, 2, {.timeout = 800ms, .algorithm = Algorithm::kRing}).value();
+  FakeRank fake(engine);
+  std::vector<float> data(1000, 1);
+  const auto before = Clock::now();
+  const auto token =
+      engine.AllReduce(data.data(), data.size(), ReduceType::kF32, ReduceOp::kSum).value();
+  // A word is believed for 150 ms.
+  for (; Clock::now() < before + 740ms; std::this_thread::sleep_for(10ms))
+    fake.Send(net::FrameType::kPing, GroupWaiting{0}.Encode(), {});
+  const auto ended = engine.Wait(token);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(ended.error().message, HasSubstr("rank 1 does not answer"));
+}
+
+// What a peer said once is no news when it is long ago.
+TEST(CollectiveFaultsTest, AnOldWordNamesNobody) {
+  auto engine =
+      CollectiveEngine::Create(0, 2, {.timeout = 800ms, .algorithm = Algorithm::kRing}).value();
+  FakeRank fake(engine);
+  std::vector<float> data(1000, 1);
+  const auto token =
+      engine.AllReduce(data.data(), data.size(), ReduceType::kF32, ReduceOp::kSum).value();
+  fake.Send(net::FrameType::kPing, GroupWaiting{.rank = 1, .is_absent = true}.Encode(), {});
+  const auto ended = engine.Wait(token);
+  ASSERT_FALSE(ended);
+  EXPECT_THAT(ended.error().message, HasSubstr("rank 1 does not answer"));
+}
+
+// Numbers of one size would be added as the wrong ones.
+TEST(CollectiveFaultsTest, TypesThatDifferAreNamed) {
+  Group group(2, {.timeout = 20s});
+  group.Connect();
+  group.ForEach([&](std::uint32_t rank, CollectiveEngine& engine) {
+    std::vector<float> floats(100);
+    std::vector<std::int32_t> integers(100);
+    const auto reduced = rank == 1 ? AllReduce(engine, integers) : AllReduce(engine, floats);
+    ASSERT_FALSE(reduced);
+    EXPECT_EQ(reduced.error().code, ErrorCode::kInvalidArgument) << reduced.error().message;
+    EXPECT_THAT(reduced.error().message, HasSubstr("sum of 100 f32"));
+    EXPECT_THAT(reduced.error().message, HasSubstr("sum of 100 i32"));
+  });
+}
+
 TEST(CollectiveFaultsTest, OperationsThatDifferAreNamedOnAllRanks) {
   for (const std::uint32_t n : {2U, 4U}) {
     for (const bool by_size : {false, true}) {
