@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <iterator>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
@@ -263,6 +264,13 @@ Result<DatasetManifest> Catalog::Retire(const NameRecord& name, const DatasetMan
 
 Result<void> Catalog::CheckReserve() const {
   if (reserve_ == nullptr || reserve_->is_whole()) return {};
+  // A limit on the sizes of files, say: making room would not help. For clients and for the health
+  // it is the same as a full disk: nothing fits until somebody has changed that.
+  if (const int why = reserve_->missing_errno(); why != 0 && why != ENOSPC && why != EDQUOT)
+    return Error{ErrorCode::kIo,
+                 "the daemon cannot reserve the room that deletions need, in " +
+                     reserve_->path().string() + ": " + std::generic_category().message(why),
+                 ENOSPC};
   return Error{ErrorCode::kIo,
                "the daemon's disk is full, and what is left of it is kept for deletions; remove "
                "something, or make room at " +

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
@@ -23,17 +24,24 @@ class DiskReserve {
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }
   bool is_whole() const noexcept { return is_whole_.load(std::memory_order_acquire); }
 
+  // Why it could not be taken: ENOSPC as well where it was given away.
+  int missing_errno() const noexcept { return missing_errno_.load(std::memory_order_acquire); }
+  const std::filesystem::path& path() const noexcept { return path_; }
+
   // Gives the room to the disk. False if it was out already.
   bool Release();
   // Takes it back where `free_bytes` are free and leave at least as much to others.
   void Restore(std::uint64_t free_bytes);
 
  private:
-  bool Take() const;
+  // Notes whether it could, or why not.
+  void Take();
+  int TryTake() const;  // 0 or an errno.
 
   const std::filesystem::path path_;
   const std::uint64_t size_bytes_;
   std::mutex mutex_;  // Of changes.
+  std::atomic<int> missing_errno_{ENOSPC};
   std::atomic<bool> is_whole_{false};
 };
 

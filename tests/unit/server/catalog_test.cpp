@@ -608,6 +608,18 @@ TEST_F(CatalogTest, ASilentUploadIsGivenUpThoughTheDiskIsFull) {
   EXPECT_FALSE(extents_->Find(forgotten.id));
 }
 
+TEST_F(CatalogTest, AReserveThatNoRoomWouldHelpIsNotCalledAFullDisk) {
+  std::filesystem::remove(folder_ / "reserve");
+  std::filesystem::create_directory(folder_ / "reserve");
+  Open();
+
+  const auto put = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4});
+
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().message.find("disk is full"), std::string::npos) << put.error().message;
+  EXPECT_NE(put.error().message.find("Is a directory"), std::string::npos) << put.error().message;
+}
+
 TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
   auto writer = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4}).value();
   ASSERT_TRUE(writer->Append(AsBytes("data")));

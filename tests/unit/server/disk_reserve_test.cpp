@@ -72,6 +72,19 @@ TEST(DiskReserveTest, APartOfItIsNotKept) {
   EXPECT_EQ(AllocatedBytes(folder / "reserve"), 0U);
 }
 
+TEST(DiskReserveTest, SaysWhyItCannotBeTaken) {
+  const test::TempFolder folder;
+  test::fallocate_error = EFBIG;
+  DiskReserve reserve(folder / "reserve", kMiB);
+  EXPECT_EQ(reserve.missing_errno(), EFBIG);
+  test::fallocate_error = 0;
+
+  reserve.Restore(2 * reserve.size_bytes());
+  EXPECT_EQ(reserve.missing_errno(), 0);
+  EXPECT_TRUE(reserve.Release());
+  EXPECT_EQ(reserve.missing_errno(), ENOSPC);
+}
+
 TEST(DiskReserveTest, NoLinkIsFollowed) {
   const test::TempFolder folder;
   std::filesystem::create_symlink(folder / "elsewhere", folder / "reserve");
