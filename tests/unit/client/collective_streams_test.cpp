@@ -204,7 +204,9 @@ TEST(CollectiveStreamsTest, AStreamWhoseOtherEndIsSilentIsGivenUpAndReplaced) {
   for (const auto end = Clock::now() + 20s; first.events().size() < 4 && Clock::now() < end;)
     pair.ExpectExactSums(20'000, 1);
   const auto events = first.events();
-  ASSERT_EQ(events.size(), 4U);
+  std::string told;
+  for (const auto& event : events) told += event.text + "\n";
+  ASSERT_EQ(events.size(), 4U) << told;
   for (const std::size_t i : {0U, 2U}) {
     EXPECT_THAT(events[i].text, HasSubstr("stream 1 of 2 from rank 0 to rank 1"));
     EXPECT_THAT(events[i].text, HasSubstr("acknowledged for 1000 ms"));
