@@ -7,14 +7,18 @@ import io
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 
+import click
 import pytest
 
 import ffrecord
+from ffrecord.cli.main import cli
+from ffrecord.cli.pack import command as pack_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
@@ -148,6 +152,40 @@ def test_a_block_that_does_not_do_what_the_page_says_is_noticed(
 
     assert done.returncode == 1
     assert complaint in done.stderr
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    """Page, and words of each command of ours in blocks that are only shown."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [
+        (page.name, words)
+        for page in pages
+        for language, code in BLOCK.findall(page.read_text())
+        if language in ("shell", "sh")
+        for line in code.replace("\\\n", " ").splitlines()
+        if (words := shlex.split(line, comments=True)) and words[0] in ("ffrecord", "ffrecord-pack")
+    ]
+
+
+def unknown_words(words: list[str]) -> list[str]:
+    """Those that the command line does not know: subcommands and options."""
+    command: click.Command = pack_command if words[0] == "ffrecord-pack" else cli
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        name = rest.pop(0)
+        if name not in command.commands:
+            return [name]
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts}
+    return [word for word in rest if word.startswith("--") and word.split("=")[0] not in known]
+
+
+def test_commands_that_pages_show_have_those_names_and_options() -> None:
+    lines = command_lines()
+    assert len(lines) > 30
+    assert [(page, *unknown_words(words)) for page, words in lines if unknown_words(words)] == []
+    assert unknown_words(["ffrecord", "checkpoint", "burn", "x"]) == ["burn"]
+    assert unknown_words(["ffrecord-pack", "--fast", "a", "b"]) == ["--fast"]
 
 
 def test_every_flag_of_the_daemon_is_on_the_page_of_settings() -> None:
