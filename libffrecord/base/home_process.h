@@ -11,10 +11,12 @@ namespace ffrecord {
 // Thread-safe. Blind to raw clone().
 class HomeProcess {
  public:
+  HomeProcess() noexcept : generation_(ForkGeneration()) {}
+
   bool is_here() const noexcept { return generation_ == ForkGeneration(); }
 
  private:
-  std::uint32_t generation_ = ForkGeneration();
+  std::uint32_t generation_;
 };
 
 }  // namespace ffrecord
