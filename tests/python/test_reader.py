@@ -376,9 +376,10 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     for where in (tmp_path / "no.ffr", tmp_path, str(tmp_path / "*.ffr"), [tmp_path / "no.ffr"]):
         with pytest.raises(FileNotFoundError, match=str(tmp_path)):
             len(ffrecord.open(where))
-    with pytest.raises(ValueError, match="empty"):
-        ffrecord.open([])
-    for wrong in (3, b"x.ffr", ""):
+    for nothing in ([], [""]):
+        with pytest.raises(ValueError, match="empty"):
+            ffrecord.open(nothing)
+    for wrong in (3, b"x.ffr"):
         with pytest.raises(TypeError, match=r"(?i)path"):
             ffrecord.open([wrong])  # type: ignore[list-item]
 

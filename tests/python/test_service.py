@@ -139,7 +139,7 @@ def test_a_file_size_limit_refuses_an_upload_and_does_not_end_the_daemon(tmp_pat
     # Not even the reserve: nothing can be stored, and it says so.
     with (
         Daemon(tmp_path / "less", prefix=["prlimit", f"--fsize={16 << 20}"]) as daemon,
-        pytest.raises(OSError, match="kept for deletions"),
+        pytest.raises(OSError, match="cannot reserve the room that deletions need"),
     ):
         ffrecord.publish(tmp_path / "small.ffr", daemon.address("small"))
 
