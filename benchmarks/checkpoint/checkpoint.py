@@ -261,8 +261,12 @@ class Arms:
         return {"stage_bytes_max": self.size + (64 << 20)}
 
     def stall(self, **options: int) -> float:
-        """How long async_save keeps its caller; the save ends uncounted."""
+        """How long async_save keeps its caller; the save ends uncounted.
+
+        A save before, of the same cap, makes the arena, which stays for a run's later saves.
+        """
         run = self.fresh("async")
+        self.ckpt.async_save(run, 0, self.state, **options).result()
         pending: list[Any] = []
 
         def save() -> None:
