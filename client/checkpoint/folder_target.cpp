@@ -182,19 +182,21 @@ int RenameNoReplace(const fs::path& from, const fs::path& to) {
   return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
-// Puts the folder `from` in the place of `to`, in one step where the file system can. What was
-// there is called `from` then, or is gone.
+// Puts the folder `from` in the place of `to`: in one step where the file system exchanges names,
+// and the old folder is then called `from`. Elsewhere the old one is moved away first, as garbage,
+// and moved back if the new one cannot take its place.
 int RenameInPlace(const fs::path& from, const fs::path& to) {
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
     return 0;
-  if (errno == EINVAL || errno == ENOSYS) {
-    const fs::path away =
-        to.parent_path() / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
-    if (::rename(to.c_str(), away.c_str()) != 0 && errno != ENOENT) return errno;
-  } else if (errno != ENOENT) {
-    return errno;
-  }
-  return RenameNoReplace(from, to);
+  if (errno == ENOENT) return RenameNoReplace(from, to);
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  const fs::path away =
+      to.parent_path() / (std::string(kRemovedPrefix) + Hex(Random<std::array<std::byte, 16>>()));
+  const bool was_there = ::rename(to.c_str(), away.c_str()) == 0;
+  if (!was_there && errno != ENOENT) return errno;
+  const int error = RenameNoReplace(from, to);
+  if (error != 0 && was_there) static_cast<void>(RenameNoReplace(away, to));
+  return error;
 }
 
 Error StepExists(const fs::path& path) {

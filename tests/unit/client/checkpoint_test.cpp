@@ -8,6 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,8 +21,10 @@
 #include <random>
 
 #include "checkpoint_state.h"
+#include "client/checkpoint/target.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 #include "libffrecord/io/this_host.h"
+#include "refused_calls.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "thread_group.h"
@@ -655,6 +660,31 @@ TEST(CheckpointFullDiskTest, AFullDiskIsNoSpaceAndLeavesNothing) {
   EXPECT_EQ(entries, 2U);
   EXPECT_EQ(first, "");
   EXPECT_TRUE(fitting);
+}
+
+// The file system of the child exchanges nothing, and the second of two renames fails.
+TEST(CheckpointReplaceTest, AFailureBetweenTwoRenamesKeepsTheStepThatWasThere) {
+  constexpr int kSkipped = 77;
+  const TempFolder folder;
+  const State old(1'000, 1);
+  ASSERT_TRUE(SaveAlone(folder.path(), 1, old));
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!test::RefuseCalls({{SYS_renameat2, EINVAL}})) ::_exit(kSkipped);
+    const auto target = OpenFolderTarget(folder.path().string(), true);
+    const auto attempt = target->BeginInPlace(1, AttemptId{});
+    if (!attempt) ::_exit(2);
+    for (const auto& entry : fs::directory_iterator(folder.path()))
+      if (entry.path().filename().string().starts_with(".attempt-")) fs::remove_all(entry.path());
+    ::_exit(attempt.value()->Commit({}) ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+
+  if (WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "system calls cannot be refused here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(Compare(folder.path(), old), "");
 }
 
 }  // namespace
