@@ -85,8 +85,8 @@ class CommittedStep {
       std::span<const std::string> names) const = 0;
   // The same step, read where this one is not: its other copies first. Null if there are none.
   virtual std::unique_ptr<CommittedStep> Twin() const { return nullptr; }
-  // What is read where this one is damaged: the twin, or a copy farther away, which is asked only
-  // then and is no part of what is verified here. Null if there is none.
+  // The copy to read from where this step is damaged: the twin, or one farther away. A farther copy
+  // is asked only then, and is no part of what is verified here. Null if there is none.
   virtual std::unique_ptr<CommittedStep> Fallback() const { return Twin(); }
 };
 

@@ -42,7 +42,7 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
-// What is published under one name: an ordered list of files. format.md, "Dataset manifest".
+// The ordered list of files that one published name stands for. format.md, "Dataset manifest".
 // A dataset lists its FFRecord files; a checkpoint its manifests and segments. A value: copies are
 // independent.
 struct DatasetManifest {

@@ -216,8 +216,8 @@ class TcpListener {
 // their endpoints are "shm", for they carry the descriptors of shared memory (slab.h). The name is
 // 1 to 100 bytes.
 
-// Who may listen there. Names are anybody's: who connects to kAnybody must have the peer prove
-// itself before it is shown anything.
+// The user whose process may listen there. Any user may take a local name: a client that accepts
+// kAnybody must have the peer prove itself before it sends a secret.
 enum class LocalOwner : std::uint8_t { kAnybody, kThisUser };
 
 // Fails with kUnavailable if nobody listens under `name` in this network namespace, with kDenied if
