@@ -14,30 +14,31 @@ namespace ffrecord {
 
 // The records of one ReadBatch, in request order, in one block of memory that the Batch owns.
 //
-// `starts` and `sizes` say where in the block each record lies; the same index twice may share its
-// bytes, and does unless records are small. What is read follows the order of the files, not of the
-// request: neighbours are read in one piece and land where they are used. What was in memory
-// already is copied back to back, in the order of the request. Starts and sizes are in bytes. The
-// memory returns to a pool when the Batch dies. Movable; distinct Batches may be used by distinct
-// threads.
+// `starts` and `sizes` locate each record in the block, in bytes. Equal indices may share their
+// bytes, and do unless records are small. Records that are read from disk or a daemon lie in file
+// order, not in request order: one read fetches neighbours into their final place. Records that
+// were in the page cache are copied back to back, in request order.
+//
+// The memory returns to a pool when the Batch is destroyed. Movable; distinct Batches may be used
+// by distinct threads.
 class FFR_EXPORT Batch {
  public:
-  // Owner of the block: whatever must stay alive while `data` is used.
+  // Keeps the block alive while `data` is used.
   using Owner = std::shared_ptr<const void>;
 
-  // Over tables that `owner` keeps alive too, of one length.
+  // Borrows tables of equal length, which `owner` keeps alive too.
   Batch(Owner owner, std::span<const std::byte> data, std::span<const std::int64_t> starts_bytes,
         std::span<const std::int64_t> sizes_bytes, std::span<const ErrorCode> statuses,
         std::shared_ptr<const Schema> schema) noexcept;
-  // Over tables of its own.
+  // Owns its tables.
   Batch(Owner owner, std::span<const std::byte> data, std::vector<std::int64_t> starts_bytes,
         std::vector<std::int64_t> sizes_bytes, std::vector<ErrorCode> statuses,
         std::shared_ptr<const Schema> schema) noexcept;
 
   std::size_t size() const noexcept { return starts_bytes_.size(); }
 
-  // The record in place `position` of the request; empty unless its status is kOk. Valid as long
-  // as the Batch lives.
+  // The record at `position` of the request; empty unless its status is kOk. Valid while the Batch
+  // lives.
   std::span<const std::byte> record(std::size_t position) const noexcept;
 
   std::span<const std::byte> data() const noexcept { return data_; }
@@ -47,17 +48,18 @@ class FFR_EXPORT Batch {
   std::span<const ErrorCode> statuses() const noexcept { return statuses_; }
   const Schema& schema() const noexcept { return *schema_; }
 
-  // Where the values of one column lie in data(), one start and size for each record; both 0 for
-  // a record whose status is not kOk. Fails with kCorruption, naming the position, if a record
-  // does not fit the schema. Requires column < schema().columns().size().
+  // Locates the values of one column in data(): one start and size per record, both 0 for a record
+  // whose status is not kOk. Fails with kCorruption if a record does not fit the schema; the
+  // message names its position. Requires column < schema().columns().size().
   struct Field {
     std::vector<std::int64_t> starts_bytes;
     std::vector<std::int64_t> sizes_bytes;
   };
   Result<Field> field(std::size_t column) const;
 
-  // The values of one fixed-width column, back to back: size() * width bytes; zeros for a record
-  // whose status is not kOk. `destination` must have just that size, else kInvalidArgument.
+  // Copies the values of one fixed-width column back to back: size() * width bytes, zeros for a
+  // record whose status is not kOk. Fails with kInvalidArgument unless `destination` has exactly
+  // that size.
   Result<void> GatherFixed(std::size_t column, std::span<std::byte> destination) const;
 
  private:

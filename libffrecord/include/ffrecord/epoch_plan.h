@@ -6,11 +6,11 @@
 
 namespace ffrecord {
 
-// What one rank is going to read of an epoch: positions [first, end) of its order go in steps of
-// `step_size` records (the last one may have fewer), and of a step of n records rank r of w reads
-// positions [r * n / w, (r + 1) * n / w). Behind the epoch's last position its first one follows.
-// The order is the one of Permutation, lane 0, or, with `block` and `window`, of
-// BlockedPermutation.
+// The part of an epoch that one rank will read. Positions [first, end) of the epoch's order are
+// divided into steps of `step_size` records; the last step may have fewer. In a step of n records,
+// rank r of w reads positions [r * n / w, (r + 1) * n / w). After the epoch's last position, the
+// positions continue at its first. The order is that of Permutation, lane 0, or, if `block` and
+// `window` are set, of BlockedPermutation.
 struct EpochPlan {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
@@ -23,11 +23,12 @@ struct EpochPlan {
   std::uint32_t rank = 0;
 };
 
-// A plan that a daemon has been told, RecordReader::Announce; it ends when this does. Thread-bound.
+// A prefetch hint that a daemon has accepted (RecordReader::Announce). Destroying the object ends
+// the hint. Thread-bound.
 class FFR_EXPORT Announcement {
  public:
   virtual ~Announcement() = default;
-  // Whether the daemon still knows it, in this process: looks without waiting.
+  // Whether the daemon still has the hint, and this process gave it. Does not block.
   virtual bool alive() = 0;
 };
 

@@ -6,10 +6,10 @@
 
 namespace ffrecord {
 
-// The memory that batches lie in and other transfers land in: one pool of blocks for the process.
-// A block is used until the last Batch that lies in it dies; then it is idle, kept for the next.
+// One pool of memory blocks per process, for batches and other transfers. A block is in use until
+// the last Batch in it is destroyed; then it is idle, kept for the next batch.
 //
-// Sizes are in bytes. The functions are thread-safe. A forked child begins with its parent's cap.
+// Sizes are in bytes. The functions are thread-safe. A forked child inherits its parent's cap.
 struct MemoryUse {
   std::uint64_t cap_bytes = 0;  // Of used and idle together.
   std::uint64_t used_bytes = 0;
@@ -18,9 +18,9 @@ struct MemoryUse {
 
 FFR_EXPORT MemoryUse GetMemoryUse() noexcept;
 
-// Sets the cap; at first it is half of the memory of the machine, or of the container if that has
-// less. What is idle and too much is freed at once; what is used stays. A batch that does not fit
-// below the cap fails with kIo (ENOMEM), except that a block always fits while no other is used.
+// Sets the cap. The default is half of the memory of the machine, or of the container if that has
+// less. Idle blocks above the cap are freed at once; blocks in use stay. A batch that does not fit
+// below the cap fails with kIo (ENOMEM), but a block always fits while no other is in use.
 FFR_EXPORT void SetMemoryCap(std::uint64_t cap_bytes) noexcept;
 
 }  // namespace ffrecord

@@ -20,8 +20,8 @@ class FFR_EXPORT Permutation {
   std::uint64_t count() const noexcept { return count_; }
   // Requires position < count().
   std::uint64_t operator()(std::uint64_t position) const noexcept;
-  // The indices of the positions from `first` on, several side by side: a fraction of the time that
-  // as many calls take. Requires first + indices.size() <= count().
+  // Fills `indices` with the indices of the positions from `first` on, several at a time: much
+  // faster than one call per position. Requires first + indices.size() <= count().
   void Fill(std::uint64_t first, std::span<std::uint64_t> indices) const noexcept;
   // The position of `index`: the inverse. Requires index < count().
   std::uint64_t PositionOf(std::uint64_t index) const noexcept;
@@ -36,8 +36,8 @@ class FFR_EXPORT Permutation {
   std::uint32_t high_bits_ = 0;
 };
 
-// The blocked order: blocks of `block` records permuted, then records permuted inside windows of
-// `window` blocks. For disks that are slow at small random reads. Immutable, thread-safe.
+// The blocked order: permutes blocks of `block` records, then the records inside windows of
+// `window` blocks. For disks that are slow at small random reads. Immutable, hence thread-safe.
 class FFR_EXPORT BlockedPermutation {
  public:
   // Fails with kInvalidArgument unless 0 < count <= 2^48, block > 0 and window > 0, and

@@ -24,19 +24,19 @@ namespace ffrecord {
 // How local files are read.
 enum class IoPolicy : std::uint8_t {
   kBuffered = 0,  // Through the page cache: best when the data fits in memory.
-  kDirect = 1,    // Past it, straight into the batch: best for data that is read once.
-                  // Falls back to buffered, file by file, where the file system refuses O_DIRECT.
-  kAuto = 2,      // The page cache first. What is not in it is read buffered if all files together
+  kDirect = 1,    // O_DIRECT, straight into the batch: best for data that is read once.
+                  // Falls back to buffered, file by file, if the file system refuses O_DIRECT.
+  kAuto = 2,      // The page cache first. Reads of missing data are buffered if all files together
                   // fill at most half of the memory that was free when they were opened, so that
-                  // the next epoch finds them there, else direct, for they would only push each
-                  // other out.
+                  // the next epoch finds them there. Otherwise they are direct, because the files
+                  // would evict each other.
 };
 
 // Reads batches of records of an ordered list of FFRecord files, version 1 or 2, by index.
 //
 // The list is one sequence: indices run from 0 to record_count() - 1 through the files in list
-// order. Sizes are in bytes. The files are sealed: if one is cut or changed while a reader is
-// open, reads of the records concerned fail, and behaviour stays defined.
+// order. Sizes are in bytes. The files are sealed: if one is truncated or changed while a reader
+// is open, reads of the affected records fail, and behaviour stays defined.
 //
 // The same class reads local files (Open) and files that a daemon serves
 // (ffrecord/client/dataset.h); results are the same, byte for byte.
@@ -50,17 +50,17 @@ class FFR_EXPORT RecordReader {
     bool salvage = false;          // Open a damaged v1 file: bad records get a status each.
     IoPolicy io = IoPolicy::kAuto;
     std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
-    // Above 0, for reads past what is in memory: a thread of the kernel, one for each thread that
-    // reads, takes requests without system calls (SQPOLL) and sleeps after so long without any, at
-    // most an hour. For machines with processors to spare; ignored where the kernel refuses.
+    // Above 0: direct reads use SQPOLL. One kernel thread per reading thread takes requests without
+    // system calls, and sleeps after this long without any; at most an hour. For machines with
+    // processors to spare; ignored if the kernel refuses.
     std::chrono::milliseconds poll_idle{0};
-    // Threads that may help the calling one to expand a batch of many compressed bytes: of one pool
-    // of the process, which never has more than the processors it may use less one. At 0 the
-    // calling thread does all.
+    // Worker threads that may help the calling thread to decompress a large batch. They come from
+    // one pool per process, which has at most one thread fewer than the processors that the process
+    // may use. 0: the calling thread decompresses alone.
     std::uint32_t helper_count_max = 15;
   };
 
-  // What is known of one file without reading its records.
+  // Facts about one file that need no read of its records.
   struct FileInfo {
     std::string name;              // The path, or the name under which the daemon serves it.
     std::uint32_t format_version;  // 1 or 2.
@@ -71,9 +71,9 @@ class FFR_EXPORT RecordReader {
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
   };
 
-  // How a reader reads, and what it has read so far; for people.
+  // How the reader reads, and how much it has read so far; for people.
   struct IoReport {
-    IoPolicy policy;                    // Of what is not in memory: kBuffered or kDirect.
+    IoPolicy policy;                    // For data not in the page cache: kBuffered or kDirect.
     std::uint64_t batches_from_memory;  // Copied whole from the page cache, without a read.
     std::uint64_t batches_read;
   };
@@ -95,74 +95,74 @@ class FFR_EXPORT RecordReader {
   const Schema& schema() const noexcept;
   std::size_t file_count() const noexcept;
   FileInfo file(std::size_t file_index) const;
-  // What the writer of that file kept with it, read and checked now; empty if there is none. Fails
-  // with kOutOfRange if there is no such file, with kCorruption, kIo, or as ReadBatch.
+  // Reads and checks the user metadata of that file; empty if there is none. Fails with kOutOfRange
+  // if there is no such file, with kCorruption, kIo, or as ReadBatch.
   Result<Metadata> metadata(std::size_t file_index) const;
-  // Of the whole list: changes if any record, or the order of records, changes.
+  // Fingerprint of the whole list. It changes if any record, or the order of records, changes.
   std::array<std::byte, 16> fingerprint() const noexcept;
 
-  // Reads the records `indices`, which may repeat and need no order. A record that cannot be read
-  // spoils only its own status: kCorruption, kIo, or, from a daemon, kUnavailable or
-  // kDeadlineExceeded. One submission; the calling thread waits.
+  // Reads the records `indices`, in any order; indices may repeat. One submission; the calling
+  // thread waits. A record that cannot be read affects only its own status: kCorruption, kIo, or,
+  // from a daemon, kUnavailable or kDeadlineExceeded.
   //
-  // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range, with kIo
-  // (ENOMEM) if there is no memory for the batch, and if no read could be tried at all.
+  // Fails as a whole with kOutOfRange, before any I/O, if an index is out of range; with kIo
+  // (ENOMEM) if there is no memory for the batch; and if no read could be tried at all.
   //
-  // `give_up`, if given, is asked on the calling thread some ten times a second while that takes
-  // long; once it says true, the call fails with kDeadlineExceeded as soon as no memory of the
-  // batch is written to any more.
+  // `give_up`, if given, is called on the calling thread about ten times per second during a long
+  // read. Once it returns true, the call fails with kDeadlineExceeded as soon as nothing writes to
+  // the batch's memory any more.
   using GiveUp = std::function<bool()>;
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices, const GiveUp& give_up = {}) const;
 
-  // Tells the size in bytes of each of the records `indices`, as the index has it: no record is
-  // read. It is 0 where the entry is damaged. Requires sizes_bytes.size() == indices.size().
+  // Looks up the size in bytes of each record in `indices`, without reading a record. A damaged
+  // index entry gives 0. Requires sizes_bytes.size() == indices.size().
   //
   // Fails as a whole with kOutOfRange if an index is out of range.
   Result<void> ReadSizes(std::span<const std::uint64_t> indices,
                          std::span<std::int64_t> sizes_bytes) const;
 
-  // Tells the daemon that serves the files what is going to be read, so that it reads ahead until
-  // the Announcement ends. Only a hint: reads give the same bytes with and without it, and what was
-  // announced need not be read. Null if there is nobody to tell: for local files, and where the
-  // daemon does not want to know.
+  // Sends the epoch plan to the daemon that serves the files, which then reads ahead until the
+  // returned object is destroyed. The plan is only a prefetch hint: reads give the same bytes with
+  // and without it, and the caller need not read the planned records. Returns null for local files,
+  // and if the daemon takes no hints.
   //
-  // Fails with kInvalidArgument if the plan is not one of an epoch of these records, with kConflict
-  // or kNotFound if the dataset was published anew or removed meanwhile, and as a daemon's calls
-  // do.
+  // Fails with kInvalidArgument if the plan does not match an epoch of these records, with
+  // kConflict or kNotFound if the dataset was published again or removed since it was opened, and
+  // as other daemon calls.
   Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& plan) const;
 
   IoReport io_report() const noexcept;
 
   // Reads the values of the fixed-width column number `column` of the records [first, first +
-  // count), back to back, into `destination`, which is exactly as large. Where the file has a copy
-  // of the column (RecordWriter::Options::copied_columns), nothing else is read; elsewhere, and
-  // where the copy is damaged, the records are.
+  // count), back to back, into `destination`, which must have exactly their size. If the file has a
+  // copy of the column (RecordWriter::Options::copied_columns), reads only the copy; otherwise, and
+  // if the copy is damaged, reads the records.
   //
   // Fails with kInvalidArgument if there is no such column or it is variable, with kOutOfRange, and
-  // if any of the records cannot be read, with its status. `give_up` as for ReadBatch.
+  // with a record's status if it cannot be read. `give_up` as for ReadBatch.
   Result<void> ReadColumn(std::size_t column, std::uint64_t first, std::uint64_t count,
                           std::span<std::byte> destination, const GiveUp& give_up = {}) const;
 
-  // The record that was written with `key`, of several the first in the list; none if there is
-  // none. Reads a few pages of each file that has keys, and keeps them. Fails with kInvalidArgument
-  // if no file of the list was written with keys, with kCorruption if what it had to look at is
-  // damaged, with kIo, or as ReadBatch.
+  // Returns the index of the first record in the list with this `key`, or nullopt. Reads a few
+  // pages of each file that has keys, and keeps them. Fails with kInvalidArgument if no file of the
+  // list was written with keys, with kCorruption if a page that the look-up needs is damaged, with
+  // kIo, or as ReadBatch.
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
   // The same for each of many keys.
   Result<std::vector<std::optional<std::uint64_t>>> FindAll(
       std::span<const std::span<const std::byte>> keys) const;
 
-  // The keys of the records of one file, ascending by index: those without a key are not listed.
+  // The keys of one file's records, ascending by index. Records without a key are not listed.
   struct Keys {
     std::vector<std::uint64_t> indices;  // In the file.
-    std::vector<std::uint64_t> ends;     // Of each key in `bytes`; it begins where the last ends.
+    std::vector<std::uint64_t> ends;     // End of each key in `bytes`; the next key starts there.
     std::vector<std::byte> bytes;
   };
-  // Reads and checks all keys of the file, and holds them: to copy a file. Fails with kOutOfRange,
-  // with kCorruption if a key or what lists it is damaged, or with kIo.
+  // Reads, checks and returns all keys of the file; used to copy a file. Fails with kOutOfRange,
+  // with kCorruption if a key or the key index is damaged, or with kIo.
   Result<Keys> ReadKeys(std::size_t file_index) const;
 
-  // Why the record has the status it has, for people: file, index in it, what was found.
+  // Explains the status of a record, for people: the file, the index within it, and the cause.
   std::string Describe(std::uint64_t index, ErrorCode status) const;
 
   // For the library's own layers: a reader over files of any RangeReader.

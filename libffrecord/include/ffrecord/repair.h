@@ -21,28 +21,28 @@ struct IndexRange {
   bool operator==(const IndexRange&) const = default;
 };
 
-// What became of a damaged file.
+// The result of a repair.
 struct RepairReport {
-  // Ranges and losses that are listed; the rest is only counted.
+  // At most this many ranges and losses are listed; the rest are only counted.
   static constexpr std::size_t kListedMax = 1000;
 
   std::uint32_t format_version = 0;
   std::uint64_t kept_count = 0;  // Records in the new file, in the order of the old one.
   std::uint64_t lost_count = 0;
   std::vector<IndexRange> lost;  // Of the old file, ascending.
-  // Whether the old file still says how many records it had: its end is whole. Else more may be
-  // lost behind the last record of which anything was left than lost_count says.
+  // Whether the old file's end is whole, so that it still says how many records it had. If not,
+  // records behind the last one found may be lost too, and lost_count does not include them.
   bool record_count_is_known = false;
-  // Of the old file, where records are missing: from the end of what was kept before them to the
-  // beginning of what was kept behind them.
+  // Bytes of the old file in gaps with missing records: each gap runs from the end of the kept
+  // record before it to the beginning of the kept record after it.
   std::uint64_t skipped_bytes = 0;
-  // For people, what stands beside the records: as it was; made anew for those that are kept; not
-  // or not all there any more, with what that means.
+  // For people: parts of the file other than records. Kept unchanged; rebuilt for the kept records;
+  // lost wholly or in part, with the consequence.
   std::vector<std::string> kept_parts;     // "the schema"
   std::vector<std::string> rebuilt_parts;  // "the keys: 300"
   std::vector<std::string> other_losses;   // "the schema: ..."
   std::uint64_t kept_key_count = 0;
-  // As far as the file says how many there were; some may be of records that are lost too.
+  // As far as the file says how many keys there were; includes keys of lost records.
   std::uint64_t lost_key_count = 0;
   std::uint64_t file_size_bytes = 0;  // Of the new file.
   std::array<std::byte, 16> fingerprint{};
@@ -53,23 +53,24 @@ struct RepairReport {
 };
 
 struct RepairOptions {
-  bool replace = false;  // Replace a file of the destination's name; else that is kConflict.
-  // Called on the calling thread with bytes done and bytes in all; when it returns false, the
-  // repair ends with kDeadlineExceeded and leaves nothing.
+  bool replace = false;  // Replace an existing destination; else it gives kConflict.
+  // Called on the calling thread with bytes done and total bytes. When it returns false, the repair
+  // fails with kDeadlineExceeded and leaves no file.
   std::function<bool(std::uint64_t, std::uint64_t)> progress = {};
 };
 
-// Makes a new file of what is whole in a damaged one, which it only reads, through the page cache.
+// Writes a new file with all intact parts of a damaged one, which it only reads, through the page
+// cache.
 //
-// Version 2: neither index nor footer is needed. Every record whose own header and checksum hold is
-// kept, found by a scan; alignment, compressed bytes, schema, dictionaries and metadata are kept as
-// far as they can be found. Records are numbered anew; their keys, and copies of columns, are
-// written anew. The file's id must be known, from its header or from any tail. Version 1, which has
-// no record headers, needs its tables: what they say is whole is kept.
+// Version 2 needs neither index nor footer. A scan finds the records, and keeps every record whose
+// header and checksum are valid. Alignment, compressed bytes, schema, dictionaries and metadata are
+// kept as far as the scan finds them. Records get new indices; their keys and column copies are
+// rewritten. The scan needs the file's id, from its header or from any tail. Version 1 has no
+// record headers and needs its tables: a record is kept if the tables confirm it.
 //
-// The destination appears whole or not at all, as with RecordWriter. Fails with kCorruption if
-// nothing says what the file is, with kNotFound, kConflict or kIo; with kInvalidArgument if the
-// file needs a newer library.
+// The destination appears whole or not at all, as with RecordWriter. Fails with kCorruption if the
+// file cannot be identified, with kNotFound, kConflict or kIo, and with kInvalidArgument if it
+// needs a newer library.
 FFR_EXPORT Result<RepairReport> RepairFile(const std::filesystem::path& source,
                                            const std::filesystem::path& destination,
                                            const RepairOptions& options = {});

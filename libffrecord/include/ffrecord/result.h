@@ -7,7 +7,7 @@
 
 namespace ffrecord {
 
-// What a caller may decide on. A code exists only if some caller acts differently on it.
+// The kind of an error. A code exists only if some caller acts differently on it.
 enum class ErrorCode : std::uint8_t {
   kOk = 0,                // Only in lists of statuses; never in an Error.
   kInvalidArgument = 1,   // The caller's mistake. Never retry.
@@ -23,12 +23,12 @@ enum class ErrorCode : std::uint8_t {
 
 struct [[nodiscard]] Error {
   ErrorCode code;
-  std::string message;   // For people: what was tried, on what, what was found, the remedy.
+  std::string message;   // For people: the operation, its object, the cause, the remedy.
   int system_errno = 0;  // Only with kIo.
 };
 
-// A value, or the Error that explains its absence. Asking for the one that is absent ends the
-// process, in release too: get() throws inside noexcept.
+// A value, or the Error that explains its absence. Accessing the absent one ends the process, in
+// release builds too: get() throws inside noexcept.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -55,8 +55,8 @@ class [[nodiscard]] Result<void> : public Result<std::monostate> {
 };
 
 // The one macro: `auto header = FFR_TRY(Decode(bytes));` takes the value or returns the error.
-// Not for coroutines; does not nest in one expression; not beside other arguments, for what was
-// made of them before it returns would leak.
+// Not for coroutines. Does not nest in one expression. Do not use it beside other arguments of one
+// call: arguments that were evaluated before it returns would leak.
 #define FFR_TRY(expression)                                \
   __extension__({                                          \
     auto ffr_result = (expression);                        \

@@ -11,7 +11,7 @@
 
 namespace ffrecord {
 
-// Values are those of the schema section of the file (format.md, "Schema").
+// Element type of a column. The values are stored in the schema section (format.md, "Schema").
 enum class ColumnType : std::uint8_t {
   kBool = 1,
   kU8 = 2,
@@ -39,11 +39,11 @@ struct Column {
   bool operator==(const Column&) const = default;
 };
 
-// How the bytes of a record are cut into columns. Empty: a record is just bytes.
+// The layout of a record as columns. An empty schema means that a record is just bytes.
 //
-// A record holds, without padding: the values of the fixed-width columns in schema order; for each
-// variable column but the last its size as u32; the bytes of the variable columns. So a schema of
-// one bytes column adds nothing to the record. A value: copies are independent.
+// A record holds, without padding: the values of the fixed-width columns in schema order; the size
+// of each variable column except the last, as u32; the bytes of the variable columns. So a schema
+// of one bytes column adds nothing to the record. A value type: copies are independent.
 class FFR_EXPORT Schema {
  public:
   Schema() = default;
@@ -53,25 +53,25 @@ class FFR_EXPORT Schema {
   // larger than 1 MiB.
   static Result<Schema> Make(std::vector<Column> columns);
 
-  // From the bytes of a schema section. Fails with kCorruption.
+  // Decodes the bytes of a schema section. Fails with kCorruption.
   static Result<Schema> Decode(std::span<const std::byte> bytes);
   std::vector<std::byte> Encode() const;
 
   bool empty() const noexcept { return columns_.empty(); }
   const std::vector<Column>& columns() const noexcept { return columns_; }
-  // Position of the column called `name`, or -1.
+  // The position of the column named `name`, or -1.
   int Find(std::string_view name) const noexcept;
   // Size of one value in bytes; 0 for a variable column.
   std::uint64_t width_bytes(std::size_t column) const noexcept { return widths_[column]; }
   // The smallest size that a record can have.
   std::uint64_t fixed_size_bytes() const noexcept { return fixed_size_bytes_; }
 
-  // Cuts `record` into one span for each column, in schema order, borrowed from `record`. Fails
-  // with kCorruption if the sizes do not add up. Requires fields.size() == columns().size().
+  // Splits `record` into one span per column, in schema order, borrowed from `record`. Fails with
+  // kCorruption if the sizes do not add up. Requires fields.size() == columns().size().
   Result<void> Split(std::span<const std::byte> record,
                      std::span<std::span<const std::byte>> fields) const;
 
-  // Appends the record made of `fields`, one span for each column in schema order, to `record`.
+  // Encodes `fields`, one span per column in schema order, and appends the result to `record`.
   // Fails with kInvalidArgument if the count or the size of a fixed-width value is wrong, or if a
   // variable column other than the last has 4 GiB or more.
   Result<void> Join(std::span<const std::span<const std::byte>> fields,
