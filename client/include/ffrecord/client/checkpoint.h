@@ -18,31 +18,32 @@
 
 namespace ffrecord::client {
 
-// One tensor, or the box of it that this rank holds, in caller's memory: contiguous, row-major.
+// One tensor, or the slice of it that this rank holds, in the caller's memory: contiguous,
+// row-major.
 struct TensorView {
-  std::string key;                    // Path in the state's tree; unique in a part.
+  std::string key;                    // Path in the state-dict structure; unique in a rank shard.
   std::string dtype;                  // "float32", "bfloat16", ...: the names of format.md.
   std::vector<std::uint64_t> shape;   // Of the whole tensor.
-  std::vector<std::uint64_t> offset;  // Of this box in it; zeros if whole.
-  std::vector<std::uint64_t> extent;  // Of this box; equal to shape if whole.
-  std::span<const std::byte> data;    // Of no address, but of its size, if `fetch` is given.
-  // Of a tensor whose bytes are not in one piece of this process's memory: copies those of the box
-  // from fetch_offset_bytes + `offset_bytes` on. Called piece by piece, on any thread, also for the
-  // same piece twice; must be safe to be called on several threads.
+  std::vector<std::uint64_t> offset;  // Of this slice in it; zeros if whole.
+  std::vector<std::uint64_t> extent;  // Of this slice; equal to shape if whole.
+  std::span<const std::byte> data;    // With `fetch`: no address, but the right size.
+  // For a tensor that is not contiguous in this process's memory: fills `into` with the slice's
+  // bytes from fetch_offset_bytes + `offset_bytes` on. Called for one range after another, on any
+  // thread and on several at a time, and perhaps twice for the same range.
   std::function<Result<void>(std::uint64_t offset_bytes, std::span<std::byte> into)> fetch = {};
   std::uint64_t fetch_offset_bytes = 0;
-  // Nobody changes `data` until the save has ended; else not until SaveOptions::released.
+  // True: `data` does not change until the save ends. False: not until SaveOptions::released.
   bool is_stable = false;
 };
 
-// How the ranks of one save talk: gather the same number of bytes from each and give all to all.
-// Fails, on every rank alike, when a rank is gone. Not needed for a world of one.
+// The all-gather by which the ranks of one save communicate. Fails on every rank if a rank is gone.
+// A world of one needs none.
 class FFR_EXPORT CheckpointGroup {
  public:
   virtual ~CheckpointGroup() = default;
   virtual std::uint32_t rank() const = 0;
   virtual std::uint32_t size() const = 0;
-  // `mine` from each rank, in rank order; sizes may differ.
+  // Returns `mine` of each rank, in rank order; sizes may differ.
   virtual Result<std::vector<std::vector<std::byte>>> AllGather(
       std::span<const std::byte> mine) = 0;
 };
@@ -53,52 +54,54 @@ struct Commit {
   std::uint64_t size_bytes = 0;  // Of all ranks' tensors.
 };
 
-// How far this rank's tensors have come on their way to the target: what was hashed, just before it
-// is written. All of it is not yet a commit. Thread-safe.
+// Progress of this rank's tensors: bytes count once they are hashed, just before they are written.
+// Complete progress is not yet a commit. Thread-safe.
 struct SaveProgress {
   std::atomic<std::uint64_t> total_bytes{0};  // 0 until the save is planned.
-  std::atomic<std::uint64_t> done_bytes{0};   // At most total_bytes, but for a transfer begun anew.
+  std::atomic<std::uint64_t> done_bytes{0};   // At most total_bytes, unless a transfer restarts.
 };
 
 struct SaveOptions {
-  bool direct = true;  // Write past the page cache where the file system allows it.
-  // Keep what the newest step at the target holds of this rank's bytes, and write only the rest: in
-  // a folder, as second names of its files (hard links). At a daemon everything is written.
+  bool direct = true;  // Write with O_DIRECT if the file system allows it.
+  // Reuse this rank's bytes from the newest step at the target, and write only the rest. In a
+  // folder, reused files get a second name (hard links). At a daemon everything is written.
   bool incremental = false;
   SessionOptions session;  // For ffrecord:// targets.
-  // Called at most once, on any thread, when no tensor that is not stable is read any more; not if
-  // the save fails before.
+  // Called at most once, on any thread, when the save no longer reads tensors that are not stable.
+  // Not called if the save fails before that.
   std::function<void()> released;
-  std::shared_ptr<SaveProgress> progress;  // Told of, if there is one.
-  // Take the place of what is committed under that step, if there is something. In a folder and at
-  // a daemon it stays until all of the new one is durable; elsewhere it is removed first.
+  std::shared_ptr<SaveProgress> progress;  // Updated during the save; may be null.
+  // Replace a committed checkpoint of the same step. In a folder and at a daemon the old one stays
+  // until the new one is durable; elsewhere it is removed first.
   bool replaces = false;
 };
 
-// Writes one checkpoint: all ranks' parts durable and visible together, or none
+// Writes one checkpoint: all rank shards become durable and visible together, or none does
 // (format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
-// s3://bucket/run/name of a store that the usual AWS variables and files name.
-// `tree` is the encoded tree of small values (format.md, "Values"), taken from rank 0.
+// s3://bucket/run/name, with the store configured by the usual AWS variables and files.
+// `tree` is the encoded state-dict structure with its small values (format.md, "Values"); that of
+// rank 0 is stored.
 //
 // Returns once the checkpoint is committed. Every rank gets the same outcome. Fails with kConflict
-// if `step` is already committed there, kIo (ENOSPC: nothing of it is left), kUnavailable,
-// kInvalidArgument if two boxes of a tensor overlap or leave a gap, or ranks disagree.
+// if `step` is already committed there, kIo (ENOSPC: the save leaves nothing behind), kUnavailable,
+// kInvalidArgument if two slices of a tensor overlap or leave a gap, or if ranks disagree.
 FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
                                          std::span<const TensorView> tensors,
                                          std::span<const std::byte> tree, CheckpointGroup* group,
                                          const SaveOptions& options);
 
-// A checkpoint whose ranks talk by means of their own, such as torch.distributed.checkpoint: the
-// coordinator begins it and tells the others its name, every rank writes its part and hands what
-// that returns to the coordinator, who commits. Destroyed before Commit(), the coordinator's object
-// abandons the checkpoint; once Commit() was called nothing that may be visible is removed,
-// whatever became of it. Thread-bound.
+// A checkpoint whose ranks communicate by other means, such as torch.distributed.checkpoint. The
+// coordinator calls Begin() and sends attempt() to the other ranks. Every rank writes its shard and
+// sends the result of Write() to the coordinator, which commits.
+//
+// If the coordinator's object is destroyed before Commit(), it abandons the checkpoint. After a
+// call of Commit(), whatever its result, it removes nothing that may be visible. Thread-bound.
 class FFR_EXPORT CheckpointParts {
  public:
-  // For the coordinator. Fails with kConflict if `step` is committed there already.
+  // Called by the coordinator. Fails with kConflict if `step` is already committed there.
   static Result<CheckpointParts> Begin(std::string_view target, std::uint64_t step,
                                        const SaveOptions& options);
-  // For the other ranks; `attempt` is the coordinator's attempt().
+  // Called by the other ranks; `attempt` is the coordinator's attempt().
   static Result<CheckpointParts> Join(std::string_view target, std::uint64_t step,
                                       std::string_view attempt, const SaveOptions& options);
   CheckpointParts(CheckpointParts&&) noexcept;
@@ -107,13 +110,14 @@ class FFR_EXPORT CheckpointParts {
 
   const std::string& attempt() const noexcept;  // 32 hex digits.
 
-  // Makes this rank's part durable, and says what the coordinator needs to know of it. Ranks count
-  // from 0. Fails as SaveCheckpoint does, for this rank alone.
+  // Makes this rank's shard durable, and returns its description for Commit(). Ranks count from 0.
+  // Fails as SaveCheckpoint, for this rank alone.
   Result<std::vector<std::byte>> Write(std::uint32_t rank, std::span<const TensorView> tensors);
 
-  // Makes the checkpoint visible, of `parts` in rank order. For the coordinator, once. Fails with
-  // kConflict if another save of the step was faster, kInvalidArgument if tensors are not covered
-  // exactly once or `tree` refers to one that is not there.
+  // Makes the checkpoint visible. `parts` are the results of Write(), in rank order. Called once,
+  // by the coordinator. Fails with kConflict if another save of the step committed first,
+  // kInvalidArgument if the slices do not cover each tensor exactly once, or if `tree` refers to a
+  // missing tensor.
   Result<client::Commit> Commit(std::span<const std::vector<std::byte>> parts,
                                 std::span<const std::byte> tree);
 
@@ -123,20 +127,19 @@ class FFR_EXPORT CheckpointParts {
   std::unique_ptr<Impl> impl_;
 };
 
-// Memory that tensors are copied to, so that they may change while their copies are saved. It stays
-// with its owner from save to save: pages that were used before are several times faster.
+// Staging buffer: tensors are copied into it, so that they may change while the copies are saved.
+// Keep it from save to save: pages that were used before are several times faster.
 //
-// Thread-bound, but for its memory, which others may read once Copy() has returned.
+// Thread-bound, except that any thread may read its memory once Copy() has returned.
 class FFR_EXPORT StagingArena {
  public:
-  // Room for `size_bytes`; pages are taken from the system as they are first used. Fails with kIo
-  // (ENOMEM).
+  // Reserves `size_bytes`; the system provides pages on first use. Fails with kIo (ENOMEM).
   static Result<StagingArena> Create(std::uint64_t size_bytes);
   StagingArena(StagingArena&&) noexcept;
   StagingArena& operator=(StagingArena&&) noexcept;
   ~StagingArena();
 
-  // Aligned to pages.
+  // The memory, aligned to pages.
   std::span<std::byte> bytes() const noexcept;
 
   struct CopyJob {
@@ -152,14 +155,14 @@ class FFR_EXPORT StagingArena {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where one stored tensor lies; what a loader asks for.
+// A tensor in a checkpoint.
 struct StoredTensor {
   std::string key;
   std::string dtype;
   std::vector<std::uint64_t> shape;
 };
 
-// A box of a stored tensor, as one rank saved it.
+// A slice of a stored tensor, as one rank saved it.
 struct SavedBox {
   std::string key;
   std::vector<std::uint64_t> offset;
@@ -169,13 +172,13 @@ struct SavedBox {
 // A committed checkpoint, opened and verified down to its manifests. Thread-safe.
 class FFR_EXPORT CheckpointReader {
  public:
-  // `step` or, with kLatest, the highest step that is committed and whole. Fails with kNotFound if
-  // there is none (the message says what was found instead), kCorruption (names the file), kIo,
-  // kUnavailable.
+  // Opens `step` or, with kLatest, the highest step that is committed and complete. Fails with
+  // kNotFound if there is none (the message says what exists instead), kCorruption (the message
+  // names the file), kIo, kUnavailable.
   static constexpr std::uint64_t kLatest = ~std::uint64_t{0};
   static Result<CheckpointReader> Open(std::string_view target, std::uint64_t step,
                                        const SessionOptions& options);
-  // Opens the newest step below `below` that is whole, as Open() does for kLatest.
+  // Opens the newest complete step below `below`, as Open() does for kLatest.
   static Result<CheckpointReader> OpenBelow(std::string_view target, std::uint64_t below,
                                             const SessionOptions& options);
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -187,13 +190,13 @@ class FFR_EXPORT CheckpointReader {
   std::span<const std::byte> tree() const noexcept;
   const std::vector<StoredTensor>& tensors() const noexcept;  // Ascending by key.
   std::vector<SavedBox> boxes() const;                        // Ascending by key and offset.
-  // With kLatest: why newer steps were passed over, one message for each.
+  // With kLatest: why newer steps were skipped, one message per step.
   const std::vector<std::string>& skipped() const noexcept;
 
-  // Reads boxes into `destination`s, whatever the boxes of the save were. Every block read is
-  // verified. Fails with kNotFound for a key that is not there, kInvalidArgument if a box or a
-  // destination's size is wrong, kCorruption (names file, segment, offset): destinations may then
-  // be partly written.
+  // Reads tensor slices into their `destination`s. The slices need not be those of the save.
+  // Verifies every block that it reads. Fails with kNotFound for an unknown key, kInvalidArgument
+  // if a slice or the size of a destination is wrong, kCorruption (the message names file, segment
+  // and offset). After an error, destinations may be partly written.
   struct Request {
     std::string key;
     std::vector<std::uint64_t> offset;
@@ -202,8 +205,8 @@ class FFR_EXPORT CheckpointReader {
   };
   Result<void> Read(std::span<const Request> requests) const;
 
-  // Reads every block there is, also padding, and says what is wrong with which: a message for
-  // each, kDamageMax at most; none if all is well. Fails only if reading does.
+  // Reads every block, padding included, and returns one message per damaged block, at most
+  // kDamageMax; none if there is no damage. Fails only if reading fails.
   static constexpr std::size_t kDamageMax = 1000;
   Result<std::vector<std::string>> Verify() const;
 
@@ -217,34 +220,36 @@ class FFR_EXPORT CheckpointReader {
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options);
 
-// Makes a committed step disappear, at once and for good, then frees its bytes. Readers that have
-// it open may fail. Fails with kNotFound, kIo, kUnavailable.
+// Removes a committed step: it disappears at once and for good, then its bytes are freed. Readers
+// that have it open may fail. Fails with kNotFound, kIo, kUnavailable.
 FFR_EXPORT Result<void> RemoveCheckpoint(std::string_view target, std::uint64_t step,
                                          const SessionOptions& options);
 
-// Which steps stay.
+// The steps to keep.
 struct Retention {
-  // So many of the newest that are whole: every manifest verifies, every segment is there in its
-  // size. 1 or more. Newer ones that are not whole do not count, and stay as well.
+  // Number of newest complete steps to keep, 1 or more. In a complete step, every manifest verifies
+  // and every segment exists with its size. Newer incomplete steps do not count, and stay as well.
   std::uint64_t keep_last = 1;
-  std::uint64_t keep_every = 0;  // And those that this divides; 0: none.
-  bool verify = false;           // Every block is read as well before a step counts.
-  bool dry_run = false;          // Remove nothing, and say what would go.
+  std::uint64_t keep_every = 0;  // Also keep steps that this divides; 0: none.
+  bool verify = false;           // Also read every block before a step counts as complete.
+  bool dry_run = false;          // Remove nothing; return the steps that would be removed.
 };
 
-// Removes the others, oldest first; returns those removed. Never the last step that can be loaded:
-// where fewer than `keep_last` are whole, nothing is removed. Call it in one process. Fails with
-// kInvalidArgument, and as ListCheckpoints and RemoveCheckpoint do; what went before stays gone.
+// Removes all other steps, oldest first, and returns them. Never removes the last step that can be
+// loaded: if fewer than `keep_last` steps are complete, it removes nothing. Call it in one process.
+// Fails with kInvalidArgument, and as ListCheckpoints and RemoveCheckpoint; steps that it removed
+// before a failure stay removed.
 FFR_EXPORT Result<std::vector<Commit>> PruneCheckpoints(std::string_view target,
                                                         const Retention& retention,
                                                         const SessionOptions& options);
 
-// Copies the committed `step` of one target to another as it is: the same attempt, the same bytes.
-// It is visible there when all of it is. What a copy that failed or was killed has sent is not sent
-// again. Done at once if it is there already. If it `compresses`, the segments take less room
-// there, for slower reads; whoever reads them sees no difference. Meanwhile one of them is below
-// TMPDIR, or /var/tmp. Fails with kNotFound, kCorruption (a manifest of the source), kConflict if
-// another save of that step is committed there, kIo, kDenied, kUnavailable.
+// Copies the committed `step` of one target to another: the same attempt, the same bytes. The copy
+// becomes visible when it is complete. A new call after a failed or killed copy does not send again
+// what has arrived, and returns at once if the copy is complete. With `compresses`, segments take
+// less space at the destination and reads are slower; readers return the same bytes. Compression
+// keeps one segment at a time in a temporary file below TMPDIR, or /var/tmp. Fails with kNotFound,
+// kCorruption (a manifest of the source), kConflict if another save of that step is committed at
+// the destination, kIo, kDenied, kUnavailable.
 FFR_EXPORT Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step,
                                          std::string_view to, const SessionOptions& options,
                                          bool compresses = false);

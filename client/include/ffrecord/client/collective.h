@@ -25,145 +25,151 @@ enum class ReduceType : std::uint8_t {
 };
 enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
 
-// How an all-reduce of S bytes over n ranks goes. In time, with latency a and b for each byte:
+// Algorithm of an all-reduce of S bytes over n ranks. The comments give its time, with latency a
+// and time b per byte.
 enum class Algorithm : std::uint8_t {
-  kRing,             // 2 (n - 1) a + 2 (n - 1) / n S b: large arrays, any n.
-  kHalvingDoubling,  // 2 log2(n) a, else as the ring: n a power of two, else one rank more to fold.
+  kRing,  // 2 (n - 1) a + 2 (n - 1) / n S b: large arrays, any n.
+  // 2 log2(n) a, else as the ring. Unless n is a power of two, extra ranks are folded in first.
+  kHalvingDoubling,
   kRecursiveDoubling,  // log2(n) (a + S b): small arrays.
   kDoubleTree,         // about 2 log2(n) a + 2 S b, in pieces: small and medium arrays, any n.
-  // Where m machines have g > 1 ranks each that share memory: summed within each machine, each of
-  // its ranks a part; then each part by a ring of its own over the machines, 2 (m - 1) / m S / g
-  // bytes from each rank; then passed on within each machine.
+  // For m machines with g > 1 ranks each that share memory. Each machine first sums within itself,
+  // one part of the array per rank. A separate ring over the machines then sums each part:
+  // 2 (m - 1) / m S / g bytes from each rank. Each machine then distributes the result to its
+  // ranks.
   kHierarchical,
 };
 
-// What kF32 arrays of an all-reduce are sent as. The halves take half of the bytes. Sums are still
-// made in fp32; each is rounded when it is sent on, by the ring n times, by halving or doubling and
-// by trees log2(n) times, each time by at most the part of its magnitude that is given here.
+// Wire format of kF32 arrays in an all-reduce. The half types send half of the bytes. Sums are
+// still computed in fp32 and rounded when they are sent on: n times by the ring, log2(n) times by
+// halving, doubling and trees. The comments give the largest relative error of each rounding.
 enum class WireType : std::uint8_t {
   kExact,
   kBf16,  // 2^-8.
-  // 2^-11, or 2^-39 of the largest magnitude in the same chunk if that is more: each chunk is
-  // scaled by a power of two of its own, so nothing overflows. Not by kHalvingDoubling.
+  // 2^-11, or 2^-39 of the largest magnitude in the same chunk if that is more. Each chunk is
+  // scaled by its own power of two, so nothing overflows. Not with kHalvingDoubling.
   kF16,
 };
 
-// How ranks reach each other, but for those that share memory.
+// Transport between ranks that do not share memory.
 enum class GroupTransport : std::uint8_t {
   kTcp,
-  // Each piece is written into memory of the rank that it goes to, and added from there. The ranks
-  // meet over TCP. Takes four chunks of locked memory for each rank and stream that sends to one.
+  // The sender writes each piece into memory of the receiver, which adds it from there. Ranks
+  // connect over TCP first. Each rank locks four chunks of memory per stream and sending rank.
   kRdma,
 };
 
-// A group of ranks that reduce and pass on arrays together: over TCP or RDMA, and between ranks of
-// one machine through shared memory.
+// A group of ranks that runs collective operations on arrays: over TCP or RDMA, and through shared
+// memory between ranks of one machine.
 //
-// Operations run in the order of submission, which must be the same on all ranks; the next begins
-// when the one before has nothing more to send. A progress thread of the engine moves the bytes.
-// All ranks get identical bits, and the same bits in every run with the same world size and
-// algorithm. An operation that a peer does not join ends with
-// kUnavailable, at once if its process has ended, or kDeadlineExceeded on every rank, once nothing
-// has moved for the timeout while it was first in line; the error names that peer, and whether it
-// answers but has not joined. One that differs between ranks ends with kInvalidArgument. The group
-// is then closed, and later operations fail alike.
+// Operations run in the order of submission, which must be the same on all ranks. The next one
+// begins when the one before has nothing more to send. A progress thread of the engine moves the
+// bytes. All ranks get identical bits, and the same bits in every run with the same world size and
+// algorithm.
+//
+// If a peer does not join an operation, the operation fails on every rank: with kUnavailable, at
+// once, if the peer's process has ended; with kDeadlineExceeded if the operation was first in line
+// and nothing moved for the timeout. The error names the peer, and says whether it answers but has
+// not joined. If ranks submit different operations, they fail with kInvalidArgument. After any of
+// these errors the group is closed, and later operations fail too.
 //
 // Sums of the half types are added in fp32 and rounded to nearest-even at each rank. For an average
-// each rank divides its own array first, in fp32 (fp64 for kF64), so that no partial sum overflows
-// where the average does not. NaNs become the one quiet NaN, and make a minimum or maximum NaN.
+// each rank first divides its own array, in fp32 (fp64 for kF64), so that a partial sum overflows
+// only if the average does. NaNs become the one quiet NaN; a minimum or maximum over a NaN is NaN.
 // Integers wrap and have no average.
 //
-// All but Create and Connect is thread-safe. After fork the child must not use it (asserted).
+// All functions except Create and Connect are thread-safe. After fork the child must not use the
+// engine (asserted).
 class FFR_EXPORT CollectiveEngine {
  public:
   static constexpr std::uint16_t kStreamsMax = 16;
   struct Options {
-    std::string listen_host = "127.0.0.1";       // Address that the ranks before this one reach.
-    std::chrono::milliseconds timeout{60'000};   // Without any progress; and for Connect().
+    std::string listen_host = "127.0.0.1";       // Address by which lower ranks reach this one.
+    std::chrono::milliseconds timeout{60'000};   // Without progress; also of Connect().
     std::uint64_t chunk_size_bytes = 512 << 10;  // Largest piece of a step; 64 B to 8 MiB.
-    // None: Connect() measures latency and bandwidth, and each all-reduce goes by what that makes
-    // quickest for its size. Then two groups may choose otherwise, and round otherwise.
+    // None: Connect() measures latency and bandwidth, and each all-reduce uses the fastest
+    // algorithm for its size by that model. Two groups may then choose, and round, differently.
     std::optional<Algorithm> algorithm = std::nullopt;
     WireType wire = WireType::kExact;  // The same on all ranks.
-    // Connections from each rank to each other over the network, 1 to kStreamsMax; the same on all
-    // ranks. Each carries as much as it can, so that a slow one costs its share only; one that is
-    // lost is told of (events()), the others carry on, and it is made anew.
+    // Network connections between each pair of ranks, 1 to kStreamsMax; the same on all ranks. Each
+    // carries as much as it can, so a slow one costs only its share. If one is lost, events()
+    // reports it, the others continue, and it is reconnected.
     std::uint16_t streams = 1;
-    // Ranks that were started on the same boot of a machine, in the same network namespace, and
-    // have this on find each other by their addresses, and speak through memory that both have
-    // mapped. Connect() fails with the reason if that cannot be had.
+    // Ranks with this option on the same boot of a machine, in the same network namespace, find
+    // each other by their addresses and communicate through shared memory. Connect() fails with the
+    // reason if shared memory is unavailable.
     bool shares_memory = true;
-    // The same on all ranks. What cannot be had fails Create() or Connect() with the reason; with
-    // kRdma a stream that is lost is not made anew.
+    // The same on all ranks. If the transport is unavailable, Create() or Connect() fails with the
+    // reason. With kRdma a lost stream is not reconnected.
     GroupTransport transport = GroupTransport::kTcp;
-    // With kRdma: the devices, of which stream i takes number i modulo their count; so they are the
-    // rails, in the same order on all ranks. Empty: the first that can be used.
+    // With kRdma: the devices (rails), in the same order on all ranks. Stream i uses device number
+    // i modulo their count. Empty: the first usable device.
     std::vector<std::string> rdma_devices = {};
-    // With kRdma: how what is sent is marked, in the IP header (DSCP times 4; at most 255) and in a
+    // With kRdma: QoS marks of sent packets, in the IP header (DSCP times 4; at most 255) and in a
     // VLAN tag (at most 15).
     std::uint32_t rdma_traffic_class = 0;
     std::uint32_t rdma_service_level = 0;
   };
 
-  // Opens the listener, and the devices, which fails with kUnavailable if there is none or none
-  // that can be used. Its address and a secret of the group then travel by other means (the
-  // process group that launched the ranks) to Connect().
+  // Opens the listener and the RDMA devices; fails with kUnavailable if no device is usable. The
+  // caller then passes the listener's address and a secret of the group to Connect() on all ranks,
+  // for example over the process group that launched them.
   static Result<CollectiveEngine> Create(std::uint32_t rank, std::uint32_t world_size,
                                          const Options& options);
   CollectiveEngine(CollectiveEngine&&) noexcept;
   CollectiveEngine& operator=(CollectiveEngine&&) noexcept;
-  ~CollectiveEngine();  // Fails what is pending and joins the thread.
+  ~CollectiveEngine();  // Fails pending operations and joins the progress thread.
 
-  // "host:port" of the listener, and behind it what those of the same machine find it by.
+  // "host:port" of the listener, followed by the data by which ranks of the same machine find it.
   std::string address() const;
 
-  // Connects to those of the group that this rank speaks to: about 2 log2(world_size) + 6 of them,
-  // and all of its machine.
-  // `addresses` of all ranks in rank order, `secret` equal on all. Fails with kUnavailable,
-  // kDeadlineExceeded, kDenied.
+  // Connects to the peers that this rank exchanges data with: about 2 log2(world_size) + 6 ranks,
+  // and all ranks of its machine. `addresses` are those of all ranks, in rank order; `secret` is
+  // equal on all ranks. Fails with kUnavailable, kDeadlineExceeded, kDenied.
   Result<void> Connect(std::span<const std::string> addresses,
                        std::span<const std::byte, 16> secret);
 
-  // Each starts an operation in place over `count` elements at `data`, which stay untouched by the
-  // caller until the token is returned by Wait or WaitAny, and returns at once. All ranks pass the
-  // same `count`.
+  // Each function starts an operation in place over `count` elements at `data` and returns at once.
+  // The caller must not touch `data` until Wait or WaitAny has returned the token. All ranks pass
+  // the same `count`.
   using Token = std::uint64_t;
   Result<Token> AllReduce(void* data, std::uint64_t count, ReduceType type, ReduceOp op);
-  // Leaves the result in this rank's part only; the other elements are undefined.
+  // Leaves the result only in this rank's part (PartOf); the other elements are undefined.
   Result<Token> ReduceScatter(void* data, std::uint64_t count, ReduceType type, ReduceOp op);
-  // Each rank provides its part and gets all others.
+  // Each rank provides its part (PartOf) and receives all others.
   Result<Token> AllGather(void* data, std::uint64_t count, ReduceType type);
   Result<Token> Broadcast(void* data, std::uint64_t count, ReduceType type, std::uint32_t root);
   // Ends when all ranks have submitted it.
   Result<Token> Barrier();
 
-  // A rank's part of an array: elements [begin, end). Parts are in rank order, and their sizes
-  // differ by one at most.
+  // A rank's part of an array: elements [begin, end). Parts are in rank order; their sizes differ
+  // by at most one.
   struct Part {
     std::uint64_t begin;
     std::uint64_t end;
   };
   static Part PartOf(std::uint64_t count, std::uint32_t world_size, std::uint32_t rank) noexcept;
 
-  // Waits for that operation. Success means that `data` holds the result; after an error its bytes
-  // are undefined. Each end is returned once, here or by WaitAny; asking again is kInvalidArgument.
+  // Waits for that operation. On success `data` holds the result; after an error its bytes are
+  // undefined. Each outcome is returned once, by Wait or WaitAny; a second Wait fails with
+  // kInvalidArgument.
   Result<void> Wait(Token token);
 
-  // Waits for any operation to end and says which and how: for one pump that completes futures.
-  // Fails with kDeadlineExceeded when nothing ends within `timeout`, kUnavailable after Shutdown
-  // when all ends were returned.
+  // Waits for any operation to end, and returns its token and outcome: for a thread that completes
+  // futures. Fails with kDeadlineExceeded if no operation ends within `timeout`, with kUnavailable
+  // after Shutdown, once all outcomes have been returned.
   struct Completion {
     Token token;
     Result<void> outcome;
-    std::int64_t began_ns;  // CLOCK_MONOTONIC: its turn came, and it ended.
-    std::int64_t ended_ns;
+    std::int64_t began_ns;  // CLOCK_MONOTONIC, when the operation became first in line.
+    std::int64_t ended_ns;  // CLOCK_MONOTONIC.
   };
   Result<Completion> WaitAny(std::chrono::milliseconds timeout);
 
-  void Shutdown() noexcept;  // Fails what is pending and wakes all who wait. Idempotent.
+  void Shutdown() noexcept;  // Fails pending operations and wakes all waiting threads. Idempotent.
 
-  // Counters since the start: bytes sent and received on the wire, and given to ranks of this
-  // machine in shared memory; nanoseconds spent reducing.
+  // Counters since the start: bytes sent and received on the wire, bytes given to ranks of this
+  // machine in shared memory, nanoseconds spent reducing.
   struct Stats {
     std::uint64_t bytes_sent;
     std::uint64_t bytes_received;
@@ -174,22 +180,22 @@ class FFR_EXPORT CollectiveEngine {
   };
   Stats stats() const noexcept;
 
-  // What has happened since the start that a person should know of, in order: streams that were
-  // lost, and why. The newest 1,000.
+  // Events since the start that a person should know about, in order: lost streams, with the
+  // reason. Keeps the newest 1,000.
   struct Event {
     std::int64_t at_ns;  // CLOCK_MONOTONIC.
     std::string text;
   };
   std::vector<Event> events() const;
 
-  // What operations that are submitted from now on go by. Chunk and algorithm decide how ranks cut
-  // arrays: all ranks change them between the same two operations. Fails with kInvalidArgument for
-  // a chunk above Options::chunk_size_bytes or below 64 B, or an algorithm that the group cannot
-  // go by.
+  // Settings for operations that are submitted from now on. Chunk size and algorithm decide how
+  // ranks split arrays, so all ranks must change them between the same two operations. Fails with
+  // kInvalidArgument for a chunk above Options::chunk_size_bytes or below 64 B, or for an algorithm
+  // that the group cannot use.
   struct Tuning {
-    std::uint64_t chunk_size_bytes = 0;                 // 0: that of Options.
+    std::uint64_t chunk_size_bytes = 0;                 // 0: Options::chunk_size_bytes.
     std::optional<Algorithm> algorithm = std::nullopt;  // Of all-reduces of 64 KiB and more.
-    std::uint16_t streams = 0;                          // At most so many are used; 0: all.
+    std::uint16_t streams = 0;                          // Uses at most this many; 0: all.
   };
   Result<void> Tune(const Tuning& tuning);
 
