@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "libffrecord/format/checkpoint_manifest.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "client/checkpoint/target.h"
 #include "libffrecord/io/scratch_file.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
 

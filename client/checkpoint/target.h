@@ -17,7 +17,7 @@
 #include "client/checkpoint/segment_files.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/format/checkpoint_manifest.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
 

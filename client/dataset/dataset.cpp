@@ -8,7 +8,7 @@
 #include "client/dataset/remote_files.h"
 #include "client/session/session.h"
 #include "client/session/upload.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
 namespace {

@@ -13,7 +13,7 @@
 #include "client/runtime/per_process.h"
 #include "client/session/session.h"
 #include "libffrecord/format/dataset_manifest.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
 

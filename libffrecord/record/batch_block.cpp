@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

@@ -9,7 +9,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

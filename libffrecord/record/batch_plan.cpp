@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

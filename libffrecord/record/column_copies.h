@@ -9,7 +9,7 @@
 #include <ffrecord/schema.h>
 
 #include "libffrecord/format/v2_column_copy.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

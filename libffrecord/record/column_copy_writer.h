@@ -10,8 +10,8 @@
 #include <ffrecord/schema.h>
 
 #include "libffrecord/format/v2_column_copy.h"
-#include "libffrecord/record/range_reader.h"
 #include "libffrecord/record/v2_stream.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

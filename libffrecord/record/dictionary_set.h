@@ -10,7 +10,7 @@
 
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/zstd_codec.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

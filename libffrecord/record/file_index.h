@@ -18,8 +18,8 @@
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_record.h"
-#include "libffrecord/record/range_reader.h"
 #include "libffrecord/record/v2_commit.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

@@ -12,7 +12,7 @@
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/kept_mappings.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

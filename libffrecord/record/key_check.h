@@ -7,7 +7,7 @@
 
 #include "libffrecord/base/mix.h"
 #include "libffrecord/format/v2_keys.h"
-#include "libffrecord/record/file_window.h"
+#include "libffrecord/source/file_window.h"
 
 namespace ffrecord {
 

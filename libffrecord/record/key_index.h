@@ -10,7 +10,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/v2_keys.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

@@ -7,8 +7,8 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/v2_keys.h"
-#include "libffrecord/record/file_window.h"
 #include "libffrecord/record/record_writer_impl.h"
+#include "libffrecord/source/file_window.h"
 
 namespace ffrecord {
 

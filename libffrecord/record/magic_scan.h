@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "libffrecord/record/file_window.h"
+#include "libffrecord/source/file_window.h"
 
 namespace ffrecord {
 

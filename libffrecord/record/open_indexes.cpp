@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/file_index.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

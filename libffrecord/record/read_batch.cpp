@@ -14,9 +14,9 @@
 #include "libffrecord/base/shared_work.h"
 #include "libffrecord/record/batch_block.h"
 #include "libffrecord/record/batch_plan.h"
-#include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/expansion.h"
 #include "libffrecord/record/resident_batch.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

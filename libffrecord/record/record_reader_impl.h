@@ -9,8 +9,8 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/record/file_index.h"
-#include "libffrecord/record/range_reader.h"
-#include "libffrecord/record/resident_guess.h"
+#include "libffrecord/source/range_reader.h"
+#include "libffrecord/source/resident_guess.h"
 
 namespace ffrecord {
 

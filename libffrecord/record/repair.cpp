@@ -9,12 +9,12 @@
 
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/record/file_index.h"
-#include "libffrecord/record/file_window.h"
 #include "libffrecord/record/key_rescue.h"
 #include "libffrecord/record/magic_scan.h"
 #include "libffrecord/record/record_writer_impl.h"
 #include "libffrecord/record/repair_source.h"
 #include "libffrecord/record/survey.h"
+#include "libffrecord/source/file_window.h"
 
 namespace ffrecord {
 namespace {

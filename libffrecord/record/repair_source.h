@@ -4,7 +4,7 @@
 
 #include <ffrecord/repair.h>
 
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

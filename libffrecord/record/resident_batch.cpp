@@ -15,9 +15,9 @@
 #include "libffrecord/io/lost_pages.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/batch_block.h"
-#include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/expansion.h"
 #include "libffrecord/record/index_pages.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

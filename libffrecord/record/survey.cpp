@@ -9,11 +9,11 @@
 #include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_keys.h"
-#include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/column_copy_writer.h"
 #include "libffrecord/record/magic_scan.h"
 #include "libffrecord/record/uncommitted_end.h"
 #include "libffrecord/record/v2_commit.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

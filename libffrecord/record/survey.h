@@ -12,8 +12,8 @@
 
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/zstd_codec.h"
-#include "libffrecord/record/file_window.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/file_window.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

@@ -12,10 +12,10 @@
 #include "libffrecord/format/v2_keys.h"
 #include "libffrecord/format/v2_record.h"
 #include "libffrecord/format/v2_section.h"
-#include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/column_copy_writer.h"
 #include "libffrecord/record/magic_scan.h"
 #include "libffrecord/record/v2_commit.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/record/file_index.h"
-#include "libffrecord/record/file_window.h"
+#include "libffrecord/source/file_window.h"
 
 namespace ffrecord {
 

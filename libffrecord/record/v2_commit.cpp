@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "libffrecord/format/v2_header.h"
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

@@ -8,7 +8,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_record.h"
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 

@@ -10,13 +10,13 @@
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
-#include "libffrecord/record/coalesce.h"
 #include "libffrecord/record/column_copies.h"
 #include "libffrecord/record/file_index.h"
-#include "libffrecord/record/file_window.h"
 #include "libffrecord/record/key_check.h"
 #include "libffrecord/record/uncommitted_end.h"
 #include "libffrecord/record/verify_source.h"
+#include "libffrecord/source/coalesce.h"
+#include "libffrecord/source/file_window.h"
 
 namespace ffrecord {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord::server {
 namespace {

@@ -8,7 +8,7 @@
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::server {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "libffrecord/record/range_reader.h"
 #include "libffrecord/record/verify_source.h"
+#include "libffrecord/source/range_reader.h"
 #include "tests/support/memory_files.h"
 
 namespace ffrecord::fuzz {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::test {
 

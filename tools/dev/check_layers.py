@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import tree
 
 LIB, NET = "libffrecord", "libffrecord/net"
-RECORD = {f"{LIB}/{room}" for room in ("base", "format", "io", "record")}
+SOURCE = {f"{LIB}/{room}" for room in ("base", "io", "source")}
+RECORD = SOURCE | {f"{LIB}/{room}" for room in ("format", "record")}
 RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
 SERVER = {f"server/{room}" for room in ("config", "storage", "metadata", "service")}
 MAY_INCLUDE: dict[str, set[str]] = {
@@ -17,6 +18,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/format": {f"{LIB}/base"},
     f"{LIB}/io": {f"{LIB}/base"},
     f"{LIB}/decode": {f"{LIB}/base"},
+    f"{LIB}/source": SOURCE,
     f"{LIB}/record": RECORD,
     f"{NET}/protocol": {f"{LIB}/base"},
     f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},

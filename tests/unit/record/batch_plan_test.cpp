@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"

@@ -14,7 +14,7 @@
 #include <fstream>
 
 #include "libffrecord/format/v2_index.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 #include "seed.h"
 #include "test_file.h"
 

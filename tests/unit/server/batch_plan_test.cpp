@@ -8,7 +8,7 @@
 
 #include <random>
 
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 #include "seed.h"
 
 namespace ffrecord::server {

@@ -8,7 +8,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/record/range_reader.h"
+#include "libffrecord/source/range_reader.h"
 
 namespace ffrecord {
 

@@ -1,11 +1,11 @@
-#include "libffrecord/record/file_window.h"
+#include "libffrecord/source/file_window.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "libffrecord/record/coalesce.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

@@ -11,8 +11,8 @@
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/open_files.h"
 #include "libffrecord/io/page_cache.h"
-#include "libffrecord/record/range_reader.h"
-#include "libffrecord/record/resident_guess.h"
+#include "libffrecord/source/range_reader.h"
+#include "libffrecord/source/resident_guess.h"
 
 namespace ffrecord {
 namespace {
