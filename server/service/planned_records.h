@@ -11,7 +11,7 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/record/file_index.h"
+#include "libffrecord/record/index/file_index.h"
 #include "server/service/catalog.h"
 #include "server/storage/extent_store.h"
 

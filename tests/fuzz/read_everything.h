@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "libffrecord/source/range_reader.h"
 #include "tests/support/memory_files.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "bytes.h"
-#include "libffrecord/record/v2_stream.h"
+#include "libffrecord/record/write/v2_stream.h"
 
 namespace ffrecord::test {
 

@@ -13,8 +13,8 @@
 #include <ffrecord/record_writer.h>
 
 #include "bytes.h"
-#include "libffrecord/record/file_index.h"
-#include "libffrecord/record/record_writer_impl.h"
+#include "libffrecord/record/index/file_index.h"
+#include "libffrecord/record/write/record_writer_impl.h"
 #include "temp_folder.h"
 
 namespace ffrecord::test {

@@ -9,7 +9,8 @@ import tree
 
 LIB, NET = "libffrecord", "libffrecord/net"
 SOURCE = {f"{LIB}/{room}" for room in ("base", "io", "source")}
-RECORD = SOURCE | {f"{LIB}/{room}" for room in ("format", "record")}
+RECORD = SOURCE | {f"{LIB}/format"}
+RECORD |= {f"{LIB}/record/{room}" for room in ("index", "read", "write", "check")}
 RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
 SERVER = {f"server/{room}" for room in ("config", "storage", "metadata", "service")}
 MAY_INCLUDE: dict[str, set[str]] = {
@@ -19,7 +20,10 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/io": {f"{LIB}/base"},
     f"{LIB}/decode": {f"{LIB}/base"},
     f"{LIB}/source": SOURCE,
-    f"{LIB}/record": RECORD,
+    f"{LIB}/record/index": SOURCE | {f"{LIB}/format"},
+    f"{LIB}/record/read": SOURCE | {f"{LIB}/format", f"{LIB}/record/index"},
+    f"{LIB}/record/write": SOURCE | {f"{LIB}/format", f"{LIB}/record/index"},
+    f"{LIB}/record/check": RECORD,
     f"{NET}/protocol": {f"{LIB}/base"},
     f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},
     f"{NET}/rpc": RPC,

@@ -18,7 +18,7 @@
 #include "faulty_engine.h"
 #include "killing_engine.h"
 #include "libffrecord/base/endian.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"

@@ -2,7 +2,7 @@
 // does not fail together.
 // Method: files in memory that count what is read of them and fail where they are told to.
 
-#include "libffrecord/record/batch_plan.h"
+#include "libffrecord/record/read/batch_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "libffrecord/format/v2_column_copy.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "memory_files.h"
 #include "memory_output.h"
 #include "seed.h"

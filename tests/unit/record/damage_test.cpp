@@ -18,7 +18,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/format/v2_index.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "memory_files.h"
 #include "test_file.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "libffrecord/format/zstd_codec.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "memory_files.h"
 #include "memory_output.h"
 #include "seed.h"

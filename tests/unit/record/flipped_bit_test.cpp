@@ -19,8 +19,8 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/format/v2_keys.h"
-#include "libffrecord/record/file_index.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/index/file_index.h"
 #include "memory_files.h"
 #include "test_file.h"
 

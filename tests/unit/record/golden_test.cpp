@@ -10,7 +10,7 @@
 #include <optional>
 #include <sstream>
 
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "test_file.h"
 
 namespace ffrecord {

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "libffrecord/format/v2_keys.h"
-#include "libffrecord/record/key_index.h"
-#include "libffrecord/record/key_writer.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/index/key_index.h"
+#include "libffrecord/record/write/key_writer.h"
 #include "memory_files.h"
 #include "memory_output.h"
 #include "seed.h"

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "libffrecord/record/repair_source.h"
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/repair_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"

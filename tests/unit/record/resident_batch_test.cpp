@@ -3,7 +3,7 @@
 // Method: files in memory that count their reads; a file on disk put out of the page cache, with
 // the kernel's count of major faults; operator new that counts.
 
-#include "libffrecord/record/resident_batch.h"
+#include "libffrecord/record/read/resident_batch.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

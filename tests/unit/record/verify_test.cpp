@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "libffrecord/record/verify_source.h"
+#include "libffrecord/record/check/verify_source.h"
 #include "memory_files.h"
 #include "memory_output.h"
 #include "seed.h"

@@ -1,0 +1,264 @@
+#include <ffrecord/repair.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "libffrecord/format/v2_record.h"
+#include "libffrecord/record/check/key_rescue.h"
+#include "libffrecord/record/check/repair_source.h"
+#include "libffrecord/record/check/survey.h"
+#include "libffrecord/record/index/file_index.h"
+#include "libffrecord/record/write/magic_scan.h"
+#include "libffrecord/record/write/record_writer_impl.h"
+#include "libffrecord/source/file_window.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::array<Magic, 2> kMagics{{{0xe5, 'R', 'E', 'C'}, {0xe5, 'K', 'E', 'Y'}}};
+
+// What both versions have in common: the account of what is lost.
+class Repair {
+ public:
+  Repair(const RangeReader& source, const RepairOptions& options)
+      : source_(source),
+        options_(options),
+        window_(source, 0),
+        size_bytes_(source.file_size_bytes(0)) {}
+
+  Result<RepairReport> Run(const std::filesystem::path& destination) {
+    auto survey = FFR_TRY(SurveyDamagedFile(source_, window_));
+    FFR_TRY(survey ? Rebuild(std::move(*survey), destination) : Salvage(destination));
+    FFR_TRY(Advance(size_bytes_));
+    return std::move(report_);
+  }
+
+ private:
+  Result<void> Advance(std::uint64_t done_bytes) {
+    if (!options_.progress || options_.progress(done_bytes, size_bytes_)) return {};
+    return Error{ErrorCode::kDeadlineExceeded,
+                 source_.file_name(0) + ": the repair was broken off; nothing was made"};
+  }
+
+  // Records [next_index_, index) are not there; what was kept ends at kept_end_.
+  void Lose(std::uint64_t index, std::uint64_t next_begin_bytes) {
+    if (index <= next_index_) return;
+    report_.lost_count += index - next_index_;
+    report_.skipped_bytes += next_begin_bytes - std::min(next_begin_bytes, kept_end_);
+    auto& lost = report_.lost;
+    if (!lost.empty() && lost.back().end == next_index_)
+      lost.back().end = index;
+    else if (lost.size() < RepairReport::kListedMax)
+      lost.push_back({next_index_, index});
+    next_index_ = index;
+  }
+
+  void Keep(std::uint64_t end_bytes) {
+    ++report_.kept_count;
+    ++next_index_;
+    kept_end_ = end_bytes;
+  }
+
+  void Finish(const WriteSummary& summary) {
+    report_.file_size_bytes = summary.file_size_bytes;
+    report_.fingerprint = summary.fingerprint;
+  }
+
+  Result<void> Rebuild(Survey survey, const std::filesystem::path& destination);
+  Result<std::unique_ptr<RecordWriter::Impl>> BeginFile(const Survey& survey,
+                                                        const std::filesystem::path& destination);
+  Result<std::uint64_t> KeepWhatBeginsAt(const Survey& survey, std::uint64_t offset,
+                                         RecordWriter::Impl& writer);
+  Result<bool> KeepRecordAt(const Survey& survey, std::uint64_t header_offset,
+                            RecordWriter::Impl& writer);
+  Result<void> EndKeys(const Survey& survey, RecordWriter::Impl& writer);
+  Result<void> Salvage(const std::filesystem::path& destination);
+  bool ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocation& location,
+                 std::span<const std::byte>& bytes);
+
+  const RangeReader& source_;
+  const RepairOptions& options_;
+  FileWindow window_;
+  const std::uint64_t size_bytes_;
+  RepairReport report_;
+  std::uint64_t next_index_ = 0;
+  std::uint64_t claimed_count_ = 0;  // Of records that there were, by all that is left of them.
+  std::uint64_t kept_end_ = 0;
+  std::uint64_t displaced_count_ = 0;
+  std::optional<KeyRescue> keys_;
+};
+
+Result<void> Repair::Rebuild(Survey survey, const std::filesystem::path& destination) {
+  report_.format_version = 2;
+  report_.record_count_is_known = survey.record_count_is_known;
+  claimed_count_ = survey.record_count_min;
+  report_.kept_parts = std::move(survey.kept);
+  report_.other_losses = std::move(survey.losses);
+  const auto writer = FFR_TRY(BeginFile(survey, destination));
+  if (survey.has_keys) keys_.emplace(window_, size_bytes_, survey.header.file_id);
+  std::uint64_t at = FindMagic(window_, size_bytes_, kMagics, V2Header::kEncodedSizeBytes);
+  for (; at < size_bytes_; at = FindMagic(window_, size_bytes_, kMagics, at)) {
+    at = FFR_TRY(KeepWhatBeginsAt(survey, at, *writer));
+    FFR_TRY(Advance(at));
+  }
+  Lose(claimed_count_, size_bytes_);
+  if (displaced_count_ > 0)
+    report_.other_losses.push_back(std::to_string(displaced_count_) +
+                                   " records that came again or out of order");
+  if (keys_) FFR_TRY(EndKeys(survey, *writer));
+  for (const std::string& column : survey.copied_columns)
+    report_.rebuilt_parts.push_back("the copy of column " + column);
+  Finish(FFR_TRY(writer->Close()));
+  return {};
+}
+
+Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
+    const Survey& survey, const std::filesystem::path& destination) {
+  RecordWriter::Options options;
+  options.compress = (survey.header.required_features & V2Header::kZstd) != 0;
+  options.alignment_bytes = survey.header.alignment_bytes;
+  options.replace = options_.replace;
+  options.metadata = survey.metadata;
+  options.keys = survey.has_keys;
+  options.copied_columns = survey.copied_columns;
+  const bool has_dictionary = options.compress && !survey.dictionary_sections.empty();
+  if (has_dictionary) options.dictionary = survey.dictionary_sections.front();
+  WriterInternals internals;
+  internals.pages_per_segment = survey.header.pages_per_segment;
+  auto writer =
+      FFR_TRY(MakeRecordWriter(destination, survey.schema, options, std::move(internals)));
+  for (std::size_t i = 1; has_dictionary && i < survey.dictionary_sections.size(); ++i)
+    FFR_TRY(writer->UseDictionary(survey.dictionary_sections[i]));
+  return writer;
+}
+
+// Where to go on: behind what is whole. Behind the header of what is damaged the scan goes on:
+// headers that belong to another place or file do not hold here.
+Result<std::uint64_t> Repair::KeepWhatBeginsAt(const Survey& survey, std::uint64_t offset,
+                                               RecordWriter::Impl& writer) {
+  if (FFR_TRY(KeepRecordAt(survey, offset, writer))) return kept_end_;
+  std::optional<std::uint64_t> end;
+  if (keys_) end = FFR_TRY(keys_->TakeBlock(offset, writer));
+  return end.value_or(offset + 1);
+}
+
+Result<void> Repair::EndKeys(const Survey& survey, RecordWriter::Impl& writer) {
+  // What stands between the records lacks nothing if it is as much as the runs list.
+  if (survey.key_count != keys_->found_count()) FFR_TRY(keys_->TakeFromRuns(writer));
+  report_.kept_key_count = keys_->written_count();
+  // Those of pages that are damaged, too, may have been of records that are kept.
+  const std::uint64_t listed_count = survey.key_count.value_or(0);
+  report_.lost_key_count =
+      keys_->damaged_count() + listed_count - std::min(listed_count, keys_->found_count());
+  report_.rebuilt_parts.push_back("the keys: " + std::to_string(report_.kept_key_count));
+  if (report_.lost_key_count > 0)
+    report_.other_losses.push_back(std::to_string(report_.lost_key_count) +
+                                   " of the keys: their records are found by index only");
+  return {};
+}
+
+// Whether a record that is whole begins there.
+Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_offset,
+                                  RecordWriter::Impl& writer) {
+  const FileId& id = survey.header.file_id;
+  const auto encoded = window_.View(
+      header_offset,
+      std::min<std::uint64_t>(V2RecordHeader::kEncodedSizeBytes, size_bytes_ - header_offset));
+  if (!encoded) return false;
+  const auto header = DecodeV2RecordHeader(encoded.value(), id, header_offset);
+  if (!header) return false;
+  const V2RecordHeader& record = header.value();
+  const std::uint64_t offset = header_offset + V2RecordHeader::kEncodedSizeBytes;
+  if (record.index >= kRecordCountMax) return false;
+  claimed_count_ = std::max(claimed_count_, record.index + 1);
+  if (record.stored_size_bytes > size_bytes_ - offset) return false;
+  const auto stored = window_.View(offset, record.stored_size_bytes);
+  if (!stored || Xxh3(stored.value(), SeedOf(id, PlaceTag::kRecord, record.index)) != record.check)
+    return false;
+  std::span<const std::byte> raw = stored.value();
+  PooledBuffer expanded;
+  if (record.stored_size_bytes < record.raw_size_bytes) {
+    auto room = BufferPool::Process().Take(record.raw_size_bytes);
+    if (!room) return std::move(room).error();
+    expanded = std::move(room).value();
+    if (!ExpandZstd(stored.value(), *expanded, survey.dictionaries)) return false;
+    raw = *expanded;
+  }
+  if (record.index < next_index_) {
+    ++displaced_count_;
+    return false;
+  }
+  // Only a forger writes what does not fit; nothing of it could be copied.
+  if (writer.copies && !survey.schema.Split(raw, writer.fields)) return false;
+  FFR_TRY(writer.WriteStored(raw, stored.value()));
+  if (keys_) keys_->NoteKept(record.index, report_.kept_count);
+  Lose(record.index, header_offset);
+  Keep(offset + record.stored_size_bytes);
+  return true;
+}
+
+// Whether the record is whole; then its place and its bytes.
+bool Repair::ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocation& location,
+                       std::span<const std::byte>& bytes) {
+  if (index.Locate(record, location) != ErrorCode::kOk) return false;
+  const auto stored = window_.View(location.offset_bytes, location.stored_size_bytes);
+  if (!stored || !index.Matches(record, location.check, stored.value())) return false;
+  bytes = stored.value();
+  return true;
+}
+
+Result<void> Repair::Salvage(const std::filesystem::path& destination) {
+  RecordReader::Options salvage;
+  salvage.salvage = true;
+  auto indexes = OpenIndexes(source_, salvage);
+  if (!indexes)
+    return Error{indexes.error().code == ErrorCode::kInvalidArgument ? ErrorCode::kCorruption
+                                                                     : indexes.error().code,
+                 indexes.error().message +
+                     "; no header or tail of version 2 is in it either, so "
+                     "nothing says what the file is",
+                 indexes.error().system_errno};
+  const FileIndex& index = *indexes.value().front();
+  report_.format_version = 1;
+  report_.record_count_is_known = true;
+  // The number of records stands in front of them.
+  std::uint64_t whole_count = 0;
+  RecordLocation location;
+  std::span<const std::byte> bytes;
+  for (std::uint64_t i = 0; i < index.record_count(); ++i)
+    whole_count += ViewWhole(index, i, location, bytes) ? 1 : 0;
+  auto writer = FFR_TRY(V1Writer::Create(destination, whole_count, options_.replace));
+  for (std::uint64_t i = 0; i < index.record_count(); ++i) {
+    if (!ViewWhole(index, i, location, bytes)) continue;
+    FFR_TRY(writer.Write(bytes));
+    Lose(i, location.offset_bytes);
+    Keep(location.offset_bytes + location.stored_size_bytes);
+    FFR_TRY(Advance(kept_end_));
+  }
+  Lose(index.record_count(), size_bytes_);
+  Finish(FFR_TRY(writer.Close()));
+  return {};
+}
+
+}  // namespace
+
+Result<RepairReport> RepairSource(const RangeReader& source,
+                                  const std::filesystem::path& destination,
+                                  const RepairOptions& options) {
+  return Repair(source, options).Run(destination);
+}
+
+Result<RepairReport> RepairFile(const std::filesystem::path& source,
+                                const std::filesystem::path& destination,
+                                const RepairOptions& options) {
+  RecordReader::Options buffered;
+  buffered.io = IoPolicy::kBuffered;  // Any piece at any offset.
+  const auto file = FFR_TRY(OpenLocalFiles(std::span(&source, 1), buffered));
+  return RepairSource(*file, destination, options);
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,271 @@
+#include "libffrecord/record/check/survey.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "libffrecord/format/user_metadata.h"
+#include "libffrecord/format/v2_column_copy.h"
+#include "libffrecord/format/v2_footer.h"
+#include "libffrecord/format/v2_keys.h"
+#include "libffrecord/record/index/v2_commit.h"
+#include "libffrecord/record/write/column_copy_writer.h"
+#include "libffrecord/record/write/magic_scan.h"
+#include "libffrecord/record/write/uncommitted_end.h"
+#include "libffrecord/source/coalesce.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr Magic kSectionMagic{0xe5, 'S', 'E', 'C'};
+constexpr Magic kTailMagic{0xe5, 'F', 'F', 'R'};
+constexpr std::size_t kTailIdOffset = 32;
+
+class Surveyor {
+ public:
+  Surveyor(const RangeReader& source, FileWindow& window)
+      : source_(source), window_(window), size_bytes_(source.file_size_bytes(0)) {}
+
+  Result<std::optional<Survey>> Run() {
+    if (!FFR_TRY(FindHeader())) return std::optional<Survey>();
+    const V2Source source{source_, 0, survey_.header.file_id};
+    CommittedPart committed;
+    if (auto commit = FFR_TRY(FindNewestCommit(source))) {
+      committed = {commit->size_bytes, commit->footer.record_count};
+      has_footer_ = true;
+      for (const V2Section& section : commit->footer.sections)
+        if (!Take(section)) damaged_types_.push_back(section.type);
+      if (commit->size_bytes == size_bytes_) CountKeys(source, *commit);
+    }
+    survey_.record_count_min = committed.record_count;
+    survey_.record_count_is_known = has_footer_ && committed.size_bytes == size_bytes_;
+    if (!survey_.record_count_is_known) ExamineWhatIsBehind(committed);
+    // A commit's list is complete; without one, or with a hole in it, the whole file is searched.
+    if (!survey_.record_count_is_known || !damaged_types_.empty()) FindSections();
+    Conclude();
+    return std::optional<Survey>(std::move(survey_));
+  }
+
+ private:
+  // The header, or from a tail at least the id.
+  Result<bool> FindHeader() {
+    const auto head = window_.View(0, std::min<std::uint64_t>(size_bytes_, 128));
+    if (head) {
+      auto header = DecodeV2Header(head.value());
+      if (header) {
+        survey_.header = header.value();
+        header_is_whole_ = true;
+        return true;
+      }
+      if (header.error().code != ErrorCode::kCorruption) return std::move(header).error();
+    }
+    for (std::uint64_t at = FindMagic(window_, size_bytes_, kTailMagic, 0); at < size_bytes_;
+         at = FindMagic(window_, size_bytes_, kTailMagic, at + 1)) {
+      const auto bytes = window_.View(at, V2Tail::kEncodedSizeBytes);
+      if (!bytes) continue;
+      FileId id;
+      std::memcpy(id.data(), bytes.value().data() + kTailIdOffset, id.size());
+      if (!DecodeV2Tail(bytes.value().first<V2Tail::kEncodedSizeBytes>(), id,
+                        at + V2Tail::kEncodedSizeBytes))
+        continue;
+      survey_.header.file_id = id;
+      survey_.losses.push_back("the header: alignment is 1 now");
+      return true;
+    }
+    return false;
+  }
+
+  // What the newest commit that is whole does not say may be lost, and somebody must be told.
+  void ExamineWhatIsBehind(const CommittedPart& committed) {
+    const auto end = ExamineEnd(window_, size_bytes_, survey_.header, committed);
+    if (end) survey_.record_count_min = end.value().record_count_min;
+    if (!has_footer_)
+      survey_.losses.push_back("footer and tail");
+    else
+      survey_.losses.push_back("the end of the file: its last " +
+                               std::to_string(size_bytes_ - committed.size_bytes) + " bytes are " +
+                               (end && end.value().sign_of_commit.empty()
+                                    ? "an append that was never finished"
+                                    : "a damaged commit") +
+                               ", of which the records that are whole are kept");
+  }
+
+  Result<std::optional<V2Commit>> FindNewestCommit(const V2Source& source) {
+    auto commit = ReadCommit(source, size_bytes_);
+    if (commit) return std::optional<V2Commit>(std::move(commit).value());
+    if (commit.error().code != ErrorCode::kCorruption) return std::move(commit).error();
+    return FindCommitBelow(source, size_bytes_);
+  }
+
+  // Notes the section if it is whole.
+  bool Take(const V2Section& section) {
+    has_key_directory_ = has_key_directory_ || section.type == V2Section::kKeyDirectory;
+    // These two say only where things were, and are made anew.
+    if (section.type == V2Section::kSegmentDirectory || section.type == V2Section::kKeyDirectory)
+      return true;
+    const bool known =
+        section.type == V2Section::kSchema || section.type == V2Section::kDictionary ||
+        section.type == V2Section::kMetadata || section.type == V2Section::kColumnCopy;
+    if (!known || section.size_bytes > V2Section::kMetadataSizeBytesMax) return false;
+    const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
+    const bool whole = bytes && SectionCheck(bytes.value(), survey_.header.file_id,
+                                             section.offset_bytes) == section.check;
+    if (whole)
+      sections_.insert_or_assign(
+          section.offset_bytes,
+          std::pair(section.type, std::vector(bytes.value().begin(), bytes.value().end())));
+    return whole;
+  }
+
+  void CountKeys(const V2Source& source, const V2Commit& commit) {
+    survey_.key_count = 0;
+    const V2Section* section = commit.footer.Find(V2Section::kKeyDirectory);
+    if (section == nullptr) return;
+    survey_.key_count.reset();
+    const auto directory = source.FetchSection(*section);
+    if (!directory) return;
+    const auto runs = DecodeKeyDirectory(directory.value().bytes, commit.footer_offset_bytes);
+    if (!runs) return;
+    std::uint64_t count = 0;  // Of at most 64 runs of at most 2^48 keys.
+    for (const KeyRun& run : runs.value()) count += run.entry_count;
+    survey_.key_count = count;
+  }
+
+  void FindSections() {
+    std::uint64_t begin = 0;
+    for (;;) {
+      const std::uint64_t at = FindMagic(window_, size_bytes_, kSectionMagic, begin);
+      if (at >= size_bytes_) return;
+      begin = at + 1;
+      const auto bytes = window_.View(at, V2SectionHeader::kEncodedSizeBytes);
+      if (!bytes) continue;
+      const auto header = DecodeV2SectionHeader(bytes.value(), survey_.header.file_id, at);
+      if (!header) continue;
+      const std::uint64_t offset = at + V2SectionHeader::kEncodedSizeBytes;
+      if (header.value().size_bytes > size_bytes_ - offset) continue;
+      // Inside one that is whole there is no other, else its bytes would be kept more than once.
+      if (Take({header.value().type, offset, header.value().size_bytes, header.value().check}))
+        begin = offset + header.value().size_bytes;
+    }
+  }
+
+  // Of several schemas and metadata the last counts: it is of the newest commit.
+  void Conclude() {
+    for (auto& [offset, section] : sections_) {
+      auto& [type, bytes] = section;
+      if (type == V2Section::kSchema) {
+        auto schema = Schema::Decode(bytes);
+        if (schema) survey_.schema = std::move(schema).value();
+        has_schema_ = bool(schema);
+      } else if (type == V2Section::kMetadata) {
+        auto metadata = DecodeMetadata(bytes);
+        if (metadata) survey_.metadata = std::move(metadata).value();
+        if (!metadata) damaged_types_.push_back(type);
+      } else if (type == V2Section::kColumnCopy) {
+        column_copies_.push_back(&bytes);
+      } else {
+        ConcludeDictionary(bytes);
+      }
+    }
+    if (!header_is_whole_) {
+      survey_.header.required_features = V2Header::kZstd;
+      survey_.header.append_features =
+          (has_key_directory_ ? V2Header::kKeys : 0) |
+          (column_copies_.empty() ? std::uint64_t{0} : V2Header::kColumnCopies);
+    }
+    survey_.has_keys = (survey_.header.append_features & V2Header::kKeys) != 0;
+    ConcludeColumnCopies();
+    Account();
+  }
+
+  // In words.
+  void Account() {
+    const V2Header& header = survey_.header;
+    auto& kept = survey_.kept;
+    auto& losses = survey_.losses;
+    if (has_schema_) kept.push_back("the schema");
+    if (!has_schema_ && (header.required_features & V2Header::kSchema) != 0)
+      losses.push_back("the schema: records are plain bytes now");
+    if (!survey_.metadata.empty()) kept.push_back("the metadata");
+    if (IsDamaged(V2Section::kMetadata))
+      losses.push_back(survey_.metadata.empty() ? "the metadata"
+                                                : "the newest metadata: older ones are kept");
+    const std::size_t dictionaries = survey_.dictionaries.size();
+    if (dictionaries > 0)
+      kept.push_back(dictionaries == 1 ? std::string("the dictionary")
+                                       : std::to_string(dictionaries) + " dictionaries");
+    const bool needs_one = (header.required_features & V2Header::kDictionary) != 0;
+    // A file of which too little was known to train one has none, and says so in its footer.
+    if (IsDamaged(V2Section::kDictionary) || (needs_one && dictionaries == 0 && !has_footer_))
+      losses.push_back("a dictionary, and the records that need it");
+    for (const std::uint32_t type : damaged_types_)
+      if (type > V2Section::kColumnCopy)
+        losses.push_back("a section of type " + std::to_string(type) +
+                         ", which a newer library may know");
+  }
+
+  bool IsDamaged(std::uint32_t type) const {
+    return std::find(damaged_types_.begin(), damaged_types_.end(), type) != damaged_types_.end();
+  }
+
+  // Which columns were copied, only their sections say.
+  void ConcludeColumnCopies() {
+    if ((survey_.header.append_features & V2Header::kColumnCopies) == 0) return;
+    const auto& columns = survey_.schema.columns();
+    std::vector<bool> wanted(columns.size(), false);
+    for (const std::vector<std::byte>* section : column_copies_) {
+      const std::uint64_t head_bytes =
+          std::min<std::uint64_t>(ColumnCopySizeBytes(0), section->size());
+      const auto copy = DecodeColumnCopy(*section, (section->size() - head_bytes) / 16);
+      if (copy && copy.value().column < columns.size()) wanted[copy.value().column] = true;
+    }
+    const bool unknown = IsDamaged(V2Section::kColumnCopy) || column_copies_.empty();
+    std::uint64_t total_bytes = 0;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::uint64_t width = survey_.schema.width_bytes(i);
+      if ((!wanted[i] && !unknown) || width == 0 || width > kCopiedColumnBytesMax ||
+          width > ColumnCopyWriter::kCopiedBytesMax - total_bytes)
+        continue;
+      total_bytes += width;
+      survey_.copied_columns.push_back(columns[i].name);
+    }
+    if (survey_.copied_columns.empty())
+      survey_.losses.push_back("the column copies: columns are read out of the records now");
+    else if (unknown)
+      survey_.losses.push_back(
+          "which columns were copied: of all that are small enough there are copies now");
+  }
+
+  void ConcludeDictionary(std::vector<std::byte>& bytes) {
+    auto dictionary = ZstdDictionary::Make(bytes);
+    if (!dictionary) return damaged_types_.push_back(V2Section::kDictionary);
+    const auto same = [&](const ZstdDictionary& other) {
+      return other.id() == dictionary.value().id();
+    };
+    if (std::any_of(survey_.dictionaries.begin(), survey_.dictionaries.end(), same)) return;
+    survey_.dictionaries.push_back(std::move(dictionary).value());
+    survey_.dictionary_sections.push_back(std::move(bytes));
+  }
+
+  const RangeReader& source_;
+  FileWindow& window_;
+  const std::uint64_t size_bytes_;
+  Survey survey_;
+  bool header_is_whole_ = false;
+  bool has_schema_ = false;
+  bool has_footer_ = false;  // Of any commit.
+  bool has_key_directory_ = false;
+  // Of sections that the newest footer lists and that are damaged, or whose contents are.
+  std::vector<std::uint32_t> damaged_types_;
+  std::map<std::uint64_t, std::pair<std::uint32_t, std::vector<std::byte>>> sections_;  // By place.
+  std::vector<const std::vector<std::byte>*> column_copies_;  // Among them.
+};
+
+}  // namespace
+
+Result<std::optional<Survey>> SurveyDamagedFile(const RangeReader& source, FileWindow& window) {
+  return Surveyor(source, window).Run();
+}
+
+}  // namespace ffrecord

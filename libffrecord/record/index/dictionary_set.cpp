@@ -1,0 +1,36 @@
+#include "libffrecord/record/index/dictionary_set.h"
+
+#include <utility>
+
+namespace ffrecord {
+
+Result<std::vector<std::byte>> FetchDictionary(const RangeReader& source, std::uint32_t file,
+                                               const FileId& id, const V2Section& section) {
+  FFR_TRY(CheckSectionSize(section));
+  const auto mapped = FFR_TRY(source.MapIndex(file, section.offset_bytes, section.size_bytes));
+  // Copied before it is checked: mapped bytes may change.
+  std::vector<std::byte> bytes(mapped.bytes.begin(), mapped.bytes.end());
+  if (SectionCheck(bytes, id, section.offset_bytes) != section.check)
+    return Error{ErrorCode::kCorruption, "dictionary: checksum does not match"};
+  return bytes;
+}
+
+ErrorCode DictionarySet::Load() const {
+  if (loaded_.load(std::memory_order_acquire) != nullptr) return ErrorCode::kOk;
+  auto fresh = std::make_unique<std::vector<ZstdDictionary>>();
+  for (const V2Section& section : footer_.sections) {
+    if (section.type != V2Section::kDictionary) continue;
+    const auto bytes = FetchDictionary(source_, file_, id_, section);
+    if (!bytes && bytes.error().code != ErrorCode::kCorruption) return bytes.error().code;
+    if (!bytes) continue;
+    auto dictionary = ZstdDictionary::Make(bytes.value());
+    if (dictionary) fresh->push_back(std::move(dictionary).value());
+  }
+  // Of two threads that load at once, one wins and the other's goes.
+  const std::vector<ZstdDictionary>* none = nullptr;
+  if (loaded_.compare_exchange_strong(none, fresh.get(), std::memory_order_acq_rel))
+    (void)fresh.release();
+  return ErrorCode::kOk;
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/metadata.h>
+#include <ffrecord/record_reader.h>
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/format/v1_tables.h"
+#include "libffrecord/format/v2_footer.h"
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/v2_record.h"
+#include "libffrecord/record/index/v2_commit.h"
+#include "libffrecord/source/range_reader.h"
+
+namespace ffrecord {
+
+class IndexPages;
+
+// The structures of an open version 2 file.
+struct V2Layout {
+  V2Header header;
+  V2Footer footer;
+  std::uint64_t footer_offset_bytes = 0;
+  std::uint64_t commit_size_bytes = 0;  // Where the tail ends; what lies behind is ignored.
+  RangeReader::IndexBytes directory;    // The offset of each index segment, u64 each.
+};
+
+// Says where each record of one open file lies. Thread-safe; borrows the RangeReader.
+class FileIndex {
+ public:
+  virtual ~FileIndex() = default;
+
+  virtual std::uint32_t format_version() const noexcept = 0;
+  virtual std::uint64_t record_count() const noexcept = 0;
+  virtual const Schema& schema() const noexcept = 0;
+  virtual const Digest128& fingerprint() const noexcept = 0;
+  // For people, found while opening.
+  virtual std::span<const std::string> warnings() const noexcept = 0;
+
+  // Fills `location`, whose bytes then lie inside the file, or says why that is not possible:
+  // kCorruption, or what the RangeReader said. Requires index < record_count().
+  virtual ErrorCode Locate(std::uint64_t index, RecordLocation& location) const = 0;
+
+  // Brings what Locate will touch closer, without waiting. Requires index < record_count().
+  virtual void Prefetch(std::uint64_t /*index*/) const noexcept {}
+
+  // The pages of the index, for those who look up many records and cannot afford a virtual call for
+  // each; null where there are none, as in version 1.
+  virtual const IndexPages* pages() const noexcept { return nullptr; }
+
+  // Whether `stored` are the bytes that were written for the record, by the check of its location.
+  virtual bool Matches(std::uint64_t index, std::uint64_t check,
+                       std::span<const std::byte> stored) const noexcept = 0;
+
+  // Expands the frame `stored`, which Locate found to be one, to `raw`. Reads nothing and allocates
+  // nothing. Fails with kCorruption.
+  virtual Result<void> Expand(std::span<const std::byte> /*stored*/,
+                              std::span<std::byte> /*raw*/) const {
+    return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
+  }
+
+  // Whether it was written so that records may have keys.
+  virtual bool has_keys() const noexcept { return false; }
+
+  // The record with this key, of several the first; none if there is none. Fails with kCorruption,
+  // or with what the RangeReader said.
+  virtual Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> /*key*/) const {
+    return std::optional<std::uint64_t>();
+  }
+
+  // The keys of all records. Fails with kCorruption, or with what the RangeReader said.
+  virtual Result<RecordReader::Keys> ReadKeys() const { return RecordReader::Keys{}; }
+
+  // What the user keeps with the file: fetched and checked now, not when the file was opened. Empty
+  // if there is none. Fails with kCorruption, or with what the RangeReader said.
+  virtual Result<Metadata> ReadMetadata() const { return Metadata{}; }
+
+  // For those who look at more than records; null in version 1.
+  virtual const V2Layout* v2_layout() const noexcept { return nullptr; }
+
+  // What is wrong with the index entry that Locate refuses; empty if it does not.
+  virtual std::string Explain(std::uint64_t index) const = 0;
+};
+
+// Opens all files of `source` with as few rounds of reads as possible. Messages name the file.
+Result<std::vector<std::unique_ptr<FileIndex>>> OpenIndexes(const RangeReader& source,
+                                                            const RecordReader::Options& options);
+
+// The parts of it, one for each version. `header` is decoded and its checks hold.
+Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::uint32_t file,
+                                               const V1Header& header,
+                                               const RecordReader::Options& options);
+
+// `commit` is the one to be read; `warnings` are for people.
+Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2Header& header,
+                                               V2Commit commit, std::vector<std::string> warnings);
+
+}  // namespace ffrecord

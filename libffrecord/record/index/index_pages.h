@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/prefetch.h"
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/index/kept_mappings.h"
+#include "libffrecord/source/range_reader.h"
+
+namespace ffrecord {
+
+// The index pages of one open version 2 file: fetched and checked when they are first touched, and
+// looked up at once from then on. Every record that is read passes through here, hence the inline
+// functions. Thread-safe; borrows the RangeReader and the directory of segments.
+class IndexPages {
+ public:
+  struct File {
+    const RangeReader& source;
+    std::uint32_t number;
+    const FileId& id;
+    IndexGeometry geometry;
+    std::span<const std::byte> directory;  // The offset of each segment, u64 each.
+    std::uint64_t end_bytes;               // Of records and index: where the footer begins.
+    bool may_be_compressed;
+  };
+  explicit IndexPages(const File& file);
+
+  // Whether there was memory for what keeps track of the pages. Else good for nothing.
+  explicit operator bool() const noexcept { return segments_ && checked_; }
+
+  // The entry of record `index`, if its page was checked before, else null: the way that nearly
+  // every look-up takes. Requires index < record_count.
+  const std::byte* CheckedEntry(std::uint64_t index) const noexcept {
+    const std::uint64_t page = index / kIndexEntriesPerPage;
+    const std::uint64_t word = checked_[page / 64].load(std::memory_order_acquire);
+    if ((word >> (page % 64) & 1) == 0) return nullptr;
+    const std::uint64_t segment = SegmentOf(page);
+    const std::byte* begin = segments_[segment].load(std::memory_order_acquire);
+    return IndexEntryIn(begin + InSegment(page, segment), index % kIndexEntriesPerPage);
+  }
+
+  // The same, fetched and checked now. Fails with kCorruption, or with what the RangeReader said.
+  Result<const std::byte*> Entry(std::uint64_t index) const;
+
+  // Brings an entry into the processor's cache, without waiting.
+  static void PrefetchEntry(const std::byte* entry) noexcept {
+    Prefetch(entry);
+    Prefetch(entry + kIndexEntrySizeBytes - 1);  // One in three lies across two lines.
+  }
+  // Asks the kernel for the page of record `index`; waits only where a segment has to be fetched
+  // over a network, as Entry would.
+  void PrefetchPage(std::uint64_t index) const noexcept;
+
+  // Whether what an entry says can be: the bytes lie inside the file, and the sizes agree.
+  bool IsSane(const RecordLocation& location) const noexcept {
+    constexpr std::uint64_t kPayloadOffsetMin =
+        V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
+    return location.offset_bytes >= kPayloadOffsetMin && location.offset_bytes <= file_.end_bytes &&
+           location.stored_size_bytes <= file_.end_bytes - location.offset_bytes &&
+           SizesAreSane(location.stored_size_bytes, location.raw_size_bytes,
+                        file_.may_be_compressed);
+  }
+
+ private:
+  // A shift where it can be: most writers make segments of a power of two of pages.
+  std::uint64_t SegmentOf(std::uint64_t page) const noexcept {
+    return segment_shift_ >= 0 ? page >> segment_shift_ : page / file_.geometry.pages_per_segment;
+  }
+  std::uint64_t InSegment(std::uint64_t page, std::uint64_t segment) const noexcept {
+    return (page - segment * file_.geometry.pages_per_segment) * kIndexPageSizeBytes;
+  }
+  Result<const std::byte*> FetchSegment(std::uint64_t segment) const;
+
+  const File file_;
+  const int segment_shift_;
+  ZeroedAtomics<const std::byte*> segments_;  // Null until fetched.
+  ZeroedAtomics<std::uint64_t> checked_;      // One bit for each page.
+  mutable KeptOwners owners_;
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/record/index/file_index.h"
+#include "libffrecord/source/coalesce.h"
+
+namespace ffrecord {
+namespace {
+
+// What is read of each file at once: its beginning, with the schema unless that is enormous, and
+// the end, which in version 2 holds tail, footer and, for all but enormous files, the directory.
+constexpr std::uint64_t kHeadSizeBytes = std::uint64_t{16} << 10;
+constexpr std::uint64_t kTailSizeBytes = std::uint64_t{64} << 10;
+// An aligned read begins up to one block before the tail.
+constexpr std::uint64_t kTailRoomBytes = kTailSizeBytes + BufferPool::kAlignment;
+constexpr std::uint64_t kRoomBytes = kHeadSizeBytes + kTailRoomBytes;
+// Files opened in one round of reads: 21 MiB of memory.
+constexpr std::size_t kFilesPerRound = 256;
+
+// The ends of one file and the reads that fetch them. A small file is all tail.
+struct FileEnds {
+  std::span<const std::byte> head;
+  std::span<const std::byte> tail;
+};
+
+Error InFile(const RangeReader& source, std::uint32_t file, Error error) {
+  error.message = source.file_name(file) + ": " + error.message;
+  return error;
+}
+
+FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::byte> room,
+                  std::vector<RangeRead>& reads) {
+  const std::uint64_t size = source.file_size_bytes(file);
+  const std::uint64_t alignment = source.alignment_bytes(file);
+  const std::uint64_t tail_begin = AlignDown(size - std::min(size, kTailSizeBytes), alignment);
+  const std::uint64_t tail_size = size - tail_begin;
+  const auto tail_room = room.subspan(kHeadSizeBytes);
+  FileEnds ends;
+  ends.tail = tail_room.first(tail_size);
+  ends.head = ends.tail;
+  if (size > 0) reads.push_back({file, tail_begin, tail_room.first(AlignUp(tail_size, alignment))});
+  if (tail_begin > 0) {
+    ends.head = room.first(kHeadSizeBytes);
+    reads.push_back({file, 0, room.first(kHeadSizeBytes)});
+  }
+  return ends;
+}
+
+// Of a file that is being appended to, or whose last append was killed, the newest commit.
+Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32_t file,
+                                          const FileEnds& ends) {
+  const V2Header header = FFR_TRY(DecodeV2Header(ends.head));
+  const V2Source source{reader, file, header.file_id, ends.head, ends.tail};
+  const std::uint64_t size = source.file_size_bytes();
+  auto commit = ReadCommit(source, size);
+  if (commit) return OpenV2Index(source, header, std::move(commit).value(), {});
+  if (commit.error().code != ErrorCode::kCorruption) return std::move(commit).error();
+  auto older = FFR_TRY(FindCommitBelow(source, size));
+  if (!older) return std::move(commit).error();
+  std::vector<std::string> warnings{"the last " + std::to_string(size - older->size_bytes) +
+                                    " bytes are ignored: they belong to an append that is under "
+                                    "way or was cut off, or the end is damaged"};
+  return OpenV2Index(source, header, *std::move(older), std::move(warnings));
+}
+
+Result<std::unique_ptr<FileIndex>> OpenIndex(const RangeReader& source, std::uint32_t file,
+                                             const FileEnds& ends,
+                                             const RecordReader::Options& options) {
+  if (HasV2Magic(ends.head)) return OpenV2(source, file, ends);
+  if (BeginsLikeAnotherKind(ends.head))
+    return Error{ErrorCode::kInvalidArgument,
+                 "not an FFRecord file, by its first bytes: check the path, or pack it into a "
+                 "record file first (ffrecord-pack)"};
+  const auto header = FFR_TRY(DecodeV1Header(ends.head, source.file_size_bytes(file)));
+  return OpenV1Index(source, file, header, options);
+}
+
+Result<void> OpenRound(const RangeReader& source, std::uint32_t first_file, std::size_t file_count,
+                       const RecordReader::Options& options,
+                       std::vector<std::unique_ptr<FileIndex>>& indexes) {
+  const auto memory = FFR_TRY(BufferPool::Process().Take(file_count * kRoomBytes));
+  std::vector<RangeRead> reads;
+  std::vector<FileEnds> ends;
+  for (std::size_t i = 0; i < file_count; ++i)
+    ends.push_back(PlanEnds(source, first_file + static_cast<std::uint32_t>(i),
+                            memory->subspan(i * kRoomBytes, kRoomBytes), reads));
+  auto read = source.Read(reads);
+  if (!read) return read;
+  for (const RangeRead& range : reads)
+    if (range.status != ErrorCode::kOk)
+      return InFile(source, range.file,
+                    {range.status, "cannot read " + std::to_string(range.destination.size()) +
+                                       " bytes at " + std::to_string(range.offset_bytes) +
+                                       (range.status == ErrorCode::kCorruption
+                                            ? ": the file was cut while it was opened"
+                                            : ": the device or the connection failed")});
+  for (std::size_t i = 0; i < file_count; ++i) {
+    const auto file = first_file + static_cast<std::uint32_t>(i);
+    auto index = OpenIndex(source, file, ends[i], options);
+    if (!index) return InFile(source, file, std::move(index).error());
+    indexes.push_back(std::move(index).value());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<FileIndex>>> OpenIndexes(const RangeReader& source,
+                                                            const RecordReader::Options& options) {
+  std::vector<std::unique_ptr<FileIndex>> indexes;
+  while (indexes.size() < source.file_count()) {
+    const std::size_t count = std::min(kFilesPerRound, source.file_count() - indexes.size());
+    auto opened =
+        OpenRound(source, static_cast<std::uint32_t>(indexes.size()), count, options, indexes);
+    if (!opened) return std::move(opened).error();
+  }
+  return indexes;
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,85 @@
+#include <utility>
+
+#include "libffrecord/io/page_cache.h"
+#include "libffrecord/record/index/file_index.h"
+
+namespace ffrecord {
+namespace {
+
+class V1Index final : public FileIndex {
+ public:
+  V1Index(const V1Header& header, RangeReader::IndexBytes metadata, std::uint64_t file_size_bytes,
+          std::vector<std::string> warnings)
+      : header_(header),
+        metadata_(std::move(metadata)),
+        file_size_bytes_(file_size_bytes),
+        fingerprint_(V1Fingerprint(metadata_.bytes, file_size_bytes)),
+        warnings_(std::move(warnings)) {}
+
+  std::uint32_t format_version() const noexcept override { return 1; }
+  std::uint64_t record_count() const noexcept override { return header_.record_count; }
+  const Schema& schema() const noexcept override { return schema_; }
+  const Digest128& fingerprint() const noexcept override { return fingerprint_; }
+  std::span<const std::string> warnings() const noexcept override { return warnings_; }
+
+  // The tables are checked here too: they may not have been at opening, and the file may have
+  // been changed since.
+  ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
+    const V1Entry entry = LoadV1Entry(header_, metadata_.bytes, index, file_size_bytes_);
+    if (!IsSane(entry)) return ErrorCode::kCorruption;
+    const std::uint64_t size_bytes = entry.end_bytes - entry.begin_bytes;
+    location = {entry.crc32, entry.begin_bytes, size_bytes, size_bytes};
+    return ErrorCode::kOk;
+  }
+
+  bool Matches(std::uint64_t, std::uint64_t check,
+               std::span<const std::byte> stored) const noexcept override {
+    return Crc32(stored) == check;
+  }
+
+  std::string Explain(std::uint64_t index) const override {
+    const V1Entry entry = LoadV1Entry(header_, metadata_.bytes, index, file_size_bytes_);
+    if (IsSane(entry)) return {};
+    return "its table entry, bytes " + std::to_string(entry.begin_bytes) + " to " +
+           std::to_string(entry.end_bytes) + ", does not lie inside the file";
+  }
+
+ private:
+  bool IsSane(const V1Entry& entry) const noexcept {
+    return entry.begin_bytes >= header_.metadata_size_bytes() &&
+           entry.begin_bytes <= entry.end_bytes && entry.end_bytes <= file_size_bytes_;
+  }
+
+  V1Header header_;
+  RangeReader::IndexBytes metadata_;
+  std::uint64_t file_size_bytes_;
+  Digest128 fingerprint_;
+  std::vector<std::string> warnings_;
+  Schema schema_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<FileIndex>> OpenV1Index(const RangeReader& source, std::uint32_t file,
+                                               const V1Header& header,
+                                               const RecordReader::Options& options) {
+  const std::uint64_t file_size_bytes = source.file_size_bytes(file);
+  auto metadata = FFR_TRY(source.MapIndex(file, 0, header.metadata_size_bytes()));
+  WillNeed(metadata.bytes);  // All of it is checked next.
+  std::vector<std::string> warnings;
+  if (header.metadata_crc32 == 0)
+    warnings.push_back(source.file_name(file) +
+                       ": has no metadata checksum: written before September 2021. Its records "
+                       "are still checked one by one");
+  if (options.verify_checksums) {
+    auto checked = CheckV1Tables(header, metadata.bytes, file_size_bytes);
+    if (!checked && !options.salvage) return std::move(checked).error();
+    if (!checked)
+      warnings.push_back(source.file_name(file) +
+                         ": opened with salvage though damaged: " + checked.error().message);
+  }
+  return std::unique_ptr<FileIndex>(
+      new V1Index(header, std::move(metadata), file_size_bytes, std::move(warnings)));
+}
+
+}  // namespace ffrecord

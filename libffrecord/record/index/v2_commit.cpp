@@ -1,0 +1,109 @@
+#include "libffrecord/record/index/v2_commit.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/format/v2_header.h"
+#include "libffrecord/source/coalesce.h"
+
+namespace ffrecord {
+namespace {
+
+// What is looked at in one piece when a commit is looked for; a multiple of where commits end.
+// The first is small, for most commits are near; the largest is as many reads side by side.
+constexpr std::uint64_t kSearchPieceBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSearchPieceBytesMax = std::uint64_t{16} << 20;
+
+// Reads all of `bytes`, from a multiple of every alignment: a mapping would wait for each page
+// alone. What the file has lost meanwhile is blank.
+Result<void> ReadPiece(const V2Source& source, std::uint64_t offset_bytes,
+                       std::span<std::byte> bytes) {
+  std::vector<RangeRead> reads;
+  for (std::uint64_t begin = 0; begin < bytes.size(); begin += kPieceBytesMax)
+    reads.push_back({source.file, offset_bytes + begin,
+                     bytes.subspan(begin, std::min(kPieceBytesMax, bytes.size() - begin))});
+  FFR_TRY(source.reader.Read(reads));
+  for (const RangeRead& read : reads) {
+    if (read.status == ErrorCode::kCorruption)
+      std::fill(read.destination.begin(), read.destination.end(), std::byte{});
+    else if (read.status != ErrorCode::kOk)
+      return Error{read.status, std::to_string(read.destination.size()) + " bytes at " +
+                                    std::to_string(read.offset_bytes) +
+                                    ", where a commit may end, cannot be read"};
+  }
+  return {};
+}
+
+// Bytes [offset, offset + size) if they are among `bytes`, which begin at `begin_bytes`.
+std::optional<std::span<const std::byte>> Within(std::span<const std::byte> bytes,
+                                                 std::uint64_t begin_bytes,
+                                                 std::uint64_t offset_bytes,
+                                                 std::uint64_t size_bytes) {
+  if (offset_bytes < begin_bytes || offset_bytes - begin_bytes > bytes.size() ||
+      size_bytes > bytes.size() - (offset_bytes - begin_bytes))
+    return std::nullopt;
+  return bytes.subspan(offset_bytes - begin_bytes, size_bytes);
+}
+
+}  // namespace
+
+Result<RangeReader::IndexBytes> V2Source::Fetch(std::uint64_t offset_bytes,
+                                                std::uint64_t size_bytes) const {
+  if (const auto found = Within(head, 0, offset_bytes, size_bytes))
+    return RangeReader::IndexBytes{nullptr, *found};
+  if (const auto found = Within(tail, file_size_bytes() - tail.size(), offset_bytes, size_bytes))
+    return RangeReader::IndexBytes{nullptr, *found};
+  return reader.MapIndex(file, offset_bytes, size_bytes);
+}
+
+Result<RangeReader::IndexBytes> V2Source::FetchSection(const V2Section& section) const {
+  FFR_TRY(CheckSectionSize(section));
+  auto fetched = FFR_TRY(Fetch(section.offset_bytes, section.size_bytes));
+  if (SectionCheck(fetched.bytes, id, section.offset_bytes) != section.check)
+    return Error{ErrorCode::kCorruption,
+                 "section of type " + std::to_string(section.type) + ": checksum does not match"};
+  return fetched;
+}
+
+Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes) {
+  if (size_bytes < V2Tail::kEncodedSizeBytes)
+    return Error{ErrorCode::kCorruption, "file is truncated: it has no tail; get it again"};
+  const auto tail_bytes =
+      FFR_TRY(source.Fetch(size_bytes - V2Tail::kEncodedSizeBytes, V2Tail::kEncodedSizeBytes));
+  const V2Tail tail = FFR_TRY(
+      DecodeV2Tail(tail_bytes.bytes.first<V2Tail::kEncodedSizeBytes>(), source.id, size_bytes));
+  const auto footer = FFR_TRY(source.Fetch(tail.footer_offset_bytes, tail.footer_size_bytes));
+  if (FooterCheck(footer.bytes, source.id, tail.footer_offset_bytes) != tail.footer_check)
+    return Error{ErrorCode::kCorruption, "footer: checksum does not match"};
+  V2Commit commit{size_bytes, tail.footer_offset_bytes, tail.footer_size_bytes, {}};
+  commit.footer = FFR_TRY(DecodeV2Footer(footer.bytes, tail.footer_offset_bytes));
+  return commit;
+}
+
+Result<std::optional<V2Commit>> FindCommitBelow(const V2Source& source, std::uint64_t end_bytes) {
+  const std::uint64_t lowest =
+      std::max(end_bytes - std::min(end_bytes, kCommitSearchBytesMax), V2Footer::kAlignmentBytes);
+  if (end_bytes == 0) return std::optional<V2Commit>();
+  std::uint64_t end = AlignDown(end_bytes - 1, V2Footer::kAlignmentBytes);
+  PooledBuffer memory;
+  std::uint64_t piece_bytes = kSearchPieceBytes;
+  for (; end >= lowest; piece_bytes = std::min(2 * piece_bytes, kSearchPieceBytesMax)) {
+    const std::uint64_t begin = end - std::min(end, piece_bytes);
+    if (!memory || memory->size() < end - begin)
+      memory = FFR_TRY(source.reader.TakeMemory(end - begin));
+    const std::span<std::byte> piece = memory->first(end - begin);
+    FFR_TRY(ReadPiece(source, begin, piece));
+    for (; end > begin && end >= lowest; end -= V2Footer::kAlignmentBytes) {
+      const auto place = piece.first(end - begin).last<V2Tail::kEncodedSizeBytes>();
+      if (!DecodeV2Tail(place, source.id, end)) continue;
+      auto commit = ReadCommit(source, end);
+      if (commit) return std::optional<V2Commit>(std::move(commit).value());
+      if (commit.error().code != ErrorCode::kCorruption) return std::move(commit).error();
+    }
+  }
+  return std::optional<V2Commit>();
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,164 @@
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/endian.h"
+#include "libffrecord/format/user_metadata.h"
+#include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/index/dictionary_set.h"
+#include "libffrecord/record/index/file_index.h"
+#include "libffrecord/record/index/index_pages.h"
+#include "libffrecord/record/index/key_index.h"
+
+namespace ffrecord {
+namespace {
+
+class V2Index final : public FileIndex {
+ public:
+  V2Index(const RangeReader& source, std::uint32_t file, V2Layout layout, Schema schema,
+          std::vector<std::string> warnings)
+      : source_(source),
+        file_(file),
+        layout_(std::move(layout)),
+        schema_(std::move(schema)),
+        warnings_(std::move(warnings)),
+        record_seeds_(layout_.header.file_id),
+        dictionaries_(source, file, layout_.header.file_id, layout_.footer),
+        keys_(source, file, layout_),
+        pages_({source, file, layout_.header.file_id,
+                IndexGeometry{layout_.footer.record_count, layout_.header.pages_per_segment},
+                layout_.directory.bytes, layout_.footer_offset_bytes,
+                (layout_.header.required_features & V2Header::kZstd) != 0}) {}
+
+  // Whether there was memory for what keeps track of the pages. Else good for nothing.
+  explicit operator bool() const noexcept { return static_cast<bool>(pages_); }
+
+  std::uint32_t format_version() const noexcept override { return 2; }
+  std::uint64_t record_count() const noexcept override { return layout_.footer.record_count; }
+  const Schema& schema() const noexcept override { return schema_; }
+  const Digest128& fingerprint() const noexcept override { return layout_.footer.fingerprint; }
+  std::span<const std::string> warnings() const noexcept override { return warnings_; }
+
+  ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
+    const std::byte* entry = pages_.CheckedEntry(index);
+    if (entry == nullptr) {
+      auto found = pages_.Entry(index);
+      if (!found) return found.error().code;
+      entry = found.value();
+    }
+    location = DecodeIndexEntry(entry);
+    if (!pages_.IsSane(location)) return ErrorCode::kCorruption;
+    return location.compressed() ? dictionaries_.Load() : ErrorCode::kOk;
+  }
+
+  void Prefetch(std::uint64_t index) const noexcept override {
+    if (const std::byte* entry = pages_.CheckedEntry(index); entry != nullptr)
+      IndexPages::PrefetchEntry(entry);
+    else
+      pages_.PrefetchPage(index);
+  }
+
+  const IndexPages* pages() const noexcept override { return &pages_; }
+
+  bool Matches(std::uint64_t index, std::uint64_t check,
+               std::span<const std::byte> stored) const noexcept override {
+    static_assert(static_cast<int>(PlaceTag::kRecord) == 0, "the tag changes no bit of an index");
+    return Xxh3(stored, record_seeds_.Of(index)) == check;
+  }
+
+  Result<Metadata> ReadMetadata() const override {
+    const V2Section* section = layout_.footer.Find(V2Section::kMetadata);
+    if (section == nullptr) return Metadata{};
+    const V2Source source{source_, file_, layout_.header.file_id};
+    const auto fetched = FFR_TRY(source.FetchSection(*section));
+    return DecodeMetadata(fetched.bytes);
+  }
+
+  Result<void> Expand(std::span<const std::byte> stored, std::span<std::byte> raw) const override {
+    return ExpandZstd(stored, raw, dictionaries_.loaded());
+  }
+
+  bool has_keys() const noexcept override {
+    return (layout_.header.append_features & V2Header::kKeys) != 0;
+  }
+
+  Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> key) const override {
+    return keys_.Find(key);
+  }
+
+  Result<RecordReader::Keys> ReadKeys() const override { return keys_.ReadAll(); }
+
+  const V2Layout* v2_layout() const noexcept override { return &layout_; }
+
+  std::string Explain(std::uint64_t index) const override {
+    const auto entry = pages_.Entry(index);
+    if (!entry) return entry.error().message;
+    RecordLocation location;
+    if (Locate(index, location) == ErrorCode::kOk) return {};
+    return "its index entry, " + std::to_string(location.stored_size_bytes) + " bytes at " +
+           std::to_string(location.offset_bytes) + " for " +
+           std::to_string(location.raw_size_bytes) + ", is impossible";
+  }
+
+ private:
+  const RangeReader& source_;
+  const std::uint32_t file_;
+  const V2Layout layout_;
+  const Schema schema_;
+  const std::vector<std::string> warnings_;
+  const PlaceSeeds record_seeds_;
+  DictionarySet dictionaries_;
+  KeyIndex keys_;
+  IndexPages pages_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2Header& header,
+                                               V2Commit commit, std::vector<std::string> warnings) {
+  V2Layout layout;
+  layout.header = header;
+  layout.footer_offset_bytes = commit.footer_offset_bytes;
+  layout.commit_size_bytes = commit.size_bytes;
+  layout.footer = std::move(commit.footer);
+
+  // Divided, and compared with what the file has room for, before anything is allocated by it.
+  const IndexGeometry geometry{layout.footer.record_count, header.pages_per_segment};
+  const V2Section* directory = layout.footer.Find(V2Section::kSegmentDirectory);
+  if (directory == nullptr || directory->size_bytes / 8 != geometry.segment_count() ||
+      directory->size_bytes % 8 != 0 ||
+      geometry.page_count() > layout.footer_offset_bytes / kIndexPageSizeBytes)
+    return Error{ErrorCode::kCorruption, "footer: the index does not fit " +
+                                             std::to_string(layout.footer.record_count) +
+                                             " records"};
+  layout.directory = FFR_TRY(source.FetchSection(*directory));
+  if (layout.directory.owner == nullptr) {  // A part of what was read, which does not stay.
+    auto copy = std::make_shared<std::vector<std::byte>>(layout.directory.bytes.begin(),
+                                                         layout.directory.bytes.end());
+    layout.directory.bytes = *copy;
+    layout.directory.owner = std::move(copy);
+  }
+
+  const V2Section* schema = layout.footer.Find(V2Section::kSchema);
+  if ((schema != nullptr) != ((header.required_features & V2Header::kSchema) != 0))
+    return Error{ErrorCode::kCorruption, "footer: schema section and feature bit do not agree"};
+  if (layout.footer.Find(V2Section::kDictionary) != nullptr &&
+      (header.required_features & V2Header::kDictionary) == 0)
+    return Error{ErrorCode::kCorruption, "footer: a dictionary without its feature bit"};
+  Schema columns;
+  if (schema != nullptr) {
+    const auto section = FFR_TRY(source.FetchSection(*schema));
+    columns = FFR_TRY(Schema::Decode(section.bytes));
+  }
+  auto index = std::make_unique<V2Index>(source.reader, source.file, std::move(layout),
+                                         std::move(columns), std::move(warnings));
+  if (!*index)
+    return Error{
+        ErrorCode::kIo,
+        "no memory to keep track of " + std::to_string(geometry.page_count()) + " index pages",
+        ENOMEM};
+  return std::unique_ptr<FileIndex>(std::move(index));
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,240 @@
+#include <ffrecord/record_reader.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/format/fingerprint.h"
+#include "libffrecord/io/io_engine.h"
+#include "libffrecord/record/read/read_batch.h"
+#include "libffrecord/record/read/record_reader_impl.h"
+
+namespace ffrecord {
+namespace {
+
+Result<void> CheckOptions(const RecordReader::Options& options) {
+  constexpr std::uint32_t kQueueDepthMax = 4096;
+  if (options.queue_depth < 1 || options.queue_depth > kQueueDepthMax)
+    return Error{ErrorCode::kInvalidArgument, "open records: queue_depth is " +
+                                                  std::to_string(options.queue_depth) +
+                                                  ", must be 1 to 4096"};
+  if (options.poll_idle.count() < 0 || options.poll_idle > kPollIdleMax)
+    return Error{ErrorCode::kInvalidArgument, "open records: poll_idle is " +
+                                                  std::to_string(options.poll_idle.count()) +
+                                                  " ms, must be 0 to an hour"};
+  return {};
+}
+
+}  // namespace
+
+std::uint32_t RecordReader::Impl::FileOf(std::uint64_t index) const noexcept {
+  FFR_ASSERT(index < record_count());
+  const auto holds = [&](std::uint32_t file) {
+    return first_indexes[file] <= index && index < first_indexes[file + 1];
+  };
+  const double share = static_cast<double>(index) / static_cast<double>(record_count());
+  const auto guess =
+      std::min(static_cast<std::uint32_t>(share * static_cast<double>(indexes.size())),
+               static_cast<std::uint32_t>(indexes.size() - 1));
+  if (holds(guess)) return guess;
+  // The last file that begins at or before `index`: files without records begin there too, but
+  // stand before it.
+  const auto after = std::upper_bound(first_indexes.begin(), first_indexes.end(), index);
+  return static_cast<std::uint32_t>(after - first_indexes.begin() - 1);
+}
+
+Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
+                                 const RecordReader::Options& options) {
+  auto checked = CheckOptions(options);
+  if (!checked) return std::move(checked).error();
+  if (source->file_count() == 0)
+    return Error{ErrorCode::kInvalidArgument, "open records: the list of files is empty"};
+  auto impl = std::make_unique<RecordReader::Impl>();
+  impl->source = std::move(source);
+  impl->options = options;
+  impl->indexes = FFR_TRY(OpenIndexes(*impl->source, options));
+  impl->schema = std::make_shared<Schema>(impl->indexes.front()->schema());
+  ListFingerprint fingerprint;
+  std::uint64_t first_index = 0;
+  for (std::uint32_t file = 0; file < impl->indexes.size(); ++file) {
+    const FileIndex& index = *impl->indexes[file];
+    if (!(index.schema() == *impl->schema))
+      return Error{ErrorCode::kInvalidArgument,
+                   "open records: the columns of " + impl->source->file_name(file) +
+                       " are not those of " + impl->source->file_name(0) + "; open the two apart"};
+    impl->first_indexes.push_back(first_index);
+    fingerprint.Add(index.record_count(), index.fingerprint());
+    if (index.record_count() > kRecordCountMax - first_index)
+      return Error{ErrorCode::kInvalidArgument,
+                   "open records: the list has more than 2^48 records"};
+    first_index += index.record_count();
+  }
+  impl->first_indexes.push_back(first_index);
+  impl->fingerprint = fingerprint.Finish();
+  return RecordReader(std::move(impl));
+}
+
+Result<RecordReader> OpenRecordsAnew(
+    const std::function<Result<std::unique_ptr<RangeReader>>()>& open_source,
+    const RecordReader::Options& options) {
+  constexpr int kCountMax = 8;  // An appender cuts once.
+  for (int count = 1;; ++count) {
+    std::shared_ptr<const RangeReader> source = FFR_TRY(open_source());
+    auto reader = OpenRecords(source, options);
+    if (reader || reader.error().code != ErrorCode::kCorruption || count == kCountMax)
+      return reader;
+    if (!source->HasChanged()) return reader;
+  }
+}
+
+Result<RecordReader> RecordReader::Open(std::span<const std::filesystem::path> paths,
+                                        const Options& options) {
+  auto checked = CheckOptions(options);
+  if (!checked) return std::move(checked).error();
+  return OpenRecordsAnew([&] { return OpenLocalFiles(paths, options); }, options);
+}
+
+RecordReader::RecordReader(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+RecordReader::RecordReader(RecordReader&&) noexcept = default;
+RecordReader& RecordReader::operator=(RecordReader&&) noexcept = default;
+RecordReader::~RecordReader() = default;
+
+std::uint64_t RecordReader::record_count() const noexcept { return impl_->record_count(); }
+const Schema& RecordReader::schema() const noexcept { return *impl_->schema; }
+std::size_t RecordReader::file_count() const noexcept { return impl_->indexes.size(); }
+std::array<std::byte, 16> RecordReader::fingerprint() const noexcept { return impl_->fingerprint; }
+
+Result<std::unique_ptr<Announcement>> RecordReader::Announce(const EpochPlan& plan) const {
+  return impl_->source->Announce(plan);
+}
+
+RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
+  FFR_ASSERT(file_index < impl_->indexes.size());
+  const FileIndex& index = *impl_->indexes[file_index];
+  const auto number = static_cast<std::uint32_t>(file_index);
+  return {.name = impl_->source->file_name(number),
+          .format_version = index.format_version(),
+          .size_bytes = impl_->source->file_size_bytes(number),
+          .record_count = index.record_count(),
+          .first_index = impl_->first_indexes[file_index],
+          .fingerprint = index.fingerprint(),
+          .warnings = {index.warnings().begin(), index.warnings().end()}};
+}
+
+Result<Metadata> RecordReader::metadata(std::size_t file_index) const {
+  if (file_index >= file_count())
+    return Error{ErrorCode::kOutOfRange, "metadata of file " + std::to_string(file_index) +
+                                             ": there are " + std::to_string(file_count()) +
+                                             " files"};
+  auto metadata = impl_->indexes[file_index]->ReadMetadata();
+  if (metadata) return metadata;
+  Error error = std::move(metadata).error();
+  error.message =
+      impl_->source->file_name(static_cast<std::uint32_t>(file_index)) + ": " + error.message;
+  return error;
+}
+
+RecordReader::IoReport RecordReader::io_report() const noexcept {
+  return {impl_->source->policy(), impl_->batches_from_memory.load(), impl_->batches_read.load()};
+}
+
+Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,
+                                      const GiveUp& give_up) const {
+  Patience patience(give_up);
+  return ReadRecords(*impl_, indices, patience);
+}
+
+Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,
+                                     std::span<std::int64_t> sizes_bytes) const {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] >= record_count())
+      return Error{ErrorCode::kOutOfRange, "the size of record " + std::to_string(indices[i]) +
+                                               ": there are " + std::to_string(record_count())};
+    const std::uint32_t file = impl_->FileOf(indices[i]);
+    RecordLocation location;
+    const ErrorCode found =
+        impl_->indexes[file]->Locate(indices[i] - impl_->first_indexes[file], location);
+    sizes_bytes[i] =
+        found == ErrorCode::kOk ? static_cast<std::int64_t>(location.raw_size_bytes) : 0;
+  }
+  return {};
+}
+
+Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byte> key) const {
+  const auto& indexes = impl_->indexes;
+  if (std::none_of(indexes.begin(), indexes.end(),
+                   [](const auto& index) { return index->has_keys(); }))
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "find a key: " + impl_->source->file_name(0) +
+            (indexes.size() > 1 ? " and the other files of the list were" : std::string(" was")) +
+            " written without keys; look records up by index, or write them anew with "
+            "keys (Writer(key=...))"};
+  for (std::uint32_t file = 0; file < impl_->indexes.size(); ++file) {
+    auto found = impl_->indexes[file]->FindKey(key);
+    if (!found) {
+      Error error = std::move(found).error();
+      error.message = impl_->source->file_name(file) + ": " + error.message;
+      return error;
+    }
+    if (found.value())
+      return std::optional<std::uint64_t>(impl_->first_indexes[file] + *found.value());
+  }
+  return std::optional<std::uint64_t>();
+}
+
+Result<std::vector<std::optional<std::uint64_t>>> RecordReader::FindAll(
+    std::span<const std::span<const std::byte>> keys) const {
+  std::vector<std::optional<std::uint64_t>> found;
+  found.reserve(keys.size());
+  for (const auto key : keys) found.push_back(FFR_TRY(Find(key)));
+  return found;
+}
+
+Result<RecordReader::Keys> RecordReader::ReadKeys(std::size_t file_index) const {
+  if (file_index >= impl_->indexes.size())
+    return Error{ErrorCode::kOutOfRange, "file " + std::to_string(file_index) + " of " +
+                                             std::to_string(impl_->indexes.size())};
+  auto keys = impl_->indexes[file_index]->ReadKeys();
+  if (!keys) {
+    Error error = std::move(keys).error();
+    const auto file = static_cast<std::uint32_t>(file_index);
+    error.message = impl_->source->file_name(file) + ": " + error.message;
+    return error;
+  }
+  return keys;
+}
+
+std::string RecordReader::Describe(std::uint64_t index, ErrorCode status) const {
+  if (index >= record_count())
+    return "record " + std::to_string(index) + " is out of range: there are " +
+           std::to_string(record_count()) + " records";
+  const std::uint32_t file = impl_->FileOf(index);
+  const FileIndex& file_index = *impl_->indexes[file];
+  const std::uint64_t index_in_file = index - impl_->first_indexes[file];
+  std::string text = impl_->source->file_name(file) + ": record " + std::to_string(index_in_file);
+  if (status == ErrorCode::kOk) return text + " is whole";
+  if (const std::string why = file_index.Explain(index_in_file); !why.empty())
+    return text + ": " + why;
+  if (const std::string trouble = impl_->source->Trouble(file, status); !trouble.empty())
+    return text + ": " + trouble;
+  RecordLocation location;
+  if (file_index.Locate(index_in_file, location) == ErrorCode::kOk)
+    text += ", " + std::to_string(location.stored_size_bytes) + " bytes at " +
+            std::to_string(location.offset_bytes);
+  switch (status) {
+    case ErrorCode::kCorruption:
+      return text +
+             ": its bytes fail their checksum or the file ends before them; the file was "
+             "damaged after it was written";
+    case ErrorCode::kUnavailable:
+      return text + ": the daemon that serves it is gone or busy; try again";
+    case ErrorCode::kDeadlineExceeded:
+      return text + ": the daemon did not answer in time; try again";
+    default:
+      return text + ": the device or the kernel refused to read it";
+  }
+}
+
+}  // namespace ffrecord

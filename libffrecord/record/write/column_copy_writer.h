@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ffrecord/result.h>
+#include <ffrecord/schema.h>
+
+#include "libffrecord/format/v2_column_copy.h"
+#include "libffrecord/record/index/column_copies.h"
+#include "libffrecord/record/write/v2_stream.h"
+#include "libffrecord/source/range_reader.h"
+
+namespace ffrecord {
+
+struct V2Layout;
+
+// Writes the values of some columns once more: a chunk of each behind each index segment, and
+// before each commit the sections that say where the chunks are.
+//
+// Memory: the values of one segment (43,520 records), at most 512 bytes of each record, and 16
+// bytes for each chunk. Thread-bound.
+class ColumnCopyWriter {
+ public:
+  static constexpr std::uint64_t kCopiedBytesMax = 512;  // Of one record, over all columns.
+
+  // Fails with kInvalidArgument if a name is no column or stands twice, if a column is variable or
+  // wider than kCopiedColumnBytesMax, or if all together exceed kCopiedBytesMax.
+  static Result<ColumnCopyWriter> Make(const Schema& schema, std::span<const std::string> names);
+  // Goes on with the copies that a file has. Fails with kCorruption if they are damaged, or with
+  // what the RangeReader said.
+  static Result<ColumnCopyWriter> Resume(const RangeReader& source, const V2Layout& layout,
+                                         const Schema& schema);
+
+  // A record that was added to the stream. It fits the schema.
+  void Add(std::span<const std::byte> record);
+  // After V2Stream::EndSegment().
+  Result<void> EndSegment(V2Stream& stream);
+  // Before each commit, after EndSegment().
+  Result<void> Finish(V2Stream& stream) const;
+
+ private:
+  struct Copied {
+    ColumnPlace place;
+    ColumnCopy copy;
+    std::vector<std::byte> values = {};  // Of the records of the last segment that is not full.
+  };
+  std::vector<Copied> columns_;
+};
+
+}  // namespace ffrecord
