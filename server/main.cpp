@@ -15,7 +15,7 @@
 #include "server/config/quotas.h"
 #include "server/config/settings.h"
 #include "server/config/settings_file.h"
-#include "server/service/server.h"
+#include "server/service/core/server.h"
 
 namespace {
 

@@ -10,7 +10,7 @@ page = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
 if len(page.encode()) > SIZE_BYTES_MAX or ')page"' in page:
     sys.exit(f"{sys.argv[1]} does not fit one string literal")
 pathlib.Path(sys.argv[2]).write_text(
-    '#include "server/service/dashboard_page.h"\n\nnamespace ffrecord::server {\n\n'
+    '#include "server/service/admin/dashboard_page.h"\n\nnamespace ffrecord::server {\n\n'
     f'const std::string_view kDashboardPage = R"page({page})page";\n\n'
     "}  // namespace ffrecord::server\n",
     encoding="utf-8",

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "libffrecord/net/transport/tls/tls.h"
-#include "server/service/tokens.h"
+#include "server/service/access/tokens.h"
 
 using ffrecord::server::TokenKeys;
 

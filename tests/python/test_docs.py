@@ -200,7 +200,7 @@ def test_every_flag_of_the_daemon_is_on_the_page_of_settings() -> None:
 
 
 def test_every_metric_is_on_its_page() -> None:
-    code = (ROOT / "server/service/metrics_text.cpp").read_text()
+    code = (ROOT / "server/service/admin/metrics_text.cpp").read_text()
     page = (ROOT / "docs/reference/metrics.md").read_text()
     metrics = set(re.findall(r'"(ffrecord_\w+)"', code))
     assert len(metrics) > 30

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/service/server.h"
+#include "server/service/core/server.h"
 #include "temp_folder.h"
 
 namespace ffrecord::test {

@@ -12,7 +12,10 @@ SOURCE = {f"{LIB}/{room}" for room in ("base", "io", "source")}
 RECORD = SOURCE | {f"{LIB}/format"}
 RECORD |= {f"{LIB}/record/{room}" for room in ("index", "read", "write", "check")}
 RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
-SERVER = {f"server/{room}" for room in ("config", "storage", "metadata", "service")}
+STORAGE = RECORD | RPC | {"server/storage", "server/metadata", "server/service"}
+SERVICE = STORAGE | {
+    f"server/service/{room}" for room in ("access", "catalog", "read_ahead", "read", "admin", "core")
+}
 MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/include": set(),
     f"{LIB}/base": set(),
@@ -30,8 +33,14 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/config": {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"},
     "server/storage": RECORD,
     "server/metadata": RECORD,
-    "server/service": RECORD | RPC | {"server/storage", "server/metadata"},
-    "server": RECORD | RPC | SERVER,
+    "server/service": RPC,  # What all its rooms count.
+    "server/service/access": RPC | {f"{LIB}/io"},
+    "server/service/catalog": STORAGE,
+    "server/service/read_ahead": STORAGE | {"server/service/catalog"},
+    "server/service/read": STORAGE | {"server/service/read_ahead"},
+    "server/service/admin": SERVICE - {"server/service/core"},
+    "server/service/core": SERVICE,
+    "server": SERVICE | {"server/config"},
     "client/include": set(),
     "client/runtime": RECORD | RPC,
     "client/session": RECORD | RPC | {"client/runtime"},
@@ -58,7 +67,7 @@ HOME = {
     "spdlog/": "server",
     "CLI/": "server",
     "toml++/": "server/config",
-    "httplib.h": "server/service",
+    "httplib.h": "server/service/admin",
     "openssl/": (f"{NET}/transport/tls/", "server/service/", "client/object_store/"),
     "curl/": "client/object_store",
     "pybind11/": "python/src",

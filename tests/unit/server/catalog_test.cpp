@@ -3,7 +3,7 @@
 // Method: a catalog over a memory MetaStore and a real folder, closed and opened again like after
 // a kill; metadata taken away or damaged; time given by hand.
 
-#include "server/service/catalog.h"
+#include "server/service/catalog/catalog.h"
 
 #include <gtest/gtest.h>
 

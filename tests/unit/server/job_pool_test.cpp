@@ -2,7 +2,7 @@
 // one lane keep their order and their thread. Method: jobs that wait until they are let go, in
 // every lane for writes that a tenant can have.
 
-#include "server/service/job_pool.h"
+#include "server/service/core/job_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 // Method: a dataset in a store of extents; plans of every shape compared with the permutation and
 // with the file; a ReadAhead that is told of requests in order, out of order, twice and never.
 
-#include "server/service/read_ahead.h"
+#include "server/service/read_ahead/read_ahead.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@
 #include "bytes.h"
 #include "daemon.h"
 #include "seed.h"
-#include "server/service/plan_order.h"
-#include "server/service/plans.h"
+#include "server/service/read_ahead/plan_order.h"
+#include "server/service/read_ahead/plans.h"
 #include "temp_folder.h"
 #include "test_file.h"
 

@@ -1,7 +1,7 @@
 // Goal: what is said to lie in memory did so a moment ago, and what does not is never said to.
 // Method: a file that is dropped from memory as a whole or in part, and time given by hand.
 
-#include "server/service/resident_chunks.h"
+#include "server/storage/resident_chunks.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // Method: a daemon in this process; peers that speak the protocol by hand, badly or too much,
 // beside one that goes on working.
 
-#include "server/service/server.h"
+#include "server/service/core/server.h"
 
 #include <ffrecord/memory.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 #include "libffrecord/base/buffer_pool.h"
 #include "seed.h"
-#include "server/service/connection.h"
+#include "server/service/core/connection.h"
 #include "server_peers.h"
 
 namespace ffrecord::server {

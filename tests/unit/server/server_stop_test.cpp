@@ -1,7 +1,7 @@
 // Goal: a daemon starts or says why not, and stops without losing what it has taken.
 // Method: daemons in this process, stopped while clients read, or take nothing off.
 
-#include "server/service/server.h"
+#include "server/service/core/server.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // acknowledged stays.
 // Method: a daemon in this process; clients that speak the protocol by hand.
 
-#include "server/service/server.h"
+#include "server/service/core/server.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

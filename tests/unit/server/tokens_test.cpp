@@ -3,7 +3,7 @@
 // Method: a golden token, made by another program; every bit of it flipped, every cut, every time;
 // key files of every kind.
 
-#include "server/service/tokens.h"
+#include "server/service/access/tokens.h"
 
 #include <gtest/gtest.h>
 #include <openssl/evp.h>

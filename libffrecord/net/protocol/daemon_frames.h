@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "libffrecord/net/protocol/frame.h"
+
+namespace ffrecord::net {
+
+// Of a single daemon: its map never moves.
+inline constexpr std::uint32_t kMapVersion = 1;
+
+// Of a frame that a daemon sends.
+inline FrameHeader MakeHeader(FrameType type, std::uint64_t request_id) {
+  FrameHeader header;
+  header.type = type;
+  header.request_id = request_id;
+  header.map_version = kMapVersion;
+  return header;
+}
+
+}  // namespace ffrecord::net

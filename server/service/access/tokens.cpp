@@ -1,0 +1,117 @@
+#include "server/service/access/tokens.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <utility>
+
+#include "libffrecord/base/cursor.h"
+#include "server/service/access/secret_file.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::size_t kKeySizeBytesMin = 32;
+constexpr std::size_t kMacSizeBytes = 32;
+constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kAllRights = 7;
+
+using Mac = std::array<std::byte, kMacSizeBytes>;
+
+Error Denied() {
+  return {ErrorCode::kDenied,
+          "access denied: this daemon wants a valid token; name the file that holds one in the "
+          "address: ?token_file=PATH"};
+}
+
+std::optional<Mac> MacOf(std::span<const std::byte> key, std::span<const std::byte> bytes) {
+  Mac mac;
+  unsigned size = 0;
+  const auto* const made =
+      ::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+             reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+             reinterpret_cast<unsigned char*>(mac.data()), &size);
+  if (made == nullptr || size != mac.size()) return std::nullopt;
+  return mac;
+}
+
+int DigitOf(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::optional<std::vector<std::byte>> FromHex(std::string_view text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    const int high = DigitOf(text[i]);
+    const int low = DigitOf(text[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes.push_back(static_cast<std::byte>(high * 16 + low));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
+  const std::string text = FFR_TRY(ReadSecret(path));
+  const auto bad = [&](const char* why) {
+    return Error{ErrorCode::kInvalidArgument,
+                 path.string() + ": " + why +
+                     "; a key is a line of 64 or more hexadecimal digits, as openssl rand -hex 32 "
+                     "makes them"};
+  };
+  std::vector<Key> keys;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\n');
+    std::string_view line = rest.substr(0, end);
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+    while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    auto key = FromHex(line);
+    if (!key) return bad("a line is no key");
+    if (key->size() < kKeySizeBytesMin) return bad("a key is too short");
+    keys.push_back(std::move(*key));
+  }
+  if (keys.empty()) return bad("there is no key in it");
+  return TokenKeys(std::move(keys));
+}
+
+Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
+                               std::chrono::system_clock::time_point now,
+                               const std::optional<net::ChannelBinding>& binding) const {
+  if (credential.size() < kMacSizeBytes) return Denied();
+  const auto signed_bytes = credential.first(credential.size() - kMacSizeBytes);
+  const auto mac = credential.last(kMacSizeBytes);
+  bool is_ours = false;
+  for (const Key& key : keys_) {
+    auto expected = MacOf(key, signed_bytes);
+    if (expected && binding) expected = MacOf(*expected, *binding);
+    // No way out at the first that fits, and none at the first byte that does not.
+    if (expected && ::CRYPTO_memcmp(expected->data(), mac.data(), mac.size()) == 0) is_ours = true;
+  }
+  if (!is_ours) return Denied();
+
+  // From here on the bytes are those that a holder of a key has chosen.
+  ByteReader reader(signed_bytes);
+  const auto version = reader.Take<std::uint8_t>();
+  Token token;
+  token.rights = reader.Take<std::uint8_t>();
+  const auto zero = reader.Take<std::uint16_t>();
+  const auto expires_s = reader.Take<std::uint64_t>();
+  token.prefix = reader.TakeText(reader.Take<std::uint16_t>());
+  token.client = reader.TakeText(reader.Take<std::uint16_t>());
+  constexpr std::uint64_t kExpiresMax = std::uint64_t{1} << 33;  // Beyond the year 2200.
+  if (!reader.AtEnd() || version != kVersion || zero != 0 || (token.rights & ~kAllRights) != 0 ||
+      expires_s > kExpiresMax)
+    return Denied();
+  token.expires = std::chrono::system_clock::time_point(std::chrono::seconds(expires_s));
+  if (now >= token.expires) return Denied();
+  return token;
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,264 @@
+#include "server/service/admin/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+#include <utility>
+
+namespace ffrecord::server {
+namespace {
+
+using Worker = WorkerMetrics;
+
+constexpr std::array kEntryStatuses{"ok",        "not_here", "corrupt",      "busy",    "denied",
+                                    "cancelled", "io_error", "out_of_range", "deadline"};
+constexpr std::array kErrorCodes{"ok",     "invalid_argument", "not_found",         "corruption",
+                                 "io",     "unavailable",      "deadline_exceeded", "conflict",
+                                 "denied", "out_of_range"};
+constexpr std::array kRequestTypes{
+    std::pair{net::FrameType::kHello, "hello"},
+    std::pair{net::FrameType::kPing, "ping"},
+    std::pair{net::FrameType::kLocalOpen, "local_open"},
+    std::pair{net::FrameType::kResolve, "resolve"},
+    std::pair{net::FrameType::kSlabRegister, "slab_register"},
+    std::pair{net::FrameType::kExtentBind, "extent_bind"},
+    std::pair{net::FrameType::kBatchRead, "batch_read"},
+    std::pair{net::FrameType::kCancel, "cancel"},
+    std::pair{net::FrameType::kPlanSet, "plan_set"},
+    std::pair{net::FrameType::kPlanCancel, "plan_cancel"},
+    std::pair{net::FrameType::kPutBegin, "put_begin"},
+    std::pair{net::FrameType::kPutData, "put_data"},
+    std::pair{net::FrameType::kPutPull, "put_pull"},
+    std::pair{net::FrameType::kPutSeal, "put_seal"},
+    std::pair{net::FrameType::kDelete, "delete"},
+    std::pair{net::FrameType::kPublish, "publish"},
+    std::pair{net::FrameType::kList, "list"},
+    std::pair{net::FrameType::kCheckRoom, "check_room"},
+};
+
+// Writes one family after another. Labels are ours, and need no escapes.
+class Writer {
+ public:
+  explicit Writer(const MetricsView& view) : view_(view) {}
+
+  void Family(const char* name, const char* type, const char* help) {
+    name_ = name;
+    Append("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  }
+  void Value(std::uint64_t value) { Append("{} {}\n", name_, value); }
+  void Value(const char* label, std::string_view which, std::uint64_t value) {
+    Append("{}{{{}=\"{}\"}} {}\n", name_, label, which, value);
+  }
+  // The sum over all workers of what `of` picks.
+  template <class Of>
+  std::uint64_t Sum(Of of) const {
+    std::uint64_t sum = 0;
+    for (const auto& worker : view_.workers) sum += of(*worker).value();
+    return sum;
+  }
+  void Gauge(const char* name, const char* help, std::uint64_t value) {
+    Family(name, "gauge", help);
+    Value(value);
+  }
+  void Count(const char* name, const char* help, std::uint64_t value) {
+    Family(name, "counter", help);
+    Value(value);
+  }
+  // One value for each place of an array of counters.
+  template <class Names, class Of>
+  void Each(const char* label, const Names& names, Of of, std::size_t first = 0) {
+    for (std::size_t i = first; i < names.size(); ++i)
+      Value(label, names[i],
+            Sum([&](const Worker& worker) -> const Counter& { return of(worker)[i]; }));
+  }
+  template <class Of>
+  void Times(const std::string& labels, Of of) {
+    Histogram::Sum sum;
+    for (const auto& worker : view_.workers) sum.Add(of(*worker));
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i + 1 < sum.buckets.size(); ++i) {
+      count += sum.buckets[i];
+      const double bound_s = static_cast<double>(Histogram::BoundUs(i)) / 1e6;
+      Append("{}_bucket{{{},le=\"{}\"}} {}\n", name_, labels, bound_s, count);
+    }
+    count += sum.buckets.back();
+    Append("{}_bucket{{{},le=\"+Inf\"}} {}\n", name_, labels, count);
+    Append("{}_sum{{{}}} {}\n", name_, labels, static_cast<double>(sum.sum_us) / 1e6);
+    Append("{}_count{{{}}} {}\n", name_, labels, count);
+  }
+  template <class... Arguments>
+  void Append(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+  }
+
+  std::string text() && { return std::move(text_); }
+
+ private:
+  const MetricsView& view_;
+  const char* name_ = "";
+  std::string text_;
+};
+
+void WriteDaemon(const MetricsView& view, Writer& out) {
+  out.Family("ffrecord_build_info", "gauge", "The version of the daemon.");
+  out.Append("ffrecord_build_info{{version=\"{}\",engine=\"{}\",auth=\"{}\"}} 1\n", view.version,
+             view.engine, view.authentication);
+  out.Family("ffrecord_state", "gauge", "1 for the current state.");
+  for (const std::string_view state : {"starting", "ready", "draining"})
+    out.Value("state", state, state == view.state ? 1 : 0);
+  out.Gauge("ffrecord_workers_failed", "Event loops that have failed.", view.failed_worker_count);
+  out.Gauge("ffrecord_uptime_seconds", "Time since start.",
+            static_cast<std::uint64_t>(view.uptime.count()));
+  out.Gauge("ffrecord_datasets", "Published names.", view.dataset_count);
+  out.Gauge("ffrecord_extents", "Sealed extents.", view.extent_count);
+  out.Gauge("ffrecord_extent_bytes", "Bytes of sealed extents.", view.extent_bytes);
+  out.Gauge("ffrecord_extents_bad", "Extents that failed their checksum.", view.bad_extent_count);
+  out.Count("ffrecord_scrub_bytes_total", "Bytes checked by the scrubber.", view.scrub_read_bytes);
+  out.Count("ffrecord_scrub_passes_total", "Complete passes of the scrubber.",
+            view.scrub_pass_count);
+  out.Gauge("ffrecord_scrub_rate_bytes", "Bytes per second that this pass of the scrubber checks.",
+            view.scrub_bytes_per_s);
+  out.Gauge("ffrecord_scrub_age_seconds",
+            "Time since the last complete pass of the scrubber, or since the first began.",
+            static_cast<std::uint64_t>(view.scrub_age.count()));
+  out.Family("ffrecord_read_only", "gauge", "1 if the disk takes no writes, by reason.");
+  out.Value("reason", "full", view.writes == WriteHealth::State::kFull ? 1 : 0);
+  out.Value("reason", "failed", view.writes == WriteHealth::State::kFailed ? 1 : 0);
+  if (!view.quotas.empty()) {
+    out.Family("ffrecord_quota_bytes", "gauge", "Maximum size of all names under a prefix.");
+    for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.quota_bytes);
+    out.Family("ffrecord_quota_used_bytes", "gauge", "Size of all names under a prefix.");
+    for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.used_bytes);
+  }
+  out.Gauge("ffrecord_disk_free_bytes", "Free space on the disk of the data folder.",
+            view.disk_free_bytes);
+  out.Gauge("ffrecord_disk_size_bytes", "Size of the disk of the data folder.",
+            view.disk_size_bytes);
+}
+
+void WriteConnections(const MetricsView& view, Writer& out) {
+  out.Family("ffrecord_connections", "gauge", "Open connections.");
+  out.Each(
+      "transport", Worker::kTransportNames,
+      [](const Worker& worker) -> auto& { return worker.connections; });
+  out.Gauge("ffrecord_connections_max", "Maximum number of open connections.",
+            view.connection_count_max);
+  out.Family("ffrecord_connections_opened_total", "counter", "Accepted connections.");
+  out.Each(
+      "transport", Worker::kTransportNames,
+      [](const Worker& worker) -> auto& { return worker.connections_opened; });
+  out.Count("ffrecord_connections_refused_total", "Connections rejected with BUSY.",
+            view.connections_refused);
+  out.Count("ffrecord_connection_faults_total",
+            "Connections closed for a fault of the client or the network.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.connection_faults; }));
+  out.Gauge(
+      "ffrecord_certificate_expires_timestamp_seconds",
+      "Unix time at which the TLS certificate expires; 0 without one.",
+      static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(view.certificate_expires)));
+  out.Count("ffrecord_kernel_tls_connections_total", "TLS connections encrypted by the kernel.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.kernel_tls; }));
+  out.Count("ffrecord_tokens_refused_total", "Connection attempts without a valid token.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.tokens_refused; }));
+}
+
+void WriteRequests(Writer& out) {
+  out.Family("ffrecord_requests_total", "counter", "Requests received.");
+  for (const auto& [type, name] : kRequestTypes)
+    out.Value("type", name,
+              out.Sum([index = static_cast<std::size_t>(type)](const Worker& worker) -> auto& {
+                return worker.requests[index];
+              }));
+  out.Family("ffrecord_errors_total", "counter", "Requests answered with an error.");
+  out.Each(
+      "code", kErrorCodes, [](const Worker& worker) -> auto& { return worker.errors; }, 1);
+  out.Family("ffrecord_busy_total", "counter", "Requests answered with BUSY.");
+  out.Value("request", "read",
+            out.Sum([](const Worker& worker) -> auto& { return worker.busy_batches; }));
+  out.Value("request", "other",
+            out.Sum([](const Worker& worker) -> auto& { return worker.busy_jobs; }));
+  out.Family("ffrecord_entries_total", "counter",
+             "Pieces of records requested by batches, by status.");
+  out.Each(
+      "status", kEntryStatuses, [](const Worker& worker) -> auto& { return worker.entries; });
+  out.Family("ffrecord_read_bytes_total", "counter", "Bytes read for clients.");
+  out.Each(
+      "transport", Worker::kTransportNames,
+      [](const Worker& worker) -> auto& { return worker.read_bytes; });
+  out.Count("ffrecord_written_bytes_total", "Bytes of extents written.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.written_bytes; }));
+}
+
+void WriteQueues(const MetricsView& view, Writer& out) {
+  out.Family("ffrecord_queue_depth", "gauge", "Operations in progress.");
+  out.Value("queue", "batches",
+            out.Sum([](const Worker& worker) -> auto& { return worker.batches; }));
+  out.Value("queue", "disk_reads",
+            out.Sum([](const Worker& worker) -> auto& { return worker.disk_reads; }));
+  out.Value("queue", "jobs", out.Sum([](const Worker& worker) -> auto& { return worker.jobs; }));
+  out.Gauge("ffrecord_inflight_bytes", "Bytes being read, or read and not yet sent.",
+            out.Sum([](const Worker& worker) -> auto& { return worker.held_bytes; }));
+  out.Gauge("ffrecord_inflight_bytes_max", "Limit of bytes in flight.", view.held_bytes_max);
+}
+
+void WriteReadAhead(const MetricsView& view, Writer& out) {
+  if (view.read_ahead == nullptr) return;
+  const ReadAhead::Metrics& found = *view.read_ahead;
+  out.Gauge("ffrecord_read_ahead_plans", "Epoch plans being followed.", found.plans.value());
+  out.Gauge("ffrecord_read_ahead_held_bytes", "Bytes read ahead and not yet requested.",
+            found.held_bytes.value());
+  out.Gauge("ffrecord_read_ahead_held_bytes_max", "Limit of bytes held by read-ahead.",
+            view.read_ahead_bytes_max);
+  out.Count("ffrecord_read_ahead_bytes_total", "Bytes read ahead.", found.read_bytes.value());
+  out.Family(
+      "ffrecord_read_ahead_outcome_bytes_total", "counter",
+      "Planned bytes by outcome: hit (in memory when requested), late (requested before they "
+      "arrived), lost (dropped by the kernel before the request), unused.");
+  out.Value("outcome", "hit", found.hit_bytes.value());
+  out.Value("outcome", "late", found.late_bytes.value());
+  out.Value("outcome", "lost", found.lost_bytes.value());
+  out.Value("outcome", "unused", found.unused_bytes.value());
+}
+
+void WriteTimes(Writer& out) {
+  out.Family("ffrecord_stage_seconds", "histogram", "Time of requests by stage.");
+  const auto stage = [&](const char* request, const char* name, auto of) {
+    out.Times(fmt::format("request=\"{}\",stage=\"{}\"", request, name), of);
+  };
+  stage(
+      "read", "queue", [](const Worker& worker) -> auto& { return worker.read.queue; });
+  stage(
+      "read", "disk", [](const Worker& worker) -> auto& { return worker.read.disk; });
+  stage(
+      "read", "grant", [](const Worker& worker) -> auto& { return worker.read.grant; });
+  stage(
+      "read", "network", [](const Worker& worker) -> auto& { return worker.read.network; });
+  stage(
+      "write", "queue", [](const Worker& worker) -> auto& { return worker.write.queue; });
+  stage(
+      "write", "disk", [](const Worker& worker) -> auto& { return worker.write.disk; });
+  stage(
+      "write", "checksum", [](const Worker& worker) -> auto& { return worker.write.checksum; });
+  out.Family("ffrecord_request_seconds", "histogram",
+             "Time from a request to the end of its answer.");
+  out.Times(
+      "request=\"read\"", [](const Worker& worker) -> auto& { return worker.read.whole; });
+  out.Times(
+      "request=\"write\"", [](const Worker& worker) -> auto& { return worker.write.whole; });
+}
+
+}  // namespace
+
+std::string MetricsText(const MetricsView& view) {
+  Writer out(view);
+  WriteDaemon(view, out);
+  WriteConnections(view, out);
+  WriteRequests(out);
+  WriteQueues(view, out);
+  WriteReadAhead(view, out);
+  WriteTimes(out);
+  return std::move(out).text();
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,178 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/storage_messages.h"
+#include "server/metadata/meta_store.h"
+#include "server/service/catalog/holders.h"
+#include "server/service/catalog/name_records.h"
+#include "server/service/catalog/upload_ledger.h"
+#include "server/storage/disk_reserve.h"
+#include "server/storage/extent_store.h"
+
+namespace ffrecord::server {
+
+// What is published and what may go: names, manifests, uploads and tombstones in a MetaStore, over
+// the extents of one ExtentStore.
+//
+// Nothing is visible before the one commit that publishes it, and no extent is unlinked but for a
+// tombstone or an upload record that names it: an extent that nothing explains is reported and
+// kept. Calls block on the disk. Thread-safe. Errors are those to be sent to clients.
+//
+// Keys, beside those of name_records.h: uploads/<upload>: it has begun; deletes/<what>: a
+// tombstone, the ids of extents to unlink; generation: bumped by every publish and delete.
+class Catalog {
+ public:
+  struct Options {
+    // How long after its last word an upload is given up and its extents are collected.
+    std::chrono::milliseconds upload_grace{std::chrono::minutes(10)};
+    // How many bytes of files the names that begin with a prefix may have together.
+    std::map<std::string, std::uint64_t> quotas = {};
+    // What a full disk has left for deletions; outlives the catalog. Null: nothing.
+    DiskReserve* reserve = nullptr;
+  };
+  using Clock = std::chrono::steady_clock;
+
+  // What was found at start.
+  struct Report {
+    std::uint64_t name_count = 0;
+    std::uint64_t open_upload_count = 0;
+    std::uint64_t unpublished_count = 0;   // Extents of open uploads; collected after the grace.
+    std::uint64_t condemned_count = 0;     // Extents of tombstones; unlinked now.
+    std::vector<std::string> unexplained;  // Extents that no record names; kept.
+    std::vector<std::string> missing;      // Extents that manifests name and that are not there.
+    // Manifests that cannot be read. While there are any nothing is ever unlinked: what they name
+    // is not known.
+    std::vector<std::string> damaged;
+  };
+
+  // Both stores outlive the catalog. `published` is what `meta` has, and what `extents` was opened
+  // with. Fails as the MetaStore does.
+  static Result<std::unique_ptr<Catalog>> Open(MetaStore& meta, ExtentStore& extents,
+                                               const Options& options, PublishedNames published);
+
+  const Report& report() const noexcept { return report_; }
+
+  std::uint64_t name_count() const { return holders_.name_count(); }  // With a sound manifest.
+
+  // A writer for the extent, its upload on record; none if it is sealed already. `owner_prefix`:
+  // below which the client may publish it. Fails with kConflict if an extent of that id has another
+  // size, or is published and lost, with kIo: EDQUOT if what clients of a quota's prefix have not
+  // published passes the quota.
+  Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin,
+                                               std::string_view owner_prefix = "");
+  // Bytes of it have come: its upload is not silent.
+  void NoteHeard(const ExtentId& id);
+  // Fails as ExtentWriter::Seal, and with kConflict if the upload was given up meanwhile.
+  Result<void> Seal(ExtentWriter& writer, const net::PutSeal& seal);
+
+  struct Resolved {
+    std::vector<std::byte> manifest;
+    std::uint64_t revision = 0;
+  };
+  // This, List and CheckRoom do not wait for those that write.
+  Result<Resolved> Resolve(std::string_view name);
+  // `own_prefix`: extents that are published already must be so under a name that begins with it.
+  Result<net::RevisionReply> Publish(const net::Publish& publish,
+                                     std::span<const std::byte> manifest,
+                                     std::string_view own_prefix = "");
+  // Whether `size_bytes` could be published as `name` now: what a publication would be refused for
+  // before any byte is sent. Fails with kIo: ENOSPC, EDQUOT past a quota, or as the disk has.
+  Result<void> CheckRoom(std::string_view name, std::uint64_t size_bytes);
+  Result<net::ListReply> List(const net::List& list);
+  Result<void> Remove(const net::Delete& request);
+
+  // Which names hold what. Does not block on the disk.
+  const Holders& holders() const noexcept { return holders_; }
+
+  struct Usage {
+    std::string prefix;
+    std::uint64_t used_bytes = 0;
+    std::uint64_t quota_bytes = 0;
+  };
+  std::vector<Usage> Usages() const;  // Does not block on the disk.
+
+  // Unlinks what is condemned and used by nobody, and gives up uploads that have fallen silent.
+  // To be called now and then. Returns how many extents were unlinked. Fails with kIo; what was
+  // not done is done next time.
+  Result<std::uint64_t> Collect(Clock::time_point now);
+
+ private:
+  struct Upload {
+    std::uint64_t revision = 0;
+    Clock::time_point heard;
+  };
+  struct Tombstone {
+    std::string key;
+    std::vector<ExtentId> ids;       // All of them: condemned until the key is deleted.
+    std::vector<ExtentPtr> extents;  // Not yet unlinked.
+  };
+
+  Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
+      : meta_(meta), extents_(extents), options_(options), reserve_(options.reserve) {}
+
+  Result<void> Load(PublishedNames published);
+  void TakePublished(PublishedNames published);
+  void ReportMissing(const std::string& name, const DatasetManifest& manifest);
+  Result<void> LoadUploads();
+  Result<void> LoadTombstones();
+  void ExplainExtents();
+
+  // That it goes on; on record if it begins.
+  Result<void> RecordUpload(std::uint64_t upload);
+  bool IsPublished(const ExtentId& id) const { return holders_.Contains(id); }
+  Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
+  Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
+                            MetaStore::Commit& commit) const;
+  // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
+  // tombstone; returns that manifest.
+  Result<DatasetManifest> Retire(const NameRecord& name, const DatasetManifest& keep,
+                                 MetaStore::Commit& commit);
+  // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
+  Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
+  // Likewise what has not been published may not grow by that extent.
+  Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
+  std::uint64_t FreeBytes() const;  // Of the extents' disk.
+  // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
+  Result<void> CheckReserve() const;
+  void RefreshRoom();
+  Result<MetaStore::Outcome> Commit(const MetaStore::Commit& commit);
+  // Likewise what makes room: on a full disk it may use the reserve.
+  Result<MetaStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
+  Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
+  void Bury(std::string key, std::span<const ExtentId> ids);
+  // Those that `commit`, which has been committed, has put.
+  void BuryAll(const MetaStore::Commit& commit);
+  Result<void> GiveUpSilent(Clock::time_point now);
+  // Unlinks what can be unlinked of each. Fails with the last failure, after all were tried.
+  Result<std::uint64_t> UnlinkAll(std::span<Tombstone> tombstones);
+  // Takes those whose extents are all unlinked off the record.
+  Result<void> Forget(std::span<const Tombstone> tombstones);
+
+  MetaStore& meta_;
+  ExtentStore& extents_;
+  const Options options_;
+  DiskReserve* const reserve_;
+  Report report_;
+  Holders holders_;      // Changes with mutex_ held only.
+  UploadLedger ledger_;  // With mutex_ held.
+
+  std::mutex collecting_;  // One Collect at a time; taken before mutex_.
+  std::mutex mutex_;       // Of all below, and of each read-decide-commit.
+  std::map<std::uint64_t, Upload> uploads_;
+  std::vector<Tombstone> tombstones_;
+  std::uint64_t generation_revision_ = 0;
+};
+
+}  // namespace ffrecord::server

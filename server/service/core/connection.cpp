@@ -1,0 +1,298 @@
+#include "server/service/core/connection.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/net/protocol/daemon_frames.h"
+#include "server/service/core/replies.h"
+
+namespace ffrecord::server {
+namespace {
+
+using net::FrameHeader;
+using net::FrameType;
+using Kind = JobPool::Kind;
+
+// Events handled before the other connections of the worker get their turn.
+constexpr int kEventsPerTurn = 64;
+constexpr std::uint32_t kRetryAfterMs = 20;
+constexpr std::size_t kDiscardedBytes = std::size_t{64} << 10;
+
+}  // namespace
+
+Connection::Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint)
+    : host_(host),
+      id_(id),
+      endpoint_(std::move(endpoint)),
+      reads_(host.disk, host.read_ahead, id, host.metrics) {}
+
+Connection::~Connection() {
+  if (issued_ticket_) host_.local_tickets->Withdraw(*issued_ticket_);
+}
+
+// --- Turns ---------------------------------------------------------------------------------------
+
+Connection::After Connection::Turn() {
+  auto after = DoTurn();
+  if (after) return after.value();
+  const Error& error = after.error();
+  // A client that goes away is nothing to tell.
+  if (error.code != ErrorCode::kUnavailable) fault_ = error.message;
+  return After::kClosed;
+}
+
+Result<Connection::After> Connection::DoTurn() {
+  for (int i = 0; i < kEventsPerTurn; ++i) {
+    FFR_TRY(reads_.Send(*endpoint_, payload_));
+    if (is_held_) {
+      if (MustHold()) return After::kWait;
+      is_held_ = false;
+      FFR_TRY(TakeFrame());
+      continue;
+    }
+    const auto event = FFR_TRY(endpoint_->Poll());
+    payload_.Release(*endpoint_);
+    if (event == net::Endpoint::Event::kNone) {
+      is_starved_ = reads_.Start();
+      if (reads_.has_landed()) continue;
+      const bool is_idle = reads_.count() == 0 && jobs_.empty() && endpoint_->bytes_queued() == 0;
+      if (is_idle && (is_closing_ || is_draining_)) return After::kClosed;
+      return After::kWait;
+    }
+    if (event == net::Endpoint::Event::kClosed) return After::kClosed;
+    received_ = {endpoint_->bytes_received(), Clock::now()};
+    if (event == net::Endpoint::Event::kPayload) {
+      FFR_ASSERT(incoming_);
+      Incoming incoming = *std::exchange(incoming_, std::nullopt);
+      FFR_TRY(incoming.then(incoming.header, std::move(incoming.buffer)));
+    } else if (MustHold()) {
+      is_held_ = true;
+    } else {
+      FFR_TRY(TakeFrame());
+    }
+  }
+  is_starved_ = reads_.Start();
+  return After::kAgain;
+}
+
+std::uint32_t Connection::events() const noexcept {
+  if (is_held_) return 0;
+  return endpoint_->wants_room() ? EPOLLIN | EPOLLOUT : EPOLLIN;
+}
+
+// Only pieces of uploads wait: for jobs, which end by themselves.
+bool Connection::MustHold() const noexcept {
+  const FrameType type = endpoint_->header().type;
+  const bool is_piece = type == FrameType::kPutData || type == FrameType::kPutPull;
+  return is_piece && put_data_count_ >= kPutDataCountMax;
+}
+
+bool Connection::CheckTimeouts(Clock::time_point now) {
+  if (!has_greeted_) {
+    if (now - opened_ <= host_.greeting_timeout) return true;
+    fault_ = "no HELLO in time";
+    return false;
+  }
+  const bool is_put_idle = put_ && !endpoint_->is_receiving() && jobs_.empty();
+  if (!is_put_idle) put_heard_ = now;
+  // What has come of it goes; a piece that comes after all is out of place.
+  if (now - put_heard_ > host_.upload_grace) put_ = nullptr;
+  // While a frame is held it is our own jobs that are slow.
+  const bool is_stalled = IsStalled(sent_, !is_held_ && endpoint_->bytes_queued() > 0,
+                                    endpoint_->bytes_sent(), 1, now) ||
+                          IsStalled(received_, !is_held_ && endpoint_->is_receiving(),
+                                    endpoint_->bytes_received(), kProgressBytesMin, now);
+  if (is_stalled)
+    fault_ = "nothing has moved for " +
+             std::to_string(std::chrono::ceil<std::chrono::seconds>(host_.stall_timeout).count()) +
+             " s";
+  return !is_stalled;
+}
+
+bool Connection::IsStalled(Progress& progress, bool is_due, std::uint64_t bytes,
+                           std::uint64_t bytes_min, Clock::time_point now) const noexcept {
+  if (!is_due || bytes >= progress.bytes + bytes_min) progress = {bytes, now};
+  return now - progress.time > host_.stall_timeout;
+}
+
+void Connection::Drain() {
+  if (std::exchange(is_draining_, true)) return;
+  (void)SendBody(FrameType::kGoAway, 0, net::GoAway{"the daemon stops"}.Encode());
+}
+
+// --- Frames --------------------------------------------------------------------------------------
+
+Result<void> Connection::TakeFrame() {
+  const FrameHeader& header = endpoint_->header();
+  if (is_closing_) return OutOfPlace("a frame after the end");
+  if (endpoint_->bytes_queued() - endpoint_->payload_bytes_queued() > kUnsentBytesMax)
+    return OutOfPlace("the client asks on and takes no answers");
+  if (!has_greeted_ && header.type != FirstFrame())
+    return OutOfPlace("the first frame is not HELLO");
+  const bool may_have_payload =
+      header.type == FrameType::kPutData || header.type == FrameType::kPublish;
+  if (header.payload_size_bytes > 0 && !may_have_payload)
+    return OutOfPlace("a payload where none belongs");
+  if (is_draining_) {
+    if (header.payload_size_bytes > 0) return Error{ErrorCode::kUnavailable, "the daemon stops"};
+    return SendError(header.request_id,
+                     {ErrorCode::kUnavailable, "the daemon stops; connect again later"});
+  }
+  // Whoever has a newer token is let in again with it.
+  if (token_ && std::chrono::system_clock::now() >= token_->expires) {
+    const Error expired{ErrorCode::kUnavailable, "the token has expired; connect with a new one"};
+    if (header.payload_size_bytes > 0) return expired;
+    is_closing_ = true;
+    return SendError(header.request_id, expired);
+  }
+  if (const auto type = static_cast<std::size_t>(header.type); type < host_.metrics.requests.size())
+    host_.metrics.requests[type].Add();
+  switch (header.type) {
+    case FrameType::kHello:
+      return TakeHello(header);
+    case FrameType::kLocalOpen:
+      return TakeLocalOpen(header);
+    case FrameType::kPing:
+      if (!endpoint_->body().empty()) return OutOfPlace("PING has a body");
+      return SendBody(net::ReplyTo(FrameType::kPing), header.request_id, {});
+    case FrameType::kExtentBind:
+      return TakeExtentBind(header);
+    case FrameType::kRdmaConnect:
+      return TakeRdmaConnect(header);
+    case FrameType::kSlabRegister:
+      return TakeSlabRegister(header);
+    case FrameType::kBatchRead:
+      return TakeBatchRead(header);
+    case FrameType::kGrant:
+      return TakeGrant();
+    case FrameType::kCancel:
+      return TakeCancel();
+    case FrameType::kPlanSet:
+      return TakePlanSet(header);
+    case FrameType::kPlanCancel:
+      return TakePlanCancel();
+    case FrameType::kPutBegin:
+      return TakePutBegin(header);
+    case FrameType::kPutData:
+      return TakePutData(header);
+    case FrameType::kPutPull:
+      return TakePutPull(header);
+    case FrameType::kPutSeal:
+      return TakePutSeal(header);
+    case FrameType::kPublish:
+      return TakePublish(header);
+    case FrameType::kCheckRoom:
+      return TakeCheckRoom(header);
+    case FrameType::kResolve:
+      return TakeResolve(header);
+    case FrameType::kList:
+      return TakeList(header);
+    case FrameType::kDelete:
+      return TakeDelete(header);
+    default:
+      return SendError(header.request_id, {ErrorCode::kInvalidArgument,
+                                           "this daemon does not know requests of type " +
+                                               std::to_string(static_cast<unsigned>(header.type))});
+  }
+}
+
+Result<void> Connection::Receive(const FrameHeader& header, decltype(Incoming::then) then) {
+  // A frame may have no payload at all; an upload of nothing is refused by `then`.
+  if (header.payload_size_bytes == 0) return then(header, nullptr);
+  incoming_ = Incoming{header, FFR_TRY(BufferPool::Process().Take(header.payload_size_bytes)),
+                       std::move(then)};
+  const std::span<std::byte> place = *incoming_->buffer;
+  return endpoint_->ReceivePayload({&place, 1});
+}
+
+// All of it into the same few bytes: who is refused is given no memory.
+Result<void> Connection::Discard(const FrameHeader& header, Error why) {
+  if (header.payload_size_bytes == 0) return SendError(header.request_id, why);
+  incoming_ = Incoming{header, FFR_TRY(BufferPool::Process().Take(kDiscardedBytes)),
+                       [this, why = std::move(why)](const FrameHeader& sent, const PooledBuffer&) {
+                         return SendError(sent.request_id, why);
+                       }};
+  const std::span<std::byte> bytes = *incoming_->buffer;
+  std::vector<std::span<std::byte>> places(header.payload_size_bytes / bytes.size(), bytes);
+  places.push_back(bytes.first(header.payload_size_bytes % bytes.size()));
+  return endpoint_->ReceivePayload(places);
+}
+
+Result<void> Connection::Refuse(const FrameHeader& header, Error error) {
+  if (error.code == ErrorCode::kCorruption) return error;
+  return SendError(header.request_id, error);
+}
+
+// --- Jobs and replies ----------------------------------------------------------------------------
+
+// Those whose tokens name the same client and prefix are one tenant; without tokens all are.
+std::string Connection::Tenant() const {
+  return token_ ? token_->prefix + '\n' + token_->client : std::string();
+}
+
+JobPool::Lane& Connection::LaneFor(JobPool::Kind kind) const {
+  return host_.jobs.LaneOf(Tenant(), kind, id_);
+}
+
+bool Connection::has_room_for_job() const noexcept {
+  return jobs_.size() - put_data_count_ < kJobCountMax;
+}
+
+Result<void> Connection::RefuseJob(const FrameHeader& header) {
+  host_.metrics.busy_jobs.Add();
+  return SendBusy(header.request_id);
+}
+
+Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, Work work) {
+  if (!has_room_for_job()) return RefuseJob(header);
+  jobs_.push_back({header.request_id, false, kind, std::move(work)});
+  if (jobs_.size() == 1) StartJob();
+  return {};
+}
+
+void Connection::StartJob() {
+  Job& job = jobs_.front();
+  host_.start_job(id_, LaneFor(job.kind), std::move(job.work));
+}
+
+void Connection::FinishJob(Reply reply) {
+  FFR_ASSERT(!jobs_.empty());
+  const Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  if (job.is_put_data) --put_data_count_;
+  // A failure to queue closes the endpoint, which the next turn notices.
+  if (!reply.is_silent) (void)SendReply(job.request_id, std::move(reply));
+  if (!jobs_.empty()) StartJob();
+}
+
+Result<void> Connection::SendReply(std::uint64_t request_id, Reply reply) {
+  if (reply.type == FrameType::kError && !reply.body.empty()) CountError(reply.body[0]);
+  const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(reply.payload));
+  const std::span<const std::byte> piece(*payload);
+  FFR_TRY(endpoint_->Send(MakeHeader(reply.type, request_id), reply.body, {&piece, 1}));
+  if (!piece.empty()) payload_.Add(payload, piece.size());
+  return {};
+}
+
+void Connection::CountError(std::byte code) {
+  const auto index = std::to_integer<std::size_t>(code);
+  if (index < host_.metrics.errors.size()) host_.metrics.errors[index].Add();
+}
+
+Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
+                                  std::span<const std::byte> body) {
+  return endpoint_->Send(MakeHeader(type, request_id), body, {});
+}
+
+Result<void> Connection::SendError(std::uint64_t request_id, const Error& error) {
+  CountError(static_cast<std::byte>(error.code));
+  return SendBody(FrameType::kError, request_id, net::FromError(error).Encode());
+}
+
+Result<void> Connection::SendBusy(std::uint64_t request_id) {
+  return SendBody(FrameType::kBusy, request_id, net::Busy{kRetryAfterMs}.Encode());
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,173 @@
+// The frames of batches, epoch plans and slabs: protocol.md, "Batches", "Plans".
+
+#include <algorithm>
+#include <utility>
+
+#include "server/service/core/connection.h"
+#include "server/service/core/replies.h"
+
+namespace ffrecord::server {
+namespace {
+
+using net::FrameHeader;
+using net::FrameType;
+using Kind = JobPool::Kind;
+
+}  // namespace
+
+Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
+  const auto bind = FFR_TRY(net::ExtentBind::Decode(endpoint_->body()));
+  // The names that hold the extents are looked at below.
+  if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
+    return SendError(header.request_id, allowed.error());
+  std::vector<bool> is_held;
+  if (token_ && !token_->prefix.empty())
+    is_held = host_.catalog.holders().Holds(token_->prefix, bind.ids);
+  table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
+  net::ExtentBindReply reply;
+  reply.statuses.resize(bind.ids.size());
+  for (std::size_t i = 0; i < bind.ids.size(); ++i) {
+    ExtentPtr& place = table_[bind.first_index + i];
+    const bool is_empty = bind.ids[i] == ExtentId{};
+    const bool is_foreign = !is_held.empty() && !is_held[i];
+    place = is_empty || is_foreign ? nullptr : host_.extents.Find(bind.ids[i]);
+    if (is_empty || place) {
+      ++reply.bound_count;
+    } else {
+      ++reply.missing_count;
+      reply.statuses[i] = net::EntryStatus::kNotHere;
+    }
+  }
+  if (reply.missing_count == 0) reply.statuses.clear();
+  return SendBody(net::ReplyTo(FrameType::kExtentBind), header.request_id, reply.Encode());
+}
+
+Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
+  const auto batch = FFR_TRY(net::BatchRead::Decode(endpoint_->body()));
+  if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
+    return SendError(header.request_id, allowed.error());
+  std::uint64_t size_bytes = 0;
+  for (const auto& entry : batch.entries) size_bytes += entry.size_bytes;
+  if (size_bytes > net::kBatchSizeBytesMax)
+    return SendError(header.request_id,
+                     {ErrorCode::kInvalidArgument, "a batch of " + std::to_string(size_bytes) +
+                                                       " bytes: a batch has at most 4 GiB"});
+  if (reads_.count() >= kBatchCountMax ||
+      reads_.entry_count() + batch.entries.size() > kEntryCountMax) {
+    host_.metrics.busy_batches.Add();
+    return SendBusy(header.request_id);
+  }
+  std::shared_ptr<const ClientSlab> slab;
+  if (batch.slab_id != 0) {
+    auto found = FindSlab(batch.slab_id, net::SlabRegister::Use::kIsWritten);
+    if (!found) return SendError(header.request_id, found.error());
+    slab = std::move(found).value();
+  }
+  reads_.Begin(header.request_id, batch, table_, std::move(slab));
+  return {};
+}
+
+Result<void> Connection::TakeGrant() {
+  const auto grant = FFR_TRY(net::Grant::Decode(endpoint_->body()));
+  reads_.Grant(grant.request_id, grant.total_bytes);
+  return {};
+}
+
+Result<void> Connection::TakeCancel() {
+  reads_.Cancel(FFR_TRY(net::Cancel::Decode(endpoint_->body())).request_id);
+  return {};
+}
+
+Result<void> Connection::TakePlanSet(const FrameHeader& header) {
+  auto plan = net::PlanSet::Decode(endpoint_->body());
+  if (!plan) return Refuse(header, std::move(plan).error());
+  if (auto allowed = Allow(Right::kRead, plan.value().name); !allowed)
+    return SendError(header.request_id, allowed.error());
+  return AddJob(
+      header, Kind::kPlan,
+      [plans = plans_, &host = host_, announced = plan.value(), tenant = Tenant()]() -> Reply {
+        auto records = host.planned.Get(announced.name, announced.revision);
+        if (!records) return ErrorReplyOf(records.error());
+        auto begun = host.read_ahead.Begin(std::move(records).value(), announced, tenant);
+        if (!begun) return ErrorReplyOf(begun.error());
+        auto kept = plans->Keep(announced.plan_id, std::move(begun).value());
+        return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
+      });
+}
+
+Result<void> Connection::TakePlanCancel() {
+  plans_->Drop(FFR_TRY(net::PlanCancel::Decode(endpoint_->body())).plan_id);
+  return {};
+}
+
+// Frames go on over the queue pair; the connection they came by stays below it.
+Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
+  if (host_.rdma == nullptr || transport() != "tcp")
+    return SendError(header.request_id,
+                     {ErrorCode::kUnavailable, "this daemon does not offer RDMA here"});
+  if (reads_.count() > 0 || !jobs_.empty() || put_)
+    return OutOfPlace("RDMA_CONNECT while requests are under way");
+  const std::size_t before = WorkerMetrics::TransportIndex(transport());
+  auto accepted = host_.rdma->Accept(endpoint_);
+  if (!accepted && accepted.error().code == ErrorCode::kCorruption)
+    return std::move(accepted).error();
+  if (!accepted) return SendError(header.request_id, accepted.error());
+  endpoint_ = std::move(accepted).value();
+  endpoint_->SetLimits(net::FrameLimits{});
+  const std::size_t now = WorkerMetrics::TransportIndex(transport());
+  host_.metrics.connections[before].Remove();
+  host_.metrics.connections[now].Add();
+  host_.metrics.connections_opened[now].Add();
+  return {};
+}
+
+Result<ClientSlab> Connection::TakeSlab(const net::SlabRegister& request) {
+  ClientSlab slab{.size_bytes = request.size_bytes, .use = request.use};
+  const bool is_read = request.use == net::SlabRegister::Use::kIsRead;
+  if (transport() == "rdma") {
+    if (!request.remote) return OutOfPlace("SLAB_REG over RDMA without an address");
+    slab.remote = *request.remote;
+    if (is_read && !landing_)
+      landing_ = FFR_TRY(
+          endpoint_->MakeLanding(kPutDataCountMax * std::size_t{net::PutPull::kSizeBytesMax}));
+    return slab;
+  }
+  if (transport() != "shm")
+    return Error{ErrorCode::kInvalidArgument,
+                 "slabs are for clients of the same machine, on the local socket, or for RDMA"};
+  ForeignFd descriptor = endpoint_->TakeDescriptor();
+  if (!descriptor || request.remote) return OutOfPlace("SLAB_REG without a descriptor");
+  if (is_read)
+    slab.source = FFR_TRY(net::UploadSlab::Take(std::move(descriptor), request.size_bytes));
+  else
+    slab.mapped = FFR_TRY(net::RemoteSlab::Map(std::move(descriptor), request.size_bytes));
+  return slab;
+}
+
+Result<std::shared_ptr<const ClientSlab>> Connection::FindSlab(std::uint32_t slab_id,
+                                                               net::SlabRegister::Use use) const {
+  const auto slab = slab_id <= slabs_.size() ? slabs_[slab_id - 1] : nullptr;
+  if (slab && slab->use == use) return slab;
+  return Error{ErrorCode::kInvalidArgument,
+               "no slab " + std::to_string(slab_id) +
+                   (use == net::SlabRegister::Use::kIsRead ? " to upload from" : " to read into") +
+                   " was registered on this connection"};
+}
+
+Result<void> Connection::TakeSlabRegister(const FrameHeader& header) {
+  const auto request = FFR_TRY(net::SlabRegister::Decode(endpoint_->body()));
+  auto& place = slabs_[request.slab_id - 1];
+  place = nullptr;
+  std::uint64_t sum_bytes = request.size_bytes;
+  for (const auto& slab : slabs_) sum_bytes += slab ? slab->size_bytes : 0;
+  auto slab = TakeSlab(request);
+  if (!slab && slab.error().code == ErrorCode::kCorruption) return std::move(slab).error();
+  if (!slab) return SendError(header.request_id, slab.error());
+  if (sum_bytes > net::kSlabBytesMax)
+    return SendError(header.request_id, {ErrorCode::kInvalidArgument,
+                                         "the slabs of a connection have at most 4 GiB together"});
+  place = std::make_shared<const ClientSlab>(std::move(slab).value());
+  return SendBody(net::ReplyTo(FrameType::kSlabRegister), header.request_id, {});
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,182 @@
+// The frames that bring extents: protocol.md, "Storing".
+
+#include <utility>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "server/service/core/connection.h"
+#include "server/service/core/replies.h"
+
+namespace ffrecord::server {
+
+using net::FrameHeader;
+using net::FrameType;
+
+// How often the catalog is told that an extent goes on: an upload may last longer than the grace.
+constexpr auto kHeardInterval = std::chrono::seconds(1);
+using Kind = JobPool::Kind;
+
+std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
+  auto put = std::make_unique<OpenPut>();
+  put->begin = begin;
+  return {put.release(), [&jobs = host_.jobs, &lane = LaneFor(Kind::kWrite)](OpenPut* ended) {
+            jobs.Post(lane, [ended] { delete ended; });
+          }};
+}
+
+Result<void> Connection::TakePutBegin(const FrameHeader& header) {
+  const auto begin = FFR_TRY(net::PutBegin::Decode(endpoint_->body()));
+  // It has no name yet: that is looked at when it gets one.
+  if (auto allowed = Allow(Right::kWrite, token_ ? token_->prefix : ""); !allowed) {
+    put_ = nullptr;
+    return SendError(header.request_id, allowed.error());
+  }
+  if (!has_room_for_job()) return RefuseJob(header);
+  put_ = MakePut(begin);
+  put_heard_ = Clock::now();
+  return AddJob(header, Kind::kWrite,
+                [put = put_, &catalog = host_.catalog,
+                 owner = token_ ? token_->prefix : std::string()]() -> Reply {
+                  auto writer = catalog.BeginPut(put->begin, owner);
+                  if (!writer) {
+                    put->error = writer.error();
+                    return ErrorReplyOf(writer.error());
+                  }
+                  put->writer = std::move(writer).value();
+                  const net::PutBeginReply reply{!put->writer.has_value()};
+                  return {net::ReplyTo(FrameType::kPutBegin), reply.Encode(), {}, false};
+                });
+}
+
+Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const Host& host) {
+  if (!error && !writer)
+    error = Error{ErrorCode::kInvalidArgument, "data for an extent that is sealed already"};
+  if (error) return *error;
+  const auto started = Clock::now();
+  auto appended = writer->Append(bytes);
+  write_time += Clock::now() - started;
+  if (appended) {
+    host.metrics.written_bytes.Add(bytes.size());
+    if (Clock::now() - heard > kHeardInterval) {
+      host.catalog.NoteHeard(begin.id);
+      heard = Clock::now();
+    }
+    return {};
+  }
+  error = std::move(appended).error();
+  writer.reset();
+  return *error;
+}
+
+Result<void> Connection::ContinuePut(const ExtentId& id, std::uint64_t offset_bytes,
+                                     std::uint64_t size_bytes) {
+  if (!put_ || id != put_->begin.id || offset_bytes != put_->next_offset_bytes || size_bytes == 0)
+    return OutOfPlace("a piece that does not continue the open extent");
+  put_->next_offset_bytes += size_bytes;
+  put_heard_ = Clock::now();
+  ++put_data_count_;
+  return {};
+}
+
+Result<void> Connection::TakePutData(const FrameHeader& header) {
+  const auto data = FFR_TRY(net::PutData::Decode(endpoint_->body()));
+  FFR_TRY(ContinuePut(data.id, data.offset_bytes, header.payload_size_bytes));
+  return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
+    jobs_.push_back({sent.request_id, true, Kind::kWrite,
+                     [put, buffer, arrived = Clock::now(), &host = host_]() -> Reply {
+                       put->queue_time += Clock::now() - arrived;
+                       Reply silent;
+                       silent.is_silent = true;
+                       if (put->error) return silent;  // Was told when it happened.
+                       const auto appended = put->Append(*buffer, host);
+                       return appended ? silent : ErrorReplyOf(appended.error());
+                     }});
+    if (jobs_.size() == 1) StartJob();
+    return Result<void>();
+  });
+}
+
+// What is wrong with where the bytes are is told in its turn, by the job, and spoils the extent.
+Result<void> Connection::TakePutPull(const FrameHeader& header) {
+  const auto pull = FFR_TRY(net::PutPull::Decode(endpoint_->body()));
+  FFR_TRY(ContinuePut(pull.id, pull.offset_bytes, pull.size_bytes));
+  const auto slab = SlabOf(pull);
+  if (!slab)
+    return AddPull(header, [error = slab.error()]() -> Result<PooledBuffer> { return error; });
+  const ClientSlab& memory = *slab.value();
+  if (!memory.source) return FetchPull(header, memory.At(pull.slab_offset_bytes), pull.size_bytes);
+  return AddPull(header, [source = memory.source, pull]() -> Result<PooledBuffer> {
+    PooledBuffer buffer = FFR_TRY(BufferPool::Process().Take(pull.size_bytes));
+    FFR_TRY(source->Read(pull.slab_offset_bytes, *buffer));
+    return buffer;
+  });
+}
+
+Result<std::shared_ptr<const ClientSlab>> Connection::SlabOf(const net::PutPull& pull) const {
+  auto slab = FFR_TRY(FindSlab(pull.slab_id, net::SlabRegister::Use::kIsRead));
+  if (pull.size_bytes > slab->size_bytes ||
+      pull.slab_offset_bytes > slab->size_bytes - pull.size_bytes)
+    return Error{ErrorCode::kOutOfRange, "a piece of an upload passes its slab"};
+  return slab;
+}
+
+// Jobs end in their order, and pieces beyond kPutDataCountMax are held: so the place that was used
+// longest ago is free.
+Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteMemory& source,
+                                   std::size_t size_bytes) {
+  const std::size_t begin = landing_next_ * net::PutPull::kSizeBytesMax;
+  landing_next_ = (landing_next_ + 1) % kPutDataCountMax;
+  const PooledBuffer place(new std::span(landing_->subspan(begin, size_bytes)),
+                           [landing = landing_](std::span<std::byte>* dead) { delete dead; });
+  incoming_ =
+      Incoming{header, place, [this](const FrameHeader& sent, PooledBuffer landed) {
+                 return AddPull(sent, [landed]() -> Result<PooledBuffer> { return landed; });
+               }};
+  return endpoint_->FetchPayload(source, *place);
+}
+
+Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {
+  jobs_.push_back(
+      {header.request_id, true, Kind::kWrite,
+       [put = put_, source = std::move(source), arrived = Clock::now(), &host = host_]() -> Reply {
+         put->queue_time += Clock::now() - arrived;
+         const auto piece = source();
+         if (!piece && !put->error) put->error = piece.error();
+         const auto appended =
+             put->error ? Result<void>(*put->error) : put->Append(*piece.value(), host);
+         return appended ? EmptyReply(FrameType::kPutPull) : ErrorReplyOf(appended.error());
+       }});
+  if (jobs_.size() == 1) StartJob();
+  return {};
+}
+
+Result<void> Connection::TakePutSeal(const FrameHeader& header) {
+  const auto seal = FFR_TRY(net::PutSeal::Decode(endpoint_->body()));
+  if (!put_ || seal.id != put_->begin.id)
+    return OutOfPlace("PUT_SEAL for an extent that is not open");
+  if (!has_room_for_job()) return RefuseJob(header);
+  auto put = std::exchange(put_, nullptr);
+  return AddJob(
+      header, Kind::kWrite,
+      [put = std::move(put), seal, &host = host_, arrived = Clock::now()]() -> Reply {
+        if (put->error) return ErrorReplyOf(*put->error);
+        if (put->writer) {
+          const auto begin = Clock::now();
+          auto sealed = host.catalog.Seal(*put->writer, seal);
+          const auto end = Clock::now();
+          const auto checksum_time = put->writer->checksum_time();
+          put->writer.reset();
+          put->write_time += end - begin;
+          WorkerMetrics::WriteStages& stages = host.metrics.write;
+          stages.queue.Observe(put->queue_time + (begin - arrived));
+          stages.checksum.Observe(checksum_time);
+          stages.disk.Observe(put->write_time - checksum_time);
+          stages.whole.Observe(end - put->begun);
+          return sealed ? EmptyReply(FrameType::kPutSeal) : ErrorReplyOf(sealed.error());
+        }
+        const ExtentPtr extent = host.extents.Find(seal.id);
+        if (extent && extent->xxh3 == seal.xxh3) return EmptyReply(FrameType::kPutSeal);
+        return ErrorReplyOf({ErrorCode::kConflict, "the extent is sealed with other bytes"});
+      });
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,294 @@
+#include "server/service/core/worker.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/quiet_signals.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::uint64_t kWakeId = 0;  // Of the eventfd; connections count from 1.
+constexpr auto kTickInterval = std::chrono::milliseconds(200);
+// How long the thread waits for the disk before it looks at the network again: an engine has no
+// descriptor that epoll could watch.
+constexpr auto kDiskWait = std::chrono::milliseconds(1);
+
+Error SystemError(const char* tried) {
+  return Error{ErrorCode::kIo, std::string("cannot ") + tried + ": " + std::strerror(errno), errno};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::Start(const Surroundings& surroundings,
+                                              std::unique_ptr<IoEngine> engine) {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return SystemError("make an epoll descriptor");
+  EventFd wake = FFR_TRY(EventFd::Make());
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeId;
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
+    return SystemError("watch an eventfd");
+  return std::unique_ptr<Worker>(
+      new Worker(surroundings, std::move(engine), std::move(epoll), std::move(wake)));
+}
+
+Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
+               EventFd wake)
+    : around_(surroundings),
+      epoll_(std::move(epoll)),
+      wake_(std::move(wake)),
+      disk_(std::move(engine), surroundings.extents, surroundings.disk_bounds),
+      host_{surroundings.catalog,
+            surroundings.extents,
+            disk_,
+            surroundings.read_ahead,
+            surroundings.planned,
+            surroundings.jobs,
+            surroundings.epoch,
+            surroundings.metrics,
+            surroundings.local_tickets,
+            surroundings.rdma,
+            surroundings.token_keys,
+            surroundings.greeting_timeout,
+            surroundings.stall_timeout,
+            surroundings.upload_grace,
+            [this](std::uint64_t id, JobPool::Lane& lane, Connection::Work work) {
+              around_.metrics.jobs.Add();
+              around_.jobs.Post(lane, [this, id, work = std::move(work)] {
+                auto reply = std::make_shared<Reply>(work());
+                around_.metrics.jobs.Remove();
+                Post([this, id, reply] {
+                  const auto found = connections_.find(id);
+                  if (found == connections_.end()) return;
+                  found->second.connection->FinishJob(std::move(*reply));
+                  Touch(id);
+                });
+              });
+            }},
+      next_tick_(std::chrono::steady_clock::now() + kTickInterval),
+      thread_([this] {
+        // What is sent out of files may raise SIGPIPE, which is then pending until the thread ends.
+        const QuietSignals quiet;
+        return std::thread([this] { Loop(); });
+      }()) {}
+
+Worker::~Worker() { Stop(); }
+
+void Worker::Stop() {
+  if (!thread_.joinable()) return;
+  Post([this] { is_stopping_ = true; });
+  thread_.join();
+}
+
+bool Worker::Adopt(std::unique_ptr<net::Endpoint>& endpoint) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_failed_) return false;
+    adopted_.push_back(std::move(endpoint));
+  }
+  Wake();
+  return true;
+}
+
+void Worker::Drain() {
+  Post([this] {
+    is_draining_ = true;
+    for (auto& [id, member] : connections_) {
+      member.connection->Drain();
+      Touch(id);
+    }
+  });
+}
+
+void Worker::Post(Message message) {
+  {
+    const std::lock_guard lock(mutex_);
+    mailbox_.push_back(std::move(message));
+  }
+  Wake();
+}
+
+void Worker::Wake() { wake_.Ring(); }
+
+// --- The loop ------------------------------------------------------------------------------------
+
+void Worker::Loop() {
+  using std::chrono::milliseconds;
+  while (!is_stopping_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= next_tick_) {
+      Tick();
+      next_tick_ = now + kTickInterval;
+    }
+    WakeStarved();
+    around_.metrics.disk_reads.Set(disk_.reading_count());
+    around_.metrics.held_bytes.Set(disk_.held_bytes());
+    const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
+    const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
+    WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
+    TurnAll();
+    if (disk_.reading_count() == 0 && !disk_.has_failed()) continue;
+    const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), landed_);
+    if (!polled) {
+      Fail(polled.error());
+      break;
+    }
+    TakeLanded();
+    TurnAll();
+  }
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, member] : connections_) ids.push_back(id);
+  for (const std::uint64_t id : ids) Close(id);
+}
+
+// Without its engine this thread can serve nobody; the others go on.
+void Worker::Fail(const Error& error) {
+  spdlog::critical("event=engine_failed error=\"{}\"", error.message);
+  std::vector<std::unique_ptr<net::Endpoint>> adopted;
+  {
+    const std::lock_guard lock(mutex_);
+    has_failed_ = true;
+    adopted.swap(adopted_);
+  }
+  for (std::size_t i = 0; i < adopted.size(); ++i) around_.connection_count.Remove();
+  around_.on_failure();
+}
+
+void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
+  std::array<epoll_event, 128> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(timeout.count()));
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
+    if (id == kWakeId)
+      ReadMailbox();
+    else
+      Touch(id);
+  }
+}
+
+void Worker::ReadMailbox() {
+  wake_.Clear();
+  std::vector<Message> messages;
+  std::vector<std::unique_ptr<net::Endpoint>> adopted;
+  {
+    const std::lock_guard lock(mutex_);
+    messages.swap(mailbox_);
+    adopted.swap(adopted_);
+  }
+  for (auto& endpoint : adopted) Add(std::move(endpoint));
+  for (Message& message : messages) message();
+}
+
+void Worker::TurnAll() {
+  auto ready = std::exchange(ready_, {});
+  std::ranges::sort(ready);
+  ready.erase(std::unique(ready.begin(), ready.end()), ready.end());
+  for (const std::uint64_t id : ready) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second.connection;
+    switch (connection.Turn()) {
+      case Connection::After::kClosed:
+        Close(id);
+        continue;
+      case Connection::After::kAgain:
+        Touch(id);
+        break;
+      case Connection::After::kWait:
+        break;
+    }
+    if (connection.is_starved()) starved_.insert(id);
+    Watch(connection);
+  }
+}
+
+void Worker::TakeLanded() {
+  for (DiskReader::Landed& landed : landed_) {
+    const std::uint64_t id = landed.ticket.connection;
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) {
+      disk_.Release(landed.size_bytes);  // The one who asked is gone.
+      continue;
+    }
+    found->second.connection->TakeLanded(std::move(landed));
+    Touch(id);
+  }
+  landed_.clear();
+}
+
+// Those that the bound of the disk has stopped, once others have released.
+void Worker::WakeStarved() {
+  if (starved_.empty() || !disk_.has_room()) return;
+  ready_.insert(ready_.end(), starved_.begin(), starved_.end());
+  starved_.clear();
+}
+
+void Worker::Tick() {
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::uint64_t> silent;
+  for (const auto& [id, member] : connections_) {
+    if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
+    if (member.connection->wants_turns()) Touch(id);
+  }
+  for (const std::uint64_t id : silent) Close(id);
+  disk_.DropCondemned();
+}
+
+// --- Connections ---------------------------------------------------------------------------------
+
+void Worker::Add(std::unique_ptr<net::Endpoint> endpoint) {
+  const std::uint64_t id = next_id_++;
+  auto connection = std::make_unique<Connection>(host_, id, std::move(endpoint));
+  Connection& added = *connection;
+  const std::size_t transport = WorkerMetrics::TransportIndex(added.transport());
+  around_.metrics.connections[transport].Add();
+  around_.metrics.connections_opened[transport].Add();
+  connections_.emplace(id, Member{std::move(connection), -1, 0});
+  Watch(added);
+  if (is_draining_) added.Drain();
+  Touch(id);
+}
+
+// A connection may go on by another descriptor, and keep the old one open.
+void Worker::Watch(const Connection& connection) {
+  Member& member = connections_.at(connection.id());
+  epoll_event event{};
+  event.events = connection.events();
+  event.data.u64 = connection.id();
+  const bool is_new = connection.fd() != member.fd;
+  if (connection.fd() < 0) return;  // Closed: the next turn says so.
+  if (!is_new && event.events == member.events) return;
+  if (is_new && member.fd >= 0) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, member.fd, nullptr);
+  const int operation = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  if (::epoll_ctl(epoll_.get(), operation, connection.fd(), &event) != 0)
+    spdlog::error("event=epoll_failed peer={} error=\"{}\"", connection.peer(),
+                  std::strerror(errno));
+  member.fd = connection.fd();
+  member.events = event.events;
+}
+
+void Worker::Close(std::uint64_t id) {
+  const auto found = connections_.find(id);
+  const Connection& connection = *found->second.connection;
+  if (!connection.fault().empty()) {
+    spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
+                 connection.fault());
+    around_.metrics.connection_faults.Add();
+  }
+  around_.metrics.connections[WorkerMetrics::TransportIndex(connection.transport())].Remove();
+  connections_.erase(found);
+  around_.connection_count.Remove();
+}
+
+}  // namespace ffrecord::server

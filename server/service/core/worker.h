@@ -1,0 +1,114 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/unique_fd.h"
+#include "libffrecord/net/transport/endpoint.h"
+#include "server/service/core/connection.h"
+#include "server/service/core/connection_count.h"
+#include "server/service/core/job_pool.h"
+#include "server/service/read/disk_reader.h"
+
+namespace ffrecord::server {
+
+// One thread with its event loop, its engine, and the connections that were given to it, which
+// stay with it. No lock is taken on the way of a read.
+class Worker {
+ public:
+  struct Surroundings {  // Outlive the worker.
+    Catalog& catalog;
+    ExtentStore& extents;
+    ReadAhead& read_ahead;
+    PlannedDatasets& planned;
+    JobPool& jobs;
+    std::uint64_t epoch;
+    WorkerMetrics& metrics;       // This worker's.
+    LocalTickets* local_tickets;  // Null: there is no local socket.
+    net::RdmaRails* rdma;         // Null: not offered.
+    const TokenKeys* token_keys;  // Null: no authentication.
+    std::chrono::milliseconds greeting_timeout;
+    std::chrono::milliseconds stall_timeout;
+    std::chrono::milliseconds upload_grace;
+    ConnectionCount& connection_count;  // Of the daemon; counted down here.
+    DiskReader::Bounds disk_bounds;
+    std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.
+  };
+
+  static Result<std::unique_ptr<Worker>> Start(const Surroundings& surroundings,
+                                               std::unique_ptr<IoEngine> engine);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker();
+
+  // These may be called from any thread.
+
+  // Takes the connection. False, and `endpoint` stays, once the worker has failed: its engine is
+  // dead, its connections are closed, and it serves nobody any more.
+  bool Adopt(std::unique_ptr<net::Endpoint>& endpoint);
+  void Drain();  // Connections close once they have answered what they have taken.
+  // Closes what is open and joins the thread. Jobs that still run may report until the worker is
+  // destroyed, which must not be before they have ended.
+  void Stop();
+
+ private:
+  using Message = std::function<void()>;
+
+  Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
+         EventFd wake);
+  void Post(Message message);
+  void Loop();
+  void Fail(const Error& error);
+  void ReadMailbox();
+  void WaitForEvents(std::chrono::milliseconds timeout);
+  void TurnAll();
+  void TakeLanded();
+  void WakeStarved();
+  void Tick();
+  void Add(std::unique_ptr<net::Endpoint> endpoint);
+  void Wake();
+  void Watch(const Connection& connection);
+  void Close(std::uint64_t id);
+  void Touch(std::uint64_t id) { ready_.push_back(id); }
+
+  const Surroundings around_;
+  UniqueFd epoll_;
+  EventFd wake_;
+  DiskReader disk_;
+  Connection::Host host_;
+
+  struct Member {
+    std::unique_ptr<Connection> connection;
+    int fd = -1;  // As epoll knows them.
+    std::uint32_t events = 0;
+  };
+  std::unordered_map<std::uint64_t, Member> connections_;
+  std::uint64_t next_id_ = 1;
+  std::vector<std::uint64_t> ready_;  // To be turned.
+  std::set<std::uint64_t> starved_;
+  std::vector<DiskReader::Landed> landed_;
+  std::chrono::steady_clock::time_point next_tick_;
+  bool is_draining_ = false;
+  bool is_stopping_ = false;
+
+  std::mutex mutex_;
+  std::vector<Message> mailbox_;
+  std::vector<std::unique_ptr<net::Endpoint>> adopted_;
+  bool has_failed_ = false;
+
+  std::thread thread_;  // Last: it uses all the others.
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/slab.h"
+#include "server/service/metrics.h"
+#include "server/service/read/batch_plan.h"
+#include "server/service/read/disk_reader.h"
+#include "server/service/read/outgoing_payload.h"
+#include "server/service/read_ahead/read_ahead.h"
+
+namespace ffrecord::server {
+
+// The batch reads of one connection: plans them, keeps the disk busy within the connection's
+// window, sends each run as it lands, to the client's slab if it has one, and ends each batch with
+// BATCH_DONE. Thread-bound.
+class BatchReads {
+ public:
+  // Bytes being read for a connection, or read and not yet sent: enough to keep disk and network
+  // busy at once.
+  static constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
+  using Clock = std::chrono::steady_clock;
+
+  // `metrics` outlives this, and the payload that it has sent.
+  BatchReads(DiskReader& disk, ReadAhead& read_ahead, std::uint64_t connection,
+             WorkerMetrics& metrics)
+      : disk_(disk), read_ahead_(read_ahead), connection_(connection), metrics_(metrics) {}
+  ~BatchReads();
+  BatchReads(const BatchReads&) = delete;
+  BatchReads& operator=(const BatchReads&) = delete;
+
+  std::size_t count() const noexcept { return batches_.size(); }
+  std::size_t entry_count() const noexcept { return entry_count_; }  // Of all of them.
+
+  // `slab`: where the batch is to be read to; null if it is to be sent.
+  void Begin(std::uint64_t request_id, const net::BatchRead& batch,
+             std::span<const ExtentPtr> table, std::shared_ptr<const ClientSlab> slab);
+  // So many bytes of that batch may be sent, if there is one; they rise only.
+  void Grant(std::uint64_t request_id, std::uint64_t total_bytes);
+  // Starts nothing more of that batch, if there is one.
+  void Cancel(std::uint64_t request_id);
+
+  // Starts what the window allows: what is in memory has landed at once, a good piece of it at a
+  // time, so that it leaves while more is looked for. True if it was stopped by the disk's own
+  // bound: call again when others have released.
+  bool Start();
+  // A batch waits for its client, with nothing to wake it at its deadline but Start().
+  bool is_stalled() const noexcept;
+  // Something waits for Send().
+  bool has_landed() const noexcept { return has_landed_; }
+  void Take(DiskReader::Landed landed);
+  // Queues what has landed, and BATCH_DONE of what is complete. Fails as Endpoint::Send.
+  Result<void> Send(net::Endpoint& endpoint, OutgoingPayload& payload);
+
+ private:
+  enum class RunState : std::uint8_t { kWaiting, kReading, kLanded, kDone };
+  struct Run {
+    RunState state = RunState::kWaiting;
+    // Once it has landed, unless in a mapped slab: its bytes, and what keeps them.
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+    int file = -1;  // Which the bytes are mapped from, if they were not read.
+  };
+  struct Batch {
+    std::uint64_t request_id = 0;
+    BatchPlan plan;
+    std::vector<std::uint32_t> entry_sizes;
+    std::shared_ptr<const ClientSlab> slab;
+    std::vector<std::uint32_t> slab_offsets;  // Of each entry, with a slab.
+    bool is_cancelled = false;
+    std::uint64_t granted_bytes = 0;
+    std::uint64_t begun_bytes = 0;  // Of payload: sent, or on its way from the disk.
+    std::vector<Run> runs;
+    std::uint32_t next_run = 0;
+    std::uint32_t done_count = 0;
+    std::vector<std::uint32_t> landed;  // Not yet looked at by Send().
+    Clock::time_point arrived;
+    Clock::time_point started;
+    Clock::time_point ended;  // The last run landed.
+    // Since when nothing is being read, for the client takes nothing off or grants nothing; and all
+    // such times.
+    std::optional<Clock::time_point> stalled;
+    Clock::duration stalled_time{};
+    Clock::time_point deadline;
+  };
+  class Frame;
+
+  static bool IsReadInPlace(const Batch& batch) { return batch.slab && batch.slab->mapped; }
+  static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
+  static std::uint64_t PayloadOf(const Batch& batch, std::uint32_t run);
+  static net::RemoteMemory PlaceOf(const Batch& batch, const RunPiece& piece);
+  bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole, Clock::time_point now);
+  void Split(Batch& batch, std::uint32_t run);
+  void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
+  Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
+  Result<void> SendDone(const Batch& batch, net::Endpoint& endpoint, OutgoingPayload& payload);
+  void Measure(const Batch& batch, const net::BatchDone& done, std::string_view transport,
+               OutgoingPayload& payload);
+  void Release(std::uint32_t size_bytes);
+  OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
+
+  bool StartRuns();
+  void NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole,
+                  Clock::time_point now);
+
+  DiskReader& disk_;
+  ReadAhead& read_ahead_;
+  const std::uint64_t connection_;
+  WorkerMetrics& metrics_;
+  std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
+  std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
+  std::uint64_t next_batch_ = 0;
+  std::size_t entry_count_ = 0;
+  bool has_landed_ = false;
+  std::vector<ReadAhead::Wanted> wanted_;  // In one Start(), while there are plans.
+  // Of this connection; shared with the buffers on their way out, which may outlive it here.
+  std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);
+};
+
+}  // namespace ffrecord::server

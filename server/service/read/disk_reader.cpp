@@ -1,0 +1,114 @@
+#include "server/service/read/disk_reader.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/base/hex.h"
+
+namespace ffrecord::server {
+
+DiskReader::~DiskReader() {
+  // The kernel may still write into the buffers of what is in flight.
+  DrainOrDie(*engine_);
+}
+
+IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
+                              const OpenFile& file) {
+  IoRequest request;
+  request.fd = file.fd.get();
+  request.offset_bytes = run.offset_bytes;
+  request.buffer = *buffer;
+  return request;
+}
+
+std::optional<DiskReader::Resident> DiskReader::FindInMemory(
+    const ReadRun& run, const Extent*& whole, ResidentChunks::Clock::time_point now) {
+  auto file = files_.Get(run.extent);
+  if (!file || !file.value()->mapped) return std::nullopt;  // Start() says why.
+  // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
+  if (whole != run.extent.get()) {
+    struct stat status {};
+    if (::fstat(file.value()->fd.get(), &status) != 0 ||
+        static_cast<std::uint64_t>(status.st_size) < run.extent->size_bytes)
+      return std::nullopt;
+    whole = run.extent.get();
+  }
+  const auto mapped = file.value()->mapped->bytes();
+  if (!file.value()->resident.Contains(mapped, run.offset_bytes, run.size_bytes, now))
+    return std::nullopt;
+  const auto bytes = mapped.subspan(run.offset_bytes, run.size_bytes);
+  return Resident{std::move(file).value(), bytes};
+}
+
+void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place) {
+  held_bytes_ += run.size_bytes;
+  auto file = files_.Get(run.extent);
+  auto buffer =
+      place ? Result<PooledBuffer>(std::move(place)) : BufferPool::Process().Take(run.size_bytes);
+  if (!file || !buffer) {
+    const std::string& why = !file ? file.error().message : buffer.error().message;
+    spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(run.extent->id), why);
+    const bool is_gone = !file && file.error().code == ErrorCode::kNotFound;
+    failed_.push_back({ticket, nullptr, run.size_bytes,
+                       is_gone ? net::EntryStatus::kNotHere : net::EntryStatus::kIoError});
+    return;
+  }
+  const IoRequest request = Request(run, buffer.value(), *file.value());
+  auto read =
+      std::make_unique<Read>(ticket, std::move(buffer).value(), std::move(file).value(), request);
+  queued_.push_back(&read->transfer.request());
+  Transfer* const key = &read->transfer;
+  reads_.emplace(key, std::move(read));
+}
+
+void DiskReader::Release(std::uint32_t size_bytes) {
+  FFR_ASSERT(size_bytes <= held_bytes_);
+  held_bytes_ -= size_bytes;
+}
+
+DiskReader::Landed DiskReader::Finish(Read& read) {
+  const auto size = static_cast<std::uint32_t>(read.buffer->size());
+  const std::int64_t result = read.transfer.result();
+  if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
+  const std::string id = Hex(read.file->extent->id);
+  if (result >= 0) {
+    spdlog::error("event=extent_truncated extent={}", id);
+    return {read.ticket, nullptr, size, net::EntryStatus::kCorrupt};
+  }
+  spdlog::error("event=read_failed extent={} error=\"{}\"", id,
+                std::strerror(static_cast<int>(-result)));
+  return {read.ticket, nullptr, size, net::EntryStatus::kIoError};
+}
+
+Result<void> DiskReader::Poll(std::chrono::milliseconds timeout, std::vector<Landed>& landed) {
+  for (Landed& failed : failed_) landed.push_back(std::move(failed));
+  const bool has_news = !failed_.empty();
+  failed_.clear();
+  if (!queued_.empty()) {
+    const std::uint32_t taken = FFR_TRY(engine_->Submit(queued_));
+    queued_.erase(queued_.begin(), queued_.begin() + taken);
+  }
+  if (engine_->in_flight() == 0) return {};
+  std::array<IoRequest*, 64> done;
+  const bool may_wait = !has_news && timeout.count() > 0;
+  const std::uint32_t count = FFR_TRY(engine_->Wait(done, may_wait ? 1 : 0, timeout));
+  for (IoRequest* const request : std::span(done).first(count)) {
+    auto* const transfer = static_cast<Transfer*>(request->user);
+    if (!transfer->Finish()) {
+      queued_.push_back(&transfer->request());
+      continue;
+    }
+    const auto read = reads_.find(transfer);
+    FFR_ASSERT(read != reads_.end());
+    landed.push_back(Finish(*read->second));
+    reads_.erase(read);
+  }
+  return {};
+}
+
+}  // namespace ffrecord::server

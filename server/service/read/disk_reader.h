@@ -1,0 +1,112 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/io/io_engine.h"
+#include "libffrecord/io/transfer.h"
+#include "server/service/read/batch_plan.h"
+#include "server/storage/open_files.h"
+
+namespace ffrecord::server {
+
+// Reads runs for all connections of one thread, through that thread's engine. Thread-bound.
+//
+// Its memory is bounded: what was started and not yet released counts against held_bytes_max.
+// Beyond it, who holds nothing may still start one run, so that those who hold much and take
+// nothing off stop nobody.
+class DiskReader {
+ public:
+  static constexpr std::uint32_t kDepth = 256;
+
+  using MakeEngine = std::function<Result<std::unique_ptr<IoEngine>>(std::uint32_t depth)>;
+
+  // Who asked, for what: given back with the outcome.
+  struct Ticket {
+    std::uint64_t connection = 0;
+    std::uint64_t batch = 0;
+    std::uint32_t run = 0;
+  };
+  struct Landed {
+    Ticket ticket;
+    PooledBuffer buffer;  // Where it was read to; null unless status is kOk.
+    std::uint32_t size_bytes = 0;
+    net::EntryStatus status = net::EntryStatus::kOk;
+  };
+
+  // A run that lies in the page cache, where it may be sent from.
+  struct Resident {
+    OpenFilePtr file;  // Keeps it mapped.
+    std::span<const std::byte> bytes;
+  };
+
+  struct Bounds {
+    std::size_t files_count_max = 0;   // How many files to keep open,
+    std::size_t mapped_count_max = 0;  // and how many of them mapped.
+    std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
+  };
+  DiskReader(std::unique_ptr<IoEngine> engine, const ExtentStore& extents, const Bounds& bounds)
+      : engine_(std::move(engine)),
+        files_(extents, bounds.files_count_max, bounds.mapped_count_max),
+        held_bytes_max_(bounds.held_bytes_max) {}
+  ~DiskReader();
+
+  std::string_view engine_name() const noexcept { return engine_->name(); }
+  std::uint32_t reading_count() const noexcept { return static_cast<std::uint32_t>(reads_.size()); }
+  std::uint64_t held_bytes() const noexcept { return held_bytes_; }
+  bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
+  // Runs that ended without being read: Poll() will report them.
+  bool has_failed() const noexcept { return !failed_.empty(); }
+
+  // The run, if no byte of it has to be waited for, as far as is known at `now`. Holds no memory of
+  // ours: nothing is to be released. It stays in memory as long as the kernel likes, usually longer
+  // than a reply takes; who touches it later than that waits for the disk. `whole` is the extent
+  // that was found to have its full size a moment ago, or null; it is set.
+  std::optional<Resident> FindInMemory(const ReadRun& run, const Extent*& whole,
+                                       ResidentChunks::Clock::time_point now);
+
+  // Queues one run; its bytes are held until Release(). It goes to `place`, which is of its size,
+  // or to memory that is taken for it.
+  void Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place = nullptr);
+  void Release(std::uint32_t size_bytes);
+
+  // Submits what is queued; waits for one run, if any is being read, for at most `timeout`; adds
+  // what has landed to `landed`. Fails with kIo only if the engine fails.
+  Result<void> Poll(std::chrono::milliseconds timeout, std::vector<Landed>& landed);
+
+  void DropCondemned() { files_.DropCondemned(); }
+
+ private:
+  struct Read {
+    // The transfer stays where it is made: the engine knows it by its address.
+    Read(const Ticket& for_ticket, PooledBuffer into, OpenFilePtr from, const IoRequest& request)
+        : ticket(for_ticket), buffer(std::move(into)), file(std::move(from)), transfer(request) {}
+    Ticket ticket;
+    PooledBuffer buffer;
+    OpenFilePtr file;
+    Transfer transfer;
+  };
+  static IoRequest Request(const ReadRun& run, const PooledBuffer& buffer, const OpenFile& file);
+  Landed Finish(Read& read);
+
+  std::unique_ptr<IoEngine> engine_;
+  OpenFiles files_;
+  const std::uint64_t held_bytes_max_;
+  std::uint64_t held_bytes_ = 0;
+  std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
+  std::vector<IoRequest*> queued_;  // Not yet taken by the engine.
+  std::vector<Landed> failed_;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/record/index/file_index.h"
+#include "server/service/catalog/catalog.h"
+#include "server/storage/extent_store.h"
+
+namespace ffrecord::server {
+
+// Where the records of one published dataset lie on this daemon's disk. Holds its extents: they are
+// not unlinked meanwhile. Thread-safe.
+class PlannedRecords {
+ public:
+  // Of a record, or of a part of it where an extent ends.
+  struct Piece {
+    const ExtentPtr* extent = nullptr;  // Of the PlannedRecords.
+    std::uint32_t offset_bytes = 0;
+    std::uint32_t size_bytes = 0;
+  };
+
+  // Reads and checks the ends of all files. Fails as RecordReader::Open does, also for a dataset
+  // that has no record files, such as a checkpoint.
+  static Result<std::shared_ptr<const PlannedRecords>> Open(DatasetManifest manifest,
+                                                            const ExtentStore& extents);
+  ~PlannedRecords();
+
+  std::uint64_t record_count() const noexcept { return first_indexes_.back(); }
+
+  // Adds the pieces of the records `indices` to `pieces`. Records of which the index is damaged, or
+  // cannot be read, have none: whoever reads them will be told. Blocks on the disk for pages of the
+  // index that are not in memory. Requires each index < record_count().
+  void Locate(std::span<const std::uint64_t> indices, std::vector<Piece>& pieces) const;
+
+ private:
+  class Files;
+  using Indexes = std::vector<std::unique_ptr<FileIndex>>;
+  PlannedRecords(std::unique_ptr<const Files> files, Indexes indexes);
+
+  const std::unique_ptr<const Files> files_;  // The indexes borrow it.
+  const Indexes indexes_;
+  std::vector<std::uint64_t> first_indexes_;  // Of each file, and behind the last.
+};
+
+// The datasets that plans are about, each opened once for all who plan with it. Thread-safe.
+class PlannedDatasets {
+ public:
+  PlannedDatasets(Catalog& catalog, const ExtentStore& extents)
+      : catalog_(catalog), extents_(extents) {}
+
+  // Fails with kNotFound if there is no such name, kConflict if it stands for something else than
+  // at that revision, and as PlannedRecords::Open. Blocks on the disk.
+  Result<std::shared_ptr<const PlannedRecords>> Get(const std::string& name,
+                                                    std::uint64_t revision);
+
+ private:
+  using Key = std::pair<std::string, std::uint64_t>;
+  struct Dataset {
+    std::mutex opening;  // Held while the disk is read: those who want another do not wait.
+    std::weak_ptr<const PlannedRecords> records;
+  };
+  std::shared_ptr<Dataset> Find(const Key& key);
+
+  Catalog& catalog_;
+  const ExtentStore& extents_;
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<Dataset>> open_;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,467 @@
+#include "server/service/read_ahead/read_ahead.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <tuple>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/io/page_cache.h"
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+// Files open at a time, all of them mapped: that tells what is in memory anyhow.
+constexpr std::size_t kFilesMax = 256;
+constexpr std::size_t kPlansMax = 4096;
+// Pieces that are evaluated and not yet read, for all plans together and for each at least: what is
+// asked for is to be found among them even where the disk is slower than the clients.
+constexpr std::size_t kEvaluatedMax = 65'536;
+constexpr std::size_t kEvaluatedMin = 512;
+// Of them, looked for before a plan is answered: so many steps may be asked for at once.
+constexpr std::size_t kFirstLookMax = 1024;
+// Evaluated of one plan before the next has its turn.
+constexpr std::size_t kEvaluatedAtOnce = 2048;
+// Located at a time, so that pages of the index are fetched side by side.
+constexpr std::size_t kLocatedAtOnce = 256;
+// What is more steps behind than any loader reads ahead will not be asked for any more.
+constexpr std::uint64_t kStepsBehindMax = 512;
+// Enough to keep a disk busy; what batches ask for waits behind it.
+constexpr std::uint64_t kInFlightBytesMax = std::uint64_t{8} << 20;
+constexpr std::size_t kInFlightRunsMax = 128;
+constexpr std::uint64_t kRunBytesMax = std::uint64_t{1} << 20;
+// Though nobody plans anything: files that are kept open take room on the disk after their removal.
+constexpr auto kUpkeepInterval = std::chrono::milliseconds(200);
+
+std::uint64_t PagesDown(std::uint64_t offset) { return offset / kPageBytes * kPageBytes; }
+std::uint64_t PagesUp(std::uint64_t offset) { return PagesDown(offset + kPageBytes - 1); }
+// What a piece costs of the page cache, at most: its neighbours may share its pages.
+std::uint64_t CostOf(std::uint32_t size_bytes) { return PagesUp(size_bytes); }
+
+}  // namespace
+
+ReadAhead::ReadAhead(const ExtentStore& extents, std::uint64_t bytes_max, Metrics& metrics)
+    : bytes_max_(bytes_max),
+      metrics_(metrics),
+      files_(extents, kFilesMax, kFilesMax),
+      thread_([this] { Loop(); }) {}
+
+ReadAhead::~ReadAhead() {
+  {
+    const std::lock_guard lock(mutex_);
+    FFR_ASSERT(plans_.empty());
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+// --- Plans ---------------------------------------------------------------------------------------
+
+Result<ReadAhead::Handle> ReadAhead::Begin(std::shared_ptr<const PlannedRecords> records,
+                                           const net::PlanSet& announced, std::string_view tenant) {
+  if (bytes_max_ == 0)
+    return Error{ErrorCode::kInvalidArgument,
+                 "this daemon reads nothing ahead: read_ahead_mib = 0"};
+  const std::uint64_t count = records->record_count();
+  auto order = FFR_TRY(PlanOrder::Make(announced, count));
+  // A last step may be filled up from the epoch's beginning.
+  if (announced.first > count || announced.end - announced.first > count + announced.step_size)
+    return Error{ErrorCode::kInvalidArgument,
+                 "the plan is not of one epoch of " + std::to_string(count) + " records"};
+  const auto plan = std::make_shared<Plan>(std::move(records), std::move(order), tenant);
+  const Pieces pieces = Evaluate(*plan, kFirstLookMax);
+
+  const std::lock_guard lock(mutex_);
+  if (plans_.size() >= kPlansMax)
+    return Error{ErrorCode::kUnavailable, "the daemon follows as many plans as it can"};
+  const auto own = tenants_.find(tenant);
+  if (own != tenants_.end() && own->second >= kPlansMax - plans_.size())
+    return Error{ErrorCode::kUnavailable, "the daemon follows " + std::to_string(own->second) +
+                                              " plans of yours, and keeps the other places for "
+                                              "others"};
+  ++tenants_[plan->tenant];
+  const std::uint64_t number = next_plan_++;
+  plans_.emplace(number, plan);
+  Enqueue(number, *plan, pieces);
+  has_plans_.store(true, std::memory_order_relaxed);
+  metrics_.plans.Add();
+  has_news_ = true;
+  changed_.notify_one();
+  return Handle(*this, number);
+}
+
+void ReadAhead::End(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = plans_.find(number);
+  FFR_ASSERT(found != plans_.end());
+  for (const Place& place : found->second->queued) DropWant(number, place);
+  for (const Place& place : found->second->begun) DropWant(number, place);
+  FFR_ASSERT(found->second->held_bytes == 0);
+  const auto tenant = tenants_.find(found->second->tenant);
+  if (--tenant->second == 0) tenants_.erase(tenant);
+  plans_.erase(found);
+  has_plans_.store(!plans_.empty(), std::memory_order_relaxed);
+  metrics_.plans.Remove();
+  has_news_ = true;  // The others have a larger share.
+  changed_.notify_one();
+}
+
+ReadAhead::Pieces ReadAhead::Evaluate(Plan& plan, std::size_t count_max) {
+  Pieces pieces;
+  std::vector<std::uint64_t> indices;
+  std::vector<PlannedRecords::Piece> located;
+  for (std::size_t count = 0; count < count_max && !plan.order.at_end();) {
+    const std::uint64_t step = plan.order.step();
+    plan.order.Next(std::min(count_max - count, kLocatedAtOnce), indices);
+    count += indices.size();
+    located.clear();
+    plan.records->Locate(indices, located);
+    for (const PlannedRecords::Piece& piece : located) pieces.emplace_back(piece, step);
+  }
+  return pieces;
+}
+
+void ReadAhead::Enqueue(std::uint64_t number, Plan& plan, const Pieces& pieces) {
+  for (const auto& [piece, step] : pieces) {
+    const Extent* const extent = piece.extent->get();
+    Items& items = items_[extent];
+    if (!items.extent) items.extent = *piece.extent;
+    Item& item = items.by_offset[piece.offset_bytes];
+    item.size_bytes = std::max(item.size_bytes, piece.size_bytes);
+    item.wants.push_back({number, step});
+    plan.queued.push_back({extent, piece.offset_bytes, step});
+  }
+  plan.is_evaluated = plan.order.at_end();
+}
+
+std::size_t ReadAhead::EvaluatedMax(const Plan& plan) const {
+  return std::max<std::size_t>(ShareOf(plan, kEvaluatedMax), kEvaluatedMin);
+}
+
+bool ReadAhead::NeedsMore(const Plan& plan) const {
+  // Not for each piece: in larger portions neighbours are found, and the disk's order is worth
+  // more.
+  const bool has_room = plan.held_bytes <= Share(plan) / 4 * 3;
+  return has_room && (!plan.queued.empty() || !plan.is_evaluated);
+}
+
+bool ReadAhead::NeedsEvaluation(const Plan& plan) const {
+  return !plan.is_evaluated && plan.queued.size() <= EvaluatedMax(plan) / 2;
+}
+
+// --- Items ---------------------------------------------------------------------------------------
+
+ReadAhead::Item* ReadAhead::Find(const Extent* extent, std::uint32_t offset_bytes) {
+  const auto items = items_.find(extent);
+  if (items == items_.end()) return nullptr;
+  const auto item = items->second.by_offset.find(offset_bytes);
+  return item == items->second.by_offset.end() ? nullptr : &item->second;
+}
+
+void ReadAhead::Erase(const Extent* extent, std::uint32_t offset_bytes) {
+  const auto items = items_.find(extent);
+  items->second.by_offset.erase(offset_bytes);
+  if (items->second.by_offset.empty()) items_.erase(items);
+}
+
+void ReadAhead::Charge(Item& item, std::uint64_t payer) {
+  item.payer = payer;
+  item.charged_bytes = CostOf(item.size_bytes);
+  plans_.at(payer)->held_bytes += item.charged_bytes;
+  held_bytes_ += item.charged_bytes;
+  metrics_.held_bytes.Set(held_bytes_);
+}
+
+void ReadAhead::Release(Item& item) {
+  if (item.payer == 0) return;
+  plans_.at(item.payer)->held_bytes -= item.charged_bytes;
+  held_bytes_ -= item.charged_bytes;
+  metrics_.held_bytes.Set(held_bytes_);
+  item.payer = 0;
+}
+
+// The plan no longer wants the item: another one may.
+void ReadAhead::Withdraw(Item& item, std::uint64_t number) {
+  if (item.payer != number && !item.wants.empty()) return;
+  const bool is_held = item.payer != 0;
+  Release(item);
+  if (is_held && !item.wants.empty()) Charge(item, item.wants.front().plan);
+}
+
+std::vector<ReadAhead::Want>::iterator ReadAhead::FindWant(Item& item, std::uint64_t number,
+                                                           std::uint64_t step) {
+  return std::ranges::find_if(
+      item.wants, [&](const Want& one) { return one.plan == number && one.step == step; });
+}
+
+void ReadAhead::DropWant(std::uint64_t number, const Place& place) {
+  Item* const item = Find(place.extent, place.offset_bytes);
+  if (item == nullptr) return;
+  const auto want = FindWant(*item, number, place.step);
+  if (want == item->wants.end()) return;
+  item->wants.erase(want);
+  Withdraw(*item, number);
+  if (!item->wants.empty()) return;
+  if (item->was_on_disk && !item->was_taken) metrics_.unused_bytes.Add(item->size_bytes);
+  Erase(place.extent, place.offset_bytes);
+}
+
+// Also what has been taken: it is in no item any more.
+void ReadAhead::DropOld(std::uint64_t number, std::deque<Place>& places,
+                        std::uint64_t newest_step) {
+  for (; !places.empty(); places.pop_front()) {
+    const Place& oldest = places.front();
+    const bool is_old = oldest.step + kStepsBehindMax < newest_step;
+    Item* const item = Find(oldest.extent, oldest.offset_bytes);
+    const bool is_wanted =
+        item != nullptr && FindWant(*item, number, oldest.step) != item->wants.end();
+    if (is_wanted && !is_old) return;
+    DropWant(number, oldest);
+  }
+}
+
+void ReadAhead::Count(const Item& item, bool is_in_memory) {
+  switch (item.state) {
+    case State::kQueued:
+    case State::kReading:
+      if (!is_in_memory) metrics_.late_bytes.Add(item.size_bytes);
+      break;
+    case State::kRead:
+      if (!is_in_memory && item.was_on_disk) metrics_.lost_bytes.Add(item.size_bytes);
+      break;
+  }
+  if (is_in_memory && item.was_on_disk) metrics_.hit_bytes.Add(item.size_bytes);
+}
+
+void ReadAhead::Take(std::span<const Wanted> wanted) {
+  const std::lock_guard lock(mutex_);
+  for (const Wanted& one : wanted) TakeOne(one);
+  if (!has_news_) return;
+  changed_.notify_one();
+}
+
+void ReadAhead::TakeOne(const Wanted& wanted) {
+  const auto found = items_.find(wanted.extent);
+  if (found == items_.end()) return;
+  auto& items = found->second.by_offset;
+  const std::uint64_t end_bytes = wanted.offset_bytes + wanted.size_bytes;
+  auto at = items.lower_bound(static_cast<std::uint32_t>(wanted.offset_bytes));
+  while (at != items.end() && at->first < end_bytes) {
+    Item& item = at->second;
+    Count(item, wanted.is_in_memory);
+    const Want want = item.wants.front();
+    item.wants.erase(item.wants.begin());
+    item.was_taken = true;
+    Withdraw(item, want.plan);
+    at = item.wants.empty() ? items.erase(at) : std::next(at);
+    Plan& plan = *plans_.at(want.plan);
+    plan.newest_step = std::max(plan.newest_step, want.step);
+    has_news_ = has_news_ || is_short_ || NeedsMore(plan);
+  }
+  if (items.empty()) items_.erase(found);
+}
+
+// --- The thread ----------------------------------------------------------------------------------
+
+void ReadAhead::Loop() {
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    has_news_ = false;
+    const bool has_evaluated = EvaluateAll(lock);
+    if (const auto runs = Choose(); !runs.empty())
+      ReadAll(lock, runs);
+    else if (!in_flight_.empty())
+      AwaitOldest(lock);
+    else if (!has_evaluated && std::ranges::none_of(plans_, [this](const auto& entry) {
+               return NeedsEvaluation(*entry.second);
+             }))
+      changed_.wait_for(lock, kUpkeepInterval, [this] { return is_stopping_ || has_news_; });
+    files_.DropCondemned();
+  }
+}
+
+bool ReadAhead::EvaluateAll(std::unique_lock<std::mutex>& lock) {
+  for (const auto& [number, plan] : plans_) {
+    DropOld(number, plan->begun, plan->newest_step);
+    DropOld(number, plan->queued, plan->newest_step);
+  }
+  bool has_evaluated = false;
+  for (const std::uint64_t number : NextToEvaluate()) {
+    const auto found = plans_.find(number);
+    if (found == plans_.end()) continue;  // It has ended meanwhile.
+    const std::shared_ptr<Plan> plan = found->second;
+    if (!NeedsEvaluation(*plan)) continue;
+    plan->turn = ++turns_;
+    const std::size_t count = std::min(EvaluatedMax(*plan) - plan->queued.size(), kEvaluatedAtOnce);
+    lock.unlock();
+    const Pieces pieces = Evaluate(*plan, count);
+    lock.lock();
+    has_evaluated = true;
+    if (plans_.contains(number)) Enqueue(number, *plan, pieces);
+  }
+  return has_evaluated;
+}
+
+std::vector<std::uint64_t> ReadAhead::NextToEvaluate() const {
+  std::map<std::string_view, std::pair<std::uint64_t, std::uint64_t>> next;  // Turn and number.
+  for (const auto& [number, plan] : plans_) {
+    if (!NeedsEvaluation(*plan)) continue;
+    const std::pair candidate(plan->turn, number);
+    const auto place = next.try_emplace(plan->tenant, candidate).first;
+    place->second = std::min(place->second, candidate);
+  }
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [tenant, chosen] : next) numbers.push_back(chosen.second);
+  return numbers;
+}
+
+void ReadAhead::Reclaim() {
+  if (held_bytes_ < bytes_max_) return;
+  const bool is_anyone_short =
+      std::ranges::any_of(plans_, [this](const auto& entry) { return NeedsMore(*entry.second); });
+  if (!is_anyone_short) return;
+  for (const auto& [number, plan] : plans_) ReclaimFrom(number, *plan);
+}
+
+// From the end that is wanted last. It may stay in the page cache, and is then found there when the
+// plan's share has room for it again.
+void ReadAhead::ReclaimFrom(std::uint64_t number, Plan& plan) {
+  // What was begun for another plan, and is charged to this one since that went, is still queued.
+  for (auto place = plan.queued.rbegin(); place != plan.queued.rend(); ++place) {
+    if (!HoldsTooMuch(plan)) return;
+    (void)LetGo(number, plan, *place);
+  }
+  std::deque<Place> kept;
+  while (HoldsTooMuch(plan) && !plan.begun.empty()) {
+    const Place place = plan.begun.back();
+    plan.begun.pop_back();
+    auto& to = LetGo(number, plan, place) ? plan.queued : kept;
+    to.push_front(place);
+  }
+  plan.begun.insert(plan.begun.end(), kept.begin(), kept.end());
+}
+
+// By a piece at least: a plan that went below its share would get it back, from others, for ever.
+bool ReadAhead::HoldsTooMuch(const Plan& plan) const {
+  return plan.held_bytes >= Share(plan) + kPageBytes;
+}
+
+bool ReadAhead::LetGo(std::uint64_t number, const Plan& plan, const Place& place) {
+  Item* const item = Find(place.extent, place.offset_bytes);
+  if (item == nullptr || item->payer != number || item->state != State::kRead) return false;
+  if (plan.held_bytes - item->charged_bytes < Share(plan)) return false;
+  Release(*item);
+  item->state = State::kQueued;
+  return true;
+}
+
+// What each plan's share has room for, in the order of the disk: names of extents sort as they were
+// written.
+std::vector<ReadAhead::Run> ReadAhead::Choose() {
+  Reclaim();
+  std::vector<Run> runs;
+  is_short_ = false;
+  for (const auto& [number, plan] : plans_) {
+    if (!NeedsMore(*plan)) continue;
+    while (!plan->queued.empty() && (plan->held_bytes == 0 || plan->held_bytes < Share(*plan))) {
+      // Those who came before may hold more than what is their share by now.
+      is_short_ = held_bytes_ >= bytes_max_;
+      if (is_short_) break;
+      const Place place = plan->queued.front();
+      plan->queued.pop_front();
+      Item* const item = Find(place.extent, place.offset_bytes);
+      // Asked for already: it may be there for others, who begin to read it in their turn.
+      if (item == nullptr || FindWant(*item, number, place.step) == item->wants.end()) continue;
+      plan->begun.push_back(place);
+      if (item->state != State::kQueued) continue;  // Another plan wants it too.
+      item->state = State::kReading;
+      Charge(*item, number);
+      runs.push_back({items_.at(place.extent).extent,
+                      place.offset_bytes,
+                      std::uint64_t{place.offset_bytes} + item->size_bytes,
+                      {place.offset_bytes}});
+    }
+  }
+  std::ranges::sort(runs, [](const Run& a, const Run& b) {
+    return std::tie(a.extent->id, a.begin_bytes) < std::tie(b.extent->id, b.begin_bytes);
+  });
+  std::vector<Run> merged;
+  for (Run& run : runs) {
+    Run* const last = merged.empty() ? nullptr : &merged.back();
+    // Only where no page between is read for nobody.
+    if (last != nullptr && last->extent == run.extent &&
+        PagesDown(run.begin_bytes) <= PagesUp(last->end_bytes) &&
+        run.end_bytes - last->begin_bytes <= kRunBytesMax) {
+      last->end_bytes = std::max(last->end_bytes, run.end_bytes);
+      last->offsets.push_back(run.offsets.front());
+    } else {
+      merged.push_back(std::move(run));
+    }
+  }
+  return merged;
+}
+
+void ReadAhead::ReadAll(std::unique_lock<std::mutex>& lock, const std::vector<Run>& runs) {
+  for (const Run& run : runs) {
+    if (is_stopping_) return;
+    ReadOne(lock, run);
+    while (in_flight_bytes_ > kInFlightBytesMax || in_flight_.size() > kInFlightRunsMax)
+      AwaitOldest(lock);
+  }
+}
+
+void ReadAhead::ReadOne(std::unique_lock<std::mutex>& lock, const Run& run) {
+  const bool is_wanted = std::ranges::any_of(
+      run.offsets, [&](std::uint32_t offset) { return Find(run.extent.get(), offset) != nullptr; });
+  if (!is_wanted) return;
+  lock.unlock();
+  auto file = files_.Get(run.extent);
+  const std::uint64_t size_bytes = run.end_bytes - run.begin_bytes;
+  const bool is_there =
+      !file || !file.value()->mapped ||
+      IsInMemory(file.value()->mapped->bytes().subspan(run.begin_bytes, size_bytes));
+  if (!is_there) {
+    // Exactly these pages: a read would have the kernel guess what comes next.
+    (void)::posix_fadvise(file.value()->fd.get(), static_cast<off_t>(run.begin_bytes),
+                          static_cast<off_t>(size_bytes), POSIX_FADV_WILLNEED);
+  }
+  lock.lock();
+  if (is_there) return SetRead(run);  // Or it cannot be read ahead: who asks for it is told why.
+  for (const std::uint32_t offset : run.offsets) {
+    Item* const item = Find(run.extent.get(), offset);
+    if (item == nullptr || item->state != State::kReading) continue;
+    item->was_on_disk = true;
+    metrics_.read_bytes.Add(item->size_bytes);
+  }
+  in_flight_bytes_ += size_bytes;
+  in_flight_.push_back({run, std::move(file).value()});
+}
+
+void ReadAhead::SetRead(const Run& run) {
+  for (const std::uint32_t offset : run.offsets) {
+    Item* const item = Find(run.extent.get(), offset);
+    if (item != nullptr && item->state == State::kReading) item->state = State::kRead;
+  }
+}
+
+void ReadAhead::AwaitOldest(std::unique_lock<std::mutex>& lock) {
+  FFR_ASSERT(!in_flight_.empty());
+  const InFlight oldest = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  in_flight_bytes_ -= oldest.run.end_bytes - oldest.run.begin_bytes;
+  // Bytes that nobody reads any more would be waited for without end.
+  FFR_ASSERT(!in_flight_.empty() || in_flight_bytes_ == 0);
+  lock.unlock();
+  // Waits for the last page; what cannot be read is told to who asks for it.
+  char last = 0;
+  (void)!::pread(oldest.file->fd.get(), &last, 1, static_cast<off_t>(oldest.run.end_bytes - 1));
+  lock.lock();
+  SetRead(oldest.run);
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "server/service/metrics.h"
+#include "server/service/read_ahead/plan_order.h"
+#include "server/service/read_ahead/planned_records.h"
+#include "server/storage/open_files.h"
+
+namespace ffrecord::server {
+
+// Reads what clients have announced before they ask for it: into the page cache, from which batches
+// are sent anyhow (15-read-ahead-into-the-page-cache.md).
+//
+// Each plan is evaluated some way ahead. Of that, as much as the bound allows is read, in the order
+// of the disk; what several plans want is read once. Tenants have equal shares of the bound, of the
+// thread's time and of the number of plans, whoever came first, and the plans of a tenant share
+// his. What a batch asks for makes room for more, whichever connection it comes on. It is only ever
+// a hint: nothing is kept from anybody, and what the kernel has dropped meanwhile is read again by
+// the batch, and counted.
+//
+// Thread-safe; has one thread of its own.
+class ReadAhead {
+ public:
+  struct Metrics {
+    Counter plans;         // Now.
+    Counter held_bytes;    // Now: read ahead, or being read, and not yet asked for.
+    Counter read_bytes;    // Read ahead, and of those, once they were asked for:
+    Counter hit_bytes;     // in memory,
+    Counter lost_bytes;    // or no more;
+    Counter unused_bytes;  // and those that nobody has asked for.
+    Counter late_bytes;    // Asked for before they were read ahead.
+  };
+
+  // Ends its plan when it goes. Outlived by the ReadAhead.
+  class Handle {
+   public:
+    Handle() = default;
+    Handle(Handle&& other) noexcept
+        : owner_(std::exchange(other.owner_, nullptr)), plan_(other.plan_) {}
+    Handle& operator=(Handle&& other) noexcept {
+      std::swap(owner_, other.owner_);
+      std::swap(plan_, other.plan_);
+      return *this;
+    }
+    ~Handle() {
+      if (owner_ != nullptr) owner_->End(plan_);
+    }
+
+   private:
+    friend class ReadAhead;
+    Handle(ReadAhead& owner, std::uint64_t plan) : owner_(&owner), plan_(plan) {}
+    ReadAhead* owner_ = nullptr;
+    std::uint64_t plan_ = 0;
+  };
+
+  // What a batch asks for: a run of bytes, and whether all of it was in memory then.
+  struct Wanted {
+    const Extent* extent = nullptr;
+    std::uint64_t offset_bytes = 0;
+    std::uint32_t size_bytes = 0;
+    bool is_in_memory = false;
+  };
+
+  // At most `bytes_max` are read and not yet asked for; 0: no plan is taken.
+  ReadAhead(const ExtentStore& extents, std::uint64_t bytes_max, Metrics& metrics);
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+  ~ReadAhead();  // Plans have ended.
+
+  // Begins to follow a plan; what is asked for from now on is taken off it. Blocks on the disk for
+  // a first look into the index. Fails with kInvalidArgument if the plan is not one of these
+  // records, kUnavailable if there are too many plans, or if `tenant` has as many as are left to
+  // all others.
+  Result<Handle> Begin(std::shared_ptr<const PlannedRecords> records, const net::PlanSet& plan,
+                       std::string_view tenant = {});
+
+  bool takes_plans() const noexcept { return bytes_max_ > 0; }
+  // Whether Take() is of any use. Cheap.
+  bool has_plans() const noexcept { return has_plans_.load(std::memory_order_relaxed); }
+  void Take(std::span<const Wanted> wanted);
+
+ private:
+  // A piece of a record that some plan wants.
+  struct Want {
+    std::uint64_t plan = 0;
+    std::uint64_t step = 0;
+  };
+  enum class State : std::uint8_t { kQueued, kReading, kRead };
+  struct Item {
+    std::uint32_t size_bytes = 0;
+    State state = State::kQueued;
+    bool was_on_disk = false;  // Read by us: it was not in memory anyhow.
+    bool was_taken = false;
+    std::uint64_t payer = 0;          // The plan in whose share it counts, unless it is queued;
+    std::uint64_t charged_bytes = 0;  // with so much.
+    std::vector<Want> wants;          // At least one.
+  };
+  struct Items {
+    ExtentPtr extent;
+    std::map<std::uint32_t, Item> by_offset;  // At least one.
+  };
+  struct Place {
+    const Extent* extent = nullptr;
+    std::uint32_t offset_bytes = 0;
+    std::uint64_t step = 0;
+  };
+  struct Plan {
+    Plan(std::shared_ptr<const PlannedRecords> of, PlanOrder in, std::string_view by)
+        : records(std::move(of)), order(in), tenant(by) {}
+    const std::shared_ptr<const PlannedRecords> records;
+    PlanOrder order;  // Of whoever evaluates: Begin(), then the thread.
+    const std::string tenant;
+    std::uint64_t turn = 0;     // When it was evaluated last, as turns_ counts.
+    bool is_evaluated = false;  // The order is at its end.
+    std::deque<Place> queued;   // Evaluated and not yet begun to read; some may be gone meanwhile.
+    std::deque<Place> begun;    // Likewise begun, in the plan's order.
+    std::uint64_t held_bytes = 0;
+    std::uint64_t newest_step = 0;  // Of what was asked for.
+  };
+  // Neighbours that are read together, and where they are.
+  struct Run {
+    ExtentPtr extent;
+    std::uint64_t begin_bytes = 0;
+    std::uint64_t end_bytes = 0;
+    std::vector<std::uint32_t> offsets;
+  };
+  struct InFlight {
+    Run run;
+    OpenFilePtr file;
+  };
+  using Pieces = std::vector<std::pair<PlannedRecords::Piece, std::uint64_t>>;  // And their steps.
+
+  void End(std::uint64_t number);
+  static Pieces Evaluate(Plan& plan, std::size_t count_max);
+  void Enqueue(std::uint64_t number, Plan& plan, const Pieces& pieces);
+  void TakeOne(const Wanted& wanted);
+  void Count(const Item& item, bool is_in_memory);
+  void Charge(Item& item, std::uint64_t payer);
+  void Release(Item& item);
+  void Withdraw(Item& item, std::uint64_t number);
+  static std::vector<Want>::iterator FindWant(Item& item, std::uint64_t number, std::uint64_t step);
+  void DropWant(std::uint64_t number, const Place& place);
+  void DropOld(std::uint64_t number, std::deque<Place>& places, std::uint64_t newest_step);
+  Item* Find(const Extent* extent, std::uint32_t offset_bytes);
+  void Erase(const Extent* extent, std::uint32_t offset_bytes);
+  // What `plan` may have of `whole`.
+  std::uint64_t ShareOf(const Plan& plan, std::uint64_t whole) const {
+    return whole / tenants_.size() / tenants_.at(plan.tenant);
+  }
+  std::uint64_t Share(const Plan& plan) const { return ShareOf(plan, bytes_max_); }
+  std::size_t EvaluatedMax(const Plan& plan) const;
+  bool NeedsMore(const Plan& plan) const;
+  bool NeedsEvaluation(const Plan& plan) const;
+
+  void Loop();
+  bool EvaluateAll(std::unique_lock<std::mutex>& lock);
+  // Of each tenant the one that has waited longest for its turn.
+  std::vector<std::uint64_t> NextToEvaluate() const;
+  // Lets go of what plans hold beyond their shares, so that others get theirs.
+  void Reclaim();
+  void ReclaimFrom(std::uint64_t number, Plan& plan);
+  bool HoldsTooMuch(const Plan& plan) const;
+  // True if the plan pays for what is at `place` no more: it is to be read again.
+  bool LetGo(std::uint64_t number, const Plan& plan, const Place& place);
+  std::vector<Run> Choose();
+  void ReadAll(std::unique_lock<std::mutex>& lock, const std::vector<Run>& runs);
+  void ReadOne(std::unique_lock<std::mutex>& lock, const Run& run);
+  // Sets those of the run that are being read to kRead.
+  void SetRead(const Run& run);
+  void AwaitOldest(std::unique_lock<std::mutex>& lock);
+
+  const std::uint64_t bytes_max_;
+  Metrics& metrics_;
+  std::atomic<bool> has_plans_{false};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_news_ = false;
+  bool is_stopping_ = false;
+  bool is_short_ = false;  // Some plan was stopped by the bound, not by its share.
+  std::uint64_t next_plan_ = 1;
+  std::uint64_t held_bytes_ = 0;
+  std::uint64_t turns_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<Plan>> plans_;
+  std::map<std::string, std::size_t, std::less<>> tenants_;  // How many plans each has.
+  std::unordered_map<const Extent*, Items> items_;
+
+  // The thread's own.
+  OpenFiles files_;
+  std::deque<InFlight> in_flight_;
+  std::uint64_t in_flight_bytes_ = 0;
+
+  std::thread thread_;  // Last: it uses all the others.
+};
+
+}  // namespace ffrecord::server
