@@ -50,7 +50,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     | RPC
     | {"client/runtime", "client/session", "client/dataset", "client/object_store"},
     "client/collective": RECORD | RPC | {"client/runtime", "client/session"},
-    f"{LIB}/capi": set(),  # Public headers only, of the client too.
+    "capi": set(),  # Public headers only, of the client too.
     "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
     "tools": set(),
 }

@@ -28,7 +28,7 @@ ROOMS = (
     Room(("libffrecord/io/", "tests/unit/io/"), ("io", "record"), READING),
     Room(("libffrecord/decode/", "tests/unit/decode/"), ("decode",), ("test_decode*.py",)),
     Room(("libffrecord/record/", "tests/unit/record/"), ("record",), READING),
-    Room(("libffrecord/capi/", "tests/capi/"), ("capi",)),
+    Room(("capi/", "tests/capi/"), ("capi",)),
     Room(("libffrecord/net/", "tests/unit/net/"), ("net", "client"), ("test_daemon.py",)),
     Room(("server/", "tests/unit/server/"), ("server",), DAEMON),
     Room(("client/checkpoint/",), ("client",), ("test_checkpoint*.py",)),

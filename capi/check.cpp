@@ -3,7 +3,7 @@
 
 #include <ffrecord/verify.h>
 
-#include "libffrecord/capi/handles.h"
+#include "capi/handles.h"
 
 namespace ffrecord::capi {
 namespace {

@@ -1,4 +1,4 @@
-#include "libffrecord/capi/handles.h"
+#include "capi/handles.h"
 
 #include <cerrno>
 #include <new>

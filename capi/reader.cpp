@@ -5,7 +5,7 @@
 
 #include <ffrecord/client/dataset.h>
 
-#include "libffrecord/capi/handles.h"
+#include "capi/handles.h"
 
 namespace ffrecord::capi {
 namespace {

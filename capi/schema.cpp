@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "libffrecord/capi/handles.h"
+#include "capi/handles.h"
 
 namespace ffrecord::capi {
 namespace {

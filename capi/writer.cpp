@@ -1,7 +1,7 @@
 #include <span>
 #include <vector>
 
-#include "libffrecord/capi/handles.h"
+#include "capi/handles.h"
 
 namespace ffrecord::capi {
 namespace {
