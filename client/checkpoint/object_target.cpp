@@ -8,13 +8,19 @@
 
 #include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/target.h"
-#include "client/object_store/digests.h"
-#include "client/object_store/s3_bucket.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/object_store/digests.h"
+#include "libffrecord/object_store/s3_bucket.h"
 
 namespace ffrecord::client {
 namespace {
+
+using object_store::Base64Of;
+using object_store::Md5;
+using object_store::ReadAwsSettings;
+using object_store::S3Bucket;
+using object_store::Sha256;
 
 // Of a large file, each with a buffer of its own.
 constexpr std::size_t kRequestsAtOnce = 4;

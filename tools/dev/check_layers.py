@@ -30,6 +30,8 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{NET}/protocol": {f"{LIB}/base"},
     f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},
     f"{NET}/rpc": RPC,
+    f"{NET}/http": {f"{LIB}/base"},
+    f"{LIB}/object_store": {f"{LIB}/base", f"{NET}/http"},
     "server/config": {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"},
     "server/storage": RECORD,
     "server/metadata": RECORD,
@@ -45,10 +47,9 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "client/runtime": RECORD | RPC,
     "client/session": RECORD | RPC | {"client/runtime"},
     "client/dataset": RECORD | RPC | {"client/runtime", "client/session"},
-    "client/object_store": {f"{LIB}/base"},
     "client/checkpoint": RECORD
     | RPC
-    | {"client/runtime", "client/session", "client/dataset", "client/object_store"},
+    | {"client/runtime", "client/session", "client/dataset", f"{LIB}/object_store"},
     "client/collective": RECORD | RPC | {"client/runtime", "client/session"},
     "capi": set(),  # Public headers only, of the client too.
     "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
@@ -68,8 +69,8 @@ HOME = {
     "CLI/": "server",
     "toml++/": "server/config",
     "httplib.h": "server/service/admin",
-    "openssl/": (f"{NET}/transport/tls/", "server/service/", "client/object_store/"),
-    "curl/": "client/object_store",
+    "openssl/": (f"{NET}/transport/tls/", "server/service/", f"{LIB}/object_store/"),
+    "curl/": f"{NET}/http",
     "pybind11/": "python/src",
 }
 INCLUDE = re.compile(r'\s*#\s*include\s*["<]([\w./-]+)[">]')

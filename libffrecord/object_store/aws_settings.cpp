@@ -1,4 +1,4 @@
-#include "client/object_store/aws_settings.h"
+#include "libffrecord/object_store/aws_settings.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 namespace {
 
 using Section = std::map<std::string, std::string, std::less<>>;
@@ -112,4 +112,4 @@ Result<AwsSettings> ReadAwsSettings() {
       });
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

@@ -1,11 +1,11 @@
-#include "client/object_store/sigv4.h"
+#include "libffrecord/object_store/sigv4.h"
 
 #include <map>
 
-#include "client/object_store/digests.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/object_store/digests.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 namespace {
 
 constexpr std::string_view kAlgorithm = "AWS4-HMAC-SHA256";
@@ -14,7 +14,7 @@ std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes
 
 }  // namespace
 
-void Sign(HttpRequest& request, const AwsCredentials& credentials, const SigningScope& scope,
+void Sign(net::HttpRequest& request, const AwsCredentials& credentials, const SigningScope& scope,
           std::string_view payload_hash) {
   request.headers["x-amz-date"] = scope.time;
   if (!credentials.session_token.empty())
@@ -23,8 +23,8 @@ void Sign(HttpRequest& request, const AwsCredentials& credentials, const Signing
   std::map<std::string, std::string> headers = request.headers;
   headers["host"] = request.host;
   std::string names;
-  std::string canonical = request.method + "\n" + UriEncode(request.path, true) + "\n" +
-                          EncodeQuery(request.query) + "\n";
+  std::string canonical = request.method + "\n" + net::UriEncode(request.path, true) + "\n" +
+                          net::EncodeQuery(request.query) + "\n";
   for (const auto& [name, value] : headers) {
     canonical += name + ":" + value + "\n";
     names += (names.empty() ? "" : ";") + name;
@@ -45,4 +45,4 @@ void Sign(HttpRequest& request, const AwsCredentials& credentials, const Signing
       ", SignedHeaders=" + names + ", Signature=" + Hex(HmacSha256(key, BytesOf(to_sign)));
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 
 // As much XML as a store's answers need: elements by name, no attributes, one level at a time.
 
@@ -18,4 +18,4 @@ std::string TextOfElement(std::string_view text, std::string_view name);
 
 std::string EscapeXml(std::string_view text);
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

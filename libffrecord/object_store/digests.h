@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 
 // The sums that S3 knows. Pure. An OpenSSL without SHA-256 ends the process.
 using Sha256Digest = std::array<std::byte, 32>;
@@ -20,4 +20,4 @@ std::optional<Md5Digest> Md5(std::span<const std::byte> bytes);
 
 std::string Base64Of(std::span<const std::byte> bytes);
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

@@ -12,7 +12,7 @@
 
 #include <ffrecord/result.h>
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 
 // One HTTP request. Names of headers are in lower case; path and query are not yet encoded.
 struct HttpRequest {
@@ -65,4 +65,4 @@ class HttpClient {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

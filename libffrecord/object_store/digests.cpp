@@ -1,11 +1,11 @@
-#include "client/object_store/digests.h"
+#include "libffrecord/object_store/digests.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
 #include "libffrecord/base/assert.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 namespace {
 
 template <std::size_t kSize>
@@ -52,4 +52,4 @@ std::string Base64Of(std::span<const std::byte> bytes) {
   return text;
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

@@ -6,9 +6,9 @@
 
 #include <ffrecord/result.h>
 
-#include "client/object_store/sigv4.h"
+#include "libffrecord/object_store/sigv4.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 
 // Where an S3-compatible store is, and who we are there.
 struct AwsSettings {
@@ -33,4 +33,4 @@ using VariableReader = std::function<std::optional<std::string>(const char* name
 using FileReader = std::function<std::string(const std::string& path)>;
 Result<AwsSettings> ReadAwsSettings(const VariableReader& variable, const FileReader& file);
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

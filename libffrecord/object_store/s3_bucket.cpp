@@ -1,4 +1,4 @@
-#include "client/object_store/s3_bucket.h"
+#include "libffrecord/object_store/s3_bucket.h"
 
 #include <algorithm>
 #include <array>
@@ -10,13 +10,13 @@
 #include <thread>
 #include <utility>
 
-#include "client/object_store/digests.h"
-#include "client/object_store/xml.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/object_store/digests.h"
+#include "libffrecord/object_store/xml.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 namespace {
 
 using std::chrono::milliseconds;
@@ -91,29 +91,29 @@ struct S3Bucket::Impl {
 
   // Connections that nobody uses now. A child leaves those of its parent alone.
   std::mutex mutex;
-  std::vector<std::unique_ptr<HttpClient>> idle;
+  std::vector<std::unique_ptr<net::HttpClient>> idle;
   HomeProcess home;
 
-  Result<std::unique_ptr<HttpClient>> Take() {
+  Result<std::unique_ptr<net::HttpClient>> Take() {
     const std::scoped_lock lock(mutex);
     if (!home.is_here()) {
       home = HomeProcess();
       for (auto& client : idle) static_cast<void>(client.release());
       idle.clear();
     }
-    if (idle.empty()) return HttpClient::Create();
+    if (idle.empty()) return net::HttpClient::Create();
     auto client = std::move(idle.back());
     idle.pop_back();
     return client;
   }
 
-  void GiveBack(std::unique_ptr<HttpClient> client) {
+  void GiveBack(std::unique_ptr<net::HttpClient> client) {
     const std::scoped_lock lock(mutex);
     idle.push_back(std::move(client));
   }
 
-  HttpRequest RequestFor(std::string_view key) const {
-    HttpRequest request;
+  net::HttpRequest RequestFor(std::string_view key) const {
+    net::HttpRequest request;
     request.scheme = scheme;
     request.host = host;
     request.path = path + "/" + std::string(key);
@@ -121,8 +121,9 @@ struct S3Bucket::Impl {
   }
 
   // Signs and runs until something lasting is known; any 2xx is a success.
-  Result<HttpResponse> Run(HttpRequest request, std::uint64_t body_size_max = kAnswerSizeMax,
-                           std::span<std::byte> destination = {}) {
+  Result<net::HttpResponse> Run(net::HttpRequest request,
+                                std::uint64_t body_size_max = kAnswerSizeMax,
+                                std::span<std::byte> destination = {}) {
     const Sha256Digest digest = Sha256(request.body);
     const std::string hash = Hex(digest);
     request.headers["x-amz-content-sha256"] = hash;
@@ -143,8 +144,8 @@ struct S3Bucket::Impl {
   }
 
   // A connection on which something failed is not used again.
-  Result<HttpResponse> Once(const HttpRequest& request, std::uint64_t body_size_max,
-                            std::span<std::byte> destination) {
+  Result<net::HttpResponse> Once(const net::HttpRequest& request, std::uint64_t body_size_max,
+                                 std::span<std::byte> destination) {
     auto client = FFR_TRY(Take());
     auto response = FFR_TRY(client->Run(request, {timeout, body_size_max}, destination));
     GiveBack(std::move(client));
@@ -163,7 +164,7 @@ struct S3Bucket::Impl {
 
   // All pages of a listing: `take` is given each; `next` names what continues where.
   using Query = std::vector<std::pair<std::string, std::string>>;
-  Result<void> Pages(HttpRequest request, const std::function<void(std::string_view)>& take,
+  Result<void> Pages(net::HttpRequest request, const std::function<void(std::string_view)>& take,
                      const Query& next) {
     const Query first = request.query;
     for (int page = 0; page < kPagesMax; ++page) {
@@ -216,7 +217,7 @@ std::string S3Bucket::Describe(std::string_view key) const {
 }
 
 Result<S3Bucket::Listing> S3Bucket::List(std::string_view prefix, bool by_folder) const {
-  HttpRequest request = impl_->RequestFor("");
+  net::HttpRequest request = impl_->RequestFor("");
   request.query = {{"list-type", "2"}, {"prefix", std::string(prefix)}};
   if (by_folder) request.query.emplace_back("delimiter", "/");
   Listing listing;
@@ -241,7 +242,7 @@ Result<std::vector<std::byte>> S3Bucket::Get(std::string_view key,
 
 Result<void> S3Bucket::GetRange(std::string_view key, std::uint64_t offset_bytes,
                                 std::span<std::byte> destination) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.headers["range"] = "bytes=" + std::to_string(offset_bytes) + "-" +
                              std::to_string(offset_bytes + destination.size() - 1);
   const auto response = FFR_TRY(impl_->Run(std::move(request), 0, destination));
@@ -254,7 +255,7 @@ Result<void> S3Bucket::GetRange(std::string_view key, std::uint64_t offset_bytes
 
 Result<void> S3Bucket::Put(std::string_view key, std::span<const std::byte> bytes,
                            Existing existing) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.method = "PUT";
   request.body = bytes;
   request.headers["x-amz-checksum-sha256"] = Base64Of(Sha256(bytes));
@@ -264,7 +265,7 @@ Result<void> S3Bucket::Put(std::string_view key, std::span<const std::byte> byte
 }
 
 Result<void> S3Bucket::Delete(std::string_view key) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.method = "DELETE";
   const auto outcome = impl_->Run(std::move(request));
   if (!outcome && outcome.error().code != ErrorCode::kNotFound) return outcome.error();
@@ -274,7 +275,7 @@ Result<void> S3Bucket::Delete(std::string_view key) const {
 // --- Parts ---------------------------------------------------------------------------------------
 
 Result<std::string> S3Bucket::BeginParts(std::string_view key) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.method = "POST";
   request.query = {{"uploads", ""}};
   request.headers["x-amz-checksum-algorithm"] = "SHA256";
@@ -288,7 +289,7 @@ Result<std::string> S3Bucket::BeginParts(std::string_view key) const {
 Result<S3Bucket::Part> S3Bucket::PutPart(std::string_view key, std::string_view upload,
                                          std::uint32_t number,
                                          std::span<const std::byte> bytes) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.method = "PUT";
   request.query = {{"partNumber", std::to_string(number)}, {"uploadId", std::string(upload)}};
   request.body = bytes;
@@ -312,7 +313,7 @@ Result<void> S3Bucket::FinishParts(std::string_view key, std::string_view upload
     list += "</Part>";
   }
   list += "</CompleteMultipartUpload>";
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.method = "POST";
   request.query = {{"uploadId", std::string(upload)}};
   request.body = std::as_bytes(std::span(list));
@@ -321,7 +322,7 @@ Result<void> S3Bucket::FinishParts(std::string_view key, std::string_view upload
 }
 
 Result<void> S3Bucket::AbortParts(std::string_view key, std::string_view upload) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.method = "DELETE";
   request.query = {{"uploadId", std::string(upload)}};
   FFR_TRY(impl_->Run(std::move(request)));
@@ -330,7 +331,7 @@ Result<void> S3Bucket::AbortParts(std::string_view key, std::string_view upload)
 
 Result<std::vector<S3Bucket::PendingUpload>> S3Bucket::PendingUploads(
     std::string_view prefix) const {
-  HttpRequest request = impl_->RequestFor("");
+  net::HttpRequest request = impl_->RequestFor("");
   request.query = {{"uploads", ""}, {"prefix", std::string(prefix)}};
   std::vector<PendingUpload> pending;
   FFR_TRY(impl_->Pages(
@@ -346,7 +347,7 @@ Result<std::vector<S3Bucket::PendingUpload>> S3Bucket::PendingUploads(
 
 Result<std::vector<S3Bucket::Part>> S3Bucket::PartsOf(std::string_view key,
                                                       std::string_view upload) const {
-  HttpRequest request = impl_->RequestFor(key);
+  net::HttpRequest request = impl_->RequestFor(key);
   request.query = {{"uploadId", std::string(upload)}};
   std::vector<Part> parts;
   FFR_TRY(impl_->Pages(
@@ -362,4 +363,4 @@ Result<std::vector<S3Bucket::Part>> S3Bucket::PartsOf(std::string_view key,
   return parts;
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
-#include "client/object_store/http.h"
+#include "libffrecord/net/http/http.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 
 // Whom requests are signed for. Never printed.
 struct AwsCredentials {
@@ -24,7 +24,7 @@ struct SigningScope {
 // Signs a request by AWS Signature Version 4: adds x-amz-date, x-amz-security-token if there is
 // one, and authorization, over all headers that it has by then. `payload_hash` is the SHA-256 of
 // the body in hex; for S3 the header x-amz-content-sha256 has it too. Pure.
-void Sign(HttpRequest& request, const AwsCredentials& credentials, const SigningScope& scope,
+void Sign(net::HttpRequest& request, const AwsCredentials& credentials, const SigningScope& scope,
           std::string_view payload_hash);
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

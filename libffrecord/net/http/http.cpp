@@ -1,4 +1,4 @@
-#include "client/object_store/http.h"
+#include "libffrecord/net/http/http.h"
 
 #include <curl/curl.h>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 namespace {
 
 constexpr std::uint64_t kErrorSizeMax = 64 << 10;
@@ -187,4 +187,4 @@ Result<HttpResponse> HttpClient::Run(const HttpRequest& request, const Limits& l
   return std::move(sink.response);
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

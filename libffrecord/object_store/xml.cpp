@@ -1,10 +1,10 @@
-#include "client/object_store/xml.h"
+#include "libffrecord/object_store/xml.h"
 
 #include <array>
 #include <charconv>
 #include <utility>
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, char>, 5> kEntities{
@@ -84,4 +84,4 @@ std::string EscapeXml(std::string_view text) {
   return escaped;
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

@@ -9,19 +9,19 @@
 
 #include <gtest/gtest.h>
 
-#include "client/object_store/aws_settings.h"
-#include "client/object_store/digests.h"
-#include "client/object_store/http.h"
-#include "client/object_store/sigv4.h"
-#include "client/object_store/xml.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/net/http/http.h"
+#include "libffrecord/object_store/aws_settings.h"
+#include "libffrecord/object_store/digests.h"
+#include "libffrecord/object_store/sigv4.h"
+#include "libffrecord/object_store/xml.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 namespace {
 
 std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-std::string SignatureOf(const HttpRequest& request) {
+std::string SignatureOf(const net::HttpRequest& request) {
   const std::string& header = request.headers.at("authorization");
   return header.substr(header.rfind('=') + 1);
 }
@@ -40,7 +40,7 @@ TEST(DigestsTest, GiveTheSumsOfTheirStandards) {
 
 // get-vanilla of the test suite of Signature Version 4.
 TEST(SignTest, AgreesWithTheSuiteOfSignatureVersion4) {
-  HttpRequest request;
+  net::HttpRequest request;
   request.host = "example.amazonaws.com";
 
   Sign(request, {"AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", ""},
@@ -65,7 +65,7 @@ class SignForS3Test : public testing::Test {
     return SignatureOf(request_);
   }
 
-  HttpRequest request_;
+  net::HttpRequest request_;
 };
 
 TEST_F(SignForS3Test, ARangeOfAnObject) {
@@ -94,7 +94,7 @@ TEST_F(SignForS3Test, AQueryIsSortedByName) {
 }
 
 TEST(SignTest, AnOwnersTokenIsSent) {
-  HttpRequest request;
+  net::HttpRequest request;
   request.host = "example.amazonaws.com";
 
   Sign(request, {"A", "B", "the token"}, {"us-east-1", "s3", "20150830T123600Z"}, "");
@@ -104,8 +104,8 @@ TEST(SignTest, AnOwnersTokenIsSent) {
 }
 
 TEST(UriEncodeTest, LeavesWhatTheSignatureLeaves) {
-  EXPECT_EQ(UriEncode("aZ09-._~/ +\xC3\xA4", false), "aZ09-._~%2F%20%2B%C3%A4");
-  EXPECT_EQ(UriEncode("a/b", true), "a/b");
+  EXPECT_EQ(net::UriEncode("aZ09-._~/ +\xC3\xA4", false), "aZ09-._~%2F%20%2B%C3%A4");
+  EXPECT_EQ(net::UriEncode("a/b", true), "a/b");
 }
 
 TEST(XmlTest, ElementsAreFoundAndEntitiesReplaced) {
@@ -198,4 +198,4 @@ TEST(AwsSettingsTest, WhatIsMissingIsNamed) {
 }
 
 }  // namespace
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store

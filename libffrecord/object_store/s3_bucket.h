@@ -13,10 +13,10 @@
 
 #include <ffrecord/result.h>
 
-#include "client/object_store/aws_settings.h"
-#include "client/object_store/http.h"
+#include "libffrecord/net/http/http.h"
+#include "libffrecord/object_store/aws_settings.h"
 
-namespace ffrecord::client {
+namespace ffrecord::object_store {
 
 // One bucket of an S3-compatible store. Every body travels with its SHA-256, which the store checks
 // before it takes it. What fails for the moment (no connection, 429, 5xx) is tried again with
@@ -85,4 +85,4 @@ class S3Bucket {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::object_store
