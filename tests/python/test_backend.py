@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import ffrecord.torch.backend
+import ffrecord.distributed.backend
 from ranks import run_ranks
 
 
@@ -28,7 +28,7 @@ def default_group(rank: int, world: int, folder: str) -> None:
 def collectives(rank: int, world: int) -> object:
     ours = dist.new_group(backend="ffrecord")
     theirs = dist.new_group(backend="gloo")
-    assert isinstance(ours, ffrecord.torch.backend.ProcessGroup)
+    assert isinstance(ours, ffrecord.distributed.backend.ProcessGroup)
 
     def found(group: dist.ProcessGroup, dtype: torch.dtype, size: int) -> list[torch.Tensor]:
         tensors = []

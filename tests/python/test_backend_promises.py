@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import ffrecord.torch.backend
+import ffrecord.distributed.backend
 from ranks import run_ranks
 
 SUM, MIN, MAX, AVG = (getattr(dist.ReduceOp, name) for name in ("SUM", "MIN", "MAX", "AVG"))
@@ -261,7 +261,7 @@ def all_cases(rank: int, world: int, folder: str) -> list[str]:
         world_size=world,
         timeout=timedelta(seconds=30),
     )
-    assert isinstance(dist.group.WORLD, ffrecord.torch.backend.ProcessGroup)
+    assert isinstance(dist.group.WORLD, ffrecord.distributed.backend.ProcessGroup)
     wrong = []
     for case in CASES:
         try:

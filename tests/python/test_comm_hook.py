@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ffrecord.torch
+import ffrecord.distributed
 from ffrecord import errors
-from ffrecord.torch import CommHook, comm_hook
-from ffrecord.torch.group import Algorithm, timeout_of
+from ffrecord.distributed import CommHook, comm_hook
+from ffrecord.distributed.group import Algorithm, timeout_of
 from ranks import Ranks, run_ranks
 
 TIMEOUT_S = 8.0
@@ -291,7 +291,7 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
 
 
 def test_the_hook_is_what_ddp_asks_for() -> None:
-    assert ffrecord.torch.comm_hook is comm_hook
+    assert ffrecord.distributed.comm_hook is comm_hook
     annotations = comm_hook.__annotations__
     assert annotations["bucket"] is dist.GradBucket
     assert annotations["return"] == torch.futures.Future[torch.Tensor]

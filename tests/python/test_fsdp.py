@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from ffrecord.torch import Group, use_for_fsdp
+from ffrecord.distributed import Group, use_for_fsdp
 from ranks import Ranks, run_ranks
 
 

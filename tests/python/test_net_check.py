@@ -14,8 +14,8 @@ import sys
 import pytest
 import torch
 
-from ffrecord.torch import net_check
-from ffrecord.torch.net_check import Pair, slow_links, wrong_links
+from ffrecord.distributed import net_check
+from ffrecord.distributed.net_check import Pair, slow_links, wrong_links
 from ranks import run_ranks
 
 WORLD = 3

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ffrecord.torch import Group, overlap
+from ffrecord.distributed import Group, overlap
 from ranks import Ranks, run_ranks
 
 TIMEOUT_S = 8.0

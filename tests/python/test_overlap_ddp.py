@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ffrecord.torch import CommHook, Group, overlap
+from ffrecord.distributed import CommHook, Group, overlap
 from ranks import run_ranks
 
 STEPS = 3

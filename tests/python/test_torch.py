@@ -364,17 +364,18 @@ def test_what_loading_does_without_is_imported_when_it_is_asked_for() -> None:
     code = """if True:
         import sys, ffrecord.torch
         print(*sys.modules)
-        import ffrecord.torch.ddp_hook, ffrecord.torch.overlapping
-        for name in ffrecord.torch.__all__:
-            value = getattr(ffrecord.torch, name)
-            assert not isinstance(value, type(sys)), name
-            assert value is getattr(ffrecord.torch, name)
+        import ffrecord.distributed.ddp_hook, ffrecord.distributed.overlapping
+        for package in (ffrecord.torch, ffrecord.distributed):
+            for name in package.__all__:
+                value = getattr(package, name)
+                assert not isinstance(value, type(sys)), name
+                assert value is getattr(package, name)
     """
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     loaded = done.stdout.split()
-    for later in ("checkpoint", "torch.group", "torch.tuner"):
+    for later in ("checkpoint", "distributed", "torch.training"):
         assert f"ffrecord.{later}" not in loaded
     with pytest.raises(AttributeError, match="no_such_name"):
         ffrecord.torch.no_such_name  # type: ignore[attr-defined]  # noqa: B018

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ffrecord.torch
-from ffrecord.torch import CommHook
-from ffrecord.torch.group import Transfer
-from ffrecord.torch.tuner import Axes, Setting, Tuner, busy_ns, search
+import ffrecord.distributed
+from ffrecord.distributed import CommHook
+from ffrecord.distributed.group import Transfer
+from ffrecord.distributed.tuner import Axes, Setting, Tuner, busy_ns, search
 from ranks import run_ranks
 
 AXES: Axes = {
@@ -90,7 +90,7 @@ def train(rank: int, world: int) -> object:
         found += decisions(hook.tuner)
 
     alone = nn.Linear(300, 100)
-    with ffrecord.torch.overlap(alone, bucket_cap_mb=0.1, autotune=True) as averaged:
+    with ffrecord.distributed.overlap(alone, bucket_cap_mb=0.1, autotune=True) as averaged:
         for _ in range(40):
             alone.zero_grad()
             alone(torch.full((4, 300), float(rank + 1))).sum().backward()

@@ -100,6 +100,7 @@ class HouseRules(unittest.TestCase):
     def test_circles_of_imports_and_torch_in_the_core_are_named(self) -> None:
         self.plant("python/ffrecord/__init__.py", "from ffrecord.one import a\n")
         self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord.one\n")
+        self.plant("python/ffrecord/distributed/__init__.py", "import torch\n")
         self.plant("python/ffrecord/two.py", "def f():\n    import ffrecord.one, torch\n")
         self.plant("python/ffrecord/one.py", "from ffrecord import _ffrecord, two\n")
         self.assertEqual(self.run_check("check_imports")[0], 0)

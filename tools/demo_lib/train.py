@@ -26,6 +26,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import ffrecord.checkpoint as checkpoint
+import ffrecord.distributed
 import ffrecord.torch
 from ffrecord.torch.checkpoint import Group
 
@@ -121,8 +122,8 @@ def main() -> None:
     torch.manual_seed(SEED)
     inner = network(options.classes)
     model = DistributedDataParallel(inner, bucket_cap_mb=BUCKET_CAP_MB)
-    hook = ffrecord.torch.CommHook()
-    model.register_comm_hook(hook, ffrecord.torch.comm_hook)
+    hook = ffrecord.distributed.CommHook()
+    model.register_comm_hook(hook, ffrecord.distributed.comm_hook)
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.02, momentum=0.9)
     torch.manual_seed(SEED + 1 + rank)  # Every rank draws its own dropout.
 

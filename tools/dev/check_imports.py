@@ -1,8 +1,8 @@
 """Fail if modules of the Python package import each other in a circle, or the core imports torch.
 
-The core is everything outside of ffrecord/torch: it works with NumPy alone. What is imported inside
-a function, when it is wanted, or for types only, does not count for circles; torch may be imported
-nowhere in the core but inside a function.
+The core is everything outside of ffrecord/torch and ffrecord/distributed: it works with NumPy
+alone. What is imported inside a function, when it is wanted, or for types only, does not count for
+circles; torch may be imported nowhere in the core but inside a function.
 
 Usage: check_imports.py SOURCE_ROOT
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 PACKAGE = "ffrecord"
 EXTENSION = f"{PACKAGE}._ffrecord"
+TORCH_PACKAGES = (f"{PACKAGE}.torch.", f"{PACKAGE}.distributed.")
 
 
 def is_for_types(node: ast.stmt) -> bool:
@@ -61,9 +62,9 @@ def violations(root: pathlib.Path) -> Iterator[str]:
     graph: dict[str, set[str]] = {}
     for module, path in paths.items():
         graph[module] = set()
-        is_core = not module.startswith(f"{PACKAGE}.torch")
+        is_core = not f"{module}.".startswith(TORCH_PACKAGES)
         for line, target, names in imports(ast.parse(path.read_text()).body):
-            if is_core and f"{target}.".startswith(("torch.", f"{PACKAGE}.torch.")):
+            if is_core and f"{target}.".startswith(("torch.", *TORCH_PACKAGES)):
                 yield f"{path.relative_to(root)}:{line}: the core does not import {target}"
             within = {f"{target}.{name}" for name in names} & {*paths, EXTENSION}
             graph[module] |= within or ({target} & paths.keys())

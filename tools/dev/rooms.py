@@ -21,7 +21,10 @@ class Room:
 
 READING = ("test_reader.py", "test_writer.py", "test_v1_files.py", "test_views.py")
 DAEMON = ("test_daemon.py", "test_service.py", "test_admin.py", "test_tls.py", "test_config.py")
-COLLECTIVE = ("test_backend*.py", "test_comm_hook.py", "test_net_check.py")
+COLLECTIVE = (
+    *("test_backend*.py", "test_comm_hook.py", "test_net_check.py"),
+    *("test_overlap*.py", "test_fsdp.py", "test_tuner.py"),
+)
 ROOMS = (
     Room(("libffrecord/base/", "tests/unit/base/"), ("base",), ("test_permutation.py",)),
     Room(("libffrecord/format/", "tests/unit/format/"), ("format", "record"), READING),
@@ -50,9 +53,10 @@ ROOMS = (
         python=(
             *("test_loader*.py", "test_torch.py", "test_sampler.py", "test_resharding.py"),
             *("test_frameworks.py", "test_lent_memory.py", "test_shared_memory.py"),
-            *("test_overlap*.py", "test_fsdp.py", "test_read_ahead.py", *COLLECTIVE),
+            *("test_read_ahead.py", "test_checkpoint_dcp.py", "test_checkpoint_t*.py"),
         ),
     ),
+    Room(("python/ffrecord/distributed/",), python=COLLECTIVE),
     Room(
         ("python/ffrecord/",),
         python=(

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from training import Trained
 
-from ffrecord.torch import CommHook, Group, Tuner
+from ffrecord.distributed import CommHook, Group, Tuner
 
 Start = Callable[[torch.Tensor], Any]
 STREAMS = 4

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ffrecord.torch import CommHook
+from ffrecord.distributed import CommHook
 
 
 def vgg() -> nn.Module:

@@ -13,7 +13,7 @@ from ffrecord.cli.console import EXIT_DAMAGE
 from ffrecord.cli.units import Size, Timeout
 
 if TYPE_CHECKING:
-    from ffrecord.torch.net_check import Report
+    from ffrecord.distributed.net_check import Report
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -48,7 +48,7 @@ def check(
         )
     import torch.distributed as dist
 
-    from ffrecord.torch import net_check
+    from ffrecord.distributed import net_check
 
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=max(60.0, 4 * timeout_s)))
     try:

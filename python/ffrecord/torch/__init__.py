@@ -12,35 +12,21 @@ from ffrecord.torch.sampler import Sampler
 if TYPE_CHECKING:
     from ffrecord.torch.checkpoint_dcp import CheckpointReader, CheckpointWriter
     from ffrecord.torch.dcp_planner import BalancedSavePlanner
-    from ffrecord.torch.ddp_hook import CommHook, comm_hook
-    from ffrecord.torch.fsdp import use_for_fsdp
-    from ffrecord.torch.group import Group
-    from ffrecord.torch.overlapping import Overlap, overlap
     from ffrecord.torch.training import TrainingState
-    from ffrecord.torch.tuner import Decision, Setting, Tuner
 
 __all__ = [
     "BalancedSavePlanner",
     "CheckpointReader",
     "CheckpointWriter",
-    "CommHook",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
-    "Decision",
-    "Group",
     "IndexBatch",
-    "Overlap",
     "ReaderRegistry",
     "Sampler",
-    "Setting",
     "Subset",
     "TrainingState",
-    "Tuner",
     "collate",
-    "comm_hook",
-    "overlap",
-    "use_for_fsdp",
 ]
 
 
@@ -51,16 +37,7 @@ _LATER = {
     "BalancedSavePlanner": "dcp_planner",
     "CheckpointReader": "checkpoint_dcp",
     "CheckpointWriter": "checkpoint_dcp",
-    "CommHook": "ddp_hook",
-    "Decision": "tuner",
-    "Group": "group",
-    "Overlap": "overlapping",
-    "Setting": "tuner",
     "TrainingState": "training",
-    "Tuner": "tuner",
-    "comm_hook": "ddp_hook",
-    "overlap": "overlapping",
-    "use_for_fsdp": "fsdp",
 }
 
 

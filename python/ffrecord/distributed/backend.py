@@ -1,6 +1,6 @@
 """The library's own collectives as a backend of torch.distributed, for tensors in CPU memory.
 
-import ffrecord.torch.backend  # Registers it.
+import ffrecord.distributed.backend  # Registers it.
 torch.distributed.init_process_group("ffrecord")
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ffrecord.torch.arrays import contiguous_bytes, dense, in_place, reducible
-from ffrecord.torch.group import ReduceOp, address_among, as_bytes, machine_identity
-from ffrecord.torch.pump import Pump, Start, meet_at
-from ffrecord.torch.works import Started
+from ffrecord.distributed.arrays import contiguous_bytes, dense, in_place, reducible
+from ffrecord.distributed.group import ReduceOp, address_among, as_bytes, machine_identity
+from ffrecord.distributed.pump import Pump, Start, meet_at
+from ffrecord.distributed.works import Started
 
 __all__ = ["ProcessGroup"]
 

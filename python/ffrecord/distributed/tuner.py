@@ -1,6 +1,6 @@
 """What a group's all-reduces go by, found while training runs.
 
-hook = ffrecord.torch.CommHook(streams=4, autotune=True)
+hook = ffrecord.distributed.CommHook(streams=4, autotune=True)
 ...
 print(hook.tuner.decisions)
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ffrecord.torch.group import Algorithm, Group
-from ffrecord.torch.pump import Transfer
+from ffrecord.distributed.group import Algorithm, Group
+from ffrecord.distributed.pump import Transfer
 
 # Steps that each setting is tried for, and those that the best ones are tried once more.
 _STEPS = 2

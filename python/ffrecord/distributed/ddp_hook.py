@@ -1,7 +1,7 @@
 """Gradients of DistributedDataParallel averaged by the library's own collectives.
 
-    hook = ffrecord.torch.CommHook()
-    model.register_comm_hook(hook, ffrecord.torch.comm_hook)  # or hook.register(model)
+    hook = ffrecord.distributed.CommHook()
+    model.register_comm_hook(hook, ffrecord.distributed.comm_hook)  # or hook.register(model)
 
 Buckets are averaged while backward goes on; all ranks get identical bits.
 """
@@ -11,8 +11,8 @@ from typing import Any, NoReturn, Self
 import torch
 import torch.distributed as dist
 
-from ffrecord.torch.group import Group
-from ffrecord.torch.tuner import Tuner
+from ffrecord.distributed.group import Group
+from ffrecord.distributed.tuner import Tuner
 
 
 class CommHook(Group):

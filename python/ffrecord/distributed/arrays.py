@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from ffrecord.torch.group import ReduceOp, as_bytes, check_place
-from ffrecord.torch.pump import REDUCED
+from ffrecord.distributed.group import ReduceOp, as_bytes, check_place
+from ffrecord.distributed.pump import REDUCED
 
 # Integers that a wider type holds: what is too large for them wraps when it is brought back.
 _WIDER = {

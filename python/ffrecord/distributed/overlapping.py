@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from ffrecord.closing import Closing
-from ffrecord.torch.group import Group, Stats, agree, check_kind
-from ffrecord.torch.tuner import Tuner
+from ffrecord.distributed.group import Group, Stats, agree, check_kind
+from ffrecord.distributed.tuner import Tuner
 
 # Sizes of buckets that a tuner tries, of the one that was asked for.
 _CAPS = (1.0, 0.25, 0.5, 2.0, 4.0)
@@ -295,7 +295,7 @@ def overlap(
 ) -> Overlap:
     """Make every backward of `model` average its gradients over the ranks while it runs.
 
-        averaged = ffrecord.torch.overlap(model, optimizer)
+        averaged = ffrecord.distributed.overlap(model, optimizer)
         for batch in loader:
             optimizer.zero_grad()
             loss(model(batch)).backward()  # Full buckets leave while this runs.

@@ -1,7 +1,7 @@
 """The library's own collectives under FSDP2.
 
 model = fully_shard(model)
-group = ffrecord.torch.use_for_fsdp(model)
+group = ffrecord.distributed.use_for_fsdp(model)
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from torch.distributed.distributed_c10d import Work
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ffrecord.torch.group import Group, ReduceOp
-from ffrecord.torch.works import Started
+from ffrecord.distributed.group import Group, ReduceOp
+from ffrecord.distributed.works import Started
 
 _OPS: dict[Any, ReduceOp] = {
     dist.ReduceOp.SUM: "sum",

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.closing import Closing
+from ffrecord.distributed.pump import REDUCED, Pump, Transfer
 from ffrecord.errors import UnavailableError
-from ffrecord.torch.pump import REDUCED, Pump, Transfer
 
 Transport = Literal["tcp", "rdma"]
 ReduceOp = Literal["sum", "average", "min", "max"]
