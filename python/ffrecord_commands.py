@@ -6,12 +6,12 @@ import signal
 
 def ffrecord() -> int:
     """Run `ffrecord`; return the exit code."""
-    return _run("ffrecord.cli.main")
+    return _run("ffrecord._cli.main")
 
 
 def ffrecord_pack() -> int:
     """Run `ffrecord-pack`; return the exit code."""
-    return _run("ffrecord.cli.pack")
+    return _run("ffrecord._cli.pack")
 
 
 def _run(module: str) -> int:

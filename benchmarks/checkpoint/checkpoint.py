@@ -351,7 +351,7 @@ def small_tensors(arms: Arms) -> dict[str, float]:
     """100,000 tensors of 1,000 floats against the same bytes in 100."""
     import torch
 
-    from ffrecord.checkpoint.saving import Order, flatten
+    from ffrecord.checkpoint._saving import Order, flatten
 
     block = torch.rand(100, 1_000_000)
     few = {str(i): block[i] for i in range(100)}

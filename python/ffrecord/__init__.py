@@ -1,18 +1,18 @@
 """Training data at the speed of the device: record files, read in batches, local or served."""
 
+from ffrecord._batch import Batch
 from ffrecord._ffrecord import __version__
-from ffrecord.batch import Batch
-from ffrecord.compat.fileio import FileReader, FileWriter, checkFsAlign
-from ffrecord.compat.packed_folder import PackedFolder, pack_folder
+from ffrecord._reader import FileInfo, Reader, open
+from ffrecord._records import Records
+from ffrecord._repairing import RepairReport, repair
+from ffrecord._served import Published, list_published, publish, remove_published
+from ffrecord._token_blocks import TokenBlocks
+from ffrecord._verification import FileReport, verify
+from ffrecord._views import concat, mix
+from ffrecord._writer import Writer, WriteSummary
+from ffrecord.compat._fileio import FileReader, FileWriter, checkFsAlign
+from ffrecord.compat._packed_folder import PackedFolder, pack_folder
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
-from ffrecord.reader import FileInfo, Reader, open
-from ffrecord.records import Records
-from ffrecord.repairing import RepairReport, repair
-from ffrecord.served import Published, list_published, publish, remove_published
-from ffrecord.token_blocks import TokenBlocks
-from ffrecord.verification import FileReport, verify
-from ffrecord.views import concat, mix
-from ffrecord.writer import Writer, WriteSummary
 
 __all__ = [
     "Batch",

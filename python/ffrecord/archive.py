@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.copying import Copying
+from ffrecord._copying import Copying
+from ffrecord._locations import Target, Where, expand, normalise
+from ffrecord._reader import open as open_records
 from ffrecord.errors import CorruptionError
-from ffrecord.locations import Target, Where, expand, normalise
-from ffrecord.reader import open as open_records
 
 Progress = Callable[[int, int], object]
 

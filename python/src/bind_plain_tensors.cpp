@@ -19,7 +19,7 @@ py::object Owned(PyObject* made) {
   return py::reinterpret_steal<py::object>(made);
 }
 
-// Takes dicts of tensors of a state apart, as ffrecord.checkpoint.state.Flattener does: states have
+// Takes dicts of tensors of a state apart, as Flattener of checkpoint/_state.py does: states have
 // tensors by the 100,000, and here each costs a microsecond. Only tensors whose bytes are on the
 // CPU, contiguous and as they are; all else is the caller's, in its turn.
 //
@@ -217,7 +217,7 @@ void AppendNumber(std::string& out, T value) {
     out.push_back(static_cast<char>((static_cast<std::uint64_t>(value) >> (8 * i)) & 0xff));
 }
 
-// Names and references of a dict of nothing but tensors under names, as values.py encodes them;
+// Names and references of a dict of nothing but tensors under names, as _values.py encodes them;
 // None for any other dict. Tags are those of format.md, "Values".
 py::object EncodeReferences(const py::dict& items, const py::type& reference) {
   constexpr std::uint8_t kText = 5;

@@ -9,7 +9,7 @@
 
 namespace ffrecord::python {
 
-// The values of one column of a batch: `field` is a Field of ffrecord/decode/decoder.py, that is
+// The values of one column of a batch: `field` is a Field of ffrecord/decode/_decoder.py, that is
 // (slab, starts, sizes, status). Keeps the arrays alive; made and dropped with the GIL, used
 // without it too. Raises ValueError if a value lies outside of the slab.
 class FieldSpans {

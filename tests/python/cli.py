@@ -7,7 +7,7 @@ from pathlib import Path
 
 # Another Python with other versions of click and rich, whose run-time needs nothing else.
 PYTHON = os.environ.get("FFRECORD_TEST_PYTHON", sys.executable)
-MODULES = {"ffrecord": "ffrecord.cli.main", "ffrecord-pack": "ffrecord.cli.pack"}
+MODULES = {"ffrecord": "ffrecord._cli.main", "ffrecord-pack": "ffrecord._cli.pack"}
 
 
 def run(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.checkpoint.values import DEPTH_MAX, Kind
+from ffrecord.checkpoint._values import DEPTH_MAX, Kind
 from thread_ranks import ThreadRanks, same
 
 DTYPES = [

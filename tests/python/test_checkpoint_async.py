@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.checkpoint import background
-from ffrecord.checkpoint.background import Background
-from ffrecord.checkpoint.saving import Order, flatten
+from ffrecord.checkpoint import _background
+from ffrecord.checkpoint._background import Background
+from ffrecord.checkpoint._saving import Order, flatten
 from thread_ranks import ThreadRank, ThreadRanks, same
 
 
@@ -198,13 +198,13 @@ def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    has_moved, commit = threading.Event(), background.saving.commit
+    has_moved, commit = threading.Event(), _background._saving.commit
 
     def late(*args: Any, **kwargs: Any) -> ckpt.Commit:  # noqa: ANN401
         assert has_moved.wait(60)
         return commit(*args, **kwargs)
 
-    monkeypatch.setattr(background.saving, "commit", late)
+    monkeypatch.setattr(_background._saving, "commit", late)
     mirror = ckpt.Mirror("run", "s3://bucket/run")
     pending = ckpt.async_save("run", 1, {"w": 1})
     places = ckpt.replicated_target(["one", "two"])
@@ -281,7 +281,7 @@ def test_a_failure_that_one_rank_did_not_look_at_fails_the_next_save_of_all(tmp_
     def save(rank: ThreadRank) -> object:
         saver = Background()
 
-        def start(step: int, state: object) -> background.PendingSave:
+        def start(step: int, state: object) -> _background.PendingSave:
             order = Order(tmp_path, step, "rank0", True, 30.0)
             return saver.start(
                 order.step, lambda: flatten(order, state, rank.rank, 2), rank, 0, "wait"
@@ -358,7 +358,7 @@ def waits_for_tensors(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not threading.Event.wait.__code__:
         frame = frame.f_back
     caller = None if frame is None else frame.f_back
-    return caller is not None and caller.f_code is background._hand_over.__code__
+    return caller is not None and caller.f_code is _background._hand_over.__code__
 
 
 @pytest.mark.parametrize("is_handed_over", [False, True])

@@ -37,7 +37,7 @@ import ffrecord  # noqa: E402
 import ffrecord.checkpoint as ckpt  # noqa: E402
 from daemon import Daemon  # noqa: E402
 from ffrecord import _ffrecord  # noqa: E402
-from ffrecord.checkpoint.values import encode  # noqa: E402
+from ffrecord.checkpoint._values import encode  # noqa: E402
 from ffrecord.torch import BalancedSavePlanner, CheckpointReader, CheckpointWriter  # noqa: E402
 from ranks import run_ranks  # noqa: E402
 
@@ -475,7 +475,7 @@ def test_another_dtype_is_converted_as_dcp_does(tmp_path: Path) -> None:
 
 
 def test_a_conversion_holds_no_second_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffrecord.checkpoint.pieces.WINDOW_SIZE", 4096)
+    monkeypatch.setattr("ffrecord.checkpoint._pieces.WINDOW_SIZE", 4096)
     values = {name: torch.randn(50, 60) for name in ("a", "b", "c")}
     dcp.save(values, storage_writer=CheckpointWriter(tmp_path, step=1))
     loaded = {name: torch.zeros(60, 50, dtype=torch.float64).T for name in values}

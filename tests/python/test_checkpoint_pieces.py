@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.checkpoint import pieces
-from ffrecord.checkpoint.tensors import has_elements_apart
+from ffrecord.checkpoint import _pieces
+from ffrecord.checkpoint._tensors import has_elements_apart
 from thread_ranks import ThreadRank, ThreadRanks
 
 SIZE = 24 << 20
@@ -72,13 +72,13 @@ def test_elements_are_apart_wherever_numpy_puts_them() -> None:
 
 def test_one_row_is_compared_by_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    call = pieces.Fetcher.__call__
+    call = _pieces.Fetcher.__call__
 
-    def counting(self: pieces.Fetcher, offset: int, address: int, size_bytes: int) -> None:
+    def counting(self: _pieces.Fetcher, offset: int, address: int, size_bytes: int) -> None:
         asked.append(size_bytes)
         call(self, offset, address, size_bytes)
 
-    monkeypatch.setattr(pieces.Fetcher, "__call__", counting)
+    monkeypatch.setattr(_pieces.Fetcher, "__call__", counting)
     row = np.arange(2 * SIZE // 8, dtype="int64")[None, ::2]
     for step in (1, 2):
         ckpt.save(tmp_path, step, {"w": row, "x": step}, incremental=True)
@@ -100,7 +100,7 @@ def test_boxes_are_the_elements_between_two_in_their_order(shape: list[int], dat
     begin = data.draw(st.integers(0, whole.size))
     end = data.draw(st.integers(begin, whole.size))
 
-    found = [whole[index].ravel() for index in pieces.boxes_between(shape, begin, end)]
+    found = [whole[index].ravel() for index in _pieces.boxes_between(shape, begin, end)]
 
     assert np.concatenate([[], *found]).tolist() == list(range(begin, end))
 
@@ -144,7 +144,7 @@ def test_ranks_that_share_a_save_hold_no_more_either(
 
 
 def test_a_load_holds_one_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "WINDOW_SIZE", 1 << 20)
+    monkeypatch.setattr(_pieces, "WINDOW_SIZE", 1 << 20)
     value = strided()
     ckpt.save(tmp_path, 1, {"w": value, "small": np.arange(9.0)[::2]})
     into = {"w": np.zeros_like(value, order="K"), "small": np.zeros(10)[::2]}
@@ -165,7 +165,7 @@ def test_a_piece_that_cannot_be_copied_fails_the_save_of_all(
         copied.append(offset_bytes)
         raise RuntimeError("the device is lost")
 
-    monkeypatch.setattr(pieces.Fetcher, "copy_to", fail)
+    monkeypatch.setattr(_pieces.Fetcher, "copy_to", fail)
 
     def save(rank: ThreadRank) -> object:
         return ckpt.save(tmp_path, 1, {"w": strided()}, group=rank)
@@ -190,7 +190,7 @@ def test_tensors_of_torch_come_back_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Any]
 ) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(pieces, "WINDOW_SIZE", 100_000)
+    monkeypatch.setattr(_pieces, "WINDOW_SIZE", 100_000)
     value = make(torch)
     ckpt.save(tmp_path, 1, {"w": value})
     into = torch.zeros([*value.shape[:-1], 2 * value.shape[-1]], dtype=value.dtype)[..., ::2]

@@ -20,7 +20,7 @@ import cli
 import copying
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.values import encode
+from ffrecord.checkpoint._values import encode
 from ffrecord.errors import CorruptionError
 from object_store import Store, serve
 from thread_ranks import ThreadRank, ThreadRanks, same
@@ -565,7 +565,7 @@ def test_a_mirror_that_was_interrupted_knows_what_it_has_copied(
 ) -> None:
     for step in (1, 2):
         ckpt.save(tmp_path, step, state(step))
-    copy = ckpt.mirror.copy
+    copy = ckpt._mirror.copy
 
     def interrupted(source: object, target: object, step: int, **options: Any) -> object:  # noqa: ANN401
         if step == 2:
@@ -573,7 +573,7 @@ def test_a_mirror_that_was_interrupted_knows_what_it_has_copied(
         return copy(source, target, step, **options)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(ckpt.mirror, "copy", interrupted)
+        patch.setattr(ckpt._mirror, "copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ckpt.Mirror(tmp_path, run).sync()
     ckpt.remove(tmp_path, 1)

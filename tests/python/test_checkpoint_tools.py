@@ -198,7 +198,7 @@ def test_pruning_looks_again_after_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the person thinks, the newest step is removed: what may go is less than was asked."""
-    from ffrecord.cli import checkpoint, console
+    from ffrecord._cli import checkpoint, console
 
     for step in (1, 2, 3):
         ckpt.save(tmp_path / "run", step, {"x": np.arange(4)})

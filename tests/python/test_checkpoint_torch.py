@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 
 import ffrecord._ffrecord  # noqa: E402 (after the skip)
 import ffrecord.checkpoint as ckpt  # noqa: E402
-import ffrecord.checkpoint.state  # noqa: E402
-from ffrecord.checkpoint.background import Background  # noqa: E402
-from ffrecord.checkpoint.saving import Order, flatten  # noqa: E402
-from ffrecord.checkpoint.staging import Arena  # noqa: E402
-from ffrecord.checkpoint.state import Flattener  # noqa: E402
-from ffrecord.checkpoint.values import encode  # noqa: E402
+import ffrecord.checkpoint._state  # noqa: E402
+from ffrecord.checkpoint._background import Background  # noqa: E402
+from ffrecord.checkpoint._saving import Order, flatten  # noqa: E402
+from ffrecord.checkpoint._staging import Arena  # noqa: E402
+from ffrecord.checkpoint._state import Flattener  # noqa: E402
+from ffrecord.checkpoint._values import encode  # noqa: E402
 from ffrecord.torch.checkpoint import Group  # noqa: E402
 from ranks import run_ranks  # noqa: E402
 from thread_ranks import same  # noqa: E402
@@ -389,7 +389,7 @@ def test_leaves_are_the_same_whoever_takes_a_dict_apart(
     monkeypatch: pytest.MonkeyPatch, exchange: bool
 ) -> None:
     """The extension's ways through dicts of tensors, and Python's, which takes every other form."""
-    monkeypatch.setattr(ffrecord.checkpoint.state, "_plain", None)
+    monkeypatch.setattr(ffrecord.checkpoint._state, "_plain", None)
     if not exchange:  # As in an older torch.
         monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__", raising=False)
     ordered = collections.OrderedDict((str(i), torch.full((i,), i)) for i in range(5))
@@ -420,7 +420,7 @@ def test_leaves_are_the_same_whoever_takes_a_dict_apart(
     }
     by_extension, by_python = Flattener(0), Flattener(0)
     tree: Any = by_extension.value(state)
-    monkeypatch.setattr(ffrecord.checkpoint.state, "_plain_tensors", lambda: None)
+    monkeypatch.setattr(ffrecord.checkpoint._state, "_plain_tensors", lambda: None)
 
     assert same(by_python.value(state), tree)
     for found, expected in zip(by_extension.leaves, by_python.leaves, strict=True):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord.checkpoint.values import EachRank, Kind, TensorRef, decode, encode
+from ffrecord.checkpoint._values import EachRank, Kind, TensorRef, decode, encode
 from thread_ranks import same
 
 

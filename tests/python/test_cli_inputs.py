@@ -17,7 +17,7 @@ import pytest
 
 import ffrecord
 from cli import ok, run
-from ffrecord.cli import console
+from ffrecord._cli import console
 
 # The module that starts the commands; installed, it lies beside the package.
 COMMANDS = Path(__file__).resolve().parents[2] / "python" / "ffrecord_commands.py"
@@ -31,7 +31,7 @@ for name in ("ParamType", "Choice", "Option", "Parameter"):
 
 @pytest.mark.parametrize("module", ["main", "pack"])
 def test_the_oldest_click_will_do(module: str) -> None:
-    code = f"{OLD_CLICK}\nfrom ffrecord.cli.{module} import main\nsys.exit(main())"
+    code = f"{OLD_CLICK}\nfrom ffrecord._cli.{module} import main\nsys.exit(main())"
 
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=False
@@ -60,7 +60,7 @@ NUMBERS = [
 def test_numbers_that_are_none_are_refused_by_option(
     command: str, option: str, values: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ffrecord.cli.main import cli
+    from ffrecord._cli.main import cli
 
     for value in values:
         with pytest.MonkeyPatch.context() as patch:
@@ -133,7 +133,7 @@ def test_a_run_without_checkpoints_is_no_empty_table(tmp_path: Path) -> None:
 
 def test_nobody_to_ask_is_told_of_yes() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "ffrecord.cli.main", "remove", "ffrecord://localhost:1/x"],
+        [sys.executable, "-m", "ffrecord._cli.main", "remove", "ffrecord://localhost:1/x"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -146,7 +146,7 @@ def test_nobody_to_ask_is_told_of_yes() -> None:
 
 def test_without_standard_input_nobody_is_asked() -> None:
     """Closed, it is no empty pipe: Python has no sys.stdin then."""
-    command = f"{sys.executable} -m ffrecord.cli.main remove ffrecord://localhost:1/x <&-"
+    command = f"{sys.executable} -m ffrecord._cli.main remove ffrecord://localhost:1/x <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "nobody is there to be asked: say --yes" in done.stderr
@@ -155,7 +155,7 @@ def test_without_standard_input_nobody_is_asked() -> None:
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
 def test_the_exit_code_tells_where_messages_cannot_be_shown(tmp_path: Path, stderr: str) -> None:
     for arguments, code in (("inspect nothing.ffr", 4), ("checkpoint ls ''", 2)):
-        command = f"{sys.executable} -m ffrecord.cli.main {arguments} {stderr}"
+        command = f"{sys.executable} -m ffrecord._cli.main {arguments} {stderr}"
         done = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False)
         assert done.returncode == code
 
@@ -192,7 +192,7 @@ def test_too_little_memory_is_said(tmp_path: Path) -> None:
         file.write(info.tobuf())
         file.truncate(info.size + 3 * 512)  # Takes no room on the disk.
     code = (
-        "import resource, sys; from ffrecord.cli.pack import main\n"
+        "import resource, sys; from ffrecord._cli.pack import main\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); sys.exit(main())"
     )
     done = subprocess.run(
@@ -208,7 +208,7 @@ def test_too_little_memory_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("y\n", 4)])
 def test_an_answer_may_come_through_a_pipe(answer: str, code: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "ffrecord.cli.main", "remove", "ffrecord://localhost:1/x"],
+        [sys.executable, "-m", "ffrecord._cli.main", "remove", "ffrecord://localhost:1/x"],
         input=answer,
         capture_output=True,
         text=True,
@@ -288,7 +288,7 @@ def test_a_panel_stays_in_its_place_at_any_width(width: int) -> None:
     """Lines shown on a terminal that moves its cursor as terminals do stay as many as they are."""
     shown = on_a_terminal(
         width,
-        "from ffrecord.cli.console import Panel\n"
+        "from ffrecord._cli.console import Panel\n"
         "panel = Panel()\n"
         "for i in range(3):\n"
         "    panel.show('\\n'.join(f'{i} {j} ' + 'x' * 100 for j in range(5)))\n",

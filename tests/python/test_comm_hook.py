@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ffrecord.distributed
 from ffrecord import errors
 from ffrecord.distributed import CommHook, comm_hook
-from ffrecord.distributed.group import Algorithm, timeout_of
+from ffrecord.distributed._group import Algorithm, timeout_of
 from ranks import Ranks, run_ranks
 
 TIMEOUT_S = 8.0

@@ -17,8 +17,8 @@ import click
 import pytest
 
 import ffrecord
-from ffrecord.cli.main import cli
-from ffrecord.cli.pack import command as pack_command
+from ffrecord._cli.main import cli
+from ffrecord._cli.pack import command as pack_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent

@@ -17,8 +17,8 @@ import ffrecord
 import ffrecord.errors
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
-from ffrecord.torch.sampler import Cursor
-from ffrecord.torch.threads import Threads
+from ffrecord.torch._sampler import Cursor
+from ffrecord.torch._threads import Threads
 from loading import COUNT, every_engine, expected, labels, written
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ffrecord
-from ffrecord.stages import Stages, verdict
+from ffrecord._stages import Stages, verdict
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, every_engine, written
 

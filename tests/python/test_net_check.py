@@ -97,7 +97,7 @@ def test_a_pair_that_failed_is_wrong_and_says_why() -> None:
 
 
 def test_the_command_runs_as_each_rank_and_says_what_it_needs() -> None:
-    command = [sys.executable, "-m", "ffrecord.cli.main", "net", "check"]
+    command = [sys.executable, "-m", "ffrecord._cli.main", "net", "check"]
     alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     refused = subprocess.run(
         command, env=alone, capture_output=True, text=True, timeout=120, check=False
@@ -108,7 +108,7 @@ def test_the_command_runs_as_each_rank_and_says_what_it_needs() -> None:
     launched = subprocess.run(
         [
             *[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
-            *["--module", "ffrecord.cli.main", "net", "check", "--size", "64KiB", "--json"],
+            *["--module", "ffrecord._cli.main", "net", "check", "--size", "64KiB", "--json"],
         ],
         capture_output=True,
         text=True,

@@ -22,7 +22,7 @@ from PIL import Image
 
 import ffrecord
 from cli import ok, run
-from ffrecord.cli.units import show_size
+from ffrecord._cli.units import show_size
 from packing import refused
 
 CLASSES = ["birds", "cats", "dogs"]
@@ -315,7 +315,7 @@ def test_a_kill_leaves_nothing_that_reads(images: Path, tmp_path: Path, target: 
         "    time.sleep(0.01)\n"
         "    write(self, sample)\n"
         "Writer.write = slow\n"
-        "from ffrecord.cli.pack import main\n"
+        "from ffrecord._cli.pack import main\n"
         "sys.exit(main())\n"
     )
     arguments = [str(images), str(tmp_path / target), "--part-size", "100KiB"]
@@ -344,7 +344,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(images: Path, tmp_path: 
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    write(self, sample)\n"
         "Writer.write = interrupted\n"
-        "from ffrecord.cli.pack import main\n"
+        "from ffrecord._cli.pack import main\n"
         "sys.exit(main())\n"
     )
 
@@ -393,7 +393,7 @@ def test_a_terminal_gets_a_bar_unless_it_wants_none(
     if no_color:
         environment["NO_COLOR"] = "1"
     child = subprocess.Popen(
-        [sys.executable, "-m", "ffrecord.cli.pack", str(images), str(tmp_path / "x.ffr")],
+        [sys.executable, "-m", "ffrecord._cli.pack", str(images), str(tmp_path / "x.ffr")],
         stderr=theirs,
         stdout=subprocess.DEVNULL,
         env={**environment, "TERM": "xterm"},

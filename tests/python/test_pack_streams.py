@@ -245,7 +245,7 @@ def test_what_the_first_sample_lacks_is_seen_in_the_others(tmp_path: Path) -> No
 def test_what_comes_after_the_look_must_be_like_what_was_seen(
     tmp_path: Path, late: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffrecord.pack.tar._LOOK_GROUPS", 3)
+    monkeypatch.setattr("ffrecord.pack._tar._LOOK_GROUPS", 3)
     files: dict[str, bytes | str] = {f"{i}.jpg": b"j" for i in range(3)}
 
     with pytest.raises(ValueError, match=f"{', '.join(late)} are a sample of WebDataset"):
@@ -265,7 +265,7 @@ def test_a_late_sample_has_the_files_of_the_first_ones(
     tmp_path: Path, late: list[str], files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file more, one less, and two for one column, of which only one could be kept."""
-    monkeypatch.setattr("ffrecord.pack.tar._LOOK_GROUPS", 2)
+    monkeypatch.setattr("ffrecord.pack._tar._LOOK_GROUPS", 2)
     first = [f"{i}.{extension}" for i in range(2) for extension in ("jpg", "txt")]
     tar = tar_of([(name, b"1") for name in [*first, *late]])
     with pytest.raises(ValueError, match=f"the sample x has the files .{files}, the first ones"):
@@ -283,7 +283,7 @@ def test_a_sample_whose_files_do_not_stand_together_is_refused(tmp_path: Path) -
 def test_files_of_one_name_without_end_are_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffrecord.pack.tar._GROUP_FILES_MAX", 5)
+    monkeypatch.setattr("ffrecord.pack._tar._GROUP_FILES_MAX", 5)
     files: dict[str, bytes | str] = {f"a.{i}.png": b"p" for i in range(6)}
 
     with pytest.raises(ValueError, match=r"more than 5 files are called a\.\*"):

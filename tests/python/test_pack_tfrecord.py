@@ -18,7 +18,7 @@ import pytest
 import ffrecord
 from cli import ok
 from ffrecord.pack import open_source, pack
-from ffrecord.pack.example import parse_example
+from ffrecord.pack._example import parse_example
 from packing import TFRECORDS, records, refused, schema
 
 

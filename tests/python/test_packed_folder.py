@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord import FileReader, FileWriter, PackedFolder, pack_folder
-from ffrecord.compat.packed_trailer import MAGIC, decode, encode
+from ffrecord.compat._packed_trailer import MAGIC, decode, encode
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "ffrecord-v1"
 loads = pickle.loads

@@ -13,7 +13,7 @@ import pytest
 
 import ffrecord
 from daemon import Daemon
-from ffrecord.cli.admin import fetch
+from ffrecord._cli.admin import fetch
 
 torch = pytest.importorskip("torch")
 

@@ -19,10 +19,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord.order import EpochOrder, Indices, Mixture
+from ffrecord._order import EpochOrder, Indices, Mixture
+from ffrecord._views import Choice
 from ffrecord.torch import IndexBatch, Sampler
-from ffrecord.torch.sampler import Cursor
-from ffrecord.views import Choice
+from ffrecord.torch._sampler import Cursor
 from order import permute, permute_blocked
 
 WORLDS = [1, 2, 3, 4, 8]

@@ -18,7 +18,7 @@ import pytest
 import ffrecord
 from cli import ok, run
 from daemon import Daemon
-from ffrecord.cli.admin import fetch
+from ffrecord._cli.admin import fetch
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl command here")
 

@@ -261,7 +261,7 @@ def test_what_is_of_no_room_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     rooms = load("tools/dev/rooms.py", monkeypatch)
     tests = ["test_cli.py", "test_pack.py", "test_pack_folders.py"]
 
-    packing = rooms.select(["python/ffrecord/pack/tar.py", "server/main.cpp"], tests)
+    packing = rooms.select(["python/ffrecord/pack/_tar.py", "server/main.cpp"], tests)
     assert packing == rooms.Selection({"server"}, {"test_pack.py", "test_pack_folders.py"})
     assert rooms.select(["tests/python/test_cli.py"], tests).python == {"test_cli.py"}
     assert rooms.select(["docs/cli.md", "meson.build"], tests).everything

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ffrecord.distributed
 from ffrecord.distributed import CommHook
-from ffrecord.distributed.group import Transfer
-from ffrecord.distributed.tuner import Axes, Setting, Tuner, busy_ns, search
+from ffrecord.distributed._group import Transfer
+from ffrecord.distributed._tuner import Axes, Setting, Tuner, busy_ns, search
 from ranks import run_ranks
 
 AXES: Axes = {

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ffrecord
-from ffrecord.order import EpochOrder, IndexBatch, Mixture
-from ffrecord.shared_memory import SharedArray
+from ffrecord._order import EpochOrder, IndexBatch, Mixture
+from ffrecord._shared_memory import SharedArray
 from order import permute
 
 

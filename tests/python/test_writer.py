@@ -163,7 +163,7 @@ def test_every_type_keeps_its_values(tmp_path: Path, name: str) -> None:
 def test_bf16_rounds_as_torch_does(values: list[float]) -> None:
     import torch
 
-    from ffrecord.schema import Column, encode
+    from ffrecord._schema import Column, encode
 
     array = np.array(values, np.float32)
     bits = encode(Column("x", "bf16", array.shape), array)

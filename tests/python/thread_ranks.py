@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ffrecord.checkpoint.values import EachRank
+from ffrecord.checkpoint._values import EachRank
 
 
 class ThreadRanks:

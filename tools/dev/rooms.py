@@ -45,7 +45,7 @@ ROOMS = (
     Room(("client/runtime/", "tests/unit/client/"), ("client",)),
     Room(("python/ffrecord/checkpoint/",), python=("test_checkpoint*.py",)),
     Room(("python/ffrecord/pack/",), python=("test_pack*.py",)),
-    Room(("python/ffrecord/cli/", "python/ffrecord_commands.py"), python=("test_cli*.py",)),
+    Room(("python/ffrecord/_cli/", "python/ffrecord_commands.py"), python=("test_cli*.py",)),
     Room(("python/ffrecord/topology/",), python=("test_topology.py", "test_tuner.py")),
     Room(("python/ffrecord/decode/",), python=("test_decode*.py",)),
     Room(

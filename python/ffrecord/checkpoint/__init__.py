@@ -20,29 +20,29 @@ import contextlib
 from typing import Literal
 
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.background import (
+from ffrecord._locations import Target
+from ffrecord.checkpoint._background import (
     BusyError,
     FailedSaveError,
     OnBusy,
     PendingSave,
     process_background,
 )
-from ffrecord.checkpoint.collector import without_collector
-from ffrecord.checkpoint.difference import Difference, diff
-from ffrecord.checkpoint.loading import OnCorrupt, load
-from ffrecord.checkpoint.mirror import Mirror, copy
-from ffrecord.checkpoint.monitoring import Monitor, Progress, Report, Save, ledger, monitor
-from ffrecord.checkpoint.pieces import Fetcher
-from ffrecord.checkpoint.ranks import Box, Group, PeerError, Ranks, box_of, group_of
-from ffrecord.checkpoint.replicated import replicated_target
-from ffrecord.checkpoint.restore import MismatchError
-from ffrecord.checkpoint.rng import rng_state, set_rng_state
-from ffrecord.checkpoint.safetensors import export_safetensors, import_safetensors
-from ffrecord.checkpoint.saving import Commit, Flat, Order, Replicated, commit, flatten
-from ffrecord.checkpoint.staging import TornStageError
-from ffrecord.checkpoint.state import PerRank, Shard
+from ffrecord.checkpoint._collector import without_collector
+from ffrecord.checkpoint._difference import Difference, diff
+from ffrecord.checkpoint._loading import OnCorrupt, load
+from ffrecord.checkpoint._mirror import Mirror, copy
+from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
+from ffrecord.checkpoint._pieces import Fetcher
+from ffrecord.checkpoint._ranks import Box, Group, PeerError, Ranks, box_of, group_of
+from ffrecord.checkpoint._replicated import replicated_target
+from ffrecord.checkpoint._restore import MismatchError
+from ffrecord.checkpoint._rng import rng_state, set_rng_state
+from ffrecord.checkpoint._safetensors import export_safetensors, import_safetensors
+from ffrecord.checkpoint._saving import Commit, Flat, Order, Replicated, commit, flatten
+from ffrecord.checkpoint._staging import TornStageError
+from ffrecord.checkpoint._state import PerRank, Shard
 from ffrecord.errors import CorruptionError
-from ffrecord.locations import Target
 
 __all__ = [
     "BusyError",

@@ -6,10 +6,10 @@ The keys are columns; columns that are not named stay as they are. For records t
 `decode=` is the one decoder itself. What cannot be decoded is a corrupt record, for `on_corrupt`.
 """
 
-from ffrecord.decode.arrays import Npy, Safetensors
-from ffrecord.decode.decoder import Decode, Decoder, Field
-from ffrecord.decode.image import CenterCrop, Image, RandomCrop
-from ffrecord.decode.text import Text
+from ffrecord.decode._arrays import Npy, Safetensors
+from ffrecord.decode._decoder import Decode, Decoder, Field
+from ffrecord.decode._image import CenterCrop, Image, RandomCrop
+from ffrecord.decode._text import Text
 
 __all__ = [
     "CenterCrop",

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ffrecord.distributed.ddp_hook import CommHook, comm_hook
-    from ffrecord.distributed.fsdp import use_for_fsdp
-    from ffrecord.distributed.group import Group
-    from ffrecord.distributed.overlapping import Overlap, overlap
-    from ffrecord.distributed.tuner import Decision, Setting, Tuner
+    from ffrecord.distributed._ddp_hook import CommHook, comm_hook
+    from ffrecord.distributed._fsdp import use_for_fsdp
+    from ffrecord.distributed._group import Group
+    from ffrecord.distributed._overlapping import Overlap, overlap
+    from ffrecord.distributed._tuner import Decision, Setting, Tuner
 
 __all__ = [
     "CommHook",
@@ -26,15 +26,15 @@ __all__ = [
 # The file of this folder that each name is in. They are imported when they are wanted: the process
 # group of `backend` does without them.
 _LATER = {
-    "CommHook": "ddp_hook",
-    "Decision": "tuner",
-    "Group": "group",
-    "Overlap": "overlapping",
-    "Setting": "tuner",
-    "Tuner": "tuner",
-    "comm_hook": "ddp_hook",
-    "overlap": "overlapping",
-    "use_for_fsdp": "fsdp",
+    "CommHook": "_ddp_hook",
+    "Decision": "_tuner",
+    "Group": "_group",
+    "Overlap": "_overlapping",
+    "Setting": "_tuner",
+    "Tuner": "_tuner",
+    "comm_hook": "_ddp_hook",
+    "overlap": "_overlapping",
+    "use_for_fsdp": "_fsdp",
 }
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ffrecord.distributed.arrays import contiguous_bytes, dense, in_place, reducible
-from ffrecord.distributed.group import ReduceOp, address_among, as_bytes, machine_identity
-from ffrecord.distributed.pump import Pump, Start, meet_at
-from ffrecord.distributed.works import Started
+from ffrecord.distributed._arrays import contiguous_bytes, dense, in_place, reducible
+from ffrecord.distributed._group import ReduceOp, address_among, as_bytes, machine_identity
+from ffrecord.distributed._pump import Pump, Start, meet_at
+from ffrecord.distributed._works import Started
 
 __all__ = ["ProcessGroup"]
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ffrecord._ffrecord import CollectiveEngine
-from ffrecord.distributed.group import exchange, gather_bytes, own_address
+from ffrecord.distributed._group import exchange, gather_bytes, own_address
 
 # The last is what the ranks choose by what they measure.
 _ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "double_tree", None)

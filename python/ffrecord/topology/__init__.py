@@ -5,8 +5,8 @@ A `Network` is hosts, switches and cables; a `Placement` says which host each ra
 `training_step` say how long it takes. Needs no hardware, no root and no torch.
 """
 
-from ffrecord.topology.certificate import Certificate, StepLoad, certify
-from ffrecord.topology.network import (
+from ffrecord.topology._certificate import Certificate, StepLoad, certify
+from ffrecord.topology._network import (
     Cable,
     Network,
     bigraph,
@@ -15,10 +15,10 @@ from ffrecord.topology.network import (
     rails,
     read_cabling,
 )
-from ffrecord.topology.patterns import ALGORITHMS, Step, collective
-from ffrecord.topology.picture import draw
-from ffrecord.topology.placement import PLACEMENTS, Placement, place, search
-from ffrecord.topology.simulation import (
+from ffrecord.topology._patterns import ALGORITHMS, Step, collective
+from ffrecord.topology._picture import draw
+from ffrecord.topology._placement import PLACEMENTS, Placement, place, search
+from ffrecord.topology._simulation import (
     Flow,
     StepTime,
     Training,

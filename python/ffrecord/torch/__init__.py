@@ -3,16 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ffrecord.order import IndexBatch
-from ffrecord.torch.collate import collate
-from ffrecord.torch.dataloader import DataLoader
-from ffrecord.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
-from ffrecord.torch.sampler import Sampler
+from ffrecord._order import IndexBatch
+from ffrecord.torch._collate import collate
+from ffrecord.torch._dataloader import DataLoader
+from ffrecord.torch._dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
+from ffrecord.torch._sampler import Sampler
 
 if TYPE_CHECKING:
-    from ffrecord.torch.checkpoint_dcp import CheckpointReader, CheckpointWriter
-    from ffrecord.torch.dcp_planner import BalancedSavePlanner
-    from ffrecord.torch.training import TrainingState
+    from ffrecord.torch._checkpoint_dcp import CheckpointReader, CheckpointWriter
+    from ffrecord.torch._dcp_planner import BalancedSavePlanner
+    from ffrecord.torch._training import TrainingState
 
 __all__ = [
     "BalancedSavePlanner",
@@ -30,14 +30,13 @@ __all__ = [
 ]
 
 
-# What loading does without, by the file of this folder that it is in: none may have the name of
-# what it holds. Every process of a loader imports this module, and they would double what that
-# takes.
+# What loading does without, by the file of this folder that it is in. Every process of a loader
+# imports this module, and they would double what that takes.
 _LATER = {
-    "BalancedSavePlanner": "dcp_planner",
-    "CheckpointReader": "checkpoint_dcp",
-    "CheckpointWriter": "checkpoint_dcp",
-    "TrainingState": "training",
+    "BalancedSavePlanner": "_dcp_planner",
+    "CheckpointReader": "_checkpoint_dcp",
+    "CheckpointWriter": "_checkpoint_dcp",
+    "TrainingState": "_training",
 }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
 
 import ffrecord.checkpoint as ckpt
-from ffrecord.locations import target_from_root
-from ffrecord.torch.dataloader import DataLoader
-from ffrecord.torch.training import TrainingState
+from ffrecord._locations import target_from_root
+from ffrecord.torch._dataloader import DataLoader
+from ffrecord.torch._training import TrainingState
 
 Path = str | os.PathLike[str]
 

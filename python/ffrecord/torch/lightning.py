@@ -15,7 +15,7 @@ except ImportError:
 
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
-from ffrecord.checkpoint.values import decode
+from ffrecord.checkpoint._values import decode
 from ffrecord.errors import CorruptionError
 
 Path = str | os.PathLike[str]

@@ -1,0 +1,238 @@
+"""What a daemon's admin port tells: `ffrecord status` and `ffrecord top`."""
+
+import http.client
+import math
+import re
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from ffrecord._cli.units import show_size
+
+# (family, its labels in the order of their names) -> value.
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+_SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_ANSWER_BYTES_MAX = 1 << 20
+_USED = "ffrecord_quota_used_bytes"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What all counters and gauges said at one time."""
+
+    time_s: float  # Of a clock that only goes forward.
+    samples: Samples = field(repr=False)
+
+    def get(self, family: str, **labels: str) -> float:
+        """One value; 0 if there is none."""
+        return self.samples.get((family, tuple(sorted(labels.items()))), 0.0)
+
+    def sum(self, family: str, **labels: str) -> float:
+        """The sum over all that have these labels, and others."""
+        return sum(
+            value
+            for (name, has), value in self.samples.items()
+            if name == family and set(labels.items()) <= set(has)
+        )
+
+    def labels(self, family: str) -> dict[str, str]:
+        """The labels of a family of one."""
+        return next((dict(has) for name, has in self.samples if name == family), {})
+
+    def nonzero(self, family: str, label: str) -> dict[str, int]:
+        """The values that are not 0, by one label."""
+        return {
+            dict(has)[label]: int(value)
+            for (name, has), value in self.samples.items()
+            if name == family and value
+        }
+
+
+def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metrics:
+    """Ask the admin port at `address`, http://host:port, with the token in a file if it wants one.
+
+    Raises:
+        PermissionError: it wants a token, or another one.
+        ConnectionError: nothing answers there, or something else than a daemon.
+    """
+    url = address if "://" in address else f"http://{address}"
+    token = "" if token_file is None else _read_token(token_file)
+    try:
+        request = urllib.request.Request(f"{url.rstrip('/')}/metrics")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            samples = _parse(answer.read(_ANSWER_BYTES_MAX).decode())
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.UNAUTHORIZED:
+            raise PermissionError(
+                None, f"{url} wants its admin token; name the file that holds it: --token-file"
+            ) from error
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise ConnectionError(
+            None, f"no admin port answers at {url} ({reason}); start ffrecordd with --admin"
+        ) from error
+    if not any(name == "ffrecord_build_info" for name, _ in samples):
+        raise ConnectionError(None, f"what answers at {url} is no ffrecordd")
+    return Metrics(time.monotonic(), samples)
+
+
+def _read_token(path: str) -> str:
+    """The first line of a file.
+
+    Raises:
+        ValueError: it is no token.
+    """
+    token = Path(path).read_bytes().partition(b"\n")[0].strip()
+    if not re.fullmatch(rb"[!-~]+", token):
+        raise ValueError(f"{path} holds no token: a line of letters, digits and signs")
+    return token.decode()
+
+
+def _parse(text: str) -> Samples:
+    """The samples of an answer.
+
+    Raises:
+        ValueError: a number is none, or not finite.
+    """
+    samples: Samples = {}
+    for line in text.splitlines():
+        if match := _SAMPLE.fullmatch(line):
+            labels = tuple(sorted(_LABEL.findall(match[2] or "")))
+            value, _ = float(match[3]), float(dict(labels).get("le", 0))
+            if not math.isfinite(value):
+                raise ValueError(f"{match[1]} is {value}")
+            samples[match[1], labels] = value
+    return samples
+
+
+def status(metrics: Metrics) -> dict[str, Any]:
+    """The facts of now, and the counts since the start."""
+    info = metrics.labels("ffrecord_build_info")
+    errors = {
+        f"pieces_{name}": count
+        for name, count in metrics.nonzero("ffrecord_entries_total", "status").items()
+        if name != "ok"
+    }
+    errors |= metrics.nonzero("ffrecord_errors_total", "code")
+    for name in ("connections_refused", "connection_faults", "tokens_refused"):
+        if count := int(metrics.get(f"ffrecord_{name}_total")):
+            errors[name] = count
+    if busy := int(metrics.sum("ffrecord_busy_total")):
+        errors["busy"] = busy
+    return {
+        "state": next(iter(metrics.nonzero("ffrecord_state", "state")), "unknown"),
+        "version": info.get("version", ""),
+        "engine": info.get("engine", ""),
+        "auth": info.get("auth", ""),
+        "uptime_s": int(metrics.get("ffrecord_uptime_seconds")),
+        "connections": {
+            name: int(metrics.get("ffrecord_connections", transport=name))
+            for name in ("tcp", "tls", "shm", "rdma")
+        },
+        "datasets": int(metrics.get("ffrecord_datasets")),
+        "extents": int(metrics.get("ffrecord_extents")),
+        "extent_bytes": int(metrics.get("ffrecord_extent_bytes")),
+        "bad_extents": int(metrics.get("ffrecord_extents_bad")),
+        "scrub_age_s": int(metrics.get("ffrecord_scrub_age_seconds")),
+        "writes": next(iter(metrics.nonzero("ffrecord_read_only", "reason")), "good"),
+        "quotas": {
+            dict(has)["prefix"]: f"{show_size(metrics.samples[_USED, has])} of {show_size(limit)}"
+            for (name, has), limit in metrics.samples.items()
+            if name == "ffrecord_quota_bytes"
+        },
+        "disk_free_bytes": int(metrics.get("ffrecord_disk_free_bytes")),
+        "pieces_read": int(metrics.get("ffrecord_entries_total", status="ok")),
+        "read_bytes": int(metrics.sum("ffrecord_read_bytes_total")),
+        "written_bytes": int(metrics.get("ffrecord_written_bytes_total")),
+        "errors": errors,
+    }
+
+
+def show_status(facts: dict[str, Any]) -> str:
+    """For people: one fact a line."""
+    lines = []
+    for name, value in facts.items():
+        if name.endswith("_bytes"):
+            value = show_size(value)
+        elif isinstance(value, dict):
+            value = ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
+        lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<16}{value}")
+    return "\n".join(lines)
+
+
+def activity(before: Metrics, now: Metrics) -> dict[str, float]:
+    """What happened between two looks: rates by the second, times in seconds."""
+    span_s = max(now.time_s - before.time_s, 1e-9)
+
+    def gained(family: str, **labels: str) -> float:
+        return max(now.sum(family, **labels) - before.sum(family, **labels), 0.0)
+
+    rates = {
+        "tcp_bytes_per_s": sum(
+            gained("ffrecord_read_bytes_total", transport=name) for name in ("tcp", "tls")
+        )
+        / span_s,
+        "shm_bytes_per_s": gained("ffrecord_read_bytes_total", transport="shm") / span_s,
+        "rdma_bytes_per_s": gained("ffrecord_read_bytes_total", transport="rdma") / span_s,
+        "written_bytes_per_s": gained("ffrecord_written_bytes_total") / span_s,
+        "pieces_per_s": gained("ffrecord_entries_total", status="ok") / span_s,
+        "failed_per_s": (
+            gained("ffrecord_entries_total") - gained("ffrecord_entries_total", status="ok")
+        )
+        / span_s,
+        "batch_p50_s": _quantile(before, now, 0.5),
+        "batch_p99_s": _quantile(before, now, 0.99),
+    }
+    for stage in ("queue", "disk", "grant", "network"):
+        rates[f"{stage}_s_per_s"] = (
+            gained("ffrecord_stage_seconds_sum", request="read", stage=stage) / span_s
+        )
+    for queue in ("batches", "disk_reads", "jobs"):
+        rates[queue] = now.get("ffrecord_queue_depth", queue=queue)
+    rates["connections"] = now.sum("ffrecord_connections")
+    return rates
+
+
+def _quantile(before: Metrics, now: Metrics, part: float) -> float:
+    """The time under which `part` of the batches stayed: the bound of a bucket. 0 if none ended."""
+    bounds = sorted(
+        (float(dict(has)["le"]), value - before.samples.get((name, has), 0.0))
+        for (name, has), value in now.samples.items()
+        if name == "ffrecord_request_seconds_bucket" and ("request", "read") in has
+    )
+    count = bounds[-1][1] if bounds else 0.0
+    if count <= 0:
+        return 0.0
+    finite = [bound for bound, gained in bounds if gained < part * count]
+    at = min(len(finite), len(bounds) - 2)
+    return bounds[at][0]
+
+
+def show_activity(rates: dict[str, float]) -> str:
+    """For people: a few lines that keep their places."""
+    stages = "  ".join(
+        f"{stage} {rates[f'{stage}_s_per_s']:6.2f}"
+        for stage in ("queue", "disk", "grant", "network")
+    )
+    return "\n".join(
+        (
+            f"read       tcp {show_size(rates['tcp_bytes_per_s']):>9}/s   "
+            f"shm {show_size(rates['shm_bytes_per_s']):>9}/s   "
+            f"rdma {show_size(rates['rdma_bytes_per_s']):>9}/s   "
+            f"written {show_size(rates['written_bytes_per_s']):>9}/s",
+            f"pieces     {rates['pieces_per_s']:12,.0f}/s   "
+            f"failed {rates['failed_per_s']:10,.0f}/s",
+            f"a batch    p50 <= {rates['batch_p50_s'] * 1e3:10.3f} ms   "
+            f"p99 <= {rates['batch_p99_s'] * 1e3:10.3f} ms",
+            f"its time   {stages}   (s/s, all batches)",
+            f"queues     batches {rates['batches']:5.0f}   disk reads {rates['disk_reads']:5.0f}   "
+            f"jobs {rates['jobs']:5.0f}   connections {rates['connections']:5.0f}",
+        )
+    )

@@ -1,0 +1,174 @@
+"""ffrecord checkpoint: look at checkpoints, check them, move them from and to other formats."""
+
+import dataclasses
+import errno
+import json
+
+import click
+
+import ffrecord.checkpoint as ckpt
+from ffrecord._cli.console import EXIT_DAMAGE, confirm
+from ffrecord._cli.units import Target, show_size
+
+
+@click.group()
+def checkpoint() -> None:
+    """List, verify, copy and convert checkpoints.
+
+    TARGET is a run's folder, ffrecord://HOST/RUN, s3://BUCKET/RUN, or 'buddies:TARGET|TARGET'.
+    """
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+# As many bits as a step has where it is stored.
+_STEP = click.IntRange(0, (1 << 64) - 1)
+_COUNT = click.IntRange(1, (1 << 63) - 1)
+_step = click.option("--step", type=_STEP, help="Which step; the latest by default.")
+
+
+def _committed(target: str) -> list[ckpt.Commit]:
+    """The steps of TARGET: a name without any is a wrong name."""
+    commits = ckpt.list(target)
+    if not commits:
+        raise FileNotFoundError(errno.ENOENT, f"there is no checkpoint at {target}")
+    return commits
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@_as_json
+def ls(target: str, as_json: bool) -> None:
+    """List the complete steps of TARGET."""
+    commits = _committed(target)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(commit) for commit in commits]))
+        return
+    click.echo(f"{'step':>12}{'size':>12}  attempt")
+    for commit in commits:
+        click.echo(f"{commit.step:>12}{show_size(commit.size_bytes):>12}  {commit.attempt}")
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@_step
+@_as_json
+def verify(target: str, step: int | None, as_json: bool) -> None:
+    """Verify every byte of a checkpoint; exit with status 3 if any is damaged."""
+    damage = ckpt.verify(target, "latest" if step is None else step)
+    if as_json:
+        click.echo(json.dumps({"damage": damage}))
+    else:
+        click.echo("\n".join(damage) if damage else "every byte is as it was written")
+    if damage:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@click.argument("first", type=_STEP)
+@click.argument("second", type=_STEP)
+@_as_json
+def diff(target: str, first: int, second: int, as_json: bool) -> None:
+    """Show the differences between the steps FIRST and SECOND."""
+    found = ckpt.diff((target, first), (target, second))
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found)))
+        return
+    for sign, paths in (("-", found.only_first), ("+", found.only_second), ("~", found.different)):
+        for path in paths:
+            click.echo(f"{sign} {path}")
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@click.argument("file", type=click.Path(dir_okay=False))
+@_step
+@click.option("--prefix", default="", help="Only tensors below this path, such as model.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE.")
+def export(target: str, file: str, step: int | None, prefix: str, overwrite: bool) -> None:
+    """Write the tensors of a checkpoint to FILE, in the safetensors format."""
+    commit = ckpt.export_safetensors(
+        target,
+        file,
+        step="latest" if step is None else step,
+        prefix=prefix,
+        overwrite=overwrite,
+    )
+    click.echo(f"step {commit.step} is in {file}")
+
+
+@checkpoint.command(name="import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("target", type=Target())
+@click.option("--step", type=_STEP, required=True, help="Step to save as.")
+@click.option("--prefix", default="", help="Path to save the tensors under, such as model.")
+def import_(file: str, target: str, step: int, prefix: str) -> None:
+    """Save the tensors of FILE, in the safetensors format, as a step of TARGET."""
+    commit = ckpt.import_safetensors(file, target, step, prefix=prefix)
+    click.echo(f"step {commit.step} of {target}: {show_size(commit.size_bytes)}")
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@click.argument("remote", type=Target())
+@_step
+@click.option("--compress", is_flag=True, help="Compress the tensors at REMOTE.")
+@_as_json
+def push(target: str, remote: str, step: int | None, compress: bool, as_json: bool) -> None:
+    """Copy a step of TARGET to REMOTE; by default all steps that are not there yet."""
+    _committed(target)
+    if step is None:
+        copied = ckpt.Mirror(target, remote, compress=compress).sync()
+    else:
+        copied = [ckpt.copy(target, remote, step, compress=compress)]
+    _show_copied(copied, remote, as_json)
+
+
+@checkpoint.command()
+@click.argument("remote", type=Target())
+@click.argument("target", type=Target())
+@_step
+@_as_json
+def pull(remote: str, target: str, step: int | None, as_json: bool) -> None:
+    """Copy a step of REMOTE to TARGET."""
+    copied = [ckpt.copy(remote, target, "latest" if step is None else step)]
+    _show_copied(copied, target, as_json)
+
+
+def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"copied": [dataclasses.asdict(commit) for commit in copied]}))
+        return
+    for commit in copied:
+        click.echo(f"step {commit.step} is at {where}: {show_size(commit.size_bytes)}")
+    if not copied:
+        click.echo(f"every step is at {where} already")
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@click.option("--keep-last", type=_COUNT, required=True, help="Keep this many of the newest steps.")
+@click.option("--keep-every", type=_COUNT, help="Also keep every step that is a multiple of this.")
+@click.option("--verify", is_flag=True, help="Count a step as kept only after reading all of it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_as_json
+def prune(
+    target: str, keep_last: int, keep_every: int | None, verify: bool, yes: bool, as_json: bool
+) -> None:
+    """Remove old steps of TARGET. Only complete steps count as kept."""
+
+    def old() -> list[int]:
+        found = ckpt.prune(
+            target, keep_last=keep_last, keep_every=keep_every, verify=verify, dry_run=True
+        )
+        return [commit.step for commit in found]
+
+    _committed(target)
+    steps = old()
+    if steps and not yes:
+        confirm(f"Remove {len(steps)} steps, {steps[0]} to {steps[-1]}?")
+        still = set(old())  # Much may have happened before the answer.
+        steps = [step for step in steps if step in still]
+    for step in steps:
+        ckpt.remove(target, step)
+    click.echo(json.dumps({"removed": steps}) if as_json else f"removed {len(steps)} steps")

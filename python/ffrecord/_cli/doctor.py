@@ -1,0 +1,139 @@
+"""What this machine offers to the library, and how to get more."""
+
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import re
+import resource
+import shutil
+from typing import Any
+
+from ffrecord import _ffrecord
+from ffrecord._cli.tls import examine_tls
+from ffrecord._cli.units import show_size
+
+# Below this many descriptors, many files and workers at once run out of them.
+_DESCRIPTORS_ENOUGH = 4096
+# Below this much, some hundreds of RDMA connections are refused.
+_LOCKED_ENOUGH_BYTES = 64 << 20
+
+
+def examine(
+    address: str | None = None, timeout_s: float = 30.0, tls_folder: str | None = None
+) -> dict[str, Any]:
+    """The facts, and what to do about those that are not as they should be.
+
+    Args:
+        address: a daemon to talk to, `ffrecord://host[:port]/...`; its answer is part of the facts.
+        timeout_s: for that daemon.
+        tls_folder: certificates to look at; those of the address, if it names some, are too.
+
+    Raises:
+        ConnectionError: no daemon answers there.
+        ValueError: the transport that the address demands cannot be had.
+    """
+    engine, reason = _ffrecord.probe_io_engine()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    memory = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
+    facts: dict[str, Any] = {
+        "ffrecord": _version("ffrecord"),
+        "python": platform.python_version(),
+        "numpy": _version("numpy"),
+        "torch": _version("torch"),
+        "kernel": platform.release(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
+        "io_engine": engine,
+        "io_engine_reason": reason,
+        "open_files_limit": soft,
+        "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
+        "shared_memory_free_bytes": memory.free if memory else 0,
+    }
+    advice = []
+    if address is not None:
+        transport, reason, round_trip_s = _ffrecord.probe_daemon(address, timeout_s=timeout_s)
+        facts |= {
+            "daemon": address,
+            "transport": transport,
+            "transport_reason": reason,
+            "round_trip_us": round(round_trip_s * 1e6),
+        }
+    named = re.search(r"[?&]tls=([^&]+)", address or "")
+    if folder := tls_folder or (named and named[1]):
+        found, trouble = examine_tls(folder)
+        facts |= found
+        advice += trouble
+    if engine != "io_uring":
+        advice.append(
+            "reads go through a pool of threads, for io_uring is refused; in a container, allow "
+            "the calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
+        )
+    if soft < _DESCRIPTORS_ENOUGH:
+        advice.append(f"only {soft} files may be open at once: ulimit -n {max(soft, hard)}")
+    if facts["torch"] is None:
+        advice.append("torch is not installed, so there is no ffrecord.torch: pip install torch")
+    return {**facts, "advice": advice}
+
+
+def examine_rdma() -> dict[str, Any]:
+    """What this machine has for RDMA: its ports, which are taken, and why not the others."""
+    why_absent, found = _ffrecord.probe_rdma()
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    ports = [
+        {"device": device, "port": number, "address": address, "mtu": mtu, "skipped": skipped}
+        for device, number, address, mtu, skipped in found
+    ]
+    usable = [port for port in ports if not port["skipped"]]
+    advice = []
+    if why_absent:
+        advice.append(f"no RDMA here, for {why_absent}")
+    elif not ports:
+        advice.append("the kernel knows no RDMA device: is there one, and is its driver loaded?")
+    elif not usable:
+        advice.append("no port can be used; each says why")
+    if usable and 0 <= locked < _LOCKED_ENOUGH_BYTES:
+        advice.append(
+            f"only {show_size(locked)} of memory may be locked, which every RDMA connection needs: "
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity for a service"
+        )
+    return {
+        "rails": ", ".join(f"{port['device']}:{port['port']}" for port in usable) or None,
+        "ports": ports,
+        "locked_memory_limit_bytes": None if locked == resource.RLIM_INFINITY else locked,
+        "advice": advice,
+    }
+
+
+def show_rdma(findings: dict[str, Any]) -> str:
+    """For people: one port a line, then the rest."""
+    lines = []
+    for port in findings["ports"]:
+        state = (
+            f"skipped: {port['skipped']}"
+            if port["skipped"]
+            else f"address {port['address']}, MTU {port['mtu']}"
+        )
+        lines.append(f"{port['device']} port {port['port']}: {state}")
+    rest = {name: value for name, value in findings.items() if name != "ports"}
+    return "\n".join([*lines, show_findings(rest)])
+
+
+def show_findings(findings: dict[str, Any]) -> str:
+    """For people: one fact a line, then the advice."""
+    lines = []
+    for name, value in findings.items():
+        if name.endswith("_bytes"):
+            value = "unlimited" if value is None else show_size(value)
+        if name != "advice":
+            lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<22}{value}")
+    lines += [f"advice: {line}" for line in findings["advice"]] or ["all is as it should be"]
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,336 @@
+"""ffrecord: look at record files, check them, and serve them from a daemon."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import click
+
+import ffrecord
+from ffrecord import _evicting, archive
+from ffrecord._cli.admin import activity, fetch, show_activity, show_status
+from ffrecord._cli.admin import status as status_of
+from ffrecord._cli.checkpoint import checkpoint
+from ffrecord._cli.config import config
+from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
+from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
+from ffrecord._cli.net import net
+from ffrecord._cli.tokens import make_token, read_key
+from ffrecord._cli.topology import topology
+from ffrecord._cli.units import Name, Number, Target, Timeout, show_size
+
+
+@click.group()
+@click.version_option(package_name="ffrecord")
+def cli() -> None:
+    """Inspect, verify and publish training data in record files."""
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@cli.command()
+@click.argument("where", nargs=-1, required=True)
+@_as_json
+def inspect(where: tuple[str, ...], as_json: bool) -> None:
+    """Describe the record files at WHERE: files, folders, globs, or ffrecord://HOST/NAME."""
+    with ffrecord.open(where) as reader:
+        facts = {
+            "record_count": len(reader),
+            "size_bytes": sum(file.size_bytes for file in reader.files),
+            "fingerprint": reader.fingerprint,
+            "schema": reader.schema,
+            "files": [dataclasses.asdict(file) for file in reader.files],
+        }
+    click.echo(json.dumps(facts) if as_json else "\n".join(_describe(facts)))
+
+
+def _describe(facts: dict[str, Any]) -> list[str]:
+    lines = [
+        f"records      {facts['record_count']}",
+        f"size         {show_size(facts['size_bytes'])}",
+        f"fingerprint  {facts['fingerprint']}",
+    ]
+    schema = facts["schema"] or {"(bytes)": "no schema"}
+    lines += [
+        f"{'schema' if number == 0 else '':<13}{name}: {spelling}"
+        for number, (name, spelling) in enumerate(schema.items())
+    ]
+    lines += [f"{'format':<8}{'records':>12}{'size':>12}  file"]
+    for file in facts["files"]:
+        count, size = file["record_count"], show_size(file["size_bytes"])
+        lines.append(f"v{file['format_version']:<7}{count:>12}{size:>12}  {file['name']}")
+        lines += [f"{'':<8}warning: {warning}" for warning in file["warnings"]]
+    return lines
+
+
+@cli.command()
+@click.argument("where", nargs=-1, required=True)
+@_as_json
+def verify(where: tuple[str, ...], as_json: bool) -> None:
+    """Verify every byte of WHERE; exit with status 3 if any is damaged."""
+    with progress_bar("verifying") as show:
+        reports = ffrecord.verify(where, progress=show)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(report) for report in reports]))
+    else:
+        for report in reports:
+            click.echo("\n".join(_verdict(report)))
+    if any(report.problem_count for report in reports):
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _verdict(report: ffrecord.FileReport) -> list[str]:
+    """One line for a good file; for a bad one, one for each problem before it."""
+    lines = [f"{report.name}: {problem}" for problem in report.problems]
+    if report.problem_count > len(report.problems):
+        lines.append(f"{report.name}: and {report.problem_count - len(report.problems)} more")
+    verdict = "good"
+    if report.problem_count:
+        verdict = f"{report.problem_count} problems, {report.bad_record_count} damaged records"
+    size = show_size(report.size_bytes)
+    return [*lines, f"{report.name}: {report.record_count} records, {size}: {verdict}"]
+
+
+@cli.command()
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option("--replace", is_flag=True, help="Overwrite DESTINATION.")
+@_as_json
+def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
+    """Copy the intact records of the damaged file SOURCE to DESTINATION.
+
+    Needs neither index nor footer. Keeps the order, keys, schema, metadata, dictionaries and column
+    copies. Exits with status 3 if any record is lost.
+    """
+    with progress_bar("repairing") as show:
+        report = ffrecord.repair(source, destination, replace=replace, progress=show)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        click.echo("\n".join(_account(report)))
+    if not report.lost_nothing:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _account(report: ffrecord.RepairReport) -> list[str]:
+    """What was kept, and what was not."""
+    lines = [f"kept: {part}" for part in report.kept_parts]
+    lines += [f"made anew: {part}" for part in report.rebuilt_parts]
+    lines += [f"lost: {loss}" for loss in report.other_losses]
+    ranges = [
+        f"{first}" if end == first + 1 else f"{first} to {end - 1}" for first, end in report.lost
+    ]
+    listed = sum(end - first for first, end in report.lost)
+    if report.lost_count > listed:
+        ranges.append(f"and {report.lost_count - listed} more")
+    if ranges:
+        skipped = show_size(report.skipped_bytes)
+        lines.append(f"lost: records {', '.join(ranges)}: {skipped} skipped")
+    lost = f"lost {report.lost_count}"
+    if not report.record_count_is_known:
+        lines.append("the file does not say any more how many records it had: more may be lost")
+        lost = f"lost at least {report.lost_count}" if report.lost_count else "lost: unknown"
+    size = show_size(report.size_bytes)
+    return [*lines, f"kept {report.kept_count} records, {lost}, {size}"]
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.argument("address", type=Name())
+@click.option("--replace", is_flag=True, help="Replace a dataset of that name.")
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+def publish(files: tuple[str, ...], address: str, replace: bool, timeout_s: float) -> None:
+    """Upload FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
+    with progress_bar("publishing") as show:
+        ffrecord.publish(files, address, replace=replace, timeout_s=timeout_s, progress=show)
+    click.echo(f"published {address}")
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.argument("target", type=Target())
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@_as_json
+def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -> None:
+    """Upload sealed FILES as one dataset to TARGET, such as s3://BUCKET/NAME.
+
+    Skips files that are already there: rerun a failed command to resume it.
+    """
+    with progress_bar("pushing") as show:
+        sent = archive.push(files, target, timeout_s=timeout_s, progress=show)
+    click.echo(json.dumps({"sent": sent}) if as_json else f"sent {len(sent)} files to {target}")
+
+
+@cli.command()
+@click.argument("target", type=Target())
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@_as_json
+def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
+    """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
+    with progress_bar("pulling") as show:
+        brought = archive.pull(target, folder, timeout_s=timeout_s, progress=show)
+    click.echo(
+        json.dumps({"brought": brought}) if as_json else f"brought {len(brought)} files to {folder}"
+    )
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.argument("target", type=Target())
+@click.option("--keep-gib", type=Number(0, 1 << 30), default=0.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@_as_json
+def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: bool) -> None:
+    """Remove files of FOLDER that are at TARGET; opening FOLDER downloads them again.
+
+    The least recently read go first, until FOLDER holds no more than --keep-gib.
+    """
+    keep = int(keep_gib * 2**30)
+    gone = _evicting.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s)
+    click.echo(
+        json.dumps({"evicted": gone})
+        if as_json
+        else f"evicted {len(gone)} files of {folder}, which are at {target}"
+    )
+
+
+@cli.command(name="list")
+@click.argument("address", type=Name(), default="ffrecord://localhost/")
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@_as_json
+def list_(address: str, timeout_s: float, as_json: bool) -> None:
+    """List the datasets of the daemon at ADDRESS."""
+    published = ffrecord.list_published(address, timeout_s=timeout_s)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(dataset) for dataset in published]))
+        return
+    for dataset in published:
+        size = show_size(dataset.size_bytes)
+        click.echo(f"{size:>10}  {dataset.file_count:>6} files  {dataset.name}")
+
+
+@cli.command()
+@click.argument("address", type=Name())
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+def remove(address: str, yes: bool, timeout_s: float) -> None:
+    """Remove the dataset ADDRESS from its daemon."""
+    if not yes:
+        confirm(f"remove {address}?")
+    ffrecord.remove_published(address, timeout_s=timeout_s)
+    click.echo(f"removed {address}")
+
+
+@cli.command()
+@click.argument("keys", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
+@click.option("--prefix", default="", help="Only names with this prefix; end it with /.")
+@click.option("--rights", default="read", show_default=True, help="A list of read, write, delete.")
+@click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
+@click.option("--client", default="", help="The name of the client in the daemon's log.")
+def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
+    """Print a token signed with the first key in the file KEYS.
+
+    Write it to a file that only its user can read, and name that in addresses:
+    ffrecord://HOST/NAME?token_file=PATH.
+    """
+    click.echo(
+        make_token(
+            read_key(keys),
+            prefix=prefix,
+            rights=[right.strip() for right in rights.split(",")],
+            expires_s=int(time.time() + hours * 3600),
+            client=client,
+        )
+    )
+
+
+@cli.command()
+@click.argument("address", type=Name(), required=False)
+@click.option("--timeout", "timeout_s", type=Timeout(), default=30.0, show_default=True)
+@click.option(
+    "--tls",
+    "tls_folder",
+    type=click.Path(),
+    help="Folder of certificates to check, as in ?tls=FOLDER.",
+)
+@_as_json
+def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_json: bool) -> None:
+    """Show what this machine offers to the library, and how to get more.
+
+    With the ADDRESS of a daemon, also show the transport to it, and why this one. With the word
+    `rdma` instead, list the ports of RDMA devices, and why some are not used.
+    """
+    if address == "rdma":
+        findings, show = examine_rdma(), show_rdma
+    else:
+        findings, show = examine(address, timeout_s, tls_folder), show_findings
+    click.echo(json.dumps(findings) if as_json else show(findings))
+
+
+_admin_address = click.argument("address", type=Name(), default="http://127.0.0.1:9401")
+_admin_token = click.option(
+    "--token-file", type=click.Path(), help="File with the token of the admin port."
+)
+
+
+@cli.command()
+@_admin_address
+@click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
+@_admin_token
+@_as_json
+def status(address: str, timeout_s: float, token_file: str | None, as_json: bool) -> None:
+    """Show the state of the daemon whose admin port is at ADDRESS."""
+    facts = status_of(fetch(address, timeout_s, token_file))
+    click.echo(json.dumps(facts) if as_json else show_status(facts))
+
+
+@cli.command()
+@_admin_address
+@click.option("--interval", "interval_s", type=Number(0.1, 3600), default=1.0, show_default=True)
+@click.option("--count", type=click.IntRange(1), help="Number of updates; until Ctrl-C by default.")
+@click.option("--timeout", "timeout_s", type=Timeout(), default=10.0, show_default=True)
+@_admin_token
+@_as_json
+def top(
+    address: str,
+    interval_s: float,
+    count: int | None,
+    timeout_s: float,
+    token_file: str | None,
+    as_json: bool,
+) -> None:
+    """Show the load of the daemon whose admin port is at ADDRESS, updated regularly."""
+    before = fetch(address, timeout_s, token_file)
+    panel = Panel()
+    for number in itertools.count(1):
+        time.sleep(interval_s)
+        now = fetch(address, timeout_s, token_file)
+        rates = activity(before, now)
+        if as_json:
+            click.echo(json.dumps(rates))
+        else:
+            panel.show(show_activity(rates))
+        if number == count:
+            return
+        before = now
+
+
+cli.add_command(topology)
+cli.add_command(net)
+cli.add_command(config)
+cli.add_command(checkpoint)
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    return run(cli)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

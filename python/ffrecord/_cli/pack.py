@@ -1,0 +1,133 @@
+"""ffrecord-pack: datasets of other forms into record files."""
+
+import dataclasses
+import json
+import sys
+import time
+
+import click
+
+from ffrecord._cli.console import progress_bar, run
+from ffrecord._cli.units import Size, show_size
+from ffrecord.pack import DICTIONARY_BYTES, PackSummary, SourceOptions, open_source, pack
+
+_CLASSES_SHOWN_MAX = 30
+
+
+@click.command()
+@click.version_option(package_name="ffrecord")
+@click.argument("sources", type=click.Path(), nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("destination", type=click.Path())
+@click.option("--compress", is_flag=True, help="Compress each record with zstd.")
+@click.option(
+    "--dictionary",
+    type=Size(*DICTIONARY_BYTES),
+    metavar="SIZE",
+    help="Compress with a dictionary of this size, such as 110KiB, trained on the first records: "
+    "for small records that are alike.",
+)
+@click.option(
+    "--part-size",
+    type=Size(),
+    default="1GiB",
+    show_default=True,
+    help="Size of each part of a folder.",
+)
+@click.option("--replace", is_flag=True, help="Replace DESTINATION if it exists.")
+@click.option("--follow-links", is_flag=True, help="Follow symbolic links.")
+@click.option(
+    "--include", multiple=True, metavar="PATTERN", help="Only files that match, such as '*.png'."
+)
+@click.option("--nested", is_flag=True, help="Allow classes whose files are all in subfolders.")
+@click.option("--label-field", metavar="NAME", help="Field of a JSON line that holds its label.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME", help="Pack only this column; repeatable."
+)
+@click.option("--key", metavar="NAME", help="Column by which records are found.")
+@click.option(
+    "--ragged",
+    multiple=True,
+    metavar="NAME",
+    help="TFRecord feature whose number of values varies.",
+)
+@click.option("--raw", is_flag=True, help="Pack TFRecords, and files in tars, unchanged.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    sources: tuple[str, ...],
+    destination: str,
+    compress: bool,
+    dictionary: int | None,
+    part_size: int,
+    replace: bool,
+    follow_links: bool,
+    include: tuple[str, ...],
+    nested: bool,
+    label_field: str | None,
+    columns: tuple[str, ...],
+    key: str | None,
+    ragged: tuple[str, ...],
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Pack SOURCE into DESTINATION.
+
+    SOURCE is a folder with a subfolder for each class, a folder of MDS shards, or any number of
+    files of one kind: tars (plain or compressed; a sample of WebDataset is one record), *.jsonl,
+    TFRecords, Parquet, record files. DESTINATION is one file if it ends in .ffr, else a folder of
+    parts. Nothing is visible under its name before all of it is there.
+    """
+    begin = time.monotonic()
+    with progress_bar("packing") as show:
+        samples = open_source(
+            sources,
+            SourceOptions(
+                follow_links=follow_links,
+                include=include,
+                nested=nested,
+                label_field=label_field,
+                columns=columns,
+                ragged=ragged,
+                raw=raw,
+            ),
+        )
+        summary = pack(
+            samples,
+            destination,
+            compress=compress,
+            dictionary_bytes=dictionary or 0,
+            part_size_bytes=part_size,
+            replace=replace,
+            key=key,
+            progress=None if show is None else lambda done: show(done, samples.size_bytes),
+        )
+    seconds = time.monotonic() - begin
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(summary), "seconds": round(seconds, 3)}))
+    else:
+        click.echo(_line(destination, summary, seconds))
+
+
+def _line(destination: str, summary: PackSummary, seconds: float) -> str:
+    rate = summary.raw_size_bytes / max(seconds, 1e-9)
+    parts = f" in {summary.file_count} files" if summary.file_count > 1 else ""
+    line = (
+        f"packed {summary.record_count} records, {show_size(summary.raw_size_bytes)}, into "
+        f"{destination}{parts}, {show_size(summary.file_size_bytes)}; "
+        f"{seconds:.1f} s, {show_size(rate)}/s"
+    )
+    for what, count in summary.skipped.items():
+        line += f"; skipped {count} {what}"
+    if summary.classes:
+        shown = [f"{i} {name}" for i, name in enumerate(summary.classes[:_CLASSES_SHOWN_MAX])]
+        more = ", ..." if len(summary.classes) > _CLASSES_SHOWN_MAX else ""
+        line += f"; {len(summary.classes)} classes: {', '.join(shown)}{more}"
+    return line
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    return run(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""From what a caller names - a file, a folder, a glob, a list, an address - to what is opened."""
+
+import errno
+import glob
+import os
+from collections.abc import Iterable, Iterator
+
+# Of checkpoints: a folder of any name, or an address.
+Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+SCHEME = "ffrecord://"
+# In a folder: names those of its files that are only at a store now (ffrecord._evicting).
+EVICTED = "EVICTED"
+BUDDIES = "buddies:"  # In front of places that are one target together, parted by |.
+
+
+def normalise(where: Where) -> tuple[str, ...]:
+    """The locations as strings, paths from the root, neither looked at nor expanded.
+
+    Raises:
+        ValueError: the list is empty, or a name in it.
+        TypeError: something in it is no path.
+    """
+    if isinstance(where, bytes | bytearray | int) or where is None:
+        raise TypeError(f"not a path: {where!r}; give str or os.PathLike[str]")
+    paths = [where] if isinstance(where, str | os.PathLike) else list(where)
+    if not paths:
+        raise ValueError("nothing to open: the list of files is empty")
+    names = tuple(os.fspath(path) for path in paths)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"not a path: {wrong[0]!r}; give str or os.PathLike[str]")
+    if "" in names:
+        raise ValueError("nothing to open: the name of a file is empty")
+    return tuple(name if "://" in name else absolute(name) for name in names)
+
+
+def absolute(name: str) -> str:
+    """The path or glob from the root, so that it stays the same when the process moves on.
+
+    Nothing in it is resolved: `a/../b` is not `b` where `a` is a link.
+    """
+    if os.path.isabs(name):
+        return name
+    folder = os.getcwd()
+    is_glob = glob.has_magic(name) and not os.path.lexists(name)
+    return os.path.join(glob.escape(folder) if is_glob else folder, name)
+
+
+def target_from_root(target: Target) -> str:
+    """A target of checkpoints, as `absolute`: a folder's path, alone or among buddies."""
+    name = os.fsdecode(target)
+    if name.startswith(BUDDIES):
+        places = name.removeprefix(BUDDIES).split("|")
+        return BUDDIES + "|".join(map(target_from_root, places))
+    # An empty one is refused where it is opened.
+    is_path = name and "://" not in name and not os.path.isabs(name)
+    return os.path.join(os.getcwd(), name) if is_path else name
+
+
+def expand(names: Iterable[str]) -> list[bytes]:
+    """Every file that `names` stand for, in order.
+
+    A folder stands for its own `*.ffr`, dot files included, sorted by code point; a glob for what
+    it matches, sorted likewise. An address is kept as it is. Files that were evicted to a store are
+    brought back first.
+
+    Raises:
+        FileNotFoundError: a name stands for nothing.
+        OSError: a file that was evicted cannot be brought back.
+        IsADirectoryError: a subfolder is called `*.ffr`.
+    """
+    return [os.fsencode(file) for name in names for file in _files(name)]
+
+
+def _files(name: str) -> Iterator[str]:
+    if name.startswith(SCHEME) or os.path.isfile(name):
+        yield name
+    elif os.path.isdir(name):
+        yield from _folder(name)
+    elif glob.has_magic(name) and not os.path.lexists(name):
+        yield from _matches(name)
+    else:
+        _restore(os.path.dirname(name), [os.path.basename(name)])
+        yield name  # If it is not there, or no plain file, the library says which.
+
+
+def _restore(folder: str, names: list[str] | None = None) -> None:
+    """Have the files of a folder there, or those of `names`, if they were evicted from it."""
+    if os.path.isfile(os.path.join(folder, EVICTED)):
+        # Few folders need it, and it brings checkpoints along, which opening does not need.
+        from ffrecord import _evicting
+
+        _evicting.restore(folder or ".", names)
+
+
+def _folder(folder: str) -> list[str]:
+    _restore(folder)
+    with os.scandir(folder) as entries:
+        found = [entry for entry in entries if entry.name.endswith(".ffr")]
+    if nested := [entry.path for entry in found if entry.is_dir()]:
+        raise IsADirectoryError(
+            errno.EISDIR, f"{nested[0]} is a folder, though it is called like a file"
+        )
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, f"no *.ffr files in the folder {folder}")
+    return sorted(entry.path for entry in found)
+
+
+def _matches(pattern: str) -> list[str]:
+    folders = pattern if pattern.endswith("**") else os.path.dirname(pattern)
+    for marker in glob.glob(os.path.join(folders, EVICTED), recursive=True, include_hidden=True):
+        _restore(os.path.dirname(marker))
+    found = glob.glob(pattern, recursive=True, include_hidden=True)
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, f"no file matches {pattern}")
+    return sorted(found)

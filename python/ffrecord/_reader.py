@@ -1,0 +1,378 @@
+"""Reading record files, local or served."""
+
+import os
+import time
+import warnings
+from collections.abc import Iterable
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import context
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+from ffrecord._batch import Batch
+from ffrecord._closing import Closing
+from ffrecord._locations import SCHEME, Where, expand, normalise
+from ffrecord._order import EpochShare, Indices
+from ffrecord._records import OnCorrupt as OnCorrupt
+from ffrecord._records import Records
+from ffrecord._schema import Column, columns_of
+from ffrecord.errors import CorruptionError
+
+_TIMEOUT_MAX_S = 86_400.0
+_PROBE_BATCH = 128
+_PROBE_MAX_S = 3600.0
+_NOTHING_READ: dict[str, Any] = {
+    "batches": 0,
+    "batches_from_memory": 0,
+    "records": 0,
+    "size_bytes": 0,
+    "wait_s": 0.0,
+    "cpu_s": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What is known of one file without reading its records; sizes in bytes."""
+
+    name: str
+    format_version: int
+    size_bytes: int
+    record_count: int
+    first_index: int
+    fingerprint: str
+    warnings: tuple[str, ...]
+
+
+class Reader(Records, Closing):
+    """An ordered list of record files as one sequence of samples; made by `ffrecord.open`.
+
+    Nothing is opened before the first use, and pickling keeps only the arguments: cheap to send to
+    workers, under any start method. May be used by many threads, and in a child after a fork.
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        *,
+        check_data: bool = True,
+        salvage: bool = False,
+        direct: bool = False,
+        timeout_s: float = 30.0,
+        max_corrupt: float = 0.001,
+    ) -> None:
+        """Remember what to open.
+
+        Args:
+            where: file, folder (its own `*.ffr`, sorted by code point), glob, list of these in
+                its order, or `ffrecord://host[:port]/name`.
+            check_data: verify the checksum of each record on every read.
+            salvage: open a damaged version 1 file; records that are not whole are corrupt.
+            direct: read past the page cache, for data that is read once.
+            timeout_s: for each call to a daemon, retries included.
+            max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
+                before it raises after all; ten records are always allowed.
+        """
+        if not 0 < timeout_s <= _TIMEOUT_MAX_S:
+            raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
+        super().__init__(max_corrupt)
+        self.where = normalise(where)
+        self._options: dict[str, Any] = {
+            "check_data": check_data,
+            "salvage": salvage,
+            "direct": direct,
+            "timeout_s": timeout_s,
+            "max_corrupt": max_corrupt,
+        }
+        self._closed = False
+        self._expected: str | None = None
+        self._inner: _ffrecord.RecordReader | None = None
+        self._kept: dict[str, _ffrecord.RecordReader] = {}
+        self._schema: _ffrecord.Schema | None = None
+        self._columns: tuple[Column, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._open())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it was made with, `where` apart."""
+        return dict(self._options)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it reads files, not a daemon."""
+        return not self.where[0].startswith(SCHEME)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Name, type and shape of each column."""
+        self._open()
+        return self._columns
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits that change if any record, or the order of records, changes."""
+        return self._open().fingerprint.hex()
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files in order."""
+        inner = self._open()
+        return tuple(_file_info(inner.file(number)) for number in range(inner.file_count))
+
+    def metadata(self, file_index: int = 0) -> dict[str, bytes]:
+        """What was kept with one of the files when it was written, by name; read and checked now.
+
+        Raises:
+            IndexError: there is no such file.
+            CorruptionError: it is damaged.
+        """
+        return self._open().metadata(file_index)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def find(self, key: str | bytes) -> int | None:
+        """The index of the record that was written with `key`, of several the first; else None.
+
+        Raises:
+            ValueError: no file was written with keys.
+            CorruptionError: what had to be looked at is damaged.
+            OSError: it cannot be read.
+        """
+        return self.find_all([key])[0]
+
+    def find_all(self, keys: Iterable[str | bytes]) -> list[int | None]:
+        """What `find` gives for each of `keys`.
+
+        Raises:
+            TypeError: a key is neither text nor bytes.
+        """
+        if isinstance(keys, str | bytes | bytearray | memoryview):
+            raise TypeError("find_all takes several keys in a list; for one of them: find")
+        return self._open().find([_as_key(key) for key in keys])
+
+    def column(self, name: str, first: int = 0, count: int | None = None) -> npt.NDArray[Any]:
+        """The values of a fixed-width column of all records, or of `count` from `first` on.
+
+        Where the files have a copy of the column (`Writer(copy_columns=...)`), only that is read:
+        for filters, and for sampling by class. Elsewhere the records are read.
+
+        Raises:
+            KeyError: there is no such column.
+            ValueError: its values have no fixed width.
+            IndexError: there are fewer records.
+            CorruptionError: a record that had to be read is damaged.
+            OSError: it cannot be read.
+        """
+        inner = self._open()
+        number = next((i for i, c in enumerate(self._columns) if c.name == name), None)
+        if number is None:
+            names = ", ".join(column.name for column in self._columns) or "none"
+            raise KeyError(f"there is no column '{name}', but {names}")
+        column = self._columns[number]
+        if column.dtype is None:
+            raise ValueError(f"column '{name}' is {column.type}: read the records")
+        if count is None:
+            count = max(0, len(inner) - first)
+        if not 0 <= first <= len(inner) or not 0 <= count <= len(inner) - first:
+            raise IndexError(f"records {first} to {first + count}: there are {len(inner)}")
+        values = np.empty((count, *column.shape), column.dtype)
+        inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
+        return values
+
+    def announce(self, share: EpochShare) -> _ffrecord.Announcement | None:
+        """Tell the daemon what is going to be read, so that it reads ahead until the result goes.
+
+        Only a hint, which changes when bytes are read and never which. A `DataLoader` gives it by
+        itself. None if nobody listens: files are local, the order is not one that a daemon knows,
+        or the daemon cannot be told now.
+        """
+        order = share.order
+        if self.is_local or order.mixture is not None:
+            return None
+        if max(share.step_size, order.block or 0, order.window or 0) >= 1 << 32:
+            return None
+        with suppress(OSError, ValueError, CorruptionError):  # Whoever reads is told what is wrong.
+            inner = self._open()
+            if order.count == len(inner):
+                return inner.announce(
+                    seed=order.seed,
+                    epoch=order.epoch,
+                    first=share.first,
+                    end=share.end,
+                    block=order.block or 0,
+                    window=order.window or 0,
+                    step_size=share.step_size,
+                    world_size=share.world_size,
+                    rank=share.rank,
+                )
+        return None
+
+    def stats(self) -> dict[str, Any]:
+        """What this reader did in this process.
+
+        Returns:
+            `batches`, `records` and `size_bytes` read, `batches_from_memory`, which needed no
+            device, `wait_s` inside reads over all threads, `cpu_s` of that in checksums,
+            decompression and copying, and `damaged`: what was found, by record index.
+        """
+        done = _NOTHING_READ if self._inner is None else self._inner.stats()
+        return {**done, "damaged": dict(self._damaged)}
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`.
+
+        Raises:
+            ValueError: there are no records, or `seconds` is not above 0 and at most an hour.
+            OSError: they cannot be read.
+        """
+        if not 0 < seconds <= _PROBE_MAX_S:
+            raise ValueError(f"seconds is {seconds}; it must be above 0, at most an hour")
+        if len(self) == 0:
+            raise ValueError("nothing can be measured of 0 records")
+        options = {**self._options, "check_data": False, "direct": self.is_local}
+        with Reader(self.where, **options) as raw:
+            return _rate(raw, seconds)
+
+    def close(self) -> None:
+        """Let go of the files; batches that were read stay valid."""
+        self._closed = True
+        self._inner = None
+        self._kept = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {"where": self.where, **self._options}
+        if self._inner is not None and context.get_spawning_popen() is not None:
+            # A process that is being started reads for this one: the same data, or none.
+            state["expected"] = self.fingerprint
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        expected = state.pop("expected", None)
+        self.__init__(**state)  # type: ignore[misc]
+        self._expected = expected
+
+    def __repr__(self) -> str:
+        first = repr(self.where[0])
+        more = f" and {len(self.where) - 1} more" if len(self.where) > 1 else ""
+        state = "not opened yet" if self._inner is None else f"{len(self._inner)} records"
+        return f"<ffrecord.Reader {first}{more}: {'closed' if self._closed else state}>"
+
+    def _open(self) -> _ffrecord.RecordReader:
+        if (inner := self._inner) is not None:
+            return inner
+        if self._closed:
+            raise ValueError(f"{self!r} cannot be read any more")
+        inner = _ffrecord.RecordReader.open(
+            expand(self.where),
+            check_data=self._options["check_data"],
+            salvage=self._options["salvage"],
+            direct=self._options["direct"],
+            timeout_s=self._options["timeout_s"],
+            # Who started this process has read from the daemon: it comes back.
+            was_reached=self._expected is not None,
+        )
+        if self._expected not in (None, found := inner.fingerprint.hex()):
+            raise CorruptionError(
+                f"{self.where[0]}: replaced since this process was started: its fingerprint is "
+                f"{found}, that of what is being loaded {self._expected}; put the files back, or "
+                "make a new dataset"
+            )
+        # Of threads that open at once all use what the first has kept, for it does the counting.
+        inner = self._kept.setdefault("reader", inner)
+        for warning in inner.warnings:
+            warnings.warn(warning, stacklevel=3)
+        self._schema = inner.schema
+        self._columns = columns_of(inner.schema)
+        self._inner = inner
+        return inner
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self._open().sizes(wanted)
+
+    def _read(self, wanted: Indices) -> Batch:
+        inner = self._open()
+        assert self._schema is not None
+        batch = inner.read_batch(wanted)
+        positive = wanted.copy()
+        if wanted.size and wanted.min() < 0:
+            positive[wanted < 0] += len(inner)
+        return Batch(batch, positive, self._schema, self._columns)
+
+    def _describe(self, index: int, status: int) -> str:
+        return self._open().describe(index, status)
+
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        self._open().raise_for(index, status)
+
+
+def open(
+    where: Where,
+    *,
+    check_data: bool = True,
+    salvage: bool = False,
+    direct: bool = False,
+    timeout_s: float = 30.0,
+    max_corrupt: float = 0.001,
+) -> Reader:
+    """Open record files, local or served; the arguments are those of `Reader`.
+
+    Nothing is touched before the first use: a missing file shows then.
+    """
+    return Reader(
+        where,
+        check_data=check_data,
+        salvage=salvage,
+        direct=direct,
+        timeout_s=timeout_s,
+        max_corrupt=max_corrupt,
+    )
+
+
+def _rate(reader: Reader, seconds: float) -> float:
+    """Bytes/s of random batches, read by as many threads as there are processors."""
+    begin = time.monotonic()
+
+    def work(seed: int) -> int:
+        chance = np.random.default_rng(seed)
+        size_bytes = 0
+        while time.monotonic() - begin < seconds:
+            wanted = chance.integers(0, len(reader), _PROBE_BATCH)
+            size_bytes += int(reader.read(wanted, on_corrupt="skip").sizes.sum())
+        return size_bytes
+
+    threads = len(os.sched_getaffinity(0))
+    with futures.ThreadPoolExecutor(threads) as pool:
+        total_bytes = sum(pool.map(work, range(threads)))
+    return total_bytes / (time.monotonic() - begin)
+
+
+def _as_key(key: str | bytes) -> bytes:
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    raise TypeError(f"a key is str or bytes, not {type(key).__name__}: {key!r:.60}")
+
+
+def _file_info(info: dict[str, Any]) -> FileInfo:
+    fields = {
+        **info,
+        "fingerprint": info["fingerprint"].hex(),
+        "warnings": tuple(info["warnings"]),
+    }
+    return FileInfo(**fields)

@@ -1,0 +1,310 @@
+"""What all that is read in batches has in common: files, and views of them."""
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._batch import Batch, Sample
+from ffrecord._order import IndexBatch, Indices
+from ffrecord._schema import Column
+from ffrecord.decode._decoder import Decode, Origin, Timed, decoded
+from ffrecord.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from ffrecord._views import Subset
+
+OnCorrupt = Literal["raise", "skip", "replace", "keep"]
+
+# Iteration reads about so much at a time: large enough for the device, small beside the data.
+_READ_AHEAD_BYTES = 8 << 20
+_READ_AHEAD_RECORDS_MAX = 4096
+# So many damaged records are always put up with, lest one of a hundred be "too many".
+_DAMAGED_ALWAYS_ALLOWED = 10
+# Codes of result.h that speak of the record, not of the way to it: kCorruption and kIo.
+_DAMAGED_STATUSES = (3, 4)
+_FILTER_STEP = 1 << 20
+
+
+class Records(ABC):
+    """An ordered sequence of samples that is read in batches."""
+
+    def __init__(self, max_corrupt: float) -> None:
+        """Remember which share of the records may be damaged."""
+        if not 0 <= max_corrupt <= 1:
+            raise ValueError(f"max_corrupt is {max_corrupt}; it is a share, 0 to 1")
+        self._max_corrupt = max_corrupt
+        self._damaged: dict[int, str] = {}
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Column, ...]:
+        """Name, type and shape of each column."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """32 hex digits that change if any record, or the order of records, changes."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Of the files behind it."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """What was read in this process."""
+
+    @abstractmethod
+    def probe(self, seconds: float = 0.25) -> float:
+        """Measure how fast these records can be read, in bytes/s: what a loader is judged by.
+
+        Reads random batches for so long, with a thread for each processor, past the page cache and
+        without checks. From a daemon they come as it finds them.
+        """
+
+    @abstractmethod
+    def _sizes(self, wanted: Indices) -> Indices:
+        """Size of each record in bytes, from the index alone; `wanted` are positive."""
+
+    @abstractmethod
+    def _read(self, wanted: Indices) -> Batch:
+        """Records with their statuses, the bad ones empty; `indices` are positive."""
+
+    @abstractmethod
+    def _describe(self, index: int, status: int) -> str:
+        """Why the record has that status, for people."""
+
+    @abstractmethod
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        """Raise what the status is called in Python."""
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Type by column, as `Writer` takes it; empty if records are just bytes."""
+        return {column.name: column.spelling for column in self.columns}
+
+    def read(
+        self,
+        indices: npt.ArrayLike,
+        *,
+        on_corrupt: OnCorrupt = "raise",
+        decode: Decode | Timed | None = None,
+    ) -> Batch:
+        """Read records in one submission.
+
+        Args:
+            indices: integers, shape (n,), in [-len(self), len(self)); any order, may repeat.
+            on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" leaves it
+                out; "replace" takes the next good one of the order if the indices come from a
+                `Sampler`, else by index; "keep" leaves it empty, with its `status`. A daemon that
+                is gone always raises.
+            decode: what becomes of columns, by name, or of records that are just bytes; see
+                `ffrecord.decode`. What cannot be decoded is a corrupt record.
+
+        Returns:
+            The records in that order; views of one block.
+
+        Raises:
+            IndexError: an index is out of range; nothing was read.
+            CorruptionError: a record fails its checksum; names file and index.
+            OSError: a file is missing or cannot be read.
+            UnavailableError: the daemon does not answer.
+            DeadlineExceeded: the daemon did not answer in time.
+        """
+        if on_corrupt not in ("raise", "skip", "replace", "keep"):
+            raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace, keep")
+
+        def load(wanted: Indices, rows: Indices | None = None) -> Batch:
+            batch = self._read(wanted)
+            if decode is None:
+                return batch
+            return decoded(batch, decode, Origin.of(indices), rows)
+
+        batch = load(_as_indices(indices))
+        if not batch.status.any():
+            return batch
+        self._note_damage(batch, on_corrupt)
+        if on_corrupt == "keep":
+            return batch
+        if on_corrupt == "skip":
+            return batch.select(np.flatnonzero(batch.status == 0))
+        if isinstance(indices, IndexBatch):
+            return self._replace_damaged(batch, load, indices.following)
+        first, count = batch.indices, len(self)
+        return self._replace_damaged(batch, load, lambda rows, by: (first[rows] + by) % count)
+
+    def batches(
+        self,
+        size: int | None = None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        on_corrupt: OnCorrupt = "raise",
+        decode: Decode | Timed | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the records [start, stop) in order, `size` at a time, reading one batch ahead.
+
+        Raises:
+            ValueError: `size` is below 1, or `start` or `stop` below 0.
+        """
+        if start < 0 or (stop is not None and stop < 0):
+            raise ValueError(f"start is {start}, stop is {stop}; neither may be below 0")
+        stop = len(self) if stop is None else min(stop, len(self))
+        step = self._read_ahead_records() if size is None else size
+        if step < 1:
+            raise ValueError(f"size is {step}; a batch has at least one record")
+        # The thread waits without the GIL: the caller works on one batch while the next is read.
+        with ThreadPoolExecutor(1, "ffrecord-read-ahead") as thread:
+            ahead: Future[Batch] | None = None
+            for first in range(start, stop, step):
+                indices = self._in_order(first, min(first + step, stop))
+                following = thread.submit(self.read, indices, on_corrupt=on_corrupt, decode=decode)
+                if ahead is not None:
+                    yield ahead.result()
+                ahead = following
+            if ahead is not None:
+                yield ahead.result()
+
+    def subset(self, indices: npt.ArrayLike | range | slice) -> "Subset":
+        """A view of some records, in that order; no record is read, none is copied.
+
+        Args:
+            indices: a range, a slice, or integers of shape (n,); they may repeat.
+
+        Raises:
+            IndexError: an index is out of range.
+        """
+        from ffrecord._views import Subset
+
+        return Subset(self, indices)
+
+    def filter(self, keep: npt.ArrayLike | Callable[[Indices], npt.NDArray[np.bool_]]) -> "Subset":
+        """A view of the records whose index is to be kept; no record is read.
+
+        Args:
+            keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them.
+
+        Raises:
+            ValueError: not one boolean for each record.
+        """
+        count = len(self)
+        if callable(keep):
+            pieces = []
+            for first in range(0, count, _FILTER_STEP):
+                indices = np.arange(first, min(first + _FILTER_STEP, count), dtype=np.int64)
+                pieces.append(_as_mask(keep(indices), indices.size))
+            mask = np.concatenate(pieces) if pieces else np.empty(0, np.bool_)
+        else:
+            mask = _as_mask(keep, count)
+        return self.subset(np.flatnonzero(mask))
+
+    @overload
+    def __getitem__(self, key: int) -> Sample: ...
+    @overload
+    def __getitem__(self, key: slice) -> Batch: ...
+    def __getitem__(self, key: int | slice) -> Sample | Batch:
+        if isinstance(key, slice):
+            return self.read(np.arange(*key.indices(len(self)), dtype=np.int64))
+        try:
+            index = operator.index(key)
+        except TypeError:
+            message = f"an index or a slice is needed, not {type(key).__name__}; for many: read()"
+            raise TypeError(message) from None
+        return self.read([index])[0]
+
+    def __iter__(self) -> Iterator[Sample]:
+        for batch in self.batches():
+            yield from batch
+
+    def _in_order(self, begin: int, end: int) -> Indices:
+        """The indices that iteration visits in places [begin, end)."""
+        return np.arange(begin, end, dtype=np.int64)
+
+    def _note_damage(self, batch: Batch, on_corrupt: OnCorrupt) -> None:
+        for row in np.flatnonzero(batch.status).tolist():
+            index, status = int(batch.indices[row]), int(batch.status[row])
+            what = None
+            if row in batch.reasons:
+                what = f"{self._describe(index, 0)}, but {batch.reasons[row]}"
+            if on_corrupt == "raise" or status not in _DAMAGED_STATUSES:
+                if what is not None:
+                    raise CorruptionError(what)
+                self._raise_for(index, status)
+            self._damaged.setdefault(index, what or self._describe(index, status))
+        if on_corrupt != "keep":
+            self._refuse_too_many()
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Count records as damaged that another process found so, by index, with its reasons.
+
+        Raises:
+            CorruptionError: with these there are more than `max_corrupt` allows.
+        """
+        for index, what in found.items():
+            self._damaged.setdefault(index, what)
+        self._refuse_too_many()
+
+    def _refuse_too_many(self) -> None:
+        allowed = max(_DAMAGED_ALWAYS_ALLOWED, int(self._max_corrupt * len(self)))
+        if len(self._damaged) > allowed:
+            last = next(reversed(self._damaged.values()))
+            raise CorruptionError(
+                f"{len(self._damaged)} damaged records, more than the {allowed} that max_corrupt="
+                f"{self._max_corrupt} allows; the last: {last}. Run `ffrecord verify` on the files"
+            )
+
+    def _replace_damaged(
+        self,
+        batch: Batch,
+        load: Callable[..., Batch],
+        following: Callable[[Indices, int], Indices],
+    ) -> Batch:
+        """Every damaged record's place taken by the next good one."""
+        indices = np.array(batch.indices)
+        rows = np.flatnonzero(batch.status)
+        for distance in range(1, len(self) + 1):
+            indices[rows] = following(rows, distance)
+            candidates = load(indices[rows], rows)
+            self._note_damage(candidates, "replace")
+            rows = rows[candidates.status != 0]
+            if rows.size == 0:
+                replaced = load(indices)
+                self._note_damage(replaced, "raise")
+                return replaced
+        raise CorruptionError(f"none of the {len(self)} records of {self!r} is good")
+
+    def _read_ahead_records(self) -> int:
+        mean = max(1, self.size_bytes // max(1, len(self)))
+        return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
+
+
+def _as_indices(indices: npt.ArrayLike) -> Indices:
+    if isinstance(indices, IndexBatch):
+        return indices.array
+    array = np.asarray(indices)
+    if array.ndim != 1:
+        raise ValueError(f"indices have the shape {array.shape}; (n,) is needed")
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.dtype.kind == "u" and int(array.max()) >= 2**63:
+        raise IndexError(f"record index {array.max()} is out of range")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"indices are {array.dtype}; integers are needed")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _as_mask(keep: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
+    mask = np.asarray(keep)
+    if mask.dtype != np.bool_ or mask.shape != (count,):
+        raise ValueError(
+            f"keep is {mask.dtype} of shape {mask.shape}; bool of shape ({count},) is needed"
+        )
+    return mask

@@ -1,0 +1,63 @@
+"""Datasets that a daemon serves: publish, list, remove. Read them with `ffrecord.open`."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ffrecord import _ffrecord
+from ffrecord._locations import expand, normalise
+
+
+@dataclass(frozen=True)
+class Published:
+    """One dataset of a daemon."""
+
+    name: str
+    size_bytes: int
+    file_count: int
+
+
+def publish(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    address: str,
+    *,
+    replace: bool = False,
+    timeout_s: float = 30.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Upload sealed files and make them one dataset; all of it becomes visible at once.
+
+    Args:
+        files: as for `ffrecord.open`, but local; checked before they are sent.
+        address: `ffrecord://host[:port]/name`.
+        replace: replace a dataset of that name.
+        timeout_s: for each call, retries included.
+        progress: called with bytes done and bytes in all.
+
+    Raises:
+        ConflictError: the name exists and `replace` is False.
+        CorruptionError: a file is damaged.
+        UnavailableError: no daemon answers there.
+        DeadlineExceeded: it did not answer in time.
+        OSError: a file cannot be read, or the daemon's disk is full.
+        ValueError: the address is malformed.
+    """
+    paths = expand(normalise(files))
+    _ffrecord.publish(paths, address, replace=replace, timeout_s=timeout_s, progress=progress)
+
+
+def list_published(
+    address: str = "ffrecord://localhost/", *, timeout_s: float = 30.0
+) -> list[Published]:
+    """The datasets of the daemon at `address`, sorted by name; a name in it is a prefix."""
+    found = _ffrecord.list_published(address, timeout_s=timeout_s)
+    return [Published(*dataset) for dataset in found]
+
+
+def remove_published(address: str, *, timeout_s: float = 30.0) -> None:
+    """Make the dataset `address` disappear; who reads it keeps what was read.
+
+    Raises:
+        FileNotFoundError: there is none of that name.
+    """
+    _ffrecord.remove_published(address, timeout_s=timeout_s)

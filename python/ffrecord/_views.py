@@ -1,0 +1,301 @@
+"""Views: some records of a sequence, several sequences as one, or mixed. Nothing is copied."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._batch import Batch
+from ffrecord._order import EpochOrder, Indices, Mixture
+from ffrecord._reader import Reader
+from ffrecord._records import Records
+from ffrecord._schema import Column
+from ffrecord._shared_memory import SharedArray
+from ffrecord._stages import summed
+
+
+class Choice:
+    """Which records of a sequence, in which order: a range wherever it is one.
+
+    Pickles small: a range as such, others by memory that a process being started shares.
+    """
+
+    def __init__(self, indices: npt.ArrayLike | range | slice, count: int) -> None:
+        """Choose from `count` records; see `Records.subset`."""
+        self._chosen = _compact(indices, count)
+
+    def __len__(self) -> int:
+        chosen = self._chosen
+        return len(chosen) if isinstance(chosen, range) else chosen.values.size
+
+    def at(self, wanted: Indices) -> Indices:
+        """What is chosen for these places, in [-n, n)."""
+        places = positive(wanted, len(self))
+        if isinstance(self._chosen, range):
+            return self._chosen.start + places * self._chosen.step
+        return self._chosen.values[places]
+
+    def tobytes(self) -> bytes:
+        """What differs where choices do."""
+        chosen = self._chosen
+        return repr(chosen).encode() if isinstance(chosen, range) else chosen.values.tobytes()
+
+
+class Subset(Records):
+    """Some records of `source`, in an order of its own; made by `subset` and `filter`.
+
+    A pickle holds a range where the indices are one, however many; else their memory is shared
+    with a process that is being started.
+    """
+
+    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
+        """See `Records.subset`; a choice must have been made from so many records."""
+        super().__init__(source._max_corrupt)
+        self.source = source
+        self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those of the source."""
+        return self.source.columns
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the source, and of which records are chosen."""
+        return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
+
+    @property
+    def size_bytes(self) -> int:
+        """About so much of the source's files."""
+        return self.source.size_bytes * len(self) // max(1, len(self.source))
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`; of all that it was chosen from."""
+        return self.source.probe(seconds)
+
+    def stats(self) -> dict[str, Any]:
+        """Those of the source; `damaged` is by index of the view."""
+        return {**self.source.stats(), "damaged": dict(self._damaged)}
+
+    def __len__(self) -> int:
+        return len(self.choice)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.Subset: {len(self)} records of {self.source!r}>"
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        return self.source._sizes(self.choice.at(wanted))
+
+    def _read(self, wanted: Indices) -> Batch:
+        places = positive(wanted, len(self))
+        return self.source._read(self.choice.at(places)).relabelled(places)
+
+    def _describe(self, index: int, status: int) -> str:
+        return self.source._describe(int(self.choice.at(np.array([index]))[0]), status)
+
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        self.source._raise_for(int(self.choice.at(np.array([index]))[0]), status)
+
+
+class Concat(Records):
+    """Several sequences as one; made by `concat`."""
+
+    def __init__(self, sources: Iterable[Records]) -> None:
+        """See `concat`."""
+        self.sources = tuple(sources)
+        if not self.sources:
+            raise ValueError("nothing to put together: the list is empty")
+        if wrong := [s for s in self.sources if not isinstance(s, Records)]:
+            raise TypeError(f"{wrong[0]!r} is nothing that ffrecord.open or a view gives")
+        super().__init__(max(source._max_corrupt for source in self.sources))
+        self._ends: list[int] | None = None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The same of all sources."""
+        self._bounds()
+        return self.sources[0].columns
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all sources in their order."""
+        return digest([source.fingerprint.encode() for source in self.sources])
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files of all sources."""
+        return sum(source.size_bytes for source in self.sources)
+
+    def probe(self, seconds: float = 0.25) -> float:
+        """See `Records.probe`; as if each byte of all sources were read once."""
+        held = [source for source in self.sources if len(source)] or list(self.sources)
+        needed_s = [each.size_bytes / each.probe(seconds / len(held)) for each in held]
+        return sum(each.size_bytes for each in held) / sum(needed_s)
+
+    def stats(self) -> dict[str, Any]:
+        """The sums over all sources; `damaged` is by index of the whole."""
+        sums = summed(source.stats() for source in self.sources)
+        return {**sums, "damaged": dict(self._damaged)}
+
+    def __len__(self) -> int:
+        return self._bounds()[-1]
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.{type(self).__name__} of {', '.join(map(repr, self.sources))}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ends": None, "_damaged": {}}
+
+    def _sizes(self, wanted: Indices) -> Indices:
+        ends = self._bounds()
+        owners = np.searchsorted(ends, wanted, "right")
+        sizes = np.empty(wanted.size, np.int64)
+        for number in np.unique(owners).tolist():
+            mine = owners == number
+            first = ends[number - 1] if number else 0
+            sizes[mine] = self.sources[number]._sizes(wanted[mine] - first)
+        return sizes
+
+    def _read(self, wanted: Indices) -> Batch:
+        ends = self._bounds()
+        places = positive(wanted, ends[-1])
+        owners = np.searchsorted(ends, places, "right")
+        parts: list[Batch] = []
+        rows: list[Indices] = []
+        for number in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == number)
+            first = ends[number - 1] if number else 0
+            parts.append(self.sources[number]._read(places[mine] - first))
+            rows.append(mine)
+        if not parts:
+            return self.sources[0]._read(places)
+        if len(parts) == 1:
+            return parts[0].relabelled(places)
+        return Batch.joined(parts, np.concatenate(rows)).relabelled(places)
+
+    def _describe(self, index: int, status: int) -> str:
+        source, own = self._owner(index)
+        return source._describe(own, status)
+
+    def _raise_for(self, index: int, status: int) -> NoReturn:
+        source, own = self._owner(index)
+        source._raise_for(own, status)
+
+    def _owner(self, index: int) -> tuple[Records, int]:
+        ends = self._bounds()
+        number = bisect_right(ends, index)
+        return self.sources[number], index - (ends[number - 1] if number else 0)
+
+    def _bounds(self) -> list[int]:
+        """Where each source ends; opens them all."""
+        if self._ends is None:
+            first = self.sources[0].columns
+            for source in self.sources[1:]:
+                if source.columns != first:
+                    raise ValueError(
+                        f"{source!r} has the columns {source.schema or 'none'}, "
+                        f"{self.sources[0]!r} has {self.sources[0].schema or 'none'}: they cannot "
+                        "be one sequence"
+                    )
+            self._ends = list(accumulate(map(len, self.sources)))
+        return self._ends
+
+
+class Mix(Concat):
+    """Several sequences, of which each position draws by weight; made by `mix`.
+
+    An index is one of the sources laid end to end, as in `concat`. A `Sampler` over it draws the
+    mixed stream, and so does iteration.
+    """
+
+    def __init__(self, sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> None:
+        """See `mix`."""
+        super().__init__(sources)
+        self.weights = tuple(weights)
+        self.seed = seed
+
+    @property
+    def mixture(self) -> Mixture:
+        """What stands at each position of the stream."""
+        return Mixture(map(len, self.sources), self.weights, self.seed)
+
+    def _in_order(self, begin: int, end: int) -> Indices:
+        return EpochOrder(0, 0, len(self), mixture=self.mixture).range(begin, end)
+
+
+def concat(sources: Iterable[Records]) -> Records:
+    """Lay sequences end to end.
+
+    Readers of local files that were opened alike become one reader: as if their files had been
+    named in one list. Otherwise records of several sources in one batch are copied together.
+
+    Raises:
+        ValueError: the list is empty; at first use, if columns differ.
+    """
+    given = list(sources)
+    readers = [source for source in given if isinstance(source, Reader) and source.is_local]
+    if readers and len(readers) == len(given) and _opened_alike(readers):
+        where = [name for reader in readers for name in reader.where]
+        return Reader(where, **readers[0].options)
+    return Concat(given)
+
+
+def mix(sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> Mix:
+    """Mix sequences in whole-numbered proportions.
+
+    Each source comes in its own permuted order, whole, again and again; the sources take turns as
+    evenly as the weights allow. A `Sampler` can change the weights in mid-run and resume exactly.
+
+    Args:
+        sources: readers or views of the same columns.
+        weights: one for each, 0 to 65536 in sum; only their proportions matter.
+        seed: added to that of a `Sampler`.
+    """
+    return Mix(sources, weights, seed)
+
+
+def _opened_alike(readers: Sequence[Reader]) -> bool:
+    return all(reader.options == readers[0].options for reader in readers)
+
+
+def positive(wanted: Indices, count: int) -> Indices:
+    """Indices in [-count, count) as ones in [0, count)."""
+    if wanted.size and not (-count <= wanted.min() and wanted.max() < count):
+        bad = wanted[(wanted < -count) | (wanted >= count)][0]
+        raise IndexError(f"record index {bad} is out of range: there are {count} records")
+    return np.where(wanted < 0, wanted + count, wanted)
+
+
+def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | SharedArray:
+    """A range if the indices are one."""
+    if isinstance(indices, slice):
+        return range(count)[indices]
+    if isinstance(indices, range):
+        if len(indices):
+            positive(np.array([indices[0], indices[-1]]), count)
+            if min(indices[0], indices[-1]) >= 0:
+                return indices
+        else:
+            return range(0)
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TypeError(f"indices are {array.dtype} of shape {array.shape}; integers (n,) needed")
+    places = positive(array.astype(np.int64), count)
+    if places.size == 0:
+        return range(0)
+    step = int(places[1] - places[0]) if places.size > 1 else 1
+    if step and (np.diff(places) == step).all():
+        return range(int(places[0]), int(places[-1]) + (1 if step > 0 else -1), step)
+    return SharedArray(places)
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """32 hex digits of the parts and of where each ends."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        made.update(len(part).to_bytes(8, "little") + part)
+    return made.hexdigest()

@@ -1,0 +1,253 @@
+"""Writing record files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+from ffrecord._closing import Closing
+from ffrecord._schema import Column, columns_of, encode, parse
+
+# What shows its bytes as they are; arrays of any type, contiguous or not.
+BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
+# Copied without being asked: 512 bytes of each record at most, at 8 bytes each.
+_COPIED_SCALARS_MAX = 64
+
+
+@dataclass(frozen=True)
+class WriteSummary:
+    """What a finished file holds; sizes in bytes, `raw` before compression."""
+
+    record_count: int
+    raw_size_bytes: int
+    file_size_bytes: int
+    fingerprint: str
+    dictionary_size_bytes: int = 0
+    """Of the dictionary that the records are compressed with; 0 if there is none."""
+
+
+class Writer(Closing):
+    """Writes one file; nothing is visible under its name before it is whole and on the disk.
+
+    >>> with ffrecord.Writer("a.ffr", schema={"image": "bytes", "label": "i64"}) as writer:
+    ...     writer.write({"image": png, "label": 3})
+
+    Leaving the block publishes the file; leaving it by an exception leaves nothing behind.
+
+    With `append`, records are added to a file that is there, which keeps its schema: in place, by
+    one writer at a time. What was written counts when it is committed: by `commit`, by `close`, and
+    each 64 MiB. Leaving the block by an exception, or a kill, leaves the file at its last commit.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Mapping[str, str] | None = None,
+        *,
+        compress: Literal["zstd"] | None = None,
+        level: int = 3,
+        align: int = 1,
+        replace: bool = False,
+        append: bool = False,
+        metadata: Mapping[str, bytes] | None = None,
+        dictionary: bytes | int | None = None,
+        key: str | Literal[True] | None = None,
+        copy_columns: Sequence[str] | None = None,
+    ) -> None:
+        """Start a file, or go on with one.
+
+        Args:
+            path: where the file will be; its folder must be there.
+            schema: type by column name (ffrecord._schema); None if records are just bytes.
+            compress: each record by itself; kept raw where that gains less than 5 %.
+            level: of the compression, 1 to 19.
+            align: of each record in the file, in bytes: 1, or 512 or 4096 for direct reads.
+            replace: replace a file of that name.
+            append: add to the file of that name, compressed if it was begun so.
+            metadata: values to keep with the file, by name, 16 MiB in all; `Reader.metadata`
+                gives them back. In an append they replace those of the file; None keeps them.
+            dictionary: for compressing many small records that are alike: one of zstd's format, or
+                the size in bytes, 1,024 to 16 MiB, of one to be trained on the first records.
+            key: the column, utf8 or bytes, by whose value `Reader.find` finds the record; True if
+                `write` is given keys. In an append that is so for a file begun with keys.
+            copy_columns: columns kept once more so that `Reader.column` need not read the records:
+                of fixed width, at most 64 bytes each. None: the scalars, if there is a column of
+                utf8 or bytes too.
+
+        Raises:
+            ValueError: an option or the schema is wrong, or not that of the file to add to.
+            ConflictError: the file exists and `replace` is False, or another writer adds to it.
+            OSError: the folder is missing or cannot be written.
+        """
+        if compress not in (None, "zstd"):
+            raise ValueError(f"compress is {compress!r}; it can be 'zstd' or None")
+        own_schema = parse(schema)
+        self.path = os.fspath(path)
+        self._summary: WriteSummary | None = None
+        if append:
+            if replace or align != 1:
+                raise ValueError("append keeps the file and its alignment: no replace, no align")
+            if dictionary is not None or copy_columns is not None:
+                raise ValueError("append keeps the file's dictionary and column copies")
+            self._inner = _ffrecord.RecordWriter.append(
+                os.fsencode(path),
+                compress=True if compress else None,
+                level=level,
+                metadata=None if metadata is None else dict(metadata),
+            )
+            self._columns = columns_of(self._inner.schema)
+            if schema is not None and columns_of(own_schema) != self._columns:
+                self._inner.discard()
+                raise ValueError(f"append to {self.path}: its schema is another; leave it out")
+            self._key_column = _key_column(self._columns, key)
+            return
+        self._columns = columns_of(own_schema)
+        self._key_column = _key_column(self._columns, key)
+        train = dictionary if isinstance(dictionary, int) else 0
+        self._inner = _ffrecord.RecordWriter.create(
+            os.fsencode(path),
+            own_schema,
+            compress=compress is not None,
+            level=level,
+            align=align,
+            replace=replace,
+            metadata=dict(metadata or {}),
+            dictionary=None if isinstance(dictionary, int) else dictionary,
+            train_dictionary_bytes=train,
+            keys=key is not None,
+            copied_columns=_scalars(self._columns) if copy_columns is None else copy_columns,
+        )
+
+    def write(
+        self, sample: BytesLike | Mapping[str, Any], *, key: str | bytes | None = None
+    ) -> None:
+        """Add one record: a dict with a value for each column, or bytes if there is no schema.
+
+        Bytes are whatever has a buffer, arrays of any type included: all their `nbytes`, in C
+        order, strided ones copied. `key`, of at most 65,535 bytes, is what `Reader.find` finds the
+        record by; not in a file whose key is a column.
+
+        Raises:
+            ValueError: a column is missing, unknown, of another shape or out of its type's range.
+            TypeError: a value is of another kind than its column.
+            OSError: the disk refuses; the writer is spoilt, only `discard` is left.
+        """
+        if not self._columns:
+            if isinstance(sample, Mapping):
+                raise TypeError("a dict needs a schema: Writer(path, schema={'name': 'type'})")
+            self._inner.write(as_buffer(sample), _as_key(key))
+            return
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"a record of this file is a dict, not {type(sample).__name__}")
+        if len(sample) != len(self._columns):
+            self._refuse_columns(sample)
+        fields: list[BytesLike] = []
+        for column in self._columns:
+            try:
+                value = sample[column.name]
+            except KeyError:
+                self._refuse_columns(sample)
+            if column.type == "utf8":
+                if not isinstance(value, str):
+                    raise TypeError(f"column '{column.name}' is utf8, not {type(value).__name__}")
+                fields.append(value.encode())
+            elif column.type == "bytes":
+                fields.append(as_buffer(value))
+            else:
+                fields.append(encode(column, value))
+        if self._key_column is not None:
+            if key is not None:
+                raise ValueError(f"the key is the column '{self._columns[self._key_column].name}'")
+            self._inner.write_fields(fields, bytes(fields[self._key_column]))
+        else:
+            self._inner.write_fields(fields, _as_key(key))
+
+    def commit(self) -> None:
+        """Of an append: make what was written so far durable, and visible to those who open it.
+
+        Raises:
+            ValueError: the file is new; it is visible once it is closed.
+            OSError: the disk refuses; the file stays at its last commit.
+        """
+        self._inner.commit()
+
+    def close(self) -> WriteSummary:
+        """Write the index, put all on the disk, publish. Once is enough; twice does no harm.
+
+        Raises:
+            OSError: the disk refuses; what was there before is untouched.
+            ConflictError: a file of that name has come into being meanwhile.
+        """
+        if self._summary is None:
+            summary = self._inner.close()
+            fingerprint = summary["fingerprint"].hex()
+            self._summary = WriteSummary(**{**summary, "fingerprint": fingerprint})
+        return self._summary
+
+    def discard(self) -> None:
+        """Leave nothing behind. Does nothing after `close`."""
+        self._inner.discard()
+
+    def _abandon(self) -> None:
+        self.discard()
+
+    def __repr__(self) -> str:
+        return f"ffrecord.Writer({self.path!r})"
+
+    def _refuse_columns(self, sample: Mapping[str, Any]) -> None:
+        names = [column.name for column in self._columns]
+        raise ValueError(
+            f"a record has the columns {', '.join(names)}; "
+            f"missing: {', '.join(n for n in names if n not in sample) or 'none'}; "
+            f"unknown: {', '.join(str(n) for n in sample if n not in names) or 'none'}"
+        )
+
+
+def _as_key(key: str | bytes | None) -> bytes:
+    if key is None:
+        return b""
+    encoded = key.encode() if isinstance(key, str) else bytes(key)
+    if not encoded:
+        raise ValueError("a key has at least one byte; None is no key")
+    return encoded
+
+
+def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) -> int | None:
+    if key is None or key is True:
+        return None
+    for number, column in enumerate(columns):
+        if column.name == key and column.dtype is None:
+            return number
+    raise ValueError(f"key is '{key}'; it must be a column of utf8 or bytes, or True")
+
+
+def _scalars(columns: tuple[Column, ...]) -> list[str]:
+    """Of records that hold more than numbers, the numbers: what one filters and samples by."""
+    if all(column.dtype is not None for column in columns):
+        return []
+    scalars = [column.name for column in columns if column.dtype is not None and not column.shape]
+    return scalars[:_COPIED_SCALARS_MAX]
+
+
+def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
+    """The bytes of `value`, contiguous, without a copy if they are so already."""
+    if isinstance(value, bytes | bytearray):
+        return value
+    if not isinstance(value, np.ndarray):
+        try:
+            view = memoryview(value)
+        except TypeError:
+            if not hasattr(value, "__array__"):
+                raise TypeError(
+                    f"bytes or an array is needed, not {type(value).__name__}"
+                ) from None
+            value = np.asarray(value)
+        else:
+            return view if view.c_contiguous else view.tobytes()
+    if value.dtype.hasobject:
+        raise TypeError("an array of Python objects has no bytes to store")
+    return np.ascontiguousarray(value)

@@ -1,0 +1,294 @@
+"""Saves that go on while training does."""
+
+import atexit
+import concurrent.futures
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from ffrecord.checkpoint import _saving
+from ffrecord.checkpoint._monitoring import Save, ledger
+from ffrecord.checkpoint._ranks import Group, PeerError
+from ffrecord.checkpoint._saving import Commit, Flat, Order
+from ffrecord.checkpoint._staging import Arena, Staged
+
+OnBusy = Literal["wait", "raise"]
+
+_log = logging.getLogger("ffrecord.checkpoint")
+
+
+class BusyError(RuntimeError):
+    """The save before has not ended, and the caller did not want to wait for it."""
+
+
+class FailedSaveError(RuntimeError):
+    """An earlier save of `async_save` has failed, and nobody has asked for its result.
+
+    Its cause is what that save failed with.
+    """
+
+
+class PendingSave:
+    """A save under way. Every rank's ends alike.
+
+    Attributes:
+        step: what is being saved.
+        staged_bytes: of this rank's tensors, how much was copied.
+        stall_s: how long `async_save` kept its caller, in seconds.
+    """
+
+    def __init__(self, step: int) -> None:
+        """Made by `async_save`."""
+        self.step = step
+        self.staged_bytes = 0
+        self.stall_s = 0.0
+        self.is_seen = False  # Whether somebody was told how it ended.
+        self._pid = os.getpid()
+        self._future: concurrent.futures.Future[Commit] = concurrent.futures.Future()
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        self._check()
+        return self._future.done()
+
+    def result(self, timeout_s: float | None = None) -> Commit:
+        """Wait until it is committed.
+
+        Raises:
+            TimeoutError: it still goes on.
+            Exception: why it failed, as `save` raises it.
+        """
+        self._check()
+        self._wait_to_tell(timeout_s)
+        try:
+            return self._future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            if self._future.done():
+                raise
+            raise TimeoutError(f"the save of step {self.step} has not ended yet") from None
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Wait until it has ended; why it failed, or None. Raises TimeoutError."""
+        self._check()
+        self._wait_to_tell(timeout_s)
+        return self._future.exception(timeout_s)
+
+    def _wait_to_tell(self, timeout_s: float | None) -> None:
+        if concurrent.futures.wait([self._future], timeout_s).done:
+            self.is_seen = True
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("this save belongs to the parent process, which alone can wait")
+
+
+# Of a processor that a step wants too, a thread that is nicer by 15 gets a thirtieth (sched(7)).
+_NICER = 15
+
+
+def _give_way() -> None:
+    """Have this thread, and those that it starts, take what training leaves of the processors."""
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # Where that is forbidden a save costs more, and is one.
+        nice = os.getpriority(os.PRIO_PROCESS, thread) + _NICER
+        os.setpriority(os.PRIO_PROCESS, thread, min(nice, 19))
+
+
+class Background:
+    """The one thread of a process that saves, and the memory that it saves from."""
+
+    def __init__(self) -> None:
+        """Starts nothing yet."""
+        self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save", _give_way)
+        self._arena: Arena | None = None
+        self._last: PendingSave | None = None
+        self._failed: list[PendingSave] = []
+
+    def raise_unseen(self) -> None:
+        """Raises the first failure that nobody was told of, and has told of it by that."""
+        while self._failed:
+            failed = self._failed.pop(0)
+            if not failed.is_seen:
+                failed.is_seen = True
+                why = failed._future.exception()
+                raise FailedSaveError(
+                    f"the save of step {failed.step} has failed, and nobody asked for its result: "
+                    f"{type(why).__name__}: {why}"
+                ) from why
+
+    def close(self) -> None:
+        """Waits for what is under way; raises as `raise_unseen`."""
+        if self._last is not None:
+            _ended(self._last)
+        self.raise_unseen()
+
+    def _fail(self, pending: PendingSave, error: BaseException) -> None:
+        why = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        _log.error(
+            "the save of step %d has failed: %s: %s", pending.step, type(error).__name__, why
+        )
+        # What was never accepted is not lost; others were, and the next save tells of them.
+        kind = error.kind if isinstance(error, PeerError) else type(error).__name__
+        if kind not in (BusyError.__name__, FailedSaveError.__name__):
+            self._failed.append(pending)
+        pending._future.set_exception(error)
+
+    def start(
+        self,
+        step: int,
+        take: Callable[[], Flat],
+        group: Group | None,
+        stage_bytes_max: int,
+        on_busy: OnBusy,
+    ) -> PendingSave:
+        """Stage on this thread, then hand over; see `async_save`."""
+        with ledger().stall():
+            began = time.monotonic()
+            pending = self._start(step, take, group, stage_bytes_max, on_busy)
+            pending.stall_s = time.monotonic() - began
+        return pending
+
+    def _start(
+        self,
+        step: int,
+        take: Callable[[], Flat],
+        group: Group | None,
+        stage_bytes_max: int,
+        on_busy: OnBusy,
+    ) -> PendingSave:
+        pending = PendingSave(step)
+        seen = Save(step)
+        busy: BusyError | None = None
+        if self._last is not None and not self._last.done():
+            if on_busy == "raise":
+                busy = BusyError(f"the save of step {self._last.step} has not ended yet")
+            else:
+                _ended(self._last)  # Its copies are in the arena.
+        released = threading.Event()
+        failure: Exception | None = None
+        is_refused = True  # Its caller is told at once.
+        said: tuple[Order, dict[str, object]]
+        staged = Staged([], [], 0, 0)
+        try:
+            _check(stage_bytes_max, on_busy)
+            self.raise_unseen()
+            is_refused = False
+            if busy is not None:
+                raise busy
+            flat = take()
+            said = flat.order, flat.words
+            staged = self._arena_of(stage_bytes_max).stage(flat.shares)
+        except Exception as error:
+            failure = error
+
+        def say() -> tuple[Order, dict[str, object]]:
+            if failure is not None:
+                raise failure
+            return said
+
+        once = threading.Lock()
+
+        def work() -> None:
+            if not once.acquire(blocking=False):
+                return  # Handed over twice, for nobody knew whether the first time was one.
+            try:
+                with ledger().save(seen):
+                    made = _saving.commit(
+                        group,
+                        say,
+                        staged.boxes,
+                        released=released.set,
+                        progress=seen.bytes,
+                        taken=staged.boxes.clear,
+                    )
+            except BaseException as error:
+                self._fail(pending, error)
+            else:
+                pending._future.set_result(made)
+            finally:
+                released.set()
+
+        def hand_over() -> None:
+            self._threads.submit(work)
+            if not isinstance(failure, BusyError):
+                self._last = pending
+
+        pending.staged_bytes = staged.staged_bytes
+        pending.is_seen = is_refused  # It is raised here.
+        _hand_over(hand_over, released if staged.left_bytes else None)
+        if is_refused and failure is not None:
+            raise failure  # The other ranks hear of it from the save that was handed over.
+        return pending
+
+    def _arena_of(self, size_bytes: int) -> Arena:
+        if self._arena is None or self._arena.size_bytes != size_bytes:
+            self._arena = Arena(size_bytes)
+        return self._arena
+
+
+def _check(stage_bytes_max: int, on_busy: str) -> None:
+    if on_busy not in ("wait", "raise"):
+        raise ValueError(f'on_busy is {on_busy!r}, must be "wait" or "raise"')
+    if stage_bytes_max < 0:
+        raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
+
+
+def _ended(pending: PendingSave) -> None:
+    concurrent.futures.wait([pending._future])
+
+
+def _hand_over(hand_over: Callable[[], None], released: threading.Event | None) -> None:
+    """An interrupt has to wait as well: the caller may change tensors that are still being read."""
+    interrupt: KeyboardInterrupt | None = None
+    handed_over = False
+    while not handed_over or (released is not None and not released.is_set()):
+        try:
+            if not handed_over:
+                hand_over()
+                handed_over = True
+            if released is not None:
+                released.wait()
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+_current: Background | None = None
+
+
+def process_background() -> Background:
+    """This process's. A forked child gets its own: the parent's thread is not in it."""
+    global _current
+    if _current is None:
+        _current = Background()
+    return _current
+
+
+def _forget() -> None:
+    global _current
+    _current = None
+
+
+def _tell_at_exit() -> None:
+    """What nobody has asked for fails the program: a job whose last save is lost has not ended."""
+    if _current is None:
+        return
+    try:
+        _current.close()  # Its thread has ended: the interpreter waits for threads first.
+    except FailedSaveError:
+        sys.excepthook(*sys.exc_info())
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(1)  # Python has no other way to fail from here.
+
+
+atexit.register(_tell_at_exit)
+os.register_at_fork(after_in_child=_forget)

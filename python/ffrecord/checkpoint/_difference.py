@@ -1,0 +1,94 @@
+"""What differs between two checkpoints."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ffrecord import _ffrecord
+from ffrecord._locations import Target
+from ffrecord.checkpoint._state import join
+from ffrecord.checkpoint._tensors import ITEM_SIZES
+from ffrecord.checkpoint._values import EachRank, TensorRef, decode, encode
+
+_READ_SIZE = 16 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Paths, each list ascending.
+
+    Attributes:
+        only_first: tensors and values that only the first has.
+        only_second: that only the second has.
+        different: of both, but of another type, shape or value.
+    """
+
+    only_first: list[str]
+    only_second: list[str]
+    different: list[str]
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.only_first or self.only_second or self.different)
+
+
+def diff(
+    first: tuple[Target, int], second: tuple[Target, int], *, timeout_s: float = 30.0
+) -> Difference:
+    """Compare two checkpoints, each a target and a step, byte by byte.
+
+    Raises:
+        FileNotFoundError: there is no such step.
+        CorruptionError: stored bytes fail a check.
+    """
+    readers = [
+        _ffrecord.CheckpointReader(target, step, timeout_s) for target, step in (first, second)
+    ]
+    a, b = (_facts(reader) for reader in readers)
+    different = []
+    for path in sorted(a.keys() & b.keys()):
+        about = a[path]
+        same = about == b[path] and (not isinstance(about, tuple) or _same_bytes(readers, about))
+        if not same:
+            different.append(path)
+    return Difference(sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys()), different)
+
+
+def _facts(reader: _ffrecord.CheckpointReader) -> dict[str, object]:
+    """Of each path: (key, dtype, shape) of a tensor, or the encoded value."""
+    stored = {key: (key, dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
+    return {
+        path: stored[leaf.key] if isinstance(leaf, TensorRef) else encode(leaf)
+        for path, leaf in _leaves(decode(reader.tree), "")
+    }
+
+
+def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(tree, EachRank):
+        tree = dict(enumerate(tree.values))
+    if isinstance(tree, dict | list | tuple) and tree:
+        for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(child, join(path, key))
+    else:
+        yield path or "#", tree
+
+
+def _same_bytes(
+    readers: list[_ffrecord.CheckpointReader], about: tuple[str, str, tuple[int, ...]]
+) -> bool:
+    key, dtype, shape = about
+    row_size = math.prod(shape[1:]) * ITEM_SIZES[dtype]
+    rows_at_once = max(1, _READ_SIZE // max(1, row_size))
+    count = shape[0] if shape else 1
+    for begin in range(0, count, rows_at_once):
+        rows = min(rows_at_once, count - begin)
+        offset = [begin, *[0] * (len(shape) - 1)] if shape else []
+        extent = [rows, *shape[1:]] if shape else []
+        buffers = [np.empty(rows * row_size, np.uint8) for _ in readers]
+        for reader, buffer in zip(readers, buffers, strict=True):
+            reader.read([(key, offset, extent, buffer.ctypes.data, buffer.nbytes)])
+        if not np.array_equal(buffers[0], buffers[1]):
+            return False
+    return True

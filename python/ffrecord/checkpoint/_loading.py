@@ -1,0 +1,186 @@
+"""Finding the checkpoint to load, and filling a state from it, on all ranks alike."""
+
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+from ffrecord import _ffrecord
+from ffrecord._locations import Target, target_from_root
+from ffrecord.checkpoint._collector import without_collector
+from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, group_of, together
+from ffrecord.checkpoint._restore import Restorer
+from ffrecord.checkpoint._values import decode
+from ffrecord.errors import CorruptionError
+
+# From where `_Loader` warns to who has called `load`: by way of `together`.
+_CALLER = 6
+
+OnCorrupt = Literal["raise", "previous"]
+
+
+def load(
+    target: Target,
+    state: object = None,
+    *,
+    step: int | Literal["latest"] = "latest",
+    strict: bool = True,
+    elastic: bool = False,
+    group: Ranks = None,
+    on_corrupt: OnCorrupt = "raise",
+    as_torch: bool = False,
+    timeout_s: float = 30.0,
+) -> object:
+    """Load a checkpoint, whatever number of ranks saved it.
+
+    Args:
+        target: as for `save`.
+        state: what to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
+            filled in place, values in dicts and lists are replaced, objects get their
+            `load_state_dict` called; None takes whatever is stored in its place. Nothing is
+            touched unless all of it fits; objects that may refuse a state are asked first. Without
+            a state everything is made anew, as NumPy arrays.
+        step: which; "latest" is the newest that is whole. If newer ones are damaged, a warning
+            says so.
+        strict: paths that only one of both has are an error; otherwise they are left alone.
+        elastic: at another number of ranks, leave `PerRank` values as they are in `state`.
+        group: the ranks that load together: all load the same step, and each its `PerRank` values.
+            None: all ranks of torch's default process group, if there is one. "alone": this
+            process only.
+        on_corrupt: with "latest", what to do if bytes of that checkpoint fail a check: raise, or
+            load the one before it on all ranks, with a warning that says what was wrong.
+        as_torch: without a state, make torch tensors of what were some, if torch is imported.
+        timeout_s: for each call to a daemon.
+
+    Returns:
+        The state; a new one where it could not be filled in place.
+
+    Raises:
+        FileNotFoundError: no such step, or none at all.
+        CorruptionError: bytes fail a check; names the file, and the step before it, if there
+            is one. Tensors may then be partly filled.
+        MismatchError: a ValueError that lists every path that does not fit.
+        PeerError: another rank failed.
+    """
+    loader = _Loader(group_of(group), timeout_s)
+    loader.begin(target, None if step == "latest" else step, on_corrupt)
+    while True:
+        restorer = Restorer(loader.reader, loader.rank, loader.size, elastic)
+        damage = loader.fill(restorer, state, strict, as_torch)
+        if not any(damage):
+            return loader.filled
+        before = None if step != "latest" else loader.step_before()
+        if before is None or on_corrupt == "raise":
+            raise loader.error(damage, before)
+        loader.previous(before, damage)
+
+
+class _Loader:
+    """One rank's side; every method that talks is called on all ranks alike."""
+
+    def __init__(self, group: Group | None, timeout_s: float) -> None:
+        self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
+        self.filled: object = None
+        self.reader: _ffrecord.CheckpointReader
+        self._where = ""
+        self._group, self._timeout_s = group, timeout_s
+
+    def begin(self, target: Target, step: int | None, on_corrupt: str) -> None:
+        """Opens `step`; arguments may be wrong on one rank alone."""
+
+        def take() -> None:
+            if on_corrupt not in ("raise", "previous"):
+                raise ValueError(f'on_corrupt is {on_corrupt!r}, must be "raise" or "previous"')
+            self._where = target_from_root(target)
+
+        self.open(step, take)
+
+    def open(self, step: int | None, before: Callable[[], object] | None = None) -> None:
+        """Opens what rank 0 opens: it decides which is the latest, for a save may be under way."""
+
+        def open_step(wanted: int | None) -> int:
+            self.reader = _ffrecord.CheckpointReader(self._where, wanted, self._timeout_s)
+            return self.reader.commit[0]
+
+        def decide() -> int | None:
+            if before is not None:
+                before()
+            return open_step(step) if self.rank == 0 else None
+
+        def follow() -> None:
+            if self.rank != 0:
+                open_step(other)
+            for message in self.reader.skipped:  # An error where warnings are.
+                warnings.warn(f"passed over a damaged checkpoint: {message}", stacklevel=_CALLER)
+
+        chosen = together(self._group, decide)[0]
+        other = chosen if isinstance(chosen, int) else None
+        together(self._group, follow)
+
+    def previous(self, step: int, damage: list[str]) -> None:
+        """Opens `step` instead, and says why."""
+
+        def tell() -> None:
+            for rank, message in enumerate(damage):
+                if message:
+                    text = f"rank {rank}: {message}; step {step} is loaded"
+                    warnings.warn(text, stacklevel=_CALLER + 1)  # `decide` is between.
+
+        self.open(step, tell)
+
+    def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
+        """What is damaged, of each rank; empty where all is well."""
+
+        @without_collector()
+        def plan() -> None:
+            tree = decode(self.reader.tree)
+            if state is None:
+                self.filled = restorer.fresh(tree, as_torch=as_torch)
+            else:
+                self.filled = restorer.into(state, tree)
+            restorer.check(strict)
+
+        for work in (_told(plan), _told(restorer.ask), _told(restorer.read)):
+            found = together(self._group, work)
+            if any(found):
+                return [str(each) for each in found]
+        together(self._group, restorer.finish)
+        return []
+
+    def step_before(self) -> int | None:
+        """The newest step below the one that is open whose manifests are whole, also far away."""
+
+        def look() -> int | None:
+            below = self.reader.commit[0]
+            try:
+                found = _ffrecord.CheckpointReader(self._where, None, self._timeout_s, below)
+            except (CorruptionError, FileNotFoundError):
+                return None
+            return found.commit[0]
+
+        before = together(self._group, lambda: look() if self.rank == 0 else None)[0]
+        return before if isinstance(before, int) else None
+
+    def error(self, damage: list[str], before: int | None) -> Exception:
+        """For the caller of this rank: its own damage, or that of the first that has some."""
+        offer = (
+            f'. Step {before} is there: load(..., step={before}) or on_corrupt="previous"'
+            if before is not None
+            else ""
+        )
+        if damage[self.rank]:
+            return CorruptionError(damage[self.rank] + offer)
+        rank, message = next(found for found in enumerate(damage) if found[1])
+        return PeerError(f"rank {rank}: {message}{offer}")
+
+
+def _told(work: Callable[[], object]) -> Callable[[], str]:
+    """The same work, which says what is damaged, so that all ranks can decide what to do."""
+
+    def tell() -> str:
+        try:
+            work()
+        except CorruptionError as error:
+            return str(error)
+        return ""
+
+    return tell

@@ -1,0 +1,224 @@
+"""Copies of committed checkpoints in a second place, such as an S3-compatible store."""
+
+import os
+import pathlib
+from typing import Any, Literal
+
+from ffrecord import _ffrecord
+from ffrecord._copying import Copying
+from ffrecord._locations import Target, target_from_root
+from ffrecord.checkpoint._replicated import SCHEME
+from ffrecord.checkpoint._saving import Commit
+from ffrecord.errors import CorruptionError
+
+# In a run's folder: where steps that are no longer there are loaded from.
+_NAME = "MIRROR"
+# Text whose first line may be a folder, with a name of any bytes.
+_ANY_NAME: Any = {"encoding": "utf-8", "errors": "surrogateescape"}
+
+
+def copy(
+    source: Target,
+    target: Target,
+    step: int | Literal["latest"] = "latest",
+    *,
+    compress: bool = False,
+    timeout_s: float = 30.0,
+) -> Commit:
+    """Copy a committed checkpoint as it is, from any target to any other.
+
+    It is visible there when all of it is. What a copy that failed or was killed has sent is not
+    sent again; one that is there already is left alone.
+
+    Args:
+        source: a target of either kind, its steps compressed or not.
+        target: where the copy goes.
+        step: which; the newest by default.
+        compress: keep its tensors compressed at `target`, byte planes of their elements by zstd,
+            every part by itself: a seventh less of float32 weights, say, three tenths of bfloat16,
+            for loads that take longer. What is loaded or copied from there is the same. Takes the
+            room of one segment, that is of a rank's share, below TMPDIR or /var/tmp meanwhile.
+        timeout_s: for each call, its retries included.
+
+    Raises:
+        FileNotFoundError: no such step, or none at all.
+        FileExistsError: another save of that step is committed there.
+        CorruptionError: a manifest of the source fails a check.
+    """
+    if step == "latest":
+        reader = _ffrecord.CheckpointReader(source, None, timeout_s)
+        step = reader.commit[0]
+    return Commit(*_ffrecord.copy_checkpoint(source, step, target, timeout_s, compress))
+
+
+class Mirror(Copying[list[Commit]]):
+    """Keeps copies of a run's checkpoints at a remote target, made while training goes on.
+
+        with ckpt.Mirror("runs/x", "s3://bucket/runs/x", keep_local=3) as mirror:
+            ...
+            ckpt.save("runs/x", step, state)
+            mirror.start()
+
+    Where the local target is a folder, its file MIRROR says where the copies are and which saves
+    were copied; `load` finds there what has left the folder, or is damaged in it. One process of a
+    run has a Mirror: that of rank 0. Credentials and endpoint of a store come from the usual AWS
+    variables and files. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        remote: Target,
+        *,
+        keep_local: int | None = None,
+        compress: bool = False,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Starts and sends nothing yet.
+
+        Args:
+            target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, `buddies`.
+            remote: where they are copied to: `s3://bucket/run`.
+            keep_local: how many of the newest that are whole stay at `target`, 1 or more, once they
+                are copied; all without it. With a folder as the target, `remote` is at a store.
+            compress: as `copy`.
+            timeout_s: for each call, its retries included.
+        """
+        if keep_local is not None and keep_local < 1:
+            raise ValueError(f"keep_local is {keep_local}, must be at least 1")
+        self.target, self.remote = target_from_root(target), os.fsdecode(remote)
+        self.keep_local, self.compress, self.timeout_s = keep_local, compress, timeout_s
+        self._known: set[str] = set()
+        if (
+            keep_local is not None
+            and self._path() is not None
+            and not self.remote.startswith("s3://")
+        ):
+            raise ValueError(
+                f"keep_local: what leaves the folder {self.target} is loaded from s3://bucket/run "
+                f"only, not from {self.remote}"
+            )
+        super().__init__()
+
+    def sync(self) -> list[Commit]:
+        """Copy every checkpoint that is not at the remote yet, oldest first; returns those.
+
+        A step that was saved again, after a rollback say, takes the place of the one that was
+        copied from here before. Another run's is never replaced. One step that cannot be copied
+        keeps no other from being copied.
+
+        Then `keep_local` is seen to: what leaves the local target is whole at the remote, the same
+        save.
+
+        Raises:
+            FileExistsError: the remote has a step that was not copied from here; the others are
+                copied. Give this run an address of its own, or remove that step there.
+            CorruptionError: a step here is damaged; the others are copied.
+        """
+        known = self._point_at_remote()
+        there = {commit.step: commit for commit in self._list(self.remote)}
+        here = self._list(self.target)
+        known |= {_line(commit) for commit in here if there.get(commit.step) == commit}
+        failures: list[Exception] = []
+        copied = []
+        for commit in here:
+            if there.get(commit.step) == commit:
+                continue
+            try:
+                self._make_way(commit, there.get(commit.step), known)
+                copied.append(
+                    copy(
+                        self.target,
+                        self.remote,
+                        commit.step,
+                        compress=self.compress,
+                        timeout_s=self.timeout_s,
+                    )
+                )
+            except (FileExistsError, FileNotFoundError, CorruptionError) as error:
+                failures.append(error)
+                continue
+            there[commit.step] = commit
+            known.add(_line(commit))
+            self._note(known)
+        self._note({line for line in known if line in set(map(_line, there.values()))})
+        if self.keep_local is not None:
+            self._evict(there, self.keep_local)
+        if failures:
+            raise failures[0]
+        return copied
+
+    def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
+        """Removes the save of `commit`'s step that was copied from here before, if there is one."""
+        if rival is None:
+            return
+        if _line(rival) not in known:
+            raise FileExistsError(
+                f"{self.remote} has another save of step {rival.step}, which was not copied from "
+                f"{self.target}: give this run an address of its own, or remove that step there"
+            )
+        # What is to take its place has to be whole.
+        _ffrecord.CheckpointReader(self.target, commit.step, self.timeout_s)
+        _ffrecord.remove_checkpoint(self.remote, rival.step, self.timeout_s)
+
+    def _list(self, target: str) -> list[Commit]:
+        return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
+
+    def _is_whole(self, commit: Commit) -> bool:
+        """At the remote: every manifest verifies, every segment is there."""
+        try:
+            reader = _ffrecord.CheckpointReader(self.remote, commit.step, self.timeout_s)
+        except (CorruptionError, FileNotFoundError):
+            return False
+        return Commit(*reader.commit) == commit
+
+    def _evict(self, there: dict[int, Commit], keep: int) -> None:
+        # One by one and oldest first: a kill leaves the newest steps without a gap.
+        old = _ffrecord.prune_checkpoints(self.target, keep, 0, False, True, self.timeout_s)
+        for commit in (Commit(*each) for each in old):
+            if there.get(commit.step) == commit and self._is_whole(commit):
+                _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
+
+    def _path(self) -> pathlib.Path | None:
+        """Of the file that points at the remote; None where the target is no folder."""
+        if "://" in self.target or self.target.startswith(SCHEME):
+            return None
+        return pathlib.Path(self.target) / _NAME
+
+    def _point_at_remote(self) -> set[str]:
+        """The saves that were copied from here: what MIRROR says, or this object has seen."""
+        path = self._path()
+        if path is None:
+            return set(self._known)
+        lines = self._read(path) if path.exists() else []
+        if lines[:1] != [self.remote]:
+            lines = [self.remote]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(path, lines)
+        return set(lines[1:])
+
+    def _note(self, known: set[str]) -> None:
+        """Remembers the saves that were copied from here."""
+        self._known = set(known)
+        path = self._path()
+        if path is None:
+            return
+        lines = [self.remote, *sorted(known)]
+        if self._read(path) != lines:
+            self._write(path, lines)
+
+    def _read(self, path: pathlib.Path) -> list[str]:
+        return path.read_text(**_ANY_NAME).splitlines()
+
+    def _write(self, path: pathlib.Path, lines: list[str]) -> None:
+        made = path.with_name(f".{_NAME}-{os.getpid()}")
+        with made.open("w", **_ANY_NAME) as file:
+            file.write("".join(f"{line}\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)
+
+
+def _line(commit: Commit) -> str:
+    """Of the file MIRROR: a save that was copied."""
+    return f"{commit.step} {commit.attempt}"

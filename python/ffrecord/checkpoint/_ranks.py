@@ -1,0 +1,139 @@
+"""What ranks say to each other around a save or a load, and who saves what."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from ffrecord.checkpoint._state import Leaf
+from ffrecord.checkpoint._values import decode, encode
+
+# Smaller replicated tensors are not cut into rows but go whole to one rank.
+SPLIT_SIZE_MIN_BYTES = 1 << 20
+
+# Of a message that other ranks are told, in characters.
+_TOLD_MAX = 1 << 16
+
+# Box of a tensor for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size
+# in bytes, and whether nobody changes its bytes until the save has ended. A Leaf with an address is
+# one.
+Box = tuple[Any, ...]
+
+
+def box_of(leaf: Leaf, address: object, is_stable: bool) -> Box:
+    """A leaf for the extension whose bytes are elsewhere: at `address`, or given by a Fetcher."""
+    return (*leaf[:5], address, leaf.size_bytes, is_stable)
+
+
+class Group(Protocol):
+    """Ranks that save and load together, such as `ffrecord.torch.checkpoint.Group`."""
+
+    @property
+    def rank(self) -> int:
+        """From 0."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of every rank, in rank order; sizes may differ. Raises on every rank alike."""
+
+
+# Who saves or loads together: None means all ranks of the default process group, if there is one.
+Ranks = Group | Literal["alone"] | None
+
+
+def group_of(ranks: Ranks) -> Group | None:
+    """The ranks that a caller means; None if this process is alone."""
+    if ranks == "alone":
+        return None
+    if ranks is not None:
+        return ranks
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    if dist.get_world_size() == 1:
+        return None
+    from ffrecord.torch.checkpoint import Group as TorchGroup  # torch is imported already.
+
+    return TorchGroup()
+
+
+class PeerError(RuntimeError):
+    """Another rank failed; the message says which and why. This rank did what it was asked.
+
+    Attributes:
+        kind: the name of the type of what was raised there.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        """Takes what is told."""
+        super().__init__(message)
+        self.kind = kind
+
+
+def together(group: Group | None, work: Callable[[], object]) -> list[object]:
+    """Runs `work` on every rank; returns what it gave on each, small values only.
+
+    Raises:
+        Exception: what it raised here, or PeerError for what it raised on another rank.
+    """
+    if group is None:
+        return [work()]
+    failure: Exception | None = None
+    try:
+        mine = encode([True, work()])
+    except Exception as error:
+        failure = error
+        mine = encode([False, [_sayable(type(error).__name__), _sayable(error)]])
+    answers: list[Any] = [decode(answer) for answer in group.all_gather(mine)]
+    if failure is not None:
+        raise failure
+    for rank, (succeeded, answer) in enumerate(answers):
+        if not succeeded:
+            kind, message = answer
+            raise PeerError(f"rank {rank}: {kind}: {message}", kind)
+    return [answer for _, answer in answers]
+
+
+def _sayable(what: object) -> str:
+    """What other ranks are told of a failure: whatever it is, for they wait for word of it."""
+    try:
+        text = str(what)
+    except Exception as error:
+        text = f"(its message cannot be had: {type(error).__name__})"
+    # A path that is not UTF-8 has lone surrogates.
+    return text[:_TOLD_MAX].encode(errors="backslashreplace").decode()
+
+
+def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Leaf]:
+    """What this rank saves: its own leaves, and its share of what all ranks have.
+
+    Every rank computes the same shares. Without `split`, rank 0 has all of what is shared.
+    """
+    if not split:
+        return [leaf for leaf in leaves if leaf.is_own or rank == 0]
+    shares = []
+    load = [0] * size
+    for leaf in leaves:
+        shape, size_bytes = leaf.shape, leaf.size_bytes
+        if leaf.is_own:
+            shares.append(leaf)
+        elif size_bytes >= SPLIT_SIZE_MIN_BYTES and shape[0] >= size:
+            begin, end = shape[0] * rank // size, shape[0] * (rank + 1) // size
+            row_size = size_bytes // shape[0]
+            skip = begin * row_size
+            rows = leaf._replace(
+                offset=(begin, *leaf.offset[1:]),
+                extent=(end - begin, *shape[1:]),
+                address=None if leaf.address is None else leaf.address + skip,
+                size_bytes=(end - begin) * row_size,
+                skip_bytes=skip,
+            )
+            shares.append(rows)
+        else:
+            owner = min(range(size), key=lambda each: (load[each], each))
+            load[owner] += size_bytes
+            if owner == rank:
+                shares.append(leaf)
+    return shares

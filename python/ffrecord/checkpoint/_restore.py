@@ -1,0 +1,259 @@
+"""Puts a stored tree and its tensors into a state, or makes a state of them."""
+
+import sys
+from typing import Any
+
+from ffrecord._ffrecord import CheckpointReader
+from ffrecord.checkpoint._optimizers import optimizer_misfits
+from ffrecord.checkpoint._pieces import Wanted, read_into
+from ffrecord.checkpoint._state import DICT_TYPES, PerRank, Shard, Stateful, join
+from ffrecord.checkpoint._tensors import Destination, describe, empty, kind_of, memory_of
+from ffrecord.checkpoint._values import EachRank, Kind, TensorRef
+from ffrecord.errors import CorruptionError
+
+
+class MismatchError(ValueError):
+    """The state to fill and the checkpoint differ; the message lists every path that does.
+
+    Attributes:
+        missing: paths that the state has and the checkpoint has not.
+        extra: paths that the checkpoint has and the state has not.
+        different: what differs in type, shape or structure, with the path.
+    """
+
+    def __init__(self, missing: list[str], extra: list[str], different: list[str]) -> None:
+        """Takes what was found."""
+        self.missing, self.extra, self.different = missing, extra, different
+        parts = [
+            f"{title}: {', '.join(paths)}"
+            for title, paths in [
+                ("missing in the checkpoint", missing),
+                ("not in the state", extra),
+                ("different", different),
+            ]
+            if paths
+        ]
+        super().__init__("state and checkpoint do not match; " + "; ".join(parts))
+
+
+class Restorer:
+    """Plans first, so that nothing is touched if anything does not fit; then reads; then fills.
+
+    The tree that is stored decides about small values; a state decides where tensors go. Objects
+    that decide for themselves whether a state fits are asked before any tensor is touched: their
+    tensors are read into memory of their own.
+    """
+
+    def __init__(self, reader: CheckpointReader, rank: int, size: int, elastic: bool) -> None:
+        """For rank `rank` of `size` that load together."""
+        self.reader = reader
+        self.rank, self.size, self.elastic = rank, size, elastic
+        self.stored = {key: (dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
+        self.wanted: list[Wanted] = []
+        self.assignments: list[tuple[Any, object, object]] = []  # container[key] = value
+        self.stateful: list[tuple[Stateful, object]] = []
+        self.deciding: list[tuple[Stateful, object, Restorer]] = []
+        self.missing: list[str] = []
+        self.extra: list[str] = []
+        self.different: list[str] = []
+
+    def fresh(self, tree: object, path: str = "", as_torch: bool = False) -> object:
+        """New arrays and values for a stored tree."""
+        if isinstance(tree, EachRank):
+            own, _ = self._own(tree, path)
+            return self.fresh(own, path, as_torch)
+        if isinstance(tree, TensorRef):
+            return self._fresh_tensor(tree, path, as_torch)
+        if isinstance(tree, dict):
+            return {key: self.fresh(item, join(path, key), as_torch) for key, item in tree.items()}
+        if isinstance(tree, list | tuple):
+            made = (self.fresh(item, join(path, i), as_torch) for i, item in enumerate(tree))
+            return list(made) if isinstance(tree, list) else tuple(made)
+        return tree
+
+    def into(self, state: object, tree: object, path: str = "") -> object:
+        """What takes the place of `state`: itself where it can be filled."""
+        if isinstance(state, PerRank):
+            return self._into_per_rank(state, tree, path)
+        if isinstance(tree, EachRank):
+            return self.into(state, self._own(tree, path)[0], path)
+        if state is None:
+            return self.fresh(tree, path)
+        if isinstance(state, Shard) or kind_of(state) is not None:
+            return self._into_tensor(state, tree, path)
+        if type(state) in DICT_TYPES:
+            return self._into_dict(state, tree, path)  # type: ignore[arg-type]
+        if isinstance(state, list | tuple):
+            return self._into_sequence(state, tree, path)
+        if isinstance(state, Stateful) and not isinstance(state, type):
+            return self._into_stateful(state, tree, path)
+        if isinstance(tree, TensorRef | dict | list | tuple):
+            self.different.append(
+                f"{path} (a {_name(tree)} is stored, the state has {type(state).__name__})"
+            )
+        return tree
+
+    def check(self, strict: bool) -> None:
+        """Raises MismatchError if what was planned does not fit."""
+        if self.different or (strict and (self.missing or self.extra)):
+            raise MismatchError(
+                self.missing if strict else [], self.extra if strict else [], self.different
+            )
+
+    def ask(self) -> None:
+        """Hands those objects their state that may refuse it."""
+        for target, state_dict, parts in self.deciding:
+            read_into(parts.reader, parts.wanted)
+            target.load_state_dict(state_dict)
+
+    def read(self) -> None:
+        """Reads all other tensors, verified."""
+        read_into(self.reader, self.wanted)
+
+    def finish(self) -> None:
+        """Puts values where they belong, and hands objects their state."""
+        for container, key, value in self.assignments:
+            container[key] = value
+        for target, state_dict in self.stateful:
+            target.load_state_dict(state_dict)
+
+    # --- Tensors ---------------------------------------------------------------------------------
+
+    def _want(self, key: str, offset: tuple[int, ...], extent: tuple[int, ...], to: object) -> None:
+        Destination.is_direct(to)  # It can be written at all.
+        self.wanted.append((key, offset, extent, to))
+
+    def _stored(self, ref: TensorRef) -> tuple[str, tuple[int, ...]]:
+        if ref.key not in self.stored:
+            raise CorruptionError(f"the checkpoint's tree refers to tensor {ref.key}: not there")
+        return self.stored[ref.key]
+
+    def _fresh_tensor(self, ref: TensorRef, path: str, as_torch: bool) -> object:
+        dtype, shape = self._stored(ref)
+        if ref.kind is Kind.SCALAR and shape == ():
+            return self._scalar(ref, dtype)
+        try:
+            made: Any = empty(ref.kind, dtype, shape, as_torch)
+        except TypeError as error:
+            raise TypeError(f"load: {path}: {error}") from None
+        self._want(ref.key, (0,) * len(shape), shape, made)
+        return made
+
+    def _into_tensor(self, state: object, tree: object, path: str) -> object:
+        if not isinstance(tree, TensorRef):
+            self.different.append(f"{path} (a {_name(tree)} is stored, the state has a tensor)")
+            return state
+        dtype, shape = self._stored(tree)
+        box = state if isinstance(state, Shard) else None
+        data = box.data if box else state
+        try:
+            have_dtype, extent = describe(data)
+            whole = tuple(box.shape) if box else extent
+            offset = tuple(box.offset) if box else (0,) * len(extent)
+            if (have_dtype, whole) != (dtype, shape):
+                self.different.append(
+                    f"{path} ({dtype} {shape} is stored, the state has {have_dtype} {whole})"
+                )
+                return state
+            if kind_of(data) is Kind.SCALAR:
+                return self._scalar(tree, dtype)
+            self._want(tree.key, offset, extent, data)
+        except TypeError as error:
+            self.different.append(f"{path} ({error})")
+        return state
+
+    def _scalar(self, ref: TensorRef, dtype: str) -> object:
+        """Read at once, for a NumPy scalar cannot be filled later."""
+        made: Any = empty(ref.kind, dtype, (), False)
+        memory = memory_of(made)
+        self.reader.read([(ref.key, [], [], memory.address, memory.size_bytes)])
+        return made[()]
+
+    # --- Structure -------------------------------------------------------------------------------
+
+    def _own(self, tree: EachRank, path: str) -> tuple[object, bool]:
+        """This rank's value, and whether there is one."""
+        if len(tree.values) == self.size:
+            return tree.values[self.rank], True
+        if self.elastic:
+            return None, False
+        raise MismatchError(
+            [],
+            [],
+            [
+                f"{path} (saved by each of {len(tree.values)} ranks, loaded by {self.size}; with "
+                "elastic=True it is left as it is)"
+            ],
+        )
+
+    def _into_per_rank(self, state: PerRank, tree: object, path: str) -> PerRank:
+        if not isinstance(tree, EachRank):
+            return PerRank(self.into(state.value, tree, path))
+        own, there = self._own(tree, path)
+        return PerRank(self.into(state.value, own, path)) if there else state
+
+    def _into_dict(self, state: dict[object, object], tree: object, path: str) -> object:
+        if not isinstance(tree, dict):
+            self.different.append(f"{path} (a {_name(tree)} is stored, the state has a dict)")
+            return state
+        self.missing += [join(path, key) for key in state if key not in tree]
+        self.extra += [join(path, key) for key in tree if key not in state]
+        for key in state:
+            if key in tree:
+                item = self.into(state[key], tree[key], join(path, key))
+                self.assignments.append((state, key, item))
+        return state
+
+    def _into_sequence(
+        self, state: list[object] | tuple[object, ...], tree: object, path: str
+    ) -> object:
+        if not isinstance(tree, list | tuple) or len(tree) != len(state):
+            length = f" of {len(tree)}" if isinstance(tree, list | tuple) else ""
+            self.different.append(
+                f"{path} (a {_name(tree)}{length} is stored, "
+                f"the state has a {_name(state)} of {len(state)})"
+            )
+            return state
+        made = [
+            self.into(item, part, join(path, index))
+            for index, (item, part) in enumerate(zip(state, tree, strict=True))
+        ]
+        if isinstance(state, tuple):
+            return tuple(made)
+        self.assignments += [(state, index, item) for index, item in enumerate(made)]
+        return state
+
+    def _into_stateful(self, state: Stateful, tree: object, path: str) -> object:
+        """Fills what the object shows of its state if that fits; else the object decides."""
+        shown = state.state_dict()
+        trial = Restorer(self.reader, self.rank, self.size, self.elastic)
+        filled = trial.into(shown, tree, path)
+        misfits = optimizer_misfits(state, tree, path, self.stored)
+        self.different += misfits
+        if trial.missing or trial.extra or trial.different:
+            if not _is_module(state):
+                # An optimizer before its first step shows nothing of what it will have.
+                parts = Restorer(self.reader, self.rank, self.size, self.elastic)
+                if not misfits:
+                    made = parts.fresh(tree, path, as_torch=True)
+                    self.deciding.append((state, made, parts))
+                return state
+            self.missing += trial.missing
+            self.extra += trial.extra
+            self.different += trial.different
+        self.wanted += trial.wanted
+        self.assignments += trial.assignments
+        self.deciding += trial.deciding
+        self.stateful += [*trial.stateful, (state, filled)]
+        return state
+
+
+def _is_module(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _name(tree: object) -> str:
+    if isinstance(tree, TensorRef):
+        return "tensor"
+    return type(tree).__name__ if isinstance(tree, dict | list | tuple) else "value"

@@ -1,0 +1,305 @@
+"""Checkpoints from and to files of the safetensors format.
+
+A file is the size of a header (u64, little-endian), the header (JSON: name to dtype, shape, and
+begin and end of the data), and the data. https://huggingface.co/docs/safetensors
+"""
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+
+from ffrecord import _ffrecord
+from ffrecord._locations import Target
+from ffrecord.checkpoint._saving import Commit
+from ffrecord.checkpoint._state import join
+from ffrecord.checkpoint._tensors import ITEM_SIZES
+from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
+from ffrecord.errors import CorruptionError
+
+# The format's own limit, so that no header is worth more memory than that.
+HEADER_SIZE_MAX = 100_000_000
+_DIMENSIONS_MAX = 64
+_SIZE_MAX = 1 << 48
+_READ_SIZE = 64 << 20
+_METADATA = "__metadata__"
+
+_NAMES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def export_safetensors(
+    target: Target,
+    path: Target,
+    *,
+    step: int | Literal["latest"] = "latest",
+    prefix: str = "",
+    overwrite: bool = False,
+    timeout_s: float = 30.0,
+) -> Commit:
+    """Write the tensors of a checkpoint to one file, a piece at a time; small values stay behind.
+
+    Args:
+        target: where the checkpoint is.
+        path: of the file, which appears whole or not at all.
+        step: which checkpoint.
+        prefix: only what is below this path of the state, such as "model", named from there on.
+            Parts of a path are joined by dots.
+        overwrite: replace a file of that name.
+        timeout_s: for each call to a daemon.
+
+    Raises:
+        FileExistsError: the file is there.
+        ValueError: nothing is below the prefix, the format has no such elements, or two tensors
+            would get one name.
+        CorruptionError: stored bytes fail a check; names the file.
+    """
+    path = os.path.abspath(os.fsdecode(path))
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(17, "there is a file already; remove it or say overwrite", path)
+    wanted = None if step == "latest" else step
+    reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
+    stored = {key: (dtype, shape) for key, dtype, shape in reader.tensors}
+    tree = _below(decode(reader.tree), prefix)
+    names: dict[str, str] = {}
+    for name, key in _leaves(tree, ""):
+        if name in names:
+            raise ValueError(f"two tensors would be called {name}: {names[name]} and {key}")
+        names[name] = key
+    header: dict[str, Any] = {}
+    if isinstance(tree, dict) and _is_text(tree.get(_METADATA)):
+        header[_METADATA] = tree[_METADATA]
+    end = 0
+    for name, key in names.items():
+        dtype, shape = stored[key]
+        if dtype not in _NAMES:
+            raise ValueError(f"{key}: safetensors has no {dtype}")
+        begin, end = end, end + math.prod(shape) * ITEM_SIZES[dtype]
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with _published(path, overwrite) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for key in names.values():
+            _copy(reader, key, *stored[key], file)
+    return Commit(*reader.commit)
+
+
+@contextlib.contextmanager
+def _published(path: str, overwrite: bool) -> Iterator[BinaryIO]:
+    """A file that gets its name, durably, when all is written; if that fails, nothing is left."""
+    folder = os.path.dirname(path)
+    fd, temporary = tempfile.mkstemp(".tmp", ".ffrecord-", folder)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(fd)
+            os.fchmod(fd, 0o666 & ~_umask())
+        if overwrite:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    _sync(folder)
+
+
+def _copy(
+    reader: _ffrecord.CheckpointReader, key: str, dtype: str, shape: list[int], file: BinaryIO
+) -> None:
+    """Rows by rows, so that a large tensor takes little memory."""
+    row_size = math.prod(shape[1:]) * ITEM_SIZES[dtype]
+    rows_at_once = max(1, _READ_SIZE // max(1, row_size))
+    count = shape[0] if shape else 1
+    for begin in range(0, count, rows_at_once):
+        rows = min(rows_at_once, count - begin)
+        buffer = np.empty(rows * row_size, np.uint8)
+        offset = [begin, *[0] * (len(shape) - 1)] if shape else []
+        extent = [rows, *shape[1:]] if shape else []
+        reader.read([(key, offset, extent, buffer.ctypes.data, buffer.nbytes)])
+        file.write(buffer.data)
+
+
+def _below(tree: object, prefix: str) -> object:
+    path = ""
+    while path != prefix:
+        children = tree.items() if isinstance(tree, dict) else ()
+        for key, child in children:
+            here = join(path, key)
+            if prefix == here or prefix.startswith(f"{here}/"):
+                path, tree = here, child
+                break
+        else:
+            raise ValueError(f"the checkpoint has nothing below {prefix}")
+    return tree
+
+
+def _leaves(tree: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(tree, TensorRef):
+        yield name or tree.key, tree.key
+    elif isinstance(tree, dict | list | tuple):
+        pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, child in pairs:
+            yield from _leaves(child, f"{name}.{key}" if name else str(key))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        _is_utf8(key) and _is_utf8(item) for key, item in value.items()
+    )
+
+
+def _is_utf8(text: object) -> bool:
+    """Whether it is a string without half of a surrogate pair, which JSON can spell."""
+    return isinstance(text, str) and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def import_safetensors(
+    path: Target,
+    target: Target,
+    step: int,
+    *,
+    prefix: str = "",
+    timeout_s: float = 30.0,
+) -> Commit:
+    """Save what a file holds as a checkpoint.
+
+    Args:
+        path: of the file.
+        target: where the checkpoint goes.
+        step: its name there.
+        prefix: the key that everything comes to be below, such as "model"; none if empty.
+        timeout_s: for each call to a daemon.
+
+    Raises:
+        CorruptionError: the file is not of that format, or its header and its data do not fit.
+        FileExistsError: the step is committed already.
+    """
+    tree: dict[str, object] = {}
+    boxes = []
+    owners = []
+    path = os.fsdecode(path)
+    with open(path, "rb") as file:
+        entries, metadata, data_begin = _read_header(file, path)
+        for name, dtype, shape, begin, end in entries:
+            data = np.empty(end - begin, np.uint8)
+            file.seek(data_begin + begin)
+            if file.readinto(data.data) != data.nbytes:
+                raise CorruptionError(f"{path}: became shorter while it was read")
+            key = join(join("", prefix), name) if prefix else join("", name)
+            tree[name] = TensorRef(Kind.ARRAY, key)
+            extent, zeros = tuple(shape), (0,) * len(shape)
+            boxes.append((key, dtype, extent, zeros, extent, data.ctypes.data, data.nbytes, True))
+            owners.append(data)
+    if metadata:
+        tree[_METADATA] = metadata
+    whole: object = {prefix: tree} if prefix else tree
+    prepared = _ffrecord.PreparedSave(target, step, boxes, True, timeout_s, False, None)
+    return Commit(*prepared.commit(encode(whole), None, None))
+
+
+def _read_header(
+    file: BinaryIO, path: str
+) -> tuple[list[tuple[str, str, list[int], int, int]], dict[str, str], int]:
+    """Entries (name, dtype, shape, begin, end), ascending in the data; metadata; where data begins.
+
+    Believes nothing that it has not checked: the file may come from anybody.
+    """
+
+    def bad(what: str) -> CorruptionError:
+        return CorruptionError(f"{path}: not a safetensors file: {what}")
+
+    file_size = os.fstat(file.fileno()).st_size
+    first = file.read(8)
+    if len(first) != 8:
+        raise bad("it is shorter than 8 bytes")
+    header_size = int.from_bytes(first, "little")
+    if header_size > min(HEADER_SIZE_MAX, file_size - 8):
+        raise bad(f"a header of {header_size} bytes does not fit")
+    try:
+        header = json.loads(file.read(header_size), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"the header is no JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise bad("the header is no object")
+    metadata = header.pop(_METADATA, {})
+    if not _is_text(metadata):
+        raise bad("its metadata are not strings")
+    data_size = file_size - 8 - header_size
+    entries = [_entry(name, about, bad) for name, about in header.items()]
+    entries.sort(key=lambda entry: entry[3:])
+    reached = 0
+    for name, _, _, begin, end in entries:
+        if begin != reached:
+            raise bad(f"the data of {name} begin at {begin}, the data before end at {reached}")
+        reached = end
+    if reached != data_size:
+        raise bad(f"its tensors have {reached} bytes, the file has {data_size}")
+    return entries, metadata, 8 + header_size
+
+
+def _entry(name: str, about: Any, bad: Any) -> tuple[str, str, list[int], int, int]:  # noqa: ANN401
+    if not _is_utf8(name) or not 1 <= len(name.encode()) <= 1024:
+        raise bad("a name has 1 to 1,024 bytes of UTF-8")
+    if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
+        raise bad(f"{name} has not dtype, shape and data_offsets")
+    dtype, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise bad(f"{name} is of unknown type {dtype!r}"[:200])
+    for numbers in (shape, offsets):
+        if not isinstance(numbers, list) or not all(
+            type(number) is int and 0 <= number < _SIZE_MAX for number in numbers
+        ):
+            raise bad(f"{name} has a shape or offsets that are no sizes")
+    if len(shape) > _DIMENSIONS_MAX or len(offsets) != 2:
+        raise bad(f"{name} has {len(shape)} dimensions and {len(offsets)} offsets")
+    begin, end = offsets
+    size = math.prod(shape) * ITEM_SIZES[_DTYPES[dtype]]
+    if end - begin != size:
+        raise bad(f"{name} takes {size} bytes, its offsets say {end - begin}")
+    return name, _DTYPES[dtype], shape, begin, end
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name is there twice")
+    return made

@@ -1,0 +1,142 @@
+"""One save, in two halves: what needs only this rank, and what all ranks do together."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from ffrecord import _ffrecord
+from ffrecord._locations import Target, target_from_root
+from ffrecord.checkpoint._collector import without_collector
+from ffrecord.checkpoint._ranks import Box, Group, shares_of_rank, together
+from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
+from ffrecord.checkpoint._values import decode, encode
+
+Replicated = Literal["rank0", "split"]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Commit:
+    """A committed checkpoint.
+
+    Attributes:
+        step: as it was saved.
+        attempt: 32 hex digits, unique to this save.
+        size_bytes: of all ranks' tensors.
+    """
+
+    step: int
+    attempt: str
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What to save, and how."""
+
+    target: Target
+    step: int
+    replicated: Replicated
+    direct: bool
+    timeout_s: float
+    incremental: bool = False
+
+    def __post_init__(self) -> None:
+        """The save may end when the process has gone to another folder."""
+        object.__setattr__(self, "target", target_from_root(self.target))
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A state taken apart: small values encoded, so later changes to it do not matter."""
+
+    order: Order
+    words: dict[str, object]  # For the other ranks.
+    shares: list[Leaf]  # What this rank writes.
+
+
+@without_collector()
+def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
+    """Takes a state apart, without a word to the other ranks.
+
+    Raises:
+        TypeError: something in the state would need pickling; names its path.
+        ValueError: an argument is out of range.
+    """
+    step, replicated = order.step, order.replicated
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
+        raise ValueError(f"step is {step!r}, must be an integer from 0 to 2**63 - 1")
+    if replicated not in ("rank0", "split"):
+        raise ValueError(f'replicated is {replicated!r}, must be "rank0" or "split"')
+    flattener = Flattener(rank)
+    tree = flattener.value(state)
+    digest = _digest(flattener.leaves) if size > 1 else b""
+    words: dict[str, object] = {
+        "tree": encode(tree if rank == 0 else None),
+        "own": encode(flattener.own_trees),
+        "shared": (digest, len(flattener.own_trees)),
+    }
+    return Flat(order, words, shares_of_rank(flattener.leaves, rank, size, replicated == "split"))
+
+
+def _digest(leaves: Sequence[Leaf]) -> bytes:
+    """Of what all ranks have: they must have the same."""
+    shared = sorted((leaf.key, leaf.shape) for leaf in leaves if not leaf.is_own)
+    return hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
+
+
+def _tree(answers: Sequence[Any]) -> bytes:
+    """Rank 0's, with the values in it that are each rank's own."""
+    tree: bytes = answers[0]["tree"]
+    if answers[0]["shared"][1] == 0:
+        return tree
+    return encode(fill_ranks(decode(tree), [decode(answer["own"]) for answer in answers]))  # type: ignore[misc]
+
+
+def commit(
+    group: Group | None,
+    say: Callable[[], tuple[Order, dict[str, object]]],
+    boxes: list[Box],
+    released: Callable[[], object] | None = None,
+    progress: _ffrecord.SaveProgress | None = None,
+    taken: Callable[[], object] | None = None,
+) -> Commit:
+    """Agrees with the other ranks, writes, and commits; all ranks call it and end alike.
+
+    Args:
+        group: the ranks.
+        say: gives what to save, and the words of this rank's `Flat`, or raises what all ranks are
+            to be told.
+        boxes: of its shares, with the memory that they are in; complete when `say` has been called.
+        released: called when no box that is not stable is read any more, if it comes to that.
+        progress: told how far the bytes of this rank have come.
+        taken: called when the boxes are not needed any more, but only the memory that they name.
+    """
+    prepared: _ffrecord.PreparedSave
+
+    def prepare() -> dict[str, object]:
+        # Whatever can fail on this rank alone: after this all ranks do the same with the same.
+        nonlocal prepared
+        order, words = say()
+        prepared = _ffrecord.PreparedSave(
+            order.target,
+            order.step,
+            boxes,
+            order.direct,
+            order.timeout_s,
+            order.incremental,
+            progress,
+        )
+        return words
+
+    answers: list[Any] = together(group, prepare)
+    if taken is not None:
+        taken()
+    for other, answer in enumerate(answers):
+        if answer["shared"] != answers[0]["shared"]:
+            raise ValueError(
+                f"the tensors of rank {other} are not those of rank 0; what only some ranks have "
+                "is a Shard or PerRank"
+            )
+    tree = _tree(answers)  # On every rank, for it can fail.
+    return Commit(*prepared.commit(tree, group, released))

@@ -1,0 +1,98 @@
+"""Copies of tensors in memory that stays from save to save."""
+
+import dataclasses
+from typing import Any
+
+from ffrecord import _ffrecord
+from ffrecord.checkpoint._collector import without_collector
+from ffrecord.checkpoint._pieces import Fetcher, memory_at
+from ffrecord.checkpoint._ranks import Box, box_of
+from ffrecord.checkpoint._state import Leaf
+from ffrecord.checkpoint._tensors import torch_if_imported
+
+# As the writer places tensors in segments.
+_PAGE = 4096
+_SMALL = 64
+_CONGRUENT_SIZE_MIN = 512 << 10
+
+
+class TornStageError(RuntimeError):
+    """A tensor was changed by another thread while it was being copied; nothing was saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """Boxes for the extension, and what keeps their memory."""
+
+    boxes: list[Box]
+    owners: list[object]
+    staged_bytes: int
+    left_bytes: int  # Not copied for lack of room: to be written before anybody changes them.
+
+
+class Arena:
+    """Room for the copies of one save at a time, `size_bytes` at most."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Pages are taken from the system as they are first used, and kept."""
+        self.size_bytes = size_bytes
+        self._arena = _ffrecord.StagingArena(size_bytes)
+
+    @without_collector()
+    def stage(self, shares: list[Leaf]) -> Staged:
+        """Copies as many shares as there is room for, the smallest first.
+
+        Raises:
+            TornStageError: a tensor was changed meanwhile.
+        """
+        used = left_bytes = 0
+        jobs: list[tuple[int, int, int]] = []
+        # Share -> address, or what gives its bytes, and whether it is a copy.
+        places: dict[int, tuple[int | Fetcher, bool]] = {}
+        owners: list[object] = [self]
+        moves: list[tuple[Leaf, int]] = []
+        versions = _versions_of(shares)
+        for index in sorted(range(len(shares)), key=lambda i: shares[i].size_bytes):
+            share = shares[index]
+            data = share.data
+            own = share.address
+            address = 0 if own is None else own
+            # As far from a page's beginning as its original, so that it is stored, and later read
+            # into its original, without another copy.
+            alignment = _PAGE if share.size_bytes >= _CONGRUENT_SIZE_MIN else _SMALL
+            begin = used + (address - used) % alignment
+            if begin + share.size_bytes <= self.size_bytes:
+                used = begin + share.size_bytes
+                if own is not None:
+                    jobs.append((address, share.size_bytes, begin))
+                else:
+                    moves.append((share, begin))
+                places[index] = (self._arena.address + begin, True)
+            else:
+                left_bytes += share.size_bytes
+                owners.append(data)
+                fetched = Fetcher(data, share.skip_bytes) if own is None else address
+                places[index] = (fetched, False)
+        self._arena.copy(jobs)
+        for share, begin in moves:
+            room = memory_at(self._arena.address + begin, share.size_bytes)
+            Fetcher(share.data, share.skip_bytes).copy_to(room)
+        for share, before, now in zip(shares, versions, _versions_of(shares), strict=True):
+            if before != now:
+                raise TornStageError(f"{share.key} was changed while it was being copied")
+        boxes = [box_of(share, *places[index]) for index, share in enumerate(shares)]
+        return Staged(boxes, owners, used, left_bytes)
+
+
+def _versions_of(shares: list[Leaf]) -> list[int]:
+    """Counts the changes of torch tensors; 0 where nobody counts."""
+    torch = torch_if_imported()
+    if torch is None:
+        return [0] * len(shares)
+    tensors: list[Any] = [share.data for share in shares]
+    return [
+        int(tensor._version)
+        if isinstance(tensor, torch.Tensor) and not tensor.is_inference()
+        else 0
+        for tensor in tensors
+    ]

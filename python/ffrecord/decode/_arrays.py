@@ -1,0 +1,59 @@
+"""Arrays that records hold as .npy or safetensors files."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+from ffrecord.decode._decoder import Decoder, Field
+
+
+class Npy(Decoder):
+    """Arrays of numbers, as `np.save` writes them: views of the batch's memory, nothing is copied.
+
+    If type and shape are given, all must have them, others are corrupt records, and a batch is one
+    array, which takes a copy. Type and shape are checked against the bytes that there are before
+    anything is allocated; pickled objects are refused.
+    """
+
+    def __init__(
+        self, dtype: npt.DTypeLike | None = None, shape: Iterable[int] | None = None
+    ) -> None:
+        """Say what is expected; both or neither.
+
+        Raises:
+            ValueError: just one is given, or it is no type of numbers.
+        """
+        if (dtype is None) != (shape is None):
+            raise ValueError("npy: give dtype and shape, for one array a batch, or neither")
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        self.shape = None if shape is None else tuple(shape)
+        if self.dtype is not None and self.dtype.kind not in "biufc":
+            raise ValueError(f"npy: {self.dtype} is no type of numbers")
+
+    def decode(self, field: Field) -> tuple[npt.NDArray[Any] | list[Any], dict[int, str]]:
+        """See `Decoder`."""
+        if self.dtype is None or self.shape is None:
+            views, wrong = _ffrecord.npy_views(field)
+            return views, dict(wrong)
+        values = np.empty((len(field.starts), *self.shape), self.dtype)
+        flat = values.reshape(-1).view(np.uint8)
+        return values, dict(_ffrecord.npy_stack(field, self.dtype.str, self.shape, flat))
+
+
+class Safetensors(Decoder):
+    """Tensors by name, as views of the batch's memory: a slice of one is `value["name"][2:5]`.
+
+    bfloat16 is uint16 and 8-bit floats are uint8, the bits as they are.
+    """
+
+    def __init__(self, *names: str) -> None:
+        """Take all tensors, or those of these names; a record without one of them is corrupt."""
+        self.names = names
+
+    def decode(self, field: Field) -> tuple[list[Any], dict[int, str]]:
+        """See `Decoder`."""
+        views, wrong = _ffrecord.safetensors_views(field, self.names)
+        return views, dict(wrong)

@@ -1,0 +1,125 @@
+"""What a decoder is, and how a batch goes through several."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord._order import IndexBatch, Indices, SeededIndices
+from ffrecord._stages import Stages
+
+if TYPE_CHECKING:
+    from ffrecord._batch import Batch, Bytes, Values
+
+
+class Field(NamedTuple):
+    """The bytes of one column: value i is `slab[starts[i] : starts[i] + sizes[i]]`."""
+
+    slab: "Bytes"
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    status: npt.NDArray[np.uint8]
+    """Not 0 where there is nothing to decode."""
+    seed: int
+    epoch: int
+    positions: Indices
+    """With seed and epoch, what chance depends on: places of the stream if a `Sampler` gave the
+    indices, else the indices."""
+
+
+class Decoder(ABC):
+    """Makes values of the bytes of a column, a batch at a time. Immutable, hence thread-safe."""
+
+    @abstractmethod
+    def decode(self, field: Field) -> "tuple[Values, Mapping[int, str]]":
+        """The value of each row, whatever it be where the status is not 0.
+
+        And, by row, what is wrong with a value that cannot be decoded: after "column 'a'".
+        """
+
+
+Decode = Decoder | Mapping[str, Decoder]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Decoders whose time is counted to the stage `decode`, of columns that are in sight."""
+
+    inner: Decode
+    stages: Stages
+    columns: tuple[str, ...] | None
+
+
+class Origin(NamedTuple):
+    """Where chance begins for the rows of one read."""
+
+    seed: int
+    epoch: int
+    first: int | None
+    """The place in the stream of the first row; None if the indices come from no `Sampler`."""
+
+    @staticmethod
+    def of(indices: object) -> "Origin":
+        """That of indices."""
+        seeded = SeededIndices.like((), indices)
+        first = indices.position if isinstance(indices, IndexBatch) else None
+        return Origin(seeded.seed, seeded.epoch, first)
+
+
+def decoded(
+    batch: "Batch", decode: Decode | Timed, origin: Origin, rows: Indices | None
+) -> "Batch":
+    """The batch with what the decoders make of it.
+
+    Args:
+        batch: as it was read.
+        decode: what to do with it.
+        origin: of the read.
+        rows: which rows of the read the batch is; None if all.
+
+    Raises:
+        KeyError: there is no such column.
+        TypeError: columns are named where there are none, or the other way round.
+    """
+    if isinstance(decode, Timed):
+        with decode.stages.timed("decode"):
+            seen = _in_sight(decode.inner, decode.columns)
+            return decoded(batch, seen, origin, rows)
+    values: dict[str | None, Values] = {}
+    reasons: dict[int, str] = {}
+    if origin.first is None:
+        positions = batch.indices
+    else:
+        positions = origin.first + (np.arange(len(batch)) if rows is None else rows)
+    for name, decoder in _by_column(batch, decode).items():
+        field = Field(*batch.field(name), batch.status, origin.seed, origin.epoch, positions)
+        values[name], wrong = decoder.decode(field)
+        what = "" if name is None else f"column '{name}': "
+        for row, reason in wrong.items():
+            reasons.setdefault(row, what + reason)
+    return batch.with_decoded(values, reasons)
+
+
+def _in_sight(decode: Decode, columns: Iterable[str] | None) -> Decode:
+    if columns is None or not isinstance(decode, Mapping):
+        return decode
+    return {name: decode[name] for name in columns if name in decode}
+
+
+def _by_column(batch: "Batch", decode: Decode) -> Mapping[str, Decoder] | Mapping[None, Decoder]:
+    names = ", ".join(column.name for column in batch.column_types)
+    if isinstance(decode, Decoder):
+        if names:
+            raise TypeError(
+                f"decode= is one decoder, but the records have the columns {names}; say which: "
+                "decode={'column': decoder}"
+            )
+        return {None: decode}
+    if decode and not names:
+        raise TypeError(
+            "decode= names columns, but the records are just bytes: decode= is the decoder itself"
+        )
+    return decode

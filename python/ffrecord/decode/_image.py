@@ -1,0 +1,219 @@
+"""Pictures: JPEG by libjpeg-turbo, others by Pillow; crop, resize, flip, normalise in C++."""
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import parent_process
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+from ffrecord.decode._decoder import Decoder, Field
+
+# What Pillow may read: of its many formats some start other programs.
+_FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_PIXELS_MAX = 1 << 26
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle: of the largest box of the shape wanted, `share` of each side.
+
+    Of an image whose shorter side is resized to 256 and of which the middle 224 are taken, that is
+    a share of 224 / 256.
+    """
+
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A box anywhere, of a random share of the picture's area and a random aspect (width / height).
+
+    As torchvision's RandomResizedCrop chooses it: ten tries, then the largest in the middle.
+    """
+
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+
+class Image(Decoder):
+    """Decodes pictures; with a size, a batch becomes one array, without one, a list of them.
+
+    What comes out is a function of the options, the picture and (seed, epoch, position), whatever
+    the number of threads and workers. loading.md, "Pictures", defines it.
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int] | None = None,
+        *,
+        crop: CenterCrop | RandomCrop | None = None,
+        flip: float = 0.0,
+        channels: Literal[1, 3] = 3,
+        dtype: Literal["uint8", "float16", "float32"] = "uint8",
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        mean: Sequence[float] | float = 0.0,
+        std: Sequence[float] | float = 1.0,
+        orient: bool = False,
+        max_pixels: int = _PIXELS_MAX,
+        threads: int | None = None,
+    ) -> None:
+        """Say what comes out.
+
+        Args:
+            size: of every picture that comes out, (height, width); an int is both. None: each is
+                as large as it is.
+            crop: the part that is shown, resized to `size`; None is all of it, stretched.
+            flip: probability of a mirror image, left to right.
+            channels: 3 is RGB, 1 is grey; pictures are converted. Alpha is dropped.
+            dtype: "uint8", or floats: (value / 255 - mean) / std.
+            layout: "NHWC", or "NCHW" as torch's convolutions take it.
+            mean: for floats; one number, or one for each channel.
+            std: likewise.
+            orient: turn JPEGs as their EXIF says. Pillow and torchvision do not, unless asked.
+            max_pixels: a larger picture is a corrupt record: nothing is allocated for it.
+            threads: for one batch, at most; by default one in a worker process, else one a
+                processor. All but the caller's are of one pool, which the process has but once.
+
+        Raises:
+            ValueError: an option is out of range.
+        """
+        height, width = (size, size) if isinstance(size, int) else size or (0, 0)
+        if size is not None and min(height, width) < 1:
+            raise ValueError(f"image: the size is {size}; sides are 1 or more pixels")
+        self._arguments: dict[str, Any] = {
+            "size": size,
+            "crop": crop,
+            "flip": flip,
+            "channels": channels,
+            "dtype": dtype,
+            "layout": layout,
+            "mean": mean,
+            "std": std,
+            "orient": orient,
+            "max_pixels": max_pixels,
+            "threads": threads,
+        }
+        self.size = None if size is None else (height, width)
+        self.channels = channels
+        self.layout = layout
+        self.threads = threads
+        self.max_pixels = max_pixels
+        self._inner = _ffrecord.ImageDecoder(
+            height=height,
+            width=width,
+            crop=_numbers(crop),
+            flip=flip,
+            channels=channels,
+            dtype=dtype,
+            layout=layout,
+            mean=_each(mean, channels, "mean"),
+            deviation=_each(std, channels, "std"),
+            orient=orient,
+            pixels_max=max_pixels,
+        )
+        self._dtype = np.dtype(dtype)
+
+    def decode(
+        self, field: Field
+    ) -> tuple[npt.NDArray[Any] | list[npt.NDArray[Any]], dict[int, str]]:
+        """See `Decoder`."""
+        foreign, wrong = self._by_pillow(field)
+        status = np.array(field.status)
+        status[list(wrong)] = 1
+        block, shapes, damaged = self._inner.decode(
+            field._replace(status=status),
+            foreign,
+            field.seed,
+            field.epoch,
+            field.positions,
+            _threads() if self.threads is None else self.threads,
+        )
+        wrong.update(damaged)
+        if self.size is not None:
+            return block.view(self._dtype).reshape(len(shapes), *self._shape(*self.size)), wrong
+        pictures = []
+        for start, height, width in shapes.tolist():
+            shape = self._shape(height, width)
+            nbytes = height * width * self.channels * self._dtype.itemsize
+            pictures.append(block[start : start + nbytes].view(self._dtype).reshape(shape))
+        return pictures, wrong
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Image, **self._arguments), ()
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.decode.Image {self._arguments}>"
+
+    def _shape(self, height: int, width: int) -> tuple[int, int, int]:
+        if self.layout == "NHWC":
+            return height, width, self.channels
+        return self.channels, height, width
+
+    def _by_pillow(
+        self, field: Field
+    ) -> tuple[list[tuple[int, npt.NDArray[np.uint8]]], dict[int, str]]:
+        """The pixels of what is no JPEG, and why there are none."""
+        made, wrong = [], {}
+        for row in self._inner.others(field).tolist():
+            start, size = int(field.starts[row]), int(field.sizes[row])
+            found = self._pixels(field.slab[start : start + size].tobytes())
+            if isinstance(found, str):
+                wrong[row] = found
+            else:
+                made.append((row, found))
+        return made, wrong
+
+    def _pixels(self, data: bytes) -> npt.NDArray[np.uint8] | str:
+        try:
+            from PIL import Image as Pillow
+        except ImportError:
+            raise ImportError(
+                "a picture that is no JPEG, and Pillow is not installed, which decodes all others: "
+                "pip install pillow"
+            ) from None
+        try:
+            with Pillow.open(io.BytesIO(data), formats=_FORMATS) as picture:
+                width, height = picture.size
+                if width * height > self.max_pixels:
+                    return (
+                        f"a picture of {width} x {height} pixels; at most {self.max_pixels} "
+                        "are allowed, raise max_pixels for more"
+                    )
+                if picture.mode.startswith("I;16") or picture.mode == "I":
+                    # Pillow cuts values above 255 off; their upper 8 bits are the picture.
+                    wide = np.clip(np.asarray(picture), 0, 0xFFFF)
+                    grey = (wide >> 8).astype(np.uint8)[..., None]
+                    return np.ascontiguousarray(
+                        np.broadcast_to(grey, (*grey.shape[:2], self.channels))
+                    )
+                pixels = np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's decoders raise all sorts of things at damaged bytes.
+            return f"no picture that Pillow can read: {error}"[:200]
+        # Pillow turns a TIFF upright as it decodes; up to 10.0 that changes `size` only then.
+        return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], self.channels))
+
+
+def _numbers(crop: CenterCrop | RandomCrop | None) -> list[float]:
+    if crop is None:
+        return []
+    return [crop.share] if isinstance(crop, CenterCrop) else [*crop.area, *crop.aspect]
+
+
+def _each(value: Sequence[float] | float, channels: int, name: str) -> list[float]:
+    values = [float(value)] * channels if isinstance(value, int | float) else list(value)
+    if len(values) != channels:
+        raise ValueError(f"image: {name} has {len(values)} numbers for {channels} channels")
+    return (values * 3)[:3]
+
+
+def _threads() -> int:
+    """Workers are many already: one in each."""
+    return 1 if parent_process() is not None else len(os.sched_getaffinity(0))

@@ -1,0 +1,190 @@
+"""A folder of classes, as torchvision's ImageFolder knows it: SRC/class/.../file."""
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from ffrecord.pack._source import Key, Progressed, SourceOptions, check_text
+
+# Files read at the same time, and read ahead of the writer in all.
+_THREADS = 4
+_AHEAD_FILES_MAX = 32
+_AHEAD_BYTES_MAX = 64 << 20
+# Names of parts of a dataset, not of classes.
+_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
+# What is a dataset itself: a folder of them is no class. Compressed ones, too.
+_DATASETS = re.compile(
+    r"\.(tar|tgz|tbz2?|txz|tfrecords?|parquet|arrow|jsonl|ndjson|mds|ffr)(\.(gz|bz2|xz|zst|lz4))?$",
+    re.IGNORECASE,
+)
+# What file managers and notebooks leave behind: .DS_Store, .ipynb_checkpoints.
+_HIDDEN = "hidden files and folders"
+
+
+class _File(NamedTuple):
+    path: str
+    name: str
+    label: int
+    size_bytes: int
+
+
+class FolderSource:
+    """Label (the class's place among the sorted subfolders), name (relative path), payload."""
+
+    def __init__(self, root: str, options: SourceOptions) -> None:
+        """List the files; see `open_source` for arguments and errors."""
+        options.allow(root, "a folder of classes", "follow_links", "include", "nested")
+        self.schema: Mapping[str, str] = {"label": "i64", "name": "utf8", "payload": "bytes"}
+        self.key: Key = "name"
+        self.metadata: Mapping[str, bytes] = {}
+        self.skipped: Counter[str] = Counter()
+        self._root = root
+        self._follow_links = options.follow_links
+        self._include = options.include
+        self._nested = options.nested
+        self.classes = tuple(self._class_names())
+        if not self._nested and {name.lower() for name in self.classes} <= _SPLITS:
+            raise ValueError(
+                f"{root} holds {', '.join(self.classes)}, which are no names of classes: pack each "
+                f"apart, such as {os.path.join(root, self.classes[0])}, or say --nested if they are"
+            )
+        self._files = [
+            file
+            for label, name in enumerate(self.classes)
+            for file in self._walk(os.path.join(root, name), label)
+        ]
+        if not self._files:
+            what = f" that match {', '.join(self._include)}" if self._include else ""
+            raise ValueError(
+                f"{root} has {len(self.classes)} subfolders but no files in them{what}: "
+                f"there is nothing to pack{self._hint()}"
+            )
+        self.size_bytes = sum(file.size_bytes for file in self._files)
+
+    def samples(self) -> Iterator[Progressed]:
+        """Yield the files class by class, each sorted by path, reading some ahead."""
+        done_bytes = 0
+        for file, content in self._contents():
+            done_bytes += len(content)
+            yield {"label": file.label, "name": file.name, "payload": content}, done_bytes
+
+    def _contents(self) -> Iterator[tuple[_File, bytes]]:
+        ahead: deque[tuple[_File, Future[bytes]]] = deque()
+        ahead_bytes = 0
+        with ThreadPoolExecutor(_THREADS, "ffrecord-pack") as pool:
+            try:
+                for file in self._files:
+                    ahead.append((file, pool.submit(_read, file.path)))
+                    ahead_bytes += file.size_bytes
+                    while len(ahead) > _AHEAD_FILES_MAX or ahead_bytes > _AHEAD_BYTES_MAX:
+                        first, content = ahead.popleft()
+                        yield first, content.result()
+                        ahead_bytes -= first.size_bytes
+                for first, content in ahead:
+                    yield first, content.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _class_names(self) -> list[str]:
+        names = []
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    self.skipped[_HIDDEN] += 1
+                elif entry.is_symlink() and not self._follow_links:
+                    self.skipped["symbolic links"] += 1
+                elif entry.is_dir():
+                    names.append(check_text(entry.name, self._root))
+                else:
+                    self.skipped["files outside of classes"] += 1
+        if not names:
+            raise ValueError(
+                f"{self._root} has no subfolders: one for each class is needed{self._hint()}"
+            )
+        return sorted(names)
+
+    def _walk(self, folder: str, label: int) -> Iterator[_File]:
+        found = []
+        # Of each folder, what it and those that it was reached through are in truth.
+        through = {folder: {os.path.realpath(folder)}}
+        for parent, subfolders, names in os.walk(
+            folder, followlinks=self._follow_links, onerror=_raise
+        ):
+            if not self._follow_links:
+                links = [d for d in subfolders if os.path.islink(os.path.join(parent, d))]
+                self.skipped["symbolic links"] += len(links)
+            hidden = [name for name in (*subfolders, *names) if name.startswith(".")]
+            self.skipped[_HIDDEN] += len(hidden)
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            if self._follow_links:
+                _follow(parent, subfolders, through)
+            if parent == folder:
+                self._check_class(folder, subfolders, names)
+            found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+        for path in sorted(found):
+            if (file := self._file(path, label)) is not None:
+                yield file
+
+    def _check_class(self, folder: str, subfolders: list[str], names: list[str]) -> None:
+        """That its files lie in it, not one level further down, where classes may be."""
+        own = [name for name in names if not name.startswith(".")]
+        below = [
+            name
+            for name in subfolders
+            if self._follow_links or not os.path.islink(os.path.join(folder, name))
+        ]
+        if len(below) > 1 and not own and not self._nested:
+            raise ValueError(
+                f"{folder} has no files but {len(below)} folders, such as {min(below)}: if those "
+                "are the classes, pack the folder above them; if not, say --nested"
+            )
+
+    def _file(self, path: str, label: int) -> _File | None:
+        if self._include and not any(
+            fnmatchcase(os.path.basename(path), pattern) for pattern in self._include
+        ):
+            self.skipped["other names"] += 1
+        elif os.path.islink(path) and not self._follow_links:
+            self.skipped["symbolic links"] += 1
+        elif not os.path.isfile(path) and not os.path.islink(path):
+            self.skipped["special files"] += 1
+        elif not self._include and _DATASETS.search(path):
+            raise ValueError(
+                f"{path} is a dataset, in what looks like a folder of classes: pack such files by "
+                "their names, or say --include to pack them as files"
+            )
+        else:
+            name = check_text(os.path.relpath(path, self._root), self._root)
+            return _File(path, name, label, os.stat(path).st_size)
+        return None
+
+    def _hint(self) -> str:
+        reasons = [f"{count} {what}" for what, count in self.skipped.items() if count]
+        return f" (skipped: {', '.join(reasons)})" if reasons else ""
+
+
+def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) -> None:
+    """Go on to `subfolders`, unless one of them is where the way there has been."""
+    been = through.pop(parent)
+    for name in subfolders:
+        path = os.path.join(parent, name)
+        real = os.path.realpath(path)
+        if real in been:
+            raise ValueError(
+                f"{path} leads back to {real}, in which it is: links that go round have no end; "
+                "remove one, or pack without --follow-links"
+            )
+        through[path] = been | {real}
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,147 @@
+"""Record files, of the first version or the second: to compress them, or to bring them to it."""
+
+import json
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ffrecord
+from ffrecord.errors import CorruptionError
+from ffrecord.pack._ahead import ahead
+from ffrecord.pack._source import CLASSES, Key, Keyed, Progressed, SourceOptions, picked
+
+# Read at a time: so many records, or fewer if those before were large.
+_RECORDS_MAX, _BATCH_BYTES = 1024, 16 << 20
+_NO_KEY = (-1, b"")
+
+
+def is_record_files(path: str) -> bool:
+    """A file by its name, or a folder that has such files and no subfolders: those are classes."""
+    if not os.path.isdir(path):
+        return path.endswith(".ffr")
+    with os.scandir(path) as entries:
+        seen = [(entry.name, entry.is_dir()) for entry in entries if entry.name[0] != "."]
+    return any(name.endswith(".ffr") for name, _ in seen) and not any(folder for _, folder in seen)
+
+
+def _others_in(path: str) -> int:
+    """Files of a folder that are no record files by their names, and so are not opened."""
+    if not os.path.isdir(path):
+        return 0
+    return sum(not name.endswith(".ffr") for name in os.listdir(path))
+
+
+class RecordFiles:
+    """The records of one file, or of a folder's files in the order of their names.
+
+    Columns stay as they are, and so do records without any, keys and metadata.
+    """
+
+    def __init__(self, path: str, options: SourceOptions) -> None:
+        """Open the files; see `open_source` for arguments and errors."""
+        options.allow(path, "record files", "columns")
+        self.skipped: Counter[str] = Counter()
+        self._reader = _opened(path)
+        self.skipped["files that are not *.ffr"] = _others_in(path)
+        self.size_bytes = self._reader.size_bytes
+        self.metadata: Mapping[str, bytes] = self._metadata()
+        self.classes: tuple[str, ...] = _classes(self.metadata)
+        own = {column.name: column.spelling for column in self._reader.columns}
+        self.schema: Mapping[str, str] = picked(own, options.columns, path)
+        # The first file's keys are kept, since they say whether there are any.
+        self._keys = self._reader._open().keys(0)
+        self.key: Key = True if self._has_keys() else None
+
+    def samples(self) -> Iterator[Progressed]:
+        """Yield the records; CorruptionError if one is damaged."""
+        yield from ahead(self._samples())
+
+    def _samples(self) -> Iterator[Progressed]:
+        total, behind = len(self._reader), 0
+        for number, file in enumerate(self._reader.files):
+            keys = iter(self._keys_of(number))
+            index, key = next(keys, _NO_KEY)
+            for position, sample in enumerate(self._records(behind, file.record_count)):
+                done_bytes = self.size_bytes * (behind + position + 1) // total
+                if self.key is None:
+                    yield sample, done_bytes
+                elif position == index:
+                    yield Keyed(sample, key), done_bytes
+                    index, key = next(keys, _NO_KEY)
+                else:
+                    yield Keyed(sample, None), done_bytes
+            behind += file.record_count
+
+    def _records(self, first: int, count: int) -> Iterator[dict[str, Any] | bytes]:
+        """Read so many at a time as fill a batch, if they are like the last ones."""
+        done, step = 0, 1
+        while done < count:
+            batch = self._reader.read(range(first + done, first + min(done + step, count)))
+            done += len(batch)
+            for sample in batch:
+                if self.schema:
+                    yield {name: sample[name] for name in self.schema}
+                else:
+                    yield bytes(sample)
+            step = _next_step(len(batch), len(batch.slab))
+
+    def _keys_of(self, file_index: int) -> list[tuple[int, bytes]]:
+        """The keys of one file; held only while it is read."""
+        if self.key is None:
+            return []
+        keys = self._keys if file_index == 0 else self._reader._open().keys(file_index)
+        self._keys = []
+        return keys
+
+    def _has_keys(self) -> bool:
+        others = range(1, len(self._reader.files))
+        return bool(self._keys) or any(self._reader._open().keys(each) for each in others)
+
+    def _metadata(self) -> dict[str, bytes]:
+        """What is kept with the files: one can be kept with what is made of them."""
+        first, *others = (self._reader.metadata(i) for i in range(len(self._reader.files)))
+        for number, other in enumerate(others, start=1):
+            if other != first:
+                raise ValueError(
+                    f"{self._reader.files[number].name} has other metadata than "
+                    f"{self._reader.files[0].name}: pack them apart"
+                )
+        return first
+
+
+def _opened(path: str) -> ffrecord.Reader:
+    """A reader of `path` that sees everything of it.
+
+    Raises:
+        CorruptionError: a file goes on behind its last whole commit. A reader does without that,
+            for an append may be under way; here records could be lost and nobody be told.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the last")  # It is an error here.
+        reader = ffrecord.open(path)
+        for file in reader.files:
+            if file.format_version > 1 and file.warnings:
+                raise CorruptionError(
+                    f"{file.name}: {file.warnings[0]}: wait until the append is done, or make a "
+                    "whole file of it with 'ffrecord repair', and pack that"
+                )
+    return reader
+
+
+def _classes(metadata: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Names of labels, if that is what the metadata of that name are."""
+    try:
+        names = json.loads(metadata.get(CLASSES, b"[]"))
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)
+
+
+def _next_step(record_count: int, size_bytes: int) -> int:
+    """As many records as fill a batch, if they are like the last ones."""
+    wanted = _BATCH_BYTES * record_count // max(size_bytes, 1)
+    return max(1, min(wanted, 2 * record_count, _RECORDS_MAX))

@@ -1,0 +1,72 @@
+"""Several sources of one kind - shards - one after the other."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ffrecord.pack._source import Progressed, Source, SourceOptions
+
+
+class SeveralSources:
+    """The samples of all, in the order of their paths; the first says which columns there are."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        options: SourceOptions,
+        open_one: Callable[[str, SourceOptions], Source],
+    ) -> None:
+        """Open the first, and see that the others are there; each is opened when it is reached.
+
+        Raises:
+            ValueError: one of the paths is a folder.
+        """
+        for path in paths:
+            if os.path.isdir(path):
+                raise ValueError(f"{path} is a folder, and one of several sources: pack it apart")
+        self._paths = paths
+        self._open_one = open_one
+        self._first = open_one(paths[0], options)
+        self._options = options._replace(like=self._first)
+        self.schema = self._first.schema
+        self.key = self._first.key
+        self.classes = self._first.classes
+        self.metadata = self._first.metadata
+        self.skipped: Counter[str] = Counter()
+        self._sizes = [os.stat(path).st_size for path in paths]
+        self.size_bytes = sum(self._sizes)
+
+    def samples(self) -> Iterator[Progressed]:
+        """Yield the samples of each.
+
+        Raises:
+            ValueError: one has other columns, or other classes, than the first.
+        """
+        behind_bytes = 0
+        for number, (path, size_bytes) in enumerate(zip(self._paths, self._sizes, strict=True)):
+            source = self._first if number == 0 else self._like_the_first(path)
+            for sample, done_bytes in source.samples():
+                yield sample, behind_bytes + done_bytes
+            self.skipped += source.skipped
+            behind_bytes += size_bytes
+
+    def _like_the_first(self, path: str) -> Source:
+        source = self._open_one(path, self._options)
+        for what, here, first in (
+            ("columns", source.schema, self.schema),
+            ("classes", source.classes, self.classes),
+            ("metadata", source.metadata, self.metadata),
+            ("keys", (str(source.key),), (str(self.key),)),
+        ):
+            if here != first:
+                raise ValueError(
+                    f"{path} has other {what} than {self._paths[0]}: {_said(here)}, not "
+                    f"{_said(first)}; pack them apart, or only what both have (--column)"
+                )
+        return source
+
+
+def _said(names: Mapping[str, str] | Iterable[str]) -> str:
+    if isinstance(names, Mapping):
+        names = (f"{name}: {kind}" for name, kind in names.items())
+    return "(" + ", ".join(names) + ")"

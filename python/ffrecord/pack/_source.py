@@ -1,0 +1,197 @@
+"""What every source of samples offers, and how one is recognised."""
+
+import importlib
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, Protocol
+
+
+class Keyed(NamedTuple):
+    """A sample of a source whose keys are no column, and its key if it has one."""
+
+    sample: Mapping[str, Any] | bytes
+    key: bytes | None
+
+
+# A value for each column, or the bytes of a record without columns.
+Sample = Mapping[str, Any] | bytes | Keyed
+# The column that is the key, if there is one; True if samples are Keyed.
+Key = str | Literal[True] | None
+# A sample, and how many bytes of the source are behind it.
+Progressed = tuple[Sample, int]
+
+# The metadata in which a file has the names of its labels 0, 1, ...: a list in JSON.
+CLASSES = "classes"
+
+
+class Source(Protocol):
+    """Samples to pack. Single use: `samples` reads the source through, once."""
+
+    schema: Mapping[str, str]
+    key: Key
+    """The column by which samples are found, if there is one; True if samples are `Keyed`."""
+    size_bytes: int
+    """Of all that will be read; for progress."""
+    classes: tuple[str, ...]
+    """Names of the labels 0, 1, ...; empty if the source does not name them."""
+    metadata: Mapping[str, bytes]
+    """What is kept with each file that is written, beside the names of classes."""
+    skipped: Counter[str]
+    """What was left out, by reason; complete after the last sample."""
+
+    def samples(self) -> Iterator[Progressed]:
+        """Yield every sample."""
+
+
+class SourceOptions(NamedTuple):
+    """What is asked of a source; what means nothing to one is refused by it.
+
+    Attributes:
+        follow_links: pack what symbolic links in a folder of classes point at; else skip them.
+        include: of a folder of classes, only files whose names match one of these patterns.
+        nested: of a folder of classes, those whose files all lie in subfolders are classes, too.
+        label_field: of JSON lines, the field that holds an integer label.
+        columns: of a source with columns, only these.
+        ragged: of TFRecords, features of numbers that are kept as bytes, of any length.
+        raw: of TFRecords, the records as they are, not as `tf.train.Example`; of tars, each file a
+            record, not samples of WebDataset.
+        like: of several files, the first, for files in which a look could find something else.
+    """
+
+    follow_links: bool = False
+    include: tuple[str, ...] = ()
+    nested: bool = False
+    label_field: str | None = None
+    columns: tuple[str, ...] = ()
+    ragged: tuple[str, ...] = ()
+    raw: bool = False
+    like: Source | None = None
+
+    def allow(self, path: str, what: str, *meant: str) -> None:
+        """Raise a ValueError if anything else than `meant` is asked of `path`, which is `what`."""
+        for name, value in self._asdict().items():
+            if value and name not in (*meant, "like"):
+                option = {"columns": "column"}.get(name, name).replace("_", "-")
+                raise ValueError(f"{path} is {what}, for which --{option} means nothing")
+
+
+def open_source(
+    paths: str | os.PathLike[str] | Sequence[str], options: SourceOptions | None = None
+) -> Source:
+    """Recognise a source by what it is; several are packed one after the other.
+
+    Args:
+        paths: one source - a folder of classes, a folder of MDS shards - or files of one kind:
+            tars, JSON lines, TFRecords, Parquet, record files.
+        options: see `SourceOptions`.
+
+    Raises:
+        FileNotFoundError: there is nothing of that name.
+        ValueError: it is no known source, has nothing to pack, or an option means nothing to it.
+        ImportError: it takes a package that is not installed.
+    """
+    from ffrecord.pack._several import SeveralSources
+
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not given or "" in given:
+        raise ValueError("the name of a source is empty: is a variable of the shell not set?")
+    # The process may go to another folder before all are opened.
+    names = [os.path.join(os.getcwd(), path) for path in given]
+    asked = options or SourceOptions()
+    if len(names) == 1:
+        return _open_one(names[0], asked)
+    return SeveralSources(names, asked, _open_one)
+
+
+def _open_one(name: str, options: SourceOptions) -> Source:
+    from ffrecord.pack._folder import FolderSource
+    from ffrecord.pack._jsonl import JsonLinesSource, is_json_lines
+    from ffrecord.pack._mds import MdsSource, is_mds
+    from ffrecord.pack._parquet import ParquetSource, is_parquet
+    from ffrecord.pack._record_files import RecordFiles, is_record_files
+    from ffrecord.pack._tar import TarSource
+    from ffrecord.pack._tar_members import is_tar
+    from ffrecord.pack._tfrecord import TFRecordSource, is_tfrecord
+
+    kinds: tuple[tuple[Callable[[str], bool], Callable[[str, SourceOptions], Source]], ...] = (
+        (is_mds, MdsSource),
+        (is_record_files, RecordFiles),
+        (os.path.isdir, FolderSource),
+        (is_json_lines, JsonLinesSource),
+        (is_parquet, ParquetSource),
+        (is_tfrecord, TFRecordSource),
+        (is_tar, TarSource),
+    )
+    found = os.stat(name)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise ValueError(
+            f"{name} is neither a file nor a folder: sources are looked at before they are read, "
+            "so write what comes through a pipe to a file first"
+        )
+    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
+        raise ValueError(f"{name} is empty: there is nothing to pack")
+    for is_it, kind in kinds:
+        if is_it(name):
+            return kind(name, options)
+    raise ValueError(
+        f"{name} is no source: give a folder with a subfolder for each class, tars (plain, gz, "
+        "bz2, xz), *.jsonl (plain or .gz), TFRecords, Parquet, a folder of MDS shards, or *.ffr"
+    )
+
+
+def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> dict[str, str]:
+    """The part of `schema` that is wanted: all of it unless `columns` names some.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    for column in columns:
+        if column not in schema:
+            raise ValueError(f"{where} has no column '{column}', but {', '.join(schema)}")
+    return {name: schema[name] for name in columns or schema}
+
+
+def is_label(number: int) -> bool:
+    """Whether a column of labels can hold it."""
+    return -(1 << 63) <= number < 1 << 63
+
+
+def check_text(name: str, where: str) -> str:
+    """The name, if it can be stored as text.
+
+    Raises:
+        ValueError: it is not UTF-8.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where}: the name {name!r} is not UTF-8; rename it") from None
+    return name
+
+
+def check_key(name: str) -> str:
+    """The name of a file in a source's own list, if it stays inside of the source.
+
+    Raises:
+        ValueError: it leads out of it.
+    """
+    if os.path.isabs(name) or ".." in name.split("/"):
+        raise ValueError(f"the name {name!r} leads out of its folder")
+    return name
+
+
+def needed(module: str, what: str) -> ModuleType:
+    """Import a package that only some sources take.
+
+    Raises:
+        ImportError: it is not installed; says how it can be.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs {module}, which is not installed: pip install 'ffrecord[convert]'"
+        ) from error

@@ -1,0 +1,205 @@
+"""A tar, plain or compressed; WebDataset's groups give labels."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain, groupby, islice
+from typing import Any
+
+from ffrecord.pack._ahead import ahead
+from ffrecord.pack._source import Key, Progressed, SourceOptions, is_label, picked
+from ffrecord.pack._tar_members import Member, TarMembers
+
+# Columns that are no extensions.
+_OURS = ("label", "name")
+# Extensions of what is UTF-8 by definition, or by WebDataset's custom.
+_TEXTS = ("txt", "text", "json")
+# What is looked at to see what a record is: so many groups, or bytes if that is less.
+_LOOK_GROUPS, _LOOK_BYTES = 1000, 64 << 20
+# A sample has a few files; a group of more is none, and all of it is held in memory.
+_GROUP_FILES_MAX = 1000
+# Not more digits than any number of 64 bits has.
+_LABEL = re.compile(rb"[+-]?0*[0-9]{1,19}")
+
+_Group = list[Member]
+
+
+class TarSource:
+    """A record for each file, or for each group of files that WebDataset knows as a sample.
+
+    The files of a group stand together, their names equal up to the first dot. If one of the first
+    groups has several files beside its label, each group is a record: its `name`, and a column for
+    each extension, utf8 for what is text, else bytes. Else each file is one: its `name` and
+    `payload`. The number in `key.cls` is the label of its group; all groups have one, or none has.
+    With `raw` each file is a record, whatever its name.
+    """
+
+    def __init__(self, path: str, options: SourceOptions) -> None:
+        """Look at the first groups, which decide what a record is."""
+        options.allow(path, "a tar", "columns", "raw")
+        self.classes: tuple[str, ...] = ()
+        self.metadata: Mapping[str, bytes] = {}
+        self.skipped: Counter[str] = Counter()
+        self.size_bytes = os.stat(path).st_size
+        self._path = path
+        self._raw = options.raw
+        groups = self._read_groups()
+        first = list(_some(groups))
+        if not first:
+            raise ValueError(f"{path} has no files in it: there is nothing to pack")
+        self._groups = chain(first, groups)
+        schema = {"name": "utf8", "payload": "bytes"} if self._raw else self._look(first)
+        self._grouped = "payload" not in schema
+        self._picks = bool(options.columns)
+        self.schema: Mapping[str, str] = picked(schema, options.columns, path)
+        self._labelled = "label" in self.schema
+        self.key: Key = "name" if "name" in self.schema else None
+
+    def samples(self) -> Iterator[Progressed]:
+        """Yield the files, or the groups, in the tar's order.
+
+        Raises:
+            CorruptionError: the tar, or what it is compressed with, is damaged or cut short.
+            ValueError: a sample has other files than the first ones.
+        """
+        for sample, position_bytes in ahead(self._samples()):
+            yield {name: sample[name] for name in self.schema}, position_bytes
+
+    def _look(self, first: list[_Group]) -> dict[str, str]:
+        """The columns of the first groups."""
+        keys = Counter(_key(group[0].name) for group in first)
+        key, count = keys.most_common(1)[0]
+        if count > 1:
+            raise ValueError(
+                f"{self._path}: the files of the sample {key.lstrip('/')} do not stand together: "
+                "make the tar anew, sorted by name (tar --sort=name), or pack each file as a "
+                "record with --raw"
+            )
+        fields = [
+            [_extension(member.name) for member in group if not _is_label(member)]
+            for group in first
+        ]
+        label = (
+            {"label": "i64"} if any(_is_label(each) for group in first for each in group) else {}
+        )
+        if max(map(len, fields)) <= 1:
+            return {**label, "name": "utf8", "payload": "bytes"}
+        columns = {field: _type_of(field) for field in dict.fromkeys(chain(*fields))}
+        if taken := [name for name in (*_OURS, "payload", "") if name in columns]:
+            raise ValueError(
+                f"{self._path}: a sample has a file with the extension .{taken[0]}, which is no "
+                "name for a column: rename it, or pack each file as a record with --raw"
+            )
+        return {**label, "name": "utf8", **columns}
+
+    def _samples(self) -> Iterator[tuple[dict[str, Any], int]]:
+        for group in self._groups:
+            label = self._label(group) if self._labelled else {}
+            members = [each for each in group if self._raw or not _is_label(each)]
+            if not members:
+                raise ValueError(
+                    f"{self._path}: {group[0].name} is a label, but there is no file that it is "
+                    "of: add the file, remove the label, or pack each file as a record with --raw"
+                )
+            if self._grouped:
+                yield {**label, **self._fields(group, members)}, group[-1].position_bytes
+                continue
+            if not self._raw:
+                self._check_single(group, members)
+            for member in members:
+                sample = {**label, "name": member.name, "payload": member.content}
+                yield sample, member.position_bytes
+
+    def _check_single(self, group: _Group, members: list[Member]) -> None:
+        """What looked like single files goes on so."""
+        late_label = len(members) < len(group) and not (self._labelled or self._picks)
+        if len(members) > 1 or late_label:
+            names = ", ".join(member.name for member in group[:5])
+            raise ValueError(
+                f"{self._path}: {names} are a sample of WebDataset, unlike the first files: pack "
+                "each file as a record with --raw"
+            )
+
+    def _fields(self, group: _Group, members: list[Member]) -> dict[str, Any]:
+        name = _key(group[0].name).lstrip("/")
+        extensions = [_extension(member.name) for member in members]
+        self._check_extensions(name, extensions)
+        fields: dict[str, Any] = {"name": name}
+        for extension, member in zip(extensions, members, strict=True):
+            is_text = _type_of(extension) == "utf8"
+            fields[extension] = _text(self._path, member) if is_text else member.content
+        return fields
+
+    def _check_extensions(self, name: str, extensions: list[str]) -> None:
+        wanted = [column for column in self.schema if column not in _OURS]
+        lacking = [column for column in wanted if column not in extensions]
+        more = [] if self._picks else [each for each in extensions if each not in wanted]
+        if lacking or more or len(set(extensions)) < len(extensions):
+            raise ValueError(
+                f"{self._path}: the sample {name} has the files .{', .'.join(extensions)}, the "
+                f"first ones have .{', .'.join(wanted)}: name columns that all have with --column, "
+                "or pack each file as a record with --raw"
+            )
+
+    def _label(self, group: _Group) -> dict[str, int]:
+        labels = [member for member in group if _is_label(member)]
+        if len(labels) != 1:
+            raise ValueError(
+                f"{self._path}: {group[0].name} has {len(labels)} labels (.cls), others have one; "
+                "every group needs one, unless --column names other columns"
+            )
+        text = labels[0].content.strip()
+        if not _LABEL.fullmatch(text) or not is_label(int(text)):
+            raise ValueError(
+                f"{self._path}: {labels[0].name} is {text[:40]!r}, no integer of 64 bits: name "
+                "other columns with --column, or pack each file as a record with --raw"
+            )
+        return {"label": int(text)}
+
+    def _read_groups(self) -> Iterator[_Group]:
+        members = TarMembers(self._path, self.skipped)
+        if self._raw:
+            yield from ([member] for member in members)
+            return
+        for key, group in groupby(members, key=lambda member: _key(member.name)):
+            files = list(islice(group, _GROUP_FILES_MAX + 1))
+            if len(files) > _GROUP_FILES_MAX:
+                raise ValueError(
+                    f"{self._path}: more than {_GROUP_FILES_MAX} files are called "
+                    f"{key.lstrip('/')}.*: pack each file as a record with --raw"
+                )
+            yield files
+
+
+def _some(groups: Iterator[_Group]) -> Iterator[_Group]:
+    size_bytes = 0
+    for number, group in enumerate(groups, start=1):
+        yield group
+        size_bytes += sum(len(member.content) for member in group)
+        if number == _LOOK_GROUPS or size_bytes > _LOOK_BYTES:
+            return
+
+
+def _text(path: str, member: Member) -> str:
+    try:
+        return member.content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {member.name} is not UTF-8: {error}") from None
+
+
+def _extension(name: str) -> str:
+    return name.rpartition("/")[2].partition(".")[2].lower()
+
+
+def _type_of(extension: str) -> str:
+    return "utf8" if extension.rpartition(".")[2] in _TEXTS else "bytes"
+
+
+def _key(name: str) -> str:
+    folder, _, base = name.rpartition("/")
+    return f"{folder}/{base.split('.', 1)[0]}"
+
+
+def _is_label(member: Member) -> bool:
+    return member.name.endswith(".cls")

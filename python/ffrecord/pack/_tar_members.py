@@ -1,0 +1,151 @@
+"""The files in a tar, plain or compressed, to the very end of the archive.
+
+Python's tarfile ends at the first header that it does not understand and looks no further; here
+what follows the last file must be the end of an archive, and nothing but zeros after that.
+"""
+
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ffrecord.errors import CorruptionError
+from ffrecord.pack._source import check_text
+from ffrecord.pack._stream import Stream
+
+_BLOCK_BYTES = 512
+
+
+class Member(NamedTuple):
+    """A file's name and content, and the place in the tar's file behind it."""
+
+    name: str
+    content: bytes
+    position_bytes: int
+
+
+def is_tar(path: str) -> bool:
+    """By its first header, or by its name if that cannot be expanded."""
+    try:
+        with open(path, "rb") as file:
+            head = Stream(file, path).read(_BLOCK_BYTES)
+    except CorruptionError:
+        return ".t" in os.path.basename(path)  # .tar.gz, .tgz: to be told then what is damaged.
+    if head == bytes(_BLOCK_BYTES):
+        return True
+    try:
+        tarfile.TarInfo.frombuf(head, tarfile.ENCODING, "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+class _TarStream(Stream):
+    """Remembers what was read last: for tarfile, which reads headers, does not tell."""
+
+    last = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """As a stream reads."""
+        self.last = super().read(size)
+        return self.last
+
+
+class TarMembers:
+    """Reads a tar once, in its order."""
+
+    def __init__(self, path: str, skipped: Counter[str]) -> None:
+        """Remember the path; what is no file is counted in `skipped`."""
+        self._path = path
+        self._skipped = skipped
+        self._targets: dict[str, list[tarfile.TarInfo]] | None = None
+
+    def __iter__(self) -> Iterator[Member]:
+        """Yield every file.
+
+        Raises:
+            CorruptionError: the tar, or what it is compressed with, is damaged or cut short.
+            ValueError: it holds an entry of an unknown kind, a name that is not UTF-8, or a hard
+                link in a compressed tar.
+        """
+        with open(self._path, "rb") as raw:
+            stream = _TarStream(raw, self._path)
+            try:
+                with tarfile.open(fileobj=stream, mode="r:") as tar:
+                    for info in tar:
+                        if (content := self._content(tar, stream, info)) is not None:
+                            name = check_text(info.name, self._path)
+                            yield Member(name, content, raw.tell())
+                        # Else it remembers them all.
+                        tar.members = []  # type: ignore[attr-defined]
+                    self._check_end(tar, stream)
+            except (tarfile.TarError, EOFError) as error:
+                raise self._damaged(str(error)) from error
+
+    def _content(self, tar: tarfile.TarFile, stream: Stream, info: tarfile.TarInfo) -> bytes | None:
+        """What a file holds; None if it is none, and need not be."""
+        if info.isdir():
+            return None
+        if info.islnk():
+            return self._linked(stream, info)
+        if info.issym():
+            self._skipped["symbolic links"] += 1
+            return None
+        if info.isfifo() or info.isdev():
+            self._skipped["special files"] += 1
+            return None
+        if not info.isfile() or info.type not in tarfile.SUPPORTED_TYPES:
+            raise ValueError(
+                f"{self._path}: {info.name!r} is an entry of type {info.type!r}, which is not "
+                "known: make the tar anew, of plain files"
+            )
+        return self._read(tar, info)
+
+    def _read(self, tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+        file = tar.extractfile(info)
+        assert file is not None
+        content = file.read()
+        if len(content) != info.size:
+            raise CorruptionError(
+                f"{self._path} is cut short: {info.name!r} has {len(content)} of {info.size} bytes"
+            )
+        return content
+
+    def _linked(self, stream: Stream, link: tarfile.TarInfo) -> bytes | None:
+        """What the hard link `link` leads to, read from where it lies in the tar."""
+        if stream.is_compressed:
+            raise ValueError(
+                f"{self._path}: {link.name!r} is a hard link to {link.linkname!r}, which is read "
+                "again in a plain tar only: expand the tar, and pack that"
+            )
+        with tarfile.open(self._path, mode="r:") as tar:
+            if self._targets is None:
+                self._targets = {}
+                for info in tar:
+                    self._targets.setdefault(info.name, []).append(info)
+            found = link
+            while found.islnk():
+                found = self._led_to(found)
+            return self._content(tar, stream, found)
+
+    def _led_to(self, link: tarfile.TarInfo) -> tarfile.TarInfo:
+        """The entry that has the name when tar comes to the link: a later one may have it, too."""
+        assert self._targets is not None
+        for info in reversed(self._targets.get(link.linkname, [])):
+            if info.offset < link.offset:
+                return info
+        raise self._damaged(f"the hard link {link.name!r} leads to no file before it")
+
+    def _check_end(self, tar: tarfile.TarFile, stream: _TarStream) -> None:
+        """That tarfile, which took the last block for the end whatever it was, was right."""
+        if len(stream.last) < _BLOCK_BYTES:
+            raise self._damaged("the end of the tar is missing")
+        if stream.last != bytes(_BLOCK_BYTES) or not stream.finish():
+            raise self._damaged(
+                f"no header, but something else, follows at byte {tar.offset}; if several tars "
+                "were joined to one, pack them apart"
+            )
+
+    def _damaged(self, what: str) -> CorruptionError:
+        return CorruptionError(f"{self._path} is damaged or cut short: {what}")

@@ -1,0 +1,510 @@
+"""Storage for `torch.distributed.checkpoint` (DCP).
+
+    import torch.distributed.checkpoint as dcp
+    from ffrecord.torch import CheckpointReader, CheckpointWriter
+
+    dcp.save(state, storage_writer=CheckpointWriter("runs/x", step=1200))
+    dcp.load(state, storage_reader=CheckpointReader("runs/x"))
+
+What is written is an ffrecord checkpoint: one commit of all ranks, every block with a checksum, and
+nothing of it is pickled. `ffrecord.checkpoint` lists, verifies and loads it as well.
+"""
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+import ffrecord.checkpoint as ckpt
+from ffrecord import _ffrecord
+from ffrecord._locations import target_from_root
+from ffrecord.checkpoint._monitoring import Save, ledger
+from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
+from ffrecord.checkpoint._ranks import Box
+from ffrecord.checkpoint._replicated import SCHEME
+from ffrecord.checkpoint._state import Flattener
+from ffrecord.checkpoint._tensors import describe, plain_address
+from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
+from ffrecord.errors import CorruptionError
+
+Place = str | os.PathLike[str]
+
+_SCHEMES = ("ffrecord://", "s3://", SCHEME)
+_STEP = re.compile(r"(.+)/step-(\d{9,})/*")
+_PART = "#ffrecord.part"  # Index of the result that carries what a rank wrote.
+
+
+def _split(place: Place) -> tuple[str, int | None]:
+    """Target and step: RUN/step-000001200 names both, everything else is a run."""
+    text = os.fspath(place)
+    match = _STEP.fullmatch(text)
+    return (match[1], int(match[2])) if match else (text, None)
+
+
+def _from_root(place: Place | None) -> str | None:
+    return None if place is None else target_from_root(place)
+
+
+def _renamed(checkpoint_id: Place, step: int | None) -> tuple[str, int | None]:
+    """Path and step of a save or load to `checkpoint_id`; `step` is that of one before it."""
+    path = target_from_root(checkpoint_id)
+    return path, step if _split(path)[1] is None else None
+
+
+def _is_place(checkpoint_id: object) -> bool:
+    if not isinstance(checkpoint_id, str | os.PathLike):
+        return False
+    text = os.fspath(checkpoint_id)
+    return isinstance(text, str) and ("://" not in text or text.startswith(_SCHEMES))
+
+
+class CheckpointWriter(StorageWriter, BlockingAsyncStager):
+    """Where `dcp.save` and `dcp.async_save` write to.
+
+    Every rank writes its items to its own part by direct I/O; the coordinator makes them visible
+    together, or nothing of them. What is not a tensor is stored as a plain value.
+    `ffrecord.checkpoint.monitor` sees its saves, and the copy that `dcp.async_save` makes first.
+    """
+
+    _seen: Save | None = None  # Told to who watches.
+
+    def __init__(
+        self,
+        path: Place | None = None,
+        *,
+        step: int | None = None,
+        overwrite: bool = False,
+        allow_pickle: bool = False,
+        direct: bool = True,
+        incremental: bool = False,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Writes nothing yet.
+
+        Args:
+            path: a folder that all ranks share, `ffrecord://host[:port]/run`, or either followed by
+                `/step-NNNNNNNNN`. None: the `checkpoint_id` of `dcp.save`.
+            step: the name of the checkpoint in `path`, or in a `checkpoint_id` that names none.
+                None: that of the path, or one after the latest, which stays:
+                `ffrecord.checkpoint.prune` removes old ones.
+            overwrite: if that step, which then must be named, is committed already, take its
+                place. In a folder and at a daemon it stays until the new one is durable, and for
+                good if the save fails; at a store and of buddies it is removed first. No other
+                step is ever removed.
+            allow_pickle: store what is neither tensor nor plain value as the planner pickled it;
+                only a reader that is told to will hand it back. Otherwise it is a TypeError.
+            direct: write past the page cache where the file system allows it.
+            incremental: write only what has changed since the newest checkpoint of the run, as
+                `ffrecord.checkpoint.save` does.
+            timeout_s: for each call to a daemon.
+        """
+        StorageWriter.__init__(self)
+        BlockingAsyncStager.__init__(self)
+        self._path, self._step, self._overwrite = _from_root(path), step, overwrite
+        self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
+        self._incremental = incremental
+        self._is_coordinator = False
+        self._parts: _ffrecord.CheckpointParts | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but an attempt under way."""
+        return {**self.__dict__, "_parts": None, "_seen": None}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+        """Whether it names a folder, or a run at a daemon, a store or buddies."""
+        return _is_place(checkpoint_id)
+
+    def reset(self, checkpoint_id: Place | None = None) -> None:
+        """Begin another save, to `checkpoint_id` if given."""
+        if checkpoint_id is not None:
+            self._path, self._step = _renamed(checkpoint_id, self._step)
+        self._drop()
+
+    def _drop(self) -> None:
+        """What is still under way is not brought to its end: another rank has failed."""
+        self._parts = None
+        self._ended(committed=False)
+
+    def _began(self, step: int) -> Save:
+        self._ended(committed=False)
+        self._seen = Save(step)
+        ledger().begin(self._seen)
+        return self._seen
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Part of a save; a stall on the main thread, for `dcp.async_save` writes on another."""
+        is_main = threading.current_thread() is threading.main_thread()
+        with ledger().stall() if is_main else contextlib.nullcontext():
+            try:
+                yield
+            except BaseException:
+                self._drop()  # Also what was written, unless it may be committed.
+                raise
+
+    def __del__(self) -> None:
+        """Nobody will bring it to its end."""
+        self._ended(committed=False)
+
+    def _ended(self, *, committed: bool) -> None:
+        if self._seen is not None:
+            ledger().end(self._seen, committed)
+        self._seen = None
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The copy that `dcp.async_save` makes; its caller waits for it."""
+        with ledger().stall():
+            return dict(super().stage(state_dict))
+
+    def storage_meta(self) -> StorageMeta | None:
+        """Where the checkpoint goes."""
+        return StorageMeta(checkpoint_id=self._path)
+
+    # torch hands over `rank` and `use_collectives` only to a parameter that is called kwargs.
+    def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
+        """Learn which rank this is."""
+        if kwargs.get("use_collectives", True) is False:
+            raise ValueError("CheckpointWriter commits all ranks together: use_collectives=True")
+        if self._path is None:
+            raise ValueError("CheckpointWriter: give a path, or dcp.save a checkpoint_id")
+        if self._overwrite and self._step is None and _split(self._path)[1] is None:
+            raise ValueError(
+                f"CheckpointWriter: overwrite=True replaces one step, and {self._path} names none: "
+                "give step=, or a path that ends in /step-NNNNNNNNN"
+            )
+        self._is_coordinator = is_coordinator
+        self._drop()
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Begin the attempt, and tell every rank its name."""
+        assert self._path is not None
+        target, step = _split(self._path)
+        step = step if self._step is None else self._step
+        if step is None:
+            listed = ckpt.list(target, timeout_s=self._timeout_s)
+            step = max((each.step for each in listed), default=-1) + 1
+        with self._kept():
+            self._parts = self._open(target, step, None, self._began(step))
+        return [
+            dataclasses.replace(plan, storage_data=(target, step, self._parts.attempt, rank))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def _open(
+        self, target: str, step: int, attempt: str | None, seen: Save
+    ) -> _ffrecord.CheckpointParts:
+        return _ffrecord.CheckpointParts(
+            target,
+            step,
+            attempt,
+            self._direct,
+            self._timeout_s,
+            self._incremental,
+            seen.bytes,
+            self._overwrite,
+        )
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Make this rank's part durable."""
+        done: Future[list[WriteResult]] = Future()
+        with self._kept():
+            done.set_result(self._write(plan, planner))
+        if not self._is_coordinator:
+            self._ended(committed=True)  # As far as this rank hears of it.
+        return done
+
+    def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        target, step, attempt, rank = plan.storage_data
+        if not self._is_coordinator:
+            self._parts = self._open(target, step, attempt, self._began(step))
+        assert self._parts is not None
+        if self._parts.attempt != attempt:
+            raise RuntimeError(
+                "this plan is of an earlier save: use ffrecord.torch.BalancedSavePlanner, which "
+                "caches plans itself, in place of enable_plan_caching"
+            )
+        owners: list[object] = []
+        boxes: list[Box] = []
+        values: dict[str, object] = {}
+        results: list[WriteResult] = []
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                values[item.index.fqn] = self._value(item, planner)
+                size = 0
+            else:
+                box, owner = _box_of(item, planner)
+                boxes.append(box)
+                owners.append(owner)
+                size = box[6]
+            results.append(WriteResult(item.index, size, None))
+        part = self._parts.write(rank, boxes)
+        carried = WriteResult(MetadataIndex(_PART), len(part), (part, encode(values)))
+        return [*results, carried]
+
+    def _value(self, item: WriteItem, planner: SavePlanner) -> object:
+        """What is no tensor: [value], or the planner's bytes as they are."""
+        fqn = item.index.fqn
+        plain = getattr(type(planner), "transform_object", None)
+        if isinstance(planner, DefaultSavePlanner) and plain is DefaultSavePlanner.transform_object:
+            flattener = Flattener(0)
+            try:
+                value = flattener.value(planner.lookup_object(item.index), fqn)
+                if not flattener.leaves:
+                    return [value]
+                raise TypeError(f"state: {fqn} has tensors inside a value")
+            except TypeError:
+                if not self._allow_pickle:
+                    raise
+        elif not self._allow_pickle:
+            raise TypeError(
+                f"state: {fqn} is bytes that {type(planner).__name__} made: say allow_pickle=True"
+            )
+        content: Any = planner.resolve_data(item)
+        return bytes(content.getbuffer())
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Make all parts visible together."""
+        with self._kept():
+            self._commit(metadata, results)
+            self._ended(committed=True)
+
+    def _commit(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        assert self._parts is not None
+        carried = [
+            next(each.storage_data for each in of_rank if each.index.fqn == _PART)
+            for of_rank in results
+        ]
+        values: dict[str, Any] = {}
+        for _, encoded in carried:
+            of_rank: Any = decode(encoded)
+            values.update(of_rank)
+        state: dict[str, object] = {}
+        requires_grad = []
+        for fqn, about in metadata.state_dict_metadata.items():
+            if isinstance(about, TensorStorageMetadata):
+                state[fqn] = TensorRef(Kind.TORCH, fqn)
+                if about.properties.requires_grad:
+                    requires_grad.append(fqn)
+            elif fqn not in values:
+                raise ValueError(f"{fqn} is in the plan of the save, and no rank wrote it")
+            elif isinstance(values[fqn], list):
+                state[fqn] = values[fqn][0]
+        tree = {
+            "state": state,
+            "dcp": {
+                "planner_data": _plain(metadata.planner_data),
+                "requires_grad": requires_grad,
+                "opaque": {k: v for k, v in values.items() if isinstance(v, bytes)},
+            },
+        }
+        self._parts.commit([part for part, _ in carried], encode(tree))
+        self._parts = None
+
+
+def _plain(planner_data: object) -> object:
+    """Paths of keys as they are; planners of others may keep what has no plain form."""
+    try:
+        encode(planner_data)
+    except TypeError as error:
+        raise TypeError(f"the planner's data cannot be stored: {error}") from None
+    return planner_data
+
+
+def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
+    data: Any = planner.resolve_data(item)
+    about = item.tensor_data
+    assert about is not None
+    try:
+        dtype, extent = describe(data)
+    except TypeError as error:
+        raise TypeError(f"state: {item.index.fqn}: {error}") from None
+    chunk = about.chunk
+    if extent != chunk.sizes:
+        raise ValueError(
+            f"{item.index.fqn}: the planner says {tuple(chunk.sizes)}, and gives {extent}"
+        )
+    address: object = plain_address(data)
+    if address is None:
+        address = Fetcher(data)
+    fqn, shape = item.index.fqn, about.size
+    return (fqn, dtype, shape, chunk.offsets, extent, address, data.nbytes, False), data
+
+
+class CheckpointReader(StorageReader):
+    """Where `dcp.load` reads from: any number of ranks, whatever number saved.
+
+    Reads the bytes that this rank wants, each block of them verified, and nothing else.
+    """
+
+    def __init__(
+        self,
+        path: Place | None = None,
+        *,
+        step: int | None = None,
+        allow_pickle: bool = False,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            path: as for `CheckpointWriter`.
+            step: which; None for that of the path, or the latest that is whole.
+            allow_pickle: hand back what another planner pickled, for the planner to unpickle: it
+                may run any code. Only for checkpoints that you trust.
+            timeout_s: for each call to a daemon.
+        """
+        super().__init__()
+        self._path, self._step = _from_root(path), step
+        self._allow_pickle, self._timeout_s = allow_pickle, timeout_s
+        self._reader: _ffrecord.CheckpointReader | None = None
+        self._tree: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what is open."""
+        return {**self.__dict__, "_reader": None, "_tree": None}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+        """Whether it names a folder, or a run at a daemon, a store or buddies."""
+        return _is_place(checkpoint_id)
+
+    def reset(self, checkpoint_id: Place | None = None) -> None:
+        """Open what is to be read, here, where an error still comes out as it is."""
+        if checkpoint_id is not None:
+            self._path, self._step = _renamed(checkpoint_id, self._step)
+        self._reader = None
+        if self._path is not None:
+            self._open()
+
+    def _open(self) -> _ffrecord.CheckpointReader:
+        if self._reader is None:
+            if self._path is None:
+                raise ValueError("CheckpointReader: give a path, or dcp.load a checkpoint_id")
+            target, step = _split(self._path)
+            step = step if self._step is None else self._step
+            reader = _ffrecord.CheckpointReader(target, step, self._timeout_s)
+            tree: Any = decode(reader.tree)
+            if not (isinstance(tree, dict) and isinstance(tree.get("dcp"), dict)):
+                raise ValueError(
+                    f"{target}, step {reader.commit[0]}: not written by dcp.save; load it with "
+                    "ffrecord.checkpoint.load"
+                )
+            self._reader, self._tree = reader, tree
+        return self._reader
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        """What is stored, as DCP wants to know it."""
+        reader = self._open()
+        chunks: dict[str, list[ChunkStorageMetadata]] = {}
+        for key, offset, extent in reader.boxes():
+            chunk = ChunkStorageMetadata(torch.Size(offset), torch.Size(extent))
+            chunks.setdefault(key, []).append(chunk)
+        grads = set(self._tree["dcp"]["requires_grad"])
+        about: dict[str, Any] = {fqn: BytesStorageMetadata() for fqn in self._values()}
+        for key, dtype, shape in reader.tensors:
+            properties = TensorProperties(getattr(torch, dtype), requires_grad=key in grads)
+            about[key] = TensorStorageMetadata(properties, torch.Size(shape), chunks[key])
+        return Metadata(about, planner_data=self._tree["dcp"]["planner_data"])
+
+    def _values(self) -> list[str]:
+        state, opaque = self._tree["state"], self._tree["dcp"]["opaque"]
+        return [fqn for fqn, value in state.items() if not isinstance(value, TensorRef)] + [*opaque]
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
+    ) -> None:
+        """Nothing to do: it is open."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Tell every rank which checkpoint the coordinator has opened."""
+        commit = self._open().commit
+        return [dataclasses.replace(plan, storage_data=commit) for plan in plans]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill what the planner asks for."""
+        reader = self._open()
+        if plan.storage_data is not None and tuple(plan.storage_data) != reader.commit:
+            raise RuntimeError(
+                f"the coordinator loads step {plan.storage_data[0]}, this rank opened "
+                f"{reader.commit[0]}: a save was committed meanwhile; give the step"
+            )
+        values = [item for item in plan.items if item.type is LoadItemType.BYTE_IO]
+        streams = [self._bytes(item.storage_index.fqn, planner) for item in values]  # May refuse.
+        wanted: list[Wanted] = []
+        filled: list[tuple[ReadItem, torch.Tensor]] = []
+        for item in plan.items:
+            if item.type is LoadItemType.BYTE_IO:
+                continue
+            key = item.storage_index.fqn
+            tensor = planner.resolve_tensor(item).detach()
+            chunk = item.storage_index.offset or (0,) * len(item.lengths)
+            offset = [a + b for a, b in zip(chunk, item.storage_offsets, strict=True)]
+            wanted.append((key, offset, list(item.lengths), tensor))
+            filled.append((item, tensor))
+        # Of whatever type a tensor is, as DCP does.
+        read_into(reader, wanted, {key: dtype for key, dtype, _ in reader.tensors})
+        for item, tensor in filled:
+            planner.commit_tensor(item, tensor)
+        for item, stream in zip(values, streams, strict=True):
+            planner.load_bytes(item, stream)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _bytes(self, fqn: str, planner: LoadPlanner) -> io.BytesIO:
+        """A stream for the planner, which unpickles it: one made here of a plain value."""
+        opaque = self._tree["dcp"]["opaque"].get(fqn)
+        if opaque is not None:
+            if not self._allow_pickle:
+                raise CorruptionError(
+                    f"{fqn} was pickled by the planner that saved it; loading it may run any "
+                    "code. If you trust the checkpoint, say allow_pickle=True"
+                )
+            return io.BytesIO(opaque)
+        if not isinstance(planner, DefaultLoadPlanner):
+            raise TypeError(
+                f"{fqn} is stored as a plain value, which {type(planner).__name__} cannot take: "
+                "derive the planner from DefaultLoadPlanner"
+            )
+        stream = io.BytesIO()
+        torch.save(self._tree["state"][fqn], stream)
+        stream.seek(0)
+        return stream

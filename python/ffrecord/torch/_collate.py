@@ -1,0 +1,77 @@
+"""From samples to tensors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate, default_convert
+
+from ffrecord._batch import Batch, Values
+from ffrecord._schema import Column
+
+
+def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
+    """Make one batch of tensors of many samples.
+
+    A `Batch` is collated by column, without a Python object for each number: a tensor of shape
+    (n, *shape) for numbers (bf16 is `torch.bfloat16`), a list of uint8 tensors for bytes, a list of
+    str for utf8; records without columns become a list of uint8 tensors. Tensors of bytes are views
+    of the batch: nothing is copied, and a record that was asked for twice is there once.
+
+    Samples that a transform made are collated as `torch.utils.data.default_collate` does, but
+    arrays of unequal shapes become a list of tensors where that one gives up.
+    """
+    if isinstance(samples, Batch):
+        return _batch(samples)
+    first: Any = samples[0]
+    rows: Sequence[Any] = samples
+    if isinstance(first, Mapping):
+        return {key: collate([sample[key] for sample in rows]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(collate, zip(*rows, strict=True)))
+    if isinstance(first, tuple | list):
+        return [collate(column) for column in zip(*rows, strict=True)]
+    if isinstance(first, torch.Tensor | np.ndarray):
+        tensors = [torch.as_tensor(sample) for sample in rows]
+        same = all(tensor.shape == tensors[0].shape for tensor in tensors)
+        return torch.stack(tensors) if same else tensors
+    return default_collate(list(rows))
+
+
+def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
+    """Make tensors of one sample, for a loader with `batch_size=None`; nothing is put together.
+
+    A `Batch`, which a dataset gives if its sampler asks for several records, is collated.
+    """
+    if isinstance(sample, Batch):
+        return _batch(sample)
+    return default_convert(sample)  # type: ignore[no-untyped-call]
+
+
+def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
+    if not batch.columns:
+        return _tensors(batch.whole)
+    types = {column.name: column for column in batch.column_types}
+    return {name: _column(batch, types[name]) for name in batch.columns}
+
+
+def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
+    values = batch[column.name]
+    if column.name in batch.decoded:
+        return _tensors(values)
+    if isinstance(values, np.ndarray):
+        tensor = torch.from_numpy(values)
+        return tensor.view(torch.bfloat16) if column.type == "bf16" else tensor
+    return _tensors(values)
+
+
+def _tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
+    """Arrays as tensors over the same memory; text as it is; what has parts, by its parts."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    if all(isinstance(value, np.ndarray) for value in values):
+        return [torch.from_numpy(value) for value in values]
+    if values and isinstance(values[0], dict):
+        return {key: _tensors([value[key] for value in values]) for key in values[0]}
+    return list(values)

@@ -1,0 +1,576 @@
+"""A loader that knows how far it has come."""
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
+from functools import cached_property
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any, Literal
+
+import torch
+from torch.utils import data
+
+from ffrecord import _ffrecord
+from ffrecord._order import IndexBatch, SeededIndices
+from ffrecord._reader import Reader
+from ffrecord._records import Records
+from ffrecord._stages import Stages, numbers_of, since, summed, verdict, write_trace
+from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
+from ffrecord.torch._collate import collate, convert
+from ffrecord.torch._dataset import Dataset
+from ffrecord.torch._frameworks import Accelerated, Share, is_held_back_by
+from ffrecord.torch._handover import CrossingCollate, Placed, PlacedIndices, Told
+from ffrecord.torch._pinning import on_device
+from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._threads import Threads
+
+# What timeout=0 stands for: every wait ends.
+_TIMEOUT_S = 600.0
+_MEMORY_LIMIT_BYTES = 1 << 30
+# What torch says when a worker is late; it has no type of its own.
+_TORCH_IS_LATE = "DataLoader timed out after"
+
+
+class DataLoader(data.DataLoader[Any]):
+    """torch's DataLoader, with a state, and with threads where processes are not needed.
+
+    With a `Sampler` as `batch_sampler`, `state_dict` says what was delivered, not what was read
+    ahead, and a loader of any world size, mode and number of workers continues from it. It can be
+    saved and restored by whatever knows those two methods.
+    """
+
+    def __init__(
+        self,
+        dataset: data.Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool | None = False,
+        sampler: Any = None,  # noqa: ANN401 - torch takes any iterable of indices
+        batch_sampler: Any = None,  # noqa: ANN401 - likewise, of lists of indices
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = 2,
+        persistent_workers: bool = False,
+        skippable: bool = True,
+        mode: Literal["workers", "threads"] = "workers",
+        memory_limit_bytes: int = _MEMORY_LIMIT_BYTES,
+        device: torch.device | str | None = None,
+        **options: Any,  # noqa: ANN401 - torch's own
+    ) -> None:
+        """Set up as torch's DataLoader does; `collate_fn` is ours by default.
+
+        Args:
+            dataset: any map-style dataset; one with `__getitems__` reads each batch at once.
+            batch_size: without a batch_sampler, as in torch; with None each sample comes as it is,
+                its arrays as tensors.
+            shuffle: likewise.
+            sampler: likewise.
+            batch_sampler: a `Sampler`, or any iterable of lists of indices.
+            num_workers: processes or threads; 0 loads in the caller's.
+            collate_fn: what makes a batch of samples.
+            pin_memory: as in torch.
+            drop_last: as in torch.
+            timeout: seconds to wait for one batch of a worker or thread; 0 is ten minutes.
+            worker_init_fn: as in torch.
+            generator: as in torch.
+            prefetch_factor: batches read ahead by each worker; by threads, so many beyond those
+                that they are at, to begin with.
+            persistent_workers: as in torch.
+            skippable: whether `set_step` may be called.
+            mode: "workers" are torch's processes, whose batches cross as shared memory; "threads"
+                share memory with the caller: nothing crosses, reads and torch's operators run side
+                by side, and with a `Sampler` reading ahead does not stop at the end of an epoch.
+            memory_limit_bytes: for batches that threads have read ahead, for each iterator.
+            device: a GPU to copy batches to, one ahead, on a stream of its own; with "cpu" they
+                stay where they are.
+            options: torch's other ones; with threads there are no processes for them to set up.
+        """
+        if mode not in ("workers", "threads"):
+            raise ValueError(f"mode is {mode!r}; it can be workers or threads")
+        threads = num_workers if mode == "threads" else 0
+        processes = num_workers - threads
+        if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
+            raise ValueError("mode='threads' loads batches of a map-style dataset only")
+        if threads:
+            useless = {"worker_init_fn": worker_init_fn, "persistent_workers": persistent_workers}
+            if names := sorted([*options, *(name for name, value in useless.items() if value)]):
+                raise ValueError(f"mode='threads' has no processes for {', '.join(names)}")
+        wanted = torch.device("cpu" if device is None else device)
+        self._device = None if wanted.type == "cpu" else wanted
+        if self._device is not None and (wanted.type != "cuda" or not torch.cuda.is_available()):
+            raise ValueError(f"device is {device}: batches can be copied to a CUDA device only")
+        if isinstance(collate_fn, CrossingCollate):  # Of a loader that this one is made after.
+            collate_fn = collate_fn.collate_fn
+        if processes:
+            options["prefetch_factor"] = prefetch_factor
+            options["persistent_workers"] = persistent_workers
+        # With batch_size=None what the dataset gives is a sample, unless it is asked for many.
+        many = batch_size is not None or isinstance(sampler, Sampler | data.BatchSampler)
+        self.stages = Stages()
+        self._told = Told()
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=processes,
+            collate_fn=CrossingCollate(
+                collate_fn or (collate if many else convert), self.stages, self._told.token
+            ),
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=(timeout or _TIMEOUT_S) if processes else 0,
+            worker_init_fn=worker_init_fn,
+            generator=generator,
+            **options,
+        )
+        self._accelerated: Accelerated | None = None
+        if isinstance(self.batch_sampler, Sampler):
+            vars(self)["sampler"] = Share(self.batch_sampler)  # torch lets nobody assign it.
+        self.mode = mode
+        self.skippable = skippable
+        self._threads: Threads | None = None
+        if threads:
+            self._threads = Threads(
+                threads,
+                depth=threads + (prefetch_factor or 2),
+                memory_limit_bytes=memory_limit_bytes,
+                timeout_s=timeout or _TIMEOUT_S,
+            )
+        self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+        self._delivered = 0
+        self._before: dict[str, float] | None = None  # What others had read of the dataset.
+
+    def set_step(self, step: int) -> None:
+        """Let epochs begin at batch `step`, of the same order; 0 lets them begin at the first.
+
+        Raises:
+            BadArgumentError: there is no such batch, or the loader is not `skippable`; an
+                AssertionError.
+        """
+        if not self.skippable:
+            raise BadArgumentError("this loader was made with skippable=False")
+        total = len(self) + self._steps.step
+        if not 0 <= step < max(1, total):
+            raise BadArgumentError(f"step {step} of {total} batches")
+        self._steps.step = step
+
+    def set_epoch(self, epoch: int) -> None:
+        """Note that epoch `epoch` of the training begins; frameworks call it.
+
+        With a `Sampler`, the first call after `load_state_dict` leaves the restored place alone and
+        the next ones count on from it; to jump, call the sampler's own `set_epoch`.
+        """
+        if (tell := getattr(self.sampler, "set_epoch", None)) is not None:
+            tell(epoch)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by accelerate, which leaves a loader alone that was prepared already.
+
+        It is: a `Sampler` gives each rank its share. What else `prepare` does is done here, too.
+        """
+        sharded = isinstance(self.batch_sampler, Sampler) and self.batch_sampler.is_sharding
+        if sharded and self._accelerated is None:
+            self._accelerated = Accelerated()
+        return sharded
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        """Said by accelerate of all that it was given."""
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """Asked by accelerate's `save_state` and `load_state`, which then keep our state."""
+        return isinstance(self.batch_sampler, Sampler)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was delivered, as a few scalars; see `Sampler.state_dict`.
+
+        Of several iterators that are used side by side, the one that delivered last.
+
+        Raises:
+            TypeError: there is no `Sampler`.
+            ValueError: with `in_order=False` on several ranks, each would be at another place.
+        """
+        sampler = self._elastic_sampler("state_dict")
+        if self.num_workers and not getattr(self, "in_order", True) and sampler.world_size > 1:
+            raise ValueError(
+                f"in_order=False on {sampler.world_size} ranks: each has delivered other steps, "
+                "and no one state is true for all; leave out in_order=False, or take mode='threads'"
+            )
+        return sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration continue from `state`; see `Sampler.load_state_dict`."""
+        self._elastic_sampler("load_state_dict").load_state_dict(state)
+
+    def stats(self, *, probe_s: float = 0.0) -> dict[str, Any]:
+        """Where the time went, over all threads and workers, since it was first iterated.
+
+        Args:
+            probe_s: for so long the records are read past the page cache, to tell how much of what
+                their device gives was used; 0: not at all. See `Reader.probe`.
+
+        Returns:
+            `batches` delivered, `records` and `size_bytes` read; seconds by stage: `plan` (the
+            order), `device` (waiting inside reads), `core` (the same where all was in memory: for a
+            core that is free), `check` (checksums, decompression and copying inside reads),
+            `decode` (decoders and transform), `collate`, `handover`; `wait_s`, what the consumer
+            waited, and `work_s`, what it did between batches; `depth`, batches read ahead by
+            threads now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence,
+            `verdict`.
+        """
+        own = self.stages.sums()
+        counts = self._counts()
+        checking = counts.get("cpu_s", 0.0)
+        idle = max(0.0, counts.get("wait_s", 0.0) - checking)
+        in_memory = counts.get("batches_from_memory", 0.0) / max(1.0, counts.get("batches", 0.0))
+        stages = {
+            "plan": own.get("plan", 0.0),
+            "device": idle * (1 - min(1.0, in_memory)),
+            "core": idle * min(1.0, in_memory),
+            "check": checking,
+            "decode": counts.get("decode_s", 0.0),
+            "collate": own.get("collate", 0.0) + counts.get("collate_s", 0.0),
+            "handover": counts.get("handover_s", 0.0) + self._told.received_s,
+        }
+        wait_s, work_s = own.get("wait", 0.0), own.get("work", 0.0)
+        size_bytes = int(counts.get("size_bytes", 0))
+        limit = self._probe(probe_s) if probe_s else 0.0
+        return {
+            "batches": self._delivered,
+            "records": int(counts.get("records", 0)),
+            "size_bytes": size_bytes,
+            "stages": stages,
+            "wait_s": wait_s,
+            "work_s": work_s,
+            "depth": 0 if self._threads is None else self._threads.depth,
+            "damaged": int(counts.get("damaged_records", 0)),
+            "limit": limit,
+            "verdict": verdict(stages, wait_s, work_s, size_bytes, limit),
+        }
+
+    def _probe(self, seconds: float) -> float:
+        source = getattr(self.dataset, "source", None)
+        if not isinstance(source, Records):
+            raise BadArgumentError(f"probe_s: {self.dataset!r} is no dataset of ffrecord's")
+        return source.probe(seconds)
+
+    def write_trace(self, path: str) -> None:
+        """Write what happened when, in this process, for chrome://tracing and Perfetto."""
+        inner = vars(self.dataset).get("stages")
+        write_trace(path, [self.stages, *([inner] if isinstance(inner, Stages) else [])])
+
+    def close(self) -> None:
+        """End the threads and drop what they have read ahead; the next iteration starts anew.
+
+        Iterations that are under way with threads raise a `ClosedError` then.
+        """
+        if self._threads is not None:
+            self._threads.close()
+
+    @property
+    def _index_sampler(self) -> Any:  # noqa: ANN401 - what torch iterates over
+        return self._steps
+
+    @cached_property
+    def _steps(self) -> "_Steps":
+        seeded = isinstance(self.dataset, Dataset)
+        return _Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
+
+    # torch promises its own iterator class; what callers need of it is that it iterates.
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        sampler = self.batch_sampler if isinstance(self.batch_sampler, Sampler) else None
+        start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
+        if self._before is None:
+            self._before = self._dataset_numbers()
+        self._steps.seed = (self.generator or torch.default_generator).initial_seed()
+        self._steps.epoch += 1
+        announcer = self._announced(sampler, start)  # Before anybody asks for a record.
+        batches: Iterator[tuple[Cursor | None, Any]]
+        if self._threads is not None:
+            batches = self._threads.batches(self, self._steps, sampler, start)
+        else:
+            found = self._from_torch()
+            walk = None if isinstance(self.dataset, data.IterableDataset) else self._steps.begun
+            batches = made = self._by_torch(found, start, walk)
+            self._under_way.add(made)
+        device = self._device
+        if device is None and self._accelerated is not None:
+            device = self._accelerated.device
+        if device is not None:
+            batches = on_device(batches, device)
+        # Before the generator begins: the caller's frame is not on the stack of what it does later.
+        held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
+        return _Iteration(self._watched(batches, _Delivery(sampler, start, announcer, held_back)))
+
+    def _from_torch(self) -> Iterator[Any]:
+        """An iterator of torch's over an epoch.
+
+        A loader with persistent workers has one set of them, which a second iteration would take
+        away from the first: while one is under way, the next gets workers of its own.
+        """
+        others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
+        if not self.persistent_workers and not others:
+            self._told.end_workers()
+        if isinstance(self.collate_fn, CrossingCollate):
+            self.collate_fn.remember(self.dataset)
+        return self._get_iterator() if others else super().__iter__()
+
+    def _by_torch(
+        self, batches: Iterator[Any], start: Cursor | None, walk: "_Walk | None"
+    ) -> Generator[tuple[Cursor | None, Any], None, None]:
+        sampler = self.batch_sampler
+        cursor = start
+        count = 0
+        try:
+            for found in batches:
+                count += 1
+                while self._told.damaged:  # Of all workers: `max_corrupt` is of what they find.
+                    self.dataset.note_damaged(self._told.damaged.popleft())  # type: ignore[attr-defined]
+                crossed = isinstance(found, Placed)
+                if isinstance(sampler, Sampler) and cursor is not None:
+                    cursor = sampler.reached(cursor, found.position if crossed else cursor.position)
+                yield cursor, found.value if crossed else found
+        except RuntimeError as error:
+            if not str(error).startswith(_TORCH_IS_LATE):
+                raise
+            raise DeadlineExceeded(
+                f"no batch from {self.num_workers} loader workers within {self.timeout} s; raise "
+                "timeout, or look at `ffrecord doctor` for what the reads wait for"
+            ) from None
+        if walk is not None and not (walk.ended and walk.taken == count):
+            # torch's iterators let a StopIteration out of the dataset pass for their own.
+            raise RuntimeError(
+                f"the epoch ended behind {count} batches although steps are left: the dataset, a "
+                "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
+            )
+
+    def _announced(self, sampler: Sampler | None, start: Cursor | None) -> "_Announcer | None":
+        """Tells the daemon, if there is one, what of the epoch has not been asked for yet."""
+        source = getattr(self.dataset, "source", None)
+        if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
+            return None
+        announcer = _Announcer(source, sampler)
+        ahead = 0 if self._threads is None else self._threads.pending(self, sampler, start)
+        cursor = sampler.skipped(start, ahead)
+        if cursor.epoch == start.epoch:
+            announcer.tell(cursor)
+        return announcer
+
+    def _watched(
+        self, batches: Iterator[tuple[Cursor | None, Any]], delivery: "_Delivery"
+    ) -> Iterator[Any]:
+        """Hands batches on; tells the sampler what is delivered, and counts the consumer's time."""
+        end = time.perf_counter_ns()
+        accelerated = self._accelerated
+        try:
+            with nullcontext() if accelerated is None else accelerated.iterated():
+                while True:
+                    begin = time.perf_counter_ns()
+                    if self._delivered and begin > end:
+                        self.stages.add("work", end, begin)
+                    found = next(batches, None)
+                    end = time.perf_counter_ns()
+                    if found is None:
+                        delivery.finish()
+                        return
+                    self.stages.add("wait", begin, end)
+                    cursor, batch = found
+                    delivery.note(cursor)
+                    if accelerated is not None:
+                        accelerated.end_of_dataloader = delivery.is_last
+                    self._delivered += 1
+                    yield batch
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    def _counts(self) -> dict[str, float]:
+        """Sums over this process and the workers, of which each tells its own."""
+        if self._before is None:
+            return {}
+        return summed([since(self._dataset_numbers(), self._before), self._told.sums()])
+
+    def _dataset_numbers(self) -> dict[str, float]:
+        stats: dict[str, Any] = getattr(self.dataset, "stats", dict)()
+        return numbers_of(stats)
+
+    def _elastic_sampler(self, what: str) -> Sampler:
+        if not isinstance(self.batch_sampler, Sampler):
+            raise TypeError(
+                f"{what} needs batch_sampler=ffrecord.torch.Sampler(...), whose order is a "
+                f"function of position; {type(self.batch_sampler).__name__} has no place to resume"
+            )
+        return self.batch_sampler
+
+
+class _Iteration:
+    """Hands out batches; after an error it says so, for an end would pass for that of the epoch."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._error = ""
+
+    def __iter__(self) -> "_Iteration":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
+        if self._error:
+            raise ClosedError(
+                f"this iteration ended with {self._error}; what was left of it was not delivered: "
+                "begin a new one, or go on from state_dict()"
+            )
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:  # Not kept: its traceback would keep the batch.
+            reason = str(error).strip().rpartition("\n")[2]  # Of a worker's, which has a traceback.
+            self._error = f"{type(error).__name__}: {reason}"
+            raise
+
+    def close(self) -> None:
+        """Begin no further batch, and let go of what was loaded."""
+        self._batches.close()  # type: ignore[attr-defined]
+
+
+class _Delivery:
+    """Tells the sampler how far one iteration has come."""
+
+    def __init__(
+        self,
+        sampler: Sampler | None,
+        start: Cursor | None,
+        announcer: "_Announcer | None",
+        held_back: bool,
+    ) -> None:
+        """`held_back`: a batch is with the consumer when the next one is asked for."""
+        self._sampler = sampler
+        self._start = start
+        self._announcer = announcer
+        self._held_back = held_back
+        self._last: Cursor | None = None
+        self.is_last = False
+        """Whether the batch that was noted last is the epoch's last."""
+
+    def note(self, cursor: Cursor | None) -> None:
+        """A batch goes out, behind which is `cursor`."""
+        if self._sampler is None or cursor is None:
+            return
+        delivered, self._last = (self._last if self._held_back else cursor), cursor
+        if delivered is not None:
+            self._sampler.deliver(delivered)
+        self.is_last = self._start is not None and cursor.epoch != self._start.epoch
+        if self._announcer is not None:
+            self._announcer.keep(cursor)
+
+    def finish(self) -> None:
+        """All are with the consumer."""
+        if self._held_back and self._sampler is not None and self._last is not None:
+            self._sampler.deliver(self._last)
+
+
+class _Announcer:
+    """Keeps a daemon told what is left of one epoch; `Reader.announce`."""
+
+    def __init__(self, reader: Reader, sampler: Sampler) -> None:
+        self._reader = reader
+        self._sampler = sampler
+        self._epoch = -1
+        self._told: _ffrecord.Announcement | None = None
+
+    def tell(self, cursor: Cursor) -> None:
+        self._epoch = cursor.epoch
+        self._told = self._reader.announce(self._sampler.share(cursor))
+
+    def keep(self, cursor: Cursor) -> None:
+        """Tell it again if the daemon was lost; one that did not listen is not told again."""
+        if self._told is not None and not self._told.alive:
+            self._told = None
+            if cursor.epoch == self._epoch:
+                self.tell(cursor)
+
+
+class _Steps:
+    """What torch iterates over: the batches of the coming epoch, from `step` on.
+
+    It leaves the sampler where it is: what was read ahead is not what was delivered. It outlives an
+    epoch if workers do, and so looks at the sampler anew each time.
+    """
+
+    def __init__(
+        self,
+        inner: Any,  # noqa: ANN401 - torch's own
+        *,
+        cross: bool,
+        seeded: bool,
+    ) -> None:
+        """`cross`: to processes, which may deliver in another order; `seeded`: chance needs it."""
+        self._inner = inner
+        self._cross = cross
+        self._seeded = seeded
+        self.step = 0
+        self.seed, self.epoch = 0, -1
+        """Of the iteration that began last, for transforms that draw, where no `Sampler` says."""
+        self.begun: _Walk | None = None
+        """What was made for the iterator of torch's that began last."""
+
+    def __len__(self) -> int:
+        return len(self._inner) - self.step
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun = _Walk(self._begin())
+        return self.begun
+
+    def _begin(self) -> Iterator[Any]:
+        if isinstance(self._inner, Sampler):
+            start = self._inner.skipped(self._inner.begin(), self.step)
+            return self._placed(self._inner, start) if self._cross else self._plain(start)
+        return self._skipping()
+
+    def _plain(self, start: Cursor) -> Iterator[IndexBatch]:
+        return (batch for _, batch in self._inner.epoch_from(start))
+
+    def _placed(self, sampler: Sampler, start: Cursor) -> Iterator[IndexBatch]:
+        at = start
+        for cursor, batch in sampler.epoch_from(start):
+            yield PlacedIndices(batch, at.position)
+            at = cursor
+
+    def _skipping(self) -> Iterator[Any]:
+        # Not before the first batch is asked for: torch draws from its generator in that order.
+        origin = SeededIndices.at(self.seed, self.epoch)
+        for number, indices in enumerate(self._inner):
+            if number >= self.step:
+                plain = type(indices) is list and self._seeded
+                yield SeededIndices.like(indices, origin) if plain else indices
+
+
+class _Walk:
+    """The steps of one iteration; knows how many were asked for, and whether there are more."""
+
+    def __init__(self, steps: Iterator[Any]) -> None:
+        self._steps = steps
+        self.taken = 0
+        self.ended = False
+
+    def __iter__(self) -> "_Walk":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - torch's own
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.taken += 1
+        return step

@@ -1,0 +1,431 @@
+"""Record files as map-style datasets."""
+
+import inspect
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils import data
+
+from ffrecord import _ffrecord
+from ffrecord._batch import Batch
+from ffrecord._locations import Where
+from ffrecord._order import IndexBatch, Indices, Mixture, SeededIndices
+from ffrecord._reader import Reader
+from ffrecord._records import Records
+from ffrecord._stages import Stages, summed
+from ffrecord._views import Choice, concat, positive
+from ffrecord._views import Subset as SubsetView
+from ffrecord.compat._fileio import FileReader, owned
+from ffrecord.decode._decoder import Decode, Timed
+from ffrecord.errors import BadArgumentError, RangeError
+
+OnCorrupt = Literal["raise", "skip", "replace"]
+_guarded_pid = 0  # The last worker process whose handler was looked after.
+
+Key = int | slice | Sequence[int] | npt.NDArray[np.integer[Any]]
+
+
+class ReaderRegistry:
+    """Finds the readers that an object holds, in attributes and in other registries."""
+
+    def ffreaders(self) -> list[FileReader]:
+        """Each `FileReader`, in the order in which the attributes were set."""
+        readers: list[FileReader] = []
+        for value in vars(self).values():
+            if isinstance(value, FileReader):
+                readers.append(value)
+            elif isinstance(value, ReaderRegistry):
+                readers += value.ffreaders()
+        return readers
+
+
+class Dataset(data.Dataset[Any], ReaderRegistry):
+    """Samples by index, for torch's own DataLoader and for ours.
+
+    A loader that knows `__getitems__` (torch does) reads each batch in one submission. Nothing is
+    opened before the first use; a pickle holds the arguments only, so that workers start at once
+    under any start method.
+
+    What becomes of the records of a batch is said by `process`: here it applies `transform`; code
+    written for HFAiLab/ffrecord defines its own.
+    """
+
+    def __init__(
+        self,
+        fnames: Where | Records,
+        check_data: bool = True,
+        *,
+        transform: Callable[..., Any] | None = None,
+        columns: Iterable[str] | None = None,
+        decode: Decode | None = None,
+        on_corrupt: OnCorrupt = "raise",
+        max_corrupt: float = 0.001,
+    ) -> None:
+        """Remember what to read.
+
+        Args:
+            fnames: as for `ffrecord.open`; or what that or a view of it gave, for its options.
+            check_data: verify the checksum of each record on every read.
+            transform: what becomes of each sample, in the worker. If it has a second parameter
+                without a default, that is a NumPy generator seeded by (seed, epoch, index):
+                augmentation is then the same at any world size and after a resume.
+            columns: those that are needed; all by default.
+            decode: what becomes of columns, by name, such as `{"image": decode.Image(224)}`, or one
+                decoder for records that are just bytes; see `ffrecord.decode`. Before `transform`.
+            on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" shortens the
+                batch, but of a batch with no good record it keeps one place, for the next good one
+                of the order, so that no step is empty; "replace" gives every place to the next good
+                one. `stats` counts both.
+            max_corrupt: share of all records that may be damaged before any policy raises.
+        """
+        if on_corrupt not in ("raise", "skip", "replace"):
+            raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace")
+        self.fnames = fnames
+        self.transform = transform
+        self.columns = None if columns is None else tuple(columns)
+        self.decode = decode
+        if decode is not None and type(self).process is not Dataset.process:
+            raise ValueError(
+                f"{type(self).__name__} defines process, which is given bytes: it cannot have "
+                "decode= too"
+            )
+        self.on_corrupt: OnCorrupt = on_corrupt
+        self._source = (
+            fnames
+            if isinstance(fnames, Records)
+            else Reader(fnames, check_data=check_data, max_corrupt=max_corrupt)
+        )
+
+    @cached_property
+    def reader(self) -> FileReader:
+        """The files as HFAiLab/ffrecord's code knows them; a subclass may set its own instead."""
+        source = self.source
+        if not isinstance(source, Reader):
+            raise AttributeError(f"{source!r} is a view: there is no reader of just its files")
+        return FileReader.over(source)
+
+    @property
+    def source(self) -> Records:
+        """What is read."""
+        own = vars(self).get("_source") or vars(self).get("reader")
+        if own is None:
+            raise AttributeError(
+                f"{type(self).__name__} has nothing to read: call super().__init__(fnames), or set "
+                "self.reader to an ffrecord.FileReader"
+            )
+        return own.source if isinstance(own, FileReader) else own
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes if any record, or the order of records, changes."""
+        return self.source.fingerprint
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The proportions of a `mix`, for a `Sampler`."""
+        return getattr(self.source, "mixture", None)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Where the time of this process went: `read`, and `decode` for what `process` does."""
+        return Stages()
+
+    def stats(self) -> dict[str, Any]:
+        """What was read in this process; see `Reader.stats`.
+
+        With `decode_s`, the time in `process`, and `damaged_records`, how many were found.
+        """
+        found = self.source.stats()
+        decode_s = self.stages.sums().get("decode", 0.0)
+        return {**found, "decode_s": decode_s, "damaged_records": len(found["damaged"])}
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Count what a worker's `stats` lists as damaged; see `Records.note_damaged`."""
+        self.source.note_damaged(found)
+
+    def process(self, indices: Sequence[int], data: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Make the samples of one batch.
+
+        A subclass that defines it gets a list of uint8 arrays, writable and with their own memory,
+        and returns a list of as many samples. As it is here, it applies `transform`.
+
+        Args:
+            indices: index of each record.
+            data: the records.
+        """
+        if self.transform is None:
+            return data
+        if not _takes_generator(self.transform):
+            return [self.transform(sample) for sample in data]
+        return [
+            self.transform(sample, generator)
+            for sample, generator in zip(data, _generators(indices), strict=True)
+        ]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are the records as they are, so that a large batch cut is small ones."""
+        if type(self) is not Dataset:  # Who derives from it may have none of what follows.
+            return False
+        made = self.transform is not None or vars(self).get("decode") is not None
+        return not made and self.on_corrupt == "raise"
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as process makes it
+        """One sample for an integer; those of a batch for a list, an array or a slice."""
+        if isinstance(key, IndexBatch):
+            return self._batch(key, self.on_corrupt)
+        if isinstance(key, slice):
+            return self._batch(range(*key.indices(len(self))), self.on_corrupt)
+        try:
+            index = operator.index(key)  # type: ignore[arg-type]
+        except TypeError:
+            return self._batch(key, self.on_corrupt)  # type: ignore[arg-type]
+        # There is nothing to shorten here: a record that would be skipped is an error.
+        return self._batch([index], "raise" if self.on_corrupt == "skip" else self.on_corrupt)[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
+        """The samples of one batch; a subclass may define `__getitem__` of a list instead."""
+        return self[indices]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self.source.batches(on_corrupt=self.on_corrupt, decode=self._timed_decode())
+        for batch in batches:
+            yield from self._made(batch.indices.tolist(), batch)
+
+    def __add__(self, other: data.Dataset[Any]) -> "ConcatDataset":  # type: ignore[override]
+        return ConcatDataset([self, other])
+
+    def ffreaders(self) -> list[FileReader]:
+        """Each `FileReader`; see `ReaderRegistry`."""
+        if isinstance(vars(self).get("_source"), Reader):
+            _ = self.reader  # Made on demand.
+        return super().ffreaders()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        if "_source" in state:
+            state.pop("reader", None)  # Made on demand.
+        return state
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.{type(self).__name__} over {self.source!r}>"
+
+    def _batch(self, indices: Sequence[int], on_corrupt: OnCorrupt) -> Any:  # noqa: ANN401
+        _guard_in_worker()
+        with self.stages.timed("read"):
+            batch = self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
+            if not len(batch) and len(indices):  # A step without a sample would end the training.
+                indices = _first(indices)
+                batch = self.source.read(indices, on_corrupt="replace", decode=self._timed_decode())
+        if on_corrupt != "raise":  # Others may stand there now, or fewer.
+            indices = SeededIndices.like(batch.indices.tolist(), indices)
+        return self._made(indices, batch)
+
+    def _timed_decode(self) -> Timed | None:
+        decode: Decode | None = vars(self).get("decode")
+        return None if decode is None else Timed(decode, self.stages, self.columns)
+
+    def _made(self, indices: Sequence[int], batch: Batch) -> Any:  # noqa: ANN401
+        try:
+            return self._processed(indices, batch)
+        except StopIteration as error:  # A loader would take it for the end of the epoch.
+            raise RuntimeError(
+                f"transform or process raised StopIteration for a batch of {len(indices)} records, "
+                "as next() of an empty iterator does"
+            ) from error
+
+    def _processed(self, indices: Sequence[int], batch: Batch) -> Any:  # noqa: ANN401
+        with self.stages.timed("decode"):
+            if type(self).process is not Dataset.process:
+                return self.process(indices, owned(batch.records()))
+            seen = batch if self.columns is None else batch.only(self.columns)
+            return self.process(indices, seen)
+
+
+class Subset(Dataset):
+    """The samples of `dataset` at `indices`, made as `dataset` makes them."""
+
+    def __init__(self, dataset: data.Dataset[Any], indices: npt.ArrayLike | range | slice) -> None:
+        """Choose.
+
+        Args:
+            dataset: any map-style one.
+            indices: integers in [-n, n), which may repeat, or a range; pickles as one if it is.
+        """
+        self.dataset: Any = dataset
+        self.choice = Choice(indices, len(dataset))  # type: ignore[arg-type]
+
+    @property
+    def indices(self) -> Indices:
+        """Which samples of `dataset`, shape (n,)."""
+        return self.choice.at(np.arange(len(self)))
+
+    @property
+    def source(self) -> Records:
+        """The chosen records; only of a dataset of ours."""
+        return SubsetView(self.dataset.source, self.choice)
+
+    def stats(self) -> dict[str, Any]:
+        """Those of `dataset`, if it tells any."""
+        found: dict[str, Any] = getattr(self.dataset, "stats", dict)()
+        return found
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Tell `dataset`, whose `stats` it is."""
+        self.dataset.note_damaged(found)
+
+    def __len__(self) -> int:
+        return len(self.choice)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as dataset makes it
+        if isinstance(key, IndexBatch):
+            return _fetch(self.dataset, key.through(self.choice.at))
+        if isinstance(key, slice):
+            return _fetch(self.dataset, self.indices[key].tolist())
+        chosen = self.choice.at(np.asarray(key, np.int64))
+        return self.dataset[int(chosen)] if chosen.ndim == 0 else self._items(key, chosen)
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.Subset: {len(self)} samples of {self.dataset!r}>"
+
+    def _items(self, key: object, chosen: Indices) -> Any:  # noqa: ANN401 - as dataset makes it
+        return _fetch(self.dataset, SeededIndices.like(chosen.tolist(), key))
+
+
+class ConcatDataset(Dataset):
+    """Datasets laid end to end, each making its own samples.
+
+    For the records of many files alike, `ffrecord.concat` reads a batch in one submission.
+    """
+
+    def __init__(self, datasets: Iterable[data.Dataset[Any]]) -> None:
+        """Put together map-style datasets.
+
+        Raises:
+            BadArgumentError: there is none; an AssertionError.
+        """
+        self.datasets: list[Any] = list(datasets)
+        if not self.datasets:
+            raise BadArgumentError("nothing to put together: the list of datasets is empty")
+        self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
+
+    @property
+    def source(self) -> Records:
+        """All records; only of datasets of ours."""
+        return concat([dataset.source for dataset in self.datasets])
+
+    def stats(self) -> dict[str, Any]:
+        """The sums over the datasets that tell any; `damaged` is by index of the whole."""
+        each = [d.stats() if hasattr(d, "stats") else {} for d in self.datasets]
+        firsts = [0, *self.cumulative_sizes]
+        damaged = {
+            first + index: what
+            for first, stats in zip(firsts, each, strict=False)
+            for index, what in stats.get("damaged", {}).items()
+        }
+        return {**summed(each), "damaged": damaged}
+
+    def note_damaged(self, found: Mapping[int, str]) -> None:
+        """Tell each dataset what of it is damaged."""
+        first = 0
+        for dataset, end in zip(self.datasets, self.cumulative_sizes, strict=True):
+            own = {index - first: what for index, what in found.items() if first <= index < end}
+            if own:
+                dataset.note_damaged(own)
+            first = end
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.datasets)
+
+    def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as the datasets make them
+        """One sample for an integer, a list of them for a list, in its order, repeats and all."""
+        if isinstance(key, slice):
+            key = range(*key.indices(len(self)))
+        wanted = np.asarray(key, np.int64)
+        places = self._positive(wanted.reshape(-1))
+        owners = np.searchsorted(self.cumulative_sizes, places, "right")
+        samples: list[Any] = [None] * places.size
+        for number in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == number)
+            first = self.cumulative_sizes[number - 1] if number else 0
+            own = SeededIndices.like((places[rows] - first).tolist(), key)
+            made = _fetch(self.datasets[number], own)
+            if len(made) != len(own):  # Some were skipped: which, only one by one can tell.
+                each = (SeededIndices.like([index], own) for index in own)
+                made = [_fetch(self.datasets[number], one)[0] for one in each]
+            for row, sample in zip(rows.tolist(), made, strict=True):
+                samples[row] = sample
+        return samples[0] if wanted.ndim == 0 else samples
+
+    def ffreaders(self) -> list[FileReader]:
+        """Those of each dataset."""
+        return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
+
+    def __repr__(self) -> str:
+        return f"<ffrecord.torch.ConcatDataset of {', '.join(map(repr, self.datasets))}>"
+
+    def _positive(self, wanted: Indices) -> Indices:
+        try:
+            return positive(wanted, len(self))
+        except IndexError as error:
+            raise RangeError(str(error)) from None
+
+
+def _guard_in_worker() -> None:
+    """In torch's processes, whose handler of bus errors would end them where a file shrinks."""
+    global _guarded_pid
+    if data.get_worker_info() is not None and _guarded_pid != os.getpid():
+        _guarded_pid = os.getpid()
+        _ffrecord.guard_lost_pages_again()
+
+
+def _first(indices: Sequence[int]) -> Sequence[int]:
+    """The first of them, with the same place in the stream, or seed and epoch."""
+    if isinstance(indices, IndexBatch):
+        return indices.part(0, 1)
+    return SeededIndices.like(indices[:1], indices)
+
+
+def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as dataset makes them
+    """Samples by index, at once where the dataset can."""
+    fetch = getattr(dataset, "__getitems__", None)
+    return [dataset[index] for index in indices] if fetch is None else fetch(indices)
+
+
+def _takes_generator(transform: Callable[..., Any]) -> bool:
+    """Whether it has a second parameter without a default."""
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):
+        return False  # A builtin that does not tell.
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) == 2
+
+
+def _generators(indices: Iterable[int]) -> "Iterator[np.random.Generator]":
+    """A generator for each index; the same for the same seed, epoch and index, anywhere."""
+    origin = SeededIndices.like((), indices)
+    # Philox: a counter under a key, so that a stream costs no seeding.
+    key = int(np.random.SeedSequence([origin.seed, origin.epoch]).generate_state(1, np.uint64)[0])
+    for index in indices:
+        yield np.random.Generator(np.random.Philox(key=[key, index]))

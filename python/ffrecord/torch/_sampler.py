@@ -1,0 +1,394 @@
+"""The order of an epoch, cut into batches for ranks."""
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch.distributed
+from torch.utils import data
+
+from ffrecord._order import EpochOrder, EpochShare, IndexBatch, Mixture
+from ffrecord.torch._resharding import refuse_second_share
+
+# Which specified order; format.md, "Order 1".
+_ORDER = 1
+
+
+class Cursor(NamedTuple):
+    """The place in the stream that comes next: all before it was delivered.
+
+    So were, if batches come out of order, the steps of its epoch at the positions `ahead`.
+    """
+
+    epoch: int
+    position: int
+    ahead: frozenset[int] = frozenset()
+
+
+class Sampler(data.Sampler[Any]):
+    """Yields this rank's share of each global batch, of one global order.
+
+    The order of an epoch is a function of seed, epoch and position alone: exact, without a list in
+    memory, and the same at every world size, for each step of `global_batch` records is cut among
+    the ranks. Every rank takes the same number of steps. For `batch_sampler=` of a loader.
+
+    An epoch that was yielded whole is followed by the next; `set_epoch` is only needed to jump.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        global_batch: int,
+        seed: int = 0,
+        *,
+        block: int | None = None,
+        window: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        group_size: int = 1,
+        last: Literal["drop", "pad", "short"] = "drop",
+        uneven: bool = False,
+    ) -> None:
+        """Define the stream and this rank's share of it.
+
+        Args:
+            dataset: what is sampled, or its length. If it has a `fingerprint`, a state says which
+                data it belongs to; if it is a `mix`, its weights rule the order.
+            global_batch: records of one step over all ranks.
+            seed: 0 to 2**64 - 1.
+            block: records of one block, for slow disks: blocks are permuted, then records inside
+                windows of `window` blocks. None, the default, permutes all records.
+            window: blocks of one window; given with `block`.
+            rank: of this process; by default that of torch.distributed, or of torchrun.
+            world_size: likewise.
+            group_size: so many ranks in a row get the same samples, such as a group that shares
+                tensors or a context. Where such ranks do not stand in a row, give rank and world
+                size of the data-parallel group instead.
+            last: what becomes of a last step with too few records: "drop"; "pad" from the epoch's
+                start; "short". So that no rank waits for one that has nothing, a short step with
+                fewer records than ranks is padded to one record for each.
+            uneven: allow a global batch that does not divide among the ranks; their shares then
+                differ by one record.
+
+        Raises:
+            ValueError: an argument is wrong, or the epoch would be empty.
+        """
+        self.count = dataset if isinstance(dataset, int) else len(dataset)
+        self.fingerprint: str | None = getattr(dataset, "fingerprint", None)
+        self.global_batch = global_batch
+        self.seed = seed
+        self.block = block
+        self.window = window
+        self.group_size = group_size
+        self.last = last
+        self.uneven = uneven
+        self.mixture: Mixture | None = getattr(dataset, "mixture", None)
+        self._rank = rank
+        self._world_size = world_size
+        self._next = Cursor(0, 0)  # Where the next iteration begins.
+        self._cursor = self._next  # What the state says: all before it was handed out.
+        self.was_restored = False
+        """Whether `load_state_dict` said where to begin, and nobody has counted epochs since."""
+        self._check()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._next.epoch
+
+    @property
+    def place(self) -> Cursor:
+        """Where the next iteration begins."""
+        return self._next
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`; stays where it is if it is in that epoch already."""
+        self.was_restored = False
+        if epoch != self._next.epoch:
+            self._move(Cursor(epoch, 0))
+
+    def set_weights(self, weights: Iterable[int]) -> None:
+        """Mix in other proportions from the place on that `state_dict` tells.
+
+        The next iteration begins there. Every rank must do it after the same step.
+
+        Raises:
+            TypeError: the dataset is no `mix`.
+            ValueError: the weights do not fit its sources, or batches came out of order.
+        """
+        if self.mixture is None:
+            raise TypeError("only the order of an ffrecord.mix has weights")
+        if self._cursor.ahead:
+            raise ValueError("batches came out of order: change weights without in_order=False")
+        at = self._cursor.epoch * self.count + self._cursor.position
+        self.mixture = self.mixture.change(weights, at)
+        self._move(self._cursor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the stream, as a few scalars (JSON, at most 256 bytes).
+
+        It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
+        The weights of a mixture come on top, and after batches out of order (`in_order=False`)
+        `ahead`, the positions of steps behind the place that were delivered, too.
+        """
+        mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
+        steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
+        return {
+            **mixture,
+            **({"ahead": steps} if self._cursor.ahead else {}),
+            "order": _ORDER,
+            "seed": self.seed,
+            "epoch": self._cursor.epoch,
+            "position": self._cursor.position,
+            "block": self.block,
+            "window": self.window,
+            "count": self.count,
+            "fingerprint": self.fingerprint,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the stream of `state`, at any world size and with any global batch.
+
+        The seed and the kind of order come from the state. A state with batches out of order needs
+        the same global batch.
+
+        Raises:
+            ValueError: the state is of other data, or of an order that this version does not know.
+        """
+        missing = [name for name in self.state_dict() if name not in state and name != "ahead"]
+        if missing:
+            raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
+        if ("mixture" in state) != (self.mixture is not None):
+            raise ValueError(
+                "one of the state and the dataset is a mixture and the other is not: resuming "
+                "would not continue the same stream"
+            )
+        if state["order"] != _ORDER:
+            raise ValueError(f"the state is of order {state['order']}; known here is {_ORDER}")
+        self._check_same_data(state)
+        if not 0 <= state["position"] <= self.count or state["epoch"] < 0:
+            raise ValueError(
+                f"the state points at epoch {state['epoch']}, position {state['position']} of "
+                f"{self.count} records: it is damaged"
+            )
+        resumed = copy.copy(self)
+        resumed.seed, resumed.block, resumed.window = state["seed"], state["block"], state["window"]
+        if self.mixture is not None:
+            resumed.mixture = self.mixture.restored(state["mixture"])
+        resumed._check()
+        cursor = Cursor(state["epoch"], state["position"], self._delivered_ahead(state))
+        resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
+        resumed.was_restored = True
+        vars(self).update(vars(resumed))  # All of it at once: a refused state changes nothing.
+
+    def begin(self) -> Cursor:
+        """The place where an iteration that begins now begins."""
+        self._cursor = self._next
+        return self._next
+
+    def deliver(self, cursor: Cursor) -> None:
+        """Let the state say `cursor`: all before it is with the consumer."""
+        self._cursor = cursor
+        # An iteration that is broken off starts its epoch again.
+        self._next = Cursor(cursor.epoch, 0)
+
+    def skipped(self, cursor: Cursor, steps: int) -> Cursor:
+        """The place so many steps behind `cursor`."""
+        for _ in range(steps):
+            cursor = self.after(cursor)
+        return cursor
+
+    def identity(self) -> tuple[Any, ...]:
+        """What differs where streams, or shares of them, do."""
+        order = (self.seed, self.block, self.window, self.count, self.mixture)
+        return (*order, self.global_batch, self.last, *self._place())
+
+    def after(self, cursor: Cursor) -> Cursor:
+        """The place one step behind `cursor`, past steps that were delivered already."""
+        ahead, position = cursor.ahead, cursor.position + self.global_batch
+        while position in ahead:
+            position += self.global_batch
+        if position < self.count and self._steps(position):
+            left = frozenset(step for step in ahead if step > position) if ahead else ahead
+            return Cursor(cursor.epoch, position, left)
+        return Cursor(cursor.epoch + 1, 0)
+
+    def reached(self, cursor: Cursor, position: int) -> Cursor:
+        """The place once the step at `position`, too, is delivered; in any order."""
+        if position == cursor.position:
+            return self.after(cursor)
+        return cursor._replace(ahead=cursor.ahead | {position})
+
+    def __len__(self) -> int:
+        return self._steps(0)
+
+    def __iter__(self) -> Iterator[IndexBatch]:
+        self._place()
+        refuse_second_share(self.rank_count)
+        return self._delivering(self.begin())
+
+    def __repr__(self) -> str:
+        return (
+            f"<ffrecord.torch.Sampler: {self.count} records, {self.global_batch} a step, seed "
+            f"{self.seed}, at epoch {self._cursor.epoch}, position {self._cursor.position}>"
+        )
+
+    def stream(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
+        """This rank's batches from `start` on, epoch after epoch without end.
+
+        Each with the place behind its step. The sampler itself stays where it is.
+        """
+        return ((cursor, make()) for cursor, make in self.plans(start))
+
+    def plans(self, start: Cursor) -> Iterator[tuple[Cursor, Callable[[], IndexBatch]]]:
+        """As `stream`, but with what makes the batch, for another thread to call."""
+        rank, world_size = self._place()
+        cursor = start
+        order = self._order(start.epoch)
+        while True:
+            if order.epoch != cursor.epoch:
+                order = self._order(cursor.epoch)
+            size = self._step_size(cursor.position, world_size)
+            first = rank * size // world_size
+            end = (rank + 1) * size // world_size
+            make = partial(IndexBatch, order, cursor.position + first, end - first)
+            cursor = self.after(cursor)
+            yield cursor, make
+
+    def epoch_from(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
+        """As `stream`, to the end of the epoch."""
+        for cursor, batch in self.stream(start):
+            yield cursor, batch
+            if cursor.epoch != start.epoch:
+                return
+
+    def share(self, start: Cursor) -> EpochShare:
+        """What this rank reads from `start` to the end of its epoch."""
+        rank, world_size = self._place()
+        last = start.position + (self._steps(start.position) - 1) * self.global_batch
+        end = last + self._step_size(last, world_size)
+        order = self._order(start.epoch)
+        return EpochShare(order, start.position, end, self.global_batch, world_size, rank)
+
+    def _delivering(self, start: Cursor) -> Iterator[IndexBatch]:
+        for cursor, batch in self.epoch_from(start):
+            self.deliver(cursor)
+            yield batch
+
+    def _order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self.seed, epoch, self.count, self.block, self.window, self.mixture)
+
+    def _step_size(self, position: int, world_size: int) -> int:
+        """Records of the step at `position`, over all ranks."""
+        left = self.count - position
+        if left >= self.global_batch or self.last == "pad":
+            return self.global_batch
+        return max(left, world_size)
+
+    def _steps(self, position: int) -> int:
+        """Steps from `position` to the end of its epoch."""
+        left = self.count - position
+        if self.last == "drop":
+            return left // self.global_batch
+        return -(-left // self.global_batch)
+
+    def _move(self, cursor: Cursor) -> None:
+        self._next = self._cursor = cursor
+
+    def _check(self) -> None:
+        if self.count < 1:
+            raise ValueError("the dataset is empty: there is nothing to sample")
+        if self.global_batch < 1:
+            raise ValueError(f"global_batch is {self.global_batch}; it must be positive")
+        if self.group_size < 1:
+            raise ValueError(f"group_size is {self.group_size}; a group has one rank or more")
+        if self.last not in ("drop", "pad", "short"):
+            raise ValueError(f"last is {self.last!r}; it can be drop, pad, short")
+        if self.last == "drop" and self.count < self.global_batch:
+            raise ValueError(
+                f"an epoch would be empty: {self.count} records are fewer than global_batch "
+                f"{self.global_batch}; take last='pad', last='short' or a smaller global_batch"
+            )
+        self._order(0)  # Refuses what it cannot do: seed, block, window.
+        if self._world_size is not None:
+            self._place()
+
+    def _check_same_data(self, state: dict[str, Any]) -> None:
+        if state["count"] != self.count:
+            raise ValueError(
+                f"the state is of {state['count']} records, the dataset has {self.count}: resuming "
+                "would not continue the same stream; open the same files in the same order"
+            )
+        theirs, ours = state["fingerprint"], self.fingerprint
+        if theirs is not None and ours is not None and theirs != ours:
+            raise ValueError(
+                f"the state is of data with the fingerprint {theirs}, the dataset has {ours}: "
+                "records or their order differ; open the same files in the same order"
+            )
+
+    def _delivered_ahead(self, state: dict[str, Any]) -> frozenset[int]:
+        """Steps behind the place of `state` that were delivered before it was taken."""
+        if not (steps := state.get("ahead")):
+            return frozenset()
+        if steps["step"] != self.global_batch:
+            raise ValueError(
+                f"the state was taken while batches of {steps['step']} records came out of order: "
+                f"resume it with global_batch={steps['step']}, not {self.global_batch}; or take "
+                "states without in_order=False"
+            )
+        ahead = frozenset(steps["positions"])
+        first, size = state["position"], self.global_batch
+        if any((at - first) % size or not first < at < self.count for at in ahead):
+            raise ValueError(f"the state's steps ahead of {first}, {sorted(ahead)}, are damaged")
+        return ahead
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks get samples of their own."""
+        return self._place()[1]
+
+    @property
+    def rank_count(self) -> int:
+        """How many ranks there are, those of a group that get the same samples counted each."""
+        world_size = self._world_size
+        return _from_environment("WORLD_SIZE", 1) if world_size is None else world_size
+
+    @property
+    def is_sharding(self) -> bool:
+        """Whether the ranks get shares, or there is but one: False if each gets all on request."""
+        return self.rank_count > 1 or _from_environment("WORLD_SIZE", 1) == 1
+
+    def _place(self) -> tuple[int, int]:
+        """Rank and number of those that get samples of their own; a step divides among them."""
+        rank, world_size = self._rank, self.rank_count
+        if rank is None:
+            rank = _from_environment("RANK", 0)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not below the world size {world_size}")
+        if world_size % self.group_size:
+            raise ValueError(
+                f"groups of {self.group_size} ranks do not divide a world of {world_size}"
+            )
+        rank, world_size = rank // self.group_size, world_size // self.group_size
+        if self.global_batch < world_size:
+            raise ValueError(
+                f"global_batch {self.global_batch} leaves some of {world_size} ranks without a "
+                f"record; take {world_size} or more"
+            )
+        if self.global_batch % world_size and not self.uneven:
+            below = self.global_batch // world_size * world_size
+            raise ValueError(
+                f"global_batch {self.global_batch} does not divide among {world_size} ranks; take "
+                f"{below} or {below + world_size}, another world size, or uneven=True"
+            )
+        return rank, world_size
+
+
+def _from_environment(name: str, default: int) -> int:
+    """Of torch.distributed if it runs, else of torchrun, else `default`."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        world = torch.distributed
+        return world.get_world_size() if name == "WORLD_SIZE" else world.get_rank()
+    return int(os.environ.get(name, default))

@@ -1,0 +1,230 @@
+"""Loading with threads: each iterator has its own, which read on over the end of an epoch."""
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import data
+from torch.utils.data._utils.pin_memory import pin_memory as pin
+
+from ffrecord._order import IndexBatch
+from ffrecord._prefetch import Prefetcher
+from ffrecord._stages import Stages
+from ffrecord.errors import CorruptionError
+from ffrecord.torch._collate import collate
+from ffrecord.torch._dataset import ConcatDataset, Dataset, Subset
+from ffrecord.torch._handover import CrossingCollate
+from ffrecord.torch._pinning import size_of
+from ffrecord.torch._sampler import Cursor, Sampler
+
+# Of several batches that are loaded as one. More fill the caches, and would gain nothing.
+_TOGETHER_RECORDS_MAX = 4096
+
+# A plan: the place behind the step, None if there is no such place, and what makes the indices to
+# load, in the thread that loads them.
+_Plan = tuple[Cursor | None, Callable[[], Any]]
+_Ahead = Prefetcher[_Plan, Any]
+
+
+class _Spare(NamedTuple):
+    """Threads that have come to the end of an epoch, and read on."""
+
+    ahead: _Ahead
+    stream: tuple[Any, ...]
+    at: Cursor
+    settings: list[Any]
+    """What made the batches that are there."""
+
+    def fits(self, loader: Any, stream: tuple[Any, ...] | None, at: Cursor | None) -> bool:  # noqa: ANN401 - a `DataLoader`
+        """Whether they go on where an iteration begins, and are what it would load."""
+        now = _settings(loader.dataset, loader.collate_fn)
+        same = len(now) == len(self.settings) and all(map(operator.is_, now, self.settings))
+        return same and self.ahead.alive and (self.stream, self.at) == (stream, at)
+
+
+class Threads:
+    """The threads of one loader. Knows nothing of the loader, which would never be freed otherwise.
+
+    An iterator's threads are its own until it ends: two iterators never take from each other. Those
+    that came to the end of an epoch wait for the iterator that begins where they stand.
+    """
+
+    def __init__(
+        self, count: int, *, depth: int, memory_limit_bytes: int, timeout_s: float
+    ) -> None:
+        """Starts none; the arguments are those of a `Prefetcher`."""
+        self._count = count
+        self._depth = depth
+        self._memory_limit_bytes = memory_limit_bytes
+        self._timeout_s = timeout_s
+        self._spare: _Spare | None = None
+        self._all: weakref.WeakSet[_Ahead] = weakref.WeakSet()
+
+    @property
+    def depth(self) -> int:
+        """Batches that all of them read ahead now."""
+        return sum(ahead.depth for ahead in self._all if ahead.alive)
+
+    def pending(self, loader: data.DataLoader[Any], sampler: Sampler, start: Cursor) -> int:
+        """Batches that were read ahead for who begins at `start`."""
+        spare = self._spare
+        if spare is None or not spare.fits(loader, sampler.identity(), start):
+            return 0
+        return spare.ahead.pending
+
+    def batches(
+        self,
+        loader: data.DataLoader[Any],
+        steps: Iterable[Any],
+        sampler: Sampler | None,
+        start: Cursor | None,
+    ) -> Iterator[tuple[Cursor | None, Any]]:
+        """The batches of an epoch, each with the place behind it; `steps` if there is no sampler.
+
+        What is needed of the loader is looked at now, and when the first batch is asked for.
+        """
+        settings = _settings(loader.dataset, loader.collate_fn)
+        ahead = self._begin(loader, steps, sampler, start)
+        stream = None if sampler is None else sampler.identity()
+        try:
+            for (cursor, _), batch in ahead:
+                yield cursor, batch
+                if start is not None and cursor is not None and cursor.epoch != start.epoch:
+                    if stream is not None and ahead.alive:
+                        self._keep(_Spare(ahead, stream, cursor, settings))
+                    return
+        finally:
+            if self._spare is None or self._spare.ahead is not ahead:
+                ahead.close()
+
+    def close(self) -> None:
+        """End them all."""
+        self._spare = None
+        for ahead in list(self._all):
+            ahead.close()
+
+    def _keep(self, spare: _Spare) -> None:
+        if self._spare is not None:
+            self._spare.ahead.close()
+        self._spare = spare
+
+    def _begin(
+        self,
+        loader: data.DataLoader[Any],
+        steps: Iterable[Any],
+        sampler: Sampler | None,
+        start: Cursor | None,
+    ) -> _Ahead:
+        """Those that are at `start` already, or new ones."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            stream = None if sampler is None else sampler.identity()
+            if spare.fits(loader, stream, start):
+                return spare.ahead
+            spare.ahead.close()
+        if sampler is None or start is None:
+            # As torch's own iterator, which seeds its workers so: a generator gives one order.
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            plans: Iterator[_Plan] = ((None, partial(_same, indices)) for indices in steps)
+        else:
+            plans = sampler.plans(start)
+        loads = _Loads(loader)
+        ahead = Prefetcher(
+            loads,
+            _timed(plans, loads.stages),
+            threads=self._count,
+            depth=self._depth,
+            memory_limit_bytes=self._memory_limit_bytes,
+            weigh=size_of,
+            timeout_s=self._timeout_s,
+            load_together=loads.together if loads.can_cut else None,
+        )
+        self._all.add(ahead)
+        return ahead
+
+
+def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
+    """What a batch depends on and a user may replace between epochs, to compare by identity."""
+    found = [*others, dataset]
+    if isinstance(dataset, Subset):
+        return _settings(dataset.dataset, *found)
+    if isinstance(dataset, ConcatDataset):
+        return [*found, *chain.from_iterable(map(_settings, dataset.datasets))]
+    if isinstance(dataset, Dataset):
+        names = ("transform", "columns", "decode", "on_corrupt")
+        found += [vars(dataset).get(name) for name in names]
+    return found
+
+
+class _Loads:
+    """Loads one batch. Knows nothing of the loader, which would never be freed otherwise."""
+
+    def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
+        self._fetch = getattr(loader.dataset, "__getitems__", None)
+        self._dataset: Any = loader.dataset
+        self._collate_fn = loader.collate_fn
+        self.stages = loader.stages
+        self._pinned = loader.pin_memory and torch.cuda.is_available()
+        collates = loader.collate_fn
+        self.can_cut = (
+            isinstance(self._dataset, Dataset)
+            and self._dataset.is_plain
+            and isinstance(collates, CrossingCollate)
+            and collates.collate_fn is collate
+            and not self._pinned
+        )
+        """Whether several batches may be loaded as one that is cut."""
+
+    def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
+        with self.stages.timed("plan"):
+            indices = plan[1]()
+        with self.stages.timed("fetch"):
+            if self._fetch is None:
+                samples = [self._dataset[index] for index in indices]
+            else:
+                samples = self._fetch(indices)
+        batch = self._collate_fn(samples)
+        return pin(batch) if self._pinned else batch  # type: ignore[no-untyped-call]
+
+    def together(self, plans: list[_Plan]) -> list[Any] | None:
+        """Load several batches in one submission; None if each must be loaded alone."""
+        if not self._dataset.is_plain:  # Any more.
+            return None
+        with self.stages.timed("plan"):
+            indices = [plan[1]() for plan in plans]
+        if not all(isinstance(each, IndexBatch) for each in indices):
+            return None
+        if sum(map(len, indices)) > _TOGETHER_RECORDS_MAX:
+            return None
+        with self.stages.timed("fetch"):
+            try:
+                samples = self._dataset[np.concatenate([each.array for each in indices])]
+            except CorruptionError:
+                return None  # Those before the damaged one are good.
+        batch = self._collate_fn(samples)
+        ends = accumulate(map(len, indices), initial=0)
+        return [_rows(batch, begin, end) for begin, end in pairwise(ends)]
+
+
+def _rows(batch: Any, begin: int, end: int) -> Any:  # noqa: ANN401 - as collate makes it
+    if isinstance(batch, dict):
+        return {name: _rows(values, begin, end) for name, values in batch.items()}
+    return batch[begin:end]
+
+
+def _same(indices: Any) -> Any:  # noqa: ANN401 - as torch's sampler yields them
+    return indices
+
+
+def _timed(plans: Iterator[_Plan], stages: Stages) -> Iterator[_Plan]:
+    while True:
+        with stages.timed("plan"):
+            plan = next(plans, None)
+        if plan is None:
+            return
+        yield plan
