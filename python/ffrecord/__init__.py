@@ -10,8 +10,7 @@ from ffrecord._token_blocks import TokenBlocks
 from ffrecord._verification import FileReport, verify
 from ffrecord._views import concat, mix
 from ffrecord._writer import Writer, WriteSummary
-from ffrecord.compat._fileio import FileReader, FileWriter, checkFsAlign
-from ffrecord.compat._packed_folder import PackedFolder, pack_folder
+from ffrecord.compat import FileReader, FileWriter, PackedFolder, checkFsAlign, pack_folder
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
 
 __all__ = [

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ffrecord import archive
+from ffrecord import _archive
 from ffrecord._locations import EVICTED, Target
 from ffrecord.checkpoint._replicated import SCHEME
 from ffrecord.errors import CorruptionError
@@ -43,7 +43,7 @@ def evict(
     place, where = pathlib.Path(folder), os.fsdecode(target)
     if "://" not in where and not where.startswith(SCHEME):
         where = os.path.abspath(where)  # Whoever wants them back may be elsewhere.
-    listed = archive.newest_list(where, timeout_s)
+    listed = _archive.newest_list(where, timeout_s)
     with _locked(place):
         away = _read(place) or {"target": where, "files": {}}
         if away["target"] != where:
@@ -82,7 +82,7 @@ def restore(
         if away is None:
             return brought
         for name in sorted(away["files"] if names is None else away["files"].keys() & set(names)):
-            if archive.bring(place / name, away["target"], away["files"].pop(name), timeout_s):
+            if _archive.bring(place / name, away["target"], away["files"].pop(name), timeout_s):
                 brought.append(name)
             _write(place, away)
     return brought
@@ -97,7 +97,7 @@ def _leaving(place: pathlib.Path, listed: dict[str, dict[str, Any]], keep_bytes:
     for name in sorted(files, key=lambda name: max(files[name].st_atime, files[name].st_mtime)):
         if excess <= 0:
             break
-        if name in listed and archive.is_there(place / name, listed[name]):
+        if name in listed and _archive.is_there(place / name, listed[name]):
             leaving.append(name)
             excess -= files[name].st_size
     return leaving
@@ -126,7 +126,7 @@ def _read(place: pathlib.Path) -> dict[str, Any] | None:
         not isinstance(away, dict)
         or not isinstance(away.get("target"), str)
         or not isinstance(away.get("files"), dict)
-        or not all(archive.is_listed(*each) for each in away["files"].items())
+        or not all(_archive.is_listed(*each) for each in away["files"].items())
     ):
         raise CorruptionError(
             f"{path}: not what evict writes; remove it and pull the dataset from its store anew"
@@ -142,8 +142,8 @@ def _write(place: pathlib.Path, away: dict[str, Any]) -> None:
     made = path.with_name(f".{EVICTED}-{os.getpid()}")
     try:
         made.write_text(json.dumps(away, indent=1))
-        archive.sync(made)
+        _archive.sync(made)
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
-    archive.sync(place)
+    _archive.sync(place)

@@ -1,5 +1,5 @@
 """`ffrecord.utils.dump`, where code for HFAiLab/ffrecord looks for it."""
 
-from ffrecord.compat._dump import dump
+from ffrecord.compat import dump
 
 __all__ = ["dump"]

@@ -98,17 +98,48 @@ class HouseRules(unittest.TestCase):
         self.assertIn("docs/notes.md:2", output)
 
     def test_circles_of_imports_and_torch_in_the_core_are_named(self) -> None:
-        self.plant("python/ffrecord/__init__.py", "from ffrecord.one import a\n")
-        self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord.one\n")
+        self.plant("python/ffrecord/__init__.py", "from ffrecord._one import a\n")
+        self.plant("python/ffrecord/torch/__init__.py", "import torch\nimport ffrecord._one\n")
         self.plant("python/ffrecord/distributed/__init__.py", "import torch\n")
-        self.plant("python/ffrecord/two.py", "def f():\n    import ffrecord.one, torch\n")
-        self.plant("python/ffrecord/one.py", "from ffrecord import _ffrecord, two\n")
+        self.plant("python/ffrecord/_two.py", "def f():\n    import ffrecord._one, torch\n")
+        self.plant("python/ffrecord/_one.py", "from ffrecord import _ffrecord, _two\n")
         self.assertEqual(self.run_check("check_imports")[0], 0)
-        self.plant("python/ffrecord/two.py", "from ffrecord.one import a\nimport torch.nn\n")
+        self.plant("python/ffrecord/_two.py", "from ffrecord._one import a\nimport torch.nn\n")
         code, output = self.run_check("check_imports")
         self.assertEqual(code, 1)
-        self.assertIn("ffrecord.one -> ffrecord.two -> ffrecord.one", output)
-        self.assertIn("two.py:2: the core does not import torch.nn", output)
+        self.assertIn("ffrecord._one -> ffrecord._two -> ffrecord._one", output)
+        self.assertIn("_two.py:2: the core does not import torch.nn", output)
+
+    def test_a_module_that_is_neither_private_nor_listed_is_named(self) -> None:
+        self.plant("python/ffrecord/_cli/main.py", "")
+        self.plant("python/ffrecord/torch/lightning.py", "")
+        self.assertEqual(self.run_check("check_imports")[0], 0)
+        self.plant("python/ffrecord/torch/threads.py", "")
+        code, output = self.run_check("check_imports")
+        self.assertEqual(code, 1)
+        self.assertIn("ffrecord/torch/threads.py: is public", output)
+
+    def test_a_private_module_that_a_stranger_names_is_named(self) -> None:
+        self.plant("tests/python/test_reader.py", "from ffrecord._reader import Reader\n")
+        self.plant("docs/good.md", "See `python/ffrecord/_reader.py`; `ffrecord.__version__`.\n")
+        self.assertEqual(self.run_check("check_imports")[0], 0)
+        self.plant("docs/guide.md", "\n```python\nfrom ffrecord.torch._views import mix\n```\n")
+        self.plant("benchmarks/one.py", "from ffrecord import (\n    Reader,\n    _reader,\n)\n")
+        self.plant("tools/two", "#!/usr/bin/env python3\nffrecord._reader.open('x')\n")
+        code, output = self.run_check("check_imports")
+        self.assertEqual(code, 1)
+        for place in ("docs/guide.md:3", "benchmarks/one.py:1", "tools/two:2"):
+            self.assertIn(f"{place}: ", output)
+
+    def test_a_private_module_without_docstrings_is_named(self) -> None:
+        self.plant("pyproject.toml", "")
+        self.plant("python/ffrecord/__init__.py", '"""The package."""\n')
+        self.plant("python/ffrecord/_one.py", "def answer() -> int:\n    return 42\n")
+        code, output = self.run_check("check_python")
+        if code == 77:
+            self.skipTest("neither ruff nor mypy is installed")
+        self.assertEqual(code, 1)
+        self.assertIn("python/ffrecord/_one.py:1: no docstring", output)
 
     def test_a_badly_formatted_file_is_named(self) -> None:
         if self.run_check("check_format")[0] == 77:

@@ -1,20 +1,39 @@
-"""Fail if modules of the Python package import each other in a circle, or the core imports torch.
+"""Fail if modules of the Python package import each other in a circle, or what they should not.
 
 The core is everything outside of ffrecord/torch and ffrecord/distributed: it works with NumPy
 alone. What is imported inside a function, when it is wanted, or for types only, does not count for
 circles; torch may be imported nowhere in the core but inside a function.
+
+A module is public and listed below, or private: it, or a folder that it is in, begins with an
+underscore. Outside of the package and of the tests nobody names a private one.
 
 Usage: check_imports.py SOURCE_ROOT
 """
 
 import ast
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
+
+import tree
 
 PACKAGE = "ffrecord"
 EXTENSION = f"{PACKAGE}._ffrecord"
 TORCH_PACKAGES = (f"{PACKAGE}.torch.", f"{PACKAGE}.distributed.")
+PUBLIC = {
+    PACKAGE,
+    *(f"{PACKAGE}.{name}" for name in ("archive", "checkpoint", "compat", "decode", "distributed")),
+    *(f"{PACKAGE}.{name}" for name in ("errors", "pack", "topology", "torch", "utils")),
+    *(f"{PACKAGE}.distributed.{name}" for name in ("backend", "net_check")),
+    *(f"{PACKAGE}.torch.{name}" for name in ("checkpoint", "huggingface", "lightning")),
+}
+# What may name private modules: pages made of the commands, and figures of one part of a save.
+INSIDERS = ("python", "tests", "docs/reference/cli.md", "benchmarks/checkpoint/checkpoint.py")
+PRIVATE = re.compile(
+    rf"(?<![\w./])({PACKAGE}(?:\.\w+)*\._(?!_)\w+)"
+    rf"|from ({PACKAGE}(?:\.\w+)*) import (?:\([^)]*|[^(\n]*)\b_(?!_)\w+"
+)
 
 
 def is_for_types(node: ast.stmt) -> bool:
@@ -55,12 +74,30 @@ def circle_from(start: str, graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
+def is_public(module: str) -> bool:
+    """Whether no part of its name begins with an underscore."""
+    return not any(part.startswith("_") for part in module.split("."))
+
+
+def strangers(root: pathlib.Path) -> Iterator[str]:
+    """One line for each private module that is named outside of the package."""
+    for path in tree.files(root, ".md", ".py", ""):
+        name = path.relative_to(root).as_posix()
+        if not f"{name}/".startswith(tuple(f"{insider}/" for insider in INSIDERS)):
+            text = path.read_text(errors="replace")
+            for match in PRIVATE.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{name}:{line}: '{' '.join(match[0].split())}' names a private module"
+
+
 def violations(root: pathlib.Path) -> Iterator[str]:
-    """One line for each import that should not be."""
+    """One line for each import, or name of a module, that should not be."""
     python = root / "python"
     paths = {module_of(path, python): path for path in sorted((python / PACKAGE).rglob("*.py"))}
     graph: dict[str, set[str]] = {}
     for module, path in paths.items():
+        if is_public(module) and module not in PUBLIC:
+            yield f"{path.relative_to(root)}: is public, and not listed in check_imports.py"
         graph[module] = set()
         is_core = not f"{module}.".startswith(TORCH_PACKAGES)
         for line, target, names in imports(ast.parse(path.read_text()).body):
@@ -74,6 +111,7 @@ def violations(root: pathlib.Path) -> Iterator[str]:
         if circle and not told & set(circle):
             told |= set(circle)
             yield f"{paths[module].relative_to(root)}: imports in a circle: {' -> '.join(circle)}"
+    yield from strangers(root)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from ffrecord._cli.config import config
 from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
-from ffrecord._cli.tokens import make_token, read_key
 from ffrecord._cli.topology import topology
 from ffrecord._cli.units import Name, Number, Target, Timeout, show_size
+from ffrecord._tokens import make_token, read_key
 
 
 @click.group()

@@ -2,3 +2,9 @@
 
 Nothing else in the package stands on it, but for `ffrecord.torch.Dataset`, which is upstream's too.
 """
+
+from ffrecord.compat._dump import dump
+from ffrecord.compat._fileio import FileReader, FileWriter, checkFsAlign
+from ffrecord.compat._packed_folder import PackedFolder, pack_folder
+
+__all__ = ["FileReader", "FileWriter", "PackedFolder", "checkFsAlign", "dump", "pack_folder"]

@@ -1,10 +1,10 @@
 """Writing a whole dataset, under the name that code for HFAiLab/ffrecord knows."""
 
+import concurrent.futures
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def dump(
     starts = range(0, count, size)
     if len(starts) != nfiles:
         warnings.warn(f"Split into {len(starts)} files rather than {nfiles} files", stacklevel=2)
-    with ProcessPoolExecutor(
+    with concurrent.futures.ProcessPoolExecutor(
         max(1, min(_PROCESSES_MAX, len(starts))), initializer=_take, initargs=(dataset,)
     ) as pool:
         parts = [

@@ -1,7 +1,8 @@
 """Collectives of gradients in CPU memory: for DDP, FSDP2, other models, and `torch.distributed`."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ffrecord._later import later
 
 if TYPE_CHECKING:
     from ffrecord.distributed._ddp_hook import CommHook, comm_hook
@@ -22,26 +23,18 @@ __all__ = [
     "use_for_fsdp",
 ]
 
-
-# The file of this folder that each name is in. They are imported when they are wanted: the process
-# group of `backend` does without them.
-_LATER = {
-    "CommHook": "_ddp_hook",
-    "Decision": "_tuner",
-    "Group": "_group",
-    "Overlap": "_overlapping",
-    "Setting": "_tuner",
-    "Tuner": "_tuner",
-    "comm_hook": "_ddp_hook",
-    "overlap": "_overlapping",
-    "use_for_fsdp": "_fsdp",
-}
-
-
-def __getattr__(name: str) -> object:
-    """What is imported when it is asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = value
-    return value
+# The process group of `backend` does without them.
+__getattr__ = later(
+    __name__,
+    {
+        "CommHook": "_ddp_hook",
+        "Decision": "_tuner",
+        "Group": "_group",
+        "Overlap": "_overlapping",
+        "Setting": "_tuner",
+        "Tuner": "_tuner",
+        "comm_hook": "_ddp_hook",
+        "overlap": "_overlapping",
+        "use_for_fsdp": "_fsdp",
+    },
+)

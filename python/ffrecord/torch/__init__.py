@@ -1,8 +1,8 @@
 """The loader for PyTorch: plain `torch.utils.data` habits, one read for each batch."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ffrecord._later import later
 from ffrecord._order import IndexBatch
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataloader import DataLoader
@@ -29,21 +29,14 @@ __all__ = [
     "collate",
 ]
 
-
-# What loading does without, by the file of this folder that it is in. Every process of a loader
-# imports this module, and they would double what that takes.
-_LATER = {
-    "BalancedSavePlanner": "_dcp_planner",
-    "CheckpointReader": "_checkpoint_dcp",
-    "CheckpointWriter": "_checkpoint_dcp",
-    "TrainingState": "_training",
-}
-
-
-def __getattr__(name: str) -> object:
-    """What is imported when it is asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = value
-    return value
+# What loading does without. Every process of a loader imports this package, and these would double
+# what that takes.
+__getattr__ = later(
+    __name__,
+    {
+        "BalancedSavePlanner": "_dcp_planner",
+        "CheckpointReader": "_checkpoint_dcp",
+        "CheckpointWriter": "_checkpoint_dcp",
+        "TrainingState": "_training",
+    },
+)

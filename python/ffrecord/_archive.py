@@ -1,0 +1,245 @@
+"""Sealed files kept at an object store, or wherever checkpoints are kept, and brought back."""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import ffrecord.checkpoint as ckpt
+from ffrecord._copying import Copying
+from ffrecord._locations import Target, Where, expand, normalise
+from ffrecord._reader import open as open_records
+from ffrecord.errors import CorruptionError
+
+Progress = Callable[[int, int], object]
+
+
+def push(
+    files: Where,
+    target: Target,
+    *,
+    timeout_s: float = 30.0,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Keep sealed files at `target` as one dataset, the newest there; `pull` brings it back.
+
+    File by file, each committed as a checkpoint of its bytes, and the list of them last: a reader
+    sees the dataset before or after. What an earlier push has sent, also one that failed or was
+    killed, is not sent again; where it is the newest already nothing is written.
+
+    Args:
+        files: as for `ffrecord.open`, but local; their names without the folders must differ.
+        target: `s3://bucket/name`, or another of `ffrecord.checkpoint.save`.
+        timeout_s: for each call, retries included.
+        progress: called with bytes done and bytes in all.
+
+    Returns:
+        The names of the files that were sent.
+
+    Raises:
+        CorruptionError: a file is damaged, as far as opening it shows.
+        ValueError: two files have one name.
+        OSError: a file cannot be read, or the target written.
+    """
+    paths = [pathlib.Path(os.fsdecode(path)) for path in expand(normalise(files))]
+    names = [path.name for path in paths]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
+    where = os.fsdecode(target)
+    total, done = sum(path.stat().st_size for path in paths), 0
+    sent: list[str] = []
+    listed: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        facts = _facts(path)
+        commit = _find(_run_of(where, path.name), facts, timeout_s)
+        if commit is None:
+            commit = _send(path, _run_of(where, path.name), facts, timeout_s)
+            sent.append(path.name)
+        listed[path.name] = {"step": commit.step, **facts}
+        done += facts["size_bytes"]
+        if progress is not None:
+            progress(done, total)
+    newest = ckpt.latest(where, timeout_s=timeout_s)
+    if newest is None or _list_of(where, newest.step, timeout_s) != listed:
+        step = 0 if newest is None else newest.step + 1
+        ckpt.save(where, step, {"files": listed}, group="alone", timeout_s=timeout_s)
+    return sent
+
+
+def pull(
+    target: Target,
+    folder: str | os.PathLike[str],
+    *,
+    timeout_s: float = 30.0,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Bring the newest dataset that `push` keeps at `target` to `folder`.
+
+    Each file appears whole, every block of it verified. Files that are there already, of the same
+    size and content as their indexes say, are left alone; others of the same name are replaced.
+
+    Args:
+        target: as for `push`.
+        folder: made if it is not there.
+        timeout_s: for each call, retries included.
+        progress: called with bytes done and bytes in all.
+
+    Returns:
+        The names of the files that were brought.
+
+    Raises:
+        FileNotFoundError: there is no dataset.
+        CorruptionError: what is kept is damaged; that file is not there.
+    """
+    where, into = os.fsdecode(target), pathlib.Path(folder)
+    listed = newest_list(where, timeout_s)
+    into.mkdir(parents=True, exist_ok=True)
+    total, done = sum(facts["size_bytes"] for facts in listed.values()), 0
+    brought: list[str] = []
+    for name, facts in listed.items():
+        if bring(into / name, where, facts, timeout_s):
+            brought.append(name)
+        done += facts["size_bytes"]
+        if progress is not None:
+            progress(done, total)
+    return brought
+
+
+class Mirror(Copying[list[str]]):
+    """Keeps copies of sealed files at a target, made while more of them are written.
+
+        with archive.Mirror("shards", "s3://bucket/shards") as mirror:
+            for number, samples in enumerate(parts):
+                with ffrecord.Writer(f"shards/{number:05}.ffr") as writer:
+                    ...
+                mirror.start()
+
+    Each round is a `push`: the files that are there then are the newest dataset at the target. One
+    process of a dataset has a Mirror. Thread-safe.
+    """
+
+    def __init__(self, files: Where, target: Target, *, timeout_s: float = 30.0) -> None:
+        """Starts and sends nothing yet; the arguments are those of `push`."""
+        self.files, self.target, self.timeout_s = files, target, timeout_s
+        super().__init__()
+
+    def sync(self) -> list[str]:
+        """Push; returns the names of the files that were sent."""
+        return push(self.files, self.target, timeout_s=self.timeout_s)
+
+
+def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+    """The files of the newest dataset by their names, each with what tells it from others.
+
+    Raises:
+        FileNotFoundError: there is no dataset.
+        CorruptionError: it is no list of files.
+    """
+    newest = ckpt.latest(where, timeout_s=timeout_s)
+    if newest is None:
+        raise FileNotFoundError(f"{where} keeps no dataset; ffrecord push brings one there")
+    return _list_of(where, newest.step, timeout_s)
+
+
+def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: float) -> bool:
+    """Make the file `path` the one that is listed at `where`; say whether it was not before."""
+    if is_there(path, facts):
+        return False
+    _bring(path, _run_of(where, path.name), facts, timeout_s)
+    return True
+
+
+def is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
+    """Whether `path` is that very file, as its size and its indexes say."""
+    try:
+        found = _facts(path)
+    except (OSError, CorruptionError):
+        return False
+    return all(found[key] == facts[key] for key in found)
+
+
+def is_listed(name: object, facts: object) -> bool:
+    """Whether that can stand in a list of files: a name without folders, and all its facts."""
+    kinds = {"step": int, "size_bytes": int, "fingerprint": str}
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and "/" not in name
+        and "\0" not in name
+        and isinstance(facts, dict)
+        and {key: type(value) for key, value in facts.items()} == kinds
+        and facts["size_bytes"] >= 0
+    )
+
+
+def sync(path: pathlib.Path) -> None:
+    """Have a file or a folder on the disk, whatever happens next."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _run_of(where: str, name: str) -> str:
+    """Where the commits of one file are."""
+    return f"{where}/{name}"
+
+
+def _facts(path: pathlib.Path) -> dict[str, Any]:
+    """What tells one sealed file from another of the same name."""
+    with open_records(path) as reader:
+        return {"size_bytes": path.stat().st_size, "fingerprint": reader.fingerprint}
+
+
+def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | None:
+    """The commit of a file that was sent before."""
+    for commit in reversed(ckpt.list(run, timeout_s=timeout_s)):
+        if commit.size_bytes != facts["size_bytes"]:
+            continue
+        stored: Any = ckpt.load(run, {"facts": None}, step=commit.step, strict=False, group="alone")
+        if stored["facts"] == facts:
+            return commit
+    return None
+
+
+def _send(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit:
+    content = np.memmap(path, "uint8", "r")
+    before = ckpt.latest(run, timeout_s=timeout_s)
+    step = 0 if before is None else before.step + 1
+    state = {"content": content, "facts": facts}
+    return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
+
+
+def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> None:
+    made = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        content = np.memmap(made, "uint8", "w+", shape=(facts["size_bytes"],))
+        ckpt.load(
+            run,
+            {"content": content},
+            step=facts["step"],
+            strict=False,
+            group="alone",
+            timeout_s=timeout_s,
+        )
+        content.flush()
+        del content
+        sync(made)
+        if not is_there(made, facts):
+            raise CorruptionError(f"{run}, step {facts['step']}: not the file that was listed")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
+    """The files of a dataset by their names, which come from elsewhere and become paths."""
+    stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
+    files = stored.get("files") if isinstance(stored, dict) else None
+    if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):
+        raise CorruptionError(f"{where}, step {step}: not the list of a dataset's files")
+    return files
