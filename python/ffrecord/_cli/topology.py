@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +15,7 @@ from ffrecord.topology._network import GBIT
 from ffrecord.topology._placement import given
 
 MIB = 1 << 20
+_F = TypeVar("_F", bound=Callable[..., Any])
 _SHAPES: dict[str, Callable[..., topo.Network]] = {
     "bigraph": topo.bigraph,
     "fat-tree": topo.fat_tree,
@@ -27,13 +28,16 @@ def topology() -> None:
     """Plan the placement of ranks in a network; certify, simulate and draw it."""
 
 
-_gbit = click.option(
-    "--gbit",
-    type=Number(0, 1e6, min_open=True),
-    default=100.0,
-    show_default=True,
-    help="Rate of every cable.",
-)
+def _number(
+    flag: str, default: float, text: str, *, most: float = 1e9, min_open: bool = False
+) -> Callable[[_F], _F]:
+    """An option from 0 to `most`, without 0 if `min_open`."""
+    bounds = Number(0, most, min_open=min_open)
+    return click.option(flag, type=bounds, default=default, show_default=True, help=text)
+
+
+_gbit = _number("--gbit", 100.0, "Rate of every cable.", most=1e6, min_open=True)
+_broken = click.option("--break", "broken", multiple=True, metavar="A->B", help="Leave out a link.")
 
 
 def _with_network(command: Callable[..., None]) -> Callable[..., None]:
@@ -73,9 +77,7 @@ def _with_network(command: Callable[..., None]) -> Callable[..., None]:
                 help='JSON: {"hosts": [...], "cables": [{"a":, "b":, "count":, "gbit_s":}]}.',
             ),
             _gbit,
-            click.option(
-                "--break", "broken", multiple=True, metavar="A->B", help="Leave out a link."
-            ),
+            _broken,
         )
     ):
         wrapped = option(wrapped)
@@ -118,13 +120,7 @@ _algorithm = click.option(
     default="halving-doubling",
     show_default=True,
 )
-_size = click.option(
-    "--mib",
-    type=Number(0, 1e9),
-    default=100.0,
-    show_default=True,
-    help="Size of the all-reduce.",
-)
+_size = _number("--mib", 100.0, "Size of the all-reduce.")
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of hashes and searches.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _storage = click.option(
@@ -166,14 +162,10 @@ def plan(
     as_json: bool,
 ) -> None:
     """Print the host of each rank and the certificate of the placement."""
-    count = ranks or len(network.hosts)
-    if count > len(network.hosts):
-        raise click.UsageError(f"--ranks {count}: there are {len(network.hosts)} hosts")
+    count = _rank_count(network, ranks)
     steps = topo.collective(algorithm, count, mib * MIB)
     placement = _placed(network, rule, count, steps, seed)
-    pairs = _storage_pairs(network, storage)
-    certificate = topo.certify(network, placement, steps, storage=pairs)
-    _print_plan(network, placement, certificate, as_json)
+    _certify(network, placement, steps, storage, as_json)
 
 
 @topology.command()
@@ -199,11 +191,29 @@ def check(
     hosts = [line.strip() for line in lines if line.strip()]
     placement = given(hosts, network)
     steps = topo.collective(algorithm, len(hosts), mib * MIB)
+    if not _certify(network, placement, steps, storage, as_json).free_of_contention:
+        raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _rank_count(network: topo.Network, ranks: int | None) -> int:
+    count = ranks or len(network.hosts)
+    if count > len(network.hosts):
+        raise click.UsageError(f"--ranks {count}: there are {len(network.hosts)} hosts")
+    return count
+
+
+def _certify(
+    network: topo.Network,
+    placement: topo.Placement,
+    steps: list[topo.Step],
+    storage: tuple[str, ...],
+    as_json: bool,
+) -> topo.Certificate:
+    """Print the placement and its certificate, which is returned."""
     pairs = _storage_pairs(network, storage)
     certificate = topo.certify(network, placement, steps, storage=pairs)
     _print_plan(network, placement, certificate, as_json)
-    if not certificate.free_of_contention:
-        raise click.exceptions.Exit(EXIT_DAMAGE)
+    return certificate
 
 
 def _print_plan(
@@ -233,13 +243,7 @@ def _print_plan(
 @click.option("--ranks", default="8,64,512", show_default=True, help="Counts, powers of two.")
 @_size
 @_gbit
-@click.option(
-    "--compute-ms",
-    type=Number(0, 1e9),
-    default=100.0,
-    show_default=True,
-    help="Compute time of a training step.",
-)
+@_number("--compute-ms", 100.0, "Compute time of a training step.")
 @click.option(
     "--buckets",
     type=click.IntRange(1, 4096),
@@ -247,21 +251,9 @@ def _print_plan(
     show_default=True,
     help="Number of equal gradient buckets.",
 )
-@click.option(
-    "--start-up-us",
-    type=Number(0, 1e9),
-    default=30.0,
-    show_default=True,
-    help="Start-up time of each message.",
-)
-@click.option(
-    "--storage-gbit",
-    type=Number(0, 1e6),
-    default=0.0,
-    show_default=True,
-    help="Storage traffic that every host reads meanwhile.",
-)
-@click.option("--break", "broken", multiple=True, metavar="A->B", help="Leave out a link.")
+@_number("--start-up-us", 30.0, "Start-up time of each message.")
+@_number("--storage-gbit", 0.0, "Storage traffic that every host reads meanwhile.", most=1e6)
+@_broken
 @_seed
 @_as_json
 def simulate(
@@ -373,9 +365,7 @@ def draw(
     network: topo.Network, picture: Path, ranks: int | None, rule: str, algorithm: str, seed: int
 ) -> None:
     """Write PICTURE, an SVG file: hosts with their ranks, links by the most that they carry."""
-    count = ranks or len(network.hosts)
-    if count > len(network.hosts):
-        raise click.UsageError(f"--ranks {count}: there are {len(network.hosts)} hosts")
+    count = _rank_count(network, ranks)
     steps = topo.collective(algorithm, count, MIB)
     placement = _placed(network, rule, count, steps, seed)
     labels = {host: str(rank) for rank, host in placement.rank_map(network).items()}

@@ -8,9 +8,10 @@ import click
 
 # click 8.1 to 8.3, which will do, have no ParamType[int]; mypy knows the newest only.
 if TYPE_CHECKING:
+    _AnyType = click.ParamType[Any]
     _IntType = click.ParamType[int]
 else:
-    _IntType = click.ParamType
+    _AnyType = _IntType = click.ParamType
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -29,8 +30,8 @@ def show_size(size_bytes: float) -> str:
 _SIZE_MAX = (1 << 63) - 1
 
 
-class Name(click.types.StringParamType):
-    """An address: text that is UTF-8, as names there are, unlike those of files."""
+class _Checked(_AnyType):
+    """Stands before a type of click's, and checks what that has accepted."""
 
     def convert(
         self,
@@ -38,26 +39,35 @@ class Name(click.types.StringParamType):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401
-        """Check it."""
-        text = super().convert(value, param, ctx)
+        """Parse, and check."""
+        parsed = super().convert(value, param, ctx)
+        if problem := self.problem(parsed):
+            self.fail(problem, param, ctx)
+        return parsed
+
+    def problem(self, value: Any) -> str | None:  # noqa: ANN401
+        """What is wrong with a value; None if nothing is."""
+        raise NotImplementedError
+
+
+class Name(_Checked, click.types.StringParamType):
+    """An address: text that is UTF-8, as names there are, unlike those of files."""
+
+    def problem(self, value: str) -> str | None:
+        """Whether it is UTF-8."""
         try:
-            text.encode()
+            value.encode()
         except UnicodeEncodeError:
-            self.fail(f"{text!a} is not UTF-8; rename it", param, ctx)
-        return text
+            return f"{value!a} is not UTF-8; rename it"
+        return None
 
 
 class Target(Name):
     """A target of checkpoints: an address, or a folder with a name of any bytes."""
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click says
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Check it if it is an address."""
-        return super().convert(value, param, ctx) if "://" in value else value
+    def problem(self, value: str) -> str | None:
+        """As of a name, if it is an address."""
+        return super().problem(value) if "://" in value else None
 
 
 class Size(_IntType):
@@ -87,20 +97,12 @@ class Size(_IntType):
         return int(size)
 
 
-class Number(click.FloatRange):
+class Number(_Checked, click.FloatRange):
     """A finite number in a range: click's own lets nan and inf pass."""
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click says
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Parse, and check the bounds."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
-        return number
+    def problem(self, value: float) -> str | None:
+        """Whether it is finite."""
+        return None if math.isfinite(value) else f"{value} is no finite number"
 
 
 class Timeout(Number):

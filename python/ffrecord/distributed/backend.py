@@ -206,9 +206,7 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """As `reduce_scatter_single`, of parts that are tensors, of any sizes."""
         names = "output_tensors output", "input_tensors input", "opts op", "timeout"
-        outputs, inputs, opts, _ = _read(args, kwargs, *names)
-        if isinstance(outputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
+        outputs, inputs, opts = _read_lists(args, kwargs, names)
         wholes = []
         for output, parts in zip(outputs, inputs, strict=True):
             self._check_parts(parts)
@@ -276,9 +274,7 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """As `all_gather_single`, into tensors, whose sizes may differ."""
         names = "output_tensors", "input_tensors input_tensor", "opts", "timeout"
-        outputs, inputs, _, _ = _read(args, kwargs, *names)
-        if isinstance(inputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
+        outputs, inputs, _ = _read_lists(args, kwargs, names)
         return self._all_gather_lists(outputs, inputs)
 
     @_operation("all_gather_coalesced")
@@ -300,9 +296,7 @@ class ProcessGroup(dist.ProcessGroup):
     def gather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """The parts of all ranks to one of them."""
         names = "output_tensors", "input_tensors input_tensor", "opts root", "timeout"
-        outputs, inputs, opts, _ = _read(args, kwargs, *names)
-        if isinstance(inputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
+        outputs, inputs, opts = _read_lists(args, kwargs, names)
         (part,) = inputs
         places = outputs[0] if self._rank == self._root(opts) else []
         whole = part.new_empty(self._size, *part.shape)
@@ -324,9 +318,7 @@ class ProcessGroup(dist.ProcessGroup):
     def scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """A part to each rank, equal in size, from one of them."""
         names = "output_tensors output_tensor", "input_tensors", "opts root", "timeout"
-        outputs, inputs, opts, _ = _read(args, kwargs, *names)
-        if isinstance(outputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
+        outputs, inputs, opts = _read_lists(args, kwargs, names)
         (output,) = outputs
         root, refusal = self._root(opts), None
         # The last byte says whether the root had something to scatter.
@@ -519,6 +511,19 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any], *places: str) -> list[A
             f"arguments that it does not have: {sorted(unknown) or args[len(places) :]}"
         )
     return found
+
+
+def _read_lists(
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[str]
+) -> tuple[list[Any], list[Any], Any]:
+    """Outputs, inputs and options of an overload with a time limit at the end.
+
+    One of the overloads takes lists, and the other what is within them, a tensor and its parts.
+    """
+    outputs, inputs, opts, _ = _read(args, kwargs, *places)
+    if isinstance(outputs, torch.Tensor) or isinstance(inputs, torch.Tensor):
+        return [outputs], [inputs], opts
+    return outputs, inputs, opts
 
 
 def _list(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Tensors:
