@@ -167,7 +167,8 @@ class BuddyStep final : public CommittedStep {
     }
     for (const auto& of_file : copies)
       if (of_file.empty())
-        return trouble.value_or(Error{ErrorCode::kNotFound, "checkpoint: a part has no copy"});
+        return trouble.value_or(
+            Error{ErrorCode::kNotFound, "checkpoint: a rank shard has no copy"});
     return std::unique_ptr<RangeReader>(new FilesWithCopies(std::move(readers), std::move(copies)));
   }
 

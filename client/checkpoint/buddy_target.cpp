@@ -218,7 +218,7 @@ class BuddyAttempt final : public CheckpointAttempt {
   Error GivenUp() const {
     return Error{ErrorCode::kConflict,
                  "checkpoint: another save of step " + std::to_string(step_) +
-                     " took this one, which was becoming visible, for dead; save it again"};
+                     " took this one for dead while it was becoming visible; save it again"};
   }
 
   Result<void> CheckVisible() const {
@@ -484,7 +484,8 @@ Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view addre
   std::string_view rest = address.substr(kBuddiesScheme.size());
   for (;;) {
     const std::string_view name = rest.substr(0, rest.find('|'));
-    if (name.starts_with(kBuddiesScheme)) return bad("buddies have no buddies");
+    if (name.starts_with(kBuddiesScheme))
+      return bad("a replica cannot be a replicated target itself");
     const auto known = std::ranges::find(places, name, &BuddyPlace::name);
     order.push_back(static_cast<std::size_t>(known - places.begin()));
     if (order.size() > kPlacesMax) return bad("more than 65,536 places");

@@ -104,7 +104,7 @@ class PackedFiles final : public RangeReader {
     RangeRead range{file, offset_bytes, *bytes, ErrorCode::kOk};
     FFR_TRY(Read({&range, 1}));
     if (range.status != ErrorCode::kOk)
-      return Error{range.status, file_name(file) + ": it cannot be expanded"};
+      return Error{range.status, file_name(file) + ": it cannot be decompressed"};
     return IndexBytes{bytes, *bytes};
   }
 

@@ -56,7 +56,7 @@ Result<Part> DecodePart(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   const auto intent = reader.TakeBytes(reader.Take<std::uint64_t>());
   const auto report = reader.TakeBytes(reader.Take<std::uint64_t>());
-  if (!reader.ok() || reader.remaining() != 0) return Invalid("what a rank wrote is garbled");
+  if (!reader.ok() || reader.remaining() != 0) return Invalid("the message of a rank is malformed");
   return Part{FFR_TRY(DecodeIntent(intent)), FFR_TRY(DecodePartReport(report))};
 }
 

@@ -164,7 +164,7 @@ Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, st
                  "checkpoint: " + opened->name() + " holds no committed step"};
   return Error{ErrorCode::kCorruption,
                "checkpoint: " + opened->name() + " holds " + std::to_string(steps.size()) +
-                   " committed steps, none of them whole; of the newest: " + skipped.front()};
+                   " committed steps, none of them complete; the newest: " + skipped.front()};
 }
 
 const Commit& CheckpointReader::commit() const noexcept { return impl_->commit; }

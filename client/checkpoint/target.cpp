@@ -51,7 +51,7 @@ Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(
 Error WithoutALook(const Error& tried, const Error& look) {
   if (tried.code != ErrorCode::kConflict) return tried;
   return Error{ErrorCode::kUnavailable,
-               tried.message + "; whose it is could not be seen: " + look.message};
+               tried.message + "; whose it is could not be read: " + look.message};
 }
 
 std::string StepName(std::uint64_t step) { return std::string(kStepPrefix) + Padded(step, 9); }

@@ -394,13 +394,13 @@ Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan,
   AssertNotForked();
   if (type > ReduceType::kBytes || op > ReduceOp::kMax) return Refused("no such type or operation");
   if (type == ReduceType::kBytes && plan.collective <= Collective::kReduceScatter)
-    return Refused("bytes are moved here, not reduced: say what numbers they are");
-  if (data == nullptr && plan.count > 0) return Refused("a collective over no array");
+    return Refused("bytes cannot be reduced; pass a numeric type");
+  if (data == nullptr && plan.count > 0) return Refused("a collective needs an array");
   if (plan.count > kCountMax)
     return Refused("a collective of " + std::to_string(plan.count) +
                    " elements; the limit is 2^44");
   if (op == ReduceOp::kAverage && (type == ReduceType::kI32 || type == ReduceType::kI64))
-    return Refused("integers have no average here: sum them and divide");
+    return Refused("integers have no average; sum them and divide");
   const std::lock_guard lock(mutex);
   if (closed) return *closed;
   if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");
@@ -437,7 +437,7 @@ Result<void> CollectiveEngine::Wait(Token token) {
       return impl_->TakeLocked(found).outcome;
     if (!impl_->pending.contains(token))
       return Refused("operation " + std::to_string(token) +
-                     " was never submitted, or its end was returned already");
+                     " was never submitted, or its outcome has been returned already");
     impl_->ended.wait(lock);
   }
 }
@@ -494,7 +494,7 @@ Result<void> CollectiveEngine::Tune(const Tuning& tuning) {
   if (tuning.algorithm == Algorithm::kHierarchical && impl_->machines.ranks_each() == 0)
     return Refused("the hierarchical algorithm needs machines with equally many ranks");
   if (tuning.algorithm == Algorithm::kHalvingDoubling && options.wire == WireType::kF16)
-    return Refused("there is no halving-doubling with fp16");
+    return Refused("halving-doubling does not work with fp16");
   const std::lock_guard lock(impl_->mutex);
   impl_->tuning = tuning;
   impl_->counters.streams_used.store(tuning.streams, std::memory_order_relaxed);

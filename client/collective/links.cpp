@@ -196,7 +196,7 @@ class Handshake {
     if (type == FrameType::kError) return LastWord(link);
     if (type == FrameType::kRdmaConnect && awaits_rdma) return TakeRdmaOffer(link);
     if (type != net::ReplyTo(FrameType::kHello) || is_welcome_[index] || awaits_rdma)
-      return OfRank(link.rank, {ErrorCode::kCorruption, "sent a frame that nobody asked for"});
+      return OfRank(link.rank, {ErrorCode::kCorruption, "sent an unrequested frame"});
     is_welcome_[index] = true;
     if (link.endpoint->transport() == "rdma") {
       const auto ring = GroupRing::Decode(link.endpoint->body());

@@ -15,8 +15,9 @@ Result<MemberAddress> MemberAddress::Parse(std::string_view text) {
   if (first == std::string_view::npos) return MemberAddress{std::string(text)};
   const std::size_t second = text.find('/', first + 1);
   if (second == std::string_view::npos || second == first + 1 || second + 1 == text.size())
-    return Error{ErrorCode::kInvalidArgument,
-                 "'" + std::string(text) + "' is no address of a rank: pass what address() says"};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "'" + std::string(text) + "' is not the address of a rank; pass the value of address()"};
   return MemberAddress{std::string(text.substr(0, first)),
                        std::string(text.substr(first + 1, second - first - 1)),
                        std::string(text.substr(second + 1))};

@@ -38,7 +38,7 @@ Result<std::unique_ptr<Announcement>> AnnouncePlan(const Session& session, const
   set.name = name;
   const auto body = set.Encode();
   if (!net::PlanSet::Decode(body))
-    return Error{ErrorCode::kInvalidArgument, "a plan that no rank can follow"};
+    return Error{ErrorCode::kInvalidArgument, "an epoch plan that no rank can follow"};
   auto channel = FFR_TRY(session.ConnectApart(deadline));
   if ((channel->hello().capabilities & net::kCapabilityPlans) == 0)
     return std::unique_ptr<Announcement>();

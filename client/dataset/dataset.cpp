@@ -74,8 +74,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
     return RecordReader::Open(paths, reader_options);
   }
   if (locations.size() != 1)
-    return Error{ErrorCode::kInvalidArgument,
-                 "an ffrecord:// address stands alone: it cannot be joined with other locations"};
+    return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
   const Location location = FFR_TRY(ParseNamed(locations.front()));
   const auto session = Session::Get(location, session_options);
   auto resolved = FFR_TRY(session->Resolve(location.name, After(session_options)));

@@ -270,8 +270,8 @@ Result<void> RemoteFiles::Batch::TakeDone(Channel& channel, std::span<const Part
   if (!done) return channel.Break(std::move(done).error());
   const auto& statuses = done.value().statuses;
   if (std::uint64_t{done.value().ok_count} + done.value().failed_count != asked.size())
-    return channel.Break(
-        {ErrorCode::kUnavailable, channel.peer() + " ended another batch than was asked for"});
+    return channel.Break({ErrorCode::kUnavailable,
+                          channel.peer() + " completed a different batch from the requested one"});
   bool is_all_ended = true;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const EntryStatus status = statuses.empty() ? EntryStatus::kOk : statuses[i];

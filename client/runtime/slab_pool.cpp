@@ -222,7 +222,7 @@ Result<void> SlabPool::Quarantine(std::span<std::byte> bytes) {
   }
   return Error{ErrorCode::kIo,
                "no memory to move " + std::to_string(block.size_bytes) +
-                   " bytes out of the reach of a daemon that did not answer",
+                   " bytes out of reach of a daemon that did not answer",
                ENOMEM};
 }
 

@@ -25,7 +25,7 @@ Result<void> TakeNumber(std::string_view key, std::string_view value, std::uint8
   const auto parsed = std::from_chars(value.data(), end, number);
   if (parsed.ec != std::errc() || parsed.ptr != end || number > max)
     return Error{ErrorCode::kInvalidArgument,
-                 std::string(key) + " in an address wants a whole number from 0 to " +
+                 std::string(key) + " in an address must be a whole number from 0 to " +
                      std::to_string(max) + ", not '" + std::string(value) + "'"};
   into = number;
   return {};
@@ -40,10 +40,11 @@ Result<void> TakeRdma(std::string_view one, net::RdmaOptions& rdma) {
   if (key == "rdma_service_level")
     return TakeNumber(key, value, net::RdmaMarks::kServiceLevelMax, rdma.marks.service_level);
   if (key != "rdma_devices" || value.empty())
-    return Error{ErrorCode::kInvalidArgument,
-                 "'" + std::string(one) +
-                     "' in an address says nothing of RDMA; rdma_devices=DEVICE,..., "
-                     "rdma_traffic_class=N and rdma_service_level=N do"};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "'" + std::string(one) +
+            "' in an address is not an RDMA option; the options are rdma_devices=DEVICE,..., "
+            "rdma_traffic_class=N and rdma_service_level=N"};
   rdma.devices = FFR_TRY(net::RdmaOptions::ParseDevices(value));
   return {};
 }
@@ -95,8 +96,9 @@ Result<Location> Location::Parse(std::string_view text) {
         FFR_TRY(TakeRdma(one, rdma));
       else
         return bad(
-            "behind the ? stand transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH, "
-            "rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N, parted by &");
+            "options after ? are transport=auto, shm, rdma or tcp, tls=FOLDER, token_file=PATH, "
+            "rdma_devices=DEVICE,..., rdma_traffic_class=N and rdma_service_level=N, separated by "
+            "&");
     }
   }
   const std::size_t slash = rest.find('/');

@@ -187,7 +187,7 @@ Result<std::unique_ptr<Channel>> Session::Connect(Deadline deadline, Link& link,
 Result<void> Session::GoOverRdma(std::unique_ptr<Channel>& tcp, Deadline deadline, Link& link,
                                  std::span<const std::byte> token, RetryAfter& busy) const {
   if (!tls_folder_.empty())
-    return Error{ErrorCode::kInvalidArgument, "nothing enciphers it, and TLS was asked for"};
+    return Error{ErrorCode::kInvalidArgument, "it is not encrypted, and the address requires TLS"};
   if ((tcp->hello().capabilities & net::kCapabilityRdma) == 0)
     return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
   Rails& rails = pool_.Get().rails;
@@ -218,7 +218,7 @@ Result<void> Session::TakeRail(Channel& channel, std::size_t rail, Deadline dead
   // The first slab, so that a limit of locked memory is told here and not by the first read.
   FFR_TRY(ExposeSlab(channel, deadline));
   const auto device = links.Device();
-  link = {"rdma", (transport_ == Transport::kRdma ? "asked for" : "both ends have it") +
+  link = {"rdma", (transport_ == Transport::kRdma ? "asked for" : "both ends support it") +
                       (device ? ", " + device.value()->port().device + " (" +
                                     device.value()->port().gid + ")"
                               : "")};
@@ -300,7 +300,7 @@ Result<std::unique_ptr<Channel>> Session::Take(Deadline deadline, RetryAfter& bu
       if (pool.returned.wait_until(lock, deadline) == std::cv_status::timeout &&
           pool.used_count == kConnectionsMax)
         return Error{ErrorCode::kDeadlineExceeded,
-                     "time is up waiting for one of " + std::to_string(kConnectionsMax) +
+                     "timed out waiting for one of " + std::to_string(kConnectionsMax) +
                          " connections to " + peer_ + ", all of which are in use"};
     }
     ++pool.used_count;
@@ -364,7 +364,7 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
   std::optional<net::Backoff> backoff;  // A random number costs more than many a call.
   Pool& pool = pool_.Get();
   Error last{ErrorCode::kDeadlineExceeded,
-             "time is up: " + peer_ + " does not answer, and another caller was trying it"};
+             "timed out: " + peer_ + " does not answer, and another caller was already trying it"};
   for (;;) {
     if (Patience::OfThread().IsOver()) return AtDeadline(std::move(last), peer_);
     const auto entry = pool.breaker.Enter(deadline);

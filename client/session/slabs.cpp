@@ -26,7 +26,7 @@ Result<Registered> Register(net::Channel& channel, const net::Slab& slab, Use us
   if (channel.slabs.size() >= net::kSlabCountMax ||
       channel.slab_bytes + size_bytes > net::kSlabBytesMax)
     return channel.Break({ErrorCode::kUnavailable,
-                          channel.peer() + " knows as many slabs as a connection may have"});
+                          channel.peer() + " already has as many slabs as a connection may have"});
   net::SlabRegister message{
       static_cast<std::uint32_t>(channel.slabs.size() + 1), size_bytes, {}, use};
   std::uint64_t request = 0;

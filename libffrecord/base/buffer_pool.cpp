@@ -203,7 +203,7 @@ Result<PooledBuffer> BufferPool::Take(std::size_t size_bytes) {
   if (!allowed)
     return no_memory(std::to_string(used_bytes()) + " bytes are in use and the cap is " +
                      std::to_string(cap_bytes()) +
-                     "; let batches go, read smaller ones, or raise the cap");
+                     "; release batches, read smaller ones, or raise the cap");
   if (block == nullptr) block = Map(size_class.size_bytes);
   if (block == nullptr) {
     const std::lock_guard lock(pool.mutex);

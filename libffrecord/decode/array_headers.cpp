@@ -15,9 +15,9 @@ constexpr std::size_t kNpyHeaderMax = 64 << 10;
 // The format's own limit; a header is never larger than the value that it is read from.
 constexpr std::uint64_t kSafetensorsHeaderMax = 100'000'000;
 
-Error Npy(const std::string& what) { return {ErrorCode::kCorruption, "no .npy file: " + what}; }
+Error Npy(const std::string& what) { return {ErrorCode::kCorruption, "not a .npy file: " + what}; }
 Error Safetensors(const std::string& what) {
-  return {ErrorCode::kCorruption, "no safetensors file: " + what};
+  return {ErrorCode::kCorruption, "not a safetensors file: " + what};
 }
 
 // Text of a header in quotes, for a message: not all of a long one, and no half of a character.
@@ -151,7 +151,7 @@ Result<ArrayHeader> TensorEntry(TextCursor& text, const std::string& name, std::
 
 Result<ArrayHeader> ReadNpyHeader(std::span<const std::byte> value) {
   constexpr std::string_view kMagic = "\x93NUMPY";
-  if (value.size() < 12 || AsText(value.first(6)) != kMagic) return Npy("it begins otherwise");
+  if (value.size() < 12 || AsText(value.first(6)) != kMagic) return Npy("wrong magic");
   const auto version = std::to_integer<unsigned>(value[6]);
   if (version < 1 || version > 3) return Npy("version " + std::to_string(version));
   const std::size_t size_width = version == 1 ? 2 : 4;
@@ -183,7 +183,7 @@ Result<ArrayHeader> ReadNpyHeader(std::span<const std::byte> value) {
   }
   if (text.failed() || seen != 7 || !text.AtEnd()) return Npy("its header is not one of numbers");
   array.item_size_bytes = ItemSize(array.dtype);
-  if (array.item_size_bytes == 0) return Npy(Quoted(array.dtype) + " is no type of numbers");
+  if (array.item_size_bytes == 0) return Npy(Quoted(array.dtype) + " is not a numeric type");
   const auto size = SizeOf(array);
   if (!size || *size != value.size() - data_begin)
     return Npy("shape and type need " + (size ? std::to_string(*size) : "too many") +
@@ -220,7 +220,7 @@ Result<std::vector<NamedArray>> ReadSafetensorsHeader(std::span<const std::byte>
   for (const NamedArray& each : arrays) names.push_back(each.name);
   std::sort(names.begin(), names.end());
   if (std::adjacent_find(names.begin(), names.end()) != names.end())
-    return Safetensors("a name is there twice");
+    return Safetensors("a name appears twice");
   return arrays;
 }
 

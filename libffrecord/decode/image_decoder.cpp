@@ -178,7 +178,7 @@ Result<ImageDecoder> ImageDecoder::Make(const ImageOptions& options) {
     return Wrong("the size is " + Of(options.width, options.height) +
                  "; give both sides, 1 to 65,536, or none");
   if (options.channels != 1 && options.channels != 3)
-    return Wrong(std::to_string(options.channels) + " channels; there can be 1 or 3");
+    return Wrong(std::to_string(options.channels) + " channels; it must be 1 or 3");
   if (!IsFixed(options) && options.crop != CropKind::kWhole) return Wrong("a crop needs a size");
   if (!(options.centre_share > 0 && options.centre_share <= 1))
     return Wrong("the share of a centre crop is above 0, at most 1");

@@ -269,7 +269,7 @@ Result<std::uint64_t> SizeOfBox(std::string_view dtype, std::span<const std::uin
   std::uint64_t size = type->size_bytes;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (extent[d] > shape[d] || offset[d] > shape[d] - extent[d])
-      return bad("the box leaves the tensor in dimension " + std::to_string(d));
+      return bad("the slice exceeds the tensor in dimension " + std::to_string(d));
     if (shape[d] > 0 && whole > (kSegmentPayloadMax - 1) / shape[d])
       return bad("the tensor has 2^48 bytes or more");
     whole *= std::max<std::uint64_t>(shape[d], 1);

@@ -84,13 +84,13 @@ Result<std::uint64_t> WidthBytes(const Column& column) {
 
 Result<Schema> Schema::Make(std::vector<Column> columns) {
   if (columns.size() > kColumnCountMax)
-    return Invalid(std::to_string(columns.size()) + " columns; at most 1024 are possible");
+    return Invalid(std::to_string(columns.size()) + " columns; at most 1024 are allowed");
   Schema schema;
   std::unordered_set<std::string_view> names;
   for (const Column& column : columns) {
     if (column.name.empty() || column.name.size() > kNameSizeBytesMax)
       return Invalid("a column name has " + std::to_string(column.name.size()) +
-                     " bytes; 1 to 255 are possible");
+                     " bytes; it must have 1 to 255");
     if (!IsUtf8WithoutNul(column.name)) return Invalid("a column name is not UTF-8 without NUL");
     if (!names.insert(column.name).second)
       return Invalid("two columns are called '" + column.name + "'");

@@ -41,7 +41,7 @@ bool BeginsLikeAnotherKind(std::span<const std::byte> bytes) noexcept {
 }
 
 Result<V2Header> DecodeV2Header(std::span<const std::byte> bytes) {
-  if (bytes.size() < V2Header::kEncodedSizeBytes) return Corrupt("the file is cut inside it");
+  if (bytes.size() < V2Header::kEncodedSizeBytes) return Corrupt("the file is truncated inside it");
   if (!HasV2Magic(bytes)) return Corrupt("magic does not match");
   // The version comes before the check: another version may check otherwise.
   const auto major = LoadLittleEndian<std::uint16_t>(bytes, 12);

@@ -127,7 +127,7 @@ Result<V2KeyBlockHeader> DecodeV2KeyBlockHeader(std::span<const std::byte> bytes
                  "key block at " + std::to_string(header_offset_bytes) + ": " + found};
   };
   if (bytes.size() < V2KeyBlockHeader::kEncodedSizeBytes)
-    return corrupt("the file is cut inside its header");
+    return corrupt("the file is truncated inside its header");
   if (std::memcmp(bytes.data(), kBlockMagic.data(), kBlockMagic.size()) != 0)
     return corrupt("magic does not match");
   if (LoadLittleEndian<std::uint32_t>(bytes, 4) != BlockHeaderCheck(bytes, id, header_offset_bytes))

@@ -28,7 +28,8 @@ Result<V2RecordHeader> DecodeV2RecordHeader(std::span<const std::byte> bytes, co
     return Error{ErrorCode::kCorruption,
                  "record header at " + std::to_string(header_offset_bytes) + ": " + found};
   };
-  if (bytes.size() < V2RecordHeader::kEncodedSizeBytes) return corrupt("the file is cut inside it");
+  if (bytes.size() < V2RecordHeader::kEncodedSizeBytes)
+    return corrupt("the file is truncated inside it");
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0)
     return corrupt("magic does not match");
   if (LoadLittleEndian<std::uint32_t>(bytes, 4) != HeaderCheck(bytes, id, header_offset_bytes))

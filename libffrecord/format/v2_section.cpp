@@ -55,7 +55,7 @@ Result<V2SectionHeader> DecodeV2SectionHeader(std::span<const std::byte> bytes, 
                  "section header at " + std::to_string(header_offset_bytes) + ": " + found};
   };
   if (bytes.size() < V2SectionHeader::kEncodedSizeBytes)
-    return corrupt("the file is cut inside it");
+    return corrupt("the file is truncated inside it");
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0)
     return corrupt("magic does not match");
   if (LoadLittleEndian<std::uint32_t>(bytes, 4) != HeaderCheck(bytes, id, header_offset_bytes))

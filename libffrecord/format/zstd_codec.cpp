@@ -148,7 +148,7 @@ Result<void> ExpandZstd(std::span<const std::byte> frame, std::span<std::byte> r
   const std::size_t size = ZSTD_decompress_usingDDict(context, raw.data(), raw.size(), frame.data(),
                                                       frame.size(), prepared);
   if (ZSTD_isError(size) != 0) return Corrupt(ZSTD_getErrorName(size));
-  if (size != raw.size()) return Corrupt("it expands to fewer bytes than it states");
+  if (size != raw.size()) return Corrupt("it decompresses to fewer bytes than it declares");
   return {};
 }
 

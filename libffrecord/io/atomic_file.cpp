@@ -25,8 +25,8 @@ struct AtomicFile::Impl {
 
 Result<void> AtomicFile::Impl::Usable() const {
   if (published)
-    return Error{ErrorCode::kInvalidArgument, "write " + file.path().string() +
-                                                  ": it is published and does not change any more"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "write " + file.path().string() + ": it is published and can no longer change"};
   return appender.Usable();
 }
 

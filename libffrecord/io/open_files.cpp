@@ -163,9 +163,10 @@ Result<UniqueFd> OpenFiles::OpenAgain(const File& file, Way way) const {
   if (device != file.device || status.stx_ino != file.inode || birth_ns != file.birth_ns)
     return Error{ErrorCode::kCorruption,
                  "open again " + file.path.string() +
-                     ": another file has taken its name since it was opened; open the list anew"};
+                     ": another file has taken its name since it was opened; open the list again"};
   if (status.stx_size < file.size_bytes)
-    return Error{ErrorCode::kCorruption, "open again " + file.path.string() + ": it was cut to " +
+    return Error{ErrorCode::kCorruption, "open again " + file.path.string() +
+                                             ": it was truncated to " +
                                              std::to_string(status.stx_size) + " of " +
                                              std::to_string(file.size_bytes) + " bytes"};
   // As OpenReadOnly does.

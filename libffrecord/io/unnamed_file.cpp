@@ -173,8 +173,8 @@ Result<void> UnnamedFile::CheckRename() {
   }
   return Error{ErrorCode::kIo,
                "create " + path_.string() +
-                   ": its file system has neither hard links nor renames that replace nothing, so "
-                   "a file cannot be published without the danger of replacing another; allow "
+                   ": its file system has neither hard links nor rename without replacement, so "
+                   "publishing a file could replace another one; allow "
                    "replacing, or write to another file system",
                failure};
 }

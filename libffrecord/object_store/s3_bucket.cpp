@@ -247,9 +247,10 @@ Result<void> S3Bucket::GetRange(std::string_view key, std::uint64_t offset_bytes
                              std::to_string(offset_bytes + destination.size() - 1);
   const auto response = FFR_TRY(impl_->Run(std::move(request), 0, destination));
   if (response.status != 206 || response.size_bytes != destination.size())
-    return Error{ErrorCode::kCorruption,
-                 Describe(key) + ": ends before " + std::to_string(offset_bytes) + " + " +
-                     std::to_string(destination.size()) + " bytes, or the store knows no ranges"};
+    return Error{ErrorCode::kCorruption, Describe(key) + ": ends before " +
+                                             std::to_string(offset_bytes) + " + " +
+                                             std::to_string(destination.size()) +
+                                             " bytes, or the store does not support ranges"};
   return {};
 }
 
@@ -282,7 +283,8 @@ Result<std::string> S3Bucket::BeginParts(std::string_view key) const {
   const auto response = FFR_TRY(impl_->Run(std::move(request)));
   std::string upload = TextOfElement(TextOf(response.body), "UploadId");
   if (upload.empty())
-    return Error{ErrorCode::kUnavailable, Describe(key) + ": the store gave no id for an upload"};
+    return Error{ErrorCode::kUnavailable,
+                 Describe(key) + ": the store returned no id for an upload"};
   return upload;
 }
 
@@ -298,7 +300,8 @@ Result<S3Bucket::Part> S3Bucket::PutPart(std::string_view key, std::string_view 
   const auto response = FFR_TRY(impl_->Run(std::move(request)));
   const auto etag = response.headers.find("etag");
   if (etag == response.headers.end())
-    return Error{ErrorCode::kUnavailable, Describe(key) + ": the store gave a part no ETag"};
+    return Error{ErrorCode::kUnavailable,
+                 Describe(key) + ": the store returned no ETag for a part"};
   return Part{number, bytes.size(), etag->second, checksum};
 }
 

@@ -20,11 +20,11 @@ def read_key(path: pathlib.Path) -> bytes:
     """The first key of a key file.
 
     Raises:
-        PermissionError: others than its owner can get at the file.
+        PermissionError: other users can access the file.
         ValueError: it holds no key.
     """
     if path.stat().st_mode & 0o077:
-        raise PermissionError(f"{path} holds a secret that others may get at: chmod 600 it")
+        raise PermissionError(f"{path} holds a secret that other users can access: chmod 600 it")
     for line in path.read_text(errors="replace").split():
         try:
             key = bytes.fromhex(line)

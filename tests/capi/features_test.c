@@ -271,7 +271,7 @@ static void files_are_checked_and_repaired(void) {
   ffr_report_free(report);
   options.progress = break_off;
   CHECK_FAILS(ffr_repair(damaged, repaired, &options, &report, &error), FFR_DEADLINE_EXCEEDED,
-              "broken off");
+              "cancelled");
   CHECK_FAILS(ffr_verify(path_of("missing.ffr"), NULL, &report, &error), FFR_NOT_FOUND, "");
   CHECK_FAILS(ffr_verify(NULL, NULL, &report, &error), FFR_INVALID_ARGUMENT, "NULL");
   CHECK_FAILS(ffr_repair(damaged, NULL, NULL, &report, &error), FFR_INVALID_ARGUMENT, "NULL");

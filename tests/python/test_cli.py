@@ -215,5 +215,5 @@ def test_repair_of_what_is_no_record_file_makes_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.ffr").write_text("no records in here")
     done = run("ffrecord", "repair", tmp_path / "text.ffr", tmp_path / "new.ffr")
     assert done.returncode == 3
-    assert "nothing says what the file is" in done.stderr
+    assert "the file cannot be identified" in done.stderr
     assert not (tmp_path / "new.ffr").exists()

@@ -131,7 +131,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
         (["--rdma-devices", "mlx5_0,"], 2, "rdma_devices: wants a list like"),
         (["--rdma-traffic-class", "256"], 2, "not 256"),
         (["--rdma-service-level", "16"], 2, "not 16"),
-        (["--admin", "nonsense:port"], 2, "admin: 'nonsense:port' is no address"),
+        (["--admin", "nonsense:port"], 2, "admin: 'nonsense:port' is not a valid address"),
         (["--cores", "many"], 2, "--cores: wants a whole number"),
         (["--io-engine", "magic"], 2, "--io-engine: wants one of auto, io_uring, threads"),
         (["--config", "/nowhere/at/all"], 4, "/nowhere/at/all"),

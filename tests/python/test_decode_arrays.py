@@ -93,7 +93,7 @@ GOOD = npy(np.arange(6, dtype="<i4").reshape(2, 3))
 )
 def test_a_damaged_npy_file_is_a_corrupt_record(tmp_path: Path, record: bytes) -> None:
     reader = reader_of(tmp_path, [record])
-    with pytest.raises(ffrecord.CorruptionError, match=r"no \.npy file"):
+    with pytest.raises(ffrecord.CorruptionError, match=r"not a \.npy file"):
         reader.read([0], decode=Npy())
     assert len(reader.read([0], decode=Npy(), on_corrupt="skip")) == 0
 
@@ -150,6 +150,6 @@ ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 )
 def test_a_damaged_safetensors_file_is_a_corrupt_record(tmp_path: Path, record: bytes) -> None:
     reader = reader_of(tmp_path, [record])
-    with pytest.raises(ffrecord.CorruptionError, match="no safetensors file"):
+    with pytest.raises(ffrecord.CorruptionError, match="not a safetensors file"):
         reader.read([0], decode=Safetensors())
     assert len(reader.read([0], decode=Safetensors(), on_corrupt="skip")) == 0

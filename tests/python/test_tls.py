@@ -116,9 +116,9 @@ def test_who_may_not_is_told_what_is_wrong_and_what_to_do(
     shutil.copy(tmp_path / "others" / "ca.pem", misled)
     refusals = {
         "": r"\?tls=FOLDER",
-        f"?tls={bare}": "wants a certificate",
-        f"?tls={stranger}": "comes from no authority that the peer knows",
-        f"?tls={misled}": r"comes from no authority in .*misled/ca\.pem",
+        f"?tls={bare}": "requires a certificate",
+        f"?tls={stranger}": "is not signed by an authority that the peer trusts",
+        f"?tls={misled}": r"is not signed by an authority in .*misled/ca\.pem",
     }
     for query, words in refusals.items():
         with pytest.raises(PermissionError, match=words):

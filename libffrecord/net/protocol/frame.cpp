@@ -70,9 +70,10 @@ Result<void> CheckFrameMagic(std::span<const std::byte> bytes) {
                       (begin[0] == std::byte{0x15} || begin[0] == std::byte{0x16});
   if (is_tls)
     return Error{ErrorCode::kDenied,
-                 "the peer speaks TLS, and this side does not: a client asks for it with "
-                 "?tls=FOLDER in its addresses, a daemon serves it with --tls-cert"};
-  return Malformed("does not start with the magic bytes 46 52; the peer is no FFRecord peer");
+                 "the peer uses TLS, and this side does not: clients enable it with "
+                 "?tls=FOLDER in the address, daemons with --tls-cert"};
+  return Malformed(
+      "does not start with the magic bytes 46 52; the peer does not use the FFRecord protocol");
 }
 
 Result<FrameHeader> DecodeFrameHeader(

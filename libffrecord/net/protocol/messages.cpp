@@ -236,10 +236,11 @@ Result<void> CheckName(std::string_view name) {
     rest.remove_prefix(slash + 1);
   }
   if (good) return {};
-  return Error{ErrorCode::kInvalidArgument,
-               "bad name \"" + std::string(name.substr(0, kNameSizeMax)) +
-                   "\": a name is 1 to 255 characters of A-Z a-z 0-9 . _ - in segments parted by "
-                   "'/', and no segment is empty, '.' or '..'"};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      "bad name \"" + std::string(name.substr(0, kNameSizeMax)) +
+          "\": a name is 1 to 255 characters of A-Z a-z 0-9 . _ - in segments separated by "
+          "'/', and no segment is empty, '.' or '..'"};
 }
 
 }  // namespace ffrecord::net

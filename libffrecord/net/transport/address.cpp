@@ -7,7 +7,7 @@ namespace {
 
 Error NotAnAddress(std::string_view text, std::string_view why) {
   return {ErrorCode::kInvalidArgument, "'" + std::string(text) +
-                                           "' is no address: " + std::string(why) +
+                                           "' is not a valid address: " + std::string(why) +
                                            "; write host, host:port, [v6] or [v6]:port"};
 }
 

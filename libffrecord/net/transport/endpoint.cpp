@@ -82,7 +82,7 @@ Result<void> Flush(Endpoint& endpoint, Deadline deadline) {
     Endpoint* const one[] = {&endpoint};
     if (!FFR_TRY(WaitReady(one, deadline))) {
       return Error{ErrorCode::kDeadlineExceeded,
-                   "time is up with " + std::to_string(endpoint.bytes_queued()) +
+                   "timed out with " + std::to_string(endpoint.bytes_queued()) +
                        " bytes still to be sent to " + endpoint.peer()};
     }
   }
@@ -95,7 +95,7 @@ Result<Endpoint::Event> NextEvent(Endpoint& endpoint, Deadline deadline, std::st
     Endpoint* const one[] = {&endpoint};
     if (!FFR_TRY(WaitReady(one, deadline))) {
       return Error{ErrorCode::kDeadlineExceeded,
-                   "time is up waiting for " + std::string(what) + " from " + endpoint.peer()};
+                   "timed out waiting for " + std::string(what) + " from " + endpoint.peer()};
     }
   }
 }

@@ -75,7 +75,8 @@ Result<std::unique_ptr<Endpoint>> ConnectLocal(const std::string& name, std::str
     // A full queue of connections is waited for here; the socket does not block afterwards.
     const auto left = std::chrono::ceil<std::chrono::microseconds>(deadline - Clock::now());
     if (left.count() <= 0)
-      return Error{ErrorCode::kDeadlineExceeded, tried + ": the peer takes no connections in time"};
+      return Error{ErrorCode::kDeadlineExceeded,
+                   tried + ": the peer did not accept the connection in time"};
     const auto wait = std::min<std::chrono::microseconds>(left, std::chrono::hours(1));
     const timeval timeout{static_cast<time_t>(wait.count() / 1'000'000),
                           static_cast<suseconds_t>(wait.count() % 1'000'000)};

@@ -149,7 +149,7 @@ Result<void> SocketStream::Keep(const msghdr& message) {
   }
   // All are owned by now, so that none is lost whatever is found.
   if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors_.size() > descriptor_count_max_)
-    return Error{ErrorCode::kCorruption, "the peer sends descriptors that nobody asked for"};
+    return Error{ErrorCode::kCorruption, "the peer sent unrequested file descriptors"};
   return {};
 }
 

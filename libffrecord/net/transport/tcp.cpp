@@ -97,7 +97,7 @@ Result<Addresses> ResolveUntil(const Address& address, Deadline deadline) {
   while (!shared->resolved) {
     if (shared->done.wait_until(lock, deadline) == std::cv_status::timeout && !shared->resolved) {
       return Error{ErrorCode::kDeadlineExceeded,
-                   "time is up looking up the name of " + address.ToString()};
+                   "timed out looking up the name of " + address.ToString()};
     }
   }
   if (shared->resolved->status != 0)
@@ -204,9 +204,9 @@ Result<TcpListener> TcpListener::Listen(const Address& address, int backlog) {
     const int error = errno;
     const std::string tried = "cannot listen on " + address.ToString() + ": " + ErrnoText(error);
     if (error == EADDRINUSE)
-      return Error{ErrorCode::kConflict, tried + "; stop the other process or take another port"};
+      return Error{ErrorCode::kConflict, tried + "; stop the other process or use another port"};
     if (error == EACCES)
-      return Error{ErrorCode::kDenied, tried + "; take a port above 1023 or run with the right"};
+      return Error{ErrorCode::kDenied, tried + "; use a port above 1023 or run with the right"};
     return Error{ErrorCode::kIo, tried, error};
   }
   Address chosen{address.host, LocalName(fd.get()).port};

@@ -41,7 +41,7 @@ class Repair {
   Result<void> Advance(std::uint64_t done_bytes) {
     if (!options_.progress || options_.progress(done_bytes, size_bytes_)) return {};
     return Error{ErrorCode::kDeadlineExceeded,
-                 source_.file_name(0) + ": the repair was broken off; nothing was made"};
+                 source_.file_name(0) + ": the repair was cancelled; no file was written"};
   }
 
   // Records [next_index_, index) are not there; what was kept ends at kept_end_.
@@ -220,7 +220,7 @@ Result<void> Repair::Salvage(const std::filesystem::path& destination) {
                                                                      : indexes.error().code,
                  indexes.error().message +
                      "; no header or tail of version 2 is in it either, so "
-                     "nothing says what the file is",
+                     "the file cannot be identified",
                  indexes.error().system_errno};
   const FileIndex& index = *indexes.value().front();
   report_.format_version = 1;

@@ -88,7 +88,7 @@ class Surveyor {
                                (end && end.value().sign_of_commit.empty()
                                     ? "an append that was never finished"
                                     : "a damaged commit") +
-                               ", of which the records that are whole are kept");
+                               ", whose intact records are kept");
   }
 
   Result<std::optional<V2Commit>> FindNewestCommit(const V2Source& source) {

@@ -53,7 +53,8 @@ class Verification {
   Result<void> Advance(std::uint64_t end_bytes) {
     end_ = end_bytes;
     if (progress_ && !progress_(end_bytes, report_.file_size_bytes))
-      return Error{ErrorCode::kDeadlineExceeded, source_.file_name(0) + ": check was broken off"};
+      return Error{ErrorCode::kDeadlineExceeded,
+                   source_.file_name(0) + ": the check was cancelled"};
     return {};
   }
 

@@ -94,7 +94,7 @@ Result<void> OpenRound(const RangeReader& source, std::uint32_t first_file, std:
                     {range.status, "cannot read " + std::to_string(range.destination.size()) +
                                        " bytes at " + std::to_string(range.offset_bytes) +
                                        (range.status == ErrorCode::kCorruption
-                                            ? ": the file was cut while it was opened"
+                                            ? ": the file was truncated while it was opened"
                                             : ": the device or the connection failed")});
   for (std::size_t i = 0; i < file_count; ++i) {
     const auto file = first_file + static_cast<std::uint32_t>(i);

@@ -62,7 +62,8 @@ Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
     if (!(index.schema() == *impl->schema))
       return Error{ErrorCode::kInvalidArgument,
                    "open records: the columns of " + impl->source->file_name(file) +
-                       " are not those of " + impl->source->file_name(0) + "; open the two apart"};
+                       " are not those of " + impl->source->file_name(0) +
+                       "; open them separately"};
     impl->first_indexes.push_back(first_index);
     fingerprint.Add(index.record_count(), index.fingerprint());
     if (index.record_count() > kRecordCountMax - first_index)
@@ -169,7 +170,7 @@ Result<std::optional<std::uint64_t>> RecordReader::Find(std::span<const std::byt
         ErrorCode::kInvalidArgument,
         "find a key: " + impl_->source->file_name(0) +
             (indexes.size() > 1 ? " and the other files of the list were" : std::string(" was")) +
-            " written without keys; look records up by index, or write them anew with "
+            " written without keys; look records up by index, or write them again with "
             "keys (Writer(key=...))"};
   for (std::uint32_t file = 0; file < impl_->indexes.size(); ++file) {
     auto found = impl_->indexes[file]->FindKey(key);

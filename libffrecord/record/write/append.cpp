@@ -111,7 +111,7 @@ Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
                    std::to_string(size_bytes - layout.commit_size_bytes) +
                    " bytes look like a damaged commit (" + end.sign_of_commit +
                    "), and appending would cut them off; keep this file, run 'ffrecord repair' to "
-                   "make a new one of all records that are whole, and append to that"};
+                   "make a new one of all intact records, and append to that"};
 }
 
 Result<V2Resume> ResumeFrom(const RangeReader& source, const V2Layout& layout) {
@@ -175,7 +175,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
     const auto indexes = FFR_TRY(OpenIndexes(source, {}));
     const V2Layout* layout = indexes.front()->v2_layout();
     if (layout == nullptr)
-      return Refused(name, "it has format version 1, which cannot be extended; pack it anew");
+      return Refused(name, "it has format version 1, which cannot be extended; pack it again");
     FFR_TRY(CheckFeatures(name, layout->header, options));
     FFR_TRY(CheckEnd(source, *layout));
     header = layout->header;

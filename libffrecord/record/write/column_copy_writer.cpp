@@ -27,7 +27,7 @@ Result<ColumnCopyWriter> ColumnCopyWriter::Make(const Schema& schema,
       return invalid(name, "copied columns take at most 512 bytes of each record together");
     const bool twice = std::any_of(writer.columns_.begin(), writer.columns_.end(),
                                    [&](const auto& one) { return one.copy.column == column; });
-    if (twice) return invalid(name, "it stands twice");
+    if (twice) return invalid(name, "it is listed twice");
     writer.columns_.push_back({PlaceOf(schema, column), {static_cast<std::uint32_t>(column), {}}});
   }
   return writer;

@@ -38,7 +38,7 @@ def examine_tls(folder: str) -> tuple[dict[str, Any], list[str]]:
         moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
         facts[f"{what}_expires"] = moment.isoformat(timespec="seconds")
         if moment <= now:
-            advice.append(f"the {what} in {folder} has expired: have a new one made")
+            advice.append(f"the {what} in {folder} has expired: issue a new one")
         elif moment - now < datetime.timedelta(days=_SOON_DAYS):
             advice.append(f"the {what} in {folder} expires in {(moment - now).days} days")
     return facts, advice
@@ -50,7 +50,7 @@ def _own(path: Path, trusted: ssl.SSLContext) -> tuple[float | None, list[str]]:
     advice = []
     try:
         if key.stat().st_mode & _OTHERS_MAY:
-            advice.append(f"others than its owner may get at {key}: chmod 600 it")
+            advice.append(f"{key} is accessible to other users: chmod 600 it")
         own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         own.check_hostname = False
         own.verify_mode = ssl.CERT_NONE

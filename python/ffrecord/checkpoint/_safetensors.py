@@ -301,5 +301,5 @@ def _entry(name: str, about: Any, bad: Any) -> tuple[str, str, list[int], int, i
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name appears twice")
     return made

@@ -24,14 +24,14 @@ class Npy(Decoder):
         """Say what is expected; both or neither.
 
         Raises:
-            ValueError: just one is given, or it is no type of numbers.
+            ValueError: just one is given, or it is not a numeric type.
         """
         if (dtype is None) != (shape is None):
             raise ValueError("npy: give dtype and shape, for one array a batch, or neither")
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.shape = None if shape is None else tuple(shape)
         if self.dtype is not None and self.dtype.kind not in "biufc":
-            raise ValueError(f"npy: {self.dtype} is no type of numbers")
+            raise ValueError(f"npy: {self.dtype} is not a numeric type")
 
     def decode(self, field: Field) -> tuple[npt.NDArray[Any] | list[Any], dict[int, str]]:
         """See `Decoder`."""

@@ -299,7 +299,7 @@ def _expanded(path: str, compression: str, data: bytes) -> bytes:
     try:
         content = bytes(expander.decompress(data))
     except zstandard.ZstdError as error:
-        raise CorruptionError(f"{path} cannot be expanded: {error}") from error
+        raise CorruptionError(f"{path} cannot be decompressed: {error}") from error
     if not expander.eof or expander.unused_data:
-        raise CorruptionError(f"{path} cannot be expanded: it is cut short, or something follows")
+        raise CorruptionError(f"{path} cannot be decompressed: it is truncated, or bytes follow it")
     return content

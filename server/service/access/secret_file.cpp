@@ -20,7 +20,7 @@ Result<std::string> ReadSecret(const std::filesystem::path& path) {
     return Error{ErrorCode::kInvalidArgument, path.string() + " is not a regular file"};
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
     return Error{ErrorCode::kDenied, path.string() +
-                                         " holds a secret that others than its owner may get at; "
+                                         " holds a secret and is accessible to other users; "
                                          "chmod 600 it"};
   std::string text(kSecretSizeBytesMax, '\0');
   const ssize_t got = ::read(fd.get(), text.data(), text.size());

@@ -117,7 +117,7 @@ TEST(CheckpointPlanTest, AWrongTensorIsRefusedAndNamed) {
   EXPECT_NE(error(tensor).find("object"), std::string::npos);
   tensor = good;
   tensor.offset = {3, 0};
-  EXPECT_NE(error(tensor).find("leaves the tensor"), std::string::npos);
+  EXPECT_NE(error(tensor).find("exceeds the tensor"), std::string::npos);
   tensor = good;
   tensor.key = "";
   EXPECT_NE(error(tensor).find("key"), std::string::npos);

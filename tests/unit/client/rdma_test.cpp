@@ -86,7 +86,7 @@ TEST_F(RdmaClientTest, AutoTakesItWhereThereIsNoSharedMemoryAndSaysSo) {
   const auto link = ProbeDaemon(remote.Uri(""), kAuto);
   ASSERT_TRUE(link) << link.error().message;
   EXPECT_EQ(link.value().transport, "rdma");
-  EXPECT_THAT(link.value().reason, HasSubstr("both ends have it, "));
+  EXPECT_THAT(link.value().reason, HasSubstr("both ends support it, "));
 }
 
 // From then on the limit holds for this process, though it is root's: for good, and before it opens

@@ -86,10 +86,10 @@ TEST_F(TlsDaemonTest, WhoHasNothingToShowIsRefusedAtOnceAndToldWhy) {
   EXPECT_THAT(plain.message, HasSubstr("?tls=FOLDER"));
   const Error uncertified = PingError(Uri(daemon, bare.path()));
   EXPECT_EQ(uncertified.code, ErrorCode::kDenied);
-  EXPECT_THAT(uncertified.message, HasSubstr("wants a certificate"));
+  EXPECT_THAT(uncertified.message, HasSubstr("requires a certificate"));
   const Error stranger = PingError(Uri(daemon, strangers.folder.path()));
   EXPECT_EQ(stranger.code, ErrorCode::kDenied);
-  EXPECT_THAT(stranger.message, HasSubstr("comes from no authority"));
+  EXPECT_THAT(stranger.message, HasSubstr("not signed by an authority"));
   EXPECT_EQ(PingError(Uri(daemon, "/no/such/folder")).code, ErrorCode::kNotFound);
   EXPECT_EQ(PingError(Uri(daemon)).code, ErrorCode::kOk);
 }

@@ -156,8 +156,8 @@ TEST(CheckpointManifestTest, BrokenFieldsUnderAValidChecksumAreRefused) {
   refused([](auto& p) { p.boxes[1].offset_bytes = 8192 - 23; }, "outside its segment");
   refused([&](auto& p) { p.boxes[1].offset_bytes = huge; }, "outside its segment");
   refused([](auto& p) { p.boxes[1].size_bytes = 28; }, "size is wrong");
-  refused([](auto& p) { p.boxes[1].offset = {3, 0}; }, "leaves the tensor");
-  refused([&](auto& p) { p.boxes[1].offset = {huge, 0}; }, "leaves the tensor");
+  refused([](auto& p) { p.boxes[1].offset = {3, 0}; }, "exceeds the tensor");
+  refused([&](auto& p) { p.boxes[1].offset = {huge, 0}; }, "exceeds the tensor");
   refused([&](auto& p) { p.boxes[1].shape = {huge, huge}; }, "2^48");
   refused([](auto& p) { std::swap(p.boxes[0], p.boxes[1]); }, "out of order");
   refused([](auto& p) { p.boxes[1] = p.boxes[0]; }, "out of order");

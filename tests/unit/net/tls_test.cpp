@@ -119,10 +119,11 @@ TEST_F(TlsTest, ClientsWithoutAGoodCertificateAreToldWhy) {
     EXPECT_THAT(met.server.message, server_says);
   };
 
-  expect(TlsFiles::In(other_), AllOf(HasSubstr("wants a certificate"), HasSubstr("ca.pem")),
+  expect(TlsFiles::In(other_), AllOf(HasSubstr("requires a certificate"), HasSubstr("ca.pem")),
          HasSubstr("has no certificate"));
-  expect(Issue(Authority()), AllOf(HasSubstr("client/cert.pem"), HasSubstr("no authority")),
-         HasSubstr("comes from no authority"));
+  expect(Issue(Authority()),
+         AllOf(HasSubstr("client/cert.pem"), HasSubstr("not signed by an authority")),
+         HasSubstr("not signed by an authority"));
 }
 
 TEST_F(TlsTest, AClientRefusesADaemonThatIsNotTheOneItMeant) {
@@ -134,7 +135,7 @@ TEST_F(TlsTest, AClientRefusesADaemonThatIsNotTheOneItMeant) {
   };
 
   expect(Issue(Authority()), "127.0.0.1",
-         AllOf(HasSubstr("comes from no authority"), HasSubstr("ca.pem")));
+         AllOf(HasSubstr("not signed by an authority"), HasSubstr("ca.pem")));
   expect(Issue(own_.authority, {.names = "DNS:storage-1,IP:10.0.0.1"}), "127.0.0.1",
          AllOf(HasSubstr("127.0.0.1"), HasSubstr("subjectAltName")));
   expect(Issue(own_.authority, {.names = "IP:127.0.0.1"}), "localhost", HasSubstr("localhost"));
@@ -233,7 +234,7 @@ TEST_F(TlsTest, OlderTlsIsRefused) {
   ::SSL_CTX_free(old);
   ASSERT_FALSE(event);
   EXPECT_EQ(event.error().code, ErrorCode::kDenied);
-  EXPECT_THAT(event.error().message, HasSubstr("no TLS 1.3"));
+  EXPECT_THAT(event.error().message, HasSubstr("not support TLS 1.3"));
 }
 
 TEST_F(TlsTest, WhoSpeaksTlsToOneWhoDoesNotIsToldSoOnBothSides) {
@@ -248,7 +249,7 @@ TEST_F(TlsTest, WhoSpeaksTlsToOneWhoDoesNotIsToldSoOnBothSides) {
   const auto seen = NextEvent(*far, Soon(), "a frame");
   ASSERT_FALSE(seen);
   EXPECT_EQ(seen.error().code, ErrorCode::kCorruption);
-  EXPECT_THAT(seen.error().message, HasSubstr("does not speak TLS"));
+  EXPECT_THAT(seen.error().message, HasSubstr("does not use TLS"));
   const auto told = NextEvent(*plain, Soon(), "an answer");
   ASSERT_FALSE(told);
   EXPECT_EQ(told.error().code, ErrorCode::kDenied);
@@ -265,7 +266,7 @@ TEST_F(TlsTest, WhoSpeaksTlsToOneWhoDoesNotIsToldSoOnBothSides) {
   far.reset();
   ASSERT_FALSE(hello);
   EXPECT_EQ(hello.error().code, ErrorCode::kDenied);
-  EXPECT_THAT(hello.error().message, HasSubstr("speaks TLS"));
+  EXPECT_THAT(hello.error().message, HasSubstr("uses TLS"));
   EXPECT_EQ(client.get().code, ErrorCode::kUnavailable);
 }
 

@@ -181,9 +181,9 @@ Result<void> QueuePair::Connect(const RdmaConnect& peer) {
                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (failed != 0)
     return Error{ErrorCode::kUnavailable,
-                 "there is no way to the peer's RDMA address from " + device_.port().device + " (" +
+                 "no route to the peer's RDMA address from " + device_.port().device + " (" +
                      device_.port().gid + "): " + std::strerror(failed) +
-                     "; both ends need RoCE version 2 addresses that reach each other"};
+                     "; both ends need RoCE version 2 addresses that can reach each other"};
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.sq_psn = own_.packet_number;
@@ -291,7 +291,7 @@ Result<std::optional<QueuePair::Received>> QueuePair::TakeReceived() {
     return Broken(completion);
   }
   if (completion.opcode != IBV_WC_RECV || (completion.wc_flags & IBV_WC_WITH_IMM) == 0)
-    return Error{ErrorCode::kCorruption, "the peer sent a message that is none of ours"};
+    return Error{ErrorCode::kCorruption, "the peer sent an unknown message"};
   return std::optional(Received{static_cast<std::uint32_t>(completion.wr_id), completion.byte_len,
                                 ntohl(completion.imm_data)});
 }

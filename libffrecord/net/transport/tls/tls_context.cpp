@@ -51,7 +51,7 @@ Result<void> CheckSecret(const fs::path& path) {
   if (::stat(path.c_str(), &status) != 0) return Unreadable(path, errno);
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
   return Error{ErrorCode::kDenied, "TLS: " + path.string() +
-                                       " holds a secret that others than its owner may get at; "
+                                       " holds a secret and is accessible to other users; "
                                        "chmod 600 it"};
 }
 
@@ -64,7 +64,7 @@ Result<void> UseCertificate(SSL_CTX& context, const TlsFiles& files) {
     return BadFile(files.certificate, "holds no certificate in PEM (" + TakeOpensslErrors() + ")");
   const X509* const own = ::SSL_CTX_get0_certificate(&context);
   if (::X509_cmp_current_time(::X509_get0_notAfter(own)) < 0)
-    return BadFile(files.certificate, "the certificate has expired; have a new one made");
+    return BadFile(files.certificate, "the certificate has expired; issue a new one");
   FFR_TRY(CheckSecret(files.key));
   if (::SSL_CTX_use_PrivateKey_file(&context, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
     // It compares the two as well.

@@ -119,9 +119,10 @@ Result<bool> TlsStream::ShakeHands() {
   has_failed_ = true;
   return Error{ErrorCode::kUnavailable,
                names_.side == Side::kClient
-                   ? "the peer hung up in the TLS handshake; does it serve TLS? If not, leave "
-                     "tls=FOLDER away"
-                   : "the peer hung up in the TLS handshake"};
+                   ? "the peer closed the connection during the TLS handshake. If it does not "
+                     "serve TLS, omit "
+                     "tls=FOLDER"
+                   : "the peer closed the connection during the TLS handshake"};
 }
 
 Result<std::size_t> TlsStream::Write(std::span<const iovec> pieces, int descriptor) {
@@ -235,14 +236,14 @@ Error TlsStream::Explain(const char* while_doing) {
       return {ErrorCode::kDenied, "the client has no certificate"};
     case SSL_R_UNSUPPORTED_PROTOCOL:
     case SSL_R_UNKNOWN_PROTOCOL:
-      return {ErrorCode::kDenied, "the peer speaks no TLS 1.3"};
+      return {ErrorCode::kDenied, "the peer does not support TLS 1.3"};
     case SSL_R_WRONG_VERSION_NUMBER:
     case SSL_R_HTTP_REQUEST:
     case SSL_R_HTTPS_PROXY_REQUEST:
       if (names_.side == Side::kServer)
-        return {ErrorCode::kCorruption, "the peer does not speak TLS, which this port wants"};
+        return {ErrorCode::kCorruption, "the peer does not use TLS, which this port requires"};
       return {ErrorCode::kDenied,
-              "the peer does not speak TLS; leave tls=FOLDER away, or start it with --tls-cert"};
+              "the peer does not use TLS; omit tls=FOLDER, or start the daemon with --tls-cert"};
     default:
       return {ErrorCode::kCorruption,
               std::string("TLS failed while ") + while_doing + ": " + TakeOpensslErrors()};
@@ -256,15 +257,15 @@ Error TlsStream::ExplainPeerCertificate(long verdict) const {
   std::string what;
   switch (verdict) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      what = " has expired; have a new one made";
+      what = " has expired; issue a new one";
       break;
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      what = " is not valid yet; look at the clocks of both machines";
+      what = " is not valid yet; check the clocks of both machines";
       break;
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
       what =
-          " is for other names; connect by one of those, or have one made with this name as "
+          " is for other names; use one of those, or issue one with this name as "
           "subjectAltName";
       break;
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
@@ -273,7 +274,7 @@ Error TlsStream::ExplainPeerCertificate(long verdict) const {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-      what = " comes from no authority in " + names_.files.authorities.string();
+      what = " is not signed by an authority in " + names_.files.authorities.string();
       break;
     default:
       what = std::string(": ") + ::X509_verify_cert_error_string(verdict);
@@ -286,17 +287,18 @@ Error TlsStream::ExplainAlert(int alert) const {
   const std::string own = "the peer refuses the certificate " + OwnCertificate(names_.files);
   switch (alert) {
     case SSL_AD_USER_CANCELLED:
-      return {ErrorCode::kUnavailable, "the peer takes no connection now: it is busy, or stops"};
+      return {ErrorCode::kUnavailable,
+              "the peer accepts no connections now: it is busy or stopping"};
     case SSL_AD_CERTIFICATE_REQUIRED:
       return {ErrorCode::kDenied,
-              "the peer wants a certificate, and this side has none; put cert.pem and key.pem "
+              "the peer requires a certificate, and this side has none; put cert.pem and key.pem "
               "beside " +
                   names_.files.authorities.string()};
     case SSL_AD_UNKNOWN_CA:
     case SSL_AD_DECRYPT_ERROR:  // One of that name is known, and has not signed it.
-      return {ErrorCode::kDenied, own + ": it comes from no authority that the peer knows"};
+      return {ErrorCode::kDenied, own + ": it is not signed by an authority that the peer trusts"};
     case SSL_AD_CERTIFICATE_EXPIRED:
-      return {ErrorCode::kDenied, own + ": it has expired; have a new one made"};
+      return {ErrorCode::kDenied, own + ": it has expired; issue a new one"};
     case SSL_AD_BAD_CERTIFICATE:
     case SSL_AD_UNSUPPORTED_CERTIFICATE:
     case SSL_AD_CERTIFICATE_REVOKED:
@@ -304,10 +306,10 @@ Error TlsStream::ExplainAlert(int alert) const {
     case SSL_AD_ACCESS_DENIED:
       return {ErrorCode::kDenied, own + ": " + ::SSL_alert_desc_string_long(alert)};
     case SSL_AD_PROTOCOL_VERSION:
-      return {ErrorCode::kDenied, "the peer speaks no TLS 1.3"};
+      return {ErrorCode::kDenied, "the peer does not support TLS 1.3"};
     default:
       return {ErrorCode::kUnavailable,
-              std::string("the peer broke TLS off: ") + ::SSL_alert_desc_string_long(alert)};
+              std::string("the peer aborted TLS: ") + ::SSL_alert_desc_string_long(alert)};
   }
 }
 
