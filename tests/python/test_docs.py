@@ -173,9 +173,10 @@ def unknown_words(words: list[str]) -> list[str]:
     rest = words[1:]
     while isinstance(command, click.Group):
         name = rest.pop(0)
-        if name not in command.commands:
+        found = command.get_command(click.Context(command), name)
+        if found is None:
             return [name]
-        command = command.commands[name]
+        command = found
     known = {option for parameter in command.params for option in parameter.opts}
     return [word for word in rest if word.startswith("--") and word.split("=")[0] not in known]
 

@@ -19,12 +19,27 @@ from ffrecord._cli.config import config
 from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
-from ffrecord._cli.topology import topology
 from ffrecord._cli.units import Name, Number, Target, Timeout, show_size
 from ffrecord._tokens import make_token, read_key
 
 
-@click.group()
+class _Commands(click.Group):
+    """The commands. `topology` is imported when it is wanted: it takes a tenth of every start."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All of them, by name."""
+        return sorted([*super().list_commands(ctx), "topology"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them; None if there is none of this name."""
+        if cmd_name != "topology":
+            return super().get_command(ctx, cmd_name)
+        from ffrecord._cli.topology import topology
+
+        return topology
+
+
+@click.group(cls=_Commands)
 @click.version_option(package_name="ffrecord")
 def cli() -> None:
     """Inspect, verify and publish training data in record files."""
@@ -321,7 +336,6 @@ def top(
         before = now
 
 
-cli.add_command(topology)
 cli.add_command(net)
 cli.add_command(config)
 cli.add_command(checkpoint)
