@@ -14,7 +14,8 @@ RECORD |= {f"{LIB}/record/{room}" for room in ("index", "read", "write", "check"
 RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
 STORAGE = RECORD | RPC | {"server/storage", "server/metadata", "server/service"}
 SERVICE = STORAGE | {
-    f"server/service/{room}" for room in ("access", "catalog", "read_ahead", "read", "admin", "core")
+    f"server/service/{room}"
+    for room in ("access", "catalog", "read_ahead", "read", "admin", "core")
 }
 MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/include": set(),

@@ -30,7 +30,9 @@ ROOMS = (
     Room(("libffrecord/format/", "tests/unit/format/"), ("format", "record"), READING),
     Room(("libffrecord/io/", "tests/unit/io/"), ("io", "record"), READING),
     Room(("libffrecord/decode/", "tests/unit/decode/"), ("decode",), ("test_decode*.py",)),
-    Room(("libffrecord/source/", "libffrecord/record/", "tests/unit/record/"), ("record",), READING),
+    Room(
+        ("libffrecord/source/", "libffrecord/record/", "tests/unit/record/"), ("record",), READING
+    ),
     Room(("capi/", "tests/capi/"), ("capi",)),
     Room(
         ("libffrecord/object_store/", "libffrecord/net/http/", "tests/unit/object_store/"),
