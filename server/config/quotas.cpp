@@ -48,9 +48,10 @@ Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text) 
     const std::uint64_t size =
         mark == std::string_view::npos ? 0 : SizeOf(Trimmed(one.substr(mark + 1)));
     if (size == 0 || !IsPrefix(prefix) || !quotas.emplace(prefix, size).second)
-      return Error{ErrorCode::kInvalidArgument,
-                   "quotas: wants a list like \"train/=500G, runs/=2T\", each prefix once, not '" +
-                       std::string(one) + "'"};
+      return Error{
+          ErrorCode::kInvalidArgument,
+          "quotas: must be a list like \"train/=500G, runs/=2T\", each prefix once, not '" +
+              std::string(one) + "'"};
   }
   return quotas;
 }

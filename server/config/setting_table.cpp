@@ -105,7 +105,7 @@ std::string Joined(std::span<const std::string_view> choices) {
 
 Error Bad(const Setting& setting, const std::string& wanted, const std::string& found) {
   return Error{ErrorCode::kInvalidArgument,
-               std::string(setting.key) + ": wants " + wanted + ", not " + found};
+               std::string(setting.key) + ": must be " + wanted + ", not " + found};
 }
 
 // A TOML basic string.

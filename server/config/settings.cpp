@@ -90,7 +90,7 @@ Result<void> CheckTls(const Settings& settings) {
     return Error{ErrorCode::kInvalidArgument, "tls_cert and tls_key belong together: give both"};
   if (settings.tls_cert.empty() && !settings.tls_ca.empty())
     return Error{ErrorCode::kInvalidArgument,
-                 "tls_ca asks clients for certificates, which only TLS carries: give tls_cert and "
+                 "tls_ca requires client certificates, which need TLS: give tls_cert and "
                  "tls_key too"};
   return {};
 }
@@ -120,7 +120,7 @@ Result<void> CheckSettings(const Settings& settings) {
       settings.admin_token_file.empty())
     return Error{ErrorCode::kInvalidArgument,
                  settings.admin +
-                     " can be reached from other machines, and the admin port asks nobody for a "
+                     " can be reached from other machines, and the admin port requires no "
                      "token: put it on 127.0.0.1, give --admin-token-file, or accept the risk with "
                      "--insecure"};
   return {};
@@ -130,13 +130,15 @@ std::vector<std::string> PlaintextWarnings(const Settings& settings) {
   std::vector<std::string> warnings;
   if (!IsLoopback(HostOf(settings.listen)) && !settings.token_keys.empty() &&
       settings.tls_cert.empty())
-    warnings.push_back("clients send their tokens to " + settings.listen +
-                       " without TLS, and who sees one can use it: give tls_cert and tls_key");
+    warnings.push_back(
+        "clients send their tokens to " + settings.listen +
+        " without TLS, and anyone who sees one can use it: set tls_cert and tls_key");
   if (!settings.admin.empty() && !IsLoopback(HostOf(settings.admin)) &&
       !settings.admin_token_file.empty())
-    warnings.push_back("the admin token goes to " + settings.admin +
-                       " without TLS, and who sees it can use it: listen on 127.0.0.1 and reach it "
-                       "through a tunnel");
+    warnings.push_back(
+        "the admin token is sent to " + settings.admin +
+        " without TLS, and anyone who sees it can use it: listen on 127.0.0.1 and reach it "
+        "through a tunnel");
   return warnings;
 }
 

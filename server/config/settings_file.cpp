@@ -81,7 +81,7 @@ Result<void> AssignNode(Settings& settings, std::string_view key, const toml::no
   if (const auto* const number = node.as_integer())
     return Assign(settings, *setting, number->get());
   return Error{ErrorCode::kInvalidArgument,
-               std::string(key) + ": wants a text in quotes or a whole number"};
+               std::string(key) + ": must be a text in quotes or a whole number"};
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ Result<ExtentTrailer> ReadTrailer(int file, const std::filesystem::path& name);
 struct FoundExtents {
   std::vector<const ManifestExtent*> known;  // Those of the known ones that are there.
   std::vector<ExtentTrailer> extents;        // The others that are sound. Both in no order.
-  std::vector<std::string> refused;  // Path and reason of each file that is no sound extent.
+  std::vector<std::string> refused;  // Path and reason of each file that is not a valid extent.
 };
 
 // Looks at every file, side by side, for a disk answers many at a time: at its name, and at its

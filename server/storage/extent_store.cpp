@@ -94,7 +94,7 @@ Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
     return Error{ErrorCode::kConflict,
                  "extent " + Hex(id_) +
                      (trailer ? " exists with other bytes"
-                              : ": the daemon's disk has a file of that name that is no sound "
+                              : ": the daemon's disk has a file of that name that is not a valid "
                                 "extent (" +
                                     trailer.error().message + ")") +
                      "; upload under a new id"};

@@ -117,7 +117,7 @@ class ExtentStore {
   struct ScanReport {
     std::uint64_t extent_count = 0;
     std::uint64_t size_bytes = 0;
-    std::vector<std::string> refused;  // Path and reason of each file that is no sound extent.
+    std::vector<std::string> refused;  // Path and reason of each file that is not a valid extent.
     std::vector<ExtentId> unknown;     // Those that no manifest has described.
     std::uint64_t missing_count = 0;   // How many were described and are not there.
   };

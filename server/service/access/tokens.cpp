@@ -21,7 +21,7 @@ using Mac = std::array<std::byte, kMacSizeBytes>;
 
 Error Denied() {
   return {ErrorCode::kDenied,
-          "access denied: this daemon wants a valid token; name the file that holds one in the "
+          "access denied: this daemon requires a valid token; name the file that holds one in the "
           "address: ?token_file=PATH"};
 }
 
@@ -73,7 +73,7 @@ Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
     if (line.empty()) continue;
     auto key = FromHex(line);
-    if (!key) return bad("a line is no key");
+    if (!key) return bad("a line is not a key");
     if (key->size() < kKeySizeBytesMin) return bad("a key is too short");
     keys.push_back(std::move(*key));
   }

@@ -286,9 +286,9 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const net::Address& addr
       return httplib::Server::HandlerResponse::Unhandled;
     response.status = is_own ? 401 : 403;
     if (is_own) response.set_header("WWW-Authenticate", "Basic realm=\"ffrecordd\"");
-    response.set_content(is_own ? "this port wants its token\n"
-                                : "ask for this page by the address of the machine\n",
-                         "text/plain");
+    response.set_content(
+        is_own ? "this port requires its token\n" : "open this page by the machine's own address\n",
+        "text/plain");
     return httplib::Server::HandlerResponse::Handled;
   });
   AddPages(http, std::move(pages));

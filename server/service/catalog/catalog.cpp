@@ -173,7 +173,7 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
     BuryAll(commit);
   }
   return Error{ErrorCode::kConflict,
-               "the upload was silent for too long and was given up; start anew"};
+               "the upload was silent for too long and was given up; start again"};
 }
 
 // --- Names ---------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ Result<void> Catalog::CheckMode(const net::Publish& publish,
     case net::Publish::Mode::kSwap:
       if (found && found->revision == publish.expected_revision) return {};
       return Error{ErrorCode::kConflict, publish.name +
-                                             (found ? " was published anew" : " was removed") +
+                                             (found ? " was published again" : " was removed") +
                                              " since it was looked at; look again, then decide"};
   }
   return Error{ErrorCode::kInvalidArgument, "unknown mode"};
@@ -426,7 +426,8 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   const auto found = FFR_TRY(FindName(meta_, request.name));
   if (!found) return NotFound(request.name);
   if (request.expected_revision != 0 && request.expected_revision != found->revision)
-    return Error{ErrorCode::kConflict, request.name + " was published anew since it was looked at"};
+    return Error{ErrorCode::kConflict,
+                 request.name + " was published again since it was looked up"};
   MetaStore::Commit commit;
   commit.compares.push_back({NameKey(request.name), found->revision});
   commit.deletes.push_back(NameKey(request.name));

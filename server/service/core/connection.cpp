@@ -128,7 +128,7 @@ Result<void> Connection::TakeFrame() {
   const FrameHeader& header = endpoint_->header();
   if (is_closing_) return OutOfPlace("a frame after the end");
   if (endpoint_->bytes_queued() - endpoint_->payload_bytes_queued() > kUnsentBytesMax)
-    return OutOfPlace("the client asks on and takes no answers");
+    return OutOfPlace("the client sends requests without reading the answers");
   if (!has_greeted_ && header.type != FirstFrame())
     return OutOfPlace("the first frame is not HELLO");
   const bool may_have_payload =

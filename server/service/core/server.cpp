@@ -252,7 +252,7 @@ Result<std::string> Server::Impl::DatasetsJson() {
     return Error{ErrorCode::kUnavailable, "starting"};
   // What names there are only a token tells.
   if (token_keys && options.admin_token_file.empty())
-    return Error{ErrorCode::kDenied, "names are told to those with tokens only"};
+    return Error{ErrorCode::kDenied, "names are shown only to clients with a token"};
   const auto listed = FFR_TRY(catalog->List({kDatasetsShown, "", ""}));
   std::string json = "{\"datasets\": [";
   for (const auto& entry : listed.entries)
@@ -356,7 +356,7 @@ Result<void> Server::Impl::OpenRdma() {
   if (tls) {
     if (!is_demanded) return {};
     return Error{ErrorCode::kInvalidArgument,
-                 "RDMA was asked for beside TLS, and nothing enciphers it: leave out one of them"};
+                 "RDMA does not work with TLS, because it is not encrypted: leave out one of them"};
   }
   auto rails = net::RdmaRails::Open(options.rdma);
   if (!rails) {

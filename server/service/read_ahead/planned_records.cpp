@@ -175,7 +175,7 @@ Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::st
   if (auto records = dataset->records.lock()) return records;
   const auto resolved = FFR_TRY(catalog_.Resolve(name));
   if (resolved.revision != revision)
-    return Error{ErrorCode::kConflict, name + " was published anew since it was opened"};
+    return Error{ErrorCode::kConflict, name + " was published again since it was opened"};
   auto manifest = FFR_TRY(DecodeDatasetManifest(resolved.manifest));
   auto records = FFR_TRY(PlannedRecords::Open(std::move(manifest), extents_));
   dataset->records = records;

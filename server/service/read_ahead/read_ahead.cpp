@@ -66,7 +66,7 @@ Result<ReadAhead::Handle> ReadAhead::Begin(std::shared_ptr<const PlannedRecords>
                                            const net::PlanSet& announced, std::string_view tenant) {
   if (bytes_max_ == 0)
     return Error{ErrorCode::kInvalidArgument,
-                 "this daemon reads nothing ahead: read_ahead_mib = 0"};
+                 "this daemon does not read ahead: read_ahead_mib = 0"};
   const std::uint64_t count = records->record_count();
   auto order = FFR_TRY(PlanOrder::Make(announced, count));
   // A last step may be filled up from the epoch's beginning.

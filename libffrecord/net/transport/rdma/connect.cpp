@@ -75,7 +75,7 @@ Result<std::vector<std::string>> RdmaOptions::ParseDevices(std::string_view text
     const bool is_new = std::ranges::count(devices, devices.back()) == 1;
     if (devices.back().empty() || !is_new || devices.size() > kDeviceCountMax)
       return Error{ErrorCode::kInvalidArgument,
-                   "rdma_devices: wants a list like mlx5_0,mlx4_0:2, each once and at most " +
+                   "rdma_devices: must be a list like mlx5_0,mlx4_0:2, each once and at most " +
                        std::to_string(kDeviceCountMax) + ", not '" + std::string(text) + "'"};
   }
   return devices;
