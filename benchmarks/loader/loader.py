@@ -196,7 +196,7 @@ def images_cold(settings: harness.Settings) -> harness.Outcome:
     compare(outcome, "images_cold_vs_best", ours, peers)
     outcome.notes.append(
         f"{field.count('images'):,} images, batch {batch}, {WORKERS} workers, {settings.rounds} "
-        f"rounds of {batches} batches after {drain} that empty what was read ahead"
+        f"rounds of {batches} batches after {drain} that drain the read-ahead"
     )
     return finish(field, outcome)
 
@@ -221,8 +221,9 @@ def cost(settings: harness.Settings) -> harness.Outcome:
             rounds = zip(*shares, strict=True)  # type: ignore[arg-type]
             outcome.figures[f"{key}_vs_best_cost"] = [max(found) for found in rounds]
     outcome.notes += [
-        "costs of ours over the lowest of a peer, lower is better; without a number, the worst of "
-        f"{workers} workers. rss is Pss, pages of mapped files in it; own is what is no file's",
+        "our cost over the lowest of a peer, lower is better; without a number, the worst of "
+        f"{workers} workers. rss is Pss, including pages of mapped files; own is private memory "
+        "without them",
     ]
     return finish(field, outcome)
 
@@ -291,7 +292,7 @@ def start(settings: harness.Settings) -> harness.Outcome:
                 taken.setdefault(f"{what}_{method}_{key}", []).append(value)
             return 1e3 / taken[f"{what}_{method}_first_batch_ms"][-1]
 
-        about = "ffrecord" if what == "ours" else "torch's loader over nothing"
+        about = "ffrecord" if what == "ours" else "torch's loader over an empty dataset"
         return harness.Arm(f"start_{what}_{method}", f"{about}, {method}, 2 workers", run)
 
     arms = [arm(what, method) for method in METHODS for what in ("ours", "empty")]
@@ -305,8 +306,9 @@ def start(settings: harness.Settings) -> harness.Outcome:
     figures["resume_ms"] = taken["ours_fork_resume_ms"]
     outcome = harness.Outcome("starts/s", arms, values, {}, figures)
     outcome.notes.append(
-        f"{count:,} records; first_batch is from the start of Python to a batch, over that with "
-        "torch's loader over nothing; resume from a state to a batch at half of the epoch"
+        f"{count:,} records; first_batch is the time from the start of Python to a batch, minus that "
+        "with torch's loader over an empty dataset; resume is the time from a state to a batch "
+        "halfway through the epoch"
     )
     return finish(field, outcome)
 

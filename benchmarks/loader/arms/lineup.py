@@ -20,9 +20,9 @@ COST += ["streaming", "ffcv"]
 WHAT = {
     "ours_threads": "ffrecord, mode='threads', checksums on",
     "ours_workers": "ffrecord, worker processes, checksums on",
-    "folder": "torch over a folder of files; one tensor handed over for a batch, prefetch 4",
+    "folder": "torch over a folder of files; one tensor per batch passed on, prefetch 4",
     "folder_default": "torch over a folder of files",
-    "memmap": "no peer: torch over rows that NumPy maps, no checks",
+    "memmap": "not a peer: torch over a NumPy memory map, no checks",
     "array_record": "array-record, group_size 1, no read-ahead, one read for each batch",
     "array_record_default": "array-record at its defaults",
     "grain": "grain's MapDataset over array-record, threads",
