@@ -307,8 +307,8 @@ def start(settings: harness.Settings) -> harness.Outcome:
     outcome = harness.Outcome("starts/s", arms, values, {}, figures)
     outcome.notes.append(
         f"{count:,} records; first_batch is the time from the start of Python to a batch, minus "
-        "that with torch's loader over an empty dataset; resume is the time from a state to a batch "
-        "halfway through the epoch"
+        "that with torch's loader over an empty dataset; resume is the time from a state to a "
+        "batch halfway through the epoch"
     )
     return finish(field, outcome)
 
