@@ -227,9 +227,9 @@ void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan p
       ValueOrFail(ffrecord::Permutation::Make(plan.seed, 0, 0, reader.record_count()));
   const std::size_t batch = plan.step_size / plan.world_size;
   WaitToBegin(crowd);
-  std::unique_ptr<ffrecord::Announcement> announcement;
-  if (announces) announcement = ValueOrFail(reader.Announce(plan));
-  if (announces && !announcement) Fail("the daemon takes no plans");
+  std::unique_ptr<ffrecord::PrefetchHint> hint;
+  if (announces) hint = ValueOrFail(reader.HintEpoch(plan));
+  if (announces && !hint) Fail("the daemon takes no plans");
   std::vector<std::uint64_t> indices(batch);
   for (std::uint64_t first = 0; first < plan.end; first += plan.step_size) {
     order.Fill(first + plan.rank * batch, indices);

@@ -5,10 +5,11 @@
 
 #include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/target.h"
-#include "client/dataset/remote_files.h"
-#include "client/session/session.h"
-#include "client/session/upload.h"
+#include "client/dataset/catalog.h"
+#include "client/dataset/upload.h"
 #include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
 
 namespace ffrecord::client {
 namespace {
@@ -17,8 +18,9 @@ constexpr std::size_t kSegmentsAtOnce = 4;
 
 // A run at a daemon: its steps are published names, the files of a step one manifest.
 struct RemoteRun {
-  Location location;
-  std::shared_ptr<Session> session;
+  net::Location location;
+  std::shared_ptr<net::Session> session;
+  Catalog catalog;
   SessionOptions options;
 
   std::string NameOf(std::uint64_t step) const { return location.name + "/" + StepName(step); }
@@ -91,9 +93,9 @@ class DaemonAttempt final : public CheckpointAttempt {
     }
     const auto mode = replaced_ == 0 ? net::Publish::Mode::kCreate : net::Publish::Mode::kSwap;
     const auto published =
-        run_.session->Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
+        run_.catalog.Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
     if (published) return {};
-    const auto there = run_.session->Resolve(run_.NameOf(step_), run_.deadline());
+    const auto there = run_.catalog.Resolve(run_.NameOf(step_), run_.deadline());
     if (!there) return WithoutALook(published.error(), there.error());
     if (there.value().manifest != manifest) return StepExists(run_, step_);
     return {};
@@ -145,7 +147,7 @@ class DaemonStep final : public CommittedStep {
       wanted.files.push_back(*file);
     }
     return std::unique_ptr<RangeReader>(
-        new RemoteFiles(run_.session, std::move(wanted), run_.Describe(step_), run_.options));
+        new net::RemoteFiles(run_.session, std::move(wanted), run_.Describe(step_), run_.options));
   }
 
  private:
@@ -162,7 +164,7 @@ class DaemonTarget final : public CheckpointTarget {
 
   Result<std::vector<std::uint64_t>> Steps() const override {
     const std::string prefix = run_.location.name + "/";
-    const auto entries = FFR_TRY(run_.session->List(prefix, run_.deadline()));
+    const auto entries = FFR_TRY(run_.catalog.List(prefix, run_.deadline()));
     std::vector<std::uint64_t> steps;
     for (const auto& entry : entries) {
       if (!entry.name.starts_with(prefix)) continue;
@@ -174,17 +176,17 @@ class DaemonTarget final : public CheckpointTarget {
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    auto resolved = FFR_TRY(run_.session->Resolve(run_.NameOf(step), run_.deadline()));
+    auto resolved = FFR_TRY(run_.catalog.Resolve(run_.NameOf(step), run_.deadline()));
     return std::unique_ptr<CommittedStep>(new DaemonStep(run_, step, std::move(resolved.manifest)));
   }
 
   Result<void> Remove(std::uint64_t step) override {
-    return run_.session->Remove(run_.NameOf(step), run_.deadline());
+    return run_.catalog.Remove(run_.NameOf(step), run_.deadline());
   }
 
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
-    const auto found = run_.session->Resolve(run_.NameOf(step), run_.deadline());
+    const auto found = run_.catalog.Resolve(run_.NameOf(step), run_.deadline());
     if (found) return StepExists(run_, step);
     if (found.error().code != ErrorCode::kNotFound) return found.error();
     return Join(step, attempt);
@@ -198,7 +200,7 @@ class DaemonTarget final : public CheckpointTarget {
   // Only what is there now: not what another save puts there meanwhile.
   Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
                                                           const AttemptId& attempt) override {
-    const auto found = run_.session->Resolve(run_.NameOf(step), run_.deadline());
+    const auto found = run_.catalog.Resolve(run_.NameOf(step), run_.deadline());
     if (!found && found.error().code == ErrorCode::kNotFound) return Begin(step, attempt);
     if (!found) return found.error();
     return std::unique_ptr<CheckpointAttempt>(
@@ -210,16 +212,16 @@ class DaemonTarget final : public CheckpointTarget {
     const std::string full_name = run_.location.name + "/" + std::string(name);
     const DatasetManifest manifest{{{std::string(answer), 0, {}}}};
     const auto published =
-        run_.session->Publish(full_name, manifest, net::Publish::Mode::kCreate, 0, run_.deadline());
+        run_.catalog.Publish(full_name, manifest, net::Publish::Mode::kCreate, 0, run_.deadline());
     if (published) return std::string(answer);
     if (published.error().code != ErrorCode::kConflict) return published.error();
-    const auto there = FFR_TRY(run_.session->Resolve(full_name, run_.deadline()));
+    const auto there = FFR_TRY(run_.catalog.Resolve(full_name, run_.deadline()));
     return there.manifest.files.empty() ? std::string() : there.manifest.files.front().name;
   }
 
   void Forget(std::string_view name) noexcept override {
     static_cast<void>(
-        run_.session->Remove(run_.location.name + "/" + std::string(name), run_.deadline()));
+        run_.catalog.Remove(run_.location.name + "/" + std::string(name), run_.deadline()));
   }
 
  private:
@@ -231,13 +233,13 @@ class DaemonTarget final : public CheckpointTarget {
 
 Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view address,
                                                            const SessionOptions& options) {
-  auto location = FFR_TRY(Location::Parse(address));
+  auto location = FFR_TRY(net::Location::Parse(address));
   if (auto named = net::CheckName(location.name); !named)
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: " + std::string(address) + ": " + named.error().message};
-  auto session = Session::Get(location, options);
+  const auto session = net::Session::Get(location, options);
   return std::unique_ptr<CheckpointTarget>(
-      new DaemonTarget({std::move(location), std::move(session), options}));
+      new DaemonTarget({std::move(location), session, Catalog(session), options}));
 }
 
 }  // namespace ffrecord::client

@@ -22,6 +22,7 @@
 #include "libffrecord/io/atomic_file.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/this_host.h"
+#include "libffrecord/source/local_files.h"
 
 namespace ffrecord::client {
 namespace {
@@ -380,9 +381,7 @@ class FolderStep final : public CommittedStep {
       std::span<const std::string> names) const override {
     std::vector<fs::path> paths;
     for (const std::string& name : names) paths.push_back(folder_ / name);
-    RecordReader::Options options;
-    options.io = IoPolicy::kDirect;
-    return OpenLocalFiles(paths, options);
+    return OpenLocalFiles(paths, {.io = IoPolicy::kDirect});
   }
 
  private:

@@ -1,13 +1,17 @@
 #include <ffrecord/client/dataset.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <set>
 #include <utility>
 
-#include "client/dataset/remote_files.h"
-#include "client/session/session.h"
-#include "client/session/upload.h"
+#include "client/dataset/catalog.h"
+#include "client/dataset/prefetch_hint.h"
+#include "client/dataset/upload.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
+#include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
@@ -15,12 +19,14 @@ namespace {
 
 // What a check of a file reads at once.
 constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
+// A hint is not worth waiting for longer than reading ahead can win back.
+constexpr auto kHintTimeout = std::chrono::milliseconds(2000);
 
 net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
 
 // An address with a name in it.
-Result<Location> ParseNamed(std::string_view text) {
-  auto location = FFR_TRY(Location::Parse(text));
+Result<net::Location> ParseNamed(std::string_view text) {
+  auto location = FFR_TRY(net::Location::Parse(text));
   FFR_TRY(net::CheckName(location.name));
   return location;
 }
@@ -56,7 +62,7 @@ std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
   return names;
 }
 
-Error Exists(const Location& location) {
+Error Exists(const net::Location& location) {
   return {ErrorCode::kConflict,
           location.ToString() + " exists already; choose another name, or ask to replace it"};
 }
@@ -67,7 +73,7 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                  const RecordReader::Options& reader_options,
                                  const SessionOptions& session_options) {
   const auto is_remote = [](const std::string& text) {
-    return text.starts_with(Location::kScheme);
+    return text.starts_with(net::Location::kScheme);
   };
   if (std::ranges::none_of(locations, is_remote)) {
     const std::vector<std::filesystem::path> paths(locations.begin(), locations.end());
@@ -75,21 +81,24 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   }
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
-  const Location location = FFR_TRY(ParseNamed(locations.front()));
-  const auto session = Session::Get(location, session_options);
-  auto resolved = FFR_TRY(session->Resolve(location.name, After(session_options)));
+  const net::Location location = FFR_TRY(ParseNamed(locations.front()));
+  const auto session = net::Session::Get(location, session_options);
+  auto resolved = FFR_TRY(Catalog(session).Resolve(location.name, After(session_options)));
   if (resolved.manifest.files.empty())
     return Error{ErrorCode::kInvalidArgument, location.ToString() + " has no files"};
-  auto files = std::make_shared<const RemoteFiles>(session, std::move(resolved.manifest),
-                                                   location.ToString(), session_options,
-                                                   PublishedName{location.name, resolved.revision});
-  return OpenRecords(std::move(files), reader_options);
+  auto files = std::make_shared<const net::RemoteFiles>(session, std::move(resolved.manifest),
+                                                        location.ToString(), session_options);
+  auto hinter = [=, revision = resolved.revision](const EpochPlan& plan) {
+    const auto wait = std::min(session_options.timeout, kHintTimeout);
+    return SendPrefetchHint(*session, location.name, revision, plan, net::Clock::now() + wait);
+  };
+  return OpenRecords(std::move(files), reader_options, std::move(hinter));
 }
 
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,
                             bool replace, const SessionOptions& options,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  const Location location = FFR_TRY(ParseNamed(address));
+  const net::Location location = FFR_TRY(ParseNamed(address));
   if (files.empty())
     return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
   // All at once, so that schemas that do not fit each other show.
@@ -97,13 +106,13 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < all.file_count(); ++i) total += all.file(i).size_bytes;
 
-  const auto session = Session::Get(location, options);
+  const auto session = net::Session::Get(location, options);
   if (!replace) {
-    const auto found = session->Resolve(location.name, After(options));
+    const auto found = Catalog(session).Resolve(location.name, After(options));
     if (found) return Exists(location);
     if (found.error().code != ErrorCode::kNotFound) return found.error();
   }
-  FFR_TRY(session->CheckRoom(location.name, total, After(options)));
+  FFR_TRY(Catalog(session).CheckRoom(location.name, total, After(options)));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
   Upload upload(session, options);
@@ -118,23 +127,23 @@ Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::s
     done += manifest.files.back().size_bytes;
   }
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  FFR_TRY(session->Publish(location.name, manifest, mode, 0, After(options)));
+  FFR_TRY(Catalog(session).Publish(location.name, manifest, mode, 0, After(options)));
   return {};
 }
 
 Result<DaemonLink> ProbeDaemon(std::string_view address, const SessionOptions& options) {
-  const Location location = FFR_TRY(Location::Parse(address));
-  const auto session = Session::Get(location, options);
+  const net::Location location = FFR_TRY(net::Location::Parse(address));
+  const auto session = net::Session::Get(location, options);
   const auto round_trip = FFR_TRY(session->Ping(After(options)));
-  Session::Link link = session->link();
+  net::Connector::Link link = session->link();
   return DaemonLink{std::move(link.transport), std::move(link.reason), round_trip};
 }
 
 Result<std::vector<Published>> ListPublished(std::string_view address,
                                              const SessionOptions& options) {
-  const Location location = FFR_TRY(Location::Parse(address));
-  const auto session = Session::Get(location, options);
-  const auto entries = FFR_TRY(session->List(location.name, After(options)));
+  const net::Location location = FFR_TRY(net::Location::Parse(address));
+  const auto session = net::Session::Get(location, options);
+  const auto entries = FFR_TRY(Catalog(session).List(location.name, After(options)));
   std::vector<Published> published;
   for (const auto& entry : entries)
     published.push_back({entry.name, entry.size_bytes, entry.file_count});
@@ -142,8 +151,8 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
 }
 
 Result<void> RemovePublished(std::string_view address, const SessionOptions& options) {
-  const Location location = FFR_TRY(ParseNamed(address));
-  return Session::Get(location, options)->Remove(location.name, After(options));
+  const net::Location location = FFR_TRY(ParseNamed(address));
+  return Catalog(net::Session::Get(location, options)).Remove(location.name, After(options));
 }
 
 }  // namespace ffrecord::client

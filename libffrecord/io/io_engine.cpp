@@ -123,14 +123,6 @@ class Run {
   std::uint64_t sip_bytes_ = kSipBytes;
 };
 
-// As MakeIoEngine; polled if that is wanted and the kernel allows it.
-Result<std::unique_ptr<IoEngine>> MakePolledOrNot(std::uint32_t depth,
-                                                  std::chrono::milliseconds poll_idle) {
-  if (poll_idle.count() > 0)
-    if (auto engine = MakePolledUringEngine(depth, poll_idle)) return engine;
-  return MakeIoEngine(depth);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
@@ -143,21 +135,18 @@ Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
   return MakeThreadsEngine(depth);
 }
 
-Result<IoEngine*> ThreadIoEngine(std::uint32_t depth, std::chrono::milliseconds poll_idle) {
+Result<IoEngine*> ThreadIoEngine(std::uint32_t depth) {
   struct Slot {
     std::unique_ptr<IoEngine> engine;
     HomeProcess home;
     std::uint32_t depth = 0;
-    std::chrono::milliseconds poll_idle{0};
   };
-  thread_local std::array<Slot, 2> slots;
-  Slot& slot = slots[poll_idle.count() > 0 ? 1 : 0];
-  if (!slot.engine || !slot.home.is_here() || slot.depth < depth || slot.poll_idle != poll_idle) {
+  thread_local Slot slot;
+  if (!slot.engine || !slot.home.is_here() || slot.depth < depth) {
     const std::uint32_t depth_made = std::max({slot.depth, depth, kThreadEngineDepth});
-    slot.engine = FFR_TRY(MakePolledOrNot(depth_made, poll_idle));
+    slot.engine = FFR_TRY(MakeIoEngine(depth_made));
     slot.home = HomeProcess();
     slot.depth = depth_made;
-    slot.poll_idle = poll_idle;
   }
   return slot.engine.get();
 }

@@ -61,15 +61,7 @@ class IoEngine {
 
 // An engine of its own kind, with room for `depth` requests in flight (1 to 4096). MakeUringEngine
 // fails with kIo if the kernel or the container refuses io_uring; the other always works.
-//
-// MakePolledUringEngine has a thread of the kernel look for requests (SQPOLL), so that Submit()
-// needs no system call while that thread is awake; it takes a processor of its own, and sleeps
-// after `idle`, 1 ms to kPollIdleMax, without requests. 10-plain-rings.md has what
-// it costs.
-inline constexpr std::chrono::milliseconds kPollIdleMax = std::chrono::hours(1);
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
-Result<std::unique_ptr<IoEngine>> MakePolledUringEngine(std::uint32_t depth,
-                                                        std::chrono::milliseconds idle);
 Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
 
 // One that runs each request in Submit(), which then blocks: for writes through the page cache,
@@ -85,11 +77,9 @@ Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
 
 // The calling thread's engine, made at first use and anew in a forked child. Never destroyed while
 // requests are in flight. Has room for `depth` requests (1 to 4096) or more; one with less room is
-// replaced, which ends what earlier calls of this thread returned. With `poll_idle` above 0 it is
-// another one, polled where the kernel allows that, else like the first.
+// replaced, which ends what earlier calls of this thread returned.
 inline constexpr std::uint32_t kThreadEngineDepth = 256;
-Result<IoEngine*> ThreadIoEngine(std::uint32_t depth = kThreadEngineDepth,
-                                 std::chrono::milliseconds poll_idle = {});
+Result<IoEngine*> ThreadIoEngine(std::uint32_t depth = kThreadEngineDepth);
 
 // Runs all `requests` to their end on `engine`, which has nothing in flight: submits under
 // back-pressure, continues short transfers, retries EINTR and EAGAIN. At most `depth` in flight. On

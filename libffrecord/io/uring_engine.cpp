@@ -25,13 +25,6 @@ constexpr std::array<unsigned, 3> kSetupFlags{
     IORING_SETUP_R_DISABLED,
 };
 
-// With a thread of the kernel that takes what is submitted: completions need no DEFER_TASKRUN,
-// which the kernel refuses here.
-constexpr std::array<unsigned, 2> kPolledSetupFlags{
-    IORING_SETUP_SQPOLL | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
-    IORING_SETUP_SQPOLL | IORING_SETUP_R_DISABLED,
-};
-
 Error UringError(std::string_view tried, int system_errno) {
   return Error{ErrorCode::kIo,
                "io_uring: " + std::string(tried) + ": " + strerrordesc_np(system_errno),
@@ -57,13 +50,10 @@ void Prepare(io_uring_sqe* sqe, IoRequest& request) {
   io_uring_sqe_set_data(sqe, &request);
 }
 
-// One ring. Submit() is one system call, or none if the ring is polled; Wait() is one unless what
-// it wants has arrived already.
+// One ring. Submit() is one system call; Wait() is one unless what it wants has arrived already.
 class UringEngine final : public IoEngine {
  public:
-  // Polled if `poll_idle` is above 0.
-  static Result<std::unique_ptr<IoEngine>> Make(std::uint32_t depth,
-                                                std::chrono::milliseconds poll_idle);
+  static Result<std::unique_ptr<IoEngine>> Make(std::uint32_t depth);
   ~UringEngine() override;
 
   std::string_view name() const noexcept override { return "io_uring"; }
@@ -73,14 +63,12 @@ class UringEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
  private:
-  UringEngine(const io_uring& ring, std::uint32_t depth)
-      : ring_(ring), depth_(depth), polled_((ring.flags & IORING_SETUP_SQPOLL) != 0) {}
+  UringEngine(const io_uring& ring, std::uint32_t depth) : ring_(ring), depth_(depth) {}
   std::uint32_t Reap(std::span<IoRequest*> done);
   int Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout);
 
   io_uring ring_;
   const std::uint32_t depth_;
-  const bool polled_;
   const HomeProcess home_;
   std::uint32_t in_flight_ = 0;
   bool enabled_ = false;
@@ -88,22 +76,12 @@ class UringEngine final : public IoEngine {
   std::uint32_t stuck_ = 0;  // In flight, but refused with it: never to be completed.
 };
 
-Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
-                                                    std::chrono::milliseconds poll_idle) {
-  const bool polled = poll_idle.count() > 0;
-  const std::span<const unsigned> choices =
-      polled ? std::span<const unsigned>(kPolledSetupFlags) : kSetupFlags;
-  // The queue never holds more than is in flight, except that a polling thread gives places back
-  // only after a round, of which all may have completed and been followed by as many meanwhile.
-  const std::uint32_t places = polled ? 2 * depth : depth;
+Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth) {
   io_uring ring{};
   int status = -EINVAL;
-  for (std::size_t i = 0; i < choices.size() && status == -EINVAL; ++i) {
+  for (std::size_t i = 0; i < kSetupFlags.size() && status == -EINVAL; ++i) {
     ring = {};
-    io_uring_params params{};
-    params.flags = choices[i];
-    params.sq_thread_idle = static_cast<unsigned>(poll_idle.count());
-    status = io_uring_queue_init_params(places, &ring, &params);
+    status = io_uring_queue_init(depth, &ring, kSetupFlags[i]);
   }
   if (status < 0) return UringError("set up a ring of " + std::to_string(depth), -status);
   std::unique_ptr<IoEngine> engine(new UringEngine(ring, depth));
@@ -146,7 +124,6 @@ Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) 
 
   for (;;) {
     const int status = io_uring_submit(&ring_);
-    if (polled_ && status >= 0) break;  // They are the polling thread's, taken yet or not.
     const std::uint32_t left = io_uring_sq_ready(&ring_);
     // For lack of memory, what is left goes out in Wait().
     if (left == 0 || status == -EAGAIN || status == -EBUSY || status == -ENOMEM) break;
@@ -188,7 +165,7 @@ int UringEngine::Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout
     time.tv_nsec = (timeout % seconds(1)).count();
     argument.ts = reinterpret_cast<std::uintptr_t>(&time);
   }
-  const unsigned waiting = broken_ == 0 && !polled_ ? io_uring_sq_ready(&ring_) : 0;
+  const unsigned waiting = broken_ == 0 ? io_uring_sq_ready(&ring_) : 0;
   return io_uring_enter2(static_cast<unsigned>(ring_.enter_ring_fd), waiting, count_min,
                          IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
                          reinterpret_cast<sigset_t*>(&argument), sizeof(argument));
@@ -223,17 +200,7 @@ Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_
 
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth) {
   if (auto checked = CheckDepth(depth); !checked) return checked.error();
-  return UringEngine::Make(depth, {});
-}
-
-Result<std::unique_ptr<IoEngine>> MakePolledUringEngine(std::uint32_t depth,
-                                                        std::chrono::milliseconds idle) {
-  if (auto checked = CheckDepth(depth); !checked) return checked.error();
-  if (idle.count() < 1 || idle > kPollIdleMax)
-    return Error{ErrorCode::kInvalidArgument, "I/O engine: a polling thread that sleeps after " +
-                                                  std::to_string(idle.count()) +
-                                                  " ms; must be 1 ms to 1 h"};
-  return UringEngine::Make(depth, idle);
+  return UringEngine::Make(depth);
 }
 
 }  // namespace ffrecord

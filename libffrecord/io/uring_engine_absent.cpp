@@ -8,9 +8,4 @@ Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t /*depth*/) {
   return Error{ErrorCode::kIo, "io_uring: this build has none; build with liburing", ENOSYS};
 }
 
-Result<std::unique_ptr<IoEngine>> MakePolledUringEngine(std::uint32_t depth,
-                                                        std::chrono::milliseconds /*idle*/) {
-  return MakeUringEngine(depth);
-}
-
 }  // namespace ffrecord

@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "libffrecord/source/coalesce.h"
-
 namespace ffrecord {
 namespace {
 
@@ -40,10 +38,11 @@ Result<void> FileWindow::Fill(std::uint64_t offset_bytes, std::uint64_t size_byt
     memory_.reset();
     memory_ = FFR_TRY(BufferPool::Process().Take(std::max(size_bytes, kWindowSizeBytes)));
   }
+  const std::uint64_t piece_bytes_max = source_.coalescing().piece_bytes_max;
   std::vector<RangeRead> pieces;
-  for (std::uint64_t begin = 0; begin < size_bytes; begin += kPieceBytesMax)
+  for (std::uint64_t begin = 0; begin < size_bytes; begin += piece_bytes_max)
     pieces.push_back({file_, offset_bytes + begin,
-                      memory_->subspan(begin, std::min(kPieceBytesMax, size_bytes - begin))});
+                      memory_->subspan(begin, std::min(piece_bytes_max, size_bytes - begin))});
   FFR_TRY(source_.Read(pieces));
   for (const RangeRead& piece : pieces)
     if (piece.status != ErrorCode::kOk)

@@ -1,3 +1,5 @@
+#include "libffrecord/source/local_files.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -11,7 +13,6 @@
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/open_files.h"
 #include "libffrecord/io/page_cache.h"
-#include "libffrecord/source/range_reader.h"
 #include "libffrecord/source/resident_guess.h"
 
 namespace ffrecord {
@@ -61,11 +62,10 @@ class LocalFiles final : public RangeReader {
  public:
   // `page_cache_first`: direct descriptors are for what the page cache does not hold; which files
   // tell what that is.
-  LocalFiles(std::unique_ptr<OpenFiles> files, const RecordReader::Options& options,
-             IoPolicy policy, bool page_cache_first, std::vector<bool> tells_what_is_in_memory)
+  LocalFiles(std::unique_ptr<OpenFiles> files, const SourceOptions& options, IoPolicy policy,
+             bool page_cache_first, std::vector<bool> tells_what_is_in_memory)
       : files_(std::move(files)),
         queue_depth_(options.queue_depth),
-        poll_idle_(options.poll_idle),
         policy_(policy),
         page_cache_first_(page_cache_first),
         tells_what_is_in_memory_(std::move(tells_what_is_in_memory)),
@@ -102,7 +102,7 @@ class LocalFiles final : public RangeReader {
                                   .user = &range});
     if (policy_ == IoPolicy::kDirect && page_cache_first_ && warm_guess_.Try())
       PreferPageCache(memory->requests);
-    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_, poll_idle_));
+    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
     const auto ended = [&](const IoRequest& request) {
       auto& range = *static_cast<RangeRead*>(request.user);
       range.status = StatusOf(range, request.result);
@@ -283,7 +283,7 @@ class LocalFiles final : public RangeReader {
                               std::uint64_t size_bytes) const {
     auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
     IoRequest request{.fd = fd, .offset_bytes = offset_bytes, .buffer = *memory};
-    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_, poll_idle_));
+    IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
     FFR_TRY(RunAll(*engine, {&request, 1}, 1));
     const RangeRead range{file, offset_bytes, *memory};
     const ErrorCode status = StatusOf(range, request.result);
@@ -296,7 +296,6 @@ class LocalFiles final : public RangeReader {
 
   const std::unique_ptr<const OpenFiles> files_;
   const std::uint32_t queue_depth_;
-  const std::chrono::milliseconds poll_idle_;
   const IoPolicy policy_;  // Of what is not in memory.
   const bool page_cache_first_;
   const std::vector<bool> tells_what_is_in_memory_;  // Asked only where that is of use.
@@ -308,7 +307,7 @@ class LocalFiles final : public RangeReader {
 }  // namespace
 
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
-                                                    const RecordReader::Options& options,
+                                                    const SourceOptions& options,
                                                     std::uint64_t page_cache_room_bytes) {
   if (paths.empty())
     return Error{ErrorCode::kInvalidArgument, "open records: the list of files is empty"};
@@ -329,7 +328,7 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
 }
 
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
-                                                    const RecordReader::Options& options) {
+                                                    const SourceOptions& options) {
   const bool asks = options.io == IoPolicy::kAuto;
   return OpenLocalFiles(paths, options, asks ? PageCacheRoomBytes() : 0);
 }

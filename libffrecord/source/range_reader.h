@@ -2,19 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <ffrecord/epoch_plan.h>
-#include <ffrecord/record_reader.h>
+#include <ffrecord/io_policy.h>
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/patience.h"
+#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 
@@ -46,6 +45,9 @@ class RangeReader {
   // may be read at no extra cost. ReadBatch widens what it reads to it. A power of two, at most
   // BufferPool::kAlignment.
   virtual std::uint32_t alignment_bytes(std::uint32_t file) const noexcept = 0;
+
+  // How its callers merge and cut what they read.
+  virtual const CoalescingOptions& coalescing() const noexcept { return kDiskCoalescing; }
 
   // Memory for what is going to be read: such that Read reaches it at the least cost. Fails with
   // kIo (ENOMEM).
@@ -104,31 +106,8 @@ class RangeReader {
   // Whether the file is smaller now than when it was opened, as far as that is known.
   virtual bool HasShrunk(std::uint32_t /*file*/) const { return false; }
 
-  // As RecordReader::Announce.
-  virtual Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& /*plan*/) const {
-    return std::unique_ptr<Announcement>();
-  }
-
   // How what is not in memory is read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
 };
-
-// A RangeReader over local files. Fails as RecordReader::Open does for missing and refused files.
-// `page_cache_room_bytes` is what kAuto compares the size of the list with.
-Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
-                                                    const RecordReader::Options& options,
-                                                    std::uint64_t page_cache_room_bytes);
-Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
-                                                    const RecordReader::Options& options);
-
-// A RecordReader over what `open_source` opens. A file that an appender cuts while it is opened,
-// for a killed one left something behind, looks damaged: it is opened anew, a few times at most.
-Result<RecordReader> OpenRecordsAnew(
-    const std::function<Result<std::unique_ptr<RangeReader>>()>& open_source,
-    const RecordReader::Options& options);
-
-// A RecordReader over the files of `source`.
-Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
-                                 const RecordReader::Options& options);
 
 }  // namespace ffrecord

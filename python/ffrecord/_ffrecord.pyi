@@ -111,7 +111,7 @@ class ImageDecoder:
         """Bytes; start, height, width of each picture; rows that are none, and why."""
 
 @final
-class Announcement:
+class PrefetchHint:
     """A plan that a daemon was told; it ends when this goes."""
 
     @property
@@ -130,7 +130,7 @@ class RecordReader:
         salvage: bool = False,
         direct: bool = False,
         timeout_s: float = 30.0,
-        was_reached: bool = False,
+        assume_running: bool = False,
     ) -> RecordReader: ...
     def __len__(self) -> int: ...
     @property
@@ -164,7 +164,7 @@ class RecordReader:
         step_size: int,
         world_size: int,
         rank: int,
-    ) -> Announcement | None: ...
+    ) -> PrefetchHint | None: ...
     def stats(self) -> dict[str, Any]: ...
     def describe(self, index: int, status: int) -> str: ...
     def raise_for(self, index: int, status: int) -> NoReturn: ...

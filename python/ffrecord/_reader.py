@@ -194,7 +194,7 @@ class Reader(Records, Closing):
         inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
         return values
 
-    def announce(self, share: EpochShare) -> _ffrecord.Announcement | None:
+    def announce(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
         """Tell the daemon what is going to be read, so that it reads ahead until the result goes.
 
         Only a hint, which changes when bytes are read and never which. A `DataLoader` gives it by
@@ -284,7 +284,7 @@ class Reader(Records, Closing):
             direct=self._options["direct"],
             timeout_s=self._options["timeout_s"],
             # Who started this process has read from the daemon: it comes back.
-            was_reached=self._expected is not None,
+            assume_running=self._expected is not None,
         )
         if self._expected not in (None, found := inner.fingerprint.hex()):
             raise CorruptionError(

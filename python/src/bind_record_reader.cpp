@@ -43,12 +43,12 @@ std::int64_t ThreadCpuNs() {
 
 std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
                                      bool salvage, bool direct, TimeLimit timeout,
-                                     bool was_reached) {
+                                     bool assume_running) {
   const RecordReader::Options options{.verify_checksums = check_data,
                                       .salvage = salvage,
                                       .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
-  client::SessionOptions session = SessionOptionsOf(timeout);
-  session.was_reached = was_reached;
+  SessionOptions session = SessionOptionsOf(timeout);
+  session.assume_running = assume_running;
   return std::make_unique<CountingReader>(
       ValueOrRaise(WithoutGil([&] { return client::OpenDataset(locations, options, session); })));
 }
@@ -132,8 +132,8 @@ void ReadColumn(const CountingReader& self, std::size_t column, std::uint64_t fi
   }));
 }
 
-std::unique_ptr<Announcement> Announce(const CountingReader& self, const EpochPlan& plan) {
-  return ValueOrRaise(WithoutGil([&] { return self.reader.Announce(plan); }));
+std::unique_ptr<PrefetchHint> HintEpoch(const CountingReader& self, const EpochPlan& plan) {
+  return ValueOrRaise(WithoutGil([&] { return self.reader.HintEpoch(plan); }));
 }
 
 py::dict StatsOf(const CountingReader& self) {
@@ -195,12 +195,12 @@ py::dict MetadataOf(const CountingReader& self, std::size_t file_index) {
 
 void BindRecordReader(py::module_& module) {
   using Self = const CountingReader&;
-  py::class_<Announcement>(module, "Announcement", py::is_final())
-      .def_property_readonly("alive", &Announcement::alive);
+  py::class_<PrefetchHint>(module, "PrefetchHint", py::is_final())
+      .def_property_readonly("alive", &PrefetchHint::alive);
   py::class_<CountingReader>(module, "RecordReader", py::is_final())
       .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
                   py::arg("salvage") = false, py::arg("direct") = false,
-                  py::arg("timeout_s") = 30.0, py::arg("was_reached") = false)
+                  py::arg("timeout_s") = 30.0, py::arg("assume_running") = false)
       .def("__len__", [](Self self) { return self.reader.record_count(); })
       .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })
@@ -221,8 +221,8 @@ void BindRecordReader(py::module_& module) {
           [](Self self, std::uint64_t seed, std::uint64_t epoch, std::uint64_t first,
              std::uint64_t end, std::uint32_t block, std::uint32_t window, std::uint32_t step_size,
              std::uint32_t world_size, std::uint32_t rank) {
-            return Announce(self,
-                            {seed, epoch, first, end, block, window, step_size, world_size, rank});
+            return HintEpoch(self,
+                             {seed, epoch, first, end, block, window, step_size, world_size, rank});
           },
           py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("first"), py::arg("end"),
           py::arg("block"), py::arg("window"), py::arg("step_size"), py::arg("world_size"),

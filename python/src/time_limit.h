@@ -33,7 +33,7 @@ inline std::chrono::milliseconds MillisecondsOf(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000.0)));
 }
 
-inline client::SessionOptions SessionOptionsOf(TimeLimit limit) { return {.timeout = limit.value}; }
+inline SessionOptions SessionOptionsOf(TimeLimit limit) { return {.timeout = limit.value}; }
 
 }  // namespace ffrecord::python
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_reader.h"
 #include "tests/support/memory_files.h"
 

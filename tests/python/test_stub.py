@@ -14,7 +14,7 @@ pytest.importorskip("mypy", reason="mypy compares the stub with the module")
 # Patterns of names, each matched whole, whose difference is none.
 ALLOWED = r"""
 ffrecord\._ffrecord\.[A-Z]\w*  # pybind11 has a metaclass of its own.
-ffrecord\._ffrecord\.Announcement\.__init__  # Made by functions, as are these:
+ffrecord\._ffrecord\.PrefetchHint\.__init__  # Made by functions, as are these:
 ffrecord\._ffrecord\.(Batch|RecordReader|RecordWriter|V1Writer)\.__init__
 """
 

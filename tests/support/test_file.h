@@ -15,6 +15,7 @@
 #include "bytes.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/record/write/record_writer_impl.h"
+#include "libffrecord/source/local_files.h"
 #include "temp_folder.h"
 
 namespace ffrecord::test {
@@ -78,7 +79,7 @@ class TestFile {
 
   // Changes the first stored byte of a record, which must not be empty.
   void FlipByteOfRecord(std::uint64_t index) {
-    std::shared_ptr<const RangeReader> source = OpenLocalFiles(std::span(&path_, 1), {}).value();
+    std::shared_ptr<const RangeReader> source = OpenLocalFiles({&path_, 1}).value();
     const auto indexes = OpenIndexes(*source, {}).value();
     RecordLocation location;
     ASSERT_EQ(indexes[0]->Locate(index, location), ErrorCode::kOk);

@@ -11,7 +11,7 @@ LIB, NET = "libffrecord", "libffrecord/net"
 SOURCE = {f"{LIB}/{room}" for room in ("base", "io", "source")}
 RECORD = SOURCE | {f"{LIB}/format"}
 RECORD |= {f"{LIB}/record/{room}" for room in ("index", "read", "write", "check")}
-RPC = {f"{LIB}/base"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
+RPC = SOURCE | {f"{LIB}/format"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
 STORAGE = RECORD | RPC | {"server/storage", "server/metadata", "server/service"}
 SERVICE = STORAGE | {
     f"server/service/{room}"
@@ -45,13 +45,10 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/service/core": SERVICE,
     "server": SERVICE | {"server/config"},
     "client/include": set(),
-    "client/runtime": RECORD | RPC,
-    "client/session": RECORD | RPC | {"client/runtime"},
-    "client/dataset": RECORD | RPC | {"client/runtime", "client/session"},
-    "client/checkpoint": RECORD
-    | RPC
-    | {"client/runtime", "client/session", "client/dataset", f"{LIB}/object_store"},
-    "client/collective": RECORD | RPC | {"client/runtime", "client/session"},
+    "client": RPC,
+    "client/dataset": RECORD | RPC,
+    "client/checkpoint": RECORD | RPC | {"client/dataset", f"{LIB}/object_store"},
+    "client/collective": RECORD | RPC,
     "capi": set(),  # Public headers only, of the client too.
     "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
     "tools": set(),

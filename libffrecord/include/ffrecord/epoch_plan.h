@@ -23,11 +23,11 @@ struct EpochPlan {
   std::uint32_t rank = 0;
 };
 
-// A prefetch hint that a daemon has accepted (RecordReader::Announce). Destroying the object ends
+// A prefetch hint that a daemon has accepted (RecordReader::HintEpoch). Destroying the object ends
 // the hint. Thread-bound.
-class FFR_EXPORT Announcement {
+class FFR_EXPORT PrefetchHint {
  public:
-  virtual ~Announcement() = default;
+  virtual ~PrefetchHint() = default;
   // Whether the daemon still has the hint, and this process gave it. Does not block.
   virtual bool alive() = 0;
 };

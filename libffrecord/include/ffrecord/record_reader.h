@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -15,22 +14,12 @@
 #include <ffrecord/batch.h>
 #include <ffrecord/epoch_plan.h>
 #include <ffrecord/export.h>
+#include <ffrecord/io_policy.h>
 #include <ffrecord/metadata.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
 
 namespace ffrecord {
-
-// How local files are read.
-enum class IoPolicy : std::uint8_t {
-  kBuffered = 0,  // Through the page cache: best when the data fits in memory.
-  kDirect = 1,    // O_DIRECT, straight into the batch: best for data that is read once.
-                  // Falls back to buffered, file by file, if the file system refuses O_DIRECT.
-  kAuto = 2,      // The page cache first. Reads of missing data are buffered if all files together
-                  // fill at most half of the memory that was free when they were opened, so that
-                  // the next epoch finds them there. Otherwise they are direct, because the files
-                  // would evict each other.
-};
 
 // Reads batches of records of an ordered list of FFRecord files, version 1 or 2, by index.
 //
@@ -50,10 +39,6 @@ class FFR_EXPORT RecordReader {
     bool salvage = false;          // Open a damaged v1 file: bad records get a status each.
     IoPolicy io = IoPolicy::kAuto;
     std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
-    // Above 0: direct reads use SQPOLL. One kernel thread per reading thread takes requests without
-    // system calls, and sleeps after this long without any; at most an hour. For machines with
-    // processors to spare; ignored if the kernel refuses.
-    std::chrono::milliseconds poll_idle{0};
     // Worker threads that may help the calling thread to decompress a large batch. They come from
     // one pool per process, which has at most one thread fewer than the processors that the process
     // may use. 0: the calling thread decompresses alone.
@@ -129,7 +114,7 @@ class FFR_EXPORT RecordReader {
   // Fails with kInvalidArgument if the plan does not match an epoch of these records, with
   // kConflict or kNotFound if the dataset was published again or removed since it was opened, and
   // as other daemon calls.
-  Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& plan) const;
+  Result<std::unique_ptr<PrefetchHint>> HintEpoch(const EpochPlan& plan) const;
 
   IoReport io_report() const noexcept;
 

@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -17,7 +16,6 @@
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
-#include "libffrecord/net/transport/slab.h"
 
 namespace ffrecord::net {
 
@@ -32,12 +30,6 @@ class Backoff {
  private:
   std::minstd_rand random_;
   std::chrono::milliseconds step_{10};
-};
-
-// Memory of a client that a daemon takes uploads from.
-struct UploadMemory {
-  Slab slab;
-  std::uint32_t slab_id = 0;  // Of the daemon's; 0: it was refused, and uploads go as payloads.
 };
 
 // A client's end of a connection to a daemon, after HELLO: one dialogue at a time.
@@ -127,17 +119,6 @@ class Channel {
   Result<Reply> Call(FrameType type, std::span<const std::byte> body,
                      std::span<const std::span<const std::byte>> payload, Deadline deadline,
                      std::string_view what);
-
-  // What users of the channel keep with it: where the daemon's table for this connection holds the
-  // extents of one set of files, by the set's number; and the next free place in that table.
-  std::unordered_map<std::uint64_t, std::uint32_t> bound;
-  std::uint32_t bound_end = 0;
-  // Likewise the number by which the daemon knows a slab of this process, by the slab's own.
-  std::unordered_map<std::uint64_t, std::uint32_t> slabs;
-  std::uint64_t slab_bytes = 0;  // Of all of them.
-  std::size_t rail = 0;          // Of the session's, over RDMA.
-  // And what it takes uploads from; none before the first of them.
-  std::optional<UploadMemory> uploads;
 
  private:
   explicit Channel(std::unique_ptr<Endpoint> endpoint) noexcept : endpoint_(std::move(endpoint)) {}

@@ -15,6 +15,7 @@
 #include "libffrecord/record/write/magic_scan.h"
 #include "libffrecord/record/write/record_writer_impl.h"
 #include "libffrecord/source/file_window.h"
+#include "libffrecord/source/local_files.h"
 
 namespace ffrecord {
 namespace {
@@ -255,9 +256,8 @@ Result<RepairReport> RepairSource(const RangeReader& source,
 Result<RepairReport> RepairFile(const std::filesystem::path& source,
                                 const std::filesystem::path& destination,
                                 const RepairOptions& options) {
-  RecordReader::Options buffered;
-  buffered.io = IoPolicy::kBuffered;  // Any piece at any offset.
-  const auto file = FFR_TRY(OpenLocalFiles(std::span(&source, 1), buffered));
+  // Any piece at any offset.
+  const auto file = FFR_TRY(OpenLocalFiles({&source, 1}, {.io = IoPolicy::kBuffered}));
   return RepairSource(*file, destination, options);
 }
 

@@ -13,7 +13,6 @@
 #include "libffrecord/record/write/column_copy_writer.h"
 #include "libffrecord/record/write/magic_scan.h"
 #include "libffrecord/record/write/uncommitted_end.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

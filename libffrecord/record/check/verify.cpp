@@ -15,11 +15,13 @@
 #include "libffrecord/record/index/column_copies.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/record/write/uncommitted_end.h"
-#include "libffrecord/source/coalesce.h"
 #include "libffrecord/source/file_window.h"
+#include "libffrecord/source/local_files.h"
 
 namespace ffrecord {
 namespace {
+
+constexpr std::uint64_t kPaddingViewBytes = std::uint64_t{1} << 20;  // Looked at in one piece.
 
 using Progress = std::function<bool(std::uint64_t, std::uint64_t)>;
 
@@ -61,7 +63,7 @@ class Verification {
   // Bytes [end_, begin) must be zero.
   void CheckPadding(std::uint64_t begin_bytes, const std::string& before) {
     while (end_ < begin_bytes) {
-      const std::uint64_t size = std::min(begin_bytes - end_, kPieceBytesMax);
+      const std::uint64_t size = std::min(begin_bytes - end_, kPaddingViewBytes);
       const auto padding = window_.View(end_, size);
       if (!padding) return Problem("padding before " + before + ": " + padding.error().message);
       const auto bytes = padding.value();
@@ -433,9 +435,8 @@ Result<VerifyReport> VerifySource(const RangeReader& source, const Progress& pro
 }
 
 Result<VerifyReport> VerifyFile(const std::filesystem::path& path, const Progress& progress) {
-  RecordReader::Options options;
-  options.io = IoPolicy::kBuffered;  // From front to back: the kernel reads ahead.
-  const auto source = FFR_TRY(OpenLocalFiles(std::span(&path, 1), options));
+  // From front to back: the kernel reads ahead.
+  const auto source = FFR_TRY(OpenLocalFiles({&path, 1}, {.io = IoPolicy::kBuffered}));
   return VerifySource(*source, progress);
 }
 

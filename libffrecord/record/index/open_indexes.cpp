@@ -2,9 +2,9 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/record/index/file_index.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

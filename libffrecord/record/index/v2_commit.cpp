@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/format/v2_header.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {
@@ -20,10 +20,11 @@ constexpr std::uint64_t kSearchPieceBytesMax = std::uint64_t{16} << 20;
 // alone. What the file has lost meanwhile is blank.
 Result<void> ReadPiece(const V2Source& source, std::uint64_t offset_bytes,
                        std::span<std::byte> bytes) {
+  const std::uint64_t piece_bytes_max = source.reader.coalescing().piece_bytes_max;
   std::vector<RangeRead> reads;
-  for (std::uint64_t begin = 0; begin < bytes.size(); begin += kPieceBytesMax)
+  for (std::uint64_t begin = 0; begin < bytes.size(); begin += piece_bytes_max)
     reads.push_back({source.file, offset_bytes + begin,
-                     bytes.subspan(begin, std::min(kPieceBytesMax, bytes.size() - begin))});
+                     bytes.subspan(begin, std::min(piece_bytes_max, bytes.size() - begin))});
   FFR_TRY(source.reader.Read(reads));
   for (const RangeRead& read : reads) {
     if (read.status == ErrorCode::kCorruption)

@@ -3,8 +3,8 @@
 #include <new>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
@@ -81,15 +82,15 @@ Result<void> LocateRecords(const RecordReader::Impl& reader, BatchPlan& plan, Pa
 }
 
 // One read for each run of neighbours.
-void MergeReads(BatchPlan& plan) {
+void MergeReads(const CoalescingOptions& coalescing, BatchPlan& plan) {
   CoalescedRead run;
   for (std::size_t i = 0; i < plan.records.size(); ++i) {
     PlannedRecord& record = plan.records[i];
     if (record.status != ErrorCode::kOk || record.location.stored_size_bytes == 0) continue;
     const std::uint64_t begin = record.location.offset_bytes;
     const std::uint64_t end = begin + record.location.stored_size_bytes;
-    const bool merged =
-        !plan.reads.empty() && plan.reads.back().file == record.file && run.Absorb(begin, end);
+    const bool merged = !plan.reads.empty() && plan.reads.back().file == record.file &&
+                        run.Absorb(begin, end, coalescing);
     if (!merged) {
       run = {begin, end};
       plan.reads.push_back({record.file, true, begin, end, 0, i, i});
@@ -145,7 +146,7 @@ Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::ui
   if (patience.IsOver()) return GivenUp();
   SortByIndex(reader.record_count() - 1, plan.wishes, plan.sorting);
   FFR_TRY(LocateRecords(reader, plan, patience));
-  MergeReads(plan);
+  MergeReads(reader.source->coalescing(), plan);
   return PlaceReads(*reader.source, plan);
 }
 

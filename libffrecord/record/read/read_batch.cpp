@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/shared_work.h"
@@ -16,7 +17,6 @@
 #include "libffrecord/record/read/batch_plan.h"
 #include "libffrecord/record/read/expansion.h"
 #include "libffrecord/record/read/resident_batch.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {
@@ -119,14 +119,15 @@ class BatchExecution {
 
   // A read that was merged fits one piece; only a large record has more.
   void PlanRanges() {
+    const std::uint64_t piece_bytes_max = reader_.source->coalescing().piece_bytes_max;
     progress_.assign(plan_.reads.size(), {});
     ranges_.clear();
     range_reads_.clear();
     for (std::uint32_t number = 0; number < plan_.reads.size(); ++number) {
       const PlannedRead& read = plan_.reads[number];
       const std::span<std::byte> buffer = BufferOf(read);
-      for (std::uint64_t begin = 0; begin < buffer.size(); begin += kPieceBytesMax) {
-        const std::uint64_t size = std::min(kPieceBytesMax, buffer.size() - begin);
+      for (std::uint64_t begin = 0; begin < buffer.size(); begin += piece_bytes_max) {
+        const std::uint64_t size = std::min(piece_bytes_max, buffer.size() - begin);
         ranges_.push_back({read.file, read.begin_bytes + begin, buffer.subspan(begin, size)});
         range_reads_.push_back(number);
         ++progress_[number].pieces_left;

@@ -7,8 +7,10 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/read/read_batch.h"
 #include "libffrecord/record/read/record_reader_impl.h"
+#include "libffrecord/source/local_files.h"
 
 namespace ffrecord {
 namespace {
@@ -19,10 +21,6 @@ Result<void> CheckOptions(const RecordReader::Options& options) {
     return Error{ErrorCode::kInvalidArgument, "open records: queue_depth is " +
                                                   std::to_string(options.queue_depth) +
                                                   ", must be 1 to 4096"};
-  if (options.poll_idle.count() < 0 || options.poll_idle > kPollIdleMax)
-    return Error{ErrorCode::kInvalidArgument, "open records: poll_idle is " +
-                                                  std::to_string(options.poll_idle.count()) +
-                                                  " ms, must be 0 to an hour"};
   return {};
 }
 
@@ -45,7 +43,7 @@ std::uint32_t RecordReader::Impl::FileOf(std::uint64_t index) const noexcept {
 }
 
 Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
-                                 const RecordReader::Options& options) {
+                                 const RecordReader::Options& options, PrefetchHinter hinter) {
   auto checked = CheckOptions(options);
   if (!checked) return std::move(checked).error();
   if (source->file_count() == 0)
@@ -53,6 +51,7 @@ Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
   auto impl = std::make_unique<RecordReader::Impl>();
   impl->source = std::move(source);
   impl->options = options;
+  impl->hinter = std::move(hinter);
   impl->indexes = FFR_TRY(OpenIndexes(*impl->source, options));
   impl->schema = std::make_shared<Schema>(impl->indexes.front()->schema());
   ListFingerprint fingerprint;
@@ -76,7 +75,7 @@ Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
   return RecordReader(std::move(impl));
 }
 
-Result<RecordReader> OpenRecordsAnew(
+Result<RecordReader> OpenRecordsAgain(
     const std::function<Result<std::unique_ptr<RangeReader>>()>& open_source,
     const RecordReader::Options& options) {
   constexpr int kCountMax = 8;  // An appender cuts once.
@@ -93,7 +92,11 @@ Result<RecordReader> RecordReader::Open(std::span<const std::filesystem::path> p
                                         const Options& options) {
   auto checked = CheckOptions(options);
   if (!checked) return std::move(checked).error();
-  return OpenRecordsAnew([&] { return OpenLocalFiles(paths, options); }, options);
+  return OpenRecordsAgain(
+      [&] {
+        return OpenLocalFiles(paths, {options.io, options.queue_depth});
+      },
+      options);
 }
 
 RecordReader::RecordReader(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -106,8 +109,8 @@ const Schema& RecordReader::schema() const noexcept { return *impl_->schema; }
 std::size_t RecordReader::file_count() const noexcept { return impl_->indexes.size(); }
 std::array<std::byte, 16> RecordReader::fingerprint() const noexcept { return impl_->fingerprint; }
 
-Result<std::unique_ptr<Announcement>> RecordReader::Announce(const EpochPlan& plan) const {
-  return impl_->source->Announce(plan);
+Result<std::unique_ptr<PrefetchHint>> RecordReader::HintEpoch(const EpochPlan& plan) const {
+  return impl_->hinter ? impl_->hinter(plan) : std::unique_ptr<PrefetchHint>();
 }
 
 RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {

@@ -9,6 +9,7 @@
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/record/index/file_index.h"
+#include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_reader.h"
 #include "libffrecord/source/resident_guess.h"
 
@@ -18,6 +19,7 @@ namespace ffrecord {
 struct RecordReader::Impl {
   std::shared_ptr<const RangeReader> source;
   RecordReader::Options options;
+  PrefetchHinter hinter;  // Empty: there is nobody to give hints to.
   std::vector<std::unique_ptr<FileIndex>> indexes;
   std::vector<std::uint64_t> first_indexes;  // Of each file, and behind the last.
   std::shared_ptr<const Schema> schema;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/mix.h"
 #include "libffrecord/base/prefetch.h"
 #include "libffrecord/base/shared_work.h"
@@ -17,7 +18,6 @@
 #include "libffrecord/record/index/index_pages.h"
 #include "libffrecord/record/read/batch_block.h"
 #include "libffrecord/record/read/expansion.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

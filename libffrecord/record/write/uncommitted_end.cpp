@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_index.h"
@@ -15,7 +16,6 @@
 #include "libffrecord/record/index/v2_commit.h"
 #include "libffrecord/record/write/column_copy_writer.h"
 #include "libffrecord/record/write/magic_scan.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
+#include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_record.h"
-#include "libffrecord/source/coalesce.h"
 
 namespace ffrecord {
 

@@ -486,7 +486,7 @@ class _Announcer:
         self._reader = reader
         self._sampler = sampler
         self._epoch = -1
-        self._told: _ffrecord.Announcement | None = None
+        self._told: _ffrecord.PrefetchHint | None = None
 
     def tell(self, cursor: Cursor) -> None:
         self._epoch = cursor.epoch

@@ -57,18 +57,19 @@ BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const Ex
     const ExtentPtr& extent = table[entry.extent_index];
     const std::uint64_t begin = entry.offset_bytes;
     const std::uint64_t end = begin + entry.size_bytes;
-    if (is_open && plan.runs.back().extent == extent && open.Absorb(begin, end)) {
+    if (is_open && plan.runs.back().extent == extent && open.Absorb(begin, end, kDiskCoalescing)) {
       plan.runs.back().size_bytes = static_cast<std::uint32_t>(open.end_bytes - open.begin_bytes);
       AddPiece(plan, i, 0, begin - open.begin_bytes, entry.size_bytes);
       continue;
     }
-    for (std::uint64_t at = begin; at < end; at += kPieceBytesMax) {
-      const std::uint64_t size = std::min(end - at, kPieceBytesMax);
+    for (std::uint64_t at = begin; at < end; at += kDiskCoalescing.piece_bytes_max) {
+      const std::uint64_t size = std::min(end - at, kDiskCoalescing.piece_bytes_max);
       AddRun(plan, extent, at, size, at > begin);
       AddPiece(plan, i, at - begin, 0, size);
     }
     open = {begin, end};
-    is_open = !(slab != nullptr && slab->mapped) && entry.size_bytes <= kPieceBytesMax;
+    is_open =
+        !(slab != nullptr && slab->mapped) && entry.size_bytes <= kDiskCoalescing.piece_bytes_max;
   }
   return plan;
 }

@@ -114,11 +114,6 @@ Result<Engine> MakeDisorderedEngine(std::uint32_t depth) {
   return Engine(std::make_unique<test::FaultyEngine>(std::move(real).value(), faults));
 }
 
-// Its thread sleeps soon: there are many at once here, and few processors.
-Result<Engine> MakePolledEngine(std::uint32_t depth) {
-  return MakePolledUringEngine(depth, milliseconds(1));
-}
-
 constexpr std::uint32_t kDepth = 32;
 constexpr std::size_t kFileSize = 1 << 20;
 
@@ -126,7 +121,7 @@ class EngineConformance : public testing::TestWithParam<EngineUnderTest> {
  protected:
   void SetUp() override {
     auto engine = GetParam().make(kDepth);
-    const bool may_be_refused = GetParam().name == "uring" || GetParam().name == "polled";
+    const bool may_be_refused = GetParam().name == "uring";
     if (!engine && may_be_refused) GTEST_SKIP() << engine.error().message;
     ASSERT_TRUE(engine) << engine.error().message;
     engine_ = std::move(engine).value();
@@ -480,7 +475,6 @@ TEST_P(EngineConformance, DepthOutOfRangeIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(AllEngines, EngineConformance,
                          testing::Values(EngineUnderTest{"uring", MakeUringEngine},
-                                         EngineUnderTest{"polled", MakePolledEngine},
                                          EngineUnderTest{"threads", MakeThreadsEngine},
                                          EngineUnderTest{"inline", MakeInlineEngine},
                                          EngineUnderTest{"chosen", MakeIoEngine},

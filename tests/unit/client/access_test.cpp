@@ -15,12 +15,13 @@
 
 #include <ffrecord/client/dataset.h>
 
-#include "client/dataset/announced_plan.h"
-#include "client/dataset/remote_files.h"
-#include "client/session/session.h"
-#include "client/session/upload.h"
+#include "client/dataset/catalog.h"
+#include "client/dataset/prefetch_hint.h"
+#include "client/dataset/upload.h"
 #include "daemon.h"
 #include "endpoint_pairs.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
 #include "test_file.h"
 #include "tokens.h"
 
@@ -82,18 +83,20 @@ class AccessTest : public testing::TestWithParam<const char*> {
   int token_count_ = 0;
 };
 
-TEST_P(AccessTest, OnlyWhoMayReadANameCanAnnounceThatHeWill) {
+TEST_P(AccessTest, OnlyWhoMayReadANameCanHintAtReadingIt) {
   const test::TestFile file({"zero", "first"});
   ASSERT_EQ(Code(Publish(file.path(), Uri("a/x", kRead | kWrite, ""))), ErrorCode::kOk);
   const auto announced = [&](const std::string& name, std::uint8_t rights,
                              const std::string& prefix, std::uint64_t revision) {
-    const auto session = Session::Get(Location::Parse(Uri(name, rights, prefix)).value(), kOptions);
+    const auto session =
+        net::Session::Get(net::Location::Parse(Uri(name, rights, prefix)).value(), kOptions);
     const EpochPlan plan{.end = 2};
-    const auto told = AnnouncePlan(*session, name, revision, plan, net::Clock::now() + 20s);
+    const auto told = SendPrefetchHint(*session, name, revision, plan, net::Clock::now() + 20s);
     return told ? ErrorCode::kOk : told.error().code;
   };
-  const auto reader = Session::Get(Location::Parse(Uri("a/x", kRead, "")).value(), kOptions);
-  const auto revision = reader->Resolve("a/x", net::Clock::now() + 20s).value().revision;
+  const auto reader =
+      net::Session::Get(net::Location::Parse(Uri("a/x", kRead, "")).value(), kOptions);
+  const auto revision = Catalog(reader).Resolve("a/x", net::Clock::now() + 20s).value().revision;
 
   EXPECT_EQ(announced("a/x", kRead, "a/", revision), ErrorCode::kOk);
   EXPECT_EQ(announced("a/x", kWrite | kDelete, "a/", revision), ErrorCode::kDenied);
@@ -160,13 +163,13 @@ TEST_P(AccessTest, WhoKnowsTheIdsOfForeignExtentsCanNeitherReadNorPublishThem) {
   const test::TestFile file({std::string(100'000, 's')});
   ASSERT_EQ(Code(Publish(file.path(), Uri("b/secret", kRead | kWrite, "b/"))), ErrorCode::kOk);
   const auto session = [&](const std::string& uri) {
-    return Session::Get(Location::Parse(uri).value(), kOptions);
+    return net::Session::Get(net::Location::Parse(uri).value(), kOptions);
   };
   const auto deadline = net::Clock::now() + 20s;
   const DatasetManifest manifest =
-      session(Uri("b/secret", kRead, "b/"))->Resolve("b/secret", deadline).value().manifest;
+      Catalog(session(Uri("b/secret", kRead, "b/"))).Resolve("b/secret", deadline).value().manifest;
   const auto read = [&](const std::string& uri) {
-    const RemoteFiles files(session(uri), manifest, "stolen", kOptions);
+    const net::RemoteFiles files(session(uri), manifest, "stolen", kOptions);
     std::vector<std::byte> memory(100);
     RangeRead range{0, 0, memory};
     EXPECT_TRUE(files.Read({&range, 1}));
@@ -178,13 +181,13 @@ TEST_P(AccessTest, WhoKnowsTheIdsOfForeignExtentsCanNeitherReadNorPublishThem) {
   EXPECT_EQ(read(Uri("", kRead | kWrite, "a/")), ErrorCode::kNotFound);
   EXPECT_EQ(read(Uri("", kWrite, "b/")), ErrorCode::kDenied);
 
-  const auto stolen = session(Uri("", kRead | kWrite, "a/"))
-                          ->Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
+  const auto stolen = Catalog(session(Uri("", kRead | kWrite, "a/")))
+                          .Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
   ASSERT_FALSE(stolen);
   EXPECT_EQ(stolen.error().code, ErrorCode::kConflict) << stolen.error().message;
   EXPECT_EQ(OpenCode(Uri("a/mine", kRead, "a/")), ErrorCode::kNotFound);
-  const auto shared = session(Uri("", kWrite, ""))
-                          ->Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
+  const auto shared = Catalog(session(Uri("", kWrite, "")))
+                          .Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
   ASSERT_TRUE(shared) << shared.error().message;
   EXPECT_EQ(read(Uri("", kRead, "a/")), ErrorCode::kOk);  // Now it is theirs too.
 }

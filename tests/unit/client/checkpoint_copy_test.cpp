@@ -14,6 +14,7 @@
 
 #include "checkpoint_state.h"
 #include "client/checkpoint/packed_files.h"
+#include "libffrecord/source/local_files.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "test_file.h"
@@ -125,9 +126,7 @@ class FolderFiles final : public CommittedStep {
       std::span<const std::string> names) const override {
     std::vector<fs::path> paths;
     for (const auto& name : names) paths.push_back(folder_ / name);
-    RecordReader::Options options;
-    options.io = IoPolicy::kDirect;
-    return OpenLocalFiles(paths, options);
+    return OpenLocalFiles(paths, {.io = IoPolicy::kDirect});
   }
 
  private:

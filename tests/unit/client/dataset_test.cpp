@@ -114,29 +114,29 @@ class DatasetTest : public testing::TestWithParam<const char*> {
   Daemon daemon_;
 };
 
-TEST_P(DatasetTest, AnAnnouncedEpochReadsTheSameAndALostDaemonIsNoticed) {
+TEST_P(DatasetTest, AHintedEpochReadsTheSameAndALostDaemonIsNoticed) {
   const auto file = Write("a.ffr", RandomRecords(500, 9000, random_));
   ASSERT_TRUE(Published({file}, daemon_.Uri("a")));
   const auto local = RecordReader::Open({{file}}, {}).value();
   const auto remote = OpenRemote(Uri("a")).value();
   const EpochPlan plan{.seed = 4, .end = 480, .step_size = 32, .world_size = 2, .rank = 1};
   const auto order = Permutation::Make(4, 0, 0, 500).value();
-  EXPECT_EQ(local.Announce(plan).value(), nullptr);
+  EXPECT_EQ(local.HintEpoch(plan).value(), nullptr);
 
-  auto announced = remote.Announce(plan);
+  auto hint = remote.HintEpoch(plan);
 
-  ASSERT_TRUE(announced) << announced.error().message;
-  ASSERT_TRUE(announced.value());
+  ASSERT_TRUE(hint) << hint.error().message;
+  ASSERT_TRUE(hint.value());
   std::vector<std::uint64_t> indices(16);
   for (std::uint64_t step = 0; step < 480; step += 32) {
     order.Fill(step + 16, indices);
     ExpectSameBatch(remote, local, indices);
   }
-  EXPECT_TRUE(announced.value()->alive());
-  EXPECT_FALSE(remote.Announce({.end = 2000}));
-  EXPECT_FALSE(remote.Announce({.end = 1, .rank = 1}));
+  EXPECT_TRUE(hint.value()->alive());
+  EXPECT_FALSE(remote.HintEpoch({.end = 2000}));
+  EXPECT_FALSE(remote.HintEpoch({.end = 1, .rank = 1}));
   daemon_.Kill();
-  EXPECT_TRUE(test::Eventually([&] { return !announced.value()->alive(); }));
+  EXPECT_TRUE(test::Eventually([&] { return !hint.value()->alive(); }));
 }
 
 TEST_P(DatasetTest, EveryKindOfFileReadsTheSameAsEmbedded) {

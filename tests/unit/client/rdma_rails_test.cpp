@@ -13,8 +13,8 @@
 
 #include <ffrecord/client/dataset.h>
 
-#include "client/session/rails.h"
-#include "client/session/session.h"
+#include "libffrecord/net/rpc/rails.h"
+#include "libffrecord/net/rpc/session.h"
 #include "rdma_clients.h"
 
 namespace ffrecord::client {
@@ -51,7 +51,7 @@ std::size_t CountPairs(const std::string& device) {
 TEST_F(RailsTest, ConnectionsAreSpreadOverTheDevicesOfBothEnds) {
   const Daemon daemon(Offering(Server::Options::Transport::kRdma));
   const std::size_t before[] = {CountPairs("rxe0"), CountPairs("rxe1")};
-  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto session = net::Session::Get(daemon.address(), Transport::kRdma);
   std::vector<std::unique_ptr<net::Channel>> channels;
   for (int i = 0; i < 6; ++i) {
     auto made = session->ConnectApart(net::Clock::now() + 20s);
@@ -68,7 +68,7 @@ TEST_F(RailsTest, OneThatReachesNobodyIsLeftForTheNext) {
   options.rdma.devices = {"rxe0"};
   const Daemon daemon(std::move(options));
   for (const Transport transport : {Transport::kRdma, Transport::kAuto}) {
-    const auto session = Session::Get(daemon.address(), transport);
+    const auto session = net::Session::Get(daemon.address(), transport);
     for (int i = 0; i < 2; ++i) {  // One of them begins with that device.
       const auto made = session->ConnectApart(net::Clock::now() + 40s);
       ASSERT_TRUE(made) << made.error().message;
@@ -78,7 +78,7 @@ TEST_F(RailsTest, OneThatReachesNobodyIsLeftForTheNext) {
 }
 
 TEST_F(RailsTest, OneThatDidNotWorkIsLeftAloneUnlessThereIsNoOther) {
-  Rails rails;
+  net::Rails rails;
   const net::RdmaOptions options{.devices = {"rxe0", "rxe1:1"}};
   const std::size_t first = rails.Order(options, false).value()[0];
   const std::size_t other = 1 - first;
@@ -218,7 +218,7 @@ TEST_F(RailsTest, OneThatIsTakenAwayUnderLoadCostsItsShareOnly) {
 
 TEST_F(RailsTest, OneThatIsTakenAwayIsLetGoOfByIdleConnectionsToo) {
   const Daemon daemon(Offering(Server::Options::Transport::kRdma));
-  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto session = net::Session::Get(daemon.address(), Transport::kRdma);
   const auto ping = [&]() -> Result<void> {
     FFR_TRY(session->Ping(net::Clock::now() + 20s));
     return {};

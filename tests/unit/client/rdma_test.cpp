@@ -25,14 +25,14 @@
 #include <ffrecord/client/dataset.h>
 
 #include "child.h"
-#include "client/dataset/remote_files.h"
-#include "client/runtime/slab_pool.h"
-#include "client/session/session.h"
-#include "client/session/upload.h"
+#include "client/dataset/upload.h"
 #include "daemon_process.h"
 #include "endpoint_pairs.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
+#include "libffrecord/net/rpc/slab_pool.h"
 #include "rdma_clients.h"
 #include "test_file.h"
 
@@ -104,7 +104,7 @@ TEST_F(RdmaClientTest, MemoryThatMayNotBeLockedIsNamedAndAutoGoesOnOverTcp) {
   const Daemon daemon(Offering(Server::Options::Transport::kRdma));
   for (const Transport transport : {Transport::kAuto, Transport::kRdma}) {
     const int code = ffrecord::test::RunInChild([&] {
-      const auto session = Session::Get(daemon.address(), transport);
+      const auto session = net::Session::Get(daemon.address(), transport);
       const rlimit limit{1 << 20, 1 << 20};
       if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !GiveUpLockingMemory()) return 2;
       const auto answered = session->Ping(net::Clock::now() + 20s);
@@ -126,7 +126,7 @@ TEST_F(RdmaClientTest, UploadsWhoseMemoryMayNotBeLockedGoAsMessagesOrAreRefusedA
   const std::string data(3'000'000, 'u');
   for (const Transport transport : {Transport::kAuto, Transport::kRdma}) {
     const int code = ffrecord::test::RunInChild([&] {
-      const auto session = Session::Get(daemon.address(), transport);
+      const auto session = net::Session::Get(daemon.address(), transport);
       constexpr rlim_t kLimit = 18 << 20;
       const rlimit limit{kLimit, kLimit};
       if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !GiveUpLockingMemory()) return 2;
@@ -145,7 +145,7 @@ TEST_F(RdmaClientTest, UploadsWhoseMemoryMayNotBeLockedGoAsMessagesOrAreRefusedA
 
 TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
   const Daemon daemon(Offering(Server::Options::Transport::kRdma));
-  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto session = net::Session::Get(daemon.address(), Transport::kRdma);
   const auto close = [&] { session->CloseIdle([](net::Channel&) { return true; }); };
   ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
   const std::string data(100'000, 'u');
@@ -230,7 +230,7 @@ TEST_F(RdmaDaemonDeathTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNext
 }
 
 // Random bytes without an end, as one file after another.
-[[noreturn]] void UploadForEver(const std::shared_ptr<Session>& session) {
+[[noreturn]] void UploadForEver(const std::shared_ptr<net::Session>& session) {
   const std::string data = Records(1, 8 << 20)[0];
   const auto bytes = std::as_bytes(std::span(data));
   for (Upload upload(session, {20s});;) (void)upload.PutBytes("file", {&bytes, 1});
@@ -243,12 +243,12 @@ TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
   for (int i = 0; i < 5; ++i) {
     const auto extent_count = daemon.Extents().size();
     const pid_t child = ::fork();
-    if (child == 0) UploadForEver(Session::Get(address, Transport::kRdma));
+    if (child == 0) UploadForEver(net::Session::Get(address, Transport::kRdma));
     EXPECT_TRUE(test::Eventually([&] { return daemon.Extents().size() > extent_count + 1; }));
     ::kill(child, SIGKILL);
     EXPECT_EQ(ffrecord::test::WaitForChild(child), -SIGKILL);
   }
-  const auto session = Session::Get(address, Transport::kRdma);
+  const auto session = net::Session::Get(address, Transport::kRdma);
   const std::string data(100'000, 'u');
   const auto bytes = std::as_bytes(std::span(data));
   EXPECT_TRUE(Upload(session, {20s}).PutBytes("file", {&bytes, 1}));
@@ -382,12 +382,12 @@ TEST_F(RdmaClientTest, LateWritesOfABatchThatTimedOutAreNeverSeen) {
       was_written_late = true;
     }
   });
-  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto session = net::Session::Get(daemon.address(), Transport::kRdma);
   ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
   ManifestFile one{"file", 1'000'000, {{MakeExtentId(1, 0, 0), 1'000'000, 0}}};
-  const RemoteFiles files(session, DatasetManifest{{one}}, "location", {2s, Transport::kRdma});
+  const net::RemoteFiles files(session, DatasetManifest{{one}}, "location", {2s, Transport::kRdma});
   const auto memory = files.TakeMemory(2 * kEntry).value();
-  ASSERT_TRUE(SlabPool::Process().Find(*memory));
+  ASSERT_TRUE(net::SlabPool::Process().Find(*memory));
   std::ranges::fill(*memory, std::byte{0x55});
   RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
 
@@ -434,9 +434,10 @@ TEST_F(RdmaClientTest, AQueuePairThatBreaksInABatchCostsOnlyWhatHadNotArrived) {
       (void)request.endpoint.SendPlaced(data, body, {&piece, 1});
     }
   });
-  const auto session = Session::Get(daemon.address(), Transport::kRdma);
+  const auto session = net::Session::Get(daemon.address(), Transport::kRdma);
   ManifestFile one{"file", 1'000'000, {{MakeExtentId(1, 0, 0), 1'000'000, 0}}};
-  const RemoteFiles files(session, DatasetManifest{{one}}, "location", {60s, Transport::kRdma});
+  const net::RemoteFiles files(session, DatasetManifest{{one}}, "location",
+                               {60s, Transport::kRdma});
   ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
   const auto memory = files.TakeMemory(2 * kEntry).value();
   std::ranges::fill(*memory, std::byte{0x55});
@@ -506,7 +507,7 @@ class UploadsOverRdmaTest : public RdmaClientTest {
 };
 
 TEST_F(UploadsOverRdmaTest, TheDaemonReadsThePiecesAndNoneIsSent) {
-  Upload upload(Session::Get(daemon_.address(), Transport::kRdma), {20s});
+  Upload upload(net::Session::Get(daemon_.address(), Transport::kRdma), {20s});
   const auto put = upload.PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
@@ -516,7 +517,7 @@ TEST_F(UploadsOverRdmaTest, TheDaemonReadsThePiecesAndNoneIsSent) {
 
 TEST_F(UploadsOverRdmaTest, AQueuePairThatBreaksInAnUploadCostsOnlyThatExtentsTry) {
   goes_astray_ = true;
-  Upload upload(Session::Get(daemon_.address(), Transport::kRdma), {60s});
+  Upload upload(net::Session::Get(daemon_.address(), Transport::kRdma), {60s});
   const auto put = upload.PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
@@ -525,7 +526,7 @@ TEST_F(UploadsOverRdmaTest, AQueuePairThatBreaksInAnUploadCostsOnlyThatExtentsTr
 
 TEST_F(UploadsOverRdmaTest, WhereADeviceCannotReadTheyGoAsMessagesThoughRdmaWasDemanded) {
   refuses_slabs_ = EOPNOTSUPP;
-  const auto session = Session::Get(daemon_.address(), Transport::kRdma);
+  const auto session = net::Session::Get(daemon_.address(), Transport::kRdma);
   const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
@@ -535,7 +536,7 @@ TEST_F(UploadsOverRdmaTest, WhereADeviceCannotReadTheyGoAsMessagesThoughRdmaWasD
 
 TEST_F(UploadsOverRdmaTest, WhereTheDaemonMayNotLockMemoryTheyGoAsMessagesAndTheLinkSaysSo) {
   refuses_slabs_ = ENOMEM;
-  const auto session = Session::Get(daemon_.address(), Transport::kAuto);
+  const auto session = net::Session::Get(daemon_.address(), Transport::kAuto);
   const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));

@@ -2,7 +2,7 @@
 // byte that it did not ask for.
 // Method: a daemon that is a script: silent, busy, lying, breaking off at chosen places.
 
-#include "client/session/session.h"
+#include "libffrecord/net/rpc/session.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,11 @@
 
 #include "bytes.h"
 #include "child.h"
-#include "client/dataset/remote_files.h"
-#include "client/session/upload.h"
+#include "client/dataset/catalog.h"
+#include "client/dataset/upload.h"
 #include "fake_daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/net/rpc/remote_files.h"
 
 namespace ffrecord::client {
 namespace {
@@ -31,17 +32,17 @@ DatasetManifest OneFile(std::uint64_t size_bytes) {
 }
 
 TEST(LocationTest, AddressesAreParsed) {
-  const auto location = Location::Parse("ffrecord://localhost/run/a");
+  const auto location = net::Location::Parse("ffrecord://localhost/run/a");
   ASSERT_TRUE(location) << location.error().message;
   EXPECT_EQ(location.value().address.host, "localhost");
   EXPECT_EQ(location.value().address.port, kDefaultPort);
   EXPECT_EQ(location.value().name, "run/a");
-  EXPECT_EQ(Location::Parse("ffrecord://[::1]:77/x").value().address.port, 77);
-  EXPECT_EQ(Location::Parse("ffrecord://h").value().name, "");
-  EXPECT_EQ(Location::Parse("ffrecord://h:1/x").value().ToString(), "ffrecord://h:1/x");
+  EXPECT_EQ(net::Location::Parse("ffrecord://[::1]:77/x").value().address.port, 77);
+  EXPECT_EQ(net::Location::Parse("ffrecord://h").value().name, "");
+  EXPECT_EQ(net::Location::Parse("ffrecord://h:1/x").value().ToString(), "ffrecord://h:1/x");
   for (const char* bad : {"", "h/x", "http://h/x", "ffrecord:/h/x", "ffrecord://:1/x",
                           "ffrecord://h:x/y", "ffrecord://h:0/y"}) {
-    const auto refused = Location::Parse(bad);
+    const auto refused = net::Location::Parse(bad);
     ASSERT_FALSE(refused) << bad;
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   }
@@ -63,7 +64,7 @@ TEST(SessionTest, ASilentDaemonCostsTheTimeoutAndNoMore) {
   FakeDaemon daemon([](Request&) { return true; }, /*greets=*/false);
   const auto started = net::Clock::now();
 
-  const auto resolved = Session::Get(daemon.address())->Resolve("name", In(300ms));
+  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(300ms));
 
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kDeadlineExceeded) << resolved.error().message;
@@ -72,7 +73,7 @@ TEST(SessionTest, ASilentDaemonCostsTheTimeoutAndNoMore) {
 
 TEST(SessionTest, ADaemonThatFallsSilentInACallCostsTheTimeoutAndNoMore) {
   FakeDaemon daemon([](Request&) { return true; });
-  const auto resolved = Session::Get(daemon.address())->Resolve("name", In(300ms));
+  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(300ms));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kDeadlineExceeded) << resolved.error().message;
 }
@@ -88,7 +89,7 @@ TEST(SessionTest, ADaemonTakesItsLeaveOnceAndStillAnswers) {
                        EncodeDatasetManifest(OneFile(10)).value());
       return true;
     });
-    const auto resolved = Session::Get(daemon.address())->Resolve("name", In(60s));
+    const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s));
     EXPECT_TRUE(resolved) << resolved.error().message;
     EXPECT_EQ(daemon.connection_count(), leaves);
   }
@@ -117,7 +118,7 @@ TEST(SessionTest, AListThatDoesNotGoOnIsNotFollowed) {
     SCOPED_TRACE(&lie - lies);
     pages = lie;
     asked = 0;
-    const auto listed = Session::Get(daemon.address())->List("run/", In(60s));
+    const auto listed = Catalog(net::Session::Get(daemon.address())).List("run/", In(60s));
     ASSERT_FALSE(listed);
     EXPECT_EQ(listed.error().code, ErrorCode::kCorruption) << listed.error().message;
     EXPECT_NE(listed.error().message.find(daemon.address().ToString()), std::string::npos)
@@ -138,7 +139,7 @@ TEST(SessionTest, BusyIsAskedAgainOnTheSameConnection) {
     return true;
   });
 
-  const auto resolved = Session::Get(daemon.address())->Resolve("name", In(60s));
+  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s));
 
   ASSERT_TRUE(resolved) << resolved.error().message;
   EXPECT_EQ(resolved.value().revision, 3U);
@@ -160,7 +161,7 @@ TEST(SessionTest, ABusyDaemonIsLeftAloneForAsLongAsItWants) {
     return true;
   });
 
-  ASSERT_TRUE(Session::Get(daemon.address())->Resolve("name", In(60s)));
+  ASSERT_TRUE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s)));
 
   ASSERT_EQ(asked.size(), 3U);
   EXPECT_GE(asked[1] - asked[0], kWanted);
@@ -172,7 +173,7 @@ TEST(SessionTest, ABusyDaemonThatWantsForeverCostsTheTimeoutAndNoMore) {
     FakeDaemon::Send(request, FrameType::kBusy, net::Busy{UINT32_MAX}.Encode());
     return true;
   });
-  const auto resolved = Session::Get(daemon.address())->Resolve("name", In(300ms));
+  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(300ms));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(resolved.error().message.find("busy"), std::string::npos) << resolved.error().message;
@@ -185,7 +186,7 @@ TEST(SessionTest, AConnectionThatBreaksIsMadeAnew) {
                      EncodeDatasetManifest(OneFile(10)).value());
     return true;
   });
-  EXPECT_TRUE(Session::Get(daemon.address())->Resolve("name", In(60s)));
+  EXPECT_TRUE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s)));
   EXPECT_EQ(daemon.connection_count(), 3);
 }
 
@@ -196,7 +197,7 @@ TEST(SessionTest, AnErrorOfTheDaemonIsFinalAndNamesIt) {
     FakeDaemon::SendError(request, ErrorCode::kIo, EROFS);
     return true;
   });
-  const auto resolved = Session::Get(daemon.address())->Resolve("name", In(60s));
+  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kIo);
   EXPECT_EQ(resolved.error().system_errno, EROFS);
@@ -213,7 +214,7 @@ TEST(SessionTest, ADamagedManifestIsCorruptionAndNamesTheDataset) {
                      manifest);
     return true;
   });
-  const auto resolved = Session::Get(daemon.address())->Resolve("some/name", In(60s));
+  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("some/name", In(60s));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kCorruption);
   EXPECT_NE(resolved.error().message.find("some/name"), std::string::npos);
@@ -225,7 +226,7 @@ TEST(SessionTest, ARemovalWhoseReplyWasLostIsDone) {
     FakeDaemon::SendError(request, ErrorCode::kNotFound);
     return true;
   });
-  EXPECT_TRUE(Session::Get(daemon.address())->Remove("name", In(60s)));
+  EXPECT_TRUE(Catalog(net::Session::Get(daemon.address())).Remove("name", In(60s)));
 }
 
 TEST(SessionTest, ARepeatedPublicationIsTheSameAttempt) {
@@ -236,9 +237,8 @@ TEST(SessionTest, ARepeatedPublicationIsTheSameAttempt) {
     FakeDaemon::Send(request, net::ReplyTo(FrameType::kPublish), net::RevisionReply{9}.Encode());
     return true;
   });
-  const auto published =
-      Session::Get(daemon.address())
-          ->Publish("name", OneFile(10), net::Publish::Mode::kCreate, 0, In(60s));
+  const auto published = Catalog(net::Session::Get(daemon.address()))
+                             .Publish("name", OneFile(10), net::Publish::Mode::kCreate, 0, In(60s));
   ASSERT_TRUE(published) << published.error().message;
   ASSERT_EQ(bodies.size(), 3U);
   EXPECT_EQ(bodies[0], bodies[1]);
@@ -251,10 +251,10 @@ TEST(SessionTest, AForkedChildHasAPoolOfItsOwn) {
     FakeDaemon::Send(request, net::ReplyTo(FrameType::kList), net::ListReply{}.Encode());
     return true;
   });
-  const auto session = Session::Get(daemon.address());
-  ASSERT_TRUE(session->List("", In(60s)));
-  EXPECT_EQ(test::RunInChild([&] { return session->List("", In(60s)) ? 0 : 1; }), 0);
-  EXPECT_TRUE(session->List("", In(60s)));
+  const auto session = net::Session::Get(daemon.address());
+  ASSERT_TRUE(Catalog(session).List("", In(60s)));
+  EXPECT_EQ(test::RunInChild([&] { return Catalog(session).List("", In(60s)) ? 0 : 1; }), 0);
+  EXPECT_TRUE(Catalog(session).List("", In(60s)));
   EXPECT_EQ(daemon.connection_count(), 2);
 }
 
@@ -274,7 +274,7 @@ TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
     }
     return true;
   });
-  Upload upload(Session::Get(daemon.address()), {60s});
+  Upload upload(net::Session::Get(daemon.address()), {60s});
   const std::vector<std::byte> bytes(20 << 20);
   const std::span<const std::byte> piece(bytes);
   const auto started = net::Clock::now();
@@ -299,7 +299,7 @@ TEST(UploadTest, PiecesBecomeExtentsWithTheirSums) {
       FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutSeal), {});
     return true;
   });
-  Upload upload(Session::Get(daemon.address()), {20s});
+  Upload upload(net::Session::Get(daemon.address()), {20s});
   const std::vector<std::byte> large(kExtentSizeMax - 1, std::byte{7});
   const std::span<const std::byte> pieces[] = {AsBytes("ab"), {}, large, AsBytes("yz")};
   std::uint64_t told = 0;
@@ -342,8 +342,8 @@ class LyingDaemonTest : public testing::Test {
       return true;
     });
     memory_.assign(400, std::byte{0xEE});
-    const RemoteFiles files(Session::Get(daemon.address()), OneFile(1000), "location",
-                            {lies_once ? 10s : 400ms});
+    const net::RemoteFiles files(net::Session::Get(daemon.address()), OneFile(1000), "location",
+                                 {lies_once ? 10s : 400ms});
     RangeRead ranges[] = {{0, 0, std::span(memory_).subspan(100, 100)},
                           {0, 500, std::span(memory_).subspan(250, 50)}};
     const auto read = files.Read(ranges);
@@ -490,7 +490,7 @@ TEST_F(LyingDaemonTest, ARangeHasArrivedWhenItsLastByteHas) {
     Done(request, {1, 1, 100, 0, 0, 0, 0, {net::EntryStatus::kOk, net::EntryStatus::kIoError}});
     return true;
   });
-  const RemoteFiles files(Session::Get(daemon.address()), two, "location", {10s});
+  const net::RemoteFiles files(net::Session::Get(daemon.address()), two, "location", {10s});
   std::vector<std::byte> memory(150);
   RangeRead range{0, kExtentSizeMax - 100, memory};
   std::vector<ErrorCode> told;
@@ -503,7 +503,8 @@ TEST_F(LyingDaemonTest, ARangeHasArrivedWhenItsLastByteHas) {
 
 TEST_F(LyingDaemonTest, ARangePastTheFileIsCorruptAndIsNotAskedFor) {
   FakeDaemon daemon([](Request&) { return true; });
-  const RemoteFiles files(Session::Get(daemon.address()), OneFile(1000), "location", {300ms});
+  const net::RemoteFiles files(net::Session::Get(daemon.address()), OneFile(1000), "location",
+                               {300ms});
   std::vector<std::byte> memory(100);
   RangeRead ranges[] = {{0, 901, memory}, {0, ~std::uint64_t{0}, memory}, {0, 1000, {}}};
   ASSERT_TRUE(files.Read(ranges));

@@ -20,15 +20,15 @@
 #include <ffrecord/client/dataset.h>
 
 #include "bytes.h"
-#include "client/dataset/remote_files.h"
-#include "client/runtime/slab_pool.h"
-#include "client/session/session.h"
-#include "client/session/upload.h"
+#include "client/dataset/upload.h"
 #include "daemon.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/machine_identity.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
+#include "libffrecord/net/rpc/slab_pool.h"
 #include "libffrecord/net/transport/slab.h"
 #include "test_file.h"
 #include "tokens.h"
@@ -46,7 +46,7 @@ constexpr SessionOptions kShm{20s, Transport::kShm};
 constexpr SessionOptions kTcp{20s, Transport::kTcp};
 
 TEST(TransportChoiceTest, AnAddressMaySayItAndNothingElse) {
-  const auto parsed = [](const std::string& text) { return Location::Parse(text); };
+  const auto parsed = [](const std::string& text) { return net::Location::Parse(text); };
   EXPECT_EQ(parsed("ffrecord://h/x").value().transport, std::nullopt);
   EXPECT_EQ(parsed("ffrecord://h/x?transport=shm").value().transport, Transport::kShm);
   EXPECT_EQ(parsed("ffrecord://h/x?transport=rdma").value().transport, Transport::kRdma);
@@ -346,7 +346,7 @@ class UploadsTest : public testing::Test {
 };
 
 TEST_F(UploadsTest, TheDaemonTakesThePiecesOutOfMemoryThatItMayOnlyRead) {
-  Upload upload(Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
   const test::TempFolder folder;
   test::WriteFile(folder / "file", data_);
   const auto bytes = test::AsBytes(data_);
@@ -364,7 +364,7 @@ TEST_F(UploadsTest, TheDaemonTakesThePiecesOutOfMemoryThatItMayOnlyRead) {
 
 TEST_F(UploadsTest, AnErrorForAPieceEndsTheUploadAtOnce) {
   refuses_pieces_ = true;
-  Upload upload(Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
   const auto bytes = test::AsBytes(data_);
   const auto put = upload.PutBytes("name", {&bytes, 1});
   ASSERT_FALSE(put);
@@ -375,7 +375,7 @@ TEST_F(UploadsTest, AnErrorForAPieceEndsTheUploadAtOnce) {
 
 // Answers to its pieces may still come: nobody else gets that connection.
 TEST_F(UploadsTest, AFileThatCannotBeReadOnEndsItsConnectionAndTheNextUploadHasAnother) {
-  Upload upload(Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
   const auto bytes = test::AsBytes(data_);
   const auto failed = upload.PutFrom(
       "name", bytes.size(),
@@ -394,7 +394,7 @@ TEST_F(UploadsTest, AFileThatCannotBeReadOnEndsItsConnectionAndTheNextUploadHasA
 
 TEST_F(UploadsTest, MemoryThatIsRefusedIsAnErrorWhereItWasDemanded) {
   refuses_slabs_ = true;
-  Upload upload(Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
   const auto bytes = test::AsBytes(data_);
   const auto put = upload.PutBytes("name", {&bytes, 1});
   ASSERT_FALSE(put);
@@ -452,12 +452,12 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
     return true;
   };
   const LocalDaemon daemon(script);
-  const auto session = Session::Get(daemon.address(), Transport::kShm);
+  const auto session = net::Session::Get(daemon.address(), Transport::kShm);
   ASSERT_TRUE(session->Ping(net::Clock::now() + 20s));
-  const RemoteFiles files(session, OneFile(1'000'000), "location", kShm);
+  const net::RemoteFiles files(session, OneFile(1'000'000), "location", kShm);
   const auto memory = files.TakeMemory(2 * kEntry).value();
-  ASSERT_TRUE(SlabPool::Process().Find(*memory));
-  const std::uint64_t quarantined_before = SlabPool::Process().quarantined_bytes();
+  ASSERT_TRUE(net::SlabPool::Process().Find(*memory));
+  const std::uint64_t quarantined_before = net::SlabPool::Process().quarantined_bytes();
   RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
 
   const auto read = files.Read(ranges);
@@ -469,7 +469,7 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
   ASSERT_EQ(asked_again.size(), 1U);
   EXPECT_EQ(asked_again[0].offset_bytes, 500'000U);
   EXPECT_EQ(slab_id_again, 0U);
-  EXPECT_GE(SlabPool::Process().quarantined_bytes(), quarantined_before + 2 * kEntry);
+  EXPECT_GE(net::SlabPool::Process().quarantined_bytes(), quarantined_before + 2 * kEntry);
   for (const auto& entry : asked_first) {
     const auto place = slab->At(entry.slab_offset_bytes, entry.size_bytes).value();
     std::memset(place.data(), 0xEE, place.size());

@@ -3,7 +3,7 @@
 // Method: the pool alone, with a second mapping of its slabs in the part of the daemon; random
 // takes and returns against a model; children.
 
-#include "client/runtime/slab_pool.h"
+#include "libffrecord/net/rpc/slab_pool.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -31,13 +31,13 @@ bool IsFilledWith(const PooledBuffer& block, int value) {
 }
 
 // The daemon's view of the slab that holds `block`.
-std::shared_ptr<const net::RemoteSlab> MapAsDaemon(const SlabPool::Place& place) {
+std::shared_ptr<const net::RemoteSlab> MapAsDaemon(const net::SlabPool::Place& place) {
   UniqueFd fd(::fcntl(place.slab->memory.fd(), F_DUPFD_CLOEXEC, 0));
   return net::RemoteSlab::Map(std::move(fd), place.slab->memory.bytes().size()).value();
 }
 
 TEST(SlabPoolTest, ADaemonWritesWhereABlockIsReadFrom) {
-  SlabPool pool;
+  net::SlabPool pool;
   const auto other = pool.Take(kBlock).value();
   const auto block = pool.Take(kBlock - 100).value();
   ASSERT_EQ(block->size(), kBlock - 100);
@@ -55,7 +55,7 @@ TEST(SlabPoolTest, ADaemonWritesWhereABlockIsReadFrom) {
 }
 
 TEST(SlabPoolTest, OnlyBytesWithinOneBlockAreFound) {
-  SlabPool pool;
+  net::SlabPool pool;
   const auto first = pool.Take(kBlock).value();
   const auto second = pool.Take(kBlock).value();
   std::vector<std::byte> foreign(10);
@@ -68,14 +68,14 @@ TEST(SlabPoolTest, OnlyBytesWithinOneBlockAreFound) {
 }
 
 TEST(SlabPoolTest, SmallAndHugeBlocksAreOrdinaryMemory) {
-  SlabPool pool;
+  net::SlabPool pool;
   const auto small = pool.Take(100).value();
   EXPECT_EQ(small->size(), 100U);
   EXPECT_FALSE(pool.Find(*small));
   std::vector<PooledBuffer> many;
   bool is_any_ordinary = false;
   for (int i = 0; i < 5; ++i) {  // More than all slabs together hold.
-    many.push_back(pool.Take(SlabPool::kTotalBytesMax / 4).value());
+    many.push_back(pool.Take(net::SlabPool::kTotalBytesMax / 4).value());
     is_any_ordinary = is_any_ordinary || !pool.Find(*many.back());
   }
   EXPECT_TRUE(is_any_ordinary);
@@ -83,7 +83,7 @@ TEST(SlabPoolTest, SmallAndHugeBlocksAreOrdinaryMemory) {
 
 TEST(SlabPoolTest, RandomBlocksNeverOverlapAndTheirRoomIsUsedAgain) {
   std::mt19937 random(test::Seed());
-  SlabPool pool;
+  net::SlabPool pool;
   struct Held {
     PooledBuffer block;
     int value;
@@ -110,7 +110,7 @@ TEST(SlabPoolTest, RandomBlocksNeverOverlapAndTheirRoomIsUsedAgain) {
 }
 
 TEST(SlabPoolTest, AfterAQuarantineLateWritesAreNotSeenAndTheSlabIsNotUsedAgain) {
-  SlabPool pool;
+  net::SlabPool pool;
   auto block = pool.Take(kBlock).value();
   const auto neighbour = pool.Take(kBlock).value();
   Fill(block, 3);
@@ -142,7 +142,7 @@ TEST(SlabPoolTest, AfterAQuarantineLateWritesAreNotSeenAndTheSlabIsNotUsedAgain)
 TEST(SlabPoolTest, BlocksOutliveThePool) {
   PooledBuffer block;
   {
-    SlabPool pool;
+    net::SlabPool pool;
     block = pool.Take(kBlock).value();
     Fill(block, 6);
     ASSERT_TRUE(pool.Quarantine(*pool.Take(kBlock).value()));
@@ -151,7 +151,7 @@ TEST(SlabPoolTest, BlocksOutliveThePool) {
 }
 
 TEST(SlabPoolTest, AChildKeepsWhatItInheritedThoughTheParentLetsGoAndReadsOn) {
-  auto& pool = SlabPool::Process();
+  auto& pool = net::SlabPool::Process();
   auto block = pool.Take(kBlock).value();
   Fill(block, 7);
   int to_child[2];
@@ -163,8 +163,8 @@ TEST(SlabPoolTest, AChildKeepsWhatItInheritedThoughTheParentLetsGoAndReadsOn) {
     bool is_good = is_told && IsFilledWith(block, 7);
     block.reset();
     // Its own pool works, and knows nothing of the parent's.
-    const auto own = SlabPool::Process().Take(kBlock);
-    is_good = is_good && own && SlabPool::Process().Find(*own.value());
+    const auto own = net::SlabPool::Process().Take(kBlock);
+    is_good = is_good && own && net::SlabPool::Process().Find(*own.value());
     ::_exit(is_good ? 0 : 1);
   }
   ASSERT_GT(child, 0);

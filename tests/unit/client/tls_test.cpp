@@ -13,8 +13,8 @@
 
 #include <ffrecord/client/dataset.h>
 
-#include "client/session/session.h"
 #include "daemon.h"
+#include "libffrecord/net/rpc/session.h"
 #include "test_file.h"
 #include "tls_pairs.h"
 #include "tokens.h"

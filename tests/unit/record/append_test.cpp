@@ -19,6 +19,8 @@
 #include "killing_engine.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/read/open_records.h"
+#include "libffrecord/source/local_files.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"
@@ -375,7 +377,7 @@ TEST(AppendTest, CompressedFileTakesRawRecordsToo) {
   Append(file.path(), {record}, {.compress = false});
   Append(file.path(), {record});
   EXPECT_EQ(test::ReadAll(OpenOne(file.path()).value()), (Records{record, record, record}));
-  const auto source = OpenLocalFiles(std::span(&file.path(), 1), {}).value();
+  const auto source = OpenLocalFiles({&file.path(), 1}).value();
   const auto indexes = OpenIndexes(*source, {}).value();
   std::vector<bool> compressed;
   for (std::uint64_t i = 0; i < 3; ++i) {

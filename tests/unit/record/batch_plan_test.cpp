@@ -3,6 +3,7 @@
 // Method: files in memory that count what is read of them and fail where they are told to.
 
 #include "libffrecord/record/read/batch_plan.h"
+#include "libffrecord/record/read/open_records.h"
 
 #include <gtest/gtest.h>
 
@@ -45,13 +46,16 @@ Reads ReadsOf(const std::shared_ptr<test::MemoryFiles>& file,
 
 TEST(CoalesceTest, NeighboursMergeUpToTheLimits) {
   CoalescedRead read{1000, 2000};
-  EXPECT_TRUE(read.Absorb(2000 + kMergeGapBytesMax, 2000 + kMergeGapBytesMax + 5));
-  EXPECT_FALSE(read.Absorb(read.end_bytes + kMergeGapBytesMax + 1, ~std::uint64_t{0}));
-  EXPECT_TRUE(read.Absorb(read.end_bytes, 1000 + kMergedReadBytesMax));
-  EXPECT_FALSE(read.Absorb(read.end_bytes, read.end_bytes + 1));
-  EXPECT_TRUE(read.Absorb(read.end_bytes, read.end_bytes));
-  EXPECT_TRUE(read.Absorb(1500, 1600));
-  EXPECT_FALSE(read.Absorb(999, 1500));
+  EXPECT_TRUE(read.Absorb(2000 + kDiskCoalescing.gap_bytes_max,
+                          2000 + kDiskCoalescing.gap_bytes_max + 5, kDiskCoalescing));
+  EXPECT_FALSE(read.Absorb(read.end_bytes + kDiskCoalescing.gap_bytes_max + 1, ~std::uint64_t{0},
+                           kDiskCoalescing));
+  EXPECT_TRUE(
+      read.Absorb(read.end_bytes, 1000 + kDiskCoalescing.merged_bytes_max, kDiskCoalescing));
+  EXPECT_FALSE(read.Absorb(read.end_bytes, read.end_bytes + 1, kDiskCoalescing));
+  EXPECT_TRUE(read.Absorb(read.end_bytes, read.end_bytes, kDiskCoalescing));
+  EXPECT_TRUE(read.Absorb(1500, 1600, kDiskCoalescing));
+  EXPECT_FALSE(read.Absorb(999, 1500, kDiskCoalescing));
 }
 
 TEST(BatchPlanTest, NeighboursAreOneRead) {

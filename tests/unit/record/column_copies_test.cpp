@@ -8,6 +8,7 @@
 
 #include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "memory_output.h"
 #include "seed.h"

@@ -19,6 +19,7 @@
 #include "libffrecord/format/v2_column_copy.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "test_file.h"
 

@@ -10,6 +10,7 @@
 
 #include "libffrecord/format/zstd_codec.h"
 #include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "memory_output.h"
 #include "seed.h"

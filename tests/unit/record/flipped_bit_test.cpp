@@ -21,6 +21,7 @@
 #include "libffrecord/format/v2_keys.h"
 #include "libffrecord/record/check/verify_source.h"
 #include "libffrecord/record/index/file_index.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "test_file.h"
 

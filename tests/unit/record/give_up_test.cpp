@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "libffrecord/base/patience.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "test_file.h"
 

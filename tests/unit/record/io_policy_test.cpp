@@ -18,6 +18,8 @@
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/page_cache.h"
+#include "libffrecord/record/read/open_records.h"
+#include "libffrecord/source/local_files.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "test_file.h"
@@ -45,7 +47,7 @@ struct PolicyTest : testing::Test {
   RecordReader Open(IoPolicy io, std::uint64_t page_cache_room_bytes) const {
     const RecordReader::Options options{.io = io};
     return OpenRecords(
-               OpenLocalFiles(std::span(&file.path(), 1), options, page_cache_room_bytes).value(),
+               OpenLocalFiles({&file.path(), 1}, {.io = options.io}, page_cache_room_bytes).value(),
                options)
         .value();
   }
@@ -142,23 +144,6 @@ TEST_F(PolicyTest, VerifyAndRepairReadThroughThePageCache) {
   const test::TempFolder folder;
   EXPECT_EQ(RepairFile(file.path(), folder / "repaired").value().kept_count, kRecordCount);
   EXPECT_GE(WarmPercent(), 90U);
-}
-
-TEST_F(PolicyTest, APollingThreadOfTheKernelReadsTheSame) {
-  for (const IoPolicy io : {IoPolicy::kBuffered, IoPolicy::kDirect}) {
-    MakeCold();
-    RecordReader::Options options{.io = io};
-    options.poll_idle = std::chrono::milliseconds(1);
-    const auto open = [&] {
-      return OpenRecords(OpenLocalFiles(std::span(&file.path(), 1), options, kRoomy).value(),
-                         options);
-    };
-    ReadEverything(open().value(), 100);
-    ReadEverything(Open(io, kRoomy), 100);  // The thread's other ring, after the polled one.
-    options.poll_idle = std::chrono::hours(2);
-    EXPECT_EQ(RecordReader::Open(std::span(&file.path(), 1), options).error().code,
-              ErrorCode::kInvalidArgument);
-  }
 }
 
 }  // namespace

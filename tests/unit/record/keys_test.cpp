@@ -12,6 +12,7 @@
 #include "libffrecord/format/v2_keys.h"
 #include "libffrecord/record/check/verify_source.h"
 #include "libffrecord/record/index/key_index.h"
+#include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/write/key_writer.h"
 #include "memory_files.h"
 #include "memory_output.h"

@@ -14,6 +14,8 @@
 #include <fstream>
 
 #include "libffrecord/format/v2_index.h"
+#include "libffrecord/record/read/open_records.h"
+#include "libffrecord/source/local_files.h"
 #include "libffrecord/source/range_reader.h"
 #include "seed.h"
 #include "test_file.h"
@@ -376,11 +378,11 @@ TEST(CutWhileOpenedTest, TheFileIsOpenedAnewAndNoDamageReported) {
     const auto cut_once = [&]() -> Result<std::unique_ptr<RangeReader>> {
       ++open_count;
       std::filesystem::resize_file(file.path(), open_count == 1 ? size + 200'000 : size);
-      auto source = OpenLocalFiles(std::span(&file.path(), 1), options);
+      auto source = OpenLocalFiles({&file.path(), 1});
       std::filesystem::resize_file(file.path(), size);
       return source;
     };
-    const auto reader = OpenRecordsAnew(cut_once, options);
+    const auto reader = OpenRecordsAgain(cut_once, options);
     ASSERT_TRUE(reader) << reader.error().message;
     EXPECT_EQ(reader.value().record_count(), 3U);
     EXPECT_EQ(open_count, 2);
@@ -394,15 +396,15 @@ TEST(CutWhileOpenedTest, RealDamageIsReportedAtOnceAndEndlessChangeInTheEnd) {
   bool keeps_changing = false;
   const auto open = [&]() -> Result<std::unique_ptr<RangeReader>> {
     ++open_count;
-    auto source = OpenLocalFiles(std::span(&file.path(), 1), {});
+    auto source = OpenLocalFiles({&file.path(), 1});
     if (keeps_changing)
       std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) - 1);
     return source;
   };
-  EXPECT_EQ(OpenRecordsAnew(open, {}).error().code, ErrorCode::kCorruption);
+  EXPECT_EQ(OpenRecordsAgain(open, {}).error().code, ErrorCode::kCorruption);
   EXPECT_EQ(open_count, 1);
   keeps_changing = true;
-  EXPECT_EQ(OpenRecordsAnew(open, {}).error().code, ErrorCode::kCorruption);
+  EXPECT_EQ(OpenRecordsAgain(open, {}).error().code, ErrorCode::kCorruption);
   EXPECT_GT(open_count, 2);
   EXPECT_LT(open_count, 20);
 }

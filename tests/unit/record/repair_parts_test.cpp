@@ -16,6 +16,7 @@
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_keys.h"
 #include "libffrecord/record/check/repair_source.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"

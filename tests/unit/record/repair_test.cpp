@@ -10,6 +10,7 @@
 
 #include "libffrecord/record/check/repair_source.h"
 #include "libffrecord/record/check/verify_source.h"
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"

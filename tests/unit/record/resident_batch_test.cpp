@@ -4,6 +4,7 @@
 // the kernel's count of major faults; operator new that counts.
 
 #include "libffrecord/record/read/resident_batch.h"
+#include "libffrecord/record/read/open_records.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

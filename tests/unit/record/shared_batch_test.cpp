@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "libffrecord/record/read/open_records.h"
 #include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"

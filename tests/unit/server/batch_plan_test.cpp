@@ -41,7 +41,7 @@ TEST(BatchPlanTest, EntriesThatAreWrongHaveAStatusAndNoRun) {
 
 TEST(BatchPlanTest, NeighboursAreReadTogetherAndLargeEntriesInPieces) {
   const std::vector<ExtentPtr> table{MakeExtent(64 << 20), MakeExtent(64 << 20)};
-  const auto gap = static_cast<std::uint32_t>(kMergeGapBytesMax);
+  const auto gap = static_cast<std::uint32_t>(kDiskCoalescing.gap_bytes_max);
   const std::vector<BatchEntry> entries{
       {0, 1000 + gap, 10, 0},      // Merged with the one before it on the disk,
       {0, 990, 10, 0},             // which comes later in the request.
@@ -83,7 +83,7 @@ TEST(BatchPlanTest, RandomPlansDeliverEveryByteInOrder) {
     std::vector<std::uint32_t> delivered(entries.size());
     for (std::size_t r = 0; r < plan.runs.size(); ++r) {
       const ReadRun& run = plan.runs[r];
-      ASSERT_LE(run.size_bytes, kMergedReadBytesMax);
+      ASSERT_LE(run.size_bytes, kDiskCoalescing.merged_bytes_max);
       ASSERT_LE(run.offset_bytes + run.size_bytes, size);
       for (std::uint32_t i = run.first_piece; i < run.first_piece + run.piece_count; ++i) {
         const RunPiece& piece = plan.pieces[i];

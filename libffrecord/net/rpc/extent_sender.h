@@ -9,9 +9,9 @@
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/protocol/storage_messages.h"
-#include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/rpc/connection.h"
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 
 // Brings the pieces of an open extent to a daemon, in their order: as payloads, or, if the
 // connection has memory for uploads, through that, out of which the daemon takes them by itself.
@@ -20,8 +20,8 @@ namespace ffrecord::client {
 // Channel does.
 class ExtentSender {
  public:
-  ExtentSender(net::Channel& channel, const net::ExtentId& id, net::Deadline deadline)
-      : channel_(channel), id_(id), deadline_(deadline) {}
+  ExtentSender(Connection& connection, const ExtentId& id, Deadline deadline)
+      : connection_(connection), id_(id), deadline_(deadline) {}
   ExtentSender(const ExtentSender&) = delete;
   ExtentSender& operator=(const ExtentSender&) = delete;
   ~ExtentSender();
@@ -38,17 +38,17 @@ class ExtentSender {
   Result<void> Finish();
 
  private:
-  bool is_pulled() const noexcept { return channel_.uploads && channel_.uploads->slab_id != 0; }
+  bool is_pulled() const noexcept { return connection_.upload_slab_id() != 0; }
   Result<void> SendPulled(std::span<const std::byte> piece);
   Result<void> AwaitOldest();
 
-  net::Channel& channel_;
-  const net::ExtentId id_;
-  const net::Deadline deadline_;
+  Connection& connection_;
+  const ExtentId id_;
+  const Deadline deadline_;
   PooledBuffer buffer_;             // The room, if pieces go as payloads.
   std::uint32_t piece_number_ = 0;  // Of the next one.
   std::uint64_t sent_bytes_ = 0;
   std::deque<std::uint64_t> under_way_;  // Requests to take pieces, the oldest first.
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

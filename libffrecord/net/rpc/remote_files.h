@@ -7,21 +7,15 @@
 #include <string>
 #include <vector>
 
-#include <ffrecord/client/dataset.h>
 #include <ffrecord/result.h>
+#include <ffrecord/session_options.h>
 
-#include "client/runtime/per_process.h"
-#include "client/session/session.h"
+#include "libffrecord/base/per_process.h"
 #include "libffrecord/format/dataset_manifest.h"
+#include "libffrecord/net/rpc/session.h"
 #include "libffrecord/source/range_reader.h"
 
-namespace ffrecord::client {
-
-// What files are published as; only of such can reads be announced.
-struct PublishedName {
-  std::string name;
-  std::uint64_t revision = 0;
-};
+namespace ffrecord::net {
 
 // The files of one manifest, read from the daemon that serves them: one BATCH_READ for a call, its
 // bytes received where they are wanted, or, over shared memory, read there by the daemon itself.
@@ -34,7 +28,7 @@ class RemoteFiles final : public RangeReader {
  public:
   // `location` is for the names of the files. Holds the session.
   RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest, std::string location,
-              const SessionOptions& options, PublishedName published = {});
+              const SessionOptions& options);
   ~RemoteFiles() override;
 
   std::size_t file_count() const noexcept override { return manifest_.files.size(); }
@@ -52,7 +46,6 @@ class RemoteFiles final : public RangeReader {
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
-  Result<std::unique_ptr<Announcement>> Announce(const EpochPlan& plan) const override;
 
  private:
   class Batch;
@@ -62,17 +55,15 @@ class RemoteFiles final : public RangeReader {
     Error error{ErrorCode::kOk, {}};
   };
   void NoteFailure(const Error& error) const;
-  Result<std::uint32_t> Bind(net::Channel& channel, std::vector<std::uint64_t>& requests) const;
 
   const std::shared_ptr<Session> session_;
   const DatasetManifest manifest_;
   const SessionOptions options_;
-  const PublishedName published_;
-  const std::uint64_t number_;               // Of this set of files, in Channel::bound.
+  const std::uint64_t number_;               // Of this set of files, for Connection::Bind.
   std::vector<std::string> names_;           // Of the files, for messages.
   std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.
   std::vector<ExtentId> extents_;            // Of all files.
   mutable PerProcess<LastFailure> last_failure_{[] { return new LastFailure; }};
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

@@ -6,12 +6,12 @@
 
 #include <ffrecord/result.h>
 
-#include <ffrecord/client/dataset.h>
+#include <ffrecord/session_options.h>
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 
 // As an address spells it behind transport=.
 std::string_view NameOf(Transport transport);
@@ -22,16 +22,16 @@ std::string_view NameOf(Transport transport);
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
 
-  net::Address address;
+  Address address;
   std::string name;
   std::optional<Transport> transport;  // None: whatever the caller's options say.
   std::string token_file;              // Holds the token for the daemon; empty: none.
-  std::string tls_folder;              // As net::TlsFiles::In wants it; empty: no TLS.
-  net::RdmaOptions rdma;
+  std::string tls_folder;              // As TlsFiles::In wants it; empty: no TLS.
+  RdmaOptions rdma;
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
   std::string ToString() const;  // What it names, whatever the transport.
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

@@ -1,10 +1,10 @@
-#include "client/session/location.h"
+#include "libffrecord/net/rpc/location.h"
 
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 namespace {
 
 constexpr std::string_view kTokenFile = "token_file=";
@@ -32,20 +32,20 @@ Result<void> TakeNumber(std::string_view key, std::string_view value, std::uint8
 }
 
 // What one part of an address says of RDMA, "rdma_devices=mlx5_0" and the like.
-Result<void> TakeRdma(std::string_view one, net::RdmaOptions& rdma) {
+Result<void> TakeRdma(std::string_view one, RdmaOptions& rdma) {
   const std::string_view key = one.substr(0, one.find('='));
   const std::string_view value = one.substr(std::min(key.size() + 1, one.size()));
   if (key == "rdma_traffic_class")
     return TakeNumber(key, value, UINT8_MAX, rdma.marks.traffic_class);
   if (key == "rdma_service_level")
-    return TakeNumber(key, value, net::RdmaMarks::kServiceLevelMax, rdma.marks.service_level);
+    return TakeNumber(key, value, RdmaMarks::kServiceLevelMax, rdma.marks.service_level);
   if (key != "rdma_devices" || value.empty())
     return Error{
         ErrorCode::kInvalidArgument,
         "'" + std::string(one) +
             "' in an address is not an RDMA option; the options are rdma_devices=DEVICE,..., "
             "rdma_traffic_class=N and rdma_service_level=N"};
-  rdma.devices = FFR_TRY(net::RdmaOptions::ParseDevices(value));
+  rdma.devices = FFR_TRY(RdmaOptions::ParseDevices(value));
   return {};
 }
 
@@ -76,7 +76,7 @@ Result<Location> Location::Parse(std::string_view text) {
   std::optional<Transport> transport;
   std::string token_file;
   std::string tls_folder;
-  net::RdmaOptions rdma;
+  RdmaOptions rdma;
   if (const std::size_t mark = rest.find('?'); mark != std::string_view::npos) {
     std::string_view query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
@@ -102,7 +102,7 @@ Result<Location> Location::Parse(std::string_view text) {
     }
   }
   const std::size_t slash = rest.find('/');
-  auto address = net::Address::Parse(rest.substr(0, slash), kDefaultPort);
+  auto address = Address::Parse(rest.substr(0, slash), kDefaultPort);
   if (!address) return bad(address.error().message);
   if (address.value().port == 0) return bad("port 0 cannot be connected to");
   return Location{std::move(address).value(),
@@ -117,4 +117,4 @@ std::string Location::ToString() const {
   return std::string(kScheme) + address.ToString() + "/" + name;
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

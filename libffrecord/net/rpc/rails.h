@@ -13,7 +13,7 @@
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 
 // Which RDMA device a connection of this process to a daemon takes: each in turn, so that
 // connections are spread over all. One that did not work is left alone for half a minute, and for
@@ -26,10 +26,10 @@ class Rails {
 
   // What to try for one connection, in this order: not those that are left alone, or with `all`
   // after the others. Opens what `options` name when it is first called, and again until one can be
-  // used. Fails as net::RdmaRails::Open; with kUnavailable if all are left alone.
-  Result<std::vector<std::size_t>> Order(const net::RdmaOptions& options, bool all);
+  // used. Fails as RdmaRails::Open; with kUnavailable if all are left alone.
+  Result<std::vector<std::size_t>> Order(const RdmaOptions& options, bool all);
   // One of what Order() said.
-  net::RdmaLinks& links(std::size_t rail) { return (*rails_)[rail]; }
+  RdmaLinks& links(std::size_t rail) { return (*rails_)[rail]; }
 
   void Worked(std::size_t rail);
   void Failed(std::size_t rail);
@@ -38,14 +38,14 @@ class Rails {
 
  private:
   struct Pause {
-    std::optional<net::Deadline> end;
+    std::optional<Deadline> end;
     std::chrono::milliseconds length{};  // Of the last one.
   };
 
   std::mutex mutex_;
-  std::unique_ptr<net::RdmaRails> rails_;  // Guarded by mutex_ until it is there.
+  std::unique_ptr<RdmaRails> rails_;  // Guarded by mutex_ until it is there.
   std::vector<Pause> pauses_;
   std::size_t next_;
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

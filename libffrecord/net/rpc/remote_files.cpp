@@ -1,33 +1,22 @@
-#include "client/dataset/remote_files.h"
+#include "libffrecord/net/rpc/remote_files.h"
 
 #include <algorithm>
 #include <atomic>
 #include <optional>
 #include <utility>
 
-#include "client/dataset/announced_plan.h"
-#include "client/runtime/slab_pool.h"
-#include "client/session/slabs.h"
-#include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/rpc/slab_pool.h"
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 namespace {
-
-using net::Channel;
-using net::Deadline;
-using net::EntryStatus;
-using net::FrameType;
 
 // Keeps places within the slab that an entry can address; a larger call takes several batches.
 constexpr std::uint64_t kBatchBytesMax = std::uint64_t{1} << 30;
 
-// A hint is not worth waiting for longer than reading ahead can win back.
-constexpr auto kAnnounceTimeout = std::chrono::milliseconds(2000);
-
 std::uint32_t MillisecondsUntil(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - net::Clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
 }
 
@@ -49,7 +38,7 @@ class RemoteFiles::Batch {
   bool is_done() const noexcept { return pending_.empty(); }
 
   // One try for what is pending. kUnavailable: again.
-  Result<void> Attempt(Channel& channel, Deadline deadline);
+  Result<void> Attempt(Connection& connection, Deadline deadline);
   // What is still pending ends so.
   void FailAll(ErrorCode status) {
     for (const Part& part : std::exchange(pending_, {})) End(part, status);
@@ -73,14 +62,15 @@ class RemoteFiles::Batch {
 
   void Cut(std::uint32_t range);
   void End(const Part& part, ErrorCode status);
-  Asked NextBatch(const Channel& channel) const;
-  Result<void> Ask(Channel& channel, Asked& asked, Deadline deadline);
+  Asked NextBatch(const Connection& connection) const;
+  Result<void> Ask(Connection& connection, Asked& asked, Deadline deadline);
   Result<void> Quarantine(const Asked& asked);
-  Result<void> ReceiveBatch(Channel& channel, std::uint64_t request, Asked& asked,
+  Result<void> ReceiveBatch(Connection& connection, std::uint64_t request, Asked& asked,
                             Deadline deadline);
-  Result<void> ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes, const Asked& asked,
-                             std::vector<std::uint32_t>& received_bytes, Deadline deadline);
-  Result<void> TakeDone(Channel& channel, std::span<const Part> asked,
+  Result<void> ReceivePieces(Connection& connection, std::uint32_t payload_size_bytes,
+                             const Asked& asked, std::vector<std::uint32_t>& received_bytes,
+                             Deadline deadline);
+  Result<void> TakeDone(Connection& connection, std::span<const Part> asked,
                         std::span<const std::uint32_t> received_bytes);
   void DropEnded(std::size_t asked_count);
 
@@ -123,15 +113,15 @@ void RemoteFiles::Batch::End(const Part& part, ErrorCode status) {
   if (--parts_left_[part.range] == 0) arrived_(range);
 }
 
-RemoteFiles::Batch::Asked RemoteFiles::Batch::NextBatch(const Channel& channel) const {
-  const bool has_slabs = channel.writes_slabs();
+RemoteFiles::Batch::Asked RemoteFiles::Batch::NextBatch(const Connection& connection) const {
+  const bool has_slabs = connection.writes_slabs();
   const auto slab_of = [&](const Part& part) -> std::optional<SlabPool::Place> {
     return has_slabs ? SlabPool::Process().Find(part.destination) : std::nullopt;
   };
   Asked asked;
   std::uint64_t bytes = 0;
   std::size_t count = 0;
-  for (; count < pending_.size() && count < net::kBatchEntryCountMax; ++count) {
+  for (; count < pending_.size() && count < kBatchEntryCountMax; ++count) {
     const Part& part = pending_[count];
     const auto place = slab_of(part);
     if (count == 0 && place) {
@@ -153,12 +143,12 @@ void RemoteFiles::Batch::DropEnded(std::size_t asked_count) {
   pending_ = std::move(left);
 }
 
-Result<void> RemoteFiles::Batch::Attempt(Channel& channel, Deadline deadline) {
+Result<void> RemoteFiles::Batch::Attempt(Connection& connection, Deadline deadline) {
   while (!is_done()) {
-    Asked asked = NextBatch(channel);
+    Asked asked = NextBatch(connection);
     const std::size_t count = asked.parts.size();
     ended_.assign(count, false);
-    auto attempted = Ask(channel, asked, deadline);
+    auto attempted = Ask(connection, asked, deadline);
     auto quarantined = Quarantine(asked);
     DropEnded(count);
     if (!quarantined) return quarantined;
@@ -167,11 +157,11 @@ Result<void> RemoteFiles::Batch::Attempt(Channel& channel, Deadline deadline) {
   return {};
 }
 
-Result<void> RemoteFiles::Batch::Ask(Channel& channel, Asked& asked, Deadline deadline) {
+Result<void> RemoteFiles::Batch::Ask(Connection& connection, Asked& asked, Deadline deadline) {
   std::vector<std::uint64_t> replies;
-  net::BatchRead batch;
-  const std::uint32_t base = FFR_TRY(files_.Bind(channel, replies));
-  if (asked.slab != nullptr) batch.slab_id = FFR_TRY(SlabIdOf(channel, *asked.slab, replies));
+  BatchRead batch;
+  const std::uint32_t base = FFR_TRY(connection.Bind(files_.number_, files_.extents_, replies));
+  if (asked.slab != nullptr) batch.slab_id = FFR_TRY(connection.SlabIdOf(*asked.slab, replies));
   batch.deadline_ms = MillisecondsUntil(deadline);
   batch.entries.reserve(asked.parts.size());
   // Without a slab the places only tell the entries apart.
@@ -188,13 +178,13 @@ Result<void> RemoteFiles::Batch::Ask(Channel& channel, Asked& asked, Deadline de
     offset += part.destination.size();
   }
   asked.may_be_written = asked.slab != nullptr;
-  const std::uint64_t request = FFR_TRY(channel.Send(FrameType::kBatchRead, batch.Encode()));
+  const std::uint64_t request = FFR_TRY(connection.Send(FrameType::kBatchRead, batch.Encode()));
   for (const std::uint64_t reply : replies) {
     // Extents that are missing show in the entries that want them.
-    auto received = channel.Receive(reply, deadline, "the binding of extents and slabs");
-    if (!received) return channel.Break(std::move(received).error());
+    auto received = connection.Receive(reply, deadline, "the binding of extents and slabs");
+    if (!received) return connection.Break(std::move(received).error());
   }
-  return ReceiveBatch(channel, request, asked, deadline);
+  return ReceiveBatch(connection, request, asked, deadline);
 }
 
 // The daemon may write on: slab.h, "Late writes". What has not ended goes where it cannot reach.
@@ -205,44 +195,44 @@ Result<void> RemoteFiles::Batch::Quarantine(const Asked& asked) {
   return {};
 }
 
-Result<void> RemoteFiles::Batch::ReceiveBatch(Channel& channel, std::uint64_t request, Asked& asked,
-                                              Deadline deadline) {
+Result<void> RemoteFiles::Batch::ReceiveBatch(Connection& connection, std::uint64_t request,
+                                              Asked& asked, Deadline deadline) {
   std::vector<std::uint32_t> received_bytes(asked.parts.size());
   for (;;) {
-    if (patience_.IsOver()) return channel.Break(GivenUp());
-    auto received = channel.Receive(request, deadline, "records");
+    if (patience_.IsOver()) return connection.Break(GivenUp());
+    auto received = connection.Receive(request, deadline, "records");
     if (!received) {
-      if (channel.retry_after()) asked.may_be_written = false;  // It was not taken.
+      if (connection.retry_after()) asked.may_be_written = false;  // It was not taken.
       return std::move(received).error();
     }
-    const net::FrameHeader header = received.value();
-    if (header.type == net::ReplyTo(FrameType::kBatchRead)) {
+    const FrameHeader header = received.value();
+    if (header.type == ReplyTo(FrameType::kBatchRead)) {
       asked.may_be_written = false;
-      return TakeDone(channel, asked.parts, received_bytes);
+      return TakeDone(connection, asked.parts, received_bytes);
     }
     if (header.type != FrameType::kBatchData)
-      return channel.Break(
-          {ErrorCode::kUnavailable, channel.peer() + " sent something else than records"});
-    FFR_TRY(ReceivePieces(channel, header.payload_size_bytes, asked, received_bytes, deadline));
+      return connection.Break(
+          {ErrorCode::kUnavailable, connection.peer() + " sent something else than records"});
+    FFR_TRY(ReceivePieces(connection, header.payload_size_bytes, asked, received_bytes, deadline));
   }
 }
 
 // Each piece is compared with what was asked before a byte of it is received in its place; in a
 // slab it lies there already.
-Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t payload_size_bytes,
-                                               const Asked& asked,
+Result<void> RemoteFiles::Batch::ReceivePieces(Connection& connection,
+                                               std::uint32_t payload_size_bytes, const Asked& asked,
                                                std::vector<std::uint32_t>& received_bytes,
                                                Deadline deadline) {
-  auto data = net::BatchData::Decode(channel.body());
-  if (!data) return channel.Break(std::move(data).error());
+  auto data = BatchData::Decode(connection.body());
+  if (!data) return connection.Break(std::move(data).error());
   const auto bad = [&] {
-    return channel.Break(
-        {ErrorCode::kUnavailable, channel.peer() + " sent bytes that were not asked for"});
+    return connection.Break(
+        {ErrorCode::kUnavailable, connection.peer() + " sent bytes that were not asked for"});
   };
   std::vector<std::span<std::byte>> places;
   places.reserve(data.value().pieces.size());
   std::uint64_t total = 0;
-  for (const net::BatchPiece& piece : data.value().pieces) {
+  for (const BatchPiece& piece : data.value().pieces) {
     if (piece.entry >= asked.parts.size() || piece.offset_bytes != received_bytes[piece.entry])
       return bad();
     const auto rest = asked.parts[piece.entry].destination.subspan(piece.offset_bytes);
@@ -252,10 +242,10 @@ Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t p
     total += piece.size_bytes;
   }
   if (payload_size_bytes != (asked.slab == nullptr ? total : 0)) return bad();
-  if (asked.slab == nullptr) FFR_TRY(channel.ReceivePayload(places, deadline));
+  if (asked.slab == nullptr) FFR_TRY(connection.ReceivePayload(places, deadline));
   // An entry whose last byte was sent is good: protocol.md, "Batches". Of its pieces only one
   // holds that byte.
-  for (const net::BatchPiece& piece : data.value().pieces) {
+  for (const BatchPiece& piece : data.value().pieces) {
     const std::uint64_t end_bytes = std::uint64_t{piece.offset_bytes} + piece.size_bytes;
     if (end_bytes < asked.parts[piece.entry].destination.size()) continue;
     ended_[piece.entry] = true;
@@ -264,43 +254,39 @@ Result<void> RemoteFiles::Batch::ReceivePieces(Channel& channel, std::uint32_t p
   return {};
 }
 
-Result<void> RemoteFiles::Batch::TakeDone(Channel& channel, std::span<const Part> asked,
+Result<void> RemoteFiles::Batch::TakeDone(Connection& connection, std::span<const Part> asked,
                                           std::span<const std::uint32_t> received_bytes) {
-  auto done = net::BatchDone::Decode(channel.body());
-  if (!done) return channel.Break(std::move(done).error());
+  auto done = BatchDone::Decode(connection.body());
+  if (!done) return connection.Break(std::move(done).error());
   const auto& statuses = done.value().statuses;
   if (std::uint64_t{done.value().ok_count} + done.value().failed_count != asked.size())
-    return channel.Break({ErrorCode::kUnavailable,
-                          channel.peer() + " completed a different batch from the requested one"});
+    return connection.Break(
+        {ErrorCode::kUnavailable,
+         connection.peer() + " completed a different batch from the requested one"});
   bool is_all_ended = true;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const EntryStatus status = statuses.empty() ? EntryStatus::kOk : statuses[i];
     const bool is_whole = received_bytes[i] == asked[i].destination.size();
     if (is_whole != (status == EntryStatus::kOk))
-      return channel.Break(
-          {ErrorCode::kUnavailable, channel.peer() + " lost some bytes of a batch"});
+      return connection.Break(
+          {ErrorCode::kUnavailable, connection.peer() + " lost some bytes of a batch"});
     if (is_whole) continue;
     if (status == EntryStatus::kBusy || status == EntryStatus::kCancelled) {
       is_all_ended = false;
       continue;
     }
     ended_[i] = true;
-    End(asked[i], net::ToErrorCode(status));
+    End(asked[i], ToErrorCode(status));
   }
   if (is_all_ended) return {};
-  return Error{ErrorCode::kUnavailable, channel.peer() + " was busy with some records"};
+  return Error{ErrorCode::kUnavailable, connection.peer() + " was busy with some records"};
 }
 
 // --- The files -----------------------------------------------------------------------------------
 
 RemoteFiles::RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manifest,
-                         std::string location, const SessionOptions& options,
-                         PublishedName published)
-    : session_(std::move(session)),
-      manifest_(std::move(manifest)),
-      options_(options),
-      published_(std::move(published)),
-      number_([] {
+                         std::string location, const SessionOptions& options)
+    : session_(std::move(session)), manifest_(std::move(manifest)), options_(options), number_([] {
         static std::atomic<std::uint64_t> next{1};
         return next.fetch_add(1, std::memory_order_relaxed);
       }()) {
@@ -313,32 +299,8 @@ RemoteFiles::RemoteFiles(std::shared_ptr<Session> session, DatasetManifest manif
 
 RemoteFiles::~RemoteFiles() {
   // The daemon keeps what a connection has bound, even if its name is gone by now.
-  session_->CloseIdle([this](Channel& channel) { return channel.bound.contains(number_); });
-}
-
-// Where the connection's table holds our extents. Sends what is needed for it, without waiting;
-// `requests` are then to be received.
-Result<std::uint32_t> RemoteFiles::Bind(Channel& channel,
-                                        std::vector<std::uint64_t>& requests) const {
-  if (const auto found = channel.bound.find(number_); found != channel.bound.end())
-    return found->second;
-  const auto count = static_cast<std::uint32_t>(extents_.size());
-  FFR_ASSERT(count <= net::kBoundExtentCountMax);
-  if (count > net::kBoundExtentCountMax - channel.bound_end) {
-    channel.bound.clear();  // Full: the others bind again when they come.
-    channel.bound_end = 0;
-  }
-  const std::uint32_t base = channel.bound_end;
-  for (std::uint32_t done = 0; done < count;) {
-    const std::uint32_t size = std::min(count - done, net::kBindCountMax);
-    const auto ids = std::span(extents_).subspan(done, size);
-    const net::ExtentBind bind{base + done, {ids.begin(), ids.end()}};
-    requests.push_back(FFR_TRY(channel.Send(FrameType::kExtentBind, bind.Encode())));
-    done += size;
-  }
-  channel.bound.emplace(number_, base);
-  channel.bound_end = base + count;
-  return base;
+  session_->CloseIdle(
+      [this](const Connection& connection) { return connection.HasBound(number_); });
 }
 
 Result<void> RemoteFiles::Read(std::span<RangeRead> ranges) const {
@@ -350,8 +312,8 @@ Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& a
   if (patience.IsOver()) return GivenUp();
   Batch batch(*this, ranges, arrived, patience);
   if (batch.is_done()) return {};
-  const Deadline deadline = net::Clock::now() + options_.timeout;
-  const auto attempt = [&](Channel& channel) { return batch.Attempt(channel, deadline); };
+  const Deadline deadline = Clock::now() + options_.timeout;
+  const auto attempt = [&](Connection& connection) { return batch.Attempt(connection, deadline); };
   const auto read = session_->Run(attempt, deadline, /*patient=*/true);
   if (read) return {};
   if (patience.was_over()) return GivenUp();
@@ -370,13 +332,6 @@ std::string RemoteFiles::Trouble(std::uint32_t, ErrorCode status) const {
   LastFailure& last = last_failure_.Get();
   const std::lock_guard lock(last.mutex);
   return last.error.code == status ? last.error.message : std::string();
-}
-
-Result<std::unique_ptr<Announcement>> RemoteFiles::Announce(const EpochPlan& plan) const {
-  if (published_.name.empty()) return std::unique_ptr<Announcement>();
-  const auto wait = std::min(options_.timeout, kAnnounceTimeout);
-  return AnnouncePlan(*session_, published_.name, published_.revision, plan,
-                      net::Clock::now() + wait);
 }
 
 Result<RangeReader::IndexBytes> RemoteFiles::MapIndex(std::uint32_t file,
@@ -398,4 +353,4 @@ Result<RangeReader::IndexBytes> RemoteFiles::MapIndex(std::uint32_t file,
   return IndexBytes{std::move(buffer), bytes};
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

@@ -1,10 +1,10 @@
-#include "client/session/rails.h"
+#include "libffrecord/net/rpc/rails.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 namespace {
 
 constexpr std::chrono::milliseconds kPauseMin{30'000};
@@ -15,10 +15,10 @@ constexpr std::chrono::milliseconds kPauseMax{600'000};
 // Processes that have a connection each, such as workers of a loader, begin at different ones.
 Rails::Rails() : next_(static_cast<std::size_t>(::getpid())) {}
 
-Result<std::vector<std::size_t>> Rails::Order(const net::RdmaOptions& options, bool all) {
+Result<std::vector<std::size_t>> Rails::Order(const RdmaOptions& options, bool all) {
   const std::lock_guard lock(mutex_);
   if (!rails_) {
-    rails_ = FFR_TRY(net::RdmaRails::Open(options));
+    rails_ = FFR_TRY(RdmaRails::Open(options));
     pauses_.resize(rails_->count());
   }
   const std::size_t first = next_++;
@@ -40,18 +40,18 @@ void Rails::Failed(std::size_t rail) {
   const std::lock_guard lock(mutex_);
   Pause& pause = pauses_[rail];
   pause.length = std::clamp(2 * pause.length, kPauseMin, kPauseMax);
-  pause.end = net::Clock::now() + pause.length;
+  pause.end = Clock::now() + pause.length;
 }
 
 bool Rails::HasReturned() {
   const std::lock_guard lock(mutex_);
   bool has_returned = false;
   for (Pause& pause : pauses_) {
-    if (!pause.end || net::Clock::now() < *pause.end) continue;
+    if (!pause.end || Clock::now() < *pause.end) continue;
     pause.end.reset();
     has_returned = true;
   }
   return has_returned;
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

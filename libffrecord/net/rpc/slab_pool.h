@@ -11,12 +11,12 @@
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/transport/slab.h"
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 
 // A slab of this process, as those need it who make it known to a daemon.
 struct SharedSlab {
   std::uint64_t number;  // Of this process, never used again.
-  net::Slab memory;
+  Slab memory;
 };
 
 // Memory that daemons of this machine read straight into, in blocks for one read each. Blocks look
@@ -62,4 +62,4 @@ class SlabPool {
   const std::shared_ptr<Shared> shared_;  // With the blocks.
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

@@ -4,7 +4,7 @@
 
 #include "libffrecord/base/home_process.h"
 
-namespace ffrecord::client {
+namespace ffrecord {
 
 // A T of this process. A forked child gets a new one at its first Get(): the parent's may be locked
 // by a thread that the child does not have, and its connections are the parent's. The child
@@ -48,4 +48,4 @@ class PerProcess {
   std::atomic<Owned*> current_;
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord

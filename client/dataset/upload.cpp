@@ -1,17 +1,17 @@
-#include "client/session/upload.h"
+#include "client/dataset/upload.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "client/session/extent_sender.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/net/rpc/extent_sender.h"
 
 namespace ffrecord::client {
 
-Upload::Upload(std::shared_ptr<Session> session, const SessionOptions& options)
+Upload::Upload(std::shared_ptr<net::Session> session, const SessionOptions& options)
     : session_(std::move(session)),
       options_(options),
       id_(std::max<std::uint64_t>(RandomNumber(), 1)) {}
@@ -71,15 +71,15 @@ Result<ManifestExtent> Upload::PutExtent(const ExtentId& id, std::uint64_t offse
   const auto deadline = net::Clock::now() + options_.timeout;
   ManifestExtent extent{id, size_bytes, 0};
   std::uint64_t reported = 0;  // Of this extent; a second try begins below it.
-  const auto attempt = [&](net::Channel& channel) -> Result<void> {
-    FFR_TRY(session_->PrepareUploads(channel, deadline));
+  const auto attempt = [&](net::Connection& connection) -> Result<void> {
+    FFR_TRY(session_->PrepareUploads(connection, deadline));
     const auto begun =
-        FFR_TRY(channel.Call(net::FrameType::kPutBegin, net::PutBegin{id, size_bytes}.Encode(), {},
-                             deadline, "room for an extent"));
+        FFR_TRY(connection.Call(net::FrameType::kPutBegin, net::PutBegin{id, size_bytes}.Encode(),
+                                {}, deadline, "room for an extent"));
     // Sealed already: the reply to PUT_SEAL was lost. The bytes are read once more for their sum.
     const bool sealed = FFR_TRY(net::PutBeginReply::Decode(begun.body)).already_sealed;
     Xxh3Stream sum;
-    ExtentSender sender(channel, id, deadline);
+    net::ExtentSender sender(connection, id, deadline);
     for (std::uint64_t done = 0; done < size_bytes;) {
       const auto room = FFR_TRY(sender.Room());
       const std::uint64_t size = std::min<std::uint64_t>(size_bytes - done, room.size());
@@ -91,8 +91,8 @@ Result<ManifestExtent> Upload::PutExtent(const ExtentId& id, std::uint64_t offse
     }
     FFR_TRY(sender.Finish());
     extent.xxh3 = sum.Finish64();
-    FFR_TRY(channel.Call(net::FrameType::kPutSeal, net::PutSeal{id, extent.xxh3}.Encode(), {},
-                         deadline, "the seal of an extent"));
+    FFR_TRY(connection.Call(net::FrameType::kPutSeal, net::PutSeal{id, extent.xxh3}.Encode(), {},
+                            deadline, "the seal of an extent"));
     return {};
   };
   FFR_TRY(session_->Run(attempt, deadline));

@@ -1,4 +1,4 @@
-#include "client/runtime/slab_pool.h"
+#include "libffrecord/net/rpc/slab_pool.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/runtime/per_process.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/home_process.h"
+#include "libffrecord/base/per_process.h"
 
-namespace ffrecord::client {
+namespace ffrecord::net {
 namespace {
 
-constexpr std::uint64_t kUnit = net::kSlabPageBytes;
+constexpr std::uint64_t kUnit = kSlabPageBytes;
 // Below this a copy through the socket costs less than a block.
 constexpr std::size_t kBlockBytesMin = std::size_t{64} << 10;
 // Each slab is as large as all before it, within these bounds.
@@ -47,7 +47,7 @@ std::uint64_t NextNumber() {
 
 // One slab and what of it is taken. Guarded by the pool's mutex, but for what never changes.
 struct Region {
-  explicit Region(net::Slab memory) : slab{NextNumber(), std::move(memory)} {
+  explicit Region(Slab memory) : slab{NextNumber(), std::move(memory)} {
     free[0] = slab.memory.bytes().size();
   }
 
@@ -179,7 +179,7 @@ Result<PooledBuffer> SlabPool::Take(std::size_t size_bytes) {
         std::max(size, std::clamp(shared_->live_bytes, kSlabBytesLow, kSlabBytesHigh));
     if (shared_->live_bytes + slab_bytes > kTotalBytesMax)
       return BufferPool::Process().Take(size_bytes);
-    region = std::make_shared<Region>(FFR_TRY(net::Slab::Make(slab_bytes)));
+    region = std::make_shared<Region>(FFR_TRY(Slab::Make(slab_bytes)));
     shared_->regions.emplace(region->begin(), region);
     shared_->live_bytes += slab_bytes;
     offset = region->Take(size);
@@ -231,4 +231,4 @@ std::uint64_t SlabPool::quarantined_bytes() const {
   return shared_->quarantined_bytes;
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord::net

@@ -1,0 +1,123 @@
+#include "client/dataset/catalog.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string>
+
+#include "libffrecord/base/random.h"
+#include "libffrecord/net/protocol/messages.h"
+
+namespace ffrecord::client {
+namespace {
+
+// Whether a page is what was asked for, so that asking behind its last name leads to an end.
+bool GoesOn(const net::ListReply& page, const net::List& asked) {
+  std::string_view last = asked.after;
+  for (const auto& entry : page.entries) {
+    if (entry.name <= last || !entry.name.starts_with(asked.prefix)) return false;
+    last = entry.name;
+  }
+  return !page.more || !page.entries.empty();
+}
+
+}  // namespace
+
+Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline deadline) const {
+  FFR_TRY(net::CheckName(name));
+  const auto body = net::Resolve{std::string(name)}.Encode();
+  Resolved resolved;
+  const net::Session::Attempt attempt = [&](net::Connection& connection) -> Result<void> {
+    const auto reply =
+        FFR_TRY(connection.Call(net::FrameType::kResolve, body, {}, deadline, "a manifest"));
+    resolved.revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
+    auto manifest = DecodeDatasetManifest(reply.payload);
+    if (!manifest)
+      return Error{ErrorCode::kCorruption,
+                   session_->peer() + "/" + std::string(name) + ": " + manifest.error().message};
+    resolved.manifest = std::move(manifest).value();
+    return {};
+  };
+  FFR_TRY(session_->Run(attempt, deadline));
+  return resolved;
+}
+
+Result<std::uint64_t> Catalog::Publish(std::string_view name, const DatasetManifest& manifest,
+                                       net::Publish::Mode mode, std::uint64_t expected_revision,
+                                       net::Deadline deadline) const {
+  FFR_TRY(net::CheckName(name));
+  const auto payload = FFR_TRY(EncodeDatasetManifest(manifest));
+  net::Publish publish;
+  publish.mode = mode;
+  publish.attempt = std::max<std::uint64_t>(RandomNumber(), 1);
+  publish.expected_revision = expected_revision;
+  publish.name = name;
+  const auto body = publish.Encode();
+  const std::span<const std::byte> piece(payload);
+  std::uint64_t revision = 0;
+  const net::Session::Attempt attempt = [&](net::Connection& connection) -> Result<void> {
+    const auto reply = FFR_TRY(
+        connection.Call(net::FrameType::kPublish, body, {&piece, 1}, deadline, "a publication"));
+    revision = FFR_TRY(net::RevisionReply::Decode(reply.body)).revision;
+    return {};
+  };
+  FFR_TRY(session_->Run(attempt, deadline));
+  return revision;
+}
+
+Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes,
+                                net::Deadline deadline) const {
+  FFR_TRY(net::CheckName(name));
+  const auto body = net::CheckRoom{size_bytes, std::string(name)}.Encode();
+  return session_->Run(
+      [&](net::Connection& connection) -> Result<void> {
+        auto reply = connection.Call(net::FrameType::kCheckRoom, body, {}, deadline, "an answer");
+        // The name is good, so it can only be the question that is not.
+        if (!reply && reply.error().code != ErrorCode::kInvalidArgument)
+          return std::move(reply).error();
+        return {};
+      },
+      deadline);
+}
+
+Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix,
+                                                         net::Deadline deadline) const {
+  if (prefix.size() > net::kNameSizeMax)
+    return Error{ErrorCode::kInvalidArgument, "a prefix has at most 255 characters"};
+  std::vector<net::ListReply::Entry> entries;
+  net::List list;
+  list.prefix = prefix;
+  net::ListReply page;
+  const net::Session::Attempt attempt = [&](net::Connection& connection) -> Result<void> {
+    const auto reply = FFR_TRY(
+        connection.Call(net::FrameType::kList, list.Encode(), {}, deadline, "a list of names"));
+    page = FFR_TRY(net::ListReply::Decode(reply.body));
+    if (GoesOn(page, list)) return {};
+    return Error{ErrorCode::kCorruption,
+                 session_->peer() + ": a list of names that is not the one asked for"};
+  };
+  do {
+    FFR_TRY(session_->Run(attempt, deadline));
+    std::ranges::move(page.entries, std::back_inserter(entries));
+    if (!entries.empty()) list.after = entries.back().name;
+  } while (page.more);
+  return entries;
+}
+
+Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) const {
+  FFR_TRY(net::CheckName(name));
+  const auto body = net::Delete{0, std::string(name)}.Encode();
+  int tries = 0;
+  return session_->Run(
+      [&](net::Connection& connection) -> Result<void> {
+        ++tries;
+        auto reply = connection.Call(net::FrameType::kDelete, body, {}, deadline, "a removal");
+        if (reply) return {};
+        // A repeated request that finds nothing: the first one did it, and its reply was lost.
+        if (tries > 1 && reply.error().code == ErrorCode::kNotFound) return {};
+        return std::move(reply).error();
+      },
+      deadline);
+}
+
+}  // namespace ffrecord::client

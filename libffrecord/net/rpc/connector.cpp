@@ -1,0 +1,193 @@
+#include "libffrecord/net/rpc/connector.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/base/machine_identity.h"
+#include "libffrecord/io/file.h"
+#include "libffrecord/net/rpc/location.h"
+#include "libffrecord/net/transport/tls/tls.h"
+
+namespace ffrecord::net {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+// How long a daemon that breaks a handshake off is left alone: there was no room for a frame.
+constexpr auto kTurnedAwayFor = 1000ms;
+// How long a connection over RDMA may take to be made, where there is another way.
+constexpr auto kRailMax = 5000ms;
+constexpr std::size_t kTokenSizeBytesMax = 3072;
+
+// The token in a file: hexadecimal digits, with white space around them. No message quotes it.
+Result<std::vector<std::byte>> ReadToken(const std::string& path) {
+  std::vector<std::byte> token;
+  if (path.empty()) return token;
+  const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
+  const auto bad = [&](const char* why) {
+    return Error{ErrorCode::kInvalidArgument, path + ": " + why +
+                                                  "; it holds the one token that ffrecord token "
+                                                  "makes"};
+  };
+  std::string text(2 * kTokenSizeBytesMax + 2, '\0');
+  const ssize_t got = ::pread(file.fd.get(), text.data(), text.size(), 0);
+  if (got < 0) return ErrnoError("read", path, errno);
+  text.resize(static_cast<std::size_t>(got));
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  if (text.empty() || text.size() % 2 != 0 || text.size() > 2 * kTokenSizeBytesMax)
+    return bad("it holds no token");
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    unsigned byte = 0;
+    const char* const end = text.data() + i + 2;
+    if (std::from_chars(text.data() + i, end, byte, 16).ptr != end) return bad("it holds no token");
+    token.push_back(static_cast<std::byte>(byte));
+  }
+  return token;
+}
+
+Result<std::unique_ptr<Connection>> Greeted(Result<std::unique_ptr<Channel>> channel) {
+  if (!channel) return std::move(channel).error();
+  return std::make_unique<Connection>(std::move(*channel.value()));
+}
+
+}  // namespace
+
+Connector::Connector(Address address, Transport transport, std::string token_file,
+                     std::string tls_folder, RdmaOptions rdma)
+    : address_(std::move(address)),
+      transport_(transport),
+      token_file_(std::move(token_file)),
+      tls_folder_(std::move(tls_folder)),
+      rdma_(std::move(rdma)),
+      peer_(std::string(Location::kScheme) + address_.ToString()) {}
+
+Connector::Made Connector::ConnectRemotely(Deadline deadline, std::span<const std::byte> token,
+                                           RetryAfter& busy) const {
+  if (tls_folder_.empty()) return Greeted(Channel::Connect(address_, deadline, token, &busy));
+  // Read each time, as the token is, and for the same reason.
+  const auto tls = FFR_TRY(TlsContext::Load(TlsContext::Side::kClient, TlsFiles::In(tls_folder_)));
+  bool is_turned_away = false;
+  auto endpoint = ConnectTls(address_, *tls, deadline, &is_turned_away);
+  if (is_turned_away) busy = kTurnedAwayFor;
+  if (!endpoint) return std::move(endpoint).error();
+  return Greeted(Channel::Open(std::move(endpoint).value(), deadline, token, &busy));
+}
+
+// Whom we talk to is whoever has the TCP port: only that daemon tells where its local socket is,
+// and turns the connection into one over RDMA.
+Result<Connector::Connected> Connector::Connect(Rails& rails, Deadline deadline,
+                                                RetryAfter& busy) const {
+  // Read each time: tokens are short-lived, and whoever renews them writes the file anew.
+  const std::vector<std::byte> token = FFR_TRY(ReadToken(token_file_));
+  auto tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
+  const std::string cipher = tls_folder_.empty() ? "" : tcp->cipher();
+  const auto and_cipher = [&](const char* separator) {
+    return cipher.empty() ? std::string() : separator + cipher;
+  };
+  const std::string transport(tcp->transport());
+  if (transport_ == Transport::kTcp)
+    return Connected{std::move(tcp), {transport, "asked for" + and_cipher(", ")}};
+
+  std::string why;
+  if (transport_ != Transport::kRdma) {
+    auto local = ConnectLocally(*tcp, deadline, busy);
+    if (local)
+      return Connected{
+          std::move(local).value(),
+          {"shm", transport_ == Transport::kShm ? "asked for" : "the daemon is on this machine"}};
+    // There is room for one of us less: that says nothing about shared memory.
+    if (busy) return std::move(local).error();
+    why = "no shared memory: " + local.error().message;
+    if (transport_ == Transport::kShm)
+      return DemandFailed(*tcp, std::move(local).error(), "run the client on the daemon's machine",
+                          deadline);
+  }
+  auto over = GoOverRdma(tcp, rails, deadline, token, busy);
+  if (over) return Connected{std::move(tcp), std::move(over).value()};
+  if (transport_ == Transport::kRdma)
+    return DemandFailed(*tcp, std::move(over).error(), "ffrecord doctor rdma shows what is there",
+                        deadline);
+  if ((tcp->hello().capabilities & kCapabilityRdma) != 0)
+    why += "; no RDMA: " + over.error().message;
+  if (!tcp->reusable()) tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
+  return Connected{std::move(tcp), {transport, why + and_cipher("; ")}};
+}
+
+Result<Connector::Link> Connector::GoOverRdma(std::unique_ptr<Connection>& tcp, Rails& rails,
+                                              Deadline deadline, std::span<const std::byte> token,
+                                              RetryAfter& busy) const {
+  if (!tls_folder_.empty())
+    return Error{ErrorCode::kInvalidArgument, "it is not encrypted, and the address requires TLS"};
+  if ((tcp->hello().capabilities & kCapabilityRdma) == 0)
+    return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  const bool is_demanded = transport_ == Transport::kRdma;
+  const auto order = FFR_TRY(rails.Order(rdma_, /*all=*/is_demanded));
+  Result<Link> over = Link{};
+  for (const std::size_t rail : order) {
+    if (!tcp->reusable()) tcp = FFR_TRY(ConnectRemotely(deadline, token, busy));
+    // Where there is another way, one that reaches nobody may not use up the caller's time.
+    const bool is_only_way = is_demanded && rail == order.back();
+    const Deadline end = is_only_way ? deadline : std::min(deadline, Clock::now() + kRailMax);
+    over = TakeRail(*tcp, rails, rail, end);
+    if (over) {
+      rails.Worked(rail);
+      return over;
+    }
+    rails.Failed(rail);
+    if (Clock::now() >= deadline) return over;
+  }
+  return over;
+}
+
+Result<Connector::Link> Connector::TakeRail(Connection& tcp, Rails& rails, std::size_t rail,
+                                            Deadline deadline) const {
+  RdmaLinks& links = rails.links(rail);
+  FFR_TRY(tcp.UseRail(links, rail, deadline));
+  // The first slab, so that a limit of locked memory is told here and not by the first read.
+  FFR_TRY(tcp.ExposeSlab(deadline));
+  const auto device = links.Device();
+  return Link{"rdma", (transport_ == Transport::kRdma ? "asked for" : "both ends support it") +
+                          (device ? ", " + device.value()->port().device + " (" +
+                                        device.value()->port().gid + ")"
+                                  : "")};
+}
+
+// Only of a daemon that still answers can it be said that it does not give the transport. One that
+// was killed, stopped or cut off meanwhile is another matter, and its connection may look whole.
+Error Connector::DemandFailed(Connection& tcp, Error why, std::string_view remedy,
+                              Deadline deadline) const {
+  if (why.code == ErrorCode::kDeadlineExceeded || !tcp.reusable()) return why;
+  if (auto ping = tcp.Call(FrameType::kPing, {}, {}, deadline, "an answer to PING"); !ping)
+    return std::move(ping).error();
+  return CannotBeHad(why.message, remedy);
+}
+
+Error Connector::CannotBeHad(const std::string& why, std::string_view remedy) const {
+  return {ErrorCode::kInvalidArgument,
+          "transport=" + std::string(NameOf(transport_)) + " was asked for, and " + peer_ +
+              " does not give it: " + why + "; " + std::string(remedy) +
+              ", or leave the transport to auto"};
+}
+
+// `tcp` stays open meanwhile: what was offered on it is good for so long. Where the daemon does not
+// run, the name of its socket is anybody's.
+Connector::Made Connector::ConnectLocally(const Connection& tcp, Deadline deadline,
+                                          RetryAfter& busy) const {
+  const HelloReply& greeted = tcp.hello();
+  if (!tcp.has_local_peer())
+    return Error{ErrorCode::kUnavailable, "the daemon is on another machine"};
+  if (!greeted.local) return Error{ErrorCode::kUnavailable, "the daemon does not offer it"};
+  if (MachineIdentity() != greeted.local->machine)
+    return Error{ErrorCode::kUnavailable,
+                 "the daemon is on another machine, or in another network namespace"};
+  auto local = FFR_TRY(ConnectLocal(LocalSocketName(greeted.epoch), address_.ToString(), deadline));
+  return Greeted(Channel::OpenLocal(std::move(local), *greeted.local, deadline, &busy));
+}
+
+}  // namespace ffrecord::net
