@@ -8,7 +8,7 @@ of the mapped file, and two processes that do nothing but send and receive as ma
 of small records. Two peers are asked for as many: redis, MGET of 256 values, and nginx, one request
 of 256 ranges, if it is installed. CPU seconds are those of both sides. Then up to 64 clients at one
 time, processes of their own; 9,900 connections that say nothing; a start with 100,000 extents; and
-four ranks that read one epoch from a cold disk, announced or not.
+four ranks that read one epoch from a cold disk, with and without prefetch hints.
 """
 
 import argparse
@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 
 import crowd
 import peers
-from announced import Announced
+from prefetch_hints import PrefetchHints
 
 LARGE_BYTES, LARGE_BATCH = 110_000, 128
 SMALL_BYTES, SMALL_BATCH = 4096, 256
@@ -262,16 +262,16 @@ def run_start(settings: harness.Settings, programs: Programs) -> harness.Outcome
 
 
 def run_plans(settings: harness.Settings, programs: Programs) -> harness.Outcome:
-    """See what it is worth to announce an epoch."""
-    ranks = Announced(settings, programs.server, programs.data())
+    """See what a prefetch hint of an epoch is worth."""
+    ranks = PrefetchHints(settings, programs.server, programs.data())
     arms = [ranks.arm(dataset, plan) for dataset in ("large", "small") for plan in (True, False)]
     values = harness.interleave(arms, settings.rounds)
     extra = {
         f"plan_ahead_{dataset}_read_ratio": [
             ours / theirs
             for ours, theirs in zip(
-                ranks.read_share[f"ranks_{dataset}_announced"],
-                ranks.read_share[f"ranks_{dataset}_asked"],
+                ranks.read_share[f"ranks_{dataset}_hinted"],
+                ranks.read_share[f"ranks_{dataset}_unhinted"],
                 strict=True,
             )
         ]
@@ -282,8 +282,8 @@ def run_plans(settings: harness.Settings, programs: Programs) -> harness.Outcome
         arms=arms,
         values=values,
         ratios={
-            "plan_ahead_gain": ("ranks_small_announced", "ranks_small_asked"),
-            "plan_ahead_large_gain": ("ranks_large_announced", "ranks_large_asked"),
+            "plan_ahead_gain": ("ranks_small_hinted", "ranks_small_unhinted"),
+            "plan_ahead_large_gain": ("ranks_large_hinted", "ranks_large_unhinted"),
         },
         figures=extra | {"plan_ahead_wasted_bytes": ranks.wasted},
     )

@@ -2,7 +2,7 @@
 //
 //   daemon-arm read LOCATION BATCHES BATCH SEED [BATCHES_PER_S]
 //   daemon-arm crowd LOCATION CLIENTS SECONDS BATCH SEED
-//   daemon-arm ranks LOCATION RANKS STEPS BATCH SEED PLAN
+//   daemon-arm ranks LOCATION RANKS STEPS BATCH SEED HINT
 //   daemon-arm publish FILE LOCATION [COPIES]
 //   daemon-arm memcpy FILE BATCHES BATCH SIZE_BYTES SEED
 //   daemon-arm exchange BATCHES BATCH SIZE_BYTES [BATCHES_PER_S]
@@ -10,8 +10,8 @@
 // LOCATION is a file or an ffrecord:// address. With BATCHES_PER_S batches begin at that rate, and
 // the time of each counts from when it was due. The clients of a crowd are processes, and what they
 // read within the same SECONDS counts, of the last batch its part. Ranks are processes too: each
-// reads its share of STEPS steps of an epoch in the order of SEED, which it has announced before if
-// PLAN is 1. Prints one JSON object; opening and a first batch are not timed.
+// reads its share of STEPS steps of an epoch in the order of SEED; HINT is 1 if it sends a prefetch
+// hint first. Prints one JSON object; opening and a first batch are not timed.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -219,8 +219,7 @@ void ReadInCrowd(Crowd& crowd, const std::string& location, std::int64_t duratio
   crowd.records.fetch_add(static_cast<std::uint64_t>(records));
 }
 
-void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan plan,
-                bool announces) {
+void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan plan, bool hints) {
   const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
   if (plan.end > reader.record_count()) Fail("more steps than an epoch has");
   const auto order =
@@ -228,8 +227,8 @@ void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan p
   const std::size_t batch = plan.step_size / plan.world_size;
   WaitToBegin(crowd);
   std::unique_ptr<ffrecord::PrefetchHint> hint;
-  if (announces) hint = ValueOrFail(reader.HintEpoch(plan));
-  if (announces && !hint) Fail("the daemon takes no plans");
+  if (hints) hint = ValueOrFail(reader.HintEpoch(plan));
+  if (hints && !hint) Fail("the daemon takes no plans");
   std::vector<std::uint64_t> indices(batch);
   for (std::uint64_t first = 0; first < plan.end; first += plan.step_size) {
     order.Fill(first + plan.rank * batch, indices);
@@ -296,7 +295,7 @@ void Copy(const char* path, std::size_t batches, std::size_t batch, std::size_t 
 }
 
 void ReadAsRanks(const std::string& location, std::size_t ranks, std::size_t steps,
-                 std::size_t batch, std::uint64_t seed, bool announces) {
+                 std::size_t batch, std::uint64_t seed, bool hints) {
   Crowd& crowd = RunCrowd(ranks, [&](Crowd& shared, std::size_t i) {
     ffrecord::EpochPlan plan;
     plan.seed = seed;
@@ -304,7 +303,7 @@ void ReadAsRanks(const std::string& location, std::size_t ranks, std::size_t ste
     plan.step_size = static_cast<std::uint32_t>(batch * ranks);
     plan.world_size = static_cast<std::uint32_t>(ranks);
     plan.rank = static_cast<std::uint32_t>(i);
-    ReadAsRank(shared, location, plan, announces);
+    ReadAsRank(shared, location, plan, hints);
   });
   std::printf("{\"records\": %llu, \"bytes\": %llu, \"seconds\": %.9f}\n",
               static_cast<unsigned long long>(crowd.records.load()),

@@ -112,11 +112,11 @@ class ImageDecoder:
 
 @final
 class PrefetchHint:
-    """A plan that a daemon was told; it ends when this goes."""
+    """A prefetch hint that a daemon has taken; it ends when this goes."""
 
     @property
     def alive(self) -> bool:
-        """Whether the daemon still knows it."""
+        """Whether the daemon still follows it."""
 
 @final
 class RecordReader:
@@ -152,7 +152,7 @@ class RecordReader:
     def read_column(
         self, column: int, first: int, count: int, destination: npt.NDArray[np.uint8]
     ) -> None: ...
-    def announce(
+    def hint_epoch(
         self,
         *,
         seed: int,

@@ -194,22 +194,22 @@ class Reader(Records, Closing):
         inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
         return values
 
-    def announce(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
-        """Tell the daemon what is going to be read, so that it reads ahead until the result goes.
+    def hint_epoch(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
+        """Send the daemon a prefetch hint for an epoch; it reads ahead until the result goes.
 
-        Only a hint, which changes when bytes are read and never which. A `DataLoader` gives it by
-        itself. None if nobody listens: files are local, the order is not one that a daemon knows,
-        or the daemon cannot be told now.
+        A hint changes when bytes are read and never which. A `DataLoader` sends it by itself.
+        Returns None if there is no daemon that can use it: files are local, the daemon does not
+        know the order, or it cannot be reached now.
         """
         order = share.order
         if self.is_local or order.mixture is not None:
             return None
         if max(share.step_size, order.block or 0, order.window or 0) >= 1 << 32:
             return None
-        with suppress(OSError, ValueError, CorruptionError):  # Whoever reads is told what is wrong.
+        with suppress(OSError, ValueError, CorruptionError):  # The read itself tells what is wrong.
             inner = self._open()
             if order.count == len(inner):
-                return inner.announce(
+                return inner.hint_epoch(
                     seed=order.seed,
                     epoch=order.epoch,
                     first=share.first,

@@ -217,7 +217,7 @@ void BindRecordReader(py::module_& module) {
       .def("read_column", &ReadColumn, py::arg("column"), py::arg("first"), py::arg("count"),
            py::arg("destination"))
       .def(
-          "announce",
+          "hint_epoch",
           [](Self self, std::uint64_t seed, std::uint64_t epoch, std::uint64_t first,
              std::uint64_t end, std::uint32_t block, std::uint32_t window, std::uint32_t step_size,
              std::uint32_t world_size, std::uint32_t rank) {

@@ -57,10 +57,10 @@ std::size_t HashExtentId::operator()(const ExtentId& id) const {
 // --- Writing -------------------------------------------------------------------------------------
 
 Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
-  if (bytes.size() > announced_size_bytes_ - file_.size_bytes())
+  if (bytes.size() > declared_size_bytes_ - file_.size_bytes())
     return Error{ErrorCode::kInvalidArgument, "extent " + Hex(id_) + ": more bytes than the " +
-                                                  std::to_string(announced_size_bytes_) +
-                                                  " that were announced"};
+                                                  std::to_string(declared_size_bytes_) +
+                                                  " that were declared"};
   const auto begin = std::chrono::steady_clock::now();
   sum_.Update(bytes);
   checksum_time_ += std::chrono::steady_clock::now() - begin;
@@ -68,29 +68,29 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
 }
 
 Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
-  if (file_.size_bytes() != announced_size_bytes_)
+  if (file_.size_bytes() != declared_size_bytes_)
     return Error{ErrorCode::kInvalidArgument,
                  "extent " + Hex(id_) + ": " + std::to_string(file_.size_bytes()) +
-                     " bytes have arrived of the " + std::to_string(announced_size_bytes_) +
-                     " that were announced"};
+                     " bytes have arrived of the " + std::to_string(declared_size_bytes_) +
+                     " that were declared"};
   if (sum_.Finish64() != xxh3)
     return Error{ErrorCode::kCorruption,
                  "extent " + Hex(id_) + ": the bytes that arrived are not those of its checksum"};
   WriteHealth& health = store_->health_;
-  FFR_TRY(health.Noted(file_.Append(EncodeExtentTrailer({id_, announced_size_bytes_, xxh3}))));
+  FFR_TRY(health.Noted(file_.Append(EncodeExtentTrailer({id_, declared_size_bytes_, xxh3}))));
   auto published = health.Noted(file_.Publish());
   if (!published && published.error().code != ErrorCode::kConflict)
     return std::move(published).error();
   if (!published) FFR_TRY(health.Noted(CheckSealedByAnother(xxh3)));
   health.NoteSuccess();
-  return store_->Add(id_, announced_size_bytes_, xxh3);
+  return store_->Add(id_, declared_size_bytes_, xxh3);
 }
 
 Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
   const fs::path path = store_->PathOf(id_);
   const UniqueFd file = FFR_TRY(store_->OpenFile(id_));
   const auto trailer = ReadTrailer(file.get(), path);
-  if (!trailer || trailer.value() != ExtentTrailer{id_, announced_size_bytes_, xxh3})
+  if (!trailer || trailer.value() != ExtentTrailer{id_, declared_size_bytes_, xxh3})
     return Error{ErrorCode::kConflict,
                  "extent " + Hex(id_) +
                      (trailer ? " exists with other bytes"

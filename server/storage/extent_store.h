@@ -75,7 +75,7 @@ class ExtentWriter {
   // How much of the time in Append() went into the checksum.
   std::chrono::nanoseconds checksum_time() const noexcept { return checksum_time_; }
 
-  // Fails with kInvalidArgument past the size that was announced, with kIo as AtomicFile does.
+  // Fails with kInvalidArgument past the size that was declared, with kIo as AtomicFile does.
   Result<void> Append(std::span<const std::byte> bytes);
 
   // Makes the extent durable and known under its id. With equal bytes sealed there already, only
@@ -93,7 +93,7 @@ class ExtentWriter {
         claim_(std::move(claim)),
         file_(std::move(file)),
         id_(id),
-        announced_size_bytes_(size_bytes) {}
+        declared_size_bytes_(size_bytes) {}
   // That the file under our name has exactly our bytes, and keeps its name.
   Result<void> CheckSealedByAnother(std::uint64_t xxh3) const;
 
@@ -101,7 +101,7 @@ class ExtentWriter {
   WritingClaim claim_;  // Goes after the file.
   AtomicFile file_;
   ExtentId id_;
-  std::uint64_t announced_size_bytes_;
+  std::uint64_t declared_size_bytes_;
   Xxh3Stream sum_;
   std::chrono::nanoseconds checksum_time_{};
 };
@@ -150,7 +150,7 @@ class ExtentStore {
   Result<UniqueFd> OpenFile(const ExtentId& id) const;
 
   // A new extent of `size_bytes`, for which the disk must have room now; none is set aside, for who
-  // announces bytes may never send them. Fails with kIo, also once the disk has failed; kConflict
+  // declares bytes may never send them. Fails with kIo, also once the disk has failed; kConflict
   // if it exists, or its id is condemned.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
 

@@ -1,7 +1,7 @@
-"""Goal: a loader announces its epochs to the daemon by itself, and that changes no sample.
+"""Goal: a loader sends the daemon a prefetch hint for each epoch, and that changes no sample.
 
 Method: the real ffrecordd, with and without reading ahead, under every engine of the loader; its
-metrics say what was announced and what became of it; it is killed in the middle of an epoch.
+metrics say which hints it took and what became of it; it is killed in the middle of an epoch.
 """
 
 import time
@@ -30,7 +30,7 @@ def metric(daemon: Daemon, name: str, **labels: str) -> float:
 
 
 def plans_set(daemon: Daemon) -> float:
-    """How many plans were announced since it started."""
+    """How many prefetch hints it took since it started."""
     return metric(daemon, "requests_total", type="plan_set")
 
 
@@ -62,7 +62,7 @@ def loader(address: str, **options: Any) -> DataLoader:  # noqa: ANN401 - DataLo
 
 
 @every_engine
-def test_an_announced_epoch_gives_the_same_samples(daemon: Daemon, options: dict[str, Any]) -> None:
+def test_a_hinted_epoch_gives_the_same_samples(daemon: Daemon, options: dict[str, Any]) -> None:
     loading = loader(daemon.address("train"), **options)
     for epoch in range(2):
         assert labels(loading) == expected(epoch)
@@ -88,7 +88,7 @@ def test_a_daemon_that_reads_nothing_ahead_is_not_asked_to(tmp_path: Path, file:
         assert plans_set(plain) == 0
 
 
-def test_a_plan_is_told_again_to_a_daemon_that_was_killed(daemon: Daemon) -> None:
+def test_a_hint_is_sent_again_to_a_daemon_that_was_killed(daemon: Daemon) -> None:
     found = []
     for number, batch in enumerate(loader(daemon.address("train"))):
         found.append(batch["label"].tolist())
@@ -99,14 +99,14 @@ def test_a_plan_is_told_again_to_a_daemon_that_was_killed(daemon: Daemon) -> Non
     assert plans_set(daemon) == 1
 
 
-def test_what_a_daemon_cannot_follow_is_not_announced(daemon: Daemon, file: Path) -> None:
+def test_what_a_daemon_cannot_follow_is_not_hint_epoch(daemon: Daemon, file: Path) -> None:
     sampler = Sampler(COUNT, 20)
     share = sampler.share(sampler.begin())
-    assert ffrecord.open(file).announce(share) is None
+    assert ffrecord.open(file).hint_epoch(share) is None
     served = ffrecord.open(daemon.address("train"))
-    assert served.announce(Sampler(COUNT - 1, 20).share(sampler.begin())) is None
+    assert served.hint_epoch(Sampler(COUNT - 1, 20).share(sampler.begin())) is None
     ffrecord.publish(file, daemon.address("train"), replace=True)
-    assert served.announce(share) is None
-    plan = ffrecord.open(daemon.address("train")).announce(share)
+    assert served.hint_epoch(share) is None
+    plan = ffrecord.open(daemon.address("train")).hint_epoch(share)
     assert plan is not None
     assert plan.alive

@@ -10,7 +10,7 @@
 
 namespace ffrecord::net {
 
-// Bodies of the frames that announce reads; protocol.md, "Plans". Encode and Decode as in
+// Bodies of the frames of prefetch hints; protocol.md, "Plans". Encode and Decode as in
 // messages.h.
 
 // What one rank is going to read of a dataset, in which order: a hint, which changes when bytes are

@@ -295,7 +295,7 @@ class DataLoader(data.DataLoader[Any]):
             self._before = self._dataset_numbers()
         self._steps.seed = (self.generator or torch.default_generator).initial_seed()
         self._steps.epoch += 1
-        announcer = self._announced(sampler, start)  # Before anybody asks for a record.
+        hinter = self._hint_epoch(sampler, start)  # Before anybody asks for a record.
         batches: Iterator[tuple[Cursor | None, Any]]
         if self._threads is not None:
             batches = self._threads.batches(self, self._steps, sampler, start)
@@ -311,7 +311,7 @@ class DataLoader(data.DataLoader[Any]):
             batches = on_device(batches, device)
         # Before the generator begins: the caller's frame is not on the stack of what it does later.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
-        return _Iteration(self._watched(batches, _Delivery(sampler, start, announcer, held_back)))
+        return _Iteration(self._watched(batches, _Delivery(sampler, start, hinter, held_back)))
 
     def _from_torch(self) -> Iterator[Any]:
         """An iterator of torch's over an epoch.
@@ -355,17 +355,17 @@ class DataLoader(data.DataLoader[Any]):
                 "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
             )
 
-    def _announced(self, sampler: Sampler | None, start: Cursor | None) -> "_Announcer | None":
-        """Tells the daemon, if there is one, what of the epoch has not been asked for yet."""
+    def _hint_epoch(self, sampler: Sampler | None, start: Cursor | None) -> "_EpochHinter | None":
+        """Sends the daemon, if there is one, a prefetch hint for the rest of the epoch."""
         source = getattr(self.dataset, "source", None)
         if sampler is None or start is None or not isinstance(source, Reader) or source.is_local:
             return None
-        announcer = _Announcer(source, sampler)
+        hinter = _EpochHinter(source, sampler)
         ahead = 0 if self._threads is None else self._threads.pending(self, sampler, start)
         cursor = sampler.skipped(start, ahead)
         if cursor.epoch == start.epoch:
-            announcer.tell(cursor)
-        return announcer
+            hinter.send(cursor)
+        return hinter
 
     def _watched(
         self, batches: Iterator[tuple[Cursor | None, Any]], delivery: "_Delivery"
@@ -450,13 +450,13 @@ class _Delivery:
         self,
         sampler: Sampler | None,
         start: Cursor | None,
-        announcer: "_Announcer | None",
+        hinter: "_EpochHinter | None",
         held_back: bool,
     ) -> None:
         """`held_back`: a batch is with the consumer when the next one is asked for."""
         self._sampler = sampler
         self._start = start
-        self._announcer = announcer
+        self._hinter = hinter
         self._held_back = held_back
         self._last: Cursor | None = None
         self.is_last = False
@@ -470,8 +470,8 @@ class _Delivery:
         if delivered is not None:
             self._sampler.deliver(delivered)
         self.is_last = self._start is not None and cursor.epoch != self._start.epoch
-        if self._announcer is not None:
-            self._announcer.keep(cursor)
+        if self._hinter is not None:
+            self._hinter.keep(cursor)
 
     def finish(self) -> None:
         """All are with the consumer."""
@@ -479,25 +479,25 @@ class _Delivery:
             self._sampler.deliver(self._last)
 
 
-class _Announcer:
-    """Keeps a daemon told what is left of one epoch; `Reader.announce`."""
+class _EpochHinter:
+    """Keeps the prefetch hint of one epoch alive; `Reader.hint_epoch`."""
 
     def __init__(self, reader: Reader, sampler: Sampler) -> None:
         self._reader = reader
         self._sampler = sampler
         self._epoch = -1
-        self._told: _ffrecord.PrefetchHint | None = None
+        self._hint: _ffrecord.PrefetchHint | None = None
 
-    def tell(self, cursor: Cursor) -> None:
+    def send(self, cursor: Cursor) -> None:
         self._epoch = cursor.epoch
-        self._told = self._reader.announce(self._sampler.share(cursor))
+        self._hint = self._reader.hint_epoch(self._sampler.share(cursor))
 
     def keep(self, cursor: Cursor) -> None:
-        """Tell it again if the daemon was lost; one that did not listen is not told again."""
-        if self._told is not None and not self._told.alive:
-            self._told = None
+        """Send it again if the daemon was lost; a daemon that took none gets none again."""
+        if self._hint is not None and not self._hint.alive:
+            self._hint = None
             if cursor.epoch == self._epoch:
-                self.tell(cursor)
+                self.send(cursor)
 
 
 class _Steps:

@@ -83,16 +83,15 @@ Result<void> Connection::TakePlanSet(const FrameHeader& header) {
   if (!plan) return Refuse(header, std::move(plan).error());
   if (auto allowed = Allow(Right::kRead, plan.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(
-      header, Kind::kPlan,
-      [plans = plans_, &host = host_, announced = plan.value(), tenant = Tenant()]() -> Reply {
-        auto records = host.planned.Get(announced.name, announced.revision);
-        if (!records) return ErrorReplyOf(records.error());
-        auto begun = host.read_ahead.Begin(std::move(records).value(), announced, tenant);
-        if (!begun) return ErrorReplyOf(begun.error());
-        auto kept = plans->Keep(announced.plan_id, std::move(begun).value());
-        return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
-      });
+  return AddJob(header, Kind::kPlan,
+                [plans = plans_, &host = host_, hint = plan.value(), tenant = Tenant()]() -> Reply {
+                  auto records = host.planned.Get(hint.name, hint.revision);
+                  if (!records) return ErrorReplyOf(records.error());
+                  auto begun = host.read_ahead.Begin(std::move(records).value(), hint, tenant);
+                  if (!begun) return ErrorReplyOf(begun.error());
+                  auto kept = plans->Keep(hint.plan_id, std::move(begun).value());
+                  return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
+                });
 }
 
 Result<void> Connection::TakePlanCancel() {

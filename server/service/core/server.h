@@ -33,8 +33,7 @@ class Server {
     std::uint32_t connection_count_max = 10'000;  // BUSY beyond.
     // Read and not yet sent, for each event loop.
     std::uint64_t held_bytes_max = DiskReader::Bounds{}.held_bytes_max;
-    // Read because clients have announced that they will want it, and not yet wanted: in the page
-    // cache. 0: nothing is.
+    // Read because of prefetch hints and not yet asked for: in the page cache. 0: nothing is.
     std::uint64_t read_ahead_bytes_max = std::uint64_t{256} << 20;
     // Extents that are mapped at a time, so that what of them is in memory is sent from there: half
     // of what Linux allows a process by default. 0: everything is read through the engine.

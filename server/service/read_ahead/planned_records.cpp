@@ -171,7 +171,7 @@ Result<std::shared_ptr<const PlannedRecords>> PlannedDatasets::Get(const std::st
                                                                    std::uint64_t revision) {
   const std::shared_ptr<Dataset> dataset = Find({name, revision});
   const std::lock_guard opening(dataset->opening);
-  // The name may be gone, or stand for something else: what was announced is read all the same.
+  // The name may be gone, or stand for something else: the plan is read all the same.
   if (auto records = dataset->records.lock()) return records;
   const auto resolved = FFR_TRY(catalog_.Resolve(name));
   if (resolved.revision != revision)

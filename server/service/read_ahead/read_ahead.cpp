@@ -63,14 +63,14 @@ ReadAhead::~ReadAhead() {
 // --- Plans ---------------------------------------------------------------------------------------
 
 Result<ReadAhead::Handle> ReadAhead::Begin(std::shared_ptr<const PlannedRecords> records,
-                                           const net::PlanSet& announced, std::string_view tenant) {
+                                           const net::PlanSet& hint, std::string_view tenant) {
   if (bytes_max_ == 0)
     return Error{ErrorCode::kInvalidArgument,
                  "this daemon does not read ahead: read_ahead_mib = 0"};
   const std::uint64_t count = records->record_count();
-  auto order = FFR_TRY(PlanOrder::Make(announced, count));
+  auto order = FFR_TRY(PlanOrder::Make(hint, count));
   // A last step may be filled up from the epoch's beginning.
-  if (announced.first > count || announced.end - announced.first > count + announced.step_size)
+  if (hint.first > count || hint.end - hint.first > count + hint.step_size)
     return Error{ErrorCode::kInvalidArgument,
                  "the plan is not of one epoch of " + std::to_string(count) + " records"};
   const auto plan = std::make_shared<Plan>(std::move(records), std::move(order), tenant);

@@ -24,7 +24,7 @@
 
 namespace ffrecord::server {
 
-// Reads what clients have announced before they ask for it: into the page cache, from which batches
+// Reads ahead what clients have sent prefetch hints for: into the page cache, from which batches
 // are sent anyhow (15-read-ahead-into-the-page-cache.md).
 //
 // Each plan is evaluated some way ahead. Of that, as much as the bound allows is read, in the order

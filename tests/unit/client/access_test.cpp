@@ -86,24 +86,24 @@ class AccessTest : public testing::TestWithParam<const char*> {
 TEST_P(AccessTest, OnlyWhoMayReadANameCanHintAtReadingIt) {
   const test::TestFile file({"zero", "first"});
   ASSERT_EQ(Code(Publish(file.path(), Uri("a/x", kRead | kWrite, ""))), ErrorCode::kOk);
-  const auto announced = [&](const std::string& name, std::uint8_t rights,
-                             const std::string& prefix, std::uint64_t revision) {
+  const auto hinted = [&](const std::string& name, std::uint8_t rights, const std::string& prefix,
+                          std::uint64_t revision) {
     const auto session =
         net::Session::Get(net::Location::Parse(Uri(name, rights, prefix)).value(), kOptions);
     const EpochPlan plan{.end = 2};
-    const auto told = SendPrefetchHint(*session, name, revision, plan, net::Clock::now() + 20s);
-    return told ? ErrorCode::kOk : told.error().code;
+    const auto hint = SendPrefetchHint(*session, name, revision, plan, net::Clock::now() + 20s);
+    return hint ? ErrorCode::kOk : hint.error().code;
   };
   const auto reader =
       net::Session::Get(net::Location::Parse(Uri("a/x", kRead, "")).value(), kOptions);
   const auto revision = Catalog(reader).Resolve("a/x", net::Clock::now() + 20s).value().revision;
 
-  EXPECT_EQ(announced("a/x", kRead, "a/", revision), ErrorCode::kOk);
-  EXPECT_EQ(announced("a/x", kWrite | kDelete, "a/", revision), ErrorCode::kDenied);
-  EXPECT_EQ(announced("a/x", kRead, "b/", revision), ErrorCode::kDenied);
-  EXPECT_EQ(announced("b/none", kRead, "a/", revision), ErrorCode::kDenied);
-  EXPECT_EQ(announced("a/none", kRead, "a/", revision), ErrorCode::kNotFound);
-  EXPECT_EQ(announced("a/x", kRead, "a/", revision + 1), ErrorCode::kConflict);
+  EXPECT_EQ(hinted("a/x", kRead, "a/", revision), ErrorCode::kOk);
+  EXPECT_EQ(hinted("a/x", kWrite | kDelete, "a/", revision), ErrorCode::kDenied);
+  EXPECT_EQ(hinted("a/x", kRead, "b/", revision), ErrorCode::kDenied);
+  EXPECT_EQ(hinted("b/none", kRead, "a/", revision), ErrorCode::kDenied);
+  EXPECT_EQ(hinted("a/none", kRead, "a/", revision), ErrorCode::kNotFound);
+  EXPECT_EQ(hinted("a/x", kRead, "a/", revision + 1), ErrorCode::kConflict);
 }
 
 TEST_P(AccessTest, TheLogTellsWhoHasChangedOrBeenDeniedWhat) {

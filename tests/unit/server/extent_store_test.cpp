@@ -293,9 +293,9 @@ TEST(ExtentStoreOnAFullDiskTest, RefusesAtTheStartAndLeavesNothing) {
     ASSERT_FALSE(writer);
     EXPECT_EQ(writer.error().code, ErrorCode::kIo);
     EXPECT_EQ(writer.error().system_errno, ENOSPC) << writer.error().message;
-    // What was announced and not sent takes no room.
-    const auto announced = store->Create(MakeExtentId(1, 0, 0), 600 << 10);
-    EXPECT_TRUE(announced);
+    // What was declared and not sent takes no room.
+    const auto declared = store->Create(MakeExtentId(1, 0, 0), 600 << 10);
+    EXPECT_TRUE(declared);
     EXPECT_TRUE(store->Create(MakeExtentId(1, 0, 1), 600 << 10));
   }
   ::umount(folder.path().c_str());

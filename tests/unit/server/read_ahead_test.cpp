@@ -252,7 +252,7 @@ TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
   EXPECT_EQ(metrics_.unused_bytes.value(), 0U);
 }
 
-TEST_F(ReadAheadTest, ARankThatSkipsWhatItAnnouncedStopsNothing) {
+TEST_F(ReadAheadTest, ARankThatSkipsWhatItHintedStopsNothing) {
   const net::PlanSet small{.end = kCount, .step_size = 1};
   const auto pieces = PiecesOf(small);
   ReadAhead ahead(*store_, kBound, metrics_);

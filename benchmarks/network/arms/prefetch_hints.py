@@ -1,4 +1,4 @@
-"""What announcing an epoch is worth, for the benchmark `daemon`: four ranks, a cold disk."""
+"""What a prefetch hint gains, for the benchmark `daemon`: four ranks, a cold disk."""
 
 import contextlib
 import pathlib
@@ -14,7 +14,7 @@ RANKS, BATCH = 4, 64
 STEPS = {"large": (8, 39), "small": (195, 195)}  # Quick, and else.
 
 
-class Announced:
+class PrefetchHints:
     """Ranks that read one epoch of a dataset of a daemon that is started anew for each.
 
     What is mapped in a running daemon stays in memory: a fresh one has nothing.
@@ -36,13 +36,13 @@ class Announced:
         port, admin = peers.unused_port(), peers.unused_port()
         words = [self.program, "--data", self.data, "--listen", f"127.0.0.1:{port}"]
         words += ["--admin", f"127.0.0.1:{admin}"]
-        with peers.process(*words, log=self.settings.scratch / "announced.log") as daemon:
+        with peers.process(*words, log=self.settings.scratch / "prefetch_hints.log") as daemon:
             peers.wait_for(port)
             yield daemon.pid, port, admin
 
-    def arm(self, dataset: str, announces: bool) -> harness.Arm:
+    def arm(self, dataset: str, hints: bool) -> harness.Arm:
         """Make an arm: records per second of all ranks together."""
-        name = f"ranks_{dataset}_{'announced' if announces else 'asked'}"
+        name = f"ranks_{dataset}_{'hinted' if hints else 'unhinted'}"
         steps = STEPS[dataset][0 if self.settings.quick else 1]
 
         def run(number: int) -> float:
@@ -54,16 +54,16 @@ class Announced:
                 location = f"ffrecord://127.0.0.1:{port}/{dataset}?transport=tcp"
                 arm = harness.program(self.settings, "daemon-arm")
                 done = harness.run_json(
-                    arm, "ranks", location, RANKS, steps, BATCH, number, int(announces)
+                    arm, "ranks", location, RANKS, steps, BATCH, number, int(hints)
                 )
                 share = (disk_bytes(pid) - before) / done["bytes"]
                 self.read_share.setdefault(name, []).append(share)
-                if announces:
+                if hints:
                     outcome = "ffrecord_read_ahead_outcome_bytes_total"
                     self.wasted.append(crowd.metric(admin, outcome, outcome="lost|unused"))
             return float(done["records"] / done["seconds"])
 
-        what = f"4 ranks, batches of 64, cold, {'announced before' if announces else 'asked for'}"
+        what = f"4 ranks, batches of 64, cold, {'with' if hints else 'without'} a prefetch hint"
         return harness.Arm(name, what, run)
 
 
