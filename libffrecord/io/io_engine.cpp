@@ -10,6 +10,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/home_process.h"
+#include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/io/transfer.h"
 
 namespace ffrecord {
@@ -26,8 +27,12 @@ bool IsExhaustion(int system_errno) {
 // cache when it is looked at.
 constexpr std::uint64_t kSipBytes = std::uint64_t{256} << 10;
 
-// Memory that one RunAll leaves to the next of its thread.
 struct RunMemory {
+  bool Recycle() const noexcept {
+    constexpr std::size_t kKeptRequestsMax = std::size_t{1} << 14;
+    return transfers.capacity() <= kKeptRequestsMax;
+  }
+
   std::vector<Transfer> transfers;  // Of each request, in the same order.
   std::vector<IoRequest*> queue;    // Grows at its end by what must be submitted again.
   std::vector<IoRequest*> done;
@@ -155,14 +160,10 @@ Result<void> RunAll(IoEngine& engine, std::span<IoRequest> requests, std::uint32
                     const std::function<void(IoRequest&)>& ended, Patience* patience) {
   FFR_ASSERT(depth > 0);
   FFR_ASSERT(engine.in_flight() == 0);
-  // The thread's own while none of its runs uses it. Outlives what the engine holds of it.
-  thread_local std::unique_ptr<RunMemory> kept;
-  auto memory = kept ? std::move(kept) : std::make_unique<RunMemory>();
+  const ThreadScratch<RunMemory> memory;  // Outlives what the engine holds of it.
   Run run(engine, requests, depth, ended, patience, *memory);
   auto result = run.ToTheEnd();
   if (!result) DrainOrDie(engine);
-  constexpr std::size_t kKeptRequestsMax = std::size_t{1} << 14;
-  if (memory->transfers.capacity() <= kKeptRequestsMax) kept = std::move(memory);
   return result;
 }
 

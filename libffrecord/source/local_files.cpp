@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/io/open_files.h"
@@ -27,34 +28,16 @@ constexpr std::uint32_t kMappingsMax = 32'000;
 // For how many milliseconds a thread waits for a descriptor while others use them all.
 constexpr int kWaitCountMax = 5000;
 
-// What one call leaves to the next of its thread.
 struct CallMemory {
+  bool Recycle() {
+    constexpr std::size_t kKeptMax = std::size_t{1} << 14;
+    requests.clear();
+    pins.clear();
+    return requests.capacity() <= kKeptMax;
+  }
+
   std::vector<IoRequest> requests;
   std::vector<OpenFiles::Pin> pins;
-};
-
-// The thread's own CallMemory for the time of a call, empty.
-class Borrowed {
- public:
-  Borrowed() : memory_(std::move(Kept())) {
-    memory_.requests.clear();
-    memory_.pins.clear();
-  }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-  ~Borrowed() {
-    constexpr std::size_t kKeptMax = std::size_t{1} << 14;
-    memory_.pins.clear();
-    if (memory_.requests.capacity() <= kKeptMax) Kept() = std::move(memory_);
-  }
-  CallMemory* operator->() noexcept { return &memory_; }
-
- private:
-  static CallMemory& Kept() {
-    thread_local CallMemory kept;
-    return kept;
-  }
-  CallMemory memory_;
 };
 
 // Descriptors are read at stated offsets only, so threads and forked children share them.
@@ -93,7 +76,7 @@ class LocalFiles final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {
     if (ranges.empty()) return {};
-    Borrowed memory;
+    const ThreadScratch<CallMemory> memory;
     // Until it is submitted a request names the way in place of the descriptor.
     for (RangeRead& range : ranges)
       memory->requests.push_back({.fd = static_cast<int>(WayOf(range.file)),

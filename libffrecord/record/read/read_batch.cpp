@@ -13,6 +13,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/shared_work.h"
+#include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/record/read/batch_block.h"
 #include "libffrecord/record/read/batch_plan.h"
 #include "libffrecord/record/read/expansion.h"
@@ -29,6 +30,11 @@ struct Progress {  // Of one planned read.
 // Memory that one batch leaves to the next of its thread, so that none is allocated for each
 // record.
 struct Workspace {
+  bool Recycle() const noexcept {
+    constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
+    return plan.wishes.capacity() <= kKeptRecordsMax;
+  }
+
   BatchPlan plan;
   std::vector<RangeRead> ranges;
   std::vector<std::uint32_t> range_reads;  // For each range, the read that it is a piece of.
@@ -273,14 +279,8 @@ Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std:
   }
   if (patience.was_over()) return GivenUp();
   reader.batches_read.fetch_add(1, std::memory_order_relaxed);
-  // The thread's own while no batch of it is being read.
-  thread_local std::unique_ptr<Workspace> kept;
-  auto workspace = kept ? std::move(kept) : std::make_unique<Workspace>();
-  auto batch = Read(reader, indices, *workspace, patience);
-  // What one enormous batch needed is not kept for ever.
-  constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
-  if (workspace->plan.wishes.capacity() <= kKeptRecordsMax) kept = std::move(workspace);
-  return batch;
+  const ThreadScratch<Workspace> workspace;
+  return Read(reader, indices, *workspace, patience);
 }
 
 }  // namespace ffrecord

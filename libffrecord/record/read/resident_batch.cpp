@@ -13,6 +13,7 @@
 #include "libffrecord/base/mix.h"
 #include "libffrecord/base/prefetch.h"
 #include "libffrecord/base/shared_work.h"
+#include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/io/lost_pages.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/index/index_pages.h"
@@ -78,6 +79,12 @@ struct Source {
 
 // Memory that one batch leaves to the next of its thread.
 struct Scratch {
+  bool Recycle() const noexcept {
+    constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
+    constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;
+    return sources.capacity() <= kKeptRecordsMax && stored.capacity() <= kKeptBytesMax;
+  }
+
   std::vector<Source> sources;
   std::vector<std::uint32_t> slots;
   std::vector<std::byte> stored;  // A compressed record, copied before it is checked.
@@ -412,8 +419,8 @@ std::optional<Batch> CopyResident(const RecordReader::Impl& reader,
   constexpr std::size_t kPositionMax = std::size_t{1} << 31;
   if (indices.empty() || indices.size() > kPositionMax || !reader.resident_guess.Try())
     return std::nullopt;
-  thread_local Scratch scratch;
-  ResidentBatch batch(reader, indices, scratch, patience);
+  const ThreadScratch<Scratch> scratch;
+  ResidentBatch batch(reader, indices, *scratch, patience);
   auto copied = batch.Copy();
   if (batch.had_to_wait())
     reader.resident_guess.Wrong();
@@ -421,11 +428,6 @@ std::optional<Batch> CopyResident(const RecordReader::Impl& reader,
     reader.resident_guess.Right();
   else if (!patience.was_over())
     reader.resident_guess.Absent();
-  constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
-  constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;
-  // What one enormous batch needed is not kept for ever.
-  if (scratch.sources.capacity() > kKeptRecordsMax || scratch.stored.size() > kKeptBytesMax)
-    scratch = {};
   return copied;
 }
 
