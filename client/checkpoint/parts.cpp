@@ -1,4 +1,3 @@
-#include <charconv>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -24,16 +23,8 @@ Error Invalid(const std::string& what) {
 
 Result<AttemptId> AttemptOf(std::string_view hex) {
   AttemptId id{};
-  const Error bad = Invalid("an attempt is 32 hex digits, not " + std::string(hex.substr(0, 40)));
-  if (hex.size() != 2 * id.size()) return bad;
-  for (std::size_t i = 0; i < id.size(); ++i) {
-    std::uint8_t byte = 0;
-    const char* digits = hex.data() + 2 * i;
-    const auto [end, error] = std::from_chars(digits, digits + 2, byte, 16);
-    if (error != std::errc() || end != digits + 2) return bad;
-    id[i] = std::byte{byte};
-  }
-  return id;
+  if (FromHex(hex, id)) return id;
+  return Invalid("an attempt is 32 hex digits, not " + std::string(hex.substr(0, 40)));
 }
 
 // What a rank hands to the coordinator: its intent, then its report, each behind its size.

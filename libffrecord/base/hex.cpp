@@ -1,7 +1,5 @@
 #include "libffrecord/base/hex.h"
 
-#include <string_view>
-
 namespace ffrecord {
 namespace {
 
@@ -23,6 +21,17 @@ std::string Hex(std::uint64_t number) {
   std::string text(16, '0');
   for (std::size_t i = text.size(); i-- > 0; number >>= 4) text[i] = kDigits[number & 15];
   return text;
+}
+
+bool FromHex(std::string_view text, std::span<std::byte> bytes) noexcept {
+  if (text.size() != 2 * bytes.size()) return false;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const int high = HexDigit(text[2 * i]);
+    const int low = HexDigit(text[2 * i + 1]);
+    if (high < 0 || low < 0) return false;
+    bytes[i] = static_cast<std::byte>(high << 4 | low);
+  }
+  return true;
 }
 
 }  // namespace ffrecord

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace ffrecord {
 
@@ -12,10 +13,14 @@ std::string Hex(std::span<const std::byte> bytes);
 // 16 digits, lower case, the most significant first.
 std::string Hex(std::uint64_t number);
 
-// Of a lower-case digit, 0 to 15; -1 if it is none.
+// Of a digit in either case, 0 to 15; -1 if it is none.
 constexpr int HexDigit(char digit) noexcept {
   if (digit >= '0' && digit <= '9') return digit - '0';
-  return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+  const int value = (digit | 0x20) - 'a';
+  return value >= 0 && value < 6 ? value + 10 : -1;
 }
+// Fills `bytes` with those that `text` spells, in either case. False if `text` is anything else
+// than two digits for each byte.
+bool FromHex(std::string_view text, std::span<std::byte> bytes) noexcept;
 
 }  // namespace ffrecord

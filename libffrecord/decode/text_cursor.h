@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/utf8.h"
 
 namespace ffrecord {
@@ -80,14 +81,12 @@ class TextCursor {
   std::uint32_t Hex4() noexcept {
     std::uint32_t code = 0;
     for (int i = 0; i < 4; ++i) {
-      const char digit = Take();
-      constexpr std::string_view kDigits = "0123456789abcdefABCDEF";
-      const std::size_t value = kDigits.find(digit);
-      if (failed_ || value == std::string_view::npos) {
+      const int digit = HexDigit(Take());
+      if (digit < 0) {
         failed_ = true;
         return 0;
       }
-      code = code << 4 | static_cast<std::uint32_t>(value < 16 ? value : value - 6);
+      code = code << 4 | static_cast<std::uint32_t>(digit);
     }
     return code;
   }

@@ -25,10 +25,10 @@ std::array<std::byte, kFileIdSizeBytes> FileIdOf(const ExtentId& id) {
   return file_id;
 }
 
-std::array<char, 3> SlotName(const ExtentId& id) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  const std::uint32_t slot = SlotOf(id);
-  return {kDigits[slot >> 8], kDigits[slot >> 4 & 15], kDigits[slot & 15]};
+std::string SlotName(const ExtentId& id) {
+  constexpr std::size_t kDigitCount = 3;
+  const std::string digits = Hex(std::uint64_t{SlotOf(id)});
+  return digits.substr(digits.size() - kDigitCount);
 }
 
 }  // namespace
@@ -75,19 +75,12 @@ std::uint32_t SlotOf(const ExtentId& id) noexcept {
 }
 
 std::filesystem::path ExtentPath(const ExtentId& id) {
-  const std::array<char, 3> slot = SlotName(id);
-  return std::filesystem::path(std::string_view(slot.data(), slot.size())) / Hex(id);
+  return std::filesystem::path(SlotName(id)) / Hex(id);
 }
 
 bool ParseExtentName(std::string_view slot, std::string_view name, ExtentId& id) {
-  if (name.size() != id.size() * 2) return false;
-  for (std::size_t i = 0; i < id.size(); ++i) {
-    const int high = HexDigit(name[2 * i]);
-    const int low = HexDigit(name[2 * i + 1]);
-    if (high < 0 || low < 0) return false;
-    id[i] = static_cast<std::byte>(high << 4 | low);
-  }
-  return std::ranges::equal(slot, SlotName(id));
+  // An id has one name: its digits are of lower case.
+  return FromHex(name, id) && name == Hex(id) && slot == SlotName(id);
 }
 
 }  // namespace ffrecord::server

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 #include "temp_folder.h"
 
 namespace ffrecord::test {
@@ -55,13 +56,7 @@ inline std::vector<std::byte> MakeToken(std::uint8_t rights, const std::string& 
 
 // As clients read it from a file.
 inline void WriteToken(const std::filesystem::path& path, std::span<const std::byte> token) {
-  std::string hex;
-  for (const std::byte byte : token) {
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    hex += kDigits[std::to_integer<std::size_t>(byte) / 16];
-    hex += kDigits[std::to_integer<std::size_t>(byte) % 16];
-  }
-  WriteFile(path, hex + "\n");
+  WriteFile(path, Hex(token) + "\n");
 }
 
 }  // namespace ffrecord::test

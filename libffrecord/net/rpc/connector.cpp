@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/machine_identity.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/location.h"
@@ -27,8 +27,7 @@ constexpr std::size_t kTokenSizeBytesMax = 3072;
 
 // The token in a file: hexadecimal digits, with white space around them. No message quotes it.
 Result<std::vector<std::byte>> ReadToken(const std::string& path) {
-  std::vector<std::byte> token;
-  if (path.empty()) return token;
+  if (path.empty()) return std::vector<std::byte>();
   const ReadOnlyFile file = FFR_TRY(OpenReadOnly(path, /*want_direct=*/false));
   const auto bad = [&](const char* why) {
     return Error{ErrorCode::kInvalidArgument, path + ": " + why +
@@ -40,14 +39,9 @@ Result<std::vector<std::byte>> ReadToken(const std::string& path) {
   if (got < 0) return ErrnoError("read", path, errno);
   text.resize(static_cast<std::size_t>(got));
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  if (text.empty() || text.size() % 2 != 0 || text.size() > 2 * kTokenSizeBytesMax)
+  std::vector<std::byte> token(text.size() / 2);
+  if (token.empty() || token.size() > kTokenSizeBytesMax || !FromHex(text, token))
     return bad("it holds no token");
-  for (std::size_t i = 0; i < text.size(); i += 2) {
-    unsigned byte = 0;
-    const char* const end = text.data() + i + 2;
-    if (std::from_chars(text.data() + i, end, byte, 16).ptr != end) return bad("it holds no token");
-    token.push_back(static_cast<std::byte>(byte));
-  }
   return token;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 #include "server/service/access/secret_file.h"
 
 namespace ffrecord::server {
@@ -36,25 +37,6 @@ std::optional<Mac> MacOf(std::span<const std::byte> key, std::span<const std::by
   return mac;
 }
 
-int DigitOf(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-std::optional<std::vector<std::byte>> FromHex(std::string_view text) {
-  if (text.size() % 2 != 0) return std::nullopt;
-  std::vector<std::byte> bytes;
-  for (std::size_t i = 0; i < text.size(); i += 2) {
-    const int high = DigitOf(text[i]);
-    const int low = DigitOf(text[i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    bytes.push_back(static_cast<std::byte>(high * 16 + low));
-  }
-  return bytes;
-}
-
 }  // namespace
 
 Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
@@ -72,10 +54,10 @@ Result<TokenKeys> TokenKeys::Load(const std::filesystem::path& path) {
     rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
     if (line.empty()) continue;
-    auto key = FromHex(line);
-    if (!key) return bad("a line is not a key");
-    if (key->size() < kKeySizeBytesMin) return bad("a key is too short");
-    keys.push_back(std::move(*key));
+    Key key(line.size() / 2);
+    if (!FromHex(line, key)) return bad("a line is not a key");
+    if (key.size() < kKeySizeBytesMin) return bad("a key is too short");
+    keys.push_back(std::move(key));
   }
   if (keys.empty()) return bad("there is no key in it");
   return TokenKeys(std::move(keys));

@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 
 namespace ffrecord::server {
 
 std::string NumberKey(std::string_view prefix, std::uint64_t number) {
-  std::string digits(16, '0');
-  char text[16];
-  const auto end = std::to_chars(text, text + sizeof(text), number, 16).ptr;
-  std::copy(text, end, digits.end() - (end - text));
-  return std::string(prefix) + digits;
+  return std::string(prefix) + Hex(number);
 }
 
 bool ParseNumberKey(std::string_view prefix, std::string_view key, std::uint64_t& number) {

@@ -18,6 +18,7 @@
 #include "client/collective/messages.h"
 #include "client/collective/wire.h"
 #include "client/collective/wire_kernels.h"
+#include "libffrecord/base/hex.h"
 #include "seed.h"
 
 namespace ffrecord::client {
@@ -168,16 +169,6 @@ TEST(ReduceTest, TheOrderOfOperandsDoesNotMatter) {
       }
     }
   }
-}
-
-std::string Hex(const std::vector<std::byte>& bytes) {
-  std::string hex;
-  for (const std::byte byte : bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    hex += kDigits[static_cast<unsigned>(byte) >> 4];
-    hex += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  return hex;
 }
 
 template <class Message>

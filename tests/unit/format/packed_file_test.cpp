@@ -14,6 +14,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "libffrecord/base/hex.h"
 #include "seed.h"
 
 namespace ffrecord {
@@ -108,13 +109,7 @@ TEST(PackedFileTest, NoiseIsStoredAsItIs) {
 // The example of format.md, "Packed file".
 TEST(PackedFileTest, IsWrittenAsThePageSays) {
   const Bytes raw{std::byte{'a'}, std::byte{'b'}, std::byte{'c'}};
-  std::string hex;
-  for (const std::byte byte : Pack(raw).file) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    hex += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    hex += kDigits[std::to_integer<unsigned>(byte) & 15];
-  }
-  EXPECT_EQ(hex, kExample);
+  EXPECT_EQ(Hex(Pack(raw).file), kExample);
 }
 
 TEST(PackedFileTest, EveryFlippedBitOfTableAndFooterIsRefused) {

@@ -6,6 +6,7 @@
 
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/base/hex.h"
 
 #include <gtest/gtest.h>
 
@@ -20,11 +21,9 @@
 namespace ffrecord::net {
 namespace {
 
-std::vector<std::byte> FromHex(std::string_view text) {
-  std::vector<std::byte> bytes;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
-    bytes.push_back(static_cast<std::byte>(digit(text[i]) * 16 + digit(text[i + 1])));
+std::vector<std::byte> Spelled(std::string_view text) {
+  std::vector<std::byte> bytes(text.size() / 2);
+  EXPECT_TRUE(FromHex(text, bytes));
   return bytes;
 }
 
@@ -40,7 +39,7 @@ void ExpectRefusedOrSame(std::span<const std::byte> body) {
 template <class Message>
 void Check(const Message& message, std::string_view golden, bool open_ended = false) {
   SCOPED_TRACE(golden);
-  const auto bytes = FromHex(golden);
+  const auto bytes = Spelled(golden);
   EXPECT_EQ(message.Encode(), bytes);
   const auto decoded = Message::Decode(bytes);
   ASSERT_TRUE(decoded) << decoded.error().message;
@@ -79,7 +78,7 @@ ExtentId Counting(int first) {
 }
 
 TEST(MessagesTest, Hello) {
-  Check(Hello{1, 3, 2U << 20, 8U << 20, 5, FromHex("aabbcc")},
+  Check(Hello{1, 3, 2U << 20, 8U << 20, 5, Spelled("aabbcc")},
         "010300000000200000008000030000000500000000000000aabbcc");
   Check(HelloReply{1, 2U << 20, 8U << 20, 4, 0x1122334455667788, 65536, 65536},
         "01000000000020000000800000000100000001000000000004000000000000008877665544332211");
@@ -137,7 +136,7 @@ TEST(MessagesTest, ASlabOfABadNumberOrSizeIsRefused) {
                           "01000000000000000110000000000000",  // No whole pages.
                           "01000000000000000010000001000000",  // More than 4 GiB.
                           "010000000000000000f0ffffffffffff"})
-    EXPECT_FALSE(SlabRegister::Decode(FromHex(bad))) << bad;
+    EXPECT_FALSE(SlabRegister::Decode(Spelled(bad))) << bad;
 }
 
 TEST(MessagesTest, TheLocalSocketIsNamedAfterTheEpoch) {
@@ -172,7 +171,7 @@ TEST(MessagesTest, BatchReadInItsFrameIsTheGoldenVectorOfTheDesign) {
   EncodeFrameHeader(header, body, encoded);
 
   const auto golden =
-      FromHex("465201200000000002000000000000003800000000000000070000006915ecbc6c655dfa6c142671");
+      Spelled("465201200000000002000000000000003800000000000000070000006915ecbc6c655dfa6c142671");
   EXPECT_TRUE(std::ranges::equal(encoded, golden));
 }
 
@@ -245,12 +244,12 @@ TEST(MessagesTest, APlanThatCannotBeFollowedIsRefused) {
 
 TEST(MessagesTest, CountsAreRefusedBeforeAllocation) {
   // A body of a few bytes that claims billions of entries.
-  EXPECT_FALSE(BatchRead::Decode(FromHex("03000000ffffffff00000100d00700000000000001000000")));
-  EXPECT_FALSE(ExtentBind::Decode(FromHex("00000000ffffffff")));
-  EXPECT_FALSE(ExtentBind::Decode(FromHex("ffffffff01000000000102030405060708090a0b0c0d0e0f")));
-  EXPECT_FALSE(ListReply::Decode(FromHex("00000000ffffffff")));
+  EXPECT_FALSE(BatchRead::Decode(Spelled("03000000ffffffff00000100d00700000000000001000000")));
+  EXPECT_FALSE(ExtentBind::Decode(Spelled("00000000ffffffff")));
+  EXPECT_FALSE(ExtentBind::Decode(Spelled("ffffffff01000000000102030405060708090a0b0c0d0e0f")));
+  EXPECT_FALSE(ListReply::Decode(Spelled("00000000ffffffff")));
   EXPECT_FALSE(BatchDone::Decode(
-      FromHex("ffffffff0100000000040000000000000a00000014000000000000001e00000006")));
+      Spelled("ffffffff0100000000040000000000000a00000014000000000000001e00000006")));
 }
 
 TEST(MessagesTest, ACredentialHasItsLimit) {

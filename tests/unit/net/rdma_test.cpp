@@ -18,6 +18,7 @@
 
 #include "child.h"
 #include "endpoint_pairs.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
@@ -44,13 +45,7 @@ RdmaConnect Example() {
 
 TEST(RdmaConnectTest, IsTheBytesOfTheManualAndComesBackFromThem) {
   const Bytes encoded = Example().Encode();
-  std::string hex;
-  for (const std::byte byte : encoded) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    hex += kDigits[static_cast<unsigned>(byte) >> 4];
-    hex += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  EXPECT_EQ(hex, "000102030405060708090a0b0c0d0e0f11000000efcdab000010000008000004");
+  EXPECT_EQ(Hex(encoded), "000102030405060708090a0b0c0d0e0f11000000efcdab000010000008000004");
   EXPECT_EQ(RdmaConnect::Decode(encoded).value(), Example());
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/record/check/verify_source.h"
 #include "test_file.h"
 
@@ -143,12 +144,7 @@ TEST_P(GoldenTest, IsReadAsItWasWritten) {
   EXPECT_EQ(test::ReadAll(reader.value()), GetParam().records);
   EXPECT_EQ(reader.value().schema(), GetParam().schema);
   EXPECT_EQ(reader.value().metadata(0).value(), GetParam().options.metadata);
-  std::string fingerprint;
-  for (const std::byte byte : reader.value().file(0).fingerprint) {
-    fingerprint += "0123456789abcdef"[std::to_integer<int>(byte) >> 4];
-    fingerprint += "0123456789abcdef"[std::to_integer<int>(byte) & 15];
-  }
-  EXPECT_EQ(fingerprint, GetParam().fingerprint);
+  EXPECT_EQ(Hex(reader.value().file(0).fingerprint), GetParam().fingerprint);
 }
 
 TEST_P(GoldenTest, IsFoundByItsKeys) {

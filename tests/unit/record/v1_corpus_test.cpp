@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "libffrecord/base/hex.h"
 #include "test_file.h"
 
 namespace ffrecord {
@@ -26,12 +27,7 @@ std::string Sha256(std::span<const std::byte> bytes) {
   std::array<unsigned char, 32> digest;
   EXPECT_EQ(EVP_Digest(bytes.data(), bytes.size(), digest.data(), nullptr, EVP_sha256(), nullptr),
             1);
-  std::string text;
-  for (const unsigned char byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  return Hex(std::as_bytes(std::span(digest)));
 }
 
 struct CorpusCase {

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
 #include "seed.h"
 #include "temp_folder.h"
 
@@ -43,17 +44,15 @@ net::ChannelBinding GoldenBinding() {
   return binding;
 }
 
-Bytes FromHex(std::string_view text) {
-  Bytes bytes;
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
-    bytes.push_back(static_cast<std::byte>(digit(text[i]) * 16 + digit(text[i + 1])));
+Bytes Spelled(std::string_view text) {
+  Bytes bytes(text.size() / 2);
+  EXPECT_TRUE(FromHex(text, bytes));
   return bytes;
 }
 
 // `body` with the sum that the key gives it, whatever it says.
 Bytes Signed(Bytes body) {
-  const Bytes key = FromHex(kKey);
+  const Bytes key = Spelled(kKey);
   std::array<unsigned char, 32> mac;
   unsigned size = 0;
   ::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
@@ -83,7 +82,7 @@ TEST_F(TokensTest, TheGoldenTokenSaysWhatItSaysUntilItExpires) {
   const auto keys = Load(kKey);
   ASSERT_TRUE(keys) << keys.error().message;
 
-  const auto token = keys.value().Check(FromHex(kGolden), kBefore);
+  const auto token = keys.value().Check(Spelled(kGolden), kBefore);
 
   ASSERT_TRUE(token) << token.error().message;
   EXPECT_EQ(token.value().prefix, "train/");
@@ -94,12 +93,12 @@ TEST_F(TokensTest, TheGoldenTokenSaysWhatItSaysUntilItExpires) {
   EXPECT_FALSE(token.value().Allows(Right::kDelete, "train/a"));
   EXPECT_FALSE(token.value().Allows(Right::kRead, "train"));
   EXPECT_FALSE(token.value().Allows(Right::kRead, "other/train/"));
-  ExpectDenied(keys.value(), FromHex(kGolden), kExpiry);
+  ExpectDenied(keys.value(), Spelled(kGolden), kExpiry);
 }
 
 TEST_F(TokensTest, NoChangedBitAndNoCutIsBelieved) {
   const auto keys = Load(kKey).value();
-  const Bytes golden = FromHex(kGolden);
+  const Bytes golden = Spelled(kGolden);
   for (std::size_t bit = 0; bit < golden.size() * 8; ++bit) {
     Bytes flipped = golden;
     flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
@@ -121,7 +120,7 @@ TEST_F(TokensTest, NoChangedBitAndNoCutIsBelieved) {
 // Who has the key may be mistaken all the same; nothing that is signed may hurt.
 TEST_F(TokensTest, WellSignedNonsenseIsRefusedToo) {
   const auto keys = Load(kKey).value();
-  const Bytes golden = FromHex(kGolden);
+  const Bytes golden = Spelled(kGolden);
   const Bytes body(golden.begin(), golden.end() - 32);
   ASSERT_TRUE(keys.Check(Signed(body), kBefore));
   const auto with = [&](std::size_t at, int value) {
@@ -142,7 +141,7 @@ TEST_F(TokensTest, WellSignedNonsenseIsRefusedToo) {
 
 TEST_F(TokensTest, OverAnEncipheredConnectionOnlyATokenThatIsBoundToItIsBelieved) {
   const auto keys = Load(kKey).value();
-  const Bytes bound = FromHex(kGoldenBound);
+  const Bytes bound = Spelled(kGoldenBound);
   const auto binding = GoldenBinding();
 
   const auto token = keys.Check(bound, kBefore, binding);
@@ -151,7 +150,7 @@ TEST_F(TokensTest, OverAnEncipheredConnectionOnlyATokenThatIsBoundToItIsBelieved
   EXPECT_EQ(token.value().client, "alice");
   ExpectDenied(keys, bound, kExpiry, binding);
   ExpectDenied(keys, bound, kBefore);  // Overheard, and shown without TLS.
-  ExpectDenied(keys, FromHex(kGolden), kBefore, binding);
+  ExpectDenied(keys, Spelled(kGolden), kBefore, binding);
   for (std::size_t bit = 0; bit < binding.size() * 8; ++bit) {
     auto other = binding;
     other[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
@@ -167,8 +166,8 @@ TEST_F(TokensTest, OverAnEncipheredConnectionOnlyATokenThatIsBoundToItIsBelieved
 TEST_F(TokensTest, EveryKeyOfTheFileIsGoodAndNoOther) {
   const std::string other(64, 'a');
   EXPECT_TRUE(
-      Load(other + "\n\n" + std::string(kKey) + " \r\n").value().Check(FromHex(kGolden), kBefore));
-  ExpectDenied(Load(other).value(), FromHex(kGolden), kBefore);
+      Load(other + "\n\n" + std::string(kKey) + " \r\n").value().Check(Spelled(kGolden), kBefore));
+  ExpectDenied(Load(other).value(), Spelled(kGolden), kBefore);
 }
 
 TEST_F(TokensTest, KeyFilesThatOthersReadOrThatHoldNoKeysAreRefusedAndNeverQuoted) {
