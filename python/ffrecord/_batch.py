@@ -26,16 +26,17 @@ class Batch(Sequence[Sample]):
     """Records in request order, in one block of memory; arrays are views that keep it alive.
 
     `batch[i]` is a sample: uint8 of shape (size,), or, in a file with a schema, a dict with a value
-    for each column. `batch["label"]` is a column, whole: an array of shape (n, *shape) for numbers
-    (uint16 for bf16: its bits), a list of uint8 views for bytes, a list of str for utf8.
-    `batch[2:5]` is a batch of these rows over the same block.
+    for each column. `batch["label"]` is a whole column: an array of shape (n, *shape) for numbers
+    (bf16 as uint16 bits), a list of uint8 views for bytes, a list of str for utf8. `batch[2:5]` is
+    a batch of these rows over the same block.
 
-    The block as such comes in two forms. As it was read, in the order of the files: record i is
-    `slab[starts[i] : starts[i] + sizes[i]]`. And in request order, without gaps:
-    `data[offsets[i] : offsets[i + 1]]`; this form is free if the block lies so already, and copies
-    it once if not. Every array speaks DLPack, as NumPy's do.
+    The block is available in two forms. As it was read, in the order of the files: record i is
+    `slab[starts[i] : starts[i] + sizes[i]]`. In request order, without gaps: record i is
+    `data[offsets[i] : offsets[i + 1]]`; this form costs one copy, unless the block has that order
+    already. Every array supports DLPack, as NumPy arrays do.
 
-    If it was read with decoders, samples and columns are what these made; the block has the bytes.
+    If the batch was read with decoders, samples and columns are the decoded values; the block
+    holds the undecoded bytes.
     """
 
     __slots__ = (
@@ -67,7 +68,7 @@ class Batch(Sequence[Sample]):
         columns: tuple[Column, ...],
         names: Iterable[str] | None = None,
     ) -> None:
-        """Made by a `Reader`; not for callers."""
+        """Made by a `Reader`; callers do not create batches."""
         self._inner = inner
         self._schema = schema
         self._columns = columns
@@ -107,38 +108,38 @@ class Batch(Sequence[Sample]):
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
-        """Where each record begins and the last ends in `data`, in bytes, shape (n + 1,)."""
+        """Where each record begins in `data`, and where the last ends, in bytes, shape (n + 1,)."""
         return self._packed_form()[1]
 
     @property
     def column_types(self) -> tuple[Column, ...]:
-        """Name, type and shape of all columns, in sight or not."""
+        """Name, type and shape of all columns, selected or not."""
         return self._columns
 
     @property
     def inner_schema(self) -> _ffrecord.Schema:
-        """The library's own schema, for who makes a batch of other memory."""
+        """The library's own schema, for code that makes a batch over other memory."""
         return self._schema
 
     def pin_memory(self) -> "Batch":
-        """A copy in page-locked memory, for torch's loader, which calls this; needs a GPU."""
+        """Copy into page-locked memory; torch's loader calls this; needs a GPU."""
         from ffrecord.torch._pinning import pinned
 
         return pinned(self)
 
     @property
     def decoded(self) -> Decoded:
-        """What decoders made, by column; of records that are just bytes, under None."""
+        """Decoded values by column; those of records that are plain bytes are under None."""
         return self._decoded
 
     def field(self, name: str | None) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the bytes of a column lie, or of whole records for None: block, starts, sizes."""
+        """Where the bytes of a column are, or of whole records for None: block, starts, sizes."""
         if name is None:
             return self.slab, self.starts, self.sizes
         return self.slab, *self._inner.column_spans(self._number(name))
 
     def with_decoded(self, decoded: Decoded, reasons: Mapping[int, str]) -> "Batch":
-        """The same records with what decoders made of them; those with a reason are corrupt."""
+        """The same records with decoded values; a record with a reason counts as corrupt."""
         made = self._alike(self._inner, self.indices)
         made._decoded = decoded
         if reasons:
@@ -148,18 +149,18 @@ class Batch(Sequence[Sample]):
         return made
 
     def with_values(self, values: "Mapping[str, Values]") -> "Batch":
-        """The same records, of which the values of these columns need not be gathered any more."""
+        """The same records; the values of these columns need not be gathered any more."""
         made = self._alike(self._inner, self.indices)
         made._values.update(values)
         return made
 
     @property
     def whole(self) -> Values:
-        """What each record is, columns not told apart: its bytes, or what a decoder made of it."""
+        """Each record without its columns: its bytes, or its decoded value."""
         return self._decoded[None] if None in self._decoded else self.records()
 
     def records(self) -> list[Bytes]:
-        """The bytes of each record, columns not told apart."""
+        """The bytes of each record, without its columns."""
         if self._records is None:
             self._records = self._inner.records()
         return self._records
@@ -183,7 +184,7 @@ class Batch(Sequence[Sample]):
 
     @staticmethod
     def joined(batches: "Sequence[Batch]", rows: npt.NDArray[np.int64]) -> "Batch":
-        """Records of several batches, copied into one block; `rows[i]` is where the i-th goes.
+        """Copy the records of several batches into one block; `rows[i]` is the row of the i-th.
 
         Requires batches of the same columns, and rows that are a permutation.
         """
@@ -197,7 +198,7 @@ class Batch(Sequence[Sample]):
         return Batch(inner, np.arange(rows.size), first._schema, first._columns, first.columns)
 
     def only(self, names: Iterable[str]) -> "Batch":
-        """The same records, of which only these columns are in sight."""
+        """The same records with only these columns selected."""
         wanted = tuple(names)
         for name in wanted:
             self._number(name)
@@ -264,7 +265,7 @@ class Batch(Sequence[Sample]):
             if column.name == name:
                 return number
         known = ", ".join(column.name for column in self._columns)
-        raise KeyError(f"no column '{name}'; there are {known or 'none: records are just bytes'}")
+        raise KeyError(f"no column '{name}'; columns: {known or 'none, records are plain bytes'}")
 
     def _gather(self, name: str) -> Values:
         number = self._number(name)

@@ -38,7 +38,7 @@ _NOTHING_READ: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What is known of one file without reading its records; sizes in bytes."""
+    """Facts about one file that need no record to be read; sizes in bytes."""
 
     name: str
     format_version: int
@@ -52,8 +52,9 @@ class FileInfo:
 class Reader(Records, Closing):
     """An ordered list of record files as one sequence of samples; made by `ffrecord.open`.
 
-    Nothing is opened before the first use, and pickling keeps only the arguments: cheap to send to
-    workers, under any start method. May be used by many threads, and in a child after a fork.
+    Opens the files at the first use. A pickle holds only the arguments, so a reader is cheap to
+    send to workers, under any start method. Many threads may use one reader, and so may a child
+    after a fork.
     """
 
     def __init__(
@@ -66,17 +67,17 @@ class Reader(Records, Closing):
         timeout_s: float = 30.0,
         max_corrupt: float = 0.001,
     ) -> None:
-        """Remember what to open.
+        """Store the arguments; open nothing yet.
 
         Args:
             where: file, folder (its own `*.ffr`, sorted by code point), glob, list of these in
                 its order, or `ffrecord://host[:port]/name`.
             check_data: verify the checksum of each record on every read.
             salvage: open a damaged version 1 file; records that are not whole are corrupt.
-            direct: read past the page cache, for data that is read once.
-            timeout_s: for each call to a daemon, retries included.
+            direct: bypass the page cache, for data that is read once.
+            timeout_s: time limit of each call to a daemon, retries included.
             max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
-                before it raises after all; ten records are always allowed.
+                before a read raises; ten records are always allowed.
         """
         if not 0 < timeout_s <= _TIMEOUT_MAX_S:
             raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
@@ -101,7 +102,7 @@ class Reader(Records, Closing):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it was made with, `where` apart."""
+        """The arguments of the reader, except `where`."""
         return dict(self._options)
 
     @property
@@ -111,7 +112,7 @@ class Reader(Records, Closing):
 
     @property
     def is_local(self) -> bool:
-        """Whether it reads files, not a daemon."""
+        """Whether it reads files rather than a daemon."""
         return not self.where[0].startswith(SCHEME)
 
     @property
@@ -132,57 +133,57 @@ class Reader(Records, Closing):
         return tuple(_file_info(inner.file(number)) for number in range(inner.file_count))
 
     def metadata(self, file_index: int = 0) -> dict[str, bytes]:
-        """What was kept with one of the files when it was written, by name; read and checked now.
+        """Read and check the user metadata of one file: values by name.
 
         Raises:
             IndexError: there is no such file.
-            CorruptionError: it is damaged.
+            CorruptionError: the metadata is damaged.
         """
         return self._open().metadata(file_index)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(file.size_bytes for file in self.files)
 
     def find(self, key: str | bytes) -> int | None:
-        """The index of the record that was written with `key`, of several the first; else None.
+        """Return the index of the first record that was written with `key`, or None.
 
         Raises:
             ValueError: no file was written with keys.
-            CorruptionError: what had to be looked at is damaged.
-            OSError: it cannot be read.
+            CorruptionError: a part of the key index that the search needs is damaged.
+            OSError: a file cannot be read.
         """
         return self.find_all([key])[0]
 
     def find_all(self, keys: Iterable[str | bytes]) -> list[int | None]:
-        """What `find` gives for each of `keys`.
+        """Return the result of `find` for each of `keys`.
 
         Raises:
             TypeError: a key is neither text nor bytes.
         """
         if isinstance(keys, str | bytes | bytearray | memoryview):
-            raise TypeError("find_all takes several keys in a list; for one of them: find")
+            raise TypeError("find_all takes a list of keys; for one key, use find")
         return self._open().find([_as_key(key) for key in keys])
 
     def column(self, name: str, first: int = 0, count: int | None = None) -> npt.NDArray[Any]:
-        """The values of a fixed-width column of all records, or of `count` from `first` on.
+        """Return the values of a fixed-width column: of all records, or of `count` from `first` on.
 
-        Where the files have a copy of the column (`Writer(copy_columns=...)`), only that is read:
-        for filters, and for sampling by class. Elsewhere the records are read.
+        Use it for filters and for sampling by class. If the files have a copy of the column
+        (`Writer(copy_columns=...)`), only the copy is read; otherwise the records are read.
 
         Raises:
             KeyError: there is no such column.
-            ValueError: its values have no fixed width.
+            ValueError: the values of the column have no fixed width.
             IndexError: there are fewer records.
             CorruptionError: a record that had to be read is damaged.
-            OSError: it cannot be read.
+            OSError: a file cannot be read.
         """
         inner = self._open()
         number = next((i for i, c in enumerate(self._columns) if c.name == name), None)
         if number is None:
             names = ", ".join(column.name for column in self._columns) or "none"
-            raise KeyError(f"there is no column '{name}', but {names}")
+            raise KeyError(f"there is no column '{name}'; columns: {names}")
         column = self._columns[number]
         if column.dtype is None:
             raise ValueError(f"column '{name}' is {column.type}: read the records")
@@ -195,11 +196,11 @@ class Reader(Records, Closing):
         return values
 
     def hint_epoch(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
-        """Send the daemon a prefetch hint for an epoch; it reads ahead until the result goes.
+        """Send the daemon a prefetch hint for an epoch; it reads ahead while the result exists.
 
-        A hint changes when bytes are read and never which. A `DataLoader` sends it by itself.
-        Returns None if there is no daemon that can use it: files are local, the daemon does not
-        know the order, or it cannot be reached now.
+        A hint changes when bytes are read, never which bytes. A `DataLoader` sends hints by itself.
+        Returns None if no daemon can use the hint: the files are local, the daemon does not know
+        the order, or it cannot be reached now.
         """
         order = share.order
         if self.is_local or order.mixture is not None:
@@ -223,12 +224,12 @@ class Reader(Records, Closing):
         return None
 
     def stats(self) -> dict[str, Any]:
-        """What this reader did in this process.
+        """Return statistics of this reader in this process.
 
         Returns:
-            `batches`, `records` and `size_bytes` read, `batches_from_memory`, which needed no
-            device, `wait_s` inside reads over all threads, `cpu_s` of that in checksums,
-            decompression and copying, and `damaged`: what was found, by record index.
+            `batches`, `records` and `size_bytes`: what it read; `batches_from_memory`: batches that
+            needed no device; `wait_s`: time inside reads, over all threads; `cpu_s`: the part of it
+            spent in checksums, decompression and copying; `damaged`: findings by record index.
         """
         done = _NOTHING_READ if self._inner is None else self._inner.stats()
         return {**done, "damaged": dict(self._damaged)}
@@ -238,18 +239,18 @@ class Reader(Records, Closing):
 
         Raises:
             ValueError: there are no records, or `seconds` is not above 0 and at most an hour.
-            OSError: they cannot be read.
+            OSError: the records cannot be read.
         """
         if not 0 < seconds <= _PROBE_MAX_S:
             raise ValueError(f"seconds is {seconds}; it must be above 0, at most an hour")
         if len(self) == 0:
-            raise ValueError("nothing can be measured of 0 records")
+            raise ValueError("a speed cannot be measured with 0 records")
         options = {**self._options, "check_data": False, "direct": self.is_local}
         with Reader(self.where, **options) as raw:
             return _rate(raw, seconds)
 
     def close(self) -> None:
-        """Let go of the files; batches that were read stay valid."""
+        """Release the files; batches that were read stay valid."""
         self._closed = True
         self._inner = None
         self._kept = {}
@@ -276,7 +277,7 @@ class Reader(Records, Closing):
         if (inner := self._inner) is not None:
             return inner
         if self._closed:
-            raise ValueError(f"{self!r} cannot be read any more")
+            raise ValueError(f"{self!r} cannot be read: it is closed")
         inner = _ffrecord.RecordReader.open(
             expand(self.where),
             check_data=self._options["check_data"],
@@ -288,8 +289,8 @@ class Reader(Records, Closing):
         )
         if self._expected not in (None, found := inner.fingerprint.hex()):
             raise CorruptionError(
-                f"{self.where[0]}: replaced since this process was started: its fingerprint is "
-                f"{found}, that of what is being loaded {self._expected}; put the files back, or "
+                f"{self.where[0]}: the data was replaced after this process started: its "
+                f"fingerprint is {found}, expected {self._expected}; put the old files back, or "
                 "make a new dataset"
             )
         # Of threads that open at once all use what the first has kept, for it does the counting.
@@ -331,7 +332,7 @@ def open(
 ) -> Reader:
     """Open record files, local or served; the arguments are those of `Reader`.
 
-    Nothing is touched before the first use: a missing file shows then.
+    Opens nothing before the first use: a missing file raises then.
     """
     return Reader(
         where,

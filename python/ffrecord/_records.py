@@ -1,4 +1,4 @@
-"""What all that is read in batches has in common: files, and views of them."""
+"""The base of everything that is read in batches: files, and views of them."""
 
 import operator
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class Records(ABC):
     """An ordered sequence of samples that is read in batches."""
 
     def __init__(self, max_corrupt: float) -> None:
-        """Remember which share of the records may be damaged."""
+        """Store which share of the records may be damaged."""
         if not 0 <= max_corrupt <= 1:
             raise ValueError(f"max_corrupt is {max_corrupt}; it is a share, 0 to 1")
         self._max_corrupt = max_corrupt
@@ -56,18 +56,18 @@ class Records(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Of the files behind it."""
+        """The size of the files behind it."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
-        """What was read in this process."""
+        """Return statistics of the reads in this process."""
 
     @abstractmethod
     def probe(self, seconds: float = 0.25) -> float:
-        """Measure how fast these records can be read, in bytes/s: what a loader is judged by.
+        """Measure how fast these records can be read, in bytes/s; a loader is compared with it.
 
-        Reads random batches for so long, with a thread for each processor, past the page cache and
-        without checks. From a daemon they come as it finds them.
+        Reads random batches for `seconds`, with one thread per processor, past the page cache and
+        without checks. A daemon may answer from its own page cache.
         """
 
     @abstractmethod
@@ -84,11 +84,11 @@ class Records(ABC):
 
     @abstractmethod
     def _raise_for(self, index: int, status: int) -> NoReturn:
-        """Raise what the status is called in Python."""
+        """Raise the Python exception that belongs to the status."""
 
     @property
     def schema(self) -> dict[str, str]:
-        """Type by column, as `Writer` takes it; empty if records are just bytes."""
+        """Type by column, as `Writer` takes it; empty if the records are plain bytes."""
         return {column.name: column.spelling for column in self.columns}
 
     def read(
@@ -102,15 +102,15 @@ class Records(ABC):
 
         Args:
             indices: integers, shape (n,), in [-len(self), len(self)); any order, may repeat.
-            on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" leaves it
-                out; "replace" takes the next good one of the order if the indices come from a
-                `Sampler`, else by index; "keep" leaves it empty, with its `status`. A daemon that
-                is gone always raises.
-            decode: what becomes of columns, by name, or of records that are just bytes; see
-                `ffrecord.decode`. What cannot be decoded is a corrupt record.
+            on_corrupt: what to do with a record that cannot be read. "raise" raises; "skip"
+                leaves it out; "replace" reads the next good record in its place, in the order of
+                the `Sampler` if the indices come from one, else by index; "keep" leaves it empty,
+                with its `status`. If the daemon cannot be reached, the read always raises.
+            decode: decoders by column, or one decoder for records that are plain bytes; see
+                `ffrecord.decode`. A record that cannot be decoded counts as corrupt.
 
         Returns:
-            The records in that order; views of one block.
+            The records in the order of `indices`; views of one block.
 
         Raises:
             IndexError: an index is out of range; nothing was read.
@@ -174,7 +174,7 @@ class Records(ABC):
                 yield ahead.result()
 
     def subset(self, indices: npt.ArrayLike | range | slice) -> "Subset":
-        """A view of some records, in that order; no record is read, none is copied.
+        """Return a view of some records, in that order, without reading or copying records.
 
         Args:
             indices: a range, a slice, or integers of shape (n,); they may repeat.
@@ -187,13 +187,13 @@ class Records(ABC):
         return Subset(self, indices)
 
     def filter(self, keep: npt.ArrayLike | Callable[[Indices], npt.NDArray[np.bool_]]) -> "Subset":
-        """A view of the records whose index is to be kept; no record is read.
+        """Return a view of the records that `keep` selects, without reading records.
 
         Args:
             keep: booleans of shape (len(self),), or a function from indices, shape (m,), to them.
 
         Raises:
-            ValueError: not one boolean for each record.
+            ValueError: `keep` does not give one boolean per record.
         """
         count = len(self)
         if callable(keep):
@@ -216,7 +216,7 @@ class Records(ABC):
         try:
             index = operator.index(key)
         except TypeError:
-            message = f"an index or a slice is needed, not {type(key).__name__}; for many: read()"
+            message = f"expected an index or a slice, not {type(key).__name__}; for many: read()"
             raise TypeError(message) from None
         return self.read([index])[0]
 
@@ -243,10 +243,10 @@ class Records(ABC):
             self._refuse_too_many()
 
     def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Count records as damaged that another process found so, by index, with its reasons.
+        """Count records that another process found damaged, with the reasons by index.
 
         Raises:
-            CorruptionError: with these there are more than `max_corrupt` allows.
+            CorruptionError: there are now more than `max_corrupt` allows.
         """
         for index, what in found.items():
             self._damaged.setdefault(index, what)
@@ -291,13 +291,13 @@ def _as_indices(indices: npt.ArrayLike) -> Indices:
         return indices.array
     array = np.asarray(indices)
     if array.ndim != 1:
-        raise ValueError(f"indices have the shape {array.shape}; (n,) is needed")
+        raise ValueError(f"indices have the shape {array.shape}; they must have the shape (n,)")
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise IndexError(f"record index {array.max()} is out of range")
     if array.dtype.kind not in "iu":
-        raise TypeError(f"indices are {array.dtype}; integers are needed")
+        raise TypeError(f"indices are {array.dtype}; they must be integers")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -305,6 +305,6 @@ def _as_mask(keep: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
     mask = np.asarray(keep)
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ValueError(
-            f"keep is {mask.dtype} of shape {mask.shape}; bool of shape ({count},) is needed"
+            f"keep is {mask.dtype} of shape {mask.shape}; it must be bool of shape ({count},)"
         )
     return mask

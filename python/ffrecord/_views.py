@@ -19,9 +19,10 @@ from ffrecord._stages import summed
 
 
 class Choice:
-    """Which records of a sequence, in which order: a range wherever it is one.
+    """Which records of a sequence, in which order: a range if it is one, else indices.
 
-    Pickles small: a range as such, others by memory that a process being started shares.
+    A pickle is small: it holds a range as such, and shares the memory of other indices with a
+    process that is being started.
     """
 
     def __init__(self, indices: npt.ArrayLike | range | slice, count: int) -> None:
@@ -33,14 +34,14 @@ class Choice:
         return len(chosen) if isinstance(chosen, range) else chosen.values.size
 
     def at(self, wanted: Indices) -> Indices:
-        """What is chosen for these places, in [-n, n)."""
+        """The chosen indices at these positions, in [-n, n)."""
         places = positive(wanted, len(self))
         if isinstance(self._chosen, range):
             return self._chosen.start + places * self._chosen.step
         return self._chosen.values[places]
 
     def tobytes(self) -> bytes:
-        """What differs where choices do."""
+        """Bytes that differ if the choices differ."""
         chosen = self._chosen
         return repr(chosen).encode() if isinstance(chosen, range) else chosen.values.tobytes()
 
@@ -48,37 +49,37 @@ class Choice:
 class Subset(Records):
     """Some records of `source`, in an order of its own; made by `subset` and `filter`.
 
-    A pickle holds a range where the indices are one, however many; else their memory is shared
-    with a process that is being started.
+    A pickle holds a range if the indices are one, however many; it shares the memory of other
+    indices with a process that is being started.
     """
 
     def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
-        """See `Records.subset`; a choice must have been made from so many records."""
+        """See `Records.subset`; a choice must have been made from as many records."""
         super().__init__(source._max_corrupt)
         self.source = source
         self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Those of the source."""
+        """The columns of the source."""
         return self.source.columns
 
     @property
     def fingerprint(self) -> str:
-        """Of the source, and of which records are chosen."""
+        """Covers the source, and which of its records are chosen."""
         return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
 
     @property
     def size_bytes(self) -> int:
-        """About so much of the source's files."""
+        """The view's approximate share of the size of the source's files."""
         return self.source.size_bytes * len(self) // max(1, len(self.source))
 
     def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`; of all that it was chosen from."""
+        """See `Records.probe`; measures the whole source."""
         return self.source.probe(seconds)
 
     def stats(self) -> dict[str, Any]:
-        """Those of the source; `damaged` is by index of the view."""
+        """The statistics of the source; `damaged` is by index of the view."""
         return {**self.source.stats(), "damaged": dict(self._damaged)}
 
     def __len__(self) -> int:
@@ -108,26 +109,26 @@ class Concat(Records):
         """See `concat`."""
         self.sources = tuple(sources)
         if not self.sources:
-            raise ValueError("nothing to put together: the list is empty")
+            raise ValueError("the list of sequences is empty")
         if wrong := [s for s in self.sources if not isinstance(s, Records)]:
-            raise TypeError(f"{wrong[0]!r} is nothing that ffrecord.open or a view gives")
+            raise TypeError(f"{wrong[0]!r} does not come from ffrecord.open or a view")
         super().__init__(max(source._max_corrupt for source in self.sources))
         self._ends: list[int] | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The same of all sources."""
+        """The columns, the same in all sources."""
         self._bounds()
         return self.sources[0].columns
 
     @property
     def fingerprint(self) -> str:
-        """Of all sources in their order."""
+        """Covers all sources in their order."""
         return digest([source.fingerprint.encode() for source in self.sources])
 
     @property
     def size_bytes(self) -> int:
-        """Of the files of all sources."""
+        """The size of the files of all sources."""
         return sum(source.size_bytes for source in self.sources)
 
     def probe(self, seconds: float = 0.25) -> float:
@@ -191,7 +192,7 @@ class Concat(Records):
         return self.sources[number], index - (ends[number - 1] if number else 0)
 
     def _bounds(self) -> list[int]:
-        """Where each source ends; opens them all."""
+        """Where each source ends; opens all of them."""
         if self._ends is None:
             first = self.sources[0].columns
             for source in self.sources[1:]:
@@ -206,10 +207,10 @@ class Concat(Records):
 
 
 class Mix(Concat):
-    """Several sequences, of which each position draws by weight; made by `mix`.
+    """Several sequences; each position of the mixed stream draws from one of them by weight.
 
-    An index is one of the sources laid end to end, as in `concat`. A `Sampler` over it draws the
-    mixed stream, and so does iteration.
+    Made by `mix`. The indices are those of the sources laid end to end, as in `concat`. A
+    `Sampler` over it draws the mixed stream, and so does iteration.
     """
 
     def __init__(self, sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> None:
@@ -220,7 +221,7 @@ class Mix(Concat):
 
     @property
     def mixture(self) -> Mixture:
-        """What stands at each position of the stream."""
+        """The source and record at each position of the stream."""
         return Mixture(map(len, self.sources), self.weights, self.seed)
 
     def _in_order(self, begin: int, end: int) -> Indices:
@@ -228,10 +229,11 @@ class Mix(Concat):
 
 
 def concat(sources: Iterable[Records]) -> Records:
-    """Lay sequences end to end.
+    """Join sequences end to end.
 
-    Readers of local files that were opened alike become one reader: as if their files had been
-    named in one list. Otherwise records of several sources in one batch are copied together.
+    Readers of local files that were opened with the same options become one reader, as if one list
+    had named all their files. Otherwise, records of several sources in one batch are copied
+    together.
 
     Raises:
         ValueError: the list is empty; at first use, if columns differ.
@@ -247,8 +249,9 @@ def concat(sources: Iterable[Records]) -> Records:
 def mix(sources: Iterable[Records], weights: Iterable[int], seed: int = 0) -> Mix:
     """Mix sequences in whole-numbered proportions.
 
-    Each source comes in its own permuted order, whole, again and again; the sources take turns as
-    evenly as the weights allow. A `Sampler` can change the weights in mid-run and resume exactly.
+    Each source comes in its own permuted order, as a whole, again and again. The sources alternate
+    as evenly as the weights allow. A `Sampler` can change the weights during a run and still resume
+    exactly.
 
     Args:
         sources: readers or views of the same columns.
@@ -263,7 +266,7 @@ def _opened_alike(readers: Sequence[Reader]) -> bool:
 
 
 def positive(wanted: Indices, count: int) -> Indices:
-    """Indices in [-count, count) as ones in [0, count)."""
+    """Convert indices in [-count, count) to indices in [0, count)."""
     if wanted.size and not (-count <= wanted.min() and wanted.max() < count):
         bad = wanted[(wanted < -count) | (wanted >= count)][0]
         raise IndexError(f"record index {bad} is out of range: there are {count} records")
@@ -283,7 +286,7 @@ def _compact(indices: npt.ArrayLike | range | slice, count: int) -> range | Shar
             return range(0)
     array = np.asarray(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TypeError(f"indices are {array.dtype} of shape {array.shape}; integers (n,) needed")
+        raise TypeError(f"indices are {array.dtype} of shape {array.shape}; expected integers (n,)")
     places = positive(array.astype(np.int64), count)
     if places.size == 0:
         return range(0)

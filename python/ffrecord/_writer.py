@@ -20,7 +20,7 @@ _COPIED_SCALARS_MAX = 64
 
 @dataclass(frozen=True)
 class WriteSummary:
-    """What a finished file holds; sizes in bytes, `raw` before compression."""
+    """Summary of a finished file; sizes in bytes, `raw` means before compression."""
 
     record_count: int
     raw_size_bytes: int
@@ -31,16 +31,16 @@ class WriteSummary:
 
 
 class Writer(Closing):
-    """Writes one file; nothing is visible under its name before it is whole and on the disk.
+    """Writes one file, which appears under its name only when it is complete and on the disk.
 
     >>> with ffrecord.Writer("a.ffr", schema={"image": "bytes", "label": "i64"}) as writer:
     ...     writer.write({"image": png, "label": 3})
 
-    Leaving the block publishes the file; leaving it by an exception leaves nothing behind.
+    The end of the block publishes the file; an exception in the block leaves no file.
 
-    With `append`, records are added to a file that is there, which keeps its schema: in place, by
-    one writer at a time. What was written counts when it is committed: by `commit`, by `close`, and
-    each 64 MiB. Leaving the block by an exception, or a kill, leaves the file at its last commit.
+    With `append`, records are added in place to an existing file, which keeps its schema, by one
+    writer at a time. Records are safe once they are committed: by `commit`, by `close`, and every
+    64 MiB. After an exception in the block, or a kill, the file is as of its last commit.
     """
 
     def __init__(
@@ -58,28 +58,28 @@ class Writer(Closing):
         key: str | Literal[True] | None = None,
         copy_columns: Sequence[str] | None = None,
     ) -> None:
-        """Start a file, or go on with one.
+        """Start a file, or continue one.
 
         Args:
-            path: where the file will be; its folder must be there.
-            schema: type by column name (ffrecord._schema); None if records are just bytes.
-            compress: each record by itself; kept raw where that gains less than 5 %.
+            path: where the file will be; its folder must exist.
+            schema: type by column name (ffrecord._schema); None if records are plain bytes.
+            compress: compress each record on its own, unless that saves less than 5 %.
             level: of the compression, 1 to 19.
             align: of each record in the file, in bytes: 1, or 512 or 4096 for direct reads.
             replace: replace a file of that name.
-            append: add to the file of that name, compressed if it was begun so.
-            metadata: values to keep with the file, by name, 16 MiB in all; `Reader.metadata`
-                gives them back. In an append they replace those of the file; None keeps them.
-            dictionary: for compressing many small records that are alike: one of zstd's format, or
-                the size in bytes, 1,024 to 16 MiB, of one to be trained on the first records.
-            key: the column, utf8 or bytes, by whose value `Reader.find` finds the record; True if
-                `write` is given keys. In an append that is so for a file begun with keys.
-            copy_columns: columns kept once more so that `Reader.column` need not read the records:
-                of fixed width, at most 64 bytes each. None: the scalars, if there is a column of
-                utf8 or bytes too.
+            append: add to the file of that name, with the compression that it began with.
+            metadata: values to store in the file, by name, 16 MiB in all; `Reader.metadata`
+                returns them. In an append they replace those of the file; None keeps them.
+            dictionary: for compressing many small, similar records: a dictionary in zstd's format,
+                or the size in bytes, 1,024 to 16 MiB, of one to train on the first records.
+            key: the column, utf8 or bytes, whose value identifies a record for `Reader.find`; True
+                if `write` is given keys. An append does what the file began with.
+            copy_columns: columns to store a second time, so that `Reader.column` need not read the
+                records: of fixed width, at most 64 bytes each. None: the scalars, if there is
+                also a column of utf8 or bytes.
 
         Raises:
-            ValueError: an option or the schema is wrong, or not that of the file to add to.
+            ValueError: an option or the schema is invalid, or differs from the existing file.
             ConflictError: the file exists and `replace` is False, or another writer adds to it.
             OSError: the folder is missing or cannot be written.
         """
@@ -102,7 +102,7 @@ class Writer(Closing):
             self._columns = columns_of(self._inner.schema)
             if schema is not None and columns_of(own_schema) != self._columns:
                 self._inner.discard()
-                raise ValueError(f"append to {self.path}: its schema is another; leave it out")
+                raise ValueError(f"append to {self.path}: the schema differs; leave it out")
             self._key_column = _key_column(self._columns, key)
             return
         self._columns = columns_of(own_schema)
@@ -127,14 +127,14 @@ class Writer(Closing):
     ) -> None:
         """Add one record: a dict with a value for each column, or bytes if there is no schema.
 
-        Bytes are whatever has a buffer, arrays of any type included: all their `nbytes`, in C
-        order, strided ones copied. `key`, of at most 65,535 bytes, is what `Reader.find` finds the
-        record by; not in a file whose key is a column.
+        Bytes are any object with a buffer, such as an array of any type: all its `nbytes` in C
+        order; a strided array is copied. `key`, of at most 65,535 bytes, identifies the record for
+        `Reader.find`; leave it out if the key of the file is a column.
 
         Raises:
             ValueError: a column is missing, unknown, of another shape or out of its type's range.
-            TypeError: a value is of another kind than its column.
-            OSError: the disk refuses; the writer is spoilt, only `discard` is left.
+            TypeError: a value has another type than its column.
+            OSError: the disk fails; the writer is then unusable, except for `discard`.
         """
         if not self._columns:
             if isinstance(sample, Mapping):
@@ -167,20 +167,20 @@ class Writer(Closing):
             self._inner.write_fields(fields, _as_key(key))
 
     def commit(self) -> None:
-        """Of an append: make what was written so far durable, and visible to those who open it.
+        """In an append: make all records so far durable, and visible to readers that open the file.
 
         Raises:
-            ValueError: the file is new; it is visible once it is closed.
-            OSError: the disk refuses; the file stays at its last commit.
+            ValueError: the file is new; it becomes visible when it is closed.
+            OSError: the disk fails; the file stays at its last commit.
         """
         self._inner.commit()
 
     def close(self) -> WriteSummary:
-        """Write the index, put all on the disk, publish. Once is enough; twice does no harm.
+        """Write the index, sync to the disk and publish the file. Idempotent.
 
         Raises:
-            OSError: the disk refuses; what was there before is untouched.
-            ConflictError: a file of that name has come into being meanwhile.
+            OSError: the disk fails; an earlier file of that name is untouched.
+            ConflictError: a file of that name has appeared in the meantime.
         """
         if self._summary is None:
             summary = self._inner.close()
@@ -189,7 +189,7 @@ class Writer(Closing):
         return self._summary
 
     def discard(self) -> None:
-        """Leave nothing behind. Does nothing after `close`."""
+        """Remove everything that was written. Does nothing after `close`."""
         self._inner.discard()
 
     def _abandon(self) -> None:
@@ -212,7 +212,7 @@ def _as_key(key: str | bytes | None) -> bytes:
         return b""
     encoded = key.encode() if isinstance(key, str) else bytes(key)
     if not encoded:
-        raise ValueError("a key has at least one byte; None is no key")
+        raise ValueError("the key is empty; a key has at least one byte")
     return encoded
 
 
@@ -226,7 +226,7 @@ def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) ->
 
 
 def _scalars(columns: tuple[Column, ...]) -> list[str]:
-    """Of records that hold more than numbers, the numbers: what one filters and samples by."""
+    """The number columns of records that also hold other data: used to filter and sample by."""
     if all(column.dtype is not None for column in columns):
         return []
     scalars = [column.name for column in columns if column.dtype is not None and not column.shape]
@@ -234,7 +234,7 @@ def _scalars(columns: tuple[Column, ...]) -> list[str]:
 
 
 def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show its bytes
-    """The bytes of `value`, contiguous, without a copy if they are so already."""
+    """The bytes of `value`, contiguous; no copy if they are contiguous already."""
     if isinstance(value, bytes | bytearray):
         return value
     if not isinstance(value, np.ndarray):
@@ -242,9 +242,7 @@ def as_buffer(value: Any) -> BytesLike:  # noqa: ANN401 - anything that can show
             view = memoryview(value)
         except TypeError:
             if not hasattr(value, "__array__"):
-                raise TypeError(
-                    f"bytes or an array is needed, not {type(value).__name__}"
-                ) from None
+                raise TypeError(f"expected bytes or an array, not {type(value).__name__}") from None
             value = np.asarray(value)
         else:
             return view if view.c_contiguous else view.tobytes()

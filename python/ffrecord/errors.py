@@ -1,24 +1,24 @@
-"""The errors of the library that Python has no word for.
+"""The exceptions of the library for which Python has none.
 
-Others come as what they are: `ValueError` for a wrong argument, `IndexError` for an index out of
-range, `FileNotFoundError`, `PermissionError`, and `OSError` with `errno` when the system refuses.
+Other errors raise Python's own: `ValueError` for a wrong argument, `IndexError` for an index out of
+range, `FileNotFoundError`, `PermissionError`, and `OSError` with `errno` when the system fails.
 """
 
 
 class CorruptionError(RuntimeError):
-    """Stored bytes fail a check; the message names the file, the record and what was found."""
+    """Stored bytes fail a check; the message names the file, the record and the finding."""
 
 
 class UnavailableError(ConnectionError):
-    """The daemon is gone, busy or not there; the message says where it was looked for."""
+    """The daemon is gone, busy or was never there; the message names its address."""
 
 
 class DeadlineExceeded(TimeoutError):
-    """Time is up; the operation may still take effect."""
+    """The time limit has passed; the operation may still take effect."""
 
 
 class ConflictError(FileExistsError):
-    """The name is taken: nothing was replaced, for that was not asked."""
+    """The name is taken; nothing was replaced, because the call did not ask for that."""
 
 
 class RangeError(RuntimeError, IndexError):
@@ -34,20 +34,20 @@ class ClosedError(RuntimeError, ValueError):
 
 
 class MissingError(AssertionError, FileNotFoundError):
-    """A file or an entry is not there, for code that expects an AssertionError."""
+    """A file or an entry does not exist, for code that expects an AssertionError."""
 
 
 class BadArgumentError(AssertionError, ValueError):
-    """An argument that cannot be used, for code that expects an AssertionError."""
+    """An invalid argument, for code that expects an AssertionError."""
 
 
 class PathTypeError(AssertionError, TypeError):
-    """What should be a path is none, for code that expects an AssertionError."""
+    """An argument that must be a path is not one, for code that expects an AssertionError."""
 
 
 class NotPackedError(ValueError):
-    """The file is no packed folder."""
+    """The file is not a packed folder."""
 
 
 class TrailerError(CorruptionError, NotPackedError):
-    """The table of contents of a packed folder is not what it may be."""
+    """The table of contents of a packed folder is invalid."""

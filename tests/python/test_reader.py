@@ -106,7 +106,7 @@ def test_columns_are_whole_arrays_and_lists(typed: Path) -> None:
     assert batch["name"] == [f"é{i}" for i in indices]
     assert [bytes(image) for image in batch["image"]] == [sample(i)["image"] for i in indices]
     assert batch.only(["name"])[1] == {"name": "é99"}
-    with pytest.raises(KeyError, match="no column 'labl'; there are image, label"):
+    with pytest.raises(KeyError, match="no column 'labl'; columns: image, label"):
         batch["labl"]
 
 
