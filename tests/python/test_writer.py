@@ -321,7 +321,7 @@ def test_what_an_append_cannot_do_is_refused(tmp_path: Path) -> None:
     for options in ({"replace": True}, {"align": 512}, {"compress": "zstd"}):
         with pytest.raises(ValueError):
             ffrecord.Writer(path, append=True, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="schema is another"):
+    with pytest.raises(ValueError, match="the schema differs"):
         ffrecord.Writer(path, {"y": "i32"}, append=True)
     with pytest.raises(FileNotFoundError):
         ffrecord.Writer(tmp_path / "missing.ffr", append=True)
