@@ -162,5 +162,5 @@ def test_a_key_is_text_or_bytes(tmp_path: Path, key: Any) -> None:  # noqa: ANN4
     with pytest.raises(TypeError, match="a key is str or bytes, not"):
         reader.find(key)
     assert reader.find(bytearray(5)) == reader.find(memoryview(bytes(5))) == 0
-    with pytest.raises(TypeError, match="several keys in a list"):
+    with pytest.raises(TypeError, match="a list of keys"):
         reader.find_all("id")
