@@ -167,12 +167,12 @@ void Limit(std::uint64_t count, std::uint64_t reads, std::uint64_t seed) {
   if (ZDICT_isError(size)) Fail(ZDICT_getErrorName(size));
   const std::unique_ptr<ZSTD_CDict, decltype(&ZSTD_freeCDict)> compress(
       ZSTD_createCDict(dictionary.data(), size, kLevel), ZSTD_freeCDict);
-  const std::unique_ptr<ZSTD_DDict, decltype(&ZSTD_freeDDict)> expand(
+  const std::unique_ptr<ZSTD_DDict, decltype(&ZSTD_freeDDict)> decompress(
       ZSTD_createDDict(dictionary.data(), size), ZSTD_freeDDict);
   const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> compressor(ZSTD_createCCtx(),
                                                                         ZSTD_freeCCtx);
-  const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> expander(ZSTD_createDCtx(),
-                                                                      ZSTD_freeDCtx);
+  const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> decompressor(ZSTD_createDCtx(),
+                                                                          ZSTD_freeDCtx);
   std::vector<std::string> frames(count);
   std::string frame(ZSTD_compressBound(kRecordBytes), '\0');
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -186,8 +186,8 @@ void Limit(std::uint64_t count, std::uint64_t reads, std::uint64_t seed) {
   const double start = ProcessorSeconds();
   for (std::uint64_t i = 0; i < reads; ++i) {
     const std::string& chosen = frames[random() % count];
-    ZstdOrFail(ZSTD_decompress_usingDDict(expander.get(), place.data(), place.size(), chosen.data(),
-                                          chosen.size(), expand.get()));
+    ZstdOrFail(ZSTD_decompress_usingDDict(decompressor.get(), place.data(), place.size(),
+                                          chosen.data(), chosen.size(), decompress.get()));
   }
   PrintRate(reads, ProcessorSeconds() - start);
 }

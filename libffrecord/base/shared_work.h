@@ -7,34 +7,34 @@
 
 namespace ffrecord {
 
-// Work in pieces that the thread it belongs to does together with helpers: threads of one small
+// Work in pieces that the thread it belongs to does together with workers: threads of one small
 // pool of the process, as far as they are free. Without any of them all is done all the same.
 //
 // Pieces are numbered from 0 and become ready in that order; each is done once, by any thread, in
 // any order. Worth its while for pieces of some tens of microseconds. The pool starts its threads
-// as work comes, as many as the process may use processors less one, at most kHelperCountMax; a
-// forked child has a pool of its own, and after exit() has begun there are no helpers.
+// as work comes, as many as the process may use processors less one, at most kWorkerCountMax; a
+// forked child has a pool of its own, and after exit() has begun there are no workers.
 //
 // Thread-bound; lives on the stack of its thread. Destroyed, it waits for the pieces that have been
 // begun and drops the rest.
 class SharedWork {
  public:
-  static constexpr std::uint32_t kHelperCountMax = 63;
+  static constexpr std::uint32_t kWorkerCountMax = 63;
 
   // What does a piece, on any thread. `slot` tells those apart who work at the same time: 0 is this
-  // work's thread, helpers have 1 to helper_count(). What it changes is seen when Finish() returns.
+  // work's thread, workers have 1 to worker_count(). What it changes is seen when Finish() returns.
   using DoPiece = std::function<void(std::size_t piece, std::uint32_t slot)>;
 
-  // At most `helper_count_max` help at a time. `do_piece` must not throw.
-  SharedWork(std::uint32_t helper_count_max, DoPiece do_piece);
+  // At most `worker_count_max` workers at a time. `do_piece` must not throw.
+  SharedWork(std::uint32_t worker_count_max, DoPiece do_piece);
   SharedWork(const SharedWork&) = delete;
   SharedWork& operator=(const SharedWork&) = delete;
   ~SharedWork();
 
-  // Helpers at a time there can be here; 0 on a machine of one processor.
-  std::uint32_t helper_count() const noexcept { return helper_count_; }
+  // Workers at a time there can be here; 0 on a machine of one processor.
+  std::uint32_t worker_count() const noexcept { return worker_count_; }
 
-  // The pieces below `count` are ready; `count` never falls. If more are waiting than helpers will
+  // The pieces below `count` are ready; `count` never falls. If more are waiting than workers will
   // get to soon, does one of them here.
   void Ready(std::size_t count);
 
@@ -42,17 +42,17 @@ class SharedWork {
   void Finish();
 
  private:
-  friend class HelperPool;
-  void WaitForHelpers();
+  friend class WorkerPool;
+  void WaitForWorkers();
 
   const DoPiece do_piece_;
-  const std::uint32_t helper_count_;
+  const std::uint32_t worker_count_;
   // Guarded by the pool's mutex.
-  bool offered_ = false;          // To helpers.
+  bool offered_ = false;          // To workers.
   std::size_t ready_ = 0;         // Pieces that may be begun,
   std::size_t begun_ = 0;         // and those that were.
-  std::uint64_t slots_ = 0;       // Bit i: the helper of slot i is at work.
-  std::condition_variable left_;  // By the last helper.
+  std::uint64_t slots_ = 0;       // Bit i: the worker of slot i is at work.
+  std::condition_variable left_;  // By the last worker.
 };
 
 }  // namespace ffrecord

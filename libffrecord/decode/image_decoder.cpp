@@ -231,13 +231,13 @@ void ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::
                           std::uint32_t threads, const std::function<bool()>& give_up) const {
   const Levels levels(options_);
   const std::size_t useful = std::min<std::size_t>(threads, pictures.size());
-  const auto helper_count_max = static_cast<std::uint32_t>(
-      std::min<std::size_t>(useful > 0 ? useful - 1 : 0, SharedWork::kHelperCountMax));
+  const auto worker_count_max = static_cast<std::uint32_t>(
+      std::min<std::size_t>(useful > 0 ? useful - 1 : 0, SharedWork::kWorkerCountMax));
   // By slot, made when it first has a picture.
-  std::vector<std::unique_ptr<Worker>> workers(helper_count_max + std::size_t{1});
-  Patience patience(give_up);  // Of this thread, for helpers too.
+  std::vector<std::unique_ptr<Worker>> workers(worker_count_max + std::size_t{1});
+  Patience patience(give_up);  // Of this thread, for workers too.
   std::atomic<bool> is_given_up{false};
-  SharedWork work(helper_count_max, [&](std::size_t i, std::uint32_t slot) {
+  SharedWork work(worker_count_max, [&](std::size_t i, std::uint32_t slot) {
     if (slot == 0 && patience.IsOver()) is_given_up.store(true, std::memory_order_relaxed);
     if (pictures[i].error || is_given_up.load(std::memory_order_relaxed)) return;
     if (!workers[slot]) workers[slot] = std::make_unique<Worker>(options_, levels, seed, epoch);

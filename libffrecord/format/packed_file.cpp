@@ -116,7 +116,7 @@ Result<void> UnpackFrame(const PackedFrame& frame, std::span<const std::byte> st
     if (kept.size() == plane.size())
       std::ranges::copy(kept, plane.begin());
     else
-      FFR_TRY(ExpandZstd(kept, plane));
+      FFR_TRY(DecompressZstd(kept, plane));
   }
   if (!reader.AtEnd()) return Bad("a frame has more than its planes");
   if (frame.width == 1) std::ranges::copy(planes, raw.begin());

@@ -14,8 +14,8 @@ inline constexpr std::uint64_t kRecordCountMax = std::uint64_t{1} << 48;
 // Of a record, raw or stored, and of the offset of a payload: sizes and offsets lie below these.
 inline constexpr std::uint64_t kRecordSizeBytesEnd = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kPayloadOffsetBytesEnd = std::uint64_t{1} << 48;
-// No zstd frame expands by more: a block of 128 KiB takes at least 4 bytes.
-inline constexpr std::uint64_t kExpansionMax = 65'536;
+// No zstd frame is compressed by more: a block of 128 KiB takes at least 4 bytes.
+inline constexpr std::uint64_t kCompressionRatioMax = 65'536;
 
 // Where the bytes of one record lie in its file. Stored size = raw size: the bytes are the record;
 // below: they are one zstd frame.
@@ -29,12 +29,12 @@ struct RecordLocation {
   bool operator==(const RecordLocation&) const = default;
 };
 
-// Whether sizes can be those of a record: stored <= raw, and no frame expands beyond reason.
+// Whether sizes can be those of a record: stored <= raw, and no frame is compressed beyond reason.
 constexpr bool SizesAreSane(std::uint64_t stored_size_bytes, std::uint64_t raw_size_bytes,
                             bool may_be_compressed) noexcept {
   if (stored_size_bytes == raw_size_bytes) return true;
   return may_be_compressed && stored_size_bytes < raw_size_bytes &&
-         raw_size_bytes / kExpansionMax < stored_size_bytes;
+         raw_size_bytes / kCompressionRatioMax < stored_size_bytes;
 }
 
 // The 32 bytes before each payload, from which a scan rebuilds the index. format.md, "Record".

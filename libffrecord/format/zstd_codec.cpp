@@ -126,8 +126,8 @@ std::span<const std::byte> ZstdCompressor::Compress(std::span<const std::byte> r
   return std::span(frame_).first(size);
 }
 
-Result<void> ExpandZstd(std::span<const std::byte> frame, std::span<std::byte> raw,
-                        std::span<const ZstdDictionary> dictionaries) {
+Result<void> DecompressZstd(std::span<const std::byte> frame, std::span<std::byte> raw,
+                            std::span<const ZstdDictionary> dictionaries) {
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != raw.size())
     return Corrupt("its content size is not the raw size of the record");
   const auto window = WindowSize(frame, raw.size());

@@ -16,8 +16,8 @@ inline constexpr std::size_t kZstdDictionaryBytesMin = 256;
 // Of the window that a frame may ask a reader to keep.
 inline constexpr std::uint64_t kZstdWindowBytesMax = std::uint64_t{128} << 20;
 
-// A dictionary that frames name in their header, prepared for expansion. Immutable: many threads
-// may expand with it.
+// A dictionary that frames name in their header, prepared for decompression. Immutable: many
+// threads may decompress with it.
 class ZstdDictionary {
  public:
   // Copies `bytes`, which must be a dictionary of zstd's format with an id that is not 0. Fails
@@ -74,11 +74,11 @@ class ZstdCompressor {
   std::vector<std::byte> frame_;
 };
 
-// Expands `frame`, which must be exactly one zstd frame with a window of at most
+// Decompresses `frame`, which must be exactly one zstd frame with a window of at most
 // kZstdWindowBytesMax, of exactly raw.size() bytes of content, that names none or one of
 // `dictionaries`. Never writes past `raw`. Fails with kCorruption. Uses one context for each
 // thread, and allocates nothing else.
-Result<void> ExpandZstd(std::span<const std::byte> frame, std::span<std::byte> raw,
-                        std::span<const ZstdDictionary> dictionaries = {});
+Result<void> DecompressZstd(std::span<const std::byte> frame, std::span<std::byte> raw,
+                            std::span<const ZstdDictionary> dictionaries = {});
 
 }  // namespace ffrecord

@@ -31,7 +31,7 @@ inline Error GivenUp() {
 }
 
 // A list of sealed files of which any ranges can be read: local files, or files that a daemon
-// serves. Everything above (indexes, planning, checksums, expansion) is the same for both.
+// serves. Everything above (indexes, planning, checksums, decompression) is the same for both.
 // Thread-safe.
 class RangeReader {
  public:

@@ -109,8 +109,8 @@ def test_lines_of_a_damaged_stream_are_refused(
             packed(path, damaged)
 
 
-def test_much_that_expands_from_little_is_read_in_pieces(tmp_path: Path) -> None:
-    """Zlib holds back what it has expanded when its input is at an end already."""
+def test_much_that_decompresses_from_little_is_read_in_pieces(tmp_path: Path) -> None:
+    """Zlib holds back what it has decompressed when its input is at an end already."""
     content = bytes(5_000_000)
 
     (sample,) = packed(tmp_path / "a.tar.gz", gzip.compress(tar_of({"a": content})))

@@ -39,10 +39,10 @@ class FFR_EXPORT RecordReader {
     bool salvage = false;          // Open a damaged v1 file: bad records get a status each.
     IoPolicy io = IoPolicy::kAuto;
     std::uint32_t queue_depth = 64;  // Reads in flight for one ReadBatch; 1 to 4096.
-    // Worker threads that may help the calling thread to decompress a large batch. They come from
+    // Worker threads that may decompress a large batch with the calling thread. They come from
     // one pool per process, which has at most one thread fewer than the processors that the process
     // may use. 0: the calling thread decompresses alone.
-    std::uint32_t helper_count_max = 15;
+    std::uint32_t worker_count_max = 15;
   };
 
   // Facts about one file that need no read of its records.

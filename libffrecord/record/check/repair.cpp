@@ -181,13 +181,13 @@ Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_off
   if (!stored || Xxh3(stored.value(), SeedOf(id, PlaceTag::kRecord, record.index)) != record.check)
     return false;
   std::span<const std::byte> raw = stored.value();
-  PooledBuffer expanded;
+  PooledBuffer decompressed;
   if (record.stored_size_bytes < record.raw_size_bytes) {
     auto room = BufferPool::Process().Take(record.raw_size_bytes);
     if (!room) return std::move(room).error();
-    expanded = std::move(room).value();
-    if (!ExpandZstd(stored.value(), *expanded, survey.dictionaries)) return false;
-    raw = *expanded;
+    decompressed = std::move(room).value();
+    if (!DecompressZstd(stored.value(), *decompressed, survey.dictionaries)) return false;
+    raw = *decompressed;
   }
   if (record.index < next_index_) {
     ++displaced_count_;

@@ -98,9 +98,9 @@ class Verification {
       BadRecord(index, raw.error().message);
       return false;
     }
-    const auto expanded = index_.Expand(stored.value(), *raw.value());
-    if (!expanded) {
-      BadRecord(index, expanded.error().message);
+    const auto decompressed = index_.Decompress(stored.value(), *raw.value());
+    if (!decompressed) {
+      BadRecord(index, decompressed.error().message);
       return false;
     }
     fingerprint_.Add(*raw.value());

@@ -61,10 +61,10 @@ class FileIndex {
   virtual bool Matches(std::uint64_t index, std::uint64_t check,
                        std::span<const std::byte> stored) const noexcept = 0;
 
-  // Expands the frame `stored`, which Locate found to be one, to `raw`. Reads nothing and allocates
-  // nothing. Fails with kCorruption.
-  virtual Result<void> Expand(std::span<const std::byte> /*stored*/,
-                              std::span<std::byte> /*raw*/) const {
+  // Decompresses the frame `stored`, which Locate found to be one, to `raw`. Reads nothing and
+  // allocates nothing. Fails with kCorruption.
+  virtual Result<void> Decompress(std::span<const std::byte> /*stored*/,
+                                  std::span<std::byte> /*raw*/) const {
     return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
   }
 

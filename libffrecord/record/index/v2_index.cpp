@@ -75,8 +75,9 @@ class V2Index final : public FileIndex {
     return DecodeMetadata(fetched.bytes);
   }
 
-  Result<void> Expand(std::span<const std::byte> stored, std::span<std::byte> raw) const override {
-    return ExpandZstd(stored, raw, dictionaries_.loaded());
+  Result<void> Decompress(std::span<const std::byte> stored,
+                          std::span<std::byte> raw) const override {
+    return DecompressZstd(stored, raw, dictionaries_.loaded());
   }
 
   bool has_keys() const noexcept override {

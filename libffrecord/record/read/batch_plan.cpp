@@ -119,7 +119,7 @@ Result<void> PlaceReads(const RangeReader& source, BatchPlan& plan) {
     if (record.location.compressed()) {
       record.arena_begin_bytes = AlignUp(plan.arena_size_bytes, kPlaceAlignmentBytes);
       plan.arena_size_bytes = record.arena_begin_bytes + record.location.raw_size_bytes;
-      plan.expanded_size_bytes += record.location.raw_size_bytes;
+      plan.decompressed_size_bytes += record.location.raw_size_bytes;
     } else {
       record.arena_begin_bytes =
           read.buffer_begin_bytes + (record.location.offset_bytes - read.begin_bytes);
@@ -141,7 +141,7 @@ Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::ui
   plan.wishes.clear();
   plan.records.clear();
   plan.reads.clear();
-  plan.arena_size_bytes = plan.scratch_size_bytes = plan.expanded_size_bytes = 0;
+  plan.arena_size_bytes = plan.scratch_size_bytes = plan.decompressed_size_bytes = 0;
   for (const std::uint64_t index : indices) plan.wishes.push_back({index, plan.wishes.size()});
   if (patience.IsOver()) return GivenUp();
   SortByIndex(reader.record_count() - 1, plan.wishes, plan.sorting);

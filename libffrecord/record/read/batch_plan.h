@@ -39,7 +39,7 @@ struct PlannedRead {
 
 // What a batch reads, and where each byte goes: records sorted by file and offset, neighbours read
 // together, nothing read twice. The arena holds the reads that bring raw records, then the records
-// that are expanded from scratch memory or from the arena itself.
+// that are decompressed from scratch memory or from the arena itself.
 struct BatchPlan {
   struct Wish {
     std::uint64_t index;
@@ -52,7 +52,7 @@ struct BatchPlan {
   std::vector<PlannedRead> reads;
   std::uint64_t arena_size_bytes = 0;
   std::uint64_t scratch_size_bytes = 0;
-  std::uint64_t expanded_size_bytes = 0;  // Of the arena, what is expanded from compressed records.
+  std::uint64_t decompressed_size_bytes = 0;  // Of the arena, what is decompressed into it.
 };
 
 // Plans anew in `plan`, whose memory is reused. Touches index pages, but reads no record. Fails

@@ -16,7 +16,7 @@
 #include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/record/read/batch_block.h"
 #include "libffrecord/record/read/batch_plan.h"
-#include "libffrecord/record/read/expansion.h"
+#include "libffrecord/record/read/decompression.h"
 #include "libffrecord/record/read/resident_batch.h"
 
 namespace ffrecord {
@@ -39,11 +39,11 @@ struct Workspace {
   std::vector<RangeRead> ranges;
   std::vector<std::uint32_t> range_reads;  // For each range, the read that it is a piece of.
   std::vector<Progress> progress;          // For each read.
-  std::vector<std::uint32_t> waiting;      // Records that are to be expanded with help,
+  std::vector<std::uint32_t> waiting;      // Records that are to be decompressed by workers,
   std::vector<std::uint32_t> piece_ends;   // cut into pieces.
 };
 
-// One batch on its way: reads what the plan says, checks and expands records as they arrive.
+// One batch on its way: reads what the plan says, checks and decompresses records as they arrive.
 class BatchExecution {
  public:
   BatchExecution(const RecordReader::Impl& reader, Workspace& workspace, std::span<std::byte> arena,
@@ -67,18 +67,20 @@ class BatchExecution {
     AskForHelp();
     FFR_TRY(reader_.source->ReadEach(
         ranges_, [this](RangeRead& range) { Arrived(range); }, patience_));
-    if (helpers_) FinishPieces();
+    if (workers_) FinishPieces();
     if (patience_.was_over()) return GivenUp();
     return ReadAgain();
   }
 
  private:
   void AskForHelp() {
-    if (plan_.expanded_size_bytes < kExpandedBytesMin || reader_.options.helper_count_max == 0)
+    if (plan_.decompressed_size_bytes < kDecompressedBytesMin ||
+        reader_.options.worker_count_max == 0)
       return;
-    helpers_.emplace(reader_.options.helper_count_max,
-                     [this](std::size_t piece, std::uint32_t slot) { ExpandPiece(piece, slot); });
-    if (helpers_->helper_count() == 0) return helpers_.reset();
+    workers_.emplace(
+        reader_.options.worker_count_max,
+        [this](std::size_t piece, std::uint32_t slot) { DecompressPiece(piece, slot); });
+    if (workers_->worker_count() == 0) return workers_.reset();
     // They look at these while more is written behind.
     waiting_.resize(plan_.records.size());
     piece_ends_.resize(plan_.records.size());
@@ -88,21 +90,21 @@ class BatchExecution {
   void Postpone(std::size_t record) {
     waiting_[waiting_count_++] = static_cast<std::uint32_t>(record);
     piece_bytes_ += plan_.records[record].location.raw_size_bytes;
-    if (piece_bytes_ >= kExpandedPieceBytes) EndPiece();
+    if (piece_bytes_ >= kDecompressedPieceBytes) EndPiece();
   }
 
   void EndPiece() {
     piece_ends_[piece_count_++] = waiting_count_;
     piece_bytes_ = 0;
-    helpers_->Ready(piece_count_);
+    workers_->Ready(piece_count_);
   }
 
   void FinishPieces() {
     if (piece_bytes_ > 0) EndPiece();
-    helpers_->Finish();
+    workers_->Finish();
   }
 
-  void ExpandPiece(std::size_t piece, std::uint32_t slot) {
+  void DecompressPiece(std::size_t piece, std::uint32_t slot) {
     if (slot == 0 && patience_.IsOver()) is_given_up_.store(true, std::memory_order_relaxed);
     if (is_given_up_.load(std::memory_order_relaxed)) return;
     const std::uint32_t begin = piece > 0 ? piece_ends_[piece - 1] : 0;
@@ -152,7 +154,7 @@ class BatchExecution {
       if (record.read != number) continue;
       record.status = progress.status;
       if (record.status != ErrorCode::kOk) continue;
-      if (helpers_ && record.location.compressed())
+      if (workers_ && record.location.compressed())
         Postpone(i);
       else
         Finish(record, StoredOf(record));
@@ -167,9 +169,9 @@ class BatchExecution {
       return;
     }
     if (!record.location.compressed()) return;
-    const auto expanded = reader_.indexes[record.file]->Expand(
+    const auto decompressed = reader_.indexes[record.file]->Decompress(
         stored, arena_.subspan(record.arena_begin_bytes, record.location.raw_size_bytes));
-    if (!expanded) record.status = expanded.error().code;
+    if (!decompressed) record.status = decompressed.error().code;
   }
 
   // What was read together failed together: bytes of one record, or of a gap that nobody asked
@@ -210,7 +212,7 @@ class BatchExecution {
   }
 
   const RecordReader::Impl& reader_;
-  Patience& patience_;  // Of this thread, for helpers too.
+  Patience& patience_;  // Of this thread, for workers too.
   std::atomic<bool> is_given_up_{false};
   BatchPlan& plan_;
   std::vector<RangeRead>& ranges_;
@@ -223,7 +225,7 @@ class BatchExecution {
   std::uint64_t piece_bytes_ = 0;  // Of the piece that is being made.
   const std::span<std::byte> arena_;
   const std::span<std::byte> scratch_;
-  std::optional<SharedWork> helpers_;  // Ends before what it works on.
+  std::optional<SharedWork> workers_;  // Ends before what it works on.
 };
 
 void FillTables(const BatchPlan& plan, const BatchBlock& block) {

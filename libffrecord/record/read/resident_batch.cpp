@@ -18,7 +18,7 @@
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/record/index/index_pages.h"
 #include "libffrecord/record/read/batch_block.h"
-#include "libffrecord/record/read/expansion.h"
+#include "libffrecord/record/read/decompression.h"
 
 namespace ffrecord {
 namespace {
@@ -43,9 +43,9 @@ constexpr std::uint64_t kFaultsAlways = 2;
 // count of faults, is read without a system call.
 constexpr std::chrono::microseconds kFaultTimeMin{5};
 
-// To expand a byte takes about as long as to copy and check so many.
-constexpr std::uint64_t kBytesCopiedPerExpanded = 8;
-// What those who expand together may have of memory for records that are not yet expanded.
+// To decompress a byte takes about as long as to copy and check so many.
+constexpr std::uint64_t kBytesCopiedPerDecompressed = 8;
+// What those who decompress together may have of memory for records that are not yet decompressed.
 constexpr std::uint64_t kSharedRoomBytesMax = std::uint64_t{64} << 20;
 
 // Records that are looked for before a batch is believed to be in memory, and after one that was.
@@ -181,7 +181,7 @@ class ResidentBatch {
     if (!is_plain) {
       const FileIndex& index = *reader_.indexes[source.file];
       if (index.Locate(source.index_in_file, location) != ErrorCode::kOk) return false;
-      if (location.compressed()) expanded_bytes_ += location.raw_size_bytes;
+      if (location.compressed()) decompressed_bytes_ += location.raw_size_bytes;
     }
     source.at = mapped_.data() + location.offset_bytes;
     source.check = location.check;
@@ -225,7 +225,7 @@ class ResidentBatch {
   }
 
   // One by one, until what was seen suffices to believe that the rest is in memory too; that may
-  // then be worth sharing with helpers.
+  // then be worth sharing with workers.
   bool CopyRecords() {
     const std::uint64_t faults_before = MajorFaultsOfThread();
     const Clock::time_point start = Clock::now();
@@ -280,13 +280,14 @@ class ResidentBatch {
   }
 
   static std::uint64_t WorkBytes(const Source& source) {
-    return source.raw_size_bytes * (source.compressed() ? kBytesCopiedPerExpanded : 1);
+    return source.raw_size_bytes * (source.compressed() ? kBytesCopiedPerDecompressed : 1);
   }
 
-  // Of what is copied and not expanded every byte comes from memory, which one thread keeps busy.
+  // What is only copied comes from memory, which one thread keeps busy.
   bool IsWorthSharing(std::size_t from) const {
-    return reader_.options.helper_count_max > 0 &&
-           expanded_bytes_ / indices_.size() * (indices_.size() - from) >= kExpandedBytesMin;
+    return reader_.options.worker_count_max > 0 &&
+           decompressed_bytes_ / indices_.size() * (indices_.size() - from) >=
+               kDecompressedBytesMin;
   }
 
   // The rest, from position `from` on, together with those who help.
@@ -294,12 +295,12 @@ class ResidentBatch {
     const std::uint64_t room_bytes = PlanPieces(from);
     const std::uint64_t rooms_max = kSharedRoomBytesMax / room_bytes;
     SharedWork work(static_cast<std::uint32_t>(
-                        std::min<std::uint64_t>(reader_.options.helper_count_max, rooms_max)),
+                        std::min<std::uint64_t>(reader_.options.worker_count_max, rooms_max)),
                     [&](std::size_t piece, std::uint32_t slot) {
                       CopyPiece(from, piece, rooms_->subspan(slot * room_bytes, room_bytes),
                                 slot == 0 ? &patience_ : nullptr);
                     });
-    auto rooms = BufferPool::Process().Take((work.helper_count() + 1) * room_bytes);
+    auto rooms = BufferPool::Process().Take((work.worker_count() + 1) * room_bytes);
     if (!rooms) return false;
     rooms_ = std::move(rooms).value();
     work.Ready(scratch_.piece_ends.size());
@@ -317,7 +318,7 @@ class ResidentBatch {
       const Source& source = scratch_.sources[i];
       if (source.compressed()) room_bytes = std::max(room_bytes, source.stored_size_bytes);
       piece_bytes += WorkBytes(source);
-      if (piece_bytes < kExpandedPieceBytes * kBytesCopiedPerExpanded) continue;
+      if (piece_bytes < kDecompressedPieceBytes * kBytesCopiedPerDecompressed) continue;
       scratch_.piece_ends.push_back(static_cast<std::uint32_t>(i + 1));
       piece_bytes = 0;
     }
@@ -383,7 +384,7 @@ class ResidentBatch {
     if (reader_.options.verify_checksums &&
         !index.Matches(source.index_in_file, source.check, copy))
       return false;
-    return !compressed || index.Expand(copy, raw);
+    return !compressed || index.Decompress(copy, raw);
   }
 
   const RecordReader::Impl& reader_;
@@ -393,7 +394,7 @@ class ResidentBatch {
   std::uint64_t asked_at_bytes_ = 0;
   BatchBlock block_;
   std::uint64_t size_bytes_ = 0;
-  std::uint64_t expanded_bytes_ = 0;
+  std::uint64_t decompressed_bytes_ = 0;
   std::uint64_t placed_bytes_ = 0;
   // Of the record that is located.
   std::span<const std::byte> mapped_;

@@ -222,13 +222,13 @@ def _count(value: object) -> int:
 
 
 def _contents(shard: _Shard) -> bytes:
-    """Expanded if it is compressed; checked before and after."""
+    """Decompressed if it is compressed; checked before and after."""
     with open(shard.file.path, "rb") as file:
         data = file.read()
     shard.file.check(data, shard.file.path)
     if shard.packed is not None:
-        data = _expanded(shard.file.path, shard.compression, data)
-        shard.raw.check(data, f"{shard.file.path}, expanded,")
+        data = _decompressed(shard.file.path, shard.compression, data)
+        shard.raw.check(data, f"{shard.file.path}, decompressed,")
     return data
 
 
@@ -288,18 +288,18 @@ def _value(where: str, column: _Column, data: bytes) -> Any:  # noqa: ANN401 - o
     return numbers.reshape([int(size) for size in shape.split(",")]) if shape else numbers[0]
 
 
-def _expanded(path: str, compression: str, data: bytes) -> bytes:
+def _decompressed(path: str, compression: str, data: bytes) -> bytes:
     form = compression.partition(":")[0]
     if form in ("gz", "bz2"):
         return Stream(io.BytesIO(data), path).read()
     if form != "zstd":
         raise ValueError(f"{path} is compressed by {compression}; gz, bz2 and zstd are known")
     zstandard = needed("zstandard", "an MDS shard compressed with zstd")
-    expander = zstandard.ZstdDecompressor().decompressobj()
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
     try:
-        content = bytes(expander.decompress(data))
+        content = bytes(decompressor.decompress(data))
     except zstandard.ZstdError as error:
         raise CorruptionError(f"{path} cannot be decompressed: {error}") from error
-    if not expander.eof or expander.unused_data:
+    if not decompressor.eof or decompressor.unused_data:
         raise CorruptionError(f"{path} cannot be decompressed: it is truncated, or bytes follow it")
     return content

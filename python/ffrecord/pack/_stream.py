@@ -62,7 +62,7 @@ class _Plain:
 
 
 class Stream(io.RawIOBase):
-    """The content of an open file, expanded if it is compressed; forward only.
+    """The content of an open file, decompressed if it is compressed; forward only.
 
     Every error of the compressed form is a CorruptionError that names the file: also streams that
     are cut, damaged in their trailer, or followed by something else.
@@ -106,7 +106,7 @@ class Stream(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill the begin of `buffer`; 0 at the end, which was checked."""
-        data = self._expanded(len(buffer))
+        data = self._decompressed(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
@@ -118,7 +118,7 @@ class Stream(io.RawIOBase):
         if size < 0:
             size = 1 << 62
         pieces = []
-        while size > 0 and (piece := self._expanded(min(size, _PIECE_BYTES))):
+        while size > 0 and (piece := self._decompressed(min(size, _PIECE_BYTES))):
             pieces.append(piece)
             size -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -126,11 +126,11 @@ class Stream(io.RawIOBase):
     def finish(self) -> bool:
         """Read on to the very end; says whether all that was left is zeros."""
         zeros = True
-        while piece := self._expanded(_PIECE_BYTES):
+        while piece := self._decompressed(_PIECE_BYTES):
             zeros = zeros and piece.count(0) == len(piece)
         return zeros
 
-    def _expanded(self, size_max: int) -> bytes:
+    def _decompressed(self, size_max: int) -> bytes:
         """Up to `size_max` bytes; none only at the end."""
         try:
             while size_max > 0:
@@ -143,7 +143,7 @@ class Stream(io.RawIOBase):
                 fed, self._fed = self._fed, b""
                 if not self.is_compressed:
                     fed, self._fed = fed[:size_max], fed[size_max:]
-                # At the end too: zlib may hold back what it has expanded already.
+                # At the end too: zlib may hold back what it has decompressed already.
                 data: bytes = self._decompressor.decompress(fed, size_max)
                 if data:
                     self._position += len(data)

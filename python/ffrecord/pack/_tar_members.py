@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
 
 def is_tar(path: str) -> bool:
-    """By its first header, or by its name if that cannot be expanded."""
+    """By its first header, or by its name if that cannot be decompressed."""
     try:
         with open(path, "rb") as file:
             head = Stream(file, path).read(_BLOCK_BYTES)
@@ -117,7 +117,7 @@ class TarMembers:
         if stream.is_compressed:
             raise ValueError(
                 f"{self._path}: {link.name!r} is a hard link to {link.linkname!r}, which is read "
-                "again in a plain tar only: expand the tar, and pack that"
+                "again in a plain tar only: decompress the tar, and pack that"
             )
         with tarfile.open(self._path, mode="r:") as tar:
             if self._targets is None:

@@ -1,4 +1,4 @@
-// Goal: work that is shared with helpers is done once and whole, whatever becomes of the process.
+// Goal: work that is shared with workers is done once and whole, whatever becomes of the process.
 // Method: pieces that count, and that wait for each other; forked children; work after exit() has
 // begun.
 
@@ -22,32 +22,32 @@ namespace {
 constexpr std::size_t kPieceCount = 2000;
 
 // Whether every piece of some work was done once, on slots that exist.
-bool DoesAllOnce(std::uint32_t helper_count_max) {
+bool DoesAllOnce(std::uint32_t worker_count_max) {
   std::vector<std::atomic<int>> done(kPieceCount);
   std::atomic<bool> slots_exist{true};
-  SharedWork work(helper_count_max, [&](std::size_t piece, std::uint32_t slot) {
+  SharedWork work(worker_count_max, [&](std::size_t piece, std::uint32_t slot) {
     ++done[piece];
-    if (slot > helper_count_max) slots_exist = false;
+    if (slot > worker_count_max) slots_exist = false;
   });
-  if (work.helper_count() > helper_count_max) return false;
+  if (work.worker_count() > worker_count_max) return false;
   for (std::size_t ready = 100; ready <= kPieceCount; ready += 100) work.Ready(ready);
   work.Finish();
   return slots_exist && std::ranges::all_of(done, [](const auto& count) { return count == 1; });
 }
 
 TEST(SharedWorkTest, EveryPieceIsDoneOnce) {
-  for (const std::uint32_t helper_count_max : {0U, 1U, 3U, 15U, 1000U})
-    EXPECT_TRUE(DoesAllOnce(helper_count_max)) << helper_count_max;
+  for (const std::uint32_t worker_count_max : {0U, 1U, 3U, 15U, 1000U})
+    EXPECT_TRUE(DoesAllOnce(worker_count_max)) << worker_count_max;
 }
 
-TEST(SharedWorkTest, AHelperWorksBesideTheThreadThatHasTheWork) {
+TEST(SharedWorkTest, AWorkerWorksBesideTheThreadThatHasTheWork) {
   std::barrier both(2);
   std::atomic<std::uint32_t> slots{0};
   SharedWork work(1, [&](std::size_t, std::uint32_t slot) {
     both.arrive_and_wait();  // One thread alone would never leave.
     slots |= 1U << slot;
   });
-  if (work.helper_count() == 0) GTEST_SKIP() << "one processor: there are no helpers";
+  if (work.worker_count() == 0) GTEST_SKIP() << "one processor: there are no workers";
   work.Ready(2);
   work.Finish();
   EXPECT_EQ(slots, 3U);
@@ -60,11 +60,11 @@ TEST(SharedWorkTest, WhatIsDestroyedHasNobodyAtWorkAnyMore) {
       SharedWork work(15, [&](std::size_t piece, std::uint32_t) { (*room)[piece] = piece; });
       work.Ready(kPieceCount);
     }
-    room.reset();  // A sanitizer would see a helper that writes there now.
+    room.reset();  // A sanitizer would see a worker that writes there now.
   }
 }
 
-TEST(SharedWorkTest, ManyThreadsShareTheHelpers) {
+TEST(SharedWorkTest, ManyThreadsShareTheWorkers) {
   std::atomic<int> right{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 6; ++i)
@@ -85,7 +85,7 @@ int InChild(Run run) {
   return WEXITSTATUS(status);
 }
 
-TEST(SharedWorkTest, ChildForkedInTheMiddleHasHelpersOfItsOwn) {
+TEST(SharedWorkTest, ChildForkedInTheMiddleHasWorkersOfItsOwn) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer's allocator may be locked for ever in a child of many threads";
 #endif
@@ -100,7 +100,7 @@ TEST(SharedWorkTest, ChildForkedInTheMiddleHasHelpersOfItsOwn) {
   busy.join();
 }
 
-TEST(SharedWorkTest, AfterExitHasBegunWorkIsDoneWithoutHelpers) {
+TEST(SharedWorkTest, AfterExitHasBegunWorkIsDoneWithoutWorkers) {
   EXPECT_EQ(InChild([] {
               // Runs after what the pool registers later.
               static_cast<void>(std::atexit([] { ::_exit(DoesAllOnce(15) ? 7 : 8); }));

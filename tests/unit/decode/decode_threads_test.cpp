@@ -1,5 +1,5 @@
 // Goal: however many threads decode at once, with however many threads each, the process has one
-// pool of helpers, and what comes out is the same.
+// pool of workers, and what comes out is the same.
 // Method: batches of pixels, decoded by several threads and by a forked child; the tasks that the
 // kernel lists, and the signals that they block.
 
@@ -57,7 +57,7 @@ std::size_t Processors() {
              : 64;
 }
 
-// Whether a task of this process leaves signals to others, but for faults, as helpers do.
+// Whether a task of this process leaves signals to others, but for faults, as workers do.
 bool IsQuiet(const std::filesystem::path& task) {
   std::ifstream status(task / "status");
   for (std::string word; status >> word;) {
@@ -96,7 +96,7 @@ TEST(DecodeThreadsTest, ABatchThatIsGivenUpEndsEarly) {
   }
 }
 
-TEST(DecodeThreadsTest, ManyLoaderThreadsShareTheHelpersOfTheProcess) {
+TEST(DecodeThreadsTest, ManyLoaderThreadsShareTheWorkersOfTheProcess) {
   const auto alone = Decoded(1);
   constexpr std::size_t kLoaders = 6;
   std::atomic<int> right{0};
@@ -108,19 +108,19 @@ TEST(DecodeThreadsTest, ManyLoaderThreadsShareTheHelpersOfTheProcess) {
   for (std::thread& loader : loaders) loader.join();
   EXPECT_EQ(right, 60);
 
-  std::size_t helpers = 0;
+  std::size_t workers = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
-    helpers += IsQuiet(task.path()) ? 1 : 0;
-  EXPECT_LT(helpers, Processors());
-  EXPECT_EQ(helpers > 0, Processors() > 1);
+    workers += IsQuiet(task.path()) ? 1 : 0;
+  EXPECT_LT(workers, Processors());
+  EXPECT_EQ(workers > 0, Processors() > 1);
 }
 
-TEST(DecodeThreadsTest, AForkedChildDecodesWithHelpersOfItsOwn) {
+TEST(DecodeThreadsTest, AForkedChildDecodesWithWorkersOfItsOwn) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer's allocator may be locked for ever in a child of many threads";
 #endif
   const auto alone = Decoded(1);
-  ASSERT_EQ(Decoded(64), alone);  // Now there are helpers, which the child does not have.
+  ASSERT_EQ(Decoded(64), alone);  // Now there are workers, which the child does not have.
   const pid_t child = ::fork();
   if (child == 0) ::_exit(Decoded(64) == alone ? 7 : 8);
   int status = -1;

@@ -1,5 +1,5 @@
 // Goal: a record survives compression; a frame that is not exactly the record is refused.
-// Method: compress and expand; damage frames; frames with a forged header.
+// Method: compress and decompress; damage frames; frames with a forged header.
 
 #include "libffrecord/format/zstd_codec.h"
 
@@ -21,20 +21,20 @@ std::string Frame(const std::string& raw) {
   return test::AsString(compressor.Compress(AsBytes(raw)));
 }
 
-bool Expands(const std::string& frame, std::size_t raw_size, std::string* raw = nullptr) {
+bool Decompresses(const std::string& frame, std::size_t raw_size, std::string* raw = nullptr) {
   std::vector<std::byte> buffer(raw_size);
-  const auto expanded = ExpandZstd(AsBytes(frame), buffer);
+  const auto decompressed = DecompressZstd(AsBytes(frame), buffer);
   if (raw != nullptr) *raw = test::AsString(buffer);
-  return bool(expanded);
+  return bool(decompressed);
 }
 
-TEST(ZstdCodecTest, ExpandsToWhatWasCompressed) {
+TEST(ZstdCodecTest, DecompressesToWhatWasCompressed) {
   std::string raw(100'000, 'x');
   raw += "and an end";
   std::string back;
   const std::string frame = Frame(raw);
   EXPECT_LT(frame.size(), 1000U);
-  ASSERT_TRUE(Expands(frame, raw.size(), &back));
+  ASSERT_TRUE(Decompresses(frame, raw.size(), &back));
   EXPECT_EQ(back, raw);
 }
 
@@ -53,28 +53,28 @@ TEST(ZstdCodecTest, CompressorIsReusedForRecordsOfAnySize) {
   for (const std::size_t size : {100'000U, 100U, 1'000'000U, 50U}) {
     const std::string raw(size, 'r');
     std::string back;
-    ASSERT_TRUE(Expands(test::AsString(compressor.Compress(AsBytes(raw))), size, &back));
+    ASSERT_TRUE(Decompresses(test::AsString(compressor.Compress(AsBytes(raw))), size, &back));
     EXPECT_EQ(back, raw);
   }
 }
 
 TEST(ZstdCodecTest, AnyOtherSizeIsRefused) {
   const std::string frame = Frame(std::string(1000, 'x'));
-  EXPECT_FALSE(Expands(frame, 999));
-  EXPECT_FALSE(Expands(frame, 1001));
-  EXPECT_FALSE(Expands(frame, 0));
+  EXPECT_FALSE(Decompresses(frame, 999));
+  EXPECT_FALSE(Decompresses(frame, 1001));
+  EXPECT_FALSE(Decompresses(frame, 0));
 }
 
 TEST(ZstdCodecTest, CutOrJoinedFramesAreRefused) {
   const std::string frame = Frame(std::string(1000, 'x'));
   for (std::size_t size = 0; size < frame.size(); ++size)
-    EXPECT_FALSE(Expands(frame.substr(0, size), 1000)) << size;
-  EXPECT_FALSE(Expands(frame + '\0', 1000));
-  EXPECT_FALSE(Expands(frame + frame, 1000));
-  EXPECT_FALSE(Expands(frame + frame, 2000));
+    EXPECT_FALSE(Decompresses(frame.substr(0, size), 1000)) << size;
+  EXPECT_FALSE(Decompresses(frame + '\0', 1000));
+  EXPECT_FALSE(Decompresses(frame + frame, 1000));
+  EXPECT_FALSE(Decompresses(frame + frame, 2000));
   const std::string skippable("\x50\x2a\x4d\x18\0\0\0\0", 8);
-  EXPECT_FALSE(Expands(skippable, 0));
-  EXPECT_FALSE(Expands(skippable + frame, 1000));
+  EXPECT_FALSE(Decompresses(skippable, 0));
+  EXPECT_FALSE(Decompresses(skippable + frame, 1000));
 }
 
 TEST(ZstdCodecTest, LargeWindowIsRefused) {
@@ -83,8 +83,8 @@ TEST(ZstdCodecTest, LargeWindowIsRefused) {
     return std::string("\x28\xb5\x2f\xfd\x40", 5) + window + std::string("\xe8\2", 2) +
            std::string("\x43\x1f\0x", 4);
   };
-  EXPECT_TRUE(Expands(frame('\x88'), 1000));   // 2^27 bytes.
-  EXPECT_FALSE(Expands(frame('\x89'), 1000));  // An eighth more.
+  EXPECT_TRUE(Decompresses(frame('\x88'), 1000));   // 2^27 bytes.
+  EXPECT_FALSE(Decompresses(frame('\x89'), 1000));  // An eighth more.
 }
 
 // Lines that are alike, as records of one data set are.
@@ -125,9 +125,9 @@ TEST(ZstdCodecTest, DictionaryMakesSmallRecordsSmaller) {
     with += frame.size();
     without += Frame(line).size();
     std::vector<std::byte> raw(line.size());
-    ASSERT_TRUE(ExpandZstd(AsBytes(frame), raw, dictionaries));
+    ASSERT_TRUE(DecompressZstd(AsBytes(frame), raw, dictionaries));
     EXPECT_EQ(test::AsString(raw), line);
-    EXPECT_FALSE(ExpandZstd(AsBytes(frame), raw)) << "the dictionary is needed";
+    EXPECT_FALSE(DecompressZstd(AsBytes(frame), raw)) << "the dictionary is needed";
   }
   EXPECT_LT(with * 3, without * 2);
 }
@@ -145,12 +145,12 @@ TEST(ZstdCodecTest, FramePicksItsDictionaryAmongSeveral) {
   for (const auto& dictionary : {first, second, {}}) {
     auto compressor =
         dictionary.empty() ? ZstdCompressor(3) : ZstdCompressor::Make(3, dictionary).value();
-    ASSERT_TRUE(ExpandZstd(compressor.Compress(AsBytes(line)), raw, dictionaries));
+    ASSERT_TRUE(DecompressZstd(compressor.Compress(AsBytes(line)), raw, dictionaries));
     EXPECT_EQ(test::AsString(raw), line);
   }
   auto compressor = ZstdCompressor::Make(3, second).value();
   EXPECT_FALSE(
-      ExpandZstd(compressor.Compress(AsBytes(line)), raw, std::span(dictionaries).first(1)));
+      DecompressZstd(compressor.Compress(AsBytes(line)), raw, std::span(dictionaries).first(1)));
 }
 
 TEST(ZstdCodecTest, NoDictionaryOfTooFewSamples) {
@@ -174,13 +174,13 @@ TEST(ZstdCodecTest, WhatIsNoDictionaryIsRefused) {
   }
 }
 
-TEST(ZstdCodecTest, EveryThreadMayExpand) {
+TEST(ZstdCodecTest, EveryThreadMayDecompress) {
   const std::string raw(50'000, 'q');
   const std::string frame = Frame(raw);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
-      for (int round = 0; round < 100; ++round) EXPECT_TRUE(Expands(frame, raw.size()));
+      for (int round = 0; round < 100; ++round) EXPECT_TRUE(Decompresses(frame, raw.size()));
     });
   for (auto& thread : threads) thread.join();
 }

@@ -1,6 +1,6 @@
 // Goal: a caller who gives a long read up has its memory back soon, and the next read is whole.
 // Method: reads that take longer than the time between two questions, by each way that records
-// come: from mapped files, by reads, expanded with help, as a column.
+// come: from mapped files, by reads, decompressed by workers, as a column.
 
 #include <gtest/gtest.h>
 
@@ -124,23 +124,23 @@ TEST(GiveUpTest, EndsWhatIsReadAgainAlone) {
   EXPECT_LE(reads, 4);
 }
 
-// A gigabyte is expanded out of little, on this thread and on others.
-TEST(GiveUpTest, EndsExpansionThoughHelpersHaveAPartOfIt) {
+// A gigabyte is decompressed out of little, on this thread and on others.
+TEST(GiveUpTest, EndsDecompressionThoughWorkersHaveAPartOfIt) {
   RecordWriter::Options zstd;
   zstd.compress = true;
   const std::vector<std::string> records(4, std::string(8 << 20, 'x'));
   const std::string content = FileOf(records, {.writer = zstd});
-  // Different records, for what is named twice is expanded once.
+  // Different records, for what is named twice is decompressed once.
   const auto files = std::make_shared<test::MemoryFiles>(std::vector<std::string>(32, content));
-  for (const std::uint32_t helpers : {0U, 8U})
+  for (const std::uint32_t workers : {0U, 8U})
     for (const bool mapped : {true, false}) {
       files->mapped = mapped;
-      auto opened = OpenRecords(files, {.helper_count_max = helpers});
+      auto opened = OpenRecords(files, {.worker_count_max = workers});
       ASSERT_TRUE(opened) << opened.error().message;
       const RecordReader& reader = opened.value();
       Caller caller;
       const auto batch = reader.ReadBatch(UpTo(reader.record_count()), caller.give_up);
-      ASSERT_FALSE(batch) << helpers << mapped;
+      ASSERT_FALSE(batch) << workers << mapped;
       EXPECT_EQ(batch.error().code, ErrorCode::kDeadlineExceeded);
       EXPECT_EQ(caller.questions, 1);
     }

@@ -105,7 +105,7 @@ TEST(ResidentBatchTest, LiesBackToBackInRequestOrderAndReadsNothing) {
   }
 }
 
-TEST(ResidentBatchTest, CompressedAndEmptyRecordsAreExpandedInPlace) {
+TEST(ResidentBatchTest, CompressedAndEmptyRecordsAreDecompressedInPlace) {
   auto records = Records(300, 3000);
   records[7].clear();
   RecordWriter::Options zstd;

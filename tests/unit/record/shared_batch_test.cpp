@@ -1,4 +1,4 @@
-// Goal: a batch that is expanded with help is the batch that one thread would have made.
+// Goal: a batch that is decompressed by workers is the batch that one thread would have made.
 // Method: batches of damaged, compressed records, read with and without help.
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(SharedBatchTest, IsTheBatchOfOneThreadWithItsDamagedRecords) {
       const auto files = InMemory(content);
       files->mapped = mapped;
       const auto alone =
-          OpenRecords(files, {.verify_checksums = verify, .helper_count_max = 0}).value();
+          OpenRecords(files, {.verify_checksums = verify, .worker_count_max = 0}).value();
       const auto helped = OpenRecords(files, {.verify_checksums = verify}).value();
       const Batch expected = alone.ReadBatch(indices).value();
       const auto damaged = std::ranges::count(expected.statuses(), ErrorCode::kCorruption);
@@ -70,7 +70,7 @@ TEST(SharedBatchTest, IsTheBatchOfOneThreadWithItsDamagedRecords) {
     }
 }
 
-TEST(SharedBatchTest, WholeRecordsInMemoryAreExpandedWithoutARead) {
+TEST(SharedBatchTest, WholeRecordsInMemoryAreDecompressedWithoutARead) {
   const auto records = MixedRecords();
   RecordWriter::Options zstd;
   zstd.compress = true;
