@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "libffrecord/format/v2_record.h"
-#include "libffrecord/record/check/key_rescue.h"
+#include "libffrecord/record/check/key_recovery.h"
 #include "libffrecord/record/check/repair_source.h"
-#include "libffrecord/record/check/survey.h"
+#include "libffrecord/record/check/salvage_scan.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/record/write/magic_scan.h"
 #include "libffrecord/record/write/record_writer_impl.h"
@@ -32,8 +32,8 @@ class Repair {
         size_bytes_(source.file_size_bytes(0)) {}
 
   Result<RepairReport> Run(const std::filesystem::path& destination) {
-    auto survey = FFR_TRY(SurveyDamagedFile(source_, window_));
-    FFR_TRY(survey ? Rebuild(std::move(*survey), destination) : Salvage(destination));
+    auto scan = FFR_TRY(ScanForSalvage(source_, window_));
+    FFR_TRY(scan ? Rebuild(std::move(*scan), destination) : Salvage(destination));
     FFR_TRY(Advance(size_bytes_));
     return std::move(report_);
   }
@@ -69,14 +69,14 @@ class Repair {
     report_.fingerprint = summary.fingerprint;
   }
 
-  Result<void> Rebuild(Survey survey, const std::filesystem::path& destination);
-  Result<std::unique_ptr<RecordWriter::Impl>> BeginFile(const Survey& survey,
+  Result<void> Rebuild(SalvageScan scan, const std::filesystem::path& destination);
+  Result<std::unique_ptr<RecordWriter::Impl>> BeginFile(const SalvageScan& scan,
                                                         const std::filesystem::path& destination);
-  Result<std::uint64_t> KeepWhatBeginsAt(const Survey& survey, std::uint64_t offset,
+  Result<std::uint64_t> KeepWhatBeginsAt(const SalvageScan& scan, std::uint64_t offset,
                                          RecordWriter::Impl& writer);
-  Result<bool> KeepRecordAt(const Survey& survey, std::uint64_t header_offset,
+  Result<bool> KeepRecordAt(const SalvageScan& scan, std::uint64_t header_offset,
                             RecordWriter::Impl& writer);
-  Result<void> EndKeys(const Survey& survey, RecordWriter::Impl& writer);
+  Result<void> EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer);
   Result<void> Salvage(const std::filesystem::path& destination);
   bool ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocation& location,
                  std::span<const std::byte>& bytes);
@@ -90,69 +90,68 @@ class Repair {
   std::uint64_t claimed_count_ = 0;  // Of records that there were, by all that is left of them.
   std::uint64_t kept_end_ = 0;
   std::uint64_t displaced_count_ = 0;
-  std::optional<KeyRescue> keys_;
+  std::optional<KeyRecovery> keys_;
 };
 
-Result<void> Repair::Rebuild(Survey survey, const std::filesystem::path& destination) {
+Result<void> Repair::Rebuild(SalvageScan scan, const std::filesystem::path& destination) {
   report_.format_version = 2;
-  report_.record_count_is_known = survey.record_count_is_known;
-  claimed_count_ = survey.record_count_min;
-  report_.kept_parts = std::move(survey.kept);
-  report_.other_losses = std::move(survey.losses);
-  const auto writer = FFR_TRY(BeginFile(survey, destination));
-  if (survey.has_keys) keys_.emplace(window_, size_bytes_, survey.header.file_id);
+  report_.record_count_is_known = scan.record_count_is_known;
+  claimed_count_ = scan.record_count_min;
+  report_.kept_parts = std::move(scan.kept);
+  report_.other_losses = std::move(scan.losses);
+  const auto writer = FFR_TRY(BeginFile(scan, destination));
+  if (scan.has_keys) keys_.emplace(window_, size_bytes_, scan.header.file_id);
   std::uint64_t at = FindMagic(window_, size_bytes_, kMagics, V2Header::kEncodedSizeBytes);
   for (; at < size_bytes_; at = FindMagic(window_, size_bytes_, kMagics, at)) {
-    at = FFR_TRY(KeepWhatBeginsAt(survey, at, *writer));
+    at = FFR_TRY(KeepWhatBeginsAt(scan, at, *writer));
     FFR_TRY(Advance(at));
   }
   Lose(claimed_count_, size_bytes_);
   if (displaced_count_ > 0)
     report_.other_losses.push_back(std::to_string(displaced_count_) +
                                    " records that came again or out of order");
-  if (keys_) FFR_TRY(EndKeys(survey, *writer));
-  for (const std::string& column : survey.copied_columns)
+  if (keys_) FFR_TRY(EndKeys(scan, *writer));
+  for (const std::string& column : scan.copied_columns)
     report_.rebuilt_parts.push_back("the copy of column " + column);
   Finish(FFR_TRY(writer->Close()));
   return {};
 }
 
 Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
-    const Survey& survey, const std::filesystem::path& destination) {
+    const SalvageScan& scan, const std::filesystem::path& destination) {
   RecordWriter::Options options;
-  options.compress = (survey.header.required_features & V2Header::kZstd) != 0;
-  options.alignment_bytes = survey.header.alignment_bytes;
+  options.compress = (scan.header.required_features & V2Header::kZstd) != 0;
+  options.alignment_bytes = scan.header.alignment_bytes;
   options.replace = options_.replace;
-  options.metadata = survey.metadata;
-  options.keys = survey.has_keys;
-  options.copied_columns = survey.copied_columns;
-  const bool has_dictionary = options.compress && !survey.dictionary_sections.empty();
-  if (has_dictionary) options.dictionary = survey.dictionary_sections.front();
+  options.metadata = scan.metadata;
+  options.keys = scan.has_keys;
+  options.copied_columns = scan.copied_columns;
+  const bool has_dictionary = options.compress && !scan.dictionary_sections.empty();
+  if (has_dictionary) options.dictionary = scan.dictionary_sections.front();
   WriterInternals internals;
-  internals.pages_per_segment = survey.header.pages_per_segment;
-  auto writer =
-      FFR_TRY(MakeRecordWriter(destination, survey.schema, options, std::move(internals)));
-  for (std::size_t i = 1; has_dictionary && i < survey.dictionary_sections.size(); ++i)
-    FFR_TRY(writer->UseDictionary(survey.dictionary_sections[i]));
+  internals.pages_per_segment = scan.header.pages_per_segment;
+  auto writer = FFR_TRY(MakeRecordWriter(destination, scan.schema, options, std::move(internals)));
+  for (std::size_t i = 1; has_dictionary && i < scan.dictionary_sections.size(); ++i)
+    FFR_TRY(writer->UseDictionary(scan.dictionary_sections[i]));
   return writer;
 }
 
 // Where to go on: behind what is whole. Behind the header of what is damaged the scan goes on:
 // headers that belong to another place or file do not hold here.
-Result<std::uint64_t> Repair::KeepWhatBeginsAt(const Survey& survey, std::uint64_t offset,
+Result<std::uint64_t> Repair::KeepWhatBeginsAt(const SalvageScan& scan, std::uint64_t offset,
                                                RecordWriter::Impl& writer) {
-  if (FFR_TRY(KeepRecordAt(survey, offset, writer))) return kept_end_;
+  if (FFR_TRY(KeepRecordAt(scan, offset, writer))) return kept_end_;
   std::optional<std::uint64_t> end;
   if (keys_) end = FFR_TRY(keys_->TakeBlock(offset, writer));
   return end.value_or(offset + 1);
 }
 
-Result<void> Repair::EndKeys(const Survey& survey, RecordWriter::Impl& writer) {
+Result<void> Repair::EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer) {
   // What stands between the records lacks nothing if it is as much as the runs list.
-  if (survey.key_count != keys_->found_count()) FFR_TRY(keys_->TakeFromRuns(writer));
+  if (scan.key_count != keys_->found_count()) FFR_TRY(keys_->TakeFromRuns(writer));
   report_.kept_key_count = keys_->written_count();
   // Those of pages that are damaged, too, may have been of records that are kept.
-  const std::uint64_t listed_count = survey.key_count.value_or(0);
+  const std::uint64_t listed_count = scan.key_count.value_or(0);
   report_.lost_key_count =
       keys_->damaged_count() + listed_count - std::min(listed_count, keys_->found_count());
   report_.rebuilt_parts.push_back("the keys: " + std::to_string(report_.kept_key_count));
@@ -163,9 +162,9 @@ Result<void> Repair::EndKeys(const Survey& survey, RecordWriter::Impl& writer) {
 }
 
 // Whether a record that is whole begins there.
-Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_offset,
+Result<bool> Repair::KeepRecordAt(const SalvageScan& scan, std::uint64_t header_offset,
                                   RecordWriter::Impl& writer) {
-  const FileId& id = survey.header.file_id;
+  const FileId& id = scan.header.file_id;
   const auto encoded = window_.View(
       header_offset,
       std::min<std::uint64_t>(V2RecordHeader::kEncodedSizeBytes, size_bytes_ - header_offset));
@@ -186,7 +185,7 @@ Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_off
     auto room = BufferPool::Process().Take(record.raw_size_bytes);
     if (!room) return std::move(room).error();
     decompressed = std::move(room).value();
-    if (!DecompressZstd(stored.value(), *decompressed, survey.dictionaries)) return false;
+    if (!DecompressZstd(stored.value(), *decompressed, scan.dictionaries)) return false;
     raw = *decompressed;
   }
   if (record.index < next_index_) {
@@ -194,7 +193,7 @@ Result<bool> Repair::KeepRecordAt(const Survey& survey, std::uint64_t header_off
     return false;
   }
   // Only a forger writes what does not fit; nothing of it could be copied.
-  if (writer.copies && !survey.schema.Split(raw, writer.fields)) return false;
+  if (writer.copies && !scan.schema.Split(raw, writer.fields)) return false;
   FFR_TRY(writer.WriteStored(raw, stored.value()));
   if (keys_) keys_->NoteKept(record.index, report_.kept_count);
   Lose(record.index, header_offset);

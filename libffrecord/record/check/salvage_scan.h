@@ -18,7 +18,7 @@
 namespace ffrecord {
 
 // What a damaged version 2 file still says of itself, its records apart.
-struct Survey {
+struct SalvageScan {
   V2Header header;  // If the file's is damaged, one that fits what was found.
   Schema schema;
   std::vector<std::vector<std::byte>> dictionary_sections;
@@ -40,6 +40,6 @@ struct Survey {
 // Looks for header, commits and sections: where they ought to be, and if something is missing, in
 // all of the file. `window` is over file 0 of `source`. None if the file has neither a header nor a
 // tail of version 2. Fails with kInvalidArgument if the file needs a newer library, or as MapIndex.
-Result<std::optional<Survey>> SurveyDamagedFile(const RangeReader& source, FileWindow& window);
+Result<std::optional<SalvageScan>> ScanForSalvage(const RangeReader& source, FileWindow& window);
 
 }  // namespace ffrecord

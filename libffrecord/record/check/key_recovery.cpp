@@ -1,4 +1,4 @@
-#include "libffrecord/record/check/key_rescue.h"
+#include "libffrecord/record/check/key_recovery.h"
 
 #include <algorithm>
 #include <span>
@@ -22,7 +22,7 @@ auto LastBeginningAt(const Ranges& ranges, std::uint64_t value) {
 
 }  // namespace
 
-void KeyRescue::NoteKept(std::uint64_t old_index, std::uint64_t new_index) {
+void KeyRecovery::NoteKept(std::uint64_t old_index, std::uint64_t new_index) {
   if (kept_.empty() || kept_.back().end != old_index) {
     kept_.push_back({old_index, old_index});
     kept_as_.push_back(new_index);
@@ -30,19 +30,19 @@ void KeyRescue::NoteKept(std::uint64_t old_index, std::uint64_t new_index) {
   ++kept_.back().end;
 }
 
-std::optional<std::uint64_t> KeyRescue::NewIndexOf(std::uint64_t old_index) const {
+std::optional<std::uint64_t> KeyRecovery::NewIndexOf(std::uint64_t old_index) const {
   const auto range = LastBeginningAt(kept_, old_index);
   if (range == kept_.end() || old_index >= range->end) return std::nullopt;
   return kept_as_[static_cast<std::size_t>(range - kept_.begin())] + (old_index - range->begin);
 }
 
-bool KeyRescue::LiesInWholeBlock(const KeyEntry& entry) const {
+bool KeyRecovery::LiesInWholeBlock(const KeyEntry& entry) const {
   const auto block = LastBeginningAt(blocks_, entry.offset_bytes);
   return block != blocks_.end() && entry.offset_bytes < block->end;
 }
 
-Result<std::optional<std::uint64_t>> KeyRescue::TakeBlock(std::uint64_t header_offset_bytes,
-                                                          RecordWriter::Impl& writer) {
+Result<std::optional<std::uint64_t>> KeyRecovery::TakeBlock(std::uint64_t header_offset_bytes,
+                                                            RecordWriter::Impl& writer) {
   const std::optional<std::uint64_t> none;
   const auto encoded = window_.View(header_offset_bytes, V2KeyBlockHeader::kEncodedSizeBytes);
   if (!encoded) return none;
@@ -67,8 +67,8 @@ Result<std::optional<std::uint64_t>> KeyRescue::TakeBlock(std::uint64_t header_o
   return std::optional(end);
 }
 
-void KeyRescue::CollectFromPage(std::span<const std::byte> page, std::uint64_t offset_bytes,
-                                std::vector<KeyEntry>& entries) const {
+void KeyRecovery::CollectFromPage(std::span<const std::byte> page, std::uint64_t offset_bytes,
+                                  std::vector<KeyEntry>& entries) const {
   const auto count = LoadLittleEndian<std::uint32_t>(page, kPageCountOffset);
   if (count == 0 || count > kKeyEntriesPerPage || !CheckKeyPage(page, id_, offset_bytes, count))
     return;
@@ -78,7 +78,7 @@ void KeyRescue::CollectFromPage(std::span<const std::byte> page, std::uint64_t o
   }
 }
 
-Result<void> KeyRescue::TakeFromRuns(RecordWriter::Impl& writer) {
+Result<void> KeyRecovery::TakeFromRuns(RecordWriter::Impl& writer) {
   std::vector<KeyEntry> entries;
   for (std::uint64_t at = kKeyPageSizeBytes;
        at < file_size_bytes_ && file_size_bytes_ - at >= kKeyPageSizeBytes; at += kKeyPageSizeBytes)
@@ -99,7 +99,7 @@ Result<void> KeyRescue::TakeFromRuns(RecordWriter::Impl& writer) {
   return {};
 }
 
-Result<bool> KeyRescue::TakeEntry(const KeyEntry& entry, RecordWriter::Impl& writer) {
+Result<bool> KeyRecovery::TakeEntry(const KeyEntry& entry, RecordWriter::Impl& writer) {
   const auto index = NewIndexOf(entry.record_index);
   if (!index) return true;  // The record is lost, not only its key.
   const auto key = window_.View(entry.offset_bytes, entry.size_bytes);

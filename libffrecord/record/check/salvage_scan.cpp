@@ -1,4 +1,4 @@
-#include "libffrecord/record/check/survey.h"
+#include "libffrecord/record/check/salvage_scan.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,14 +21,14 @@ constexpr Magic kSectionMagic{0xe5, 'S', 'E', 'C'};
 constexpr Magic kTailMagic{0xe5, 'F', 'F', 'R'};
 constexpr std::size_t kTailIdOffset = 32;
 
-class Surveyor {
+class SalvageScanner {
  public:
-  Surveyor(const RangeReader& source, FileWindow& window)
+  SalvageScanner(const RangeReader& source, FileWindow& window)
       : source_(source), window_(window), size_bytes_(source.file_size_bytes(0)) {}
 
-  Result<std::optional<Survey>> Run() {
-    if (!FFR_TRY(FindHeader())) return std::optional<Survey>();
-    const V2Source source{source_, 0, survey_.header.file_id};
+  Result<std::optional<SalvageScan>> Run() {
+    if (!FFR_TRY(FindHeader())) return std::optional<SalvageScan>();
+    const V2Source source{source_, 0, scan_.header.file_id};
     CommittedPart committed;
     if (auto commit = FFR_TRY(FindNewestCommit(source))) {
       committed = {commit->size_bytes, commit->footer.record_count};
@@ -37,13 +37,13 @@ class Surveyor {
         if (!Take(section)) damaged_types_.push_back(section.type);
       if (commit->size_bytes == size_bytes_) CountKeys(source, *commit);
     }
-    survey_.record_count_min = committed.record_count;
-    survey_.record_count_is_known = has_footer_ && committed.size_bytes == size_bytes_;
-    if (!survey_.record_count_is_known) ExamineWhatIsBehind(committed);
+    scan_.record_count_min = committed.record_count;
+    scan_.record_count_is_known = has_footer_ && committed.size_bytes == size_bytes_;
+    if (!scan_.record_count_is_known) ExamineWhatIsBehind(committed);
     // A commit's list is complete; without one, or with a hole in it, the whole file is searched.
-    if (!survey_.record_count_is_known || !damaged_types_.empty()) FindSections();
+    if (!scan_.record_count_is_known || !damaged_types_.empty()) FindSections();
     Conclude();
-    return std::optional<Survey>(std::move(survey_));
+    return std::optional<SalvageScan>(std::move(scan_));
   }
 
  private:
@@ -53,7 +53,7 @@ class Surveyor {
     if (head) {
       auto header = DecodeV2Header(head.value());
       if (header) {
-        survey_.header = header.value();
+        scan_.header = header.value();
         header_is_whole_ = true;
         return true;
       }
@@ -68,8 +68,8 @@ class Surveyor {
       if (!DecodeV2Tail(bytes.value().first<V2Tail::kEncodedSizeBytes>(), id,
                         at + V2Tail::kEncodedSizeBytes))
         continue;
-      survey_.header.file_id = id;
-      survey_.losses.push_back("the header: alignment is 1 now");
+      scan_.header.file_id = id;
+      scan_.losses.push_back("the header: alignment is 1 now");
       return true;
     }
     return false;
@@ -77,17 +77,17 @@ class Surveyor {
 
   // What the newest commit that is whole does not say may be lost, and somebody must be told.
   void ExamineWhatIsBehind(const CommittedPart& committed) {
-    const auto end = ExamineEnd(window_, size_bytes_, survey_.header, committed);
-    if (end) survey_.record_count_min = end.value().record_count_min;
+    const auto end = ExamineEnd(window_, size_bytes_, scan_.header, committed);
+    if (end) scan_.record_count_min = end.value().record_count_min;
     if (!has_footer_)
-      survey_.losses.push_back("footer and tail");
+      scan_.losses.push_back("footer and tail");
     else
-      survey_.losses.push_back("the end of the file: its last " +
-                               std::to_string(size_bytes_ - committed.size_bytes) + " bytes are " +
-                               (end && end.value().sign_of_commit.empty()
-                                    ? "an append that was never finished"
-                                    : "a damaged commit") +
-                               ", whose intact records are kept");
+      scan_.losses.push_back("the end of the file: its last " +
+                             std::to_string(size_bytes_ - committed.size_bytes) + " bytes are " +
+                             (end && end.value().sign_of_commit.empty()
+                                  ? "an append that was never finished"
+                                  : "a damaged commit") +
+                             ", whose intact records are kept");
   }
 
   Result<std::optional<V2Commit>> FindNewestCommit(const V2Source& source) {
@@ -108,7 +108,7 @@ class Surveyor {
         section.type == V2Section::kMetadata || section.type == V2Section::kColumnCopy;
     if (!known || section.size_bytes > V2Section::kMetadataSizeBytesMax) return false;
     const auto bytes = window_.View(section.offset_bytes, section.size_bytes);
-    const bool whole = bytes && SectionCheck(bytes.value(), survey_.header.file_id,
+    const bool whole = bytes && SectionCheck(bytes.value(), scan_.header.file_id,
                                              section.offset_bytes) == section.check;
     if (whole)
       sections_.insert_or_assign(
@@ -118,17 +118,17 @@ class Surveyor {
   }
 
   void CountKeys(const V2Source& source, const V2Commit& commit) {
-    survey_.key_count = 0;
+    scan_.key_count = 0;
     const V2Section* section = commit.footer.Find(V2Section::kKeyDirectory);
     if (section == nullptr) return;
-    survey_.key_count.reset();
+    scan_.key_count.reset();
     const auto directory = source.FetchSection(*section);
     if (!directory) return;
     const auto runs = DecodeKeyDirectory(directory.value().bytes, commit.footer_offset_bytes);
     if (!runs) return;
     std::uint64_t count = 0;  // Of at most 64 runs of at most 2^48 keys.
     for (const KeyRun& run : runs.value()) count += run.entry_count;
-    survey_.key_count = count;
+    scan_.key_count = count;
   }
 
   void FindSections() {
@@ -139,7 +139,7 @@ class Surveyor {
       begin = at + 1;
       const auto bytes = window_.View(at, V2SectionHeader::kEncodedSizeBytes);
       if (!bytes) continue;
-      const auto header = DecodeV2SectionHeader(bytes.value(), survey_.header.file_id, at);
+      const auto header = DecodeV2SectionHeader(bytes.value(), scan_.header.file_id, at);
       if (!header) continue;
       const std::uint64_t offset = at + V2SectionHeader::kEncodedSizeBytes;
       if (header.value().size_bytes > size_bytes_ - offset) continue;
@@ -155,11 +155,11 @@ class Surveyor {
       auto& [type, bytes] = section;
       if (type == V2Section::kSchema) {
         auto schema = Schema::Decode(bytes);
-        if (schema) survey_.schema = std::move(schema).value();
+        if (schema) scan_.schema = std::move(schema).value();
         has_schema_ = bool(schema);
       } else if (type == V2Section::kMetadata) {
         auto metadata = DecodeMetadata(bytes);
-        if (metadata) survey_.metadata = std::move(metadata).value();
+        if (metadata) scan_.metadata = std::move(metadata).value();
         if (!metadata) damaged_types_.push_back(type);
       } else if (type == V2Section::kColumnCopy) {
         column_copies_.push_back(&bytes);
@@ -168,29 +168,29 @@ class Surveyor {
       }
     }
     if (!header_is_whole_) {
-      survey_.header.required_features = V2Header::kZstd;
-      survey_.header.append_features =
+      scan_.header.required_features = V2Header::kZstd;
+      scan_.header.append_features =
           (has_key_directory_ ? V2Header::kKeys : 0) |
           (column_copies_.empty() ? std::uint64_t{0} : V2Header::kColumnCopies);
     }
-    survey_.has_keys = (survey_.header.append_features & V2Header::kKeys) != 0;
+    scan_.has_keys = (scan_.header.append_features & V2Header::kKeys) != 0;
     ConcludeColumnCopies();
     Account();
   }
 
   // In words.
   void Account() {
-    const V2Header& header = survey_.header;
-    auto& kept = survey_.kept;
-    auto& losses = survey_.losses;
+    const V2Header& header = scan_.header;
+    auto& kept = scan_.kept;
+    auto& losses = scan_.losses;
     if (has_schema_) kept.push_back("the schema");
     if (!has_schema_ && (header.required_features & V2Header::kSchema) != 0)
       losses.push_back("the schema: records are plain bytes now");
-    if (!survey_.metadata.empty()) kept.push_back("the metadata");
+    if (!scan_.metadata.empty()) kept.push_back("the metadata");
     if (IsDamaged(V2Section::kMetadata))
-      losses.push_back(survey_.metadata.empty() ? "the metadata"
-                                                : "the newest metadata: older ones are kept");
-    const std::size_t dictionaries = survey_.dictionaries.size();
+      losses.push_back(scan_.metadata.empty() ? "the metadata"
+                                              : "the newest metadata: older ones are kept");
+    const std::size_t dictionaries = scan_.dictionaries.size();
     if (dictionaries > 0)
       kept.push_back(dictionaries == 1 ? std::string("the dictionary")
                                        : std::to_string(dictionaries) + " dictionaries");
@@ -210,8 +210,8 @@ class Surveyor {
 
   // Which columns were copied, only their sections say.
   void ConcludeColumnCopies() {
-    if ((survey_.header.append_features & V2Header::kColumnCopies) == 0) return;
-    const auto& columns = survey_.schema.columns();
+    if ((scan_.header.append_features & V2Header::kColumnCopies) == 0) return;
+    const auto& columns = scan_.schema.columns();
     std::vector<bool> wanted(columns.size(), false);
     for (const std::vector<std::byte>* section : column_copies_) {
       const std::uint64_t head_bytes =
@@ -222,17 +222,17 @@ class Surveyor {
     const bool unknown = IsDamaged(V2Section::kColumnCopy) || column_copies_.empty();
     std::uint64_t total_bytes = 0;
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      const std::uint64_t width = survey_.schema.width_bytes(i);
+      const std::uint64_t width = scan_.schema.width_bytes(i);
       if ((!wanted[i] && !unknown) || width == 0 || width > kCopiedColumnBytesMax ||
           width > ColumnCopyWriter::kCopiedBytesMax - total_bytes)
         continue;
       total_bytes += width;
-      survey_.copied_columns.push_back(columns[i].name);
+      scan_.copied_columns.push_back(columns[i].name);
     }
-    if (survey_.copied_columns.empty())
-      survey_.losses.push_back("the column copies: columns are read out of the records now");
+    if (scan_.copied_columns.empty())
+      scan_.losses.push_back("the column copies: columns are read out of the records now");
     else if (unknown)
-      survey_.losses.push_back(
+      scan_.losses.push_back(
           "which columns were copied: of all that are small enough there are copies now");
   }
 
@@ -242,15 +242,15 @@ class Surveyor {
     const auto same = [&](const ZstdDictionary& other) {
       return other.id() == dictionary.value().id();
     };
-    if (std::any_of(survey_.dictionaries.begin(), survey_.dictionaries.end(), same)) return;
-    survey_.dictionaries.push_back(std::move(dictionary).value());
-    survey_.dictionary_sections.push_back(std::move(bytes));
+    if (std::any_of(scan_.dictionaries.begin(), scan_.dictionaries.end(), same)) return;
+    scan_.dictionaries.push_back(std::move(dictionary).value());
+    scan_.dictionary_sections.push_back(std::move(bytes));
   }
 
   const RangeReader& source_;
   FileWindow& window_;
   const std::uint64_t size_bytes_;
-  Survey survey_;
+  SalvageScan scan_;
   bool header_is_whole_ = false;
   bool has_schema_ = false;
   bool has_footer_ = false;  // Of any commit.
@@ -263,8 +263,8 @@ class Surveyor {
 
 }  // namespace
 
-Result<std::optional<Survey>> SurveyDamagedFile(const RangeReader& source, FileWindow& window) {
-  return Surveyor(source, window).Run();
+Result<std::optional<SalvageScan>> ScanForSalvage(const RangeReader& source, FileWindow& window) {
+  return SalvageScanner(source, window).Run();
 }
 
 }  // namespace ffrecord

@@ -18,9 +18,9 @@ namespace ffrecord {
 // by itself whose bytes still have the hash that a page of a run states. Memory: 16 bytes for each
 // block and for each gap between the records that are kept, 24 for each key of a damaged block.
 // Borrows the window. Thread-bound.
-class KeyRescue {
+class KeyRecovery {
  public:
-  KeyRescue(FileWindow& window, std::uint64_t file_size_bytes, const FileId& id)
+  KeyRecovery(FileWindow& window, std::uint64_t file_size_bytes, const FileId& id)
       : window_(window), file_size_bytes_(file_size_bytes), id_(id) {}
 
   // Record `old_index` became the record `new_index`; both ascend from call to call.
