@@ -62,9 +62,9 @@ Result<void> Catalog::Load(PublishedNames published) {
 void Catalog::TakePublished(PublishedNames published) {
   report_.name_count = published.datasets.size() + published.damaged.size();
   report_.damaged = std::move(published.damaged);
-  holders_.Reserve(static_cast<std::size_t>(extents_.totals().extent_count));
+  references_.Reserve(static_cast<std::size_t>(extents_.totals().extent_count));
   for (const auto& [name, manifest] : published.datasets) {
-    holders_.Change(name, nullptr, &manifest);
+    references_.Change(name, nullptr, &manifest);
     if (extents_.scan_report().missing_count > 0) ReportMissing(name, manifest);
   }
 }
@@ -218,8 +218,9 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
       const ExtentPtr extent = extents_.Find(wanted.id);
       // Those of others are not here for who may not read them.
       const bool is_published = IsPublished(wanted.id);
-      const bool is_explained = is_published ? holders_.Holds(own_prefix, {&wanted.id, 1}).front()
-                                             : uploads_.contains(UploadOf(wanted.id));
+      const bool is_explained = is_published
+                                    ? references_.AreReferenced(own_prefix, {&wanted.id, 1}).front()
+                                    : uploads_.contains(UploadOf(wanted.id));
       if (extent && is_explained && extent->is_bad.load(std::memory_order_relaxed))
         return Error{ErrorCode::kCorruption,
                      file.name + ": extent " + Hex(wanted.id) +
@@ -253,7 +254,7 @@ Result<DatasetManifest> Catalog::Retire(const NameRecord& name, const DatasetMan
   for (const ManifestFile& file : manifest.files)
     for (const ManifestExtent& extent : file.extents) ++own[extent.id];
   for (const auto& [id, count] : own)
-    if (holders_.CountOf(id) == count && !kept.contains(id)) last.insert(id);
+    if (references_.CountOf(id) == count && !kept.contains(id)) last.insert(id);
 
   commit.deletes.push_back(NumberKey(kManifestKeys, name.attempt));
   if (!last.empty())
@@ -330,7 +331,7 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   const auto outcome = FFR_TRY(CommitGeneration(commit, false));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
-  holders_.Change(publish.name, retired ? &*retired : nullptr, &manifest.value());
+  references_.Change(publish.name, retired ? &*retired : nullptr, &manifest.value());
   for (const ManifestFile& file : manifest.value().files)
     for (const ManifestExtent& extent : file.extents) ledger_.Remove(extent.id);
   BuryAll(commit);
@@ -340,11 +341,11 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
 // --- Room ----------------------------------------------------------------------------------------
 
 Result<void> Catalog::CheckQuotas(std::string_view name, std::uint64_t size_bytes) const {
-  const std::uint64_t own_bytes = holders_.SizeOf(name);
+  const std::uint64_t own_bytes = references_.SizeOf(name);
   if (size_bytes <= own_bytes) return {};  // Who shrinks is not held up.
   for (const auto& [prefix, quota_bytes] : options_.quotas) {
     if (!name.starts_with(prefix)) continue;
-    const std::uint64_t others_bytes = holders_.SizeBelow(prefix, name);
+    const std::uint64_t others_bytes = references_.SizeBelow(prefix, name);
     if (others_bytes <= quota_bytes && size_bytes <= quota_bytes - others_bytes) continue;
     return Error{ErrorCode::kIo,
                  std::string(name) + " has " + std::to_string(size_bytes) +
@@ -401,7 +402,7 @@ Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes)
 std::vector<Catalog::Usage> Catalog::Usages() const {
   std::vector<Usage> usages;
   for (const auto& [prefix, quota_bytes] : options_.quotas)
-    usages.push_back({prefix, holders_.SizeBelow(prefix), quota_bytes});
+    usages.push_back({prefix, references_.SizeBelow(prefix), quota_bytes});
   return usages;
 }
 
@@ -435,7 +436,7 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   const auto outcome = FFR_TRY(CommitGeneration(commit, true));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
-  holders_.Change(request.name, &retired, nullptr);
+  references_.Change(request.name, &retired, nullptr);
   BuryAll(commit);
   return {};
 }

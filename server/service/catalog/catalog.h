@@ -15,7 +15,7 @@
 
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "server/metadata/meta_store.h"
-#include "server/service/catalog/holders.h"
+#include "server/service/catalog/extent_references.h"
 #include "server/service/catalog/name_records.h"
 #include "server/service/catalog/upload_ledger.h"
 #include "server/storage/disk_reserve.h"
@@ -64,7 +64,7 @@ class Catalog {
 
   const Report& report() const noexcept { return report_; }
 
-  std::uint64_t name_count() const { return holders_.name_count(); }  // With a sound manifest.
+  std::uint64_t name_count() const { return references_.name_count(); }  // With a sound manifest.
 
   // A writer for the extent, its upload on record; none if it is sealed already. `owner_prefix`:
   // below which the client may publish it. Fails with kConflict if an extent of that id has another
@@ -93,8 +93,8 @@ class Catalog {
   Result<net::ListReply> List(const net::List& list);
   Result<void> Remove(const net::Delete& request);
 
-  // Which names hold what. Does not block on the disk.
-  const Holders& holders() const noexcept { return holders_; }
+  // Which names refer to which extents. Does not block on the disk.
+  const ExtentReferences& references() const noexcept { return references_; }
 
   struct Usage {
     std::string prefix;
@@ -131,7 +131,7 @@ class Catalog {
 
   // That it goes on; on record if it begins.
   Result<void> RecordUpload(std::uint64_t upload);
-  bool IsPublished(const ExtentId& id) const { return holders_.Contains(id); }
+  bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
   Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                             MetaStore::Commit& commit) const;
@@ -165,8 +165,8 @@ class Catalog {
   const Options options_;
   DiskReserve* const reserve_;
   Report report_;
-  Holders holders_;      // Changes with mutex_ held only.
-  UploadLedger ledger_;  // With mutex_ held.
+  ExtentReferences references_;  // Changes with mutex_ held only.
+  UploadLedger ledger_;          // With mutex_ held.
 
   std::mutex collecting_;  // One Collect at a time; taken before mutex_.
   std::mutex mutex_;       // Of all below, and of each read-decide-commit.

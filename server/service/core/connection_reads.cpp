@@ -20,16 +20,16 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
   // The names that hold the extents are looked at below.
   if (auto allowed = Allow(Right::kRead, token_ ? token_->prefix : ""); !allowed)
     return SendError(header.request_id, allowed.error());
-  std::vector<bool> is_held;
+  std::vector<bool> is_referenced;
   if (token_ && !token_->prefix.empty())
-    is_held = host_.catalog.holders().Holds(token_->prefix, bind.ids);
+    is_referenced = host_.catalog.references().AreReferenced(token_->prefix, bind.ids);
   table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
   net::ExtentBindReply reply;
   reply.statuses.resize(bind.ids.size());
   for (std::size_t i = 0; i < bind.ids.size(); ++i) {
     ExtentPtr& place = table_[bind.first_index + i];
     const bool is_empty = bind.ids[i] == ExtentId{};
-    const bool is_foreign = !is_held.empty() && !is_held[i];
+    const bool is_foreign = !is_referenced.empty() && !is_referenced[i];
     place = is_empty || is_foreign ? nullptr : host_.extents.Find(bind.ids[i]);
     if (is_empty || place) {
       ++reply.bound_count;

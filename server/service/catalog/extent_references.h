@@ -15,10 +15,11 @@
 
 namespace ffrecord::server {
 
-// Which published names hold which extents, and how large each name is. Sizes are bytes of files.
+// Which published names refer to which extents, and how large each name is. Sizes are bytes of
+// files.
 //
 // Thread-safe; nobody waits for a disk while holding its lock.
-class Holders {
+class ExtentReferences {
  public:
   void Reserve(std::size_t extent_count);
 
@@ -26,11 +27,11 @@ class Holders {
   void Change(const std::string& name, const DatasetManifest* before, const DatasetManifest* after);
 
   std::size_t name_count() const;
-  bool Contains(const ExtentId& id) const;  // A name holds it.
-  // How often names hold the extent: one may do so more than once.
+  bool Contains(const ExtentId& id) const;  // A name refers to it.
+  // How many references names have to the extent: one name may have several.
   std::size_t CountOf(const ExtentId& id) const;
-  // For each of `ids`, whether a name that begins with `prefix` holds it.
-  std::vector<bool> Holds(std::string_view prefix, std::span<const ExtentId> ids) const;
+  // For each of `ids`, whether a name that begins with `prefix` refers to it.
+  std::vector<bool> AreReferenced(std::string_view prefix, std::span<const ExtentId> ids) const;
 
   std::uint64_t SizeOf(std::string_view name) const;  // 0 if it is not published.
   // Of the names that begin with `prefix`, `but_not` that one.

@@ -1,4 +1,4 @@
-#include "server/service/catalog/holders.h"
+#include "server/service/catalog/extent_references.h"
 
 #include <algorithm>
 
@@ -15,13 +15,13 @@ void ForEachExtent(const DatasetManifest& manifest, Visit visit) {
 
 }  // namespace
 
-void Holders::Reserve(std::size_t extent_count) {
+void ExtentReferences::Reserve(std::size_t extent_count) {
   const std::lock_guard lock(mutex_);
   names_.reserve(extent_count);
 }
 
-void Holders::Change(const std::string& name, const DatasetManifest* before,
-                     const DatasetManifest* after) {
+void ExtentReferences::Change(const std::string& name, const DatasetManifest* before,
+                              const DatasetManifest* after) {
   const std::lock_guard lock(mutex_);
   const auto place = sizes_.try_emplace(name).first;
   if (after != nullptr) {
@@ -31,49 +31,50 @@ void Holders::Change(const std::string& name, const DatasetManifest* before,
   if (before != nullptr) {
     ForEachExtent(*before, [&](const ExtentId& id) {
       const auto [first, last] = names_.equal_range(id);
-      const auto held = std::find_if(
+      const auto reference = std::find_if(
           first, last, [&](const auto& entry) { return entry.second == &place->first; });
-      FFR_ASSERT(held != last);
-      names_.erase(held);
+      FFR_ASSERT(reference != last);
+      names_.erase(reference);
     });
   }
   if (after == nullptr) sizes_.erase(place);
 }
 
-std::size_t Holders::name_count() const {
+std::size_t ExtentReferences::name_count() const {
   const std::lock_guard lock(mutex_);
   return sizes_.size();
 }
 
-bool Holders::Contains(const ExtentId& id) const {
+bool ExtentReferences::Contains(const ExtentId& id) const {
   const std::lock_guard lock(mutex_);
   return names_.contains(id);
 }
 
-std::size_t Holders::CountOf(const ExtentId& id) const {
+std::size_t ExtentReferences::CountOf(const ExtentId& id) const {
   const std::lock_guard lock(mutex_);
   return names_.count(id);
 }
 
-std::vector<bool> Holders::Holds(std::string_view prefix, std::span<const ExtentId> ids) const {
-  std::vector<bool> held;
-  held.reserve(ids.size());
+std::vector<bool> ExtentReferences::AreReferenced(std::string_view prefix,
+                                                  std::span<const ExtentId> ids) const {
+  std::vector<bool> referenced;
+  referenced.reserve(ids.size());
   const std::lock_guard lock(mutex_);
   for (const ExtentId& id : ids) {
     const auto [first, last] = names_.equal_range(id);
-    held.push_back(std::any_of(
+    referenced.push_back(std::any_of(
         first, last, [&](const auto& entry) { return entry.second->starts_with(prefix); }));
   }
-  return held;
+  return referenced;
 }
 
-std::uint64_t Holders::SizeOf(std::string_view name) const {
+std::uint64_t ExtentReferences::SizeOf(std::string_view name) const {
   const std::lock_guard lock(mutex_);
   const auto found = sizes_.find(name);
   return found == sizes_.end() ? 0 : found->second;
 }
 
-std::uint64_t Holders::SizeBelow(std::string_view prefix, std::string_view but_not) const {
+std::uint64_t ExtentReferences::SizeBelow(std::string_view prefix, std::string_view but_not) const {
   const std::lock_guard lock(mutex_);
   std::uint64_t size_bytes = 0;
   for (auto at = sizes_.lower_bound(prefix); at != sizes_.end() && at->first.starts_with(prefix);
