@@ -19,7 +19,7 @@ namespace ffrecord::server {
 //
 // There is one revision counter; each commit that changes something takes the next number, and all
 // that it puts carry it. Keys are ASCII; values are any bytes. Thread-safe: commits happen one
-// after another. Every commit that was reported is on stable storage (but the memory form).
+// after another. Every commit that was reported is on stable storage.
 class MetaStore {
  public:
   struct KeyValue {
@@ -63,8 +63,6 @@ class MetaStore {
   // outcome is unknown: read back, and look for what only this commit would have put.
   virtual Result<Outcome> TryCommit(const Commit& commit) = 0;
 };
-
-std::unique_ptr<MetaStore> MakeMemoryStore();
 
 // In one SQLite file, which is made if it is missing. Fails with kCorruption if the file is damaged
 // or not ours, with kConflict if another process holds it, with kIo.

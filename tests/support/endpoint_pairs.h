@@ -16,6 +16,7 @@
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
+#include "loopback.h"
 
 namespace ffrecord::net::test {
 

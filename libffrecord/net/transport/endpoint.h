@@ -44,7 +44,7 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  // "tcp", "tls", "shm", "rdma" or "loopback".
+  // "tcp", "tls", "shm" or "rdma".
   virtual std::string_view transport() const noexcept = 0;
   // How what is sent is enciphered: "TLSv1.3 TLS_AES_256_GCM_SHA384", with ", by the kernel" behind
   // it if that is so. Empty: it is not.
@@ -243,21 +243,5 @@ class LocalListener {
   UniqueFd fd_;
   std::string name_;
 };
-
-// --- Loopback ----------------------------------------------------------------------------------
-
-// Two ends of a connection inside this process, for tests and for the simulator: no kernel buffer
-// is hidden in it, so back-pressure is exact. Each end belongs to one thread.
-struct LoopbackOptions {
-  std::uint64_t buffer_size_bytes = 64 << 10;  // Bytes in flight in each direction.
-  // Faults, counted in bytes moved in the direction near -> far; 0 is never.
-  std::uint64_t close_after_bytes = 0;  // The connection breaks; what was moved still arrives.
-  std::uint64_t flip_after_bytes = 0;   // One bit of that byte is flipped.
-};
-struct EndpointPair {
-  std::unique_ptr<Endpoint> near;
-  std::unique_ptr<Endpoint> far;
-};
-Result<EndpointPair> MakeLoopbackPair(const LoopbackOptions& options);
 
 }  // namespace ffrecord::net

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "bytes.h"
+#include "memory_store.h"
 #include "seed.h"
 #include "synced_files.h"
 #include "temp_folder.h"
@@ -196,7 +197,8 @@ std::unique_ptr<MetaStore> OpenSqlite(const TempFolder& folder) {
 
 INSTANTIATE_TEST_SUITE_P(
     AllStores, MetaStoreConformance,
-    testing::Values(StoreUnderTest{"memory", [](const TempFolder&) { return MakeMemoryStore(); }},
+    testing::Values(StoreUnderTest{"memory",
+                                   [](const TempFolder&) { return test::MakeMemoryStore(); }},
                     StoreUnderTest{"sqlite", OpenSqlite},
                     StoreUnderTest{"cached",
                                    [](const TempFolder& folder) {
@@ -224,7 +226,7 @@ class SlowStore final : public MetaStore {
   bool loses_answers = false;
 
  private:
-  std::unique_ptr<MetaStore> store_ = MakeMemoryStore();
+  std::unique_ptr<MetaStore> store_ = test::MakeMemoryStore();
 };
 
 TEST(CachedStoreTest, WhoReadsDoesNotWaitForACommit) {
@@ -263,7 +265,7 @@ TEST(CachedStoreTest, ACommitThatLostItsAnswerIsReadBack) {
 }
 
 TEST(CachedStoreTest, HoldsWhatIsThereHoweverManyPagesThatTakes) {
-  auto below = MakeMemoryStore();
+  auto below = test::MakeMemoryStore();
   for (int i = 0; i < 600; ++i)
     ASSERT_TRUE(below->TryCommit({{}, {{"key" + std::to_string(i), Value("v")}}, {}}));
   const auto store = MakeCachedStore(std::move(below)).value();

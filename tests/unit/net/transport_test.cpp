@@ -17,6 +17,9 @@ namespace ffrecord::net {
 namespace {
 
 using namespace std::chrono_literals;
+using test::EndpointPair;
+using test::LoopbackOptions;
+using test::MakeLoopbackPair;
 using testing::HasSubstr;
 
 Deadline Soon() { return Clock::now() + 60s; }

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "bytes.h"
+#include "memory_store.h"
 #include "synced_files.h"
 #include "temp_folder.h"
 
@@ -110,7 +111,7 @@ class CatalogTest : public testing::Test {
 
   std::map<std::string, std::uint64_t> quotas_;
   TempFolder folder_;
-  std::unique_ptr<MetaStore> memory_ = MakeMemoryStore();
+  std::unique_ptr<MetaStore> memory_ = test::MakeMemoryStore();
   FailingStore store_{*memory_};
   std::unique_ptr<ExtentStore> extents_;
   std::optional<DiskReserve> reserve_;
@@ -344,7 +345,7 @@ TEST_F(CatalogTest, GivingUpAnUploadKeepsWhatWasPublishedOfIt) {
 TEST_F(CatalogTest, ExtentsThatNoRecordExplainsAreReportedAndKept) {
   const auto extent = Put(1, 0, "data");
   ASSERT_TRUE(Publish("name", {extent}));
-  memory_ = MakeMemoryStore();  // All metadata is lost.
+  memory_ = test::MakeMemoryStore();  // All metadata is lost.
   FailingStore empty(*memory_);
   catalog_.reset();
   extents_ = ExtentStore::Open(folder_ / "extents").value();

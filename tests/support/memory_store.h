@@ -1,14 +1,21 @@
-#include <algorithm>
+#pragma once
+
+// A MetaStore that forgets everything when it ends.
+
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <utility>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "server/metadata/meta_store.h"
 
-namespace ffrecord::server {
-namespace {
+namespace ffrecord::test {
 
-class MemoryStore final : public MetaStore {
+class MemoryStore final : public server::MetaStore {
  public:
   Result<std::optional<KeyValue>> Get(std::string_view key) override {
     const std::lock_guard lock(mutex_);
@@ -52,8 +59,8 @@ class MemoryStore final : public MetaStore {
   std::uint64_t revision_ = 0;
 };
 
-}  // namespace
+inline std::unique_ptr<server::MetaStore> MakeMemoryStore() {
+  return std::make_unique<MemoryStore>();
+}
 
-std::unique_ptr<MetaStore> MakeMemoryStore() { return std::make_unique<MemoryStore>(); }
-
-}  // namespace ffrecord::server
+}  // namespace ffrecord::test

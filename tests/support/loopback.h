@@ -1,20 +1,46 @@
+#pragma once
+
+// A connection inside one process, without a kernel buffer: back-pressure is exact, and faults
+// happen at a given byte.
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/net/transport/stream_endpoint.h"
 
-namespace ffrecord::net {
-namespace {
+namespace ffrecord::net::test {
 
-constexpr std::uint64_t kNever = UINT64_MAX;
+// Both ends of a connection. Each belongs to one thread.
+struct EndpointPair {
+  std::unique_ptr<Endpoint> near;
+  std::unique_ptr<Endpoint> far;
+};
+
+struct LoopbackOptions {
+  std::uint64_t buffer_size_bytes = 64 << 10;  // Bytes in flight in each direction.
+  // Faults, counted in bytes moved in the direction near -> far; 0 is never.
+  std::uint64_t close_after_bytes = 0;  // The connection breaks; bytes moved before still arrive.
+  std::uint64_t flip_after_bytes = 0;   // One bit of that byte is flipped.
+};
+
+namespace loopback {
+
+inline constexpr std::uint64_t kNever = UINT64_MAX;
 
 // The bytes in flight in one direction: a ring.
 struct Direction {
@@ -71,13 +97,13 @@ struct Connection {
   bool is_broken = false;
 };
 
-Error Broken() { return {ErrorCode::kUnavailable, "broken by a fault"}; }
+inline Error Broken() { return {ErrorCode::kUnavailable, "broken by a fault"}; }
 
-class LoopbackStream final : public ByteStream {
+class Stream final : public ByteStream {
  public:
-  LoopbackStream(std::shared_ptr<Connection> connection, std::size_t index)
+  Stream(std::shared_ptr<Connection> connection, std::size_t index)
       : connection_(std::move(connection)), index_(index) {}
-  ~LoopbackStream() override {
+  ~Stream() override {
     const std::lock_guard lock(connection_->mutex);
     connection_->ends[index_].is_closed = true;
     connection_->UpdateBoth();
@@ -153,12 +179,12 @@ class LoopbackStream final : public ByteStream {
   const std::size_t index_;
 };
 
-}  // namespace
+}  // namespace loopback
 
-Result<EndpointPair> MakeLoopbackPair(const LoopbackOptions& options) {
+inline Result<EndpointPair> MakeLoopbackPair(const LoopbackOptions& options) {
   if (options.buffer_size_bytes == 0)
     return Error{ErrorCode::kInvalidArgument, "loopback: a buffer of 0 bytes moves nothing"};
-  const auto connection = std::make_shared<Connection>(options);
+  const auto connection = std::make_shared<loopback::Connection>(options);
   for (auto& end : connection->ends) {
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0)
@@ -168,10 +194,10 @@ Result<EndpointPair> MakeLoopbackPair(const LoopbackOptions& options) {
     end.signal_write.Reset(fds[1]);
   }
   const auto end = [&](std::size_t index, const char* peer) {
-    return std::make_unique<StreamEndpoint>(std::make_unique<LoopbackStream>(connection, index),
+    return std::make_unique<StreamEndpoint>(std::make_unique<loopback::Stream>(connection, index),
                                             peer);
   };
   return EndpointPair{end(0, "loopback far end"), end(1, "loopback near end")};
 }
 
-}  // namespace ffrecord::net
+}  // namespace ffrecord::net::test
