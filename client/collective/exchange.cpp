@@ -44,7 +44,7 @@ Exchange::Exchange(const Group& group, Links links, std::unique_ptr<Replacements
     Incoming& in = from_.emplace_back();
     in.link = std::move(link);
     in.tells_taken = in.link.ring_in == nullptr &&
-                     (group.streams > 1 || in.link.endpoint->transport() == "rdma");
+                     (group.streams > 1 || in.link.endpoint->remote_memory() != nullptr);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "client/collective/reduce.h"
 #include "client/collective/wire.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::client {
 namespace {
@@ -177,9 +178,9 @@ Result<void> Exchange::Write(Stream& stream, const InFlight& flying,
   const Range& place = *flying.place;
   stream.place_next = (place.end + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
   const GroupRing& ring = *stream.link.ring_there;
-  const Endpoint::PlacedPiece piece{{.bytes = bytes},
-                                    {ring.memory.address + place.begin, ring.memory.key}};
-  return stream.link.endpoint->SendPlaced(
+  const net::RemoteMemory::PlacedPiece piece{{.bytes = bytes},
+                                             {ring.memory.address + place.begin, ring.memory.key}};
+  return stream.link.endpoint->remote_memory()->SendPlaced(
       {.type = FrameType::kCollectivePlaced},
       CollectivePlaced{flying.data, place.begin, bytes.size()}.Encode(), {&piece, 1});
 }

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "libffrecord/net/protocol/messages.h"
+#include "libffrecord/net/transport/descriptor_passing.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::client {
 namespace {
@@ -107,8 +109,10 @@ class Handshake {
         net::ConnectLocal(address.local, address.tcp, deadline_, net::LocalOwner::kThisUser));
     auto ring = FFR_TRY(RingSender::Make(RingsOf(hello_, machines_)));
     endpoint->SetLimits({4096, 0, /*descriptor_count_max=*/1});  // Its wake-up.
-    FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kPing}, {}, meeting_.wake_fd));
-    FFR_TRY(endpoint->SendDescriptor({.type = FrameType::kHello}, body, ring.memory_fd()));
+    FFR_TRY(
+        endpoint->descriptors()->SendDescriptor({.type = FrameType::kPing}, {}, meeting_.wake_fd));
+    FFR_TRY(endpoint->descriptors()->SendDescriptor({.type = FrameType::kHello}, body,
+                                                    ring.memory_fd()));
     return std::pair(std::move(endpoint), std::make_unique<RingSender>(std::move(ring)));
   }
 
@@ -198,13 +202,13 @@ class Handshake {
     if (type != net::ReplyTo(FrameType::kHello) || is_welcome_[index] || awaits_rdma)
       return OfRank(link.rank, {ErrorCode::kCorruption, "sent an unrequested frame"});
     is_welcome_[index] = true;
-    if (link.endpoint->transport() == "rdma") {
+    if (link.endpoint->remote_memory() != nullptr) {
       const auto ring = GroupRing::Decode(link.endpoint->body());
       if (!ring) return OfRank(link.rank, ring.error());
       link.ring_there = ring.value();
     }
     if (link.ring_out == nullptr) return {};
-    ForeignFd wakeup = link.endpoint->TakeDescriptor();
+    ForeignFd wakeup = link.endpoint->descriptors()->TakeDescriptor();
     if (!wakeup) return OfRank(link.rank, {ErrorCode::kCorruption, "answered without its wake-up"});
     link.ring_out->SetReceiverWakeup(std::move(wakeup));
     return {};
@@ -302,11 +306,14 @@ class Handshake {
 
   Result<void> Welcome(Endpoint& candidate, const Link& link) {
     const net::FrameHeader header{.type = net::ReplyTo(FrameType::kHello)};
-    if (IsLocal(candidate)) return candidate.SendDescriptor(header, {}, meeting_.wake_fd);
+    if (net::DescriptorPassing* const descriptors = candidate.descriptors())
+      return descriptors->SendDescriptor(header, {}, meeting_.wake_fd);
     candidate.SetLimits({4096, static_cast<std::uint32_t>(hello_.chunk_size_bytes)});
-    if (meeting_.rails == nullptr) return candidate.Send(header, {}, {});
+    net::RemoteMemory* const memory = candidate.remote_memory();
+    if (memory == nullptr) return candidate.Send(header, {}, {});
     const std::span<std::byte> ring = link.ring_here.bytes();
-    const GroupRing told{FFR_TRY(candidate.Expose(ring, Endpoint::Reach::kWrite)), ring.size()};
+    const GroupRing told{FFR_TRY(memory->Expose(ring, net::RemoteMemory::Reach::kWrite)),
+                         ring.size()};
     return candidate.Send(header, told.Encode(), {});
   }
 
@@ -336,8 +343,9 @@ class Handshake {
         awaited_.contains(Place(theirs.rank, theirs.stream)) &&
         machines_.Share(theirs.rank, hello_.rank) == IsLocal(candidate)) {
       if (!IsLocal(candidate)) return std::nullopt;
-      ForeignFd wakeup = candidate.TakeDescriptor();
-      auto ring = RingReceiver::Map(RingsOf(hello_, machines_), candidate.TakeDescriptor(),
+      net::DescriptorPassing& descriptors = *candidate.descriptors();
+      ForeignFd wakeup = descriptors.TakeDescriptor();
+      auto ring = RingReceiver::Map(RingsOf(hello_, machines_), descriptors.TakeDescriptor(),
                                     std::move(wakeup));
       if (!ring) return refused_ = OfRank(theirs.rank, std::move(ring).error());
       link.ring_in = std::make_unique<RingReceiver>(std::move(ring).value());

@@ -57,7 +57,7 @@ struct CollectiveData {
 
 // Memory of the receiver that pieces are written into: the body of the reply to HELLO over RDMA.
 struct GroupRing {
-  net::RemoteMemory memory{};
+  net::RemoteRegion memory{};
   std::uint64_t size_bytes = 0;
 
   bool operator==(const GroupRing&) const = default;

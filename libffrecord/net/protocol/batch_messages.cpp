@@ -130,7 +130,7 @@ Result<SlabRegister> SlabRegister::Decode(std::span<const std::byte> body) {
   slab.size_bytes = reader.Take<std::uint64_t>();
   slab.use = (kind & kIsRead) != 0 ? Use::kIsRead : Use::kIsWritten;
   if ((kind & kOverRdma) != 0) {
-    RemoteMemory remote;
+    RemoteRegion remote;
     remote.address = reader.Take<std::uint64_t>();
     remote.key = reader.Take<std::uint32_t>();
     const auto zero = reader.Take<std::uint32_t>();

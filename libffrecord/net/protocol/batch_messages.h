@@ -77,7 +77,7 @@ struct SlabRegister {
   std::uint32_t slab_id = 1;     // 1 to kSlabCountMax.
   std::uint64_t size_bytes = 0;  // At least one unit, at most kSlabBytesMax.
   // Over RDMA; in shared memory a descriptor stands for it.
-  std::optional<RemoteMemory> remote = {};
+  std::optional<RemoteRegion> remote = {};
   Use use = Use::kIsWritten;
 
   bool operator==(const SlabRegister&) const = default;

@@ -10,12 +10,12 @@
 
 namespace ffrecord::net {
 
-// Memory of a peer, as it is called over RDMA: its first byte and the key that opens it.
-struct RemoteMemory {
+// A region of memory of a peer, as RDMA addresses it: its first byte and the key that opens it.
+struct RemoteRegion {
   std::uint64_t address = 0;
   std::uint32_t key = 0;
 
-  bool operator==(const RemoteMemory&) const = default;
+  bool operator==(const RemoteRegion&) const = default;
 };
 
 // Body of RDMA_CONNECT and of its reply: how one end's queue pair is reached, and what it can take.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
 namespace ffrecord::net {
@@ -142,7 +143,12 @@ Result<std::uint64_t> Channel::SendDescriptor(FrameType type, std::span<const st
   FrameHeader header;
   header.type = type;
   header.request_id = next_request_++;
-  if (auto sent = endpoint_->SendDescriptor(header, body, descriptor); !sent)
+  DescriptorPassing* const passing = endpoint_->descriptors();
+  if (passing == nullptr)
+    return Break({ErrorCode::kInvalidArgument, "cannot send a descriptor to " + peer() + ": " +
+                                                   std::string(transport()) +
+                                                   " does not carry any; only shm does"});
+  if (auto sent = passing->SendDescriptor(header, body, descriptor); !sent)
     return Break(std::move(sent).error());
   return header.request_id;
 }

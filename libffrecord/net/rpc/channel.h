@@ -65,17 +65,17 @@ class Channel {
   // Goes on over RDMA, which the daemon must have offered, and of which one round trip is seen to
   // work. While reusable() after a failure, it goes on as it was.
   Result<void> UseRdma(RdmaLinks& links, Deadline deadline);
-  // Memory that the daemon may write into, or read, over RDMA: as Endpoint::Expose.
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
-    return endpoint_->Expose(bytes, reach);
-  }
+  // As Endpoint::remote_memory().
+  RemoteMemory* remote_memory() noexcept { return endpoint_->remote_memory(); }
 
   const HelloReply& hello() const noexcept { return hello_; }
   bool has_local_peer() const noexcept { return endpoint_->has_local_peer(); }
   const std::string& peer() const noexcept { return endpoint_->peer(); }
   std::string_view transport() const noexcept { return endpoint_->transport(); }
   // Whether the daemon may be given memory of ours to write into.
-  bool writes_slabs() const noexcept { return transport() == "shm" || transport() == "rdma"; }
+  bool writes_slabs() const noexcept {
+    return endpoint_->remote_memory() != nullptr || endpoint_->descriptors() != nullptr;
+  }
   // Whether it takes uploads out of such memory.
   bool pulls() const noexcept {
     return writes_slabs() && (hello_.capabilities & kCapabilityPulls) != 0;
@@ -96,7 +96,8 @@ class Channel {
   // or a later request has been received, or until Flush(). Returns the id of the request.
   Result<std::uint64_t> Send(FrameType type, std::span<const std::byte> body,
                              std::span<const std::span<const std::byte>> payload = {});
-  // The same with a descriptor beside it, on "shm".
+  // The same with a descriptor beside it. Fails with kInvalidArgument if the connection passes
+  // none.
   Result<std::uint64_t> SendDescriptor(FrameType type, std::span<const std::byte> body,
                                        int descriptor);
   // Sends what can be sent without waiting. True: a frame has come, which is for Receive().

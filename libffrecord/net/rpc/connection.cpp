@@ -5,6 +5,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::net {
 namespace {
@@ -50,10 +51,10 @@ Result<Connection::Registered> Connection::Register(const Slab& slab, SlabRegist
         {ErrorCode::kUnavailable, peer() + " already has as many slabs as a connection may have"});
   SlabRegister message{slab_count_ + 1, size_bytes, {}, use};
   std::uint64_t request = 0;
-  if (transport() == "rdma") {
-    using Reach = Endpoint::Reach;
+  if (RemoteMemory* const memory = remote_memory()) {
+    using Reach = RemoteMemory::Reach;
     const Reach reach = use == SlabRegister::Use::kIsRead ? Reach::kRead : Reach::kWrite;
-    message.remote = FFR_TRY(Expose(slab.bytes(), reach));
+    message.remote = FFR_TRY(memory->Expose(slab.bytes(), reach));
     request = FFR_TRY(Send(FrameType::kSlabRegister, message.Encode()));
   } else {
     request = FFR_TRY(SendDescriptor(FrameType::kSlabRegister, message.Encode(), slab.fd()));

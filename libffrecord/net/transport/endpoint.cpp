@@ -18,27 +18,6 @@ Result<void> Endpoint::SendMapped(FrameHeader header, std::span<const std::byte>
   return Send(header, body, pieces);
 }
 
-Result<RemoteMemory> Endpoint::Expose(std::span<std::byte>, Reach) {
-  return Error{ErrorCode::kInvalidArgument,
-               "cannot expose memory to " + peer() + ": only rdma does"};
-}
-
-Result<void> Endpoint::SendPlaced(FrameHeader, std::span<const std::byte>,
-                                  std::span<const PlacedPiece>) {
-  return Error{ErrorCode::kInvalidArgument,
-               "cannot write into the memory of " + peer() + ": only rdma does"};
-}
-
-Result<PooledBuffer> Endpoint::MakeLanding(std::size_t) {
-  return Error{ErrorCode::kInvalidArgument,
-               "cannot read the memory of " + peer() + ": only rdma does"};
-}
-
-Result<void> Endpoint::FetchPayload(const RemoteMemory&, std::span<std::byte>) {
-  return Error{ErrorCode::kInvalidArgument,
-               "cannot read the memory of " + peer() + ": only rdma does"};
-}
-
 Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, int wake_fd) {
   std::vector<pollfd> waited;
   waited.reserve(endpoints.size() + 1);

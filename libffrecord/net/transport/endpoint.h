@@ -13,11 +13,8 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/base/foreign_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/protocol/frame.h"
-#include "libffrecord/net/protocol/rdma_messages.h"
 
 namespace ffrecord::net {
 
@@ -25,6 +22,9 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
 using ChannelBinding = std::array<std::byte, 32>;
+
+class DescriptorPassing;
+class RemoteMemory;
 
 // One connection to one peer: frames go both ways, and payloads land where the receiver says.
 //
@@ -81,44 +81,10 @@ class Endpoint {
   virtual Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                                   std::span<const MappedPiece> payload);
 
-  // Memory of one end that the other writes into, or reads, by itself, on "rdma" only;
-  // kInvalidArgument on other transports.
-
-  // Lets the peer do that one thing with `bytes` until this endpoint is closed: nothing is written
-  // or read there any more when Close() returns. They are borrowed until then; that their pages are
-  // replaced meanwhile by mremap(2) or the like is allowed, and takes them out of the peer's reach.
-  // Fails with kIo, naming the remedy, if they cannot be locked in memory, which changes nothing.
-  // Who has the key can do it: it is told to the peer and to nobody else.
-  enum class Reach : std::uint8_t { kWrite, kRead };
-  virtual Result<RemoteMemory> Expose(std::span<std::byte> bytes, Reach reach);
-
-  // If the bytes are mapped they are read from their file, which is an error if it was cut (kIo),
-  // where to touch them would be a signal.
-  struct PlacedPiece {
-    MappedPiece source;
-    RemoteMemory place;  // Where they go, in memory that the peer has exposed.
-  };
-  // Send() of a frame without payload: once it has arrived, the pieces lie in their places, which
-  // costs the peer nothing. Until they leave they are borrowed, and counted, as payload. A peer
-  // that has not exposed such a place breaks the connection by it (kCorruption).
-  virtual Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
-                                  std::span<const PlacedPiece> pieces);
-
-  // Memory that FetchPayload() fills, for the caller to keep as long as it likes; locked until this
-  // endpoint is closed. To be called once. Fails as Expose.
-  virtual Result<PooledBuffer> MakeLanding(std::size_t size_bytes);
-  // Reads what the peer has exposed at `source` as the payload of the current frame, which has none
-  // of its own: kPayload then says that it has landed in `place`, a part of the landing. It costs
-  // the peer nothing. What the peer has not exposed to be read breaks the connection (kCorruption).
-  virtual Result<void> FetchPayload(const RemoteMemory& source, std::span<std::byte> place);
-
-  // Descriptors travel within one machine only, on "shm". Send() without a payload but with a
-  // duplicate of `descriptor`. Fails with kInvalidArgument on other transports.
-  virtual Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
-                                      int descriptor) = 0;
-  // The oldest descriptor that has arrived and was not taken; it is there when its frame is. None:
-  // the peer sent none. A peer that sends more than SetLimits() allows is cut off (kCorruption).
-  virtual ForeignFd TakeDescriptor() noexcept = 0;
+  // What only some transports can do; null on the others. They belong to this endpoint, and are the
+  // same for as long as it lives: once it is closed, their calls fail as its own.
+  virtual RemoteMemory* remote_memory() noexcept { return nullptr; }     // "rdma".
+  virtual DescriptorPassing* descriptors() noexcept { return nullptr; }  // "shm".
 
   // Bytes of queued frames not yet given to the transport; the same of payload alone. Once the
   // endpoint is closed: how many were dropped.
@@ -213,7 +179,7 @@ class TcpListener {
 // --- Within one machine --------------------------------------------------------------------------
 
 // Sockets called by a name of this machine's (of its network namespace; nothing in a file system):
-// their endpoints are "shm", for they carry the descriptors of shared memory (slab.h). The name is
+// their endpoints are "shm", and pass descriptors (of the memory of slab.h). The name is
 // 1 to 100 bytes.
 
 // The user whose process may listen there. Any user may take a local name: a client that accepts

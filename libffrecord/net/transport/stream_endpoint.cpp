@@ -34,7 +34,7 @@ iovec Piece(std::span<const std::byte> bytes) {
 
 std::span<const std::byte> BytesOf(std::span<const std::byte> piece) { return piece; }
 std::span<const std::byte> BytesOf(const Endpoint::MappedPiece& piece) { return piece.bytes; }
-std::span<const std::byte> BytesOf(const Endpoint::PlacedPiece& piece) {
+std::span<const std::byte> BytesOf(const RemoteMemory::PlacedPiece& piece) {
   return piece.source.bytes;
 }
 
@@ -54,6 +54,8 @@ std::uint64_t SizeOf(const Payload& payload) {
 StreamEndpoint::StreamEndpoint(std::unique_ptr<ByteStream> stream, std::string peer)
     : stream_(std::move(stream)),
       transport_(stream_->transport()),
+      has_remote_memory_(stream_->one_sided() != nullptr),
+      has_descriptors_(stream_->carries_descriptors()),
       peer_(std::move(peer)),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferSizeBytes)) {}
 
@@ -98,21 +100,18 @@ Result<void> StreamEndpoint::SendMapped(FrameHeader header, std::span<const std:
   return {};
 }
 
-Result<RemoteMemory> StreamEndpoint::Expose(std::span<std::byte> bytes, Reach reach) {
-  if (stream_ && !stream_->places()) return Endpoint::Expose(bytes, reach);
+Result<RemoteRegion> StreamEndpoint::Expose(std::span<std::byte> bytes, Reach reach) {
   FFR_TRY(CheckSending({}, 0));
-  return stream_->Expose(bytes, reach);
+  return stream_->one_sided()->Expose(bytes, reach);
 }
 
-Result<PooledBuffer> StreamEndpoint::MakeLanding(std::size_t size_bytes) {
-  if (stream_ && !stream_->places()) return Endpoint::MakeLanding(size_bytes);
+Result<PooledBuffer> StreamEndpoint::MakeStaging(std::size_t size_bytes) {
   FFR_TRY(CheckSending({}, 0));
-  return stream_->MakeLanding(size_bytes);
+  return stream_->one_sided()->MakeStaging(size_bytes);
 }
 
 Result<void> StreamEndpoint::SendPlaced(FrameHeader header, std::span<const std::byte> body,
                                         std::span<const PlacedPiece> pieces) {
-  if (stream_ && !stream_->places()) return Endpoint::SendPlaced(header, body, pieces);
   const std::uint64_t size_bytes = SizeOf(pieces);
   if (!FFR_TRY(CheckSending(body, size_bytes))) return {};
   for (const auto& [source, place] : pieces) {
@@ -130,10 +129,6 @@ Result<void> StreamEndpoint::SendPlaced(FrameHeader header, std::span<const std:
 
 Result<void> StreamEndpoint::SendDescriptor(FrameHeader header, std::span<const std::byte> body,
                                             int descriptor) {
-  if (stream_ && !stream_->carries_descriptors())
-    return Error{ErrorCode::kInvalidArgument, "cannot send a descriptor to " + peer_ + ": " +
-                                                  std::string(transport_) +
-                                                  " does not carry any; only shm does"};
   UniqueFd own(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!own)
     return Error{ErrorCode::kInvalidArgument,
@@ -213,7 +208,8 @@ Result<StreamEndpoint::Step> StreamEndpoint::SendPlacedFirst() {
     pieces[count++] = {{part->rest, part->file, part->file_offset_bytes}, *part->place};
     offered_bytes += part->rest.size();
   }
-  return Step{FFR_TRY(stream_->WritePlaced(std::span(pieces).first(count))), offered_bytes};
+  return Step{FFR_TRY(stream_->one_sided()->WritePlaced(std::span(pieces).first(count))),
+              offered_bytes};
 }
 
 Result<void> StreamEndpoint::SendQueued() {
@@ -262,7 +258,7 @@ Result<Endpoint::Event> StreamEndpoint::Poll() {
 
 Result<Endpoint::Event> StreamEndpoint::Receive() {
   if (stage_ == Stage::kFetch) {
-    if (!FFR_TRY(stream_->HasFetched())) return Event::kNone;
+    if (!FFR_TRY(stream_->one_sided()->HasFetched())) return Event::kNone;
     stage_ = Stage::kHeader;
     drained_ = false;  // Frames may have come meanwhile.
     return Event::kPayload;
@@ -365,13 +361,12 @@ Result<void> StreamEndpoint::ReceivePayload(std::span<const std::span<std::byte>
   return {};
 }
 
-Result<void> StreamEndpoint::FetchPayload(const RemoteMemory& source, std::span<std::byte> place) {
+Result<void> StreamEndpoint::FetchPayload(const RemoteRegion& source, std::span<std::byte> place) {
   if (!stream_) return Error{ErrorCode::kUnavailable, "connection to " + peer_ + " " + why_closed_};
-  if (!stream_->places()) return Endpoint::FetchPayload(source, place);
   if (stage_ != Stage::kHeader)
     return Error{ErrorCode::kInvalidArgument,
                  "the frame from " + peer_ + " has a payload of its own, or has it already"};
-  auto begun = stream_->Fetch(source, place);
+  auto begun = stream_->one_sided()->Fetch(source, place);
   if (!begun && begun.error().code == ErrorCode::kInvalidArgument) return begun;
   if (!begun) return Fail(std::move(begun).error());
   stage_ = Stage::kFetch;

@@ -8,9 +8,29 @@
 #include <string>
 #include <vector>
 
+#include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::net {
+
+// RemoteMemory below the frames: what a stream does with memory of the peer, beside its bytes.
+class OneSidedStream {
+ public:
+  // Moves what it can of pieces, which it uses up, into memory of the peer, as ByteStream::Write;
+  // bytes that are written afterwards arrive behind them.
+  virtual Result<std::size_t> WritePlaced(std::span<RemoteMemory::PlacedPiece> pieces) = 0;
+  // Fetch begins to read the peer's memory, one piece at a time. HasFetched, to be asked before
+  // each wait, tells whether all of it is in its place. Both fail as ByteStream::Read.
+  virtual Result<void> Fetch(const RemoteRegion& source, std::span<std::byte> place) = 0;
+  virtual Result<bool> HasFetched() = 0;
+  // As RemoteMemory's.
+  virtual Result<RemoteRegion> Expose(std::span<std::byte> bytes, RemoteMemory::Reach reach) = 0;
+  virtual Result<PooledBuffer> MakeStaging(std::size_t size_bytes) = 0;
+
+ protected:
+  ~OneSidedStream() = default;
+};
 
 // A two-way stream of bytes that an endpoint speaks frames over: a socket, or memory.
 //
@@ -29,6 +49,9 @@ class ByteStream {
   // Whether fd() being writable would help, with or without something to be written.
   virtual bool wants_room(bool has_queued) const noexcept { return has_queued; }
 
+  // Null: it reaches no memory of the peer. The same for as long as the stream lives.
+  virtual OneSidedStream* one_sided() noexcept { return nullptr; }
+
   // Moves what it can, from the front of the first piece on, and returns how many bytes; 0 if it
   // would have to wait. Fails with kUnavailable if the connection is gone, with kIo otherwise.
   // `descriptor`, if not -1, goes with the first of these bytes, if any is written.
@@ -42,25 +65,6 @@ class ByteStream {
     return Error{ErrorCode::kInvalidArgument, "this stream moves no files"};
   }
 
-  // Whether the others may be called. WritePlaced moves what it can of pieces, which it uses up,
-  // into memory of the peer, as Write; what is written afterwards arrives behind them. Fetch begins
-  // to read the peer's memory, one piece at a time, and HasFetched, asked before each wait, tells
-  // whether all has landed; both fail as Read. Expose, MakeLanding: as Endpoint's.
-  virtual bool places() const noexcept { return false; }
-  virtual Result<std::size_t> WritePlaced(std::span<Endpoint::PlacedPiece> /*pieces*/) {
-    return Error{ErrorCode::kInvalidArgument, "this stream writes into no memory"};
-  }
-  virtual Result<RemoteMemory> Expose(std::span<std::byte> /*bytes*/, Endpoint::Reach /*reach*/) {
-    return Error{ErrorCode::kInvalidArgument, "this stream exposes no memory"};
-  }
-  virtual Result<PooledBuffer> MakeLanding(std::size_t /*size_bytes*/) {
-    return Error{ErrorCode::kInvalidArgument, "this stream reads no memory"};
-  }
-  virtual Result<void> Fetch(const RemoteMemory& /*source*/, std::span<std::byte> /*place*/) {
-    return Error{ErrorCode::kInvalidArgument, "this stream reads no memory"};
-  }
-  virtual Result<bool> HasFetched() { return true; }
-
   // The same for reading; nullopt if it would have to wait, 0 at the end of the stream. Requires
   // room for at least one byte.
   virtual Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) = 0;
@@ -70,17 +74,17 @@ class ByteStream {
   virtual void Await(std::size_t /*size_bytes*/) noexcept {}
 
   // Whether Write may be given descriptors. Others than SetDescriptorLimit allows, which begins
-  // with none, are kCorruption to Read. TakeDescriptor: as Endpoint's.
+  // with none, are kCorruption to Read. TakeDescriptor: as DescriptorPassing's.
   virtual bool carries_descriptors() const noexcept { return false; }
   virtual void SetDescriptorLimit(std::size_t /*count_max*/) noexcept {}
   virtual ForeignFd TakeDescriptor() noexcept { return {}; }
 };
 
-// Frames over a stream of bytes: what all transports without remote memory access share.
+// Frames over a stream of bytes, which all transports share.
 //
 // Small frames are read many at a time through a buffer; payloads and large bodies go straight to
 // their place, and the same call reads ahead into the buffer what follows them.
-class StreamEndpoint final : public Endpoint {
+class StreamEndpoint final : public Endpoint, private RemoteMemory, private DescriptorPassing {
  public:
   // `peer` is for messages only.
   StreamEndpoint(std::unique_ptr<ByteStream> stream, std::string peer);
@@ -100,14 +104,8 @@ class StreamEndpoint final : public Endpoint {
                     std::span<const std::span<const std::byte>> payload) override;
   Result<void> SendMapped(FrameHeader header, std::span<const std::byte> body,
                           std::span<const MappedPiece> payload) override;
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Reach reach) override;
-  Result<PooledBuffer> MakeLanding(std::size_t size_bytes) override;
-  Result<void> FetchPayload(const RemoteMemory& source, std::span<std::byte> place) override;
-  Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
-                          std::span<const PlacedPiece> pieces) override;
-  Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
-                              int descriptor) override;
-  ForeignFd TakeDescriptor() noexcept override;
+  RemoteMemory* remote_memory() noexcept override { return has_remote_memory_ ? this : nullptr; }
+  DescriptorPassing* descriptors() noexcept override { return has_descriptors_ ? this : nullptr; }
   std::uint64_t bytes_queued() const noexcept override { return bytes_queued_; }
   std::uint64_t payload_bytes_queued() const noexcept override { return payload_bytes_queued_; }
   std::uint64_t bytes_sent() const noexcept override { return bytes_sent_; }
@@ -126,6 +124,15 @@ class StreamEndpoint final : public Endpoint {
   void Close() noexcept override;
 
  private:
+  Result<RemoteRegion> Expose(std::span<std::byte> bytes, Reach reach) override;
+  Result<void> SendPlaced(FrameHeader header, std::span<const std::byte> body,
+                          std::span<const PlacedPiece> pieces) override;
+  Result<PooledBuffer> MakeStaging(std::size_t size_bytes) override;
+  Result<void> FetchPayload(const RemoteRegion& source, std::span<std::byte> place) override;
+  Result<void> SendDescriptor(FrameHeader header, std::span<const std::byte> body,
+                              int descriptor) override;
+  ForeignFd TakeDescriptor() noexcept override;
+
   // What is being received. kPlaces: a frame was returned and its payload has no place yet. kFetch:
   // its payload is read from the peer's memory.
   enum class Stage : std::uint8_t { kHeader, kBody, kPlaces, kPayload, kFetch };
@@ -138,7 +145,7 @@ class StreamEndpoint final : public Endpoint {
     UniqueFd descriptor = {};  // Leaves with the first byte.
     int file = -1;             // Moved from there by the stream, if not -1.
     std::uint64_t file_offset_bytes = 0;
-    std::optional<RemoteMemory> place = {};  // Where it goes, if not into the stream.
+    std::optional<RemoteRegion> place = {};  // Where it goes, if not into the stream.
   };
 
   // False if nothing can be sent any more, which Poll() reports. Fails past the limits.
@@ -172,6 +179,8 @@ class StreamEndpoint final : public Endpoint {
 
   std::unique_ptr<ByteStream> stream_;  // Null once closed.
   const std::string_view transport_;
+  const bool has_remote_memory_;
+  const bool has_descriptors_;
   const std::string peer_;
   std::string why_closed_;
   FrameLimits limits_ = kLimitsBeforeHello;

@@ -188,7 +188,7 @@ class Connection {
   Result<void> TakePutData(const net::FrameHeader& header);
   Result<void> TakePutPull(const net::FrameHeader& header);
   Result<std::shared_ptr<const ClientSlab>> SlabOf(const net::PutPull& pull) const;
-  Result<void> FetchPull(const net::FrameHeader& header, const net::RemoteMemory& source,
+  Result<void> FetchPull(const net::FrameHeader& header, const net::RemoteRegion& source,
                          std::size_t size_bytes);
   Result<void> AddPull(const net::FrameHeader& header, PieceSource source);
   Result<void> TakePutSeal(const net::FrameHeader& header);
@@ -231,8 +231,8 @@ class Connection {
   Clock::time_point put_heard_;  // When it last went on.
   // Over RDMA, once there is a slab to upload from: a place for each piece that may be written at
   // one time, and which one is next.
-  PooledBuffer landing_;
-  std::size_t landing_next_ = 0;
+  PooledBuffer staging_;
+  std::size_t staging_next_ = 0;
   std::optional<Incoming> incoming_;
   std::deque<Job> jobs_;  // The first one runs.
   std::size_t put_data_count_ = 0;

@@ -32,7 +32,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   if (has_greeted_) return OutOfPlace("a second HELLO");
   const auto hello = FFR_TRY(net::Hello::Decode(endpoint_->body()));
   net::FrameLimits limits;
-  if (transport() == "shm") limits.descriptor_count_max = net::kSlabCountMax;
+  if (endpoint_->descriptors() != nullptr) limits.descriptor_count_max = net::kSlabCountMax;
   auto version = net::CommonVersion(hello);
   if (version && (hello.body_size_bytes_max < limits.body_size_bytes_max ||
                   hello.payload_size_bytes_max < limits.payload_size_bytes_max))

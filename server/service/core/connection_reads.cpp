@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "libffrecord/net/transport/descriptor_passing.h"
+#include "libffrecord/net/transport/remote_memory.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
 
@@ -123,18 +125,19 @@ Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
 Result<ClientSlab> Connection::TakeSlab(const net::SlabRegister& request) {
   ClientSlab slab{.size_bytes = request.size_bytes, .use = request.use};
   const bool is_read = request.use == net::SlabRegister::Use::kIsRead;
-  if (transport() == "rdma") {
+  if (net::RemoteMemory* const memory = endpoint_->remote_memory()) {
     if (!request.remote) return OutOfPlace("SLAB_REG over RDMA without an address");
     slab.remote = *request.remote;
-    if (is_read && !landing_)
-      landing_ = FFR_TRY(
-          endpoint_->MakeLanding(kPutDataCountMax * std::size_t{net::PutPull::kSizeBytesMax}));
+    if (is_read && !staging_)
+      staging_ =
+          FFR_TRY(memory->MakeStaging(kPutDataCountMax * std::size_t{net::PutPull::kSizeBytesMax}));
     return slab;
   }
-  if (transport() != "shm")
+  net::DescriptorPassing* const descriptors = endpoint_->descriptors();
+  if (descriptors == nullptr)
     return Error{ErrorCode::kInvalidArgument,
                  "slabs are for clients of the same machine, on the local socket, or for RDMA"};
-  ForeignFd descriptor = endpoint_->TakeDescriptor();
+  ForeignFd descriptor = descriptors->TakeDescriptor();
   if (!descriptor || request.remote) return OutOfPlace("SLAB_REG without a descriptor");
   if (is_read)
     slab.source = FFR_TRY(net::UploadSlab::Take(std::move(descriptor), request.size_bytes));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/net/transport/remote_memory.h"
 #include "server/service/core/connection.h"
 #include "server/service/core/replies.h"
 
@@ -121,17 +122,18 @@ Result<std::shared_ptr<const ClientSlab>> Connection::SlabOf(const net::PutPull&
 
 // Jobs end in their order, and pieces beyond kPutDataCountMax are held: so the place that was used
 // longest ago is free.
-Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteMemory& source,
+Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteRegion& source,
                                    std::size_t size_bytes) {
-  const std::size_t begin = landing_next_ * net::PutPull::kSizeBytesMax;
-  landing_next_ = (landing_next_ + 1) % kPutDataCountMax;
-  const PooledBuffer place(new std::span(landing_->subspan(begin, size_bytes)),
-                           [landing = landing_](std::span<std::byte>* dead) { delete dead; });
+  const std::size_t begin = staging_next_ * net::PutPull::kSizeBytesMax;
+  staging_next_ = (staging_next_ + 1) % kPutDataCountMax;
+  const PooledBuffer place(new std::span(staging_->subspan(begin, size_bytes)),
+                           [landing = staging_](std::span<std::byte>* dead) { delete dead; });
   incoming_ =
       Incoming{header, place, [this](const FrameHeader& sent, PooledBuffer landed) {
                  return AddPull(sent, [landed]() -> Result<PooledBuffer> { return landed; });
                }};
-  return endpoint_->FetchPayload(source, *place);
+  // Only an endpoint that has remote memory ever registered such a slab.
+  return endpoint_->remote_memory()->FetchPayload(source, *place);
 }
 
 Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {

@@ -35,12 +35,12 @@ struct ReadRun {
 struct ClientSlab {
   std::uint64_t size_bytes = 0;
   std::shared_ptr<const net::RemoteSlab> mapped = {};  // Null over RDMA.
-  net::RemoteMemory remote = {};
+  net::RemoteRegion remote = {};
   net::SlabRegister::Use use = net::SlabRegister::Use::kIsWritten;
   std::shared_ptr<const net::UploadSlab> source = {};  // If it is read. Null over RDMA.
 
   // Where the byte at `offset_bytes` is, over RDMA.
-  net::RemoteMemory At(std::uint64_t offset_bytes) const {
+  net::RemoteRegion At(std::uint64_t offset_bytes) const {
     return {remote.address + offset_bytes, remote.key};
   }
 };

@@ -5,6 +5,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::server {
 namespace {
@@ -41,7 +42,7 @@ class BatchReads::Frame {
   }
   // The same of a piece that goes to its `place` in the client's memory.
   Result<void> AddPlaced(const RunPiece& piece, const net::Endpoint::MappedPiece& run,
-                         const net::RemoteMemory& place) {
+                         const net::RemoteRegion& place) {
     placed_.push_back({Part(run, piece), place});
     size_bytes_ += piece.size_bytes;
     return AddLanded(piece);
@@ -61,7 +62,7 @@ class BatchReads::Frame {
     // Records come in the order of the disk: side by side again, they are few large writes.
     std::ranges::sort(placed_, {}, [](const auto& piece) { return piece.place.address; });
     if (!placed_.empty())
-      FFR_TRY(endpoint_.SendPlaced(header, data_.Encode(), placed_));
+      FFR_TRY(endpoint_.remote_memory()->SendPlaced(header, data_.Encode(), placed_));
     else if (!data_.pieces.empty())
       FFR_TRY(endpoint_.SendMapped(header, data_.Encode(), places_));
     // Owners without pieces here: theirs are in frames before this one.
@@ -88,7 +89,7 @@ class BatchReads::Frame {
   OutgoingPayload& payload_;
   net::BatchData data_;
   std::vector<net::Endpoint::MappedPiece> places_;
-  std::vector<net::Endpoint::PlacedPiece> placed_;
+  std::vector<net::RemoteMemory::PlacedPiece> placed_;
   std::vector<OutgoingPayload::Owner> owners_;
   std::uint64_t size_bytes_ = 0;
 };
@@ -306,7 +307,7 @@ void BatchReads::Take(DiskReader::Landed landed) {
   batch.runs[run].owner = std::move(landed.buffer);
 }
 
-net::RemoteMemory BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece) {
+net::RemoteRegion BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece) {
   return batch.slab->At(std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes);
 }
 

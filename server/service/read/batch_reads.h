@@ -99,7 +99,7 @@ class BatchReads {
   static bool IsReadInPlace(const Batch& batch) { return batch.slab && batch.slab->mapped; }
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
   static std::uint64_t PayloadOf(const Batch& batch, std::uint32_t run);
-  static net::RemoteMemory PlaceOf(const Batch& batch, const RunPiece& piece);
+  static net::RemoteRegion PlaceOf(const Batch& batch, const RunPiece& piece);
   bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole, Clock::time_point now);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);

@@ -16,7 +16,9 @@
 #include <thread>
 
 #include "endpoint_pairs.h"
+#include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/endpoint.h"
+#include "libffrecord/net/transport/remote_memory.h"
 #include "seed.h"
 #include "tls_pairs.h"
 
@@ -152,29 +154,49 @@ TEST_P(EndpointConformance, WhatIsMappedFromAFileArrivesLikeOtherBytes) {
   EXPECT_EQ(near_->payload_bytes_queued(), 0U);
 }
 
-TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrameOrIsRefusedWhereNoneIsCarried) {
+TEST_P(EndpointConformance, CapabilitiesAreThoseOfTheTransportOnBothEndsAndOutliveAClose) {
+  for (Endpoint* endpoint : {near_.get(), far_.get()}) {
+    RemoteMemory* const memory = endpoint->remote_memory();
+    DescriptorPassing* const descriptors = endpoint->descriptors();
+    EXPECT_EQ(memory != nullptr, GetParam().name == "rdma");
+    EXPECT_EQ(descriptors != nullptr, GetParam().name == "shm");
+
+    endpoint->Close();
+
+    EXPECT_EQ(endpoint->remote_memory(), memory);
+    EXPECT_EQ(endpoint->descriptors(), descriptors);
+    if (memory != nullptr) {
+      Bytes bytes(4096);
+      const auto code = [](const auto& result) { return result.error().code; };
+      EXPECT_EQ(code(memory->Expose(bytes, RemoteMemory::Reach::kWrite)), ErrorCode::kUnavailable);
+      EXPECT_EQ(code(memory->MakeStaging(4096)), ErrorCode::kUnavailable);
+      EXPECT_EQ(code(memory->SendPlaced({}, {}, {})), ErrorCode::kUnavailable);
+      EXPECT_EQ(code(memory->FetchPayload({}, bytes)), ErrorCode::kUnavailable);
+    }
+    if (descriptors != nullptr) {
+      EXPECT_EQ(descriptors->SendDescriptor({}, {}, STDIN_FILENO).error().code,
+                ErrorCode::kUnavailable);
+      EXPECT_FALSE(descriptors->TakeDescriptor());
+    }
+  }
+}
+
+TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrame) {
+  if (near_->descriptors() == nullptr) GTEST_SKIP() << near_->transport() << " carries none";
   const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
   ASSERT_TRUE(file);
-  if (near_->transport() != "shm") {
-    const auto sent = near_->SendDescriptor({.request_id = 1}, {}, file.get());
-    ASSERT_FALSE(sent);
-    EXPECT_EQ(sent.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(near_->bytes_queued(), 0U);
-    EXPECT_FALSE(near_->TakeDescriptor());
-    return;
-  }
   // Between frames with payloads, and two in a row.
   const Bytes payload(300'000, std::byte{5});
   SendFrame(*near_, {.request_id = 0}, Bytes(9), payload);
   for (std::uint64_t id : {1U, 2U})
-    ASSERT_TRUE(near_->SendDescriptor({.request_id = id}, Bytes(30), file.get()));
+    ASSERT_TRUE(near_->descriptors()->SendDescriptor({.request_id = id}, Bytes(30), file.get()));
   SendFrame(*near_, {.request_id = 3}, Bytes(9), payload);
 
   for (std::uint64_t id = 0; id < 4; ++id) {
     ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
     EXPECT_EQ(far_->header().request_id, id);
     if (id == 1 || id == 2) {
-      const ForeignFd arrived = far_->TakeDescriptor();
+      const ForeignFd arrived = far_->descriptors()->TakeDescriptor();
       ASSERT_TRUE(arrived);
       struct stat sent_status {
       }, arrived_status{};
@@ -183,7 +205,7 @@ TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrameOrIsRefusedWhereNoneIs
       EXPECT_EQ(arrived_status.st_ino, sent_status.st_ino);
       EXPECT_EQ(::fcntl(arrived.get(), F_GETFD), FD_CLOEXEC);
     } else {
-      EXPECT_FALSE(far_->TakeDescriptor());
+      EXPECT_FALSE(far_->descriptors()->TakeDescriptor());
       Bytes landed(payload.size());
       const std::span<std::byte> places[] = {landed};
       ASSERT_TRUE(far_->ReceivePayload(places));
@@ -194,9 +216,10 @@ TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrameOrIsRefusedWhereNoneIs
 }
 
 TEST_P(EndpointConformance, DescriptorsThatNobodyTakesEndTheConnection) {
-  if (near_->transport() != "shm") GTEST_SKIP() << near_->transport() << " carries none";
+  if (near_->descriptors() == nullptr) GTEST_SKIP() << near_->transport() << " carries none";
   const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(near_->SendDescriptor({}, {}, file.get()));
+  for (int i = 0; i < 100; ++i)
+    ASSERT_TRUE(near_->descriptors()->SendDescriptor({}, {}, file.get()));
 
   Result<Endpoint::Event> event = Endpoint::Event::kNone;
   for (int i = 0; i < 200 && event; ++i) event = NextEventOf(*far_, *near_);
@@ -205,30 +228,26 @@ TEST_P(EndpointConformance, DescriptorsThatNobodyTakesEndTheConnection) {
   EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
 }
 
-TEST_P(EndpointConformance, MemoryOfThePeerIsFetchedAsAPayloadOrRefusedWhereItCannotBe) {
+TEST_P(EndpointConformance, MemoryOfThePeerIsFetchedAsAPayload) {
+  if (near_->remote_memory() == nullptr) GTEST_SKIP() << near_->transport() << " reaches none";
   std::mt19937 random(4);
   Bytes memory = RandomBytes(random, 300'000);
-  const auto exposed = near_->Expose(memory, Endpoint::Reach::kRead);
-  const auto landing = far_->MakeLanding(100'000);
+  const auto exposed = near_->remote_memory()->Expose(memory, RemoteMemory::Reach::kRead);
+  RemoteMemory& fetching = *far_->remote_memory();
+  const auto staging = fetching.MakeStaging(100'000);
   SendFrame(*near_, {.request_id = 1}, Bytes(9), {});
   SendFrame(*near_, {.request_id = 2}, {}, {});
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
-  if (near_->transport() != "rdma") {
-    EXPECT_EQ(exposed.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(landing.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(far_->FetchPayload({}, memory).error().code, ErrorCode::kInvalidArgument);
-  } else {
-    ASSERT_TRUE(exposed && landing);
-    const RemoteMemory source{exposed.value().address + 777, exposed.value().key};
-    // Not where nothing may land.
-    EXPECT_EQ(far_->FetchPayload(source, memory).error().code, ErrorCode::kInvalidArgument);
-    const auto place = landing.value()->subspan(1, 99'999);
-    ASSERT_TRUE(far_->FetchPayload(source, place));
-    EXPECT_EQ(far_->FetchPayload(source, place).error().code, ErrorCode::kInvalidArgument);
-    ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
-    EXPECT_EQ(far_->header().request_id, 1U);
-    EXPECT_TRUE(std::ranges::equal(place, std::span(memory).subspan(777, place.size())));
-  }
+  ASSERT_TRUE(exposed && staging);
+  const RemoteRegion source{exposed.value().address + 777, exposed.value().key};
+  // Not where no payload may go.
+  EXPECT_EQ(fetching.FetchPayload(source, memory).error().code, ErrorCode::kInvalidArgument);
+  const auto place = staging.value()->subspan(1, 99'999);
+  ASSERT_TRUE(fetching.FetchPayload(source, place));
+  EXPECT_EQ(fetching.FetchPayload(source, place).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
+  EXPECT_EQ(far_->header().request_id, 1U);
+  EXPECT_TRUE(std::ranges::equal(place, std::span(memory).subspan(777, place.size())));
   // What came behind it is next.
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
   EXPECT_EQ(far_->header().request_id, 2U);

@@ -19,6 +19,7 @@
 #include "collective_group.h"
 #include "endpoint_pairs.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/net/transport/remote_memory.h"
 #include "seed.h"
 
 namespace ffrecord::client {
@@ -302,9 +303,9 @@ TEST_F(CollectiveRdmaByHandTest, BytesThatFailTheirCheckAreNoWrongSum) {
                                  .type = ReduceType::kI32},
                                 0,
                                 kChunk};
-  const Endpoint::PlacedPiece piece{{.bytes = bytes}, to_.ring_there->memory};
-  ASSERT_TRUE(to_.endpoint->SendPlaced({.type = FrameType::kCollectivePlaced}, placed.Encode(),
-                                       {&piece, 1}));
+  const net::RemoteMemory::PlacedPiece piece{{.bytes = bytes}, to_.ring_there->memory};
+  ASSERT_TRUE(to_.endpoint->remote_memory()->SendPlaced({.type = FrameType::kCollectivePlaced},
+                                                        placed.Encode(), {&piece, 1}));
   std::ignore = net::Flush(*to_.endpoint, Clock::now() + 20s);
   const auto reduced = engine_->Wait(token);
   ASSERT_FALSE(reduced);

@@ -33,6 +33,7 @@
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/net/rpc/slab_pool.h"
+#include "libffrecord/net/transport/remote_memory.h"
 #include "rdma_clients.h"
 #include "test_file.h"
 
@@ -353,13 +354,13 @@ TEST_F(RdmaClientTest, LateWritesOfABatchThatTimedOutAreNeverSeen) {
   constexpr std::uint32_t kEntry = 100'000;
   const std::vector<std::byte> good(kEntry, std::byte{0x11});
   const std::vector<std::byte> late(kEntry, std::byte{0xEE});
-  net::RemoteMemory slab;
+  net::RemoteRegion slab;
   net::Endpoint* first = nullptr;
   std::vector<net::BatchEntry> asked;
   std::atomic<bool> is_late = false;
   std::atomic<bool> was_written_late = false;
   const auto place_of = [&](const net::BatchEntry& entry) {
-    return net::RemoteMemory{slab.address + entry.slab_offset_bytes, slab.key};
+    return net::RemoteRegion{slab.address + entry.slab_offset_bytes, slab.key};
   };
   const RdmaDaemon daemon([&](const RdmaDaemon::Request& request) {
     if (request.header.type == FrameType::kSlabRegister) {
@@ -368,15 +369,16 @@ TEST_F(RdmaClientTest, LateWritesOfABatchThatTimedOutAreNeverSeen) {
     } else if (request.header.type == FrameType::kBatchRead && first == nullptr) {
       first = &request.endpoint;
       asked = net::BatchRead::Decode(request.endpoint.body()).value().entries;
-      const net::Endpoint::PlacedPiece piece{{good}, place_of(asked[0])};
-      (void)request.endpoint.SendPlaced(
+      const net::RemoteMemory::PlacedPiece piece{{good}, place_of(asked[0])};
+      (void)request.endpoint.remote_memory()->SendPlaced(
           {.type = FrameType::kBatchData, .request_id = request.header.request_id},
           net::BatchData{{{0, 0, kEntry}}}.Encode(), {&piece, 1});
       (void)request.endpoint.Poll();
       while (!is_late) std::this_thread::sleep_for(1ms);
       for (const net::BatchEntry& entry : asked) {
-        const net::Endpoint::PlacedPiece all{{late}, place_of(entry)};
-        (void)request.endpoint.SendPlaced({.type = FrameType::kBatchData}, {}, {&all, 1});
+        const net::RemoteMemory::PlacedPiece all{{late}, place_of(entry)};
+        (void)request.endpoint.remote_memory()->SendPlaced({.type = FrameType::kBatchData}, {},
+                                                           {&all, 1});
       }
       (void)net::NextEvent(request.endpoint, net::Clock::now() + 5s, "the end");
       was_written_late = true;
@@ -406,7 +408,7 @@ TEST_F(RdmaClientTest, LateWritesOfABatchThatTimedOutAreNeverSeen) {
 TEST_F(RdmaClientTest, AQueuePairThatBreaksInABatchCostsOnlyWhatHadNotArrived) {
   constexpr std::uint32_t kEntry = 100'000;
   const std::vector<std::byte> good(kEntry, std::byte{0x11});
-  net::RemoteMemory slab;
+  net::RemoteRegion slab;
   std::vector<std::size_t> asked;  // Entries of each batch.
   const RdmaDaemon daemon([&](const RdmaDaemon::Request& request) {
     if (request.header.type == FrameType::kSlabRegister) {
@@ -427,11 +429,11 @@ TEST_F(RdmaClientTest, AQueuePairThatBreaksInABatchCostsOnlyWhatHadNotArrived) {
       done.size_bytes = kEntry;
       return request.Reply(net::ReplyTo(request.header.type), done.Encode());
     }
-    const net::RemoteMemory first{slab.address + batch.entries[0].slab_offset_bytes, slab.key};
-    const net::RemoteMemory astray{slab.address, slab.key ^ 0x5500};
-    for (const net::RemoteMemory& place : {first, astray}) {
-      const net::Endpoint::PlacedPiece piece{{good}, place};
-      (void)request.endpoint.SendPlaced(data, body, {&piece, 1});
+    const net::RemoteRegion first{slab.address + batch.entries[0].slab_offset_bytes, slab.key};
+    const net::RemoteRegion astray{slab.address, slab.key ^ 0x5500};
+    for (const net::RemoteRegion& place : {first, astray}) {
+      const net::RemoteMemory::PlacedPiece piece{{good}, place};
+      (void)request.endpoint.remote_memory()->SendPlaced(data, body, {&piece, 1});
     }
   });
   const auto session = net::Session::Get(daemon.address(), Transport::kRdma);
@@ -463,7 +465,7 @@ class UploadsOverRdmaTest : public RdmaClientTest {
       // The client's first slab is for reads.
       if (slab.use == net::SlabRegister::Use::kIsRead) {
         slab_ = slab.remote.value();
-        landing_ = endpoint.MakeLanding(net::PutPull::kSizeBytesMax).value();
+        staging_ = endpoint.remote_memory()->MakeStaging(net::PutPull::kSizeBytesMax).value();
         if (refuses_slabs_ != 0)
           return (void)endpoint.Send(
               {.type = FrameType::kError, .request_id = request.header.request_id},
@@ -477,8 +479,8 @@ class UploadsOverRdmaTest : public RdmaClientTest {
     } else if (type == FrameType::kPutPull) {
       const auto pull = net::PutPull::Decode(endpoint.body()).value();
       const bool is_astray = std::exchange(goes_astray_, false);
-      const auto place = landing_->first(pull.size_bytes);
-      EXPECT_TRUE(endpoint.FetchPayload(
+      const auto place = staging_->first(pull.size_bytes);
+      EXPECT_TRUE(endpoint.remote_memory()->FetchPayload(
           {slab_.address + pull.slab_offset_bytes, slab_.key ^ (is_astray ? 0x5500U : 0U)}, place));
       const auto landed = net::NextEvent(endpoint, net::Clock::now() + 20s, "a piece");
       EXPECT_EQ(landed.operator bool(), !is_astray);
@@ -497,8 +499,8 @@ class UploadsOverRdmaTest : public RdmaClientTest {
 
   std::uint32_t refuses_slabs_ = 0;  // An errno.
   bool goes_astray_ = false;
-  net::RemoteMemory slab_;
-  PooledBuffer landing_;
+  net::RemoteRegion slab_;
+  PooledBuffer staging_;
   std::vector<std::byte> taken_;
   std::atomic<int> begun_count_ = 0, pulled_count_ = 0;
   const RdmaDaemon daemon_{[this](const auto& request) { Answer(request); }};

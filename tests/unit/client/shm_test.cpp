@@ -29,6 +29,7 @@
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/net/rpc/slab_pool.h"
+#include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/slab.h"
 #include "test_file.h"
 #include "tokens.h"
@@ -303,7 +304,7 @@ class UploadsTest : public testing::Test {
     if (request.header.type == FrameType::kSlabRegister) {
       const auto given = net::SlabRegister::Decode(endpoint.body()).value();
       EXPECT_EQ(given.use, net::SlabRegister::Use::kIsRead);
-      ForeignFd memory = endpoint.TakeDescriptor();
+      ForeignFd memory = endpoint.descriptors()->TakeDescriptor();
       EXPECT_LT(::pwrite(memory.get(), "x", 1, 0), 0);  // It is there to be read.
       slab_ = net::UploadSlab::Take(std::move(memory), given.size_bytes).value();
       if (refuses_slabs_) return Refuse(request);
@@ -430,7 +431,8 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
       reply(net::ReplyTo(FrameType::kExtentBind), net::ExtentBindReply{1, 0, {}}.Encode());
     } else if (request.header.type == FrameType::kSlabRegister) {
       const auto given = net::SlabRegister::Decode(endpoint.body()).value();
-      slab = net::RemoteSlab::Map(endpoint.TakeDescriptor(), given.size_bytes).value();
+      slab =
+          net::RemoteSlab::Map(endpoint.descriptors()->TakeDescriptor(), given.size_bytes).value();
       reply(net::ReplyTo(FrameType::kSlabRegister), {});
     } else if (request.header.type == FrameType::kBatchRead) {
       const auto batch = net::BatchRead::Decode(endpoint.body()).value();

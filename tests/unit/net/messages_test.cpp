@@ -116,11 +116,11 @@ TEST(MessagesTest, ExtentBind) {
 
 TEST(MessagesTest, SlabRegisterGrantAndCancel) {
   Check(SlabRegister{3, 64U << 20}, "03000000000000000000000400000000");
-  Check(SlabRegister{3, 64U << 20, RemoteMemory{0x7F0011223000, 0xABCD}},
+  Check(SlabRegister{3, 64U << 20, RemoteRegion{0x7F0011223000, 0xABCD}},
         "0300000001000000000000040000000000302211007f0000cdab000000000000");
   Check(SlabRegister{2, 4U << 20, {}, SlabRegister::Use::kIsRead},
         "02000000020000000000400000000000");
-  Check(SlabRegister{2, 4U << 20, RemoteMemory{0x7F0011223000, 0xABCD}, SlabRegister::Use::kIsRead},
+  Check(SlabRegister{2, 4U << 20, RemoteRegion{0x7F0011223000, 0xABCD}, SlabRegister::Use::kIsRead},
         "0200000003000000000040000000000000302211007f0000cdab000000000000");
   Check(Grant{0x1122334455667788, 5U << 20}, "88776655443322110000500000000000");
   Check(Cancel{0x1122334455667788}, "8877665544332211");

@@ -10,6 +10,7 @@
 
 #include "endpoint_pairs.h"
 #include "libffrecord/net/transport/rdma/device.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::net {
 namespace {
@@ -96,15 +97,15 @@ TEST_F(RdmaDeviceTest, OneThatAnswersNoReadsConnectsAndExposesNoMemoryToThem) {
   auto pair = MakePair();
   ExpectTalks(pair);
   Bytes memory(4096);
-  ExpectUnsupported(pair.near->Expose(memory, Endpoint::Reach::kRead).error());
-  EXPECT_TRUE(pair.near->Expose(memory, Endpoint::Reach::kWrite));
+  ExpectUnsupported(pair.near->remote_memory()->Expose(memory, RemoteMemory::Reach::kRead).error());
+  EXPECT_TRUE(pair.near->remote_memory()->Expose(memory, RemoteMemory::Reach::kWrite));
 }
 
 TEST_F(RdmaDeviceTest, OneThatMakesNoReadsConnectsAndLandsNothing) {
   seen.makes_reads = false;
   auto pair = MakePair();
   ExpectTalks(pair);
-  ExpectUnsupported(pair.far->MakeLanding(4096).error());
+  ExpectUnsupported(pair.far->remote_memory()->MakeStaging(4096).error());
 }
 
 TEST_F(RdmaDeviceTest, BothEndsMarkWhatTheySend) {
@@ -120,8 +121,8 @@ TEST_F(RdmaDeviceTest, MemoryIsWrittenInAnyOrderWhereThatCanBeAskedFor) {
   auto pair = MakePair();
   ExpectTalks(pair);
   Bytes memory(4096);
-  ASSERT_TRUE(pair.near->Expose(memory, Endpoint::Reach::kWrite));
-  ASSERT_TRUE(pair.far->MakeLanding(4096));
+  ASSERT_TRUE(pair.near->remote_memory()->Expose(memory, RemoteMemory::Reach::kWrite));
+  ASSERT_TRUE(pair.far->remote_memory()->MakeStaging(4096));
   EXPECT_EQ(seen.registered.size(), 6U);
   for (const unsigned access : seen.registered) EXPECT_NE(access & IBV_ACCESS_RELAXED_ORDERING, 0U);
 }
@@ -131,7 +132,7 @@ TEST_F(RdmaDeviceTest, AnOldLibraryRegistersAsItCan) {
   auto pair = MakePair();
   ExpectTalks(pair);
   Bytes memory(4096);
-  EXPECT_TRUE(pair.near->Expose(memory, Endpoint::Reach::kWrite));
+  EXPECT_TRUE(pair.near->remote_memory()->Expose(memory, RemoteMemory::Reach::kWrite));
 }
 
 }  // namespace

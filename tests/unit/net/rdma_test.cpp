@@ -21,6 +21,7 @@
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/rdma_messages.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::net {
 namespace {
@@ -199,11 +200,11 @@ class ExposedMemoryTest : public RdmaTest {
     pair_ = MakeRdmaPair();
     pair_.near->SetLimits({});
     pair_.far->SetLimits({});
-    auto exposed = pair_.near->Expose(memory_, Endpoint::Reach::kWrite);
+    auto exposed = pair_.near->remote_memory()->Expose(memory_, RemoteMemory::Reach::kWrite);
     ASSERT_TRUE(exposed) << exposed.error().message;
     place_ = exposed.value();
   }
-  RemoteMemory At(std::size_t offset) const { return {place_.address + offset, place_.key}; }
+  RemoteRegion At(std::size_t offset) const { return {place_.address + offset, place_.key}; }
   // The next event of the near end, while the far end sends.
   Result<Endpoint::Event> NextOfNear() {
     const Deadline deadline = Soon();
@@ -220,7 +221,7 @@ class ExposedMemoryTest : public RdmaTest {
   std::mt19937 random_{7};
   Bytes memory_{Bytes(kSize, std::byte{0x5A})};
   EndpointPair pair_;
-  RemoteMemory place_;
+  RemoteRegion place_;
 };
 
 TEST_F(ExposedMemoryTest, PiecesLieInTheirPlacesWhenTheirFrameArrives) {
@@ -230,7 +231,7 @@ TEST_F(ExposedMemoryTest, PiecesLieInTheirPlacesWhenTheirFrameArrives) {
   Bytes expected = memory_;
   const std::span<const std::byte> all(data);
   // Small and large, some side by side, some mapped; in the order of a shuffled batch.
-  std::vector<Endpoint::PlacedPiece> pieces;
+  std::vector<RemoteMemory::PlacedPiece> pieces;
   std::vector<std::size_t> cuts{0};
   while (cuts.back() < kSize) cuts.push_back(cuts.back() + 1 + random_() % 200'000);
   cuts.back() = kSize;
@@ -244,7 +245,7 @@ TEST_F(ExposedMemoryTest, PiecesLieInTheirPlacesWhenTheirFrameArrives) {
     pieces.push_back({{bytes, i % 2 == 0 ? file.get() : -1, cuts[i]}, At(cuts[i])});
     std::ranges::copy(bytes, expected.begin() + static_cast<std::ptrdiff_t>(cuts[i]));
   }
-  ASSERT_TRUE(pair_.far->SendPlaced({.request_id = 4}, Bytes(10), pieces));
+  ASSERT_TRUE(pair_.far->remote_memory()->SendPlaced({.request_id = 4}, Bytes(10), pieces));
   const Bytes payload = RandomBytes(random_, 50'000);
   const std::span<const std::byte> whole(payload);
   ASSERT_TRUE(pair_.far->Send({.request_id = 5}, {}, {&whole, 1}));
@@ -270,11 +271,11 @@ TEST_F(ExposedMemoryTest, APlaceThatWasNotExposedIsRefusedAndBreaksTheConnection
   const Bytes data(4096, std::byte{0xEE});
   for (const bool is_key_wrong : {true, false}) {
     SetUp();
-    const Endpoint::PlacedPiece piece{{data},
-                                      is_key_wrong
-                                          ? RemoteMemory{place_.address, place_.key ^ 0x5500}
-                                          : At(kSize - data.size() + 1)};
-    ASSERT_TRUE(pair_.far->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
+    const RemoteMemory::PlacedPiece piece{{data},
+                                          is_key_wrong
+                                              ? RemoteRegion{place_.address, place_.key ^ 0x5500}
+                                              : At(kSize - data.size() + 1)};
+    ASSERT_TRUE(pair_.far->remote_memory()->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
 
     const auto event = NextEvent(*pair_.far, Soon(), "a refusal");
 
@@ -289,8 +290,8 @@ TEST_F(ExposedMemoryTest, APlaceThatWasNotExposedIsRefusedAndBreaksTheConnection
 // H1: what is still under way when an end closes, or comes later, is never written.
 TEST_F(ExposedMemoryTest, NothingIsWrittenOnceTheEndThatExposedItIsClosed) {
   const Bytes data(kSize, std::byte{0xEE});
-  const Endpoint::PlacedPiece piece{{data}, At(0)};
-  ASSERT_TRUE(pair_.far->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
+  const RemoteMemory::PlacedPiece piece{{data}, At(0)};
+  ASSERT_TRUE(pair_.far->remote_memory()->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
   ASSERT_TRUE(pair_.far->Poll());  // The first megabyte is under way.
 
   pair_.near->Close();
@@ -304,13 +305,11 @@ TEST_F(ExposedMemoryTest, NothingIsWrittenOnceTheEndThatExposedItIsClosed) {
 }
 
 TEST_F(ExposedMemoryTest, OnlyTheEndThatConnectsExposesMemory) {
-  const auto exposed = pair_.far->Expose(memory_, Endpoint::Reach::kWrite);
+  const auto exposed = pair_.far->remote_memory()->Expose(memory_, RemoteMemory::Reach::kWrite);
   ASSERT_FALSE(exposed);
   EXPECT_EQ(exposed.error().code, ErrorCode::kInvalidArgument);
   const auto tcp = MakeTcpPair();
-  EXPECT_EQ(tcp.near->Expose(memory_, Endpoint::Reach::kWrite).error().code,
-            ErrorCode::kInvalidArgument);
-  EXPECT_EQ(tcp.near->SendPlaced({}, {}, {}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(tcp.near->remote_memory(), nullptr);
 }
 
 // Memory of the near end that the far end reads.
@@ -324,41 +323,42 @@ class ReadMemoryTest : public RdmaTest {
     pair_ = MakeRdmaPair();
     pair_.near->SetLimits({});
     pair_.far->SetLimits({});
-    auto exposed = pair_.near->Expose(memory_, Endpoint::Reach::kRead);
+    auto exposed = pair_.near->remote_memory()->Expose(memory_, RemoteMemory::Reach::kRead);
     ASSERT_TRUE(exposed) << exposed.error().message;
     source_ = exposed.value();
-    auto landing = pair_.far->MakeLanding(kSize);
-    ASSERT_TRUE(landing) << landing.error().message;
-    landing_ = std::move(landing).value();
-    std::ranges::fill(*landing_, std::byte{0x5A});
+    auto staging = pair_.far->remote_memory()->MakeStaging(kSize);
+    ASSERT_TRUE(staging) << staging.error().message;
+    staging_ = std::move(staging).value();
+    std::ranges::fill(*staging_, std::byte{0x5A});
     // Whose payload is fetched.
     ASSERT_TRUE(pair_.near->Send({.request_id = 4}, {}, {}));
     ASSERT_TRUE(Flush(*pair_.near, Soon()));
     ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a frame").value(), Endpoint::Event::kFrame);
   }
-  void ExpectRefused(const RemoteMemory& source, std::size_t size) {
-    ASSERT_TRUE(pair_.far->FetchPayload(source, landing_->first(size)));
+  void ExpectRefused(const RemoteRegion& source, std::size_t size) {
+    ASSERT_TRUE(pair_.far->remote_memory()->FetchPayload(source, staging_->first(size)));
     const auto event = NextEvent(*pair_.far, Soon(), "a refusal");
     ASSERT_FALSE(event);
     EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
     EXPECT_THAT(event.error().message, HasSubstr("not exposed"));
-    EXPECT_TRUE(std::ranges::all_of(*landing_, [](std::byte b) { return b == std::byte{0x5A}; }));
+    EXPECT_TRUE(std::ranges::all_of(*staging_, [](std::byte b) { return b == std::byte{0x5A}; }));
     EXPECT_FALSE(NextEvent(*pair_.near, Soon(), "the end"));
   }
 
   std::mt19937 random_{7};
   Bytes memory_ = RandomBytes(random_, kSize);
   EndpointPair pair_;
-  RemoteMemory source_;
-  PooledBuffer landing_;
+  RemoteRegion source_;
+  PooledBuffer staging_;
 };
 
 TEST_F(ReadMemoryTest, ManyPiecesAreFetchedWhileFramesGoBothWays) {
   for (std::uint64_t round = 0; round < 40; ++round) {
     const std::size_t size = 1 + random_() % 1'000'000;
     const std::size_t from = random_() % (kSize - size);
-    const auto place = landing_->subspan(random_() % (kSize - size), size);
-    ASSERT_TRUE(pair_.far->FetchPayload({source_.address + from, source_.key}, place));
+    const auto place = staging_->subspan(random_() % (kSize - size), size);
+    ASSERT_TRUE(
+        pair_.far->remote_memory()->FetchPayload({source_.address + from, source_.key}, place));
     ASSERT_TRUE(pair_.near->Send({.request_id = round}, Bytes(round * 100), {}));
     ASSERT_TRUE(pair_.far->Send({.request_id = round}, Bytes(round * 100), {}));
     ASSERT_EQ(pair_.near->Poll().value(), Endpoint::Event::kNone);
@@ -381,15 +381,16 @@ TEST_F(ReadMemoryTest, AByteTooFarIsRefusedAndBreaksTheConnection) {
 // Neither is memory that is given for one thing given for the other.
 TEST_F(ReadMemoryTest, WhatMayBeWrittenMayNotBeRead) {
   Bytes other(100'000);
-  const auto written = pair_.near->Expose(other, Endpoint::Reach::kWrite).value();
+  const auto written =
+      pair_.near->remote_memory()->Expose(other, RemoteMemory::Reach::kWrite).value();
   ExpectRefused(written, 4096);
 }
 
 TEST_F(ReadMemoryTest, WhatMayBeReadMayNotBeWritten) {
   const Bytes before = memory_;
   const Bytes data(4096, std::byte{0xEE});
-  const Endpoint::PlacedPiece piece{{data}, source_};
-  ASSERT_TRUE(pair_.far->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
+  const RemoteMemory::PlacedPiece piece{{data}, source_};
+  ASSERT_TRUE(pair_.far->remote_memory()->SendPlaced({.request_id = 4}, {}, {&piece, 1}));
   const auto event = NextEvent(*pair_.far, Soon(), "a refusal");
   ASSERT_FALSE(event);
   EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
@@ -398,7 +399,7 @@ TEST_F(ReadMemoryTest, WhatMayBeReadMayNotBeWritten) {
 
 TEST_F(ReadMemoryTest, AnEndThatClosesWhileItIsReadIsGoneForTheOther) {
   const Bytes before = memory_;
-  ASSERT_TRUE(pair_.far->FetchPayload(source_, *landing_));
+  ASSERT_TRUE(pair_.far->remote_memory()->FetchPayload(source_, *staging_));
   pair_.near->Close();
   std::ranges::fill(memory_, std::byte{0xEE});  // It is ours again, and secret.
 
@@ -408,16 +409,16 @@ TEST_F(ReadMemoryTest, AnEndThatClosesWhileItIsReadIsGoneForTheOther) {
   ASSERT_FALSE(event);
   EXPECT_EQ(event.error().code, ErrorCode::kUnavailable) << event.error().message;
   for (std::size_t i = 0; i < kSize; ++i)
-    ASSERT_TRUE((*landing_)[i] == before[i] || (*landing_)[i] == std::byte{0x5A}) << i;
+    ASSERT_TRUE((*staging_)[i] == before[i] || (*staging_)[i] == std::byte{0x5A}) << i;
   WaitForNoConnection(*TestRdmaDevice().value());
 }
 
-// The landing outlives its connection for who still works on it.
+// The staging buffer outlives its connection for those who still work on it.
 TEST_F(ReadMemoryTest, WhatHasLandedStaysWhenTheConnectionIsGone) {
-  ASSERT_TRUE(pair_.far->FetchPayload(source_, *landing_));
+  ASSERT_TRUE(pair_.far->remote_memory()->FetchPayload(source_, *staging_));
   ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a payload").value(), Endpoint::Event::kPayload);
   pair_.far.reset();
-  EXPECT_TRUE(std::ranges::equal(*landing_, memory_));
+  EXPECT_TRUE(std::ranges::equal(*staging_, memory_));
 }
 
 // --- Ends ----------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ QueuePair::~QueuePair() {
     TakeEvents();  // The library waits for events that nobody has taken.
     (void)verbs_.destroy_qp(pair_);
   }
-  exposed_.insert(exposed_.end(), {receive_region_, send_region_, write_region_, landing_region_});
+  exposed_.insert(exposed_.end(), {receive_region_, send_region_, write_region_, staging_region_});
   for (ibv_mr* const region : exposed_)
     if (region != nullptr) (void)verbs_.dereg_mr(region);
   for (ibv_cq* const queue : {sent_, received_})

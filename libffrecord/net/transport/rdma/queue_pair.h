@@ -12,6 +12,7 @@
 
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/net/transport/rdma/device.h"
+#include "libffrecord/net/transport/remote_memory.h"
 
 namespace ffrecord::net {
 
@@ -64,20 +65,20 @@ class QueuePair {
 
   // Copies what there is room for, takes it off the front of `pieces`, and has it written into the
   // peer's memory; returns how many bytes. The next message arrives behind it.
-  Result<std::size_t> Write(std::span<Endpoint::PlacedPiece>& pieces);
+  Result<std::size_t> Write(std::span<RemoteMemory::PlacedPiece>& pieces);
   bool HasWriteRoom() const noexcept {
     return writes_under_way() < kWriteCount && write_end_ - write_begin_ < kWriteBufferBytes;
   }
 
-  // As Endpoint::MakeLanding, until this ends. Fails with EOPNOTSUPP if the device cannot read.
-  Result<PooledBuffer> MakeLanding(std::size_t size_bytes);
-  // Reads memory of the peer into `place`, which is part of the landing (else kInvalidArgument).
-  // Requires that it is not reading.
-  Result<void> Read(const RemoteMemory& source, std::span<std::byte> place);
+  // As RemoteMemory::MakeStaging, until this ends. Fails with EOPNOTSUPP if the device cannot read.
+  Result<PooledBuffer> MakeStaging(std::size_t size_bytes);
+  // Reads memory of the peer into `place`, which is part of the staging buffer (else
+  // kInvalidArgument). Requires that it is not reading.
+  Result<void> Read(const RemoteRegion& source, std::span<std::byte> place);
   bool is_reading() const noexcept { return reads_under_way() > 0; }
 
-  // As Endpoint::Expose, until this ends. Fails with EOPNOTSUPP if the device answers no reads.
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach);
+  // As RemoteMemory::Expose, until this ends. Fails with EOPNOTSUPP if the device answers no reads.
+  Result<RemoteRegion> Expose(std::span<std::byte> bytes, RemoteMemory::Reach reach);
   bool exposes() const noexcept { return !exposed_.empty(); }
 
   struct Received {
@@ -112,7 +113,7 @@ class QueuePair {
   Result<std::span<std::byte>> Map(std::size_t size_bytes) const;
   // One chain of writes in the making.
   struct Chain;
-  Result<std::size_t> CopyTo(Chain& chain, Endpoint::PlacedPiece& piece);
+  Result<std::size_t> CopyTo(Chain& chain, RemoteMemory::PlacedPiece& piece);
   Result<void> Post(Chain& chain);
   std::uint32_t writes_under_way() const noexcept { return writes_posted_ - writes_done_; }
   std::uint32_t reads_under_way() const noexcept { return reads_posted_ - reads_done_; }
@@ -160,8 +161,8 @@ class QueuePair {
   ibv_mr* write_region_ = nullptr;
   std::uint64_t write_begin_ = 0, write_end_ = 0;
 
-  PooledBuffer landing_;  // Null until it is made.
-  ibv_mr* landing_region_ = nullptr;
+  PooledBuffer staging_;  // Null until it is made.
+  ibv_mr* staging_region_ = nullptr;
 
   std::vector<ibv_mr*> exposed_;
   std::uint32_t inline_size_bytes_ = 0;

@@ -151,7 +151,7 @@ Result<std::size_t> RdmaStream::Write(std::span<const iovec> pieces, int descrip
   return sent_bytes;
 }
 
-Result<std::size_t> RdmaStream::WritePlaced(std::span<Endpoint::PlacedPiece> pieces) {
+Result<std::size_t> RdmaStream::WritePlaced(std::span<RemoteMemory::PlacedPiece> pieces) {
   FFR_TRY(LookBeforeSending());
   waits_ = Wait::kToPlace;
   if (!may_send_) return std::size_t{0};
@@ -168,12 +168,12 @@ Result<std::size_t> RdmaStream::WritePlaced(std::span<Endpoint::PlacedPiece> pie
   return written_bytes;
 }
 
-Result<RemoteMemory> RdmaStream::Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
+Result<RemoteRegion> RdmaStream::Expose(std::span<std::byte> bytes, RemoteMemory::Reach reach) {
   return queue_pair_->Expose(bytes, reach);
 }
 
-Result<PooledBuffer> RdmaStream::MakeLanding(std::size_t size_bytes) {
-  return queue_pair_->MakeLanding(size_bytes);
+Result<PooledBuffer> RdmaStream::MakeStaging(std::size_t size_bytes) {
+  return queue_pair_->MakeStaging(size_bytes);
 }
 
 // --- Receiving -----------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ Result<std::optional<std::size_t>> RdmaStream::Read(std::span<const iovec> piece
   return *broken_;
 }
 
-Result<void> RdmaStream::Fetch(const RemoteMemory& source, std::span<std::byte> place) {
+Result<void> RdmaStream::Fetch(const RemoteRegion& source, std::span<std::byte> place) {
   return queue_pair_->Read(source, place);
 }
 

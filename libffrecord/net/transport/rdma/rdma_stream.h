@@ -21,7 +21,7 @@ namespace ffrecord::net {
 // fd() is an epoll of four things: the queue pair's events; the control connection, whose end is
 // the only sign of a peer that died while nothing was under way to it; the end of the device; and a
 // bell that rings while something was found on the way that the next call must know.
-class RdmaStream final : public ByteStream {
+class RdmaStream final : public ByteStream, private OneSidedStream {
  public:
   // `may_send`: the peer is known to be ready; else it is once it has said something. Takes
   // `control` if it succeeds.
@@ -35,14 +35,15 @@ class RdmaStream final : public ByteStream {
   int fd() const noexcept override { return epoll_.get(); }
   Result<std::size_t> Write(std::span<const iovec> pieces, int descriptor) override;
   Result<std::optional<std::size_t>> Read(std::span<const iovec> pieces) override;
-  bool places() const noexcept override { return true; }
-  Result<std::size_t> WritePlaced(std::span<Endpoint::PlacedPiece> pieces) override;
-  Result<RemoteMemory> Expose(std::span<std::byte> bytes, Endpoint::Reach reach) override;
-  Result<PooledBuffer> MakeLanding(std::size_t size_bytes) override;
-  Result<void> Fetch(const RemoteMemory& source, std::span<std::byte> place) override;
-  Result<bool> HasFetched() override;
+  OneSidedStream* one_sided() noexcept override { return this; }
 
  private:
+  Result<std::size_t> WritePlaced(std::span<RemoteMemory::PlacedPiece> pieces) override;
+  Result<void> Fetch(const RemoteRegion& source, std::span<std::byte> place) override;
+  Result<bool> HasFetched() override;
+  Result<RemoteRegion> Expose(std::span<std::byte> bytes, RemoteMemory::Reach reach) override;
+  Result<PooledBuffer> MakeStaging(std::size_t size_bytes) override;
+
   // A message of which the bytes [begin, end) have not been read yet.
   struct Arrived {
     std::uint32_t buffer;

@@ -51,11 +51,11 @@ Error QueuePair::NoReads(const char* what) const {
           EOPNOTSUPP};
 }
 
-Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes, Endpoint::Reach reach) {
+Result<RemoteRegion> QueuePair::Expose(std::span<std::byte> bytes, RemoteMemory::Reach reach) {
   if (side_ != RdmaLink::Side::kConnects)
     return Error{ErrorCode::kInvalidArgument,
                  "the end that accepts an RDMA connection exposes no memory"};
-  const bool is_read = reach == Endpoint::Reach::kRead;
+  const bool is_read = reach == RemoteMemory::Reach::kRead;
   if (is_read && ReadCountTaken() == 0) return NoReads("answers");
   ibv_mr* const region = Register(
       bytes, is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
@@ -65,30 +65,31 @@ Result<RemoteMemory> QueuePair::Expose(std::span<std::byte> bytes, Endpoint::Rea
                        .c_str(),
                    errno);
   exposed_.push_back(region);
-  return RemoteMemory{reinterpret_cast<std::uintptr_t>(bytes.data()), region->rkey};
+  return RemoteRegion{reinterpret_cast<std::uintptr_t>(bytes.data()), region->rkey};
 }
 
-Result<PooledBuffer> QueuePair::MakeLanding(std::size_t size_bytes) {
-  FFR_ASSERT(landing_region_ == nullptr);
+Result<PooledBuffer> QueuePair::MakeStaging(std::size_t size_bytes) {
+  FFR_ASSERT(staging_region_ == nullptr);
   if (ReadCountMade() == 0) return NoReads("makes");
   const auto memory = FFR_TRY(Map(size_bytes));
-  landing_ = PooledBuffer(new std::span(memory), [home = home_](std::span<std::byte>* dead) {
+  staging_ = PooledBuffer(new std::span(memory), [home = home_](std::span<std::byte>* dead) {
     if (home.is_here()) ::munmap(dead->data(), dead->size());  // No child has it.
     delete dead;
   });
-  landing_region_ = Register(memory, IBV_ACCESS_LOCAL_WRITE);
-  if (landing_region_ == nullptr) return Refused("lock memory for uploads", errno);
-  return landing_;
+  staging_region_ = Register(memory, IBV_ACCESS_LOCAL_WRITE);
+  if (staging_region_ == nullptr) return Refused("lock memory for uploads", errno);
+  return staging_;
 }
 
-Result<void> QueuePair::Read(const RemoteMemory& source, std::span<std::byte> place) {
+Result<void> QueuePair::Read(const RemoteRegion& source, std::span<std::byte> place) {
   FFR_ASSERT(!is_reading());
-  const auto whole = landing_ ? *landing_ : std::span<std::byte>();
+  const auto whole = staging_ ? *staging_ : std::span<std::byte>();
   if (place.empty() || place.data() < whole.data() ||
       place.data() + place.size() > whole.data() + whole.size())
-    return Error{ErrorCode::kInvalidArgument, "only into its landing memory of a peer is read"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "memory of a peer is read only into the staging buffer of its connection"};
   ibv_sge piece{reinterpret_cast<std::uintptr_t>(place.data()),
-                static_cast<std::uint32_t>(place.size()), landing_region_->lkey};
+                static_cast<std::uint32_t>(place.size()), staging_region_->lkey};
   ibv_send_wr request{};
   request.sg_list = &piece;
   request.num_sge = 1;
@@ -123,7 +124,7 @@ struct QueuePair::Chain {
 
   // What bytes at `address` here, for `place` there, are written with: the last write, if they go
   // on where it ends, here and there, or a new one. Null if there may be no more than `count_max`.
-  ibv_sge* PartFor(std::uint64_t address, const RemoteMemory& place, std::size_t count_max,
+  ibv_sge* PartFor(std::uint64_t address, const RemoteRegion& place, std::size_t count_max,
                    std::uint32_t key) {
     if (count > 0) {
       ibv_sge& last = pieces[count - 1];
@@ -146,7 +147,7 @@ struct QueuePair::Chain {
 
 // Copies from the front of a piece into the buffer, and has it written to its place; returns how
 // many bytes, none if there is no room. The piece goes on behind them.
-Result<std::size_t> QueuePair::CopyTo(Chain& chain, Endpoint::PlacedPiece& piece) {
+Result<std::size_t> QueuePair::CopyTo(Chain& chain, RemoteMemory::PlacedPiece& piece) {
   const std::size_t begin = write_end_ % kWriteBufferBytes;
   const std::size_t room =
       std::min(kWriteBufferBytes - (write_end_ - write_begin_), kWriteBufferBytes - begin);
@@ -190,7 +191,7 @@ Result<void> QueuePair::Post(Chain& chain) {
   return {};
 }
 
-Result<std::size_t> QueuePair::Write(std::span<Endpoint::PlacedPiece>& pieces) {
+Result<std::size_t> QueuePair::Write(std::span<RemoteMemory::PlacedPiece>& pieces) {
   FFR_TRY(MapWriteBuffer());
   Chain chain;
   std::size_t written_bytes = 0;
