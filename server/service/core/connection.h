@@ -152,7 +152,6 @@ class Connection {
   };
 
   Result<After> DoTurn();
-  Result<After> DoEvent(net::Endpoint::Event event);
   bool MustHold() const noexcept;
   // Whether what is due has not moved by `bytes_min` for the stall timeout.
   bool IsStalled(Progress& progress, bool is_due, std::uint64_t bytes, std::uint64_t bytes_min,
