@@ -1,4 +1,4 @@
-"""Sealed files kept at an object store, or wherever checkpoints are kept, and brought back."""
+"""Copies of sealed files in an object store, or wherever checkpoints can be saved."""
 
 import os
 import pathlib
@@ -23,15 +23,16 @@ def push(
     timeout_s: float = 30.0,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Keep sealed files at `target` as one dataset, the newest there; `pull` brings it back.
+    """Store sealed files at `target` as one dataset, the newest there; `pull` fetches it.
 
-    File by file, each committed as a checkpoint of its bytes, and the list of them last: a reader
-    sees the dataset before or after. What an earlier push has sent, also one that failed or was
-    killed, is not sent again; where it is the newest already nothing is written.
+    Each file is committed like a checkpoint that holds its bytes; the list of files is committed
+    last, so a reader sees the old dataset or the new one. Files that an earlier push has sent, even
+    one that failed or was killed, are not sent again. If the dataset is the newest already, nothing
+    is written.
 
     Args:
         files: as for `ffrecord.open`, but local; their names without the folders must differ.
-        target: `s3://bucket/name`, or another of `ffrecord.checkpoint.save`.
+        target: `s3://bucket/name`, or another target of `ffrecord.checkpoint.save`.
         timeout_s: for each call, retries included.
         progress: called with bytes done and bytes in all.
 
@@ -39,9 +40,9 @@ def push(
         The names of the files that were sent.
 
     Raises:
-        CorruptionError: a file is damaged, as far as opening it shows.
+        CorruptionError: opening a file shows that it is damaged.
         ValueError: two files have one name.
-        OSError: a file cannot be read, or the target written.
+        OSError: a file cannot be read, or the target cannot be written.
     """
     paths = [pathlib.Path(os.fsdecode(path)) for path in expand(normalise(files))]
     names = [path.name for path in paths]
@@ -75,23 +76,23 @@ def pull(
     timeout_s: float = 30.0,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Bring the newest dataset that `push` keeps at `target` to `folder`.
+    """Fetch the newest dataset that `push` stored at `target` into `folder`.
 
-    Each file appears whole, every block of it verified. Files that are there already, of the same
-    size and content as their indexes say, are left alone; others of the same name are replaced.
+    Each file appears whole, with every block verified. Existing files of the same size and content,
+    by their indexes, are left alone; other files of the same names are replaced.
 
     Args:
         target: as for `push`.
-        folder: made if it is not there.
+        folder: created if missing.
         timeout_s: for each call, retries included.
         progress: called with bytes done and bytes in all.
 
     Returns:
-        The names of the files that were brought.
+        The names of the files that were fetched.
 
     Raises:
         FileNotFoundError: there is no dataset.
-        CorruptionError: what is kept is damaged; that file is not there.
+        CorruptionError: a stored file is damaged; it does not appear in `folder`.
     """
     where, into = os.fsdecode(target), pathlib.Path(folder)
     listed = newest_list(where, timeout_s)
@@ -121,21 +122,21 @@ class Mirror(Copying[list[str]]):
     """
 
     def __init__(self, files: Where, target: Target, *, timeout_s: float = 30.0) -> None:
-        """Starts and sends nothing yet; the arguments are those of `push`."""
+        """Start and send nothing yet; the arguments are those of `push`."""
         self.files, self.target, self.timeout_s = files, target, timeout_s
         super().__init__()
 
     def sync(self) -> list[str]:
-        """Push; returns the names of the files that were sent."""
+        """Push; return the names of the files that were sent."""
         return push(self.files, self.target, timeout_s=self.timeout_s)
 
 
 def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
-    """The files of the newest dataset by their names, each with what tells it from others.
+    """The files of the newest dataset by name, each with the facts that identify it.
 
     Raises:
         FileNotFoundError: there is no dataset.
-        CorruptionError: it is no list of files.
+        CorruptionError: the stored object is not a list of files.
     """
     newest = ckpt.latest(where, timeout_s=timeout_s)
     if newest is None:
@@ -144,7 +145,7 @@ def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
 
 
 def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: float) -> bool:
-    """Make the file `path` the one that is listed at `where`; say whether it was not before."""
+    """Make `path` the file that is listed at `where`; return whether it was not before."""
     if is_there(path, facts):
         return False
     _bring(path, _run_of(where, path.name), facts, timeout_s)
@@ -152,7 +153,7 @@ def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: floa
 
 
 def is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
-    """Whether `path` is that very file, as its size and its indexes say."""
+    """Whether `path` is exactly that file, by its size and its indexes."""
     try:
         found = _facts(path)
     except (OSError, CorruptionError):
@@ -161,7 +162,7 @@ def is_there(path: pathlib.Path, facts: dict[str, Any]) -> bool:
 
 
 def is_listed(name: object, facts: object) -> bool:
-    """Whether that can stand in a list of files: a name without folders, and all its facts."""
+    """Whether this is a valid entry in a list of files: a name without folders, and all facts."""
     kinds = {"step": int, "size_bytes": int, "fingerprint": str}
     return (
         isinstance(name, str)
@@ -175,7 +176,7 @@ def is_listed(name: object, facts: object) -> bool:
 
 
 def sync(path: pathlib.Path) -> None:
-    """Have a file or a folder on the disk, whatever happens next."""
+    """Sync a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -189,7 +190,7 @@ def _run_of(where: str, name: str) -> str:
 
 
 def _facts(path: pathlib.Path) -> dict[str, Any]:
-    """What tells one sealed file from another of the same name."""
+    """The facts that tell one sealed file from another of the same name."""
     with open_records(path) as reader:
         return {"size_bytes": path.stat().st_size, "fingerprint": reader.fingerprint}
 
@@ -237,7 +238,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
 
 
 def _list_of(where: str, step: int, timeout_s: float) -> dict[str, dict[str, Any]]:
-    """The files of a dataset by their names, which come from elsewhere and become paths."""
+    """The files of a dataset by name; the names come from outside and become paths."""
     stored: Any = ckpt.load(where, step=step, group="alone", timeout_s=timeout_s)
     files = stored.get("files") if isinstance(stored, dict) else None
     if not isinstance(files, dict) or not all(is_listed(*each) for each in files.items()):

@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block, however that ends."""
+"""Objects that are closed at the end of a `with` block, however the block ends."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -10,10 +10,10 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> object:
-        """Let go of what is held. Idempotent."""
+        """Release everything it holds. Idempotent."""
 
     def _abandon(self) -> None:
-        """What is done instead of `close` when an exception ends the block."""
+        """Runs instead of `close` when an exception ends the block."""
         self.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Copies that are made beside the work, by a thread of their own."""
+"""Copies that a thread of their own makes in the background."""
 
 import concurrent.futures
 import threading
@@ -11,20 +11,20 @@ Copied = TypeVar("Copied")
 
 
 class Copying(Closing, Generic[Copied]):
-    """Makes copies when it is asked to, one round after another. Thread-safe."""
+    """Makes copies on request, one round after another. Thread-safe."""
 
     def __init__(self) -> None:
-        """Starts and copies nothing yet."""
+        """Start and copy nothing yet."""
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-copying")
         self._lock = threading.Lock()
         self._waiting: concurrent.futures.Future[Copied] | None = None
 
     @abstractmethod
     def sync(self) -> Copied:
-        """Copy all that is not there yet; returns what was."""
+        """Copy everything that is missing; return what was copied."""
 
     def start(self) -> concurrent.futures.Future[Copied]:
-        """`sync` on another thread; while one waits for its turn, asking again gives the same."""
+        """`sync` on another thread; while a round waits for its turn, another call returns it."""
         with self._lock:
             waiting = self._waiting
             if waiting is None or waiting.running() or waiting.done():
@@ -32,7 +32,7 @@ class Copying(Closing, Generic[Copied]):
             return waiting
 
     def close(self) -> None:
-        """Wait for what was started. Raises why the last of it failed."""
+        """Wait for the rounds that were started. Raises the error of the last one, if it failed."""
         self._thread.shutdown()
         if self._waiting is not None:
             self._waiting.result()

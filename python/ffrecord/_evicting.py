@@ -1,7 +1,7 @@
-"""Files of a folder that are only at a store now, and come back when the folder is opened.
+"""Files of a folder that are only in a store now, and return when the folder is opened.
 
-The folder's file EVICTED names them and where they are; it is written before a file is removed and
-after one is back, so at every moment a file is in the folder, or named there, or both.
+The folder's file EVICTED names them and their store. It is written before a file is removed and
+after one has returned, so at every moment a file is in the folder, or named there, or both.
 """
 
 import contextlib
@@ -25,20 +25,19 @@ def evict(
     keep_bytes: int = 0,
     timeout_s: float = 30.0,
 ) -> list[str]:
-    """Remove files of `folder` that `archive.push` keeps at `target`, until `keep_bytes` are left.
+    """Remove files of `folder` that `archive.push` stored at `target`, until `keep_bytes` are left.
 
-    Those that were not read for the longest time go first. Only a file that is listed at the
-    target, with the same size and fingerprint, is removed; all others stay, and count. Whoever
-    opens the folder, or a file or glob in it, through `ffrecord.open` or a Dataset gets the files
-    back first. Readers that have the folder open must not use it any more: pause them, or open it
-    anew.
+    The files that were not read for the longest time go first. A file is removed only if the target
+    lists it with the same size and fingerprint; all others stay, and count. When a program opens
+    the folder, or a file or glob in it, through `ffrecord.open` or a Dataset, the files are fetched
+    first. Readers that have the folder open must not use it any more: pause them, or open it again.
 
     Returns:
         The names of the files that were removed.
 
     Raises:
         FileNotFoundError: there is no folder, or nothing at the target.
-        CorruptionError: what is at the target is no list of files.
+        CorruptionError: the object at the target is not a list of files.
     """
     place, where = pathlib.Path(folder), os.fsdecode(target)
     if "://" not in where and not where.startswith(SCHEME):
@@ -63,17 +62,17 @@ def restore(
     *,
     timeout_s: float = 30.0,
 ) -> list[str]:
-    """Bring back what `evict` removed from `folder`: all of it, or those of `names` that are away.
+    """Fetch the files that `evict` removed from `folder`: all of them, or those in `names`.
 
-    Each file appears whole, every block of it verified. One process brings it, others that want it
-    wait for that.
+    Each file appears whole, with every block verified. One process fetches it; other processes that
+    need it wait for that.
 
     Returns:
-        The names of the files that were brought.
+        The names of the files that were fetched.
 
     Raises:
-        OSError: the store cannot be reached, or the folder not be written.
-        CorruptionError: EVICTED is damaged, or what the store keeps is.
+        OSError: the store cannot be reached, or the folder cannot be written.
+        CorruptionError: EVICTED or the stored data is damaged.
     """
     place = pathlib.Path(folder)
     brought: list[str] = []
@@ -114,7 +113,7 @@ def _locked(place: pathlib.Path) -> Iterator[None]:
 
 
 def _read(place: pathlib.Path) -> dict[str, Any] | None:
-    """What is away and where; nothing if nothing is. It names paths, so it is looked at closely."""
+    """Which files are evicted, and where to; empty if none. It names paths, so check it closely."""
     path = place / EVICTED
     try:
         away = json.loads(path.read_text())
@@ -129,7 +128,7 @@ def _read(place: pathlib.Path) -> dict[str, Any] | None:
         or not all(_archive.is_listed(*each) for each in away["files"].items())
     ):
         raise CorruptionError(
-            f"{path}: not what evict writes; remove it and pull the dataset from its store anew"
+            f"{path}: not written by evict; remove it and pull the dataset from its store again"
         )
     return away
 

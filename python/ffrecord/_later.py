@@ -1,4 +1,4 @@
-"""Names that a package imports when they are asked for, since most programs do without them."""
+"""Names that a package imports at their first use, since most programs do not need them."""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -1,9 +1,9 @@
-"""Memory that one process lends to another with what it has made, and uses again afterwards.
+"""Memory that one process lends to another with its results, and reuses afterwards.
 
-A block is a memfd: a byte that says whether it is still lent, then the contents. The lender writes
-it and hands its descriptor over; the borrower maps it, and sets the byte when the last array over
-it is gone. Nobody waits for the other, and either may die at any time: nameless memory goes with
-its last user. Fresh memory would cost more than what is copied into it.
+A block is a memfd: a byte that is set while the block is lent, then the contents. The lender writes
+it and passes its descriptor; the borrower maps it, and changes the byte when the last array over
+it is gone. Neither waits for the other, and either may die at any time: nameless memory goes with
+its last user. Fresh memory would cost more than copying the contents.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ class Lender:
     """The blocks that this process lends; in a forked child there are none. For one thread."""
 
     def __init__(self) -> None:
-        """Nothing is lent yet."""
+        """Start with no blocks."""
         self._blocks: list[_Block] = []  # Those that are used again, the last one lent last.
         self._turn = 0
         self._pid = os.getpid()
@@ -59,7 +59,7 @@ class Lender:
         return descriptor
 
     def _taken_back(self, size: int) -> tuple[Descriptor, int] | None:
-        """Of the blocks that came back and are at most twice as large, the last one lent."""
+        """Of the blocks that were returned and are at most twice as large, the last one lent."""
         left: list[_Block] = []
         found = None
         for block in self._blocks:
@@ -81,7 +81,7 @@ def _made() -> Descriptor:
 
 
 def borrow(fd: int, size: int) -> Bytes:
-    """The bytes of a block, whose descriptor is taken over; who writes gets pages of its own."""
+    """The bytes of a block; takes over its descriptor. A writer gets private pages."""
     try:
         block = mmap.mmap(
             fd, _HEADER_BYTES + size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
@@ -97,7 +97,7 @@ def borrow(fd: int, size: int) -> Bytes:
 
 
 def _give_back(fd: int, pid: int, forks: int) -> None:
-    """Requires that this process reads the block no more. A child may that was forked since."""
+    """Requires that this process no longer reads the block. A child forked since then may."""
     if os.getpid() == pid:
         os.pwrite(fd, _BACK if forks == _forks else _GONE, 0)
     os.close(fd)

@@ -1,4 +1,4 @@
-"""From what a caller names - a file, a folder, a glob, a list, an address - to what is opened."""
+"""From the name that a caller gives (file, folder, glob, list, address) to the files to open."""
 
 import errno
 import glob
@@ -16,11 +16,11 @@ BUDDIES = "buddies:"  # In front of places that are one target together, parted 
 
 
 def normalise(where: Where) -> tuple[str, ...]:
-    """The locations as strings, paths from the root, neither looked at nor expanded.
+    """The locations as strings, with absolute paths; nothing is opened or expanded.
 
     Raises:
         ValueError: the list is empty, or a name in it.
-        TypeError: something in it is no path.
+        TypeError: an item is not a path.
     """
     if isinstance(where, bytes | bytearray | int) or where is None:
         raise TypeError(f"not a path: {where!r}; give str or os.PathLike[str]")
@@ -36,9 +36,9 @@ def normalise(where: Where) -> tuple[str, ...]:
 
 
 def absolute(name: str) -> str:
-    """The path or glob from the root, so that it stays the same when the process moves on.
+    """The absolute path or glob, which stays the same when the process changes its folder.
 
-    Nothing in it is resolved: `a/../b` is not `b` where `a` is a link.
+    Nothing in it is resolved: `a/../b` is not `b` if `a` is a link.
     """
     if os.path.isabs(name):
         return name
@@ -61,13 +61,13 @@ def target_from_root(target: Target) -> str:
 def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
-    A folder stands for its own `*.ffr`, dot files included, sorted by code point; a glob for what
-    it matches, sorted likewise. An address is kept as it is. Files that were evicted to a store are
-    brought back first.
+    A folder stands for its own `*.ffr`, dot files included, sorted by code point; a glob for its
+    matches, sorted likewise. An address is kept as it is. Files that were evicted to a store are
+    fetched first.
 
     Raises:
-        FileNotFoundError: a name stands for nothing.
-        OSError: a file that was evicted cannot be brought back.
+        FileNotFoundError: a name stands for no file.
+        OSError: a file that was evicted cannot be fetched.
         IsADirectoryError: a subfolder is called `*.ffr`.
     """
     return [os.fsencode(file) for name in names for file in _files(name)]
@@ -86,7 +86,7 @@ def _files(name: str) -> Iterator[str]:
 
 
 def _restore(folder: str, names: list[str] | None = None) -> None:
-    """Have the files of a folder there, or those of `names`, if they were evicted from it."""
+    """Fetch the files of a folder, or those of `names`, if they were evicted from it."""
     if os.path.isfile(os.path.join(folder, EVICTED)):
         # Few folders need it, and it brings checkpoints along, which opening does not need.
         from ffrecord import _evicting
@@ -100,7 +100,7 @@ def _folder(folder: str) -> list[str]:
         found = [entry for entry in entries if entry.name.endswith(".ffr")]
     if nested := [entry.path for entry in found if entry.is_dir()]:
         raise IsADirectoryError(
-            errno.EISDIR, f"{nested[0]} is a folder, though it is called like a file"
+            errno.EISDIR, f"{nested[0]} is a folder, although it has the name of a file"
         )
     if not found:
         raise FileNotFoundError(errno.ENOENT, f"no *.ffr files in the folder {folder}")

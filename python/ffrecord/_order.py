@@ -20,10 +20,10 @@ _U64 = (1 << 64) - 1
 
 
 class Mixture:
-    """Which source, and which of its records, stands at a position of a mixed stream.
+    """Which source, and which of its records, is at a position of a mixed stream.
 
-    Of any `sum(weights)` positions in a row, source i holds about `weights[i]`, spread as evenly
-    as can be, and exactly that many of an aligned run. Each source comes in its own order, whole,
+    Of any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
+    possible; of an aligned run, exactly that many. Each source comes in its own order, as a whole,
     again and again. The stream is endless; position 0 is where the weights last changed.
     """
 
@@ -41,8 +41,8 @@ class Mixture:
         Args:
             counts: records of each source.
             weights: integers, 0 to 65536 in sum; only their proportions matter.
-            seed: added to the one that the order is asked for with.
-            since: the position at which these weights began to hold.
+            seed: added to the seed of each request for the order.
+            since: the position from which these weights apply.
             taken: how many records each source had given by then; none by default.
 
         Raises:
@@ -53,7 +53,7 @@ class Mixture:
         if len(given) != len(self.counts) or not given:
             raise ValueError(f"{len(given)} weights for {len(self.counts)} sources")
         if any(not isinstance(w, int | np.integer) or w < 0 for w in given) or not any(given):
-            raise ValueError(f"weights are {given}; integers of which one is above 0 are needed")
+            raise ValueError(f"weights are {given}; they must be integers, one of them above 0")
         if any(w > 0 and count < 1 for w, count in zip(given, self.counts, strict=True)):
             raise ValueError("a source without records has a weight")
         divisor = math.gcd(*given)
@@ -65,11 +65,11 @@ class Mixture:
         self.taken = tuple(taken) if taken is not None else (0,) * len(self.counts)
 
     def change(self, weights: Iterable[int], at: int) -> "Mixture":
-        """The stream that goes on from position `at` with other weights; nothing is lost."""
+        """The stream that continues from position `at` with other weights; nothing is lost."""
         return Mixture(self.counts, weights, self.seed, since=at, taken=self.taken_before(at))
 
     def taken_before(self, position: int) -> tuple[int, ...]:
-        """How many records of each source stand before `position`, which is `since` or later."""
+        """How many records of each source are before `position`, which is `since` or later."""
         rounds, slot = divmod(position - self.since, sum(self.weights))
         before = _deal(self.weights)[1][slot]
         return tuple(
@@ -95,11 +95,11 @@ class Mixture:
         return indices
 
     def state(self) -> dict[str, Any]:
-        """What `restored` needs, as JSON scalars and lists."""
+        """The state for `restored`, as JSON scalars and lists."""
         return {"weights": list(self.weights), "since": self.since, "taken": list(self.taken)}
 
     def restored(self, state: dict[str, Any]) -> "Mixture":
-        """These sources mixed as `state` says."""
+        """These sources, mixed as `state` defines."""
         return Mixture(
             self.counts, state["weights"], self.seed, since=state["since"], taken=state["taken"]
         )
@@ -108,7 +108,7 @@ class Mixture:
         return f"<ffrecord.Mixture {':'.join(map(str, self.weights))} of {self.counts}>"
 
     def _in_source(self, seed: int, number: int, ordinals: Indices) -> Indices:
-        """Ordinals grow: they are cut into the passes over the source that they belong to."""
+        """Ordinals grow: cut them into the passes over the source that they belong to."""
         count = self.counts[number]
         found = np.empty(ordinals.size, np.int64)
         passes = ordinals // count
@@ -141,7 +141,7 @@ def _restored(
 
 @lru_cache(maxsize=16)
 def _deal(weights: tuple[int, ...]) -> tuple[Indices, Indices]:
-    """Slot by slot the source that is furthest behind its share; and what each had before it."""
+    """Slot by slot, the source that is furthest behind its share; and how many each had before."""
     shares = np.array(weights, np.int64)
     credit = np.zeros(len(weights), np.int64)
     sources = np.empty(sum(weights), np.int64)
@@ -158,8 +158,8 @@ def _deal(weights: tuple[int, ...]) -> tuple[Indices, Indices]:
 class EpochOrder:
     """The order of one epoch of `count` records.
 
-    All records permuted; or, with `block` and `window`, blocks of records permuted and then
-    records inside windows of blocks; or a mixture, of which this is one stretch.
+    Permutes all records; or, with `block` and `window`, blocks of records and then records inside
+    windows of blocks; or takes one stretch of a mixture.
     """
 
     seed: int
@@ -170,7 +170,7 @@ class EpochOrder:
     mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done.
+        """Reject invalid arguments.
 
         Raises:
             ValueError: seed, count, block or window is out of range.
@@ -182,7 +182,7 @@ class EpochOrder:
         _ = self._function
 
     def range(self, begin: int, end: int) -> Indices:
-        """Indices at the positions [begin, end); behind the epoch's end it begins again."""
+        """Indices at the positions [begin, end); after the end of the epoch it begins again."""
         if begin < 0 or begin > end:
             raise IndexError(f"positions [{begin}, {end}) of an epoch of {self.count} records")
         pieces = []
@@ -223,9 +223,9 @@ class EpochOrder:
 
 
 class EpochShare(NamedTuple):
-    """What one rank reads of an epoch: its share of each step from one position on.
+    """The part of an epoch that one rank reads: its share of each step from one position on.
 
-    Positions [first, end) go in steps of `step_size`, of which the last may be shorter.
+    Positions [first, end) are read in steps of `step_size`; the last may be shorter.
     """
 
     order: EpochOrder
@@ -237,7 +237,7 @@ class EpochShare(NamedTuple):
 
 
 class SeededIndices(list[int]):
-    """Indices, and the seed and epoch that randomness about their records begins from."""
+    """Indices, with the seed and epoch for randomness about their records."""
 
     __slots__ = ("epoch", "seed")
 
@@ -255,18 +255,18 @@ class SeededIndices(list[int]):
 
     @classmethod
     def at(cls, seed: int, epoch: int) -> "SeededIndices":
-        """None yet, of this seed and epoch."""
+        """No indices yet, of this seed and epoch."""
         made = SeededIndices()
         made.seed, made.epoch = seed, epoch
         return made
 
 
 class IndexBatch(Sequence[int]):
-    """Indices of one batch, and where in the stream they stand. Immutable.
+    """Indices of one batch, and their positions in the stream. Immutable.
 
-    They know their order, so that whoever reads them knows seed and epoch, even a worker that
-    outlives its epoch, and what comes next in place of a damaged record. A pickle holds the order
-    and the positions, not the indices: these are made where somebody first looks at them.
+    They know their order. So a reader of them knows seed and epoch, even in a worker that outlives
+    its epoch, and knows which index comes next in place of a damaged record. A pickle holds the
+    order and the positions, not the indices: these are computed at the first use.
     """
 
     __slots__ = ("_array", "_size", "_views", "epoch", "order", "position", "seed")
@@ -288,21 +288,21 @@ class IndexBatch(Sequence[int]):
 
     @property
     def array(self) -> Indices:
-        """The same indices, shape (n,); they cannot be written to."""
+        """The same indices, shape (n,); read-only."""
         if self._array is None:
             indices = self.order.range(self.position, self.position + self._size)
             self._array = _fixed(self._seen(indices))
         return self._array
 
     def through(self, view: Callable[[Indices], Indices]) -> "IndexBatch":
-        """The same places of the stream, with the indices that `view` makes of these."""
+        """The same positions of the stream, with the indices that `view` maps these to."""
         seen = IndexBatch(self.order, self.position, self._size)
         seen._views = (*self._views, view)
         seen._array = _fixed(view(self.array))  # Now: what it refuses is the caller's mistake.
         return seen
 
     def part(self, first: int, end: int) -> "IndexBatch":
-        """The indices in rows [first, end), in the same place of the stream.
+        """The indices in rows [first, end), at the same positions of the stream.
 
         Raises:
             IndexError: there are no such rows.
@@ -314,7 +314,7 @@ class IndexBatch(Sequence[int]):
         return part
 
     def following(self, rows: Indices, distance: int) -> Indices:
-        """What stands `distance` places behind the indices in these rows."""
+        """The indices `distance` positions after the indices in these rows."""
         return self._seen(self.order.at(self.position + rows + distance))
 
     def _seen(self, indices: Indices) -> Indices:
@@ -364,7 +364,7 @@ class IndexBatch(Sequence[int]):
 
 
 def _fixed(indices: Indices) -> Indices:
-    """The same, such that no caller who computes in place changes them for others."""
+    """The same array, read-only, so that no caller changes it in place for others."""
     fixed = indices.view()
     fixed.flags.writeable = False
     return fixed

@@ -34,14 +34,14 @@ _SHARE_MAX = 16
 
 
 class Prefetcher(Generic[Plan, Item]):
-    """Turns plans into items with threads, and hands them out in the order of the plans.
+    """Turns plans into items with threads, and returns the items in the order of the plans.
 
-    It reads `depth` items ahead: more when its consumer has to wait although all of them had been
-    there before, which a longer queue evens out; fewer when it has not had to for long; and never
-    more than fit in `memory_limit_bytes`, of which one always fits. A consumer that is faster than
-    the threads waits with any queue: for it the queue goes back to where it began, and the memory
-    of the last items is used again while it is in the caches. Small items are loaded in shares of
-    several, if there is a way to. The threads are the consumer's own from the first item to
+    It reads `depth` items ahead. The depth grows when the consumer has to wait although the queue
+    was full before, which a longer queue evens out. It shrinks when the consumer has not waited for
+    a long time. It never exceeds `memory_limit_bytes`, except that one item always fits. A consumer
+    that is faster than the threads waits with any queue: for it the depth returns to its start
+    value, so that the memory of the last items is reused while it is in the caches. Small items are
+    loaded in shares of several, if `load_together` is given. The threads run from the first item to
     `close`. For one consumer thread; in a forked child it is empty and closed.
     """
 
@@ -62,15 +62,15 @@ class Prefetcher(Generic[Plan, Item]):
 
         Args:
             load: called in a thread.
-            plans: asked in the consumer's thread.
+            plans: iterated in the consumer's thread.
             threads: how many.
             depth: items read ahead at the beginning.
-            memory_limit_bytes: for items that wait to be handed out.
+            memory_limit_bytes: for items that wait for the consumer.
             weigh: size of an item in bytes.
-            timeout_s: for one share, from when its first item is asked for.
-            load_together: loads several at once, for less than one by one; None if they must be
-                loaded one by one. Called in a thread.
-            share_s: a share of more than one item is loaded in so many seconds.
+            timeout_s: for one share, from the request for its first item.
+            load_together: loads several items at once, for less than one by one; None if they
+                must be loaded one by one. Called in a thread.
+            share_s: target time for loading a share of more than one item, in seconds.
         """
         self._load = load
         self._plans = plans
@@ -121,26 +121,26 @@ class Prefetcher(Generic[Plan, Item]):
 
     @property
     def alive(self) -> bool:
-        """Whether it can go on, in this process."""
+        """Whether it can continue, in this process."""
         return self.close.alive and self._pid == os.getpid()
 
     def __iter__(self) -> "Prefetcher[Plan, Item]":
         return self
 
     def __next__(self) -> tuple[Plan, Item]:
-        """The next plan and its item.
+        """Return the next plan and its item.
 
         Raises:
-            DeadlineExceeded: it did not come in time.
+            DeadlineExceeded: the item did not come in time.
             StopIteration: there are no more plans.
-            ClosedError: it was closed, or its threads are those of a process that this one was
+            ClosedError: it was closed, or its threads belong to the process that this one was
                 forked from: the rest would be missing.
-            Exception: whatever `load` raised for it.
+            Exception: the error that `load` raised for the item.
         """
         if not self.alive:
             raise ClosedError(
-                "the batches that threads had read ahead are gone: the loader was closed, or the "
-                "process forked, while this iterator was in use; begin a new iteration"
+                "the batches that threads had read ahead are lost: the loader was closed, or the "
+                "process forked, while this iterator was in use; start a new iteration"
             )
         while not self._ready:
             if self._error is not None:
@@ -192,10 +192,10 @@ class Prefetcher(Generic[Plan, Item]):
         except TimeoutError:
             if future.done():
                 return future.result()
-            started = "it is being loaded" if future.running() else "no thread has come to it yet"
+            started = "it is being loaded" if future.running() else "no thread has started it yet"
             raise DeadlineExceeded(
                 f"no batch from {self._threads} loader threads within {self._timeout_s} s: "
-                f"{started}; raise timeout, or look at `ffrecord doctor` for what reads wait for"
+                f"{started}; raise timeout, or run `ffrecord doctor` to see what reads wait for"
             ) from None
 
     def _adapt(self, waited_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Making a new file of what is whole in a damaged one."""
+"""Making a new file from the whole records of a damaged one."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What became of a damaged file; sizes in bytes, indices those of the damaged file."""
+    """The result of a repair; sizes in bytes, indices are those of the damaged file."""
 
     format_version: int
     kept_count: int
@@ -36,7 +36,7 @@ class RepairReport:
 
     @property
     def lost_nothing(self) -> bool:
-        """Whether all is kept, and the file still says so."""
+        """Whether every record is kept, and the file still proves it."""
         return self.lost_count == 0 and self.record_count_is_known and not self.other_losses
 
 
@@ -47,10 +47,10 @@ def repair(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Make a new file of every record that is whole in a damaged one, which is only read.
+    """Copy every whole record of a damaged file to a new file; the damaged file stays as it is.
 
-    Records keep their order and are numbered anew; schema, metadata, dictionaries and compression
-    are kept as far as they can be found, keys and column copies are made anew. The new file appears
+    Records keep their order and get new numbers. Schema, metadata, dictionaries and compression are
+    kept as far as they can be found; keys and column copies are made again. The new file appears
     whole or not at all.
 
     Args:
@@ -60,7 +60,7 @@ def repair(
         progress: called with bytes done and bytes in all.
 
     Raises:
-        CorruptionError: nothing in the file says what it is.
+        CorruptionError: nothing in the file identifies it.
         ConflictError: the destination exists and `replace` is False.
         OSError: a file is missing, cannot be read, or cannot be written.
     """

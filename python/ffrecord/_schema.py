@@ -1,8 +1,8 @@
-"""Schemas as Python sees them: `{"image": "bytes", "label": "i64", "box": "f32[4]"}`.
+"""Schemas in Python: `{"image": "bytes", "label": "i64", "box": "f32[4]"}`.
 
-A type is one of bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, with a shape in
-brackets if it is not a scalar, or bytes, or utf8. NumPy has no bf16: such a column is uint16, the
-bits as they are; `ffrecord.torch` makes it `torch.bfloat16`.
+A type is one of bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, followed by a
+shape in brackets unless it is a scalar; or bytes; or utf8. NumPy has no bf16: such a column is
+uint16 with the same bits; `ffrecord.torch` makes it `torch.bfloat16`.
 """
 
 import re
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """What NumPy calls the type; None for bytes and utf8."""
+        """NumPy's type; None for bytes and utf8."""
         code = _DTYPES.get(self.type)
         return None if code is None else np.dtype(code)
 
@@ -52,7 +52,7 @@ class Column(NamedTuple):
 
 
 def parse(schema: Mapping[str, str] | None) -> _ffrecord.Schema:
-    """Check a schema and make the library's own.
+    """Check a schema and convert it to the library's own.
 
     Raises:
         ValueError: a name or a type is wrong.
@@ -73,11 +73,11 @@ def columns_of(schema: _ffrecord.Schema) -> tuple[Column, ...]:
 
 
 def encode(column: Column, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The value of a fixed-width column as the file holds it.
+    """Convert the value of a fixed-width column to the bytes of the file.
 
     Raises:
-        ValueError: the shape is another, or a number does not fit the type.
-        TypeError: it is no number of that kind, such as a fraction for an integer.
+        ValueError: the shape differs, or a number does not fit the type.
+        TypeError: the value is no number of that kind, such as a fraction for an integer.
     """
     dtype = column.dtype
     assert dtype is not None
@@ -104,7 +104,7 @@ def _integers(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def _bf16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Bits stay as they are (uint16, or a bfloat16 of ml_dtypes); floats are rounded to even."""
+    """Copies bits as they are (uint16, or a bfloat16 of ml_dtypes); rounds floats to even."""
     if array.dtype.name == "bfloat16":
         return array.view(np.uint16)
     if array.dtype.kind != "f":

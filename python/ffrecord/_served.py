@@ -25,10 +25,10 @@ def publish(
     timeout_s: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Upload sealed files and make them one dataset; all of it becomes visible at once.
+    """Upload sealed files as one dataset, which becomes visible all at once.
 
     Args:
-        files: as for `ffrecord.open`, but local; checked before they are sent.
+        files: as for `ffrecord.open`, but local; checked before the upload.
         address: `ffrecord://host[:port]/name`.
         replace: replace a dataset of that name.
         timeout_s: for each call, retries included.
@@ -37,7 +37,7 @@ def publish(
     Raises:
         ConflictError: the name exists and `replace` is False.
         CorruptionError: a file is damaged.
-        UnavailableError: no daemon answers there.
+        UnavailableError: the daemon does not answer.
         DeadlineExceeded: it did not answer in time.
         OSError: a file cannot be read, or the daemon's disk is full.
         ValueError: the address is malformed.
@@ -49,15 +49,15 @@ def publish(
 def list_published(
     address: str = "ffrecord://localhost/", *, timeout_s: float = 30.0
 ) -> list[Published]:
-    """The datasets of the daemon at `address`, sorted by name; a name in it is a prefix."""
+    """List the datasets of the daemon at `address`, by name; a name in it is a prefix."""
     found = _ffrecord.list_published(address, timeout_s=timeout_s)
     return [Published(*dataset) for dataset in found]
 
 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None:
-    """Make the dataset `address` disappear; who reads it keeps what was read.
+    """Remove the dataset `address`; data that clients have read stays valid.
 
     Raises:
-        FileNotFoundError: there is none of that name.
+        FileNotFoundError: there is no dataset of that name.
     """
     _ffrecord.remove_published(address, timeout_s=timeout_s)

@@ -1,6 +1,6 @@
 """Memory that goes from process to process as a descriptor: sealed, nameless, gone with its users.
 
-Unlike what stands in /dev/shm, a memfd cannot be left behind by a process that is killed.
+Unlike a file in /dev/shm, a memfd cannot be left behind by a process that is killed.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ _BLOCKS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 class Descriptor:
-    """Closes its number when the last reference goes."""
+    """Closes its descriptor when the last reference goes."""
 
     def __init__(self, fd: int) -> None:
         """Take over `fd`."""
@@ -67,7 +67,7 @@ def sealed_copy(blocks: list[npt.NDArray[Any]]) -> int:
 
 
 def write_all(fd: int, blocks: list[npt.NDArray[Any]]) -> None:
-    """Write many contiguous blocks with few calls, whatever each call takes of them."""
+    """Write many contiguous blocks with few calls, whatever each call accepts of them."""
     left = [block.reshape(-1).view(np.uint8).data for block in blocks if block.size]
     first = 0
     while first < len(left):
@@ -80,7 +80,7 @@ def write_all(fd: int, blocks: list[npt.NDArray[Any]]) -> None:
 
 
 def map_copy_on_write(fd: int, size_bytes: int) -> Bytes:
-    """The bytes of a sealed memfd; who writes into them gets pages of its own."""
+    """The bytes of a sealed memfd; a writer gets private pages."""
     if size_bytes == 0:
         return np.empty(0, np.uint8)
     block = mmap.mmap(fd, size_bytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)

@@ -1,4 +1,4 @@
-"""Where the time of a loader goes, and one sentence about it."""
+"""Where a loader spends its time, and one sentence about it."""
 
 import json
 import os
@@ -14,22 +14,22 @@ _EVENTS_MAX = 1 << 16
 _KEEPS_UP_SHARE = 0.05
 
 _ADVICE = {
-    "device": "the device (or the daemon) is what it waits for: more num_workers overlap more "
-    "reads; `ffrecord doctor` tells what the device can do",
-    "core": "no core was free to go on: fewer num_workers, or fewer neighbours on this machine",
+    "device": "the device (or the daemon) is the bottleneck: more num_workers overlap more "
+    "reads; `ffrecord doctor` measures the device",
+    "core": "no core was free: use fewer num_workers, or run less beside it on this machine",
     "check": "checksums and decompression: raise num_workers",
     "decode": "transform: raise num_workers, or make it cheaper",
-    "collate": "collate: choose columns= that are needed, or typed ones",
-    "handover": "handing batches over from the workers: mode='threads' hands over nothing",
-    "plan": "the sampler: ffrecord.torch.Sampler costs under a microsecond for each record",
+    "collate": "collate: select only the needed columns=, or use typed ones",
+    "handover": "passing batches from the workers: mode='threads' avoids it",
+    "plan": "the sampler: ffrecord.torch.Sampler costs under a microsecond per record",
 }
 
 
 class Stages:
-    """Sums of time by stage, and what happened when. Thread-safe."""
+    """Sums of time by stage, and a log of events. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing happened yet."""
+        """Start with nothing recorded."""
         self._lock = threading.Lock()
         self._sums: dict[str, float] = {}
         self._events: deque[tuple[str, int, int, int]] = deque(maxlen=_EVENTS_MAX)
@@ -51,7 +51,7 @@ class Stages:
             return dict(self._sums)
 
     def events(self) -> list[tuple[str, int, int, int]]:
-        """The last 65,536: stage, begin and end in ns, thread."""
+        """The last 65,536 events: stage, begin and end in ns, thread."""
         with self._lock:
             return list(self._events)
 
@@ -62,7 +62,8 @@ class Stages:
 class _Timed:
     """A block whose time is counted.
 
-    A class, for a generator's context manager costs twice as much, which small batches feel.
+    A class, because the context manager of a generator costs twice as much, which matters for small
+    batches.
     """
 
     __slots__ = ("_begin_ns", "_stage", "_stages")
@@ -79,7 +80,7 @@ class _Timed:
 
 
 def write_trace(path: str | os.PathLike[str], stages: Iterable[Stages]) -> None:
-    """Write what happened as JSON for chrome://tracing and Perfetto."""
+    """Write the events as JSON for chrome://tracing and Perfetto."""
     rows = [
         {
             "name": stage,
@@ -102,14 +103,14 @@ def verdict(
     size_bytes: int,
     limit: float = 0.0,
 ) -> str:
-    """One sentence: does the loader keep up, and if not, what is it that takes the time.
+    """One sentence: does the loader keep up, and if not, which stage takes the time.
 
     Args:
         stages: seconds by stage, summed over threads and processes.
-        wait_s: what the consumer waited.
-        work_s: what it did between batches.
-        size_bytes: what was read.
-        limit: bytes/s that the source gives, if that was probed.
+        wait_s: time that the consumer waited.
+        work_s: time that it worked between batches.
+        size_bytes: bytes read.
+        limit: bytes/s that the source can give, if that was probed.
     """
     total_s = wait_s + work_s
     if total_s == 0:
@@ -118,7 +119,7 @@ def verdict(
     rate = f"{size_bytes / total_s / 1e6:.0f} MB/s"
     if limit:
         used = size_bytes / total_s / limit
-        rate += f" ({used:.0%} of the {limit / 1e6:.0f} MB/s that its source gives)"
+        rate += f" ({used:.0%} of the {limit / 1e6:.0f} MB/s that its source can give)"
     if share < _KEEPS_UP_SHARE:
         return f"The loader keeps up: its consumer waited {share:.0%} of the time, at {rate}."
     known = {stage: seconds for stage, seconds in stages.items() if stage in _ADVICE}
@@ -142,12 +143,12 @@ def summed(each: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """What has been added to sums since they were `before`."""
+    """The increase of sums since `before`."""
     return {name: value - before.get(name, 0) for name, value in now.items()}
 
 
 def numbers_of(stats: Mapping[str, Any]) -> dict[str, float]:
-    """What of some statistics can be summed."""
+    """The part of some statistics that can be summed."""
     return {
         name: value
         for name, value in stats.items()

@@ -1,4 +1,4 @@
-"""Blocks of tokens, cut on the fly out of documents that are laid end to end."""
+"""Blocks of tokens, cut on the fly from documents that are laid end to end."""
 
 import operator
 from collections.abc import Callable
@@ -39,14 +39,13 @@ class _Pieces(NamedTuple):
 
 
 class TokenBlocks(Records):
-    """Blocks of a fixed number of tokens; a view, read and loaded as any other.
+    """Blocks of a fixed number of tokens; a view, read and loaded like any other.
 
     A record of the source is a document. Documents are laid end to end, and block i is the tokens
-    [i * step, i * step + block) of that stream, where step is block - overlap: the same wherever it
-    is asked for. It is found by two binary searches in an index of 8 bytes a document, which is
-    made of the files' index when it is first needed, without reading a record, and which processes
-    that are being started share. All documents of a batch are read in one submission, each once,
-    and whole.
+    [i * step, i * step + block) of that stream, where step is block - overlap, for every reader.
+    Two binary searches in an index of 8 bytes per document find a block. The index is made from the
+    index of the files at the first use, without reading a record, and is shared with processes that
+    are being started. All documents of a batch are read in one submission, each once and whole.
 
         blocks = ffrecord.TokenBlocks(ffrecord.open("text.ffr"), 4096, dtype="u16")
         dataset = ffrecord.torch.Dataset(blocks)
@@ -63,18 +62,18 @@ class TokenBlocks(Records):
         pad: int | None = None,
         boundaries: bool = False,
     ) -> None:
-        """Say how to cut; nothing is opened yet.
+        """Define how to cut; nothing is opened yet.
 
         Args:
-            source: a record is a document: its tokens, little-endian, as bytes or in one column.
-            block: tokens of a block.
-            dtype: "u16", "u32", "i32" or "i64" (or "uint16" and so on): of a token, in the file and
-                in a batch. Needed if they are bytes; a column of numbers tells it.
-            column: which has the tokens; None if records are just bytes.
+            source: each record is a document: its tokens, little-endian, as bytes or in one column.
+            block: tokens per block.
+            dtype: "u16", "u32", "i32" or "i64" (or "uint16" and so on): the type of a token, in the
+                file and in a batch. Required for bytes; a column of numbers has its own type.
+            column: the column with the tokens; None if records are plain bytes.
             overlap: tokens that a block shares with the next: 1 for inputs and targets in one.
-            pad: what fills up the last block. None: what is left over for it is left out.
-            boundaries: also give the column `cu_seqlens`, i32: where each document begins in the
-                block, from 0, and where the last ends; that is repeated up to one width for all.
+            pad: token that fills the last block. None: leave the incomplete last block out.
+            boundaries: also return the column `cu_seqlens`, i32: where each document begins in the
+                block, from 0, and where the last ends; the end is repeated up to one width for all.
 
         Raises:
             ValueError: an argument is out of range; at first use, if the column holds no tokens.
@@ -99,12 +98,12 @@ class TokenBlocks(Records):
 
     @property
     def dtype(self) -> str:
-        """Of a token."""
+        """The type of a token."""
         return self._tokens.type
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """`tokens`, and if asked for, `cu_seqlens`."""
+        """`tokens`, and `cu_seqlens` if requested."""
         tokens = Column("tokens", self.dtype, (self.block,))
         if not self.boundaries:
             return (tokens,)
@@ -112,27 +111,27 @@ class TokenBlocks(Records):
 
     @property
     def fingerprint(self) -> str:
-        """Of the source, and of how it is cut."""
+        """Covers the source, and how it is cut."""
         how = (self.block, self.dtype, self.column, self.overlap, self.pad, self.boundaries)
         return digest([self.source.fingerprint.encode(), repr(how).encode()])
 
     @property
     def size_bytes(self) -> int:
-        """Of the files behind it."""
+        """The size of the files behind it."""
         return self.source.size_bytes
 
     @property
     def token_count(self) -> int:
-        """Of all documents."""
+        """The statistics of all documents."""
         ends = self._ends()
         return int(ends[-1]) if ends.size else 0
 
     def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`; of the source."""
+        """See `Records.probe`; measures the source."""
         return self.source.probe(seconds)
 
     def stats(self) -> dict[str, Any]:
-        """Those of the source; `damaged` is by block."""
+        """The statistics of the source; `damaged` is by block."""
         return {**self.source.stats(), "damaged": dict(self._damaged)}
 
     def __len__(self) -> int:
@@ -158,7 +157,7 @@ class TokenBlocks(Records):
         tokens = _token_column(self.source.columns, self.column, self._dtype)
         limits = np.iinfo(_TYPES[tokens.type])
         if self.pad is not None and not limits.min <= self.pad <= limits.max:
-            raise ValueError(f"pad is {self.pad}, which is no {tokens.type}")
+            raise ValueError(f"pad is {self.pad}, which is not a valid {tokens.type}")
         return tokens
 
     @cached_property
@@ -178,7 +177,7 @@ class TokenBlocks(Records):
         return self._index.values
 
     def _count(self, counts: npt.NDArray[np.int64]) -> None:
-        """Tells the tokens of each document, by the size of its record."""
+        """Computes the tokens of each document from the size of its record."""
         tokens = self._tokens
         for first in range(0, counts.size, _STEP):
             wanted = np.arange(first, min(first + _STEP, counts.size), dtype=np.int64)
@@ -188,12 +187,12 @@ class TokenBlocks(Records):
             if left.any():
                 row = int(np.flatnonzero(left)[0])
                 raise ValueError(
-                    f"record {first + row} has {sizes[row]} bytes of tokens, which are no whole "
+                    f"record {first + row} has {sizes[row]} bytes of tokens, not a whole number of "
                     f"{tokens.type}; is dtype= another?"
                 )
 
     def _documents_max(self) -> int:
-        """The most documents that any block has a part of."""
+        """The largest number of documents that any block has a part of."""
         if self._pieces_max is None:
             ends = self._ends()
             ends = ends[np.flatnonzero(np.diff(ends, prepend=0))]
@@ -296,7 +295,7 @@ class TokenBlocks(Records):
 
 
 class _TokenColumn(NamedTuple):
-    """How tokens lie in a record."""
+    """The layout of tokens in a record."""
 
     type: str
     width: int
@@ -308,28 +307,28 @@ class _TokenColumn(NamedTuple):
 
 
 def _token_column(columns: tuple[Column, ...], name: str | None, dtype: str | None) -> _TokenColumn:
-    """Check that the column holds tokens whose number the size of a record tells."""
+    """Check that the column holds tokens, and that the size of a record gives their number."""
     if not columns and name is not None:
-        raise KeyError(f"no column '{name}': records are just bytes")
+        raise KeyError(f"no column '{name}': records are plain bytes")
     named = [column for column in columns if column.name == name]
     if columns and not named:
         names = ", ".join(column.name for column in columns)
-        raise KeyError(f"which column has the tokens? column= is one of {names}")
+        raise KeyError(f"several columns may hold the tokens; set column= to one of {names}")
     held = named[0] if named else Column("", "bytes", ())
     kind = dtype if held.type == "bytes" else held.type
     what = f"column '{name}'" if named else "records"
     if kind is None:
-        raise ValueError(f"{what} are bytes: say which tokens, dtype= {', '.join(_TYPES)}")
+        raise ValueError(f"{what} are bytes: set dtype= to one of {', '.join(_TYPES)}")
     if kind not in _TYPES or dtype not in (None, kind):
-        raise ValueError(f"{what} is {held.spelling}: no tokens of {dtype or ', '.join(_TYPES)}")
+        raise ValueError(f"{what} is {held.spelling}, not tokens of {dtype or ', '.join(_TYPES)}")
     width = np.dtype(_TYPES[kind]).itemsize
     if held.dtype is not None:
         return _TokenColumn(kind, width, 0, _width(held) // width)
     others = [column for column in columns if column.name != name]
     if varying := [column.name for column in others if column.dtype is None]:
         raise ValueError(
-            f"{what} stands beside '{varying[0]}', whose size differs: the index of the file tells "
-            "the size of a record, not of its parts. Write the tokens into a file of their own"
+            f"{what} is beside '{varying[0]}', whose size varies: the index of the file has the "
+            "size of a record, not of its columns. Write the tokens into a file of their own"
         )
     return _TokenColumn(kind, width, sum(map(_width, others)), None)
 

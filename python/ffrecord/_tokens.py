@@ -1,4 +1,4 @@
-"""Tokens that a daemon believes: what a client may do, to which names, until when.
+"""Tokens that a daemon accepts: what a client may do, to which names, until when.
 
 protocol.md, "Tokens", has their bytes.
 """
@@ -34,7 +34,7 @@ def read_key(path: pathlib.Path) -> bytes:
             break
         return key
     raise ValueError(
-        f"{path} holds no key: a line of 64 or more hexadecimal digits, made with "
+        f"{path} holds no key: expected a line of 64 or more hexadecimal digits, made with "
         f"openssl rand -hex 32"
     )
 
@@ -50,7 +50,7 @@ def make_token(
     bits = 0
     for right in rights:
         if right not in _RIGHTS:
-            raise ValueError(f"there is no right {right!r}: there are {', '.join(_RIGHTS)}")
+            raise ValueError(f"there is no right {right!r}; rights: {', '.join(_RIGHTS)}")
         bits |= _RIGHTS[right]
     body = struct.pack("<BBHQ", _VERSION, bits, 0, expires_s)
     for text in (prefix, client):

@@ -1,4 +1,4 @@
-"""Checking files whole: every byte of them, not only of the records that are asked for."""
+"""Checking whole files: every byte, not only the records that a caller reads."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class FileReport:
-    """What was found in one file; sizes in bytes."""
+    """Findings in one file; sizes in bytes."""
 
     name: str
     record_count: int
@@ -28,7 +28,7 @@ class FileReport:
 def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport]:
     """Check every byte of local files, or every record that a daemon serves.
 
-    A file that passes differs from what was written in no bit. Damage is reported, not raised.
+    A file that passes is bit for bit the file that was written. Damage is reported, not raised.
 
     Args:
         where: as for `ffrecord.open`.
@@ -36,7 +36,7 @@ def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport
 
     Raises:
         OSError: a file is missing or cannot be read.
-        UnavailableError: no daemon answers there.
+        UnavailableError: the daemon does not answer.
     """
     names = normalise(where)
     if any(name.startswith(SCHEME) for name in names):

@@ -240,7 +240,7 @@ def damaged() -> dict[str, tuple[bytes, str]]:
         "bomb": (bytes(bomb), "at most 67108864"),
         "png": (png_bomb, ""),
         "noise": (b"\xff\xd8\xff" + bytes(range(256)), "JPEG"),
-        "text": (b"not a picture", "no picture"),
+        "text": (b"not a picture", "not a picture"),
         "empty": (b"", ""),
     }
 

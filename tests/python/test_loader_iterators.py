@@ -106,7 +106,7 @@ def test_an_iterator_of_a_loader_that_was_closed_says_so(path: Path) -> None:
 
     loader.close()
 
-    with pytest.raises(ffrecord.errors.ClosedError, match="begin a new iteration"):
+    with pytest.raises(ffrecord.errors.ClosedError, match="start a new iteration"):
         next(batches)
     assert labels(loader) == expected()
 

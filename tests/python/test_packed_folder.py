@@ -84,9 +84,9 @@ def test_is_file_below_a_file_is_false_not_a_type_error(tree: Path, tmp_path: Pa
     for call in (packed.read_one, packed.list):
         with pytest.raises(AssertionError, match="does not exist"):
             call("a.txt/x")
-    with pytest.raises(AssertionError, match="not a file but a directory"):
+    with pytest.raises(AssertionError, match="a directory, not a file"):
         packed.read_one("b")
-    with pytest.raises(AssertionError, match="not a directory but a file"):
+    with pytest.raises(AssertionError, match="a file, not a directory"):
         packed.list("a.txt")
 
 
@@ -219,11 +219,11 @@ DICT = b"ccollections\nOrderedDict\n)R"
         (pickle.dumps(folder(a=1)), "index 1"),
         (pickle.dumps(folder(a=-1)), "index -1"),
         (pickle.dumps(folder()), "1 records have no name"),
-        (pickle.dumps(folder(**{"../x": 0})), "no file's name"),
-        (pickle.dumps(folder(**{"..": 0})), "no file's name"),
-        (pickle.dumps(folder(**{"": 0})), "no file's name"),
-        (pickle.dumps(folder(**{"a\0": 0})), "no file's name"),
-        (pickle.dumps(folder(**{"\ud800": 0})), "no file's name"),
+        (pickle.dumps(folder(**{"../x": 0})), "not a valid file name"),
+        (pickle.dumps(folder(**{"..": 0})), "not a valid file name"),
+        (pickle.dumps(folder(**{"": 0})), "not a valid file name"),
+        (pickle.dumps(folder(**{"a\0": 0})), "not a valid file name"),
+        (pickle.dumps(folder(**{"\ud800": 0})), "not a valid file name"),
         (pickle.dumps(folder(**{"x" * 256: 0})), "a name of 256 bytes"),
         (pickle.dumps({"a": 0}), "opcode"),
         (pickle.dumps(folder(a="b")), "neither index nor folder"),
@@ -235,12 +235,12 @@ DICT = b"ccollections\nOrderedDict\n)R"
         (raw(b"K\0."), "one folder"),
         (raw(b"."), "one folder"),
         (raw(DICT, DICT, b"."), "one folder"),
-        (raw(DICT, b"(X\1\0\0\0aK\0X\1\0\0\0aK\0u."), "stands twice|index 0"),
+        (raw(DICT, b"(X\1\0\0\0aK\0X\1\0\0\0aK\0u."), "occurs twice|index 0"),
         (raw(DICT, b"X\1\0\0\0au."), "no mark"),
         (raw(DICT, b"(X\1\0\0\0au."), "entries without"),
-        (raw(DICT, b"(K\0K\0u."), "no text"),
+        (raw(DICT, b"(K\0K\0u."), "not text"),
         (raw(DICT, b"s."), "without a folder|entries"),
-        (raw(b"R."), "something else than OrderedDict"),
+        (raw(b"R."), "something other than OrderedDict"),
         (raw(b"h\0."), "memo"),
         (raw(b"q\0."), "nothing to remember"),
         (raw(b"X", struct.pack("<I", 2**32 - 1), b"a."), "a name of 4294967295 bytes"),

@@ -20,17 +20,17 @@ _dataset: Sequence[Any] = ()
 def dump(
     dataset: Sequence[Any], fname: str | os.PathLike[str], nfiles: int, verbose: bool = False
 ) -> None:
-    """Write all that `dataset` has, as bytes or arrays, to version 1 files.
+    """Write all items of `dataset`, as bytes or arrays, to version 1 files.
 
     Args:
         dataset: anything with `[]` and `len()`.
         fname: the file, or, with more than one, the folder of PART_00000.ffr and so on.
         nfiles: number of files; fewer are written, with a warning, if that leaves none empty.
-        verbose: tell the progress on standard error.
+        verbose: report progress on standard error.
 
     Raises:
         ValueError: `nfiles` is below 1.
-        Exception: whatever the dataset raises, in whichever process; that part is not published.
+        Exception: any error of the dataset, in any process; that part is not published.
         BrokenProcessPool: a writing process was killed.
     """
     if nfiles < 1:

@@ -1,8 +1,8 @@
 """Files under the names that code written for HFAiLab/ffrecord knows.
 
-Errors are those that such code expects, and what fits besides: RuntimeError for data, range, count
-and what was closed, AssertionError for files that are missing or oddly called, TypeError for what
-is no path. They are raised, not asserted: `python -O` changes nothing.
+Errors are those that such code expects, and a fitting class as well: RuntimeError for data, range,
+count and closed objects, AssertionError for files that are missing or badly named, TypeError for
+arguments that are not paths. They are raised, not asserted: `python -O` changes nothing.
 """
 
 import fcntl
@@ -48,10 +48,10 @@ class FileReader(Closing):
         """Open the files.
 
         Raises:
-            PathTypeError: `fname` is no path and no list of them.
+            PathTypeError: `fname` is neither a path nor a list of paths.
             MissingError: a file is missing.
             BadArgumentError: the list is empty, or a name does not end in .ffr.
-            CorruptionError: a file is damaged; it is named.
+            CorruptionError: a file is damaged; the message names it.
         """
         self.fnames = _existing_files(fname)
         self.check_data = check_data
@@ -60,7 +60,7 @@ class FileReader(Closing):
 
     @classmethod
     def over(cls, source: Reader) -> "FileReader":
-        """The same face before a reader that is there already, of whatever names."""
+        """Wrap an existing reader, whatever the names of its files."""
         reader = cls.__new__(cls)
         reader.fnames = list(source.where)
         reader.check_data = source.options["check_data"]
@@ -116,7 +116,7 @@ class FileReader(Closing):
         return np.fromfile(path, "<u4", count, offset=_V1_HEADER.size).astype(np.uint32)
 
     def close(self) -> None:
-        """Let go of the files. Twice does no harm; what was read stays valid."""
+        """Release the files. Idempotent; records that were read stay valid."""
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ class FileReader(Closing):
 
     def _opened(self) -> Reader:
         if self.source.closed:
-            raise ClosedError(f"{self!r} cannot be read any more")
+            raise ClosedError(f"{self!r} cannot be read: it is closed")
         return self.source
 
     def _table(self, file_index: int) -> tuple[str, int, int]:
@@ -149,21 +149,21 @@ class FileReader(Closing):
 class FileWriter(Closing):
     """Writes a version 1 file of `n` records, byte for byte as HFAiLab/ffrecord 1.x does.
 
-    Nothing is visible under the name before `close`; a file of that name is replaced then. Left
-    by an exception, the context manager leaves nothing behind and lets the exception pass.
+    Nothing is visible under the name before `close`, which replaces a file of that name. If an
+    exception ends the `with` block, no file is left, and the exception passes through.
     """
 
     def __init__(self, fname: Path, n: int) -> None:
         """Start a file.
 
         Raises:
-            PathTypeError: `fname` is no path.
+            PathTypeError: `fname` is not a path.
             BadArgumentError: the name does not end in .ffr.
             CountError: `n` is negative.
             OSError: the folder is missing or cannot be written.
         """
         if not isinstance(fname, str | os.PathLike):
-            raise PathTypeError(f"a path is needed, not {type(fname).__name__}")
+            raise PathTypeError(f"expected a path, not {type(fname).__name__}")
         self.n = operator.index(n)
         self.count = 0
         if self.n < 0:
@@ -174,11 +174,11 @@ class FileWriter(Closing):
         )
 
     def write_one(self, buffer: BytesLike) -> None:
-        """Add one record: all bytes of `buffer`, in C order, strided ones copied.
+        """Add one record: all bytes of `buffer` in C order; a strided buffer is copied.
 
         Raises:
             CountError: `n` records are written already.
-            OSError: the disk refuses.
+            OSError: the disk fails.
         """
         if self._inner is None:
             raise ClosedError(f"{self.fname} is closed")
@@ -188,11 +188,11 @@ class FileWriter(Closing):
         self.count += 1
 
     def close(self) -> None:
-        """Publish the file. Twice does no harm.
+        """Publish the file. Idempotent.
 
         Raises:
             CountError: records are missing; nothing is published.
-            OSError: the disk refuses; what was there before is untouched.
+            OSError: the disk fails; an earlier file of that name is untouched.
         """
         if self._inner is None:
             return
@@ -215,7 +215,7 @@ class FileWriter(Closing):
 
 
 def checkFsAlign(fd: int) -> bool:
-    """Whether the file system of `fd` says that it wants aligned requests, as 3FS does."""
+    """Whether the file system of `fd` asks for aligned requests, as 3FS does."""
     answer = bytearray(4)
     try:
         fcntl.ioctl(fd, _IOCTL_CHECK_FS_ALIGN, answer)
@@ -225,7 +225,7 @@ def checkFsAlign(fd: int) -> bool:
 
 
 def owned(records: Iterable[Bytes]) -> list[Bytes]:
-    """Copies that may be written to and need no batch to live."""
+    """Copies that are writable and do not depend on the batch."""
     return [record.copy() for record in records]
 
 
@@ -241,9 +241,9 @@ def _existing_files(fname: Path | Sequence[Path]) -> list[str]:
     if not isinstance(fname, list | tuple) or not all(
         isinstance(name, str | os.PathLike) for name in fname
     ):
-        raise PathTypeError(f"a path or a list of paths is needed, not {type(fname).__name__}")
+        raise PathTypeError(f"expected a path or a list of paths, not {type(fname).__name__}")
     if not fname:
-        raise BadArgumentError("at least one .ffr file is needed: the list is empty")
+        raise BadArgumentError("the list of .ffr files is empty")
     return [_checked(os.fspath(name)) for name in fname]
 
 

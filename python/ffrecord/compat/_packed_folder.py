@@ -21,7 +21,7 @@ class PackedFolder:
         """Open the file and read its table of contents.
 
         Raises:
-            NotPackedError: it is a record file, but no packed folder; a ValueError.
+            NotPackedError: it is a record file, but not a packed folder; a ValueError.
             TrailerError: its table of contents is damaged or hostile; a ValueError as well.
         """
         self.reader = FileReader(ffr_file, check_data)
@@ -36,7 +36,7 @@ class PackedFolder:
             raise NotPackedError(f"{os.fspath(ffr_file)} is not a packed folder: {error}") from None
 
     def num_files(self) -> int:
-        """Number of files, folders not counted."""
+        """Number of files, without folders."""
         return self.reader.n - 1
 
     def read_one(self, fname: PathName) -> Bytes:
@@ -48,9 +48,9 @@ class PackedFolder:
         return self.reader.read_one(self._index(fname))
 
     def read(self, fnames: Sequence[PathName]) -> list[Bytes]:
-        """The contents of many files, in one submission."""
+        """The contents of many files, read in one submission."""
         if not isinstance(fnames, list | tuple):
-            raise BadArgumentError(f"a list of names is needed, not {type(fnames).__name__}")
+            raise BadArgumentError(f"expected a list of names, not {type(fnames).__name__}")
         return self.reader.read([self._index(name) for name in fnames])
 
     def exists(self, path: PathName) -> bool:
@@ -72,7 +72,7 @@ class PackedFolder:
         list_dir: bool = True,
         recursive: bool = False,
     ) -> list[str | Path]:
-        """What is in a folder, in the order of the file: names, or paths below it if recursive.
+        """List a folder in the order of the file: names, or paths below it if recursive.
 
         Raises:
             MissingError: there is no such folder; an AssertionError.
@@ -81,7 +81,7 @@ class PackedFolder:
         if folder is None:
             raise MissingError(f"{path} does not exist")
         if isinstance(folder, int):
-            raise MissingError(f"{path} is not a directory but a file")
+            raise MissingError(f"{path} is a file, not a directory")
         return _list(folder, list_file, list_dir, recursive)
 
     def __repr__(self) -> str:
@@ -100,23 +100,23 @@ class PackedFolder:
         if entry is None:
             raise MissingError(f"{fname} does not exist")
         if not isinstance(entry, int):
-            raise MissingError(f"{fname} is not a file but a directory")
+            raise MissingError(f"{fname} is a directory, not a file")
         return entry
 
 
 def pack_folder(folder: PathName, out_file: PathName, verbose: bool = False) -> None:
-    """Pack a folder, subfolders and empty ones included, into one version 1 file.
+    """Pack a folder, with subfolders and empty folders, into one version 1 file.
 
-    Links are followed; times and modes are not kept. Names are sorted by code point.
+    Follows links; does not keep times and modes. Names are sorted by code point.
 
     Args:
-        folder: what to pack.
-        out_file: ends in .ffr; replaced if it is there.
+        folder: the folder to pack.
+        out_file: ends in .ffr; an existing file is replaced.
         verbose: name each file on standard error.
 
     Raises:
-        MissingError: `folder` is no folder; an AssertionError.
-        BadArgumentError: folders are nested too deep, such as by a link that leads to itself.
+        MissingError: `folder` is not a folder; an AssertionError.
+        BadArgumentError: folders are nested too deep, for example by a link to itself.
     """
     root = Path(folder).absolute()
     if not root.is_dir():
@@ -133,7 +133,7 @@ def pack_folder(folder: PathName, out_file: PathName, verbose: bool = False) -> 
 
 
 def _scan(folder: Path, first: int, depth: int) -> tuple[Folder, int]:
-    """The tree below `folder`, its files numbered from `first` on, and the number behind them."""
+    """The tree below `folder`, its files numbered from `first` on, and the number after them."""
     if depth > DEPTH_MAX:
         raise BadArgumentError(f"{folder} is nested more than {DEPTH_MAX} deep; does a link loop?")
     tree: Folder = OrderedDict()

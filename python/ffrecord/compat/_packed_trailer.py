@@ -1,8 +1,8 @@
 """The table of contents of a packed folder: a pickle that is never unpickled.
 
 format.md, "Packed folders". Unpickling runs what the file says. This decoder knows the few
-opcodes that a tree of names needs, makes no object but dicts, strings and integers, and refuses
-the rest; so the worst that a hostile table can do is to be refused.
+opcodes that a tree of names needs, makes only dicts, strings and integers, and rejects the rest.
+So a hostile table can only be rejected.
 """
 
 import struct
@@ -35,13 +35,13 @@ def decode(trailer: bytes, file_count: int) -> Folder:
     """The tree of names in the last record of a file with `file_count` others.
 
     Raises:
-        NotPackedError: the record is no table of contents.
-        TrailerError: it is one, but not one that may be; says at which byte.
+        NotPackedError: the record is not a table of contents.
+        TrailerError: it is an invalid one; the message names the byte.
     """
     if not trailer.startswith(MAGIC):
         raise NotPackedError(f"the last record does not begin with {MAGIC.decode()}")
     if len(trailer) > SIZE_BYTES_MAX:
-        raise TrailerError(f"table of contents: {len(trailer)} bytes, {SIZE_BYTES_MAX} is the most")
+        raise TrailerError(f"table of contents: {len(trailer)} bytes, more than {SIZE_BYTES_MAX}")
     return _Decoder(trailer, file_count).run()
 
 
@@ -185,17 +185,17 @@ class _Decoder:
         value = self._memo.get(number)
         # A folder fetched again would be shared, or hold itself.
         if not isinstance(value, str) and value is not _CLASS:
-            self._refuse("the memo may give back names and the class only")
+            self._refuse("the memo may return names and the class only")
         self._stack.append(value)
 
     def _global(self, module: str, name: str) -> None:
         if (module, name) != ("collections", "OrderedDict"):
-            self._refuse(f"asks for {module}.{name}: only collections.OrderedDict is known")
+            self._refuse(f"refers to {module}.{name}: only collections.OrderedDict is allowed")
         self._stack.append(_CLASS)
 
     def _make_folder(self) -> None:
         if self._stack[-2:] != [_CLASS, _EMPTY]:
-            self._refuse("a call of something else than OrderedDict()")
+            self._refuse("a call of something other than OrderedDict()")
         folder: Folder = OrderedDict()
         self._stack[-2:] = [folder]
         self._heights[id(folder)] = 1
@@ -219,15 +219,15 @@ class _Decoder:
 
     def _check_name(self, name: object, folder: Folder) -> None:
         if not isinstance(name, str):
-            self._refuse("a name that is no text")
+            self._refuse("a name that is not text")
         size = len(name.encode("utf-8", "surrogatepass"))
         if not 1 <= size <= _NAME_BYTES_MAX or name in (".", "..") or "/" in name or "\0" in name:
-            self._refuse(f"{name!r} can be no file's name")
+            self._refuse(f"{name!r} is not a valid file name")
         # Only U+DC80 to U+DCFF stand for raw bytes; other lone surrogates stand for nothing.
         if any("\ud800" <= c <= "\udfff" and not "\udc80" <= c <= "\udcff" for c in name):
-            self._refuse(f"{name!r} can be no file's name")
+            self._refuse(f"{name!r} is not a valid file name")
         if name in folder:
-            self._refuse(f"{name!r} stands twice in its folder")
+            self._refuse(f"{name!r} occurs twice in its folder")
 
     def _check_index(self, entry: object) -> None:
         if not isinstance(entry, int):

@@ -1,9 +1,9 @@
-"""Decoders: what becomes of the bytes of a column, a batch at a time, without the GIL.
+"""Decoders: convert the bytes of a column, a batch at a time, without the GIL.
 
     Dataset("train.ffr", decode={"image": Image(224, crop=RandomCrop(), flip=0.5)})
 
-The keys are columns; columns that are not named stay as they are. For records that are just bytes,
-`decode=` is the one decoder itself. What cannot be decoded is a corrupt record, for `on_corrupt`.
+The keys are columns; other columns stay as they are. For records that are plain bytes, `decode=`
+is the decoder itself. A record that cannot be decoded counts as corrupt, for `on_corrupt`.
 """
 
 from ffrecord.decode._arrays import Npy, Safetensors

@@ -11,20 +11,20 @@ from ffrecord.decode._decoder import Decoder, Field
 
 
 class Npy(Decoder):
-    """Arrays of numbers, as `np.save` writes them: views of the batch's memory, nothing is copied.
+    """Arrays of numbers, as `np.save` writes them: views of the batch's memory, without a copy.
 
-    If type and shape are given, all must have them, others are corrupt records, and a batch is one
-    array, which takes a copy. Type and shape are checked against the bytes that there are before
-    anything is allocated; pickled objects are refused.
+    If type and shape are given, a batch is one array, which takes a copy, and a record with another
+    type or shape counts as corrupt. Type and shape are checked against the available bytes before
+    anything is allocated; pickled objects are rejected.
     """
 
     def __init__(
         self, dtype: npt.DTypeLike | None = None, shape: Iterable[int] | None = None
     ) -> None:
-        """Say what is expected; both or neither.
+        """Set the expected type and shape; both or neither.
 
         Raises:
-            ValueError: just one is given, or it is not a numeric type.
+            ValueError: only one is given, or it is not a numeric type.
         """
         if (dtype is None) != (shape is None):
             raise ValueError("npy: give dtype and shape, for one array a batch, or neither")

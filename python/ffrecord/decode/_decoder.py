@@ -1,4 +1,4 @@
-"""What a decoder is, and how a batch goes through several."""
+"""The interface of decoders, and how a batch goes through several."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -31,13 +31,13 @@ class Field(NamedTuple):
 
 
 class Decoder(ABC):
-    """Makes values of the bytes of a column, a batch at a time. Immutable, hence thread-safe."""
+    """Makes values from the bytes of a column, a batch at a time. Immutable, hence thread-safe."""
 
     @abstractmethod
     def decode(self, field: Field) -> "tuple[Values, Mapping[int, str]]":
-        """The value of each row, whatever it be where the status is not 0.
+        """Return the value of each row; any value where the status is not 0.
 
-        And, by row, what is wrong with a value that cannot be decoded: after "column 'a'".
+        Also returns, by row, why a value cannot be decoded: the words after "column 'a'".
         """
 
 
@@ -46,7 +46,7 @@ Decode = Decoder | Mapping[str, Decoder]
 
 @dataclass(frozen=True)
 class Timed:
-    """Decoders whose time is counted to the stage `decode`, of columns that are in sight."""
+    """The decoders of the selected columns; their time is counted to the stage `decode`."""
 
     inner: Decode
     stages: Stages
@@ -54,7 +54,7 @@ class Timed:
 
 
 class Origin(NamedTuple):
-    """Where chance begins for the rows of one read."""
+    """Seed, epoch and positions for randomness about the rows of one read."""
 
     seed: int
     epoch: int
@@ -63,7 +63,7 @@ class Origin(NamedTuple):
 
     @staticmethod
     def of(indices: object) -> "Origin":
-        """That of indices."""
+        """The origin of these indices."""
         seeded = SeededIndices.like((), indices)
         first = indices.position if isinstance(indices, IndexBatch) else None
         return Origin(seeded.seed, seeded.epoch, first)
@@ -72,17 +72,17 @@ class Origin(NamedTuple):
 def decoded(
     batch: "Batch", decode: Decode | Timed, origin: Origin, rows: Indices | None
 ) -> "Batch":
-    """The batch with what the decoders make of it.
+    """The batch with decoded values.
 
     Args:
         batch: as it was read.
-        decode: what to do with it.
+        decode: decoders by column, or one decoder.
         origin: of the read.
-        rows: which rows of the read the batch is; None if all.
+        rows: which rows of the read the batch has; None if all.
 
     Raises:
         KeyError: there is no such column.
-        TypeError: columns are named where there are none, or the other way round.
+        TypeError: columns are named but there are none, or the other way round.
     """
     if isinstance(decode, Timed):
         with decode.stages.timed("decode"):
@@ -114,12 +114,12 @@ def _by_column(batch: "Batch", decode: Decode) -> Mapping[str, Decoder] | Mappin
     if isinstance(decode, Decoder):
         if names:
             raise TypeError(
-                f"decode= is one decoder, but the records have the columns {names}; say which: "
+                f"decode= is one decoder, but the records have the columns {names}; name one: "
                 "decode={'column': decoder}"
             )
         return {None: decode}
     if decode and not names:
         raise TypeError(
-            "decode= names columns, but the records are just bytes: decode= is the decoder itself"
+            "decode= names columns, but records are plain bytes: set decode= to the decoder itself"
         )
     return decode

@@ -21,10 +21,9 @@ _PIXELS_MAX = 1 << 26
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle: of the largest box of the shape wanted, `share` of each side.
+    """The middle: the largest box of the target shape, scaled by `share` on each side.
 
-    Of an image whose shorter side is resized to 256 and of which the middle 224 are taken, that is
-    a share of 224 / 256.
+    To resize the shorter side to 256 and take the middle 224, use a share of 224 / 256.
     """
 
     share: float = 1.0
@@ -34,7 +33,7 @@ class CenterCrop:
 class RandomCrop:
     """A box anywhere, of a random share of the picture's area and a random aspect (width / height).
 
-    As torchvision's RandomResizedCrop chooses it: ten tries, then the largest in the middle.
+    Chosen as in torchvision's RandomResizedCrop: ten tries, then the largest box in the middle.
     """
 
     area: tuple[float, float] = (0.08, 1.0)
@@ -42,10 +41,10 @@ class RandomCrop:
 
 
 class Image(Decoder):
-    """Decodes pictures; with a size, a batch becomes one array, without one, a list of them.
+    """Decodes pictures; with a size, a batch becomes one array, without one, a list of arrays.
 
-    What comes out is a function of the options, the picture and (seed, epoch, position), whatever
-    the number of threads and workers. loading.md, "Pictures", defines it.
+    The result is a function of the options, the picture and (seed, epoch, position), whatever the
+    number of threads and workers. loading.md, "Pictures", defines it.
     """
 
     def __init__(
@@ -63,22 +62,22 @@ class Image(Decoder):
         max_pixels: int = _PIXELS_MAX,
         threads: int | None = None,
     ) -> None:
-        """Say what comes out.
+        """Define the result.
 
         Args:
-            size: of every picture that comes out, (height, width); an int is both. None: each is
-                as large as it is.
-            crop: the part that is shown, resized to `size`; None is all of it, stretched.
+            size: of every decoded picture, (height, width); an int is both. None: each keeps its
+                own size.
+            crop: the part to show, resized to `size`; None is all of it, stretched.
             flip: probability of a mirror image, left to right.
             channels: 3 is RGB, 1 is grey; pictures are converted. Alpha is dropped.
             dtype: "uint8", or floats: (value / 255 - mean) / std.
             layout: "NHWC", or "NCHW" as torch's convolutions take it.
             mean: for floats; one number, or one for each channel.
             std: likewise.
-            orient: turn JPEGs as their EXIF says. Pillow and torchvision do not, unless asked.
-            max_pixels: a larger picture is a corrupt record: nothing is allocated for it.
-            threads: for one batch, at most; by default one in a worker process, else one a
-                processor. All but the caller's are of one pool, which the process has but once.
+            orient: turn JPEGs by their EXIF. Pillow and torchvision do so only on request.
+            max_pixels: a larger picture counts as corrupt; nothing is allocated for it.
+            threads: at most so many for one batch; by default one in a worker process, else one per
+                processor. Except for the caller's, they come from one pool per process.
 
         Raises:
             ValueError: an option is out of range.
@@ -158,7 +157,7 @@ class Image(Decoder):
     def _by_pillow(
         self, field: Field
     ) -> tuple[list[tuple[int, npt.NDArray[np.uint8]]], dict[int, str]]:
-        """The pixels of what is no JPEG, and why there are none."""
+        """The pixels of pictures other than JPEG, and why some have none."""
         made, wrong = [], {}
         for row in self._inner.others(field).tolist():
             start, size = int(field.starts[row]), int(field.sizes[row])
@@ -174,8 +173,8 @@ class Image(Decoder):
             from PIL import Image as Pillow
         except ImportError:
             raise ImportError(
-                "a picture that is no JPEG, and Pillow is not installed, which decodes all others: "
-                "pip install pillow"
+                "the picture is not a JPEG, and Pillow, which decodes other pictures, is not "
+                "installed: pip install pillow"
             ) from None
         try:
             with Pillow.open(io.BytesIO(data), formats=_FORMATS) as picture:
@@ -196,7 +195,7 @@ class Image(Decoder):
         except MemoryError:
             raise
         except Exception as error:  # Pillow's decoders raise all sorts of things at damaged bytes.
-            return f"no picture that Pillow can read: {error}"[:200]
+            return f"not a picture that Pillow can read: {error}"[:200]
         # Pillow turns a TIFF upright as it decodes; up to 10.0 that changes `size` only then.
         return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], self.channels))
 
@@ -215,5 +214,5 @@ def _each(value: Sequence[float] | float, channels: int, name: str) -> list[floa
 
 
 def _threads() -> int:
-    """Workers are many already: one in each."""
+    """One in each worker: workers are many already."""
     return 1 if parent_process() is not None else len(os.sched_getaffinity(0))

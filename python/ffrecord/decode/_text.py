@@ -7,8 +7,8 @@ from ffrecord.decode._decoder import Decoder, Field
 
 @dataclass(frozen=True)
 class Text(Decoder):
-    """UTF-8 as `str`. Columns of the type utf8 are that without it, but raise where they are not;
-    with it, what is no UTF-8 is a corrupt record.
+    """UTF-8 as `str`. A column of the type utf8 is `str` without this decoder, and raises if it is
+    not UTF-8; with this decoder, a record that is not UTF-8 counts as corrupt.
     """  # noqa: D205 - one sentence each
 
     def decode(self, field: Field) -> tuple[list[str], dict[int, str]]:
@@ -21,5 +21,5 @@ class Text(Decoder):
                 texts.append(str(block[start : start + size], "utf-8"))
             except UnicodeDecodeError as error:
                 texts.append("")
-                wrong[row] = f"no UTF-8: {error.reason} at byte {error.start}"
+                wrong[row] = f"not UTF-8: {error.reason} at byte {error.start}"
         return texts, wrong
