@@ -43,7 +43,7 @@ Result<void> CheckRoom(const fs::path& folder, std::uint64_t size_bytes) {
                ENOSPC};
 }
 
-Error CondemnedError(const ExtentId& id) {
+Error DeletedError(const ExtentId& id) {
   return {ErrorCode::kConflict,
           "extent " + Hex(id) + " is being deleted; upload its bytes under a new id"};
 }
@@ -206,7 +206,7 @@ Result<void> ExtentStore::MakeSlot(std::uint32_t slot, const fs::path& folder) {
 
 Result<WritingClaim> ExtentStore::Claim(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
-  if (condemned_.contains(id)) return CondemnedError(id);
+  if (deleted_.contains(id)) return DeletedError(id);
   ++writer_counts_[id];
   return WritingClaim(*this, id);
 }
@@ -221,7 +221,7 @@ WritingClaim::~WritingClaim() {
 Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
                                    std::uint64_t xxh3) {
   const std::lock_guard lock(mutex_);
-  if (condemned_.contains(id)) return CondemnedError(id);
+  if (deleted_.contains(id)) return DeletedError(id);
   auto& place = index_[id];
   if (!place) {
     auto extent = std::make_shared<Extent>();
@@ -248,23 +248,23 @@ bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
   return true;
 }
 
-ExtentPtr ExtentStore::Condemn(const ExtentId& id) {
+ExtentPtr ExtentStore::MarkDeleted(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
-  ++condemned_[id];
+  ++deleted_[id];
   const auto found = index_.find(id);
   if (found == index_.end()) return nullptr;
   ExtentPtr extent = std::move(found->second);
   index_.erase(found);
   size_bytes_ -= extent->size_bytes;
   if (extent->is_bad.load(std::memory_order_relaxed)) --bad_count_;
-  extent->is_condemned.store(true, std::memory_order_release);
+  extent->is_deleted.store(true, std::memory_order_release);
   return extent;
 }
 
 Result<bool> ExtentStore::Unlink(const Extent& extent) {
   {
     const std::lock_guard lock(mutex_);
-    FFR_ASSERT(condemned_.contains(extent.id));
+    FFR_ASSERT(deleted_.contains(extent.id));
     // It finds the name taken when it seals. No more can come.
     if (writer_counts_.contains(extent.id)) return false;
   }
@@ -287,8 +287,8 @@ Result<void> ExtentStore::SyncNames(std::span<const ExtentId> ids) const {
 void ExtentStore::Release(std::span<const ExtentId> ids) {
   const std::lock_guard lock(mutex_);
   for (const ExtentId& id : ids) {
-    const auto found = condemned_.find(id);
-    if (--found->second == 0) condemned_.erase(found);
+    const auto found = deleted_.find(id);
+    if (--found->second == 0) deleted_.erase(found);
   }
 }
 

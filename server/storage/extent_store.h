@@ -38,7 +38,7 @@ struct Extent {
   std::uint64_t size_bytes = 0;
   std::uint64_t xxh3 = 0;
   // Nothing that is published names it any more: caches of open files shall let go.
-  mutable std::atomic<bool> is_condemned = false;
+  mutable std::atomic<bool> is_deleted = false;
   // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
   mutable std::atomic<bool> is_bad = false;
 };
@@ -82,7 +82,7 @@ class ExtentWriter {
   // their name is made durable.
   //
   // Fails with kCorruption if the bytes are not those of `xxh3`, kInvalidArgument if some are
-  // missing, kConflict if the id is condemned or a file with other bytes has its name, kIo.
+  // missing, kConflict if the id is marked deleted or a file with other bytes has its name, kIo.
   Result<ExtentPtr> Seal(std::uint64_t xxh3);
 
  private:
@@ -151,23 +151,23 @@ class ExtentStore {
 
   // A new extent of `size_bytes`, for which the disk must have room now; none is set aside, for who
   // declares bytes may never send them. Fails with kIo, also once the disk has failed; kConflict
-  // if it exists, or its id is condemned.
+  // if it exists, or its id is marked deleted.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
 
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
-  // Condemns `id`: until Release() no writer gets it and none can seal it, so that whoever unlinks
-  // its file unlinks nothing newer. Takes its extent out of the index and marks it: it can no
-  // longer be found. Null if there is none. The file stays until Unlink.
-  ExtentPtr Condemn(const ExtentId& id);
-  // Removes the file of a condemned extent that nobody else holds. False, and nothing is done,
-  // while a writer that came before the condemnation is open. Fails with kIo.
+  // Marks `id` deleted: until Release() no writer gets it and none can seal it, so that whoever
+  // unlinks its file unlinks nothing newer. Takes its extent out of the index and marks it: it can
+  // no longer be found. Null if there is none. The file stays until Unlink.
+  ExtentPtr MarkDeleted(const ExtentId& id);
+  // Removes the file of a deleted extent that nobody else holds. False, and nothing is done,
+  // while a writer that came before the mark is open. Fails with kIo.
   Result<bool> Unlink(const Extent& extent);
   // Makes it durable that their files are there, or not. Fails with kIo.
   Result<void> SyncNames(std::span<const ExtentId> ids) const;
-  // Takes one Condemn() of each id back; after the last one it may be used anew. Requires that
-  // their files are durably unlinked, and that no durable record condemns them at the next start.
+  // Takes one MarkDeleted() of each id back; after the last one it may be used anew. Requires that
+  // their files are durably unlinked, and that no durable tombstone lists them at the next start.
   void Release(std::span<const ExtentId> ids);
 
  private:
@@ -185,8 +185,8 @@ class ExtentStore {
   ScanReport scan_report_;
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
-  // How often each is condemned. None of them is in the index.
-  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> condemned_;
+  // How often each is marked deleted. None of them is in the index.
+  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> deleted_;
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> writer_counts_;
   std::bitset<kSlotCount> durable_slots_;  // Whose folders are known to outlive a power cut.
   std::uint64_t size_bytes_ = 0;           // Of all in the index.

@@ -38,9 +38,9 @@ Result<OpenFilePtr> OpenFiles::Get(const ExtentPtr& extent) {
   return order_.front();
 }
 
-void OpenFiles::DropCondemned() {
+void OpenFiles::DropDeleted() {
   for (auto file = order_.begin(); file != order_.end();) {
-    if ((*file)->extent->is_condemned.load(std::memory_order_acquire)) {
+    if ((*file)->extent->is_deleted.load(std::memory_order_acquire)) {
       places_.erase((*file)->extent->id);
       file = order_.erase(file);
     } else {

@@ -37,8 +37,9 @@ class OpenFiles {
   // Fails as ExtentStore::OpenFile.
   Result<OpenFilePtr> Get(const ExtentPtr& extent);
 
-  // Lets go of extents that are condemned, so that they can be unlinked and their space is freed.
-  void DropCondemned();
+  // Lets go of extents that are marked deleted, so that they can be unlinked and their space is
+  // freed.
+  void DropDeleted();
 
  private:
   using Order = std::list<OpenFilePtr>;  // The one used last is in front.

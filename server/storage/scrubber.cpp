@@ -218,11 +218,11 @@ void Scrubber::Check(const Extent& extent) {
 
 std::optional<std::string> Scrubber::Examine(const Extent& extent) {
   auto sum = Sum(extent);
-  const auto is_condemned = [&] { return extent.is_condemned.load(std::memory_order_acquire); };
+  const auto is_deleted = [&] { return extent.is_deleted.load(std::memory_order_acquire); };
   // It is read when there are descriptors and memory again.
-  while (!sum && IsOfTheProcess(sum.error()) && !is_condemned() && Sleep(Clock::now() + kLackWait))
+  while (!sum && IsOfTheProcess(sum.error()) && !is_deleted() && Sleep(Clock::now() + kLackWait))
     sum = Sum(extent);
-  if (is_condemned() || IsEnding()) return std::nullopt;
+  if (is_deleted() || IsEnding()) return std::nullopt;
   if (!sum) return sum.error().message;
   if (sum.value() == extent.xxh3) return "";
   return extents_.PathOf(extent.id).string() + ": the bytes are not those of the checksum";
@@ -241,7 +241,7 @@ Result<std::uint64_t> Scrubber::Sum(const Extent& extent) {
   for (std::uint64_t at = 0; at < extent.size_bytes;) {
     if (!Sleep(due_)) return std::uint64_t{0};
     // Its room on the disk is waited for.
-    if (extent.is_condemned.load(std::memory_order_acquire)) return std::uint64_t{0};
+    if (extent.is_deleted.load(std::memory_order_acquire)) return std::uint64_t{0};
     // Whole pieces: direct reads want sizes that are aligned; the trailer comes along.
     const ssize_t got = ::pread(fd, buffer.get(), kPieceSizeBytes, static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;

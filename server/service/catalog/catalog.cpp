@@ -90,15 +90,14 @@ Result<void> Catalog::LoadUploads() {
 Result<void> Catalog::LoadTombstones() {
   return ForEachEntry(meta_, kDeletes, [&](const MetaStore::KeyValue& entry) {
     // Though nothing is unlinked beside a damaged manifest: their ids must not be used anew.
-    Bury(entry.key, DecodeIds(entry.value));
+    AddTombstone(entry.key, DecodeIds(entry.value));
   });
 }
 
 void Catalog::ExplainExtents() {
-  for (const Tombstone& tombstone : tombstones_)
-    report_.condemned_count += tombstone.extents.size();
+  for (const Tombstone& tombstone : tombstones_) report_.deleted_count += tombstone.extents.size();
   for (const ExtentId& id : extents_.scan_report().unknown) {
-    if (!extents_.Find(id)) continue;  // Condemned.
+    if (!extents_.Find(id)) continue;  // Deleted.
     if (uploads_.contains(UploadOf(id)))
       ++report_.unpublished_count;
     else
@@ -170,7 +169,7 @@ Result<void> Catalog::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
         {std::string(kDeletes) + "extent-" + Hex(seal.id), EncodeIds({&seal.id, 1})});
     // Also where that cannot be recorded: until the next start it is known all the same.
     (void)CommitDeletion(commit);
-    BuryAll(commit);
+    AddTombstones(commit);
   }
   return Error{ErrorCode::kConflict,
                "the upload was silent for too long and was given up; start again"};
@@ -242,8 +241,8 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
 }
 
 // The key of a tombstone is the generation that its commit ends: an attempt may come back.
-Result<DatasetManifest> Catalog::Retire(const NameRecord& name, const DatasetManifest& keep,
-                                        MetaStore::Commit& commit) {
+Result<DatasetManifest> Catalog::RemoveManifest(const NameRecord& name, const DatasetManifest& keep,
+                                                MetaStore::Commit& commit) {
   const auto bytes = FFR_TRY(ReadManifest(meta_, name));
   auto manifest = FFR_TRY(DecodeDatasetManifest(bytes));
   std::set<ExtentId> kept;
@@ -325,16 +324,16 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
                           manifest.value().files.size()};
   commit.puts.push_back({NameKey(publish.name), record.Encode()});
   commit.puts.push_back({NumberKey(kManifestKeys, publish.attempt), {bytes.begin(), bytes.end()}});
-  std::optional<DatasetManifest> retired;
-  if (found) retired = FFR_TRY(Retire(*found, manifest.value(), commit));
+  std::optional<DatasetManifest> removed;
+  if (found) removed = FFR_TRY(RemoveManifest(*found, manifest.value(), commit));
 
   const auto outcome = FFR_TRY(CommitGeneration(commit, false));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer published at the same time; look again"};
-  references_.Change(publish.name, retired ? &*retired : nullptr, &manifest.value());
+  references_.Change(publish.name, removed ? &*removed : nullptr, &manifest.value());
   for (const ManifestFile& file : manifest.value().files)
     for (const ManifestExtent& extent : file.extents) ledger_.Remove(extent.id);
-  BuryAll(commit);
+  AddTombstones(commit);
   return net::RevisionReply{outcome.revision};
 }
 
@@ -432,32 +431,32 @@ Result<void> Catalog::Remove(const net::Delete& request) {
   MetaStore::Commit commit;
   commit.compares.push_back({NameKey(request.name), found->revision});
   commit.deletes.push_back(NameKey(request.name));
-  const auto retired = FFR_TRY(Retire(*found, {}, commit));
+  const auto removed = FFR_TRY(RemoveManifest(*found, {}, commit));
   const auto outcome = FFR_TRY(CommitGeneration(commit, true));
   if (!outcome.committed)
     return Error{ErrorCode::kConflict, "another writer was faster; look again"};
-  references_.Change(request.name, &retired, nullptr);
-  BuryAll(commit);
+  references_.Change(request.name, &removed, nullptr);
+  AddTombstones(commit);
   return {};
 }
 
 // --- Collecting ----------------------------------------------------------------------------------
 
-void Catalog::Bury(std::string key, std::span<const ExtentId> ids) {
+void Catalog::AddTombstone(std::string key, std::span<const ExtentId> ids) {
   Tombstone tombstone{std::move(key), {}, {}};
   for (const ExtentId& id : ids) {
     // A tombstone never names what a manifest names: both are written by one commit. What a
     // damaged one says is not believed.
     if (IsPublished(id)) continue;
     tombstone.ids.push_back(id);
-    if (ExtentPtr extent = extents_.Condemn(id)) tombstone.extents.push_back(std::move(extent));
+    if (ExtentPtr extent = extents_.MarkDeleted(id)) tombstone.extents.push_back(std::move(extent));
   }
   tombstones_.push_back(std::move(tombstone));
 }
 
-void Catalog::BuryAll(const MetaStore::Commit& commit) {
+void Catalog::AddTombstones(const MetaStore::Commit& commit) {
   for (const auto& put : commit.puts)
-    if (put.key.starts_with(kDeletes)) Bury(put.key, DecodeIds(put.value));
+    if (put.key.starts_with(kDeletes)) AddTombstone(put.key, DecodeIds(put.value));
 }
 
 // All in one commit, and one look through the index. The key of a tombstone is the revision of the
@@ -487,7 +486,7 @@ Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
     uploads_.erase(upload);
     ledger_.RemoveUpload(upload);
   }
-  BuryAll(commit);
+  AddTombstones(commit);
   return {};
 }
 

@@ -49,7 +49,7 @@ class Catalog {
     std::uint64_t name_count = 0;
     std::uint64_t open_upload_count = 0;
     std::uint64_t unpublished_count = 0;   // Extents of open uploads; collected after the grace.
-    std::uint64_t condemned_count = 0;     // Extents of tombstones; unlinked now.
+    std::uint64_t deleted_count = 0;       // Extents of tombstones; unlinked now.
     std::vector<std::string> unexplained;  // Extents that no record names; kept.
     std::vector<std::string> missing;      // Extents that manifests name and that are not there.
     // Manifests that cannot be read. While there are any nothing is ever unlinked: what they name
@@ -103,9 +103,9 @@ class Catalog {
   };
   std::vector<Usage> Usages() const;  // Does not block on the disk.
 
-  // Unlinks what is condemned and used by nobody, and gives up uploads that have fallen silent.
-  // To be called now and then. Returns how many extents were unlinked. Fails with kIo; what was
-  // not done is done next time.
+  // Unlinks what is marked deleted and used by nobody, and gives up uploads that have fallen
+  // silent. To be called now and then. Returns how many extents were unlinked. Fails with kIo; what
+  // was not done is done next time.
   Result<std::uint64_t> Collect(Clock::time_point now);
 
  private:
@@ -115,7 +115,7 @@ class Catalog {
   };
   struct Tombstone {
     std::string key;
-    std::vector<ExtentId> ids;       // All of them: condemned until the key is deleted.
+    std::vector<ExtentId> ids;       // All of them: marked deleted until the key is.
     std::vector<ExtentPtr> extents;  // Not yet unlinked.
   };
 
@@ -137,8 +137,8 @@ class Catalog {
                             MetaStore::Commit& commit) const;
   // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
   // tombstone; returns that manifest.
-  Result<DatasetManifest> Retire(const NameRecord& name, const DatasetManifest& keep,
-                                 MetaStore::Commit& commit);
+  Result<DatasetManifest> RemoveManifest(const NameRecord& name, const DatasetManifest& keep,
+                                         MetaStore::Commit& commit);
   // Fails with kIo (EDQUOT), with names and figures, if `name` may not grow to `size_bytes`.
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   // Likewise what has not been published may not grow by that extent.
@@ -151,9 +151,9 @@ class Catalog {
   // Likewise what makes room: on a full disk it may use the reserve.
   Result<MetaStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
   Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
-  void Bury(std::string key, std::span<const ExtentId> ids);
+  void AddTombstone(std::string key, std::span<const ExtentId> ids);
   // Those that `commit`, which has been committed, has put.
-  void BuryAll(const MetaStore::Commit& commit);
+  void AddTombstones(const MetaStore::Commit& commit);
   Result<void> GiveUpSilent(Clock::time_point now);
   // Unlinks what can be unlinked of each. Fails with the last failure, after all were tried.
   Result<std::uint64_t> UnlinkAll(std::span<Tombstone> tombstones);

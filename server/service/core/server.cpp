@@ -98,9 +98,9 @@ void LogFindings(const ExtentStore::ScanReport& scan, const Catalog::Report& cat
   LogExamples("manifest_damaged", catalog.damaged);
   spdlog::info(
       "event=scanned extents={} bytes={} names={} open_uploads={} unpublished_extents={} "
-      "condemned_extents={}",
+      "deleted_extents={}",
       scan.extent_count, scan.size_bytes, catalog.name_count, catalog.open_upload_count,
-      catalog.unpublished_count, catalog.condemned_count);
+      catalog.unpublished_count, catalog.deleted_count);
 }
 
 void LogRail(const Result<std::shared_ptr<net::RdmaDevice>>& device) {

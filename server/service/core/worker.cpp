@@ -242,7 +242,7 @@ void Worker::Tick() {
     if (member.connection->wants_turns()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
-  disk_.DropCondemned();
+  disk_.DropDeleted();
 }
 
 // --- Connections ---------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class DiskReader {
   // what has landed to `landed`. Fails with kIo only if the engine fails.
   Result<void> Poll(std::chrono::milliseconds timeout, std::vector<Landed>& landed);
 
-  void DropCondemned() { files_.DropCondemned(); }
+  void DropDeleted() { files_.DropDeleted(); }
 
  private:
   struct Read {

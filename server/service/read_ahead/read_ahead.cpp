@@ -281,7 +281,7 @@ void ReadAhead::Loop() {
                return NeedsEvaluation(*entry.second);
              }))
       changed_.wait_for(lock, kUpkeepInterval, [this] { return is_stopping_ || has_news_; });
-    files_.DropCondemned();
+    files_.DropDeleted();
   }
 }
 

@@ -269,11 +269,11 @@ TEST_F(CatalogTest, AKillBetweenRemovalAndUnlinkIsMadeGoodAtTheNextStart) {
 
   Open();
 
-  EXPECT_EQ(catalog_->report().condemned_count, 1U);
+  EXPECT_EQ(catalog_->report().deleted_count, 1U);
   EXPECT_FALSE(extents_->Find(extent.id));
   EXPECT_EQ(Collect(), 1U);
   Open();
-  EXPECT_EQ(catalog_->report().condemned_count, 0U);
+  EXPECT_EQ(catalog_->report().deleted_count, 0U);
 }
 
 TEST_F(CatalogTest, WhatIsUnlinkedIsGoneForGoodBeforeItsRecordIs) {
@@ -538,7 +538,7 @@ TEST_F(CatalogTest, AnExtentThatIsSealedAlreadyIsNotSentAgain) {
   EXPECT_EQ(catalog_->BeginPut({extent.id, 5}).error().code, ErrorCode::kConflict);
 }
 
-TEST_F(CatalogTest, ASealThatMeetsACondemnedExtentIsNotAcknowledged) {
+TEST_F(CatalogTest, ASealThatMeetsADeletedExtentIsNotAcknowledged) {
   const ManifestExtent extent{MakeExtentId(1, 0, 0), 4, Xxh3(AsBytes("data"))};
   const auto begin = [&] { return catalog_->BeginPut({extent.id, extent.size_bytes}).value(); };
   auto first = begin();
@@ -559,7 +559,7 @@ TEST_F(CatalogTest, ASealThatMeetsACondemnedExtentIsNotAcknowledged) {
   second.reset();
   EXPECT_EQ(catalog_->BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
   EXPECT_EQ(Collect(), 1U);
-  (void)Put(1, 0, "data");  // Once no record condemns it any more.
+  (void)Put(1, 0, "data");  // Once no tombstone lists it any more.
   ASSERT_TRUE(Publish("again", {extent}));
   EXPECT_EQ(Collect(61s), 0U);
   Open();
@@ -625,7 +625,7 @@ TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
   auto writer = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4}).value();
   ASSERT_TRUE(writer->Append(AsBytes("data")));
   EXPECT_EQ(Collect(61s), 0U);
-  store_.fails = true;  // Not even the record that condemns it can be written.
+  store_.fails = true;  // Not even its tombstone can be written.
 
   const auto sealed = catalog_->Seal(*writer, {MakeExtentId(1, 0, 0), Xxh3(AsBytes("data"))});
 
@@ -638,7 +638,7 @@ TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
   EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(MakeExtentId(1, 0, 0))));
 }
 
-TEST_F(CatalogTest, AnIdIsFreeOnceAllThatCondemnItAreDone) {
+TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
   const auto extent = Put(1, 0, "data");
   const auto key = [&](const char* name) {
     return MetaStore::Put{name, {extent.id.begin(), extent.id.end()}};
@@ -666,7 +666,7 @@ TEST_F(CatalogTest, AnUploadThatIsGivenUpTwiceLeavesNothingUnexplained) {
 
   Open();
 
-  EXPECT_EQ(catalog_->report().condemned_count, 1U);
+  EXPECT_EQ(catalog_->report().deleted_count, 1U);
   EXPECT_TRUE(catalog_->report().unexplained.empty());
   EXPECT_EQ(Collect(), 1U);
 }

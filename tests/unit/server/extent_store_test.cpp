@@ -269,15 +269,15 @@ TEST_F(ExtentStoreTest, AnotherWritersFileIsDurableBeforeASeal) {
   EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
 }
 
-TEST_F(ExtentStoreTest, ACondemnedExtentIsNotFoundAndItsFileStaysUntilUnlinked) {
+TEST_F(ExtentStoreTest, AnExtentThatIsMarkedDeletedIsNotFoundAndItsFileStaysUntilUnlinked) {
   Put(id_, "some data");
 
-  const ExtentPtr extent = store_->Condemn(id_);
+  const ExtentPtr extent = store_->MarkDeleted(id_);
 
   ASSERT_TRUE(extent);
-  EXPECT_TRUE(extent->is_condemned);
+  EXPECT_TRUE(extent->is_deleted);
   EXPECT_FALSE(store_->Find(id_));
-  EXPECT_FALSE(store_->Condemn(id_));
+  EXPECT_FALSE(store_->MarkDeleted(id_));
   EXPECT_EQ(FileCount(), 1U);
   EXPECT_TRUE(store_->Unlink(*extent));
   EXPECT_EQ(FileCount(), 0U);

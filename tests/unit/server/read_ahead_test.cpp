@@ -360,7 +360,7 @@ TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
   records_ = nullptr;
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // It has nothing to do any more.
 
-  const ExtentPtr removed = store_->Condemn(MakeExtentId(7, 0, 0));
+  const ExtentPtr removed = store_->MarkDeleted(MakeExtentId(7, 0, 0));
 
   EXPECT_TRUE(Eventually([&] { return removed.use_count() == 1; }));
 }

@@ -131,7 +131,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   EXPECT_EQ(store_->totals().bad_count, 2U);
   ASSERT_EQ(notes().size(), 4U);
   EXPECT_EQ(notes().back().second, "");
-  (void)store_->Condemn(cut->id);
+  (void)store_->MarkDeleted(cut->id);
   EXPECT_EQ(store_->totals().bad_count, 1U);
 }
 
@@ -184,7 +184,7 @@ TEST_F(ScrubberTest, WhatIsRemovedIsNotReadToItsEnd) {
   const Scrubber scrubber(*store_, {1000h, 4 << 20}, {}, Keeps(), Notes());
   while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
 
-  const ExtentPtr removed = store_->Condemn(id);
+  const ExtentPtr removed = store_->MarkDeleted(id);
 
   while (removed.use_count() > 1) std::this_thread::sleep_for(1ms);
   EXPECT_LT(scrubber.read_bytes(), kSize);
