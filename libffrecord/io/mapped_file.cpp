@@ -35,7 +35,7 @@ Result<MappedFile> MappedFile::Map(int fd, std::uint64_t offset_bytes, std::uint
   if (address == MAP_FAILED) return MapError(offset_bytes, size_bytes, errno);
   mapped.address_ = address;
   mapped.mapped_size_bytes_ = mapped_size;
-  mapped.guard_ = LostPageGuard(address, mapped_size);
+  mapped.guard_ = SigbusGuard(address, mapped_size);
   mapped.bytes_ = {static_cast<const std::byte*>(address) + skipped, size_bytes};
   return mapped;
 }
@@ -55,7 +55,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  guard_ = LostPageGuard();  // The handler must not touch what takes these addresses next.
+  guard_ = SigbusGuard();  // The handler must not touch what takes these addresses next.
   if (address_ != nullptr) ::munmap(address_, mapped_size_bytes_);
 }
 

@@ -7,7 +7,7 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/io/lost_pages.h"
+#include "libffrecord/io/sigbus_guard.h"
 
 namespace ffrecord {
 
@@ -35,7 +35,7 @@ class MappedFile {
   MappedFile() = default;
   void* address_ = nullptr;
   std::size_t mapped_size_bytes_ = 0;
-  LostPageGuard guard_;
+  SigbusGuard guard_;
   std::span<const std::byte> bytes_;
 };
 

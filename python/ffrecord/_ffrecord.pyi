@@ -263,7 +263,7 @@ def probe_io_engine() -> tuple[str, str]:
 def probe_rdma() -> tuple[str, list[tuple[str, int, str, int, str]]]:
     """Why RDMA is absent, and of each port: device, number, address, MTU, why it is skipped."""
 
-def guard_lost_pages_again() -> None:
+def restore_sigbus_guard() -> None:
     """Let a shrinking file be an error of the read again, where others took our handler away."""
 
 @final

@@ -18,7 +18,7 @@ void BindIoProbe(py::module_& module) {
           py::make_tuple(port.device, port.port, port.address, port.mtu_bytes, port.why_skipped));
     return py::make_tuple(findings.why_absent, ports);
   });
-  module.def("guard_lost_pages_again", &GuardLostPagesAgain);
+  module.def("restore_sigbus_guard", &RestoreSigbusGuard);
 }
 
 }  // namespace ffrecord::python

@@ -19,6 +19,6 @@ FFR_EXPORT IoEngineChoice ProbeIoEngine();
 // of a mapped file that shrinks fails with an error and does not end the process. Call this after
 // other code has replaced the handler without calling it, as torch does in its worker processes.
 // Not thread-safe.
-FFR_EXPORT void GuardLostPagesAgain() noexcept;
+FFR_EXPORT void RestoreSigbusGuard() noexcept;
 
 }  // namespace ffrecord

@@ -14,8 +14,8 @@
 #include "libffrecord/base/prefetch.h"
 #include "libffrecord/base/shared_work.h"
 #include "libffrecord/base/thread_scratch.h"
-#include "libffrecord/io/lost_pages.h"
 #include "libffrecord/io/page_cache.h"
+#include "libffrecord/io/sigbus_guard.h"
 #include "libffrecord/record/index/index_pages.h"
 #include "libffrecord/record/read/batch_block.h"
 #include "libffrecord/record/read/decompression.h"
@@ -98,13 +98,13 @@ class ResidentBatch {
       : reader_(reader), indices_(indices), scratch_(scratch), patience_(patience) {}
 
   std::optional<Batch> Copy() {
-    const std::uint64_t lost_before = LostPageGuard::lost_count();
+    const std::uint64_t lost_before = SigbusGuard::lost_count();
     if (!Locate() || !SampleIsInMemory()) return std::nullopt;
     auto block = BatchBlock::Take(*reader_.source, size_bytes_, indices_.size());
     if (!block) return std::nullopt;  // Without duplicates and one by one it may fit.
     block_ = std::move(block).value();
     if (!CopyRecords()) return std::nullopt;
-    if (LostPageGuard::lost_count() != lost_before) return std::nullopt;
+    if (SigbusGuard::lost_count() != lost_before) return std::nullopt;
     if (!reader_.options.verify_checksums && !FilesAreWhole()) return std::nullopt;
     return block_.Finish(reader_.schema);
   }

@@ -391,7 +391,7 @@ def _guard_in_worker() -> None:
     global _guarded_pid
     if data.get_worker_info() is not None and _guarded_pid != os.getpid():
         _guarded_pid = os.getpid()
-        _ffrecord.guard_lost_pages_again()
+        _ffrecord.restore_sigbus_guard()
 
 
 def _first(indices: Sequence[int]) -> Sequence[int]:

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "libffrecord/base/unique_fd.h"
-#include "libffrecord/io/lost_pages.h"
+#include "libffrecord/io/sigbus_guard.h"
 #include "seed.h"
 #include "temp_folder.h"
 
@@ -230,8 +230,8 @@ TEST_F(BusErrorDeathTest, ProtectionIsTakenBackFromAHandlerThatStillGetsWhatIsEl
         const auto mapped = MappedFile::Map(fd.get(), 0, kPage).value();
         InstallBefore(
             +[](int) { ::_exit(42); }, 0);
-        LostPageGuard::TakeOver();
-        LostPageGuard::TakeOver();
+        SigbusGuard::TakeOver();
+        SigbusGuard::TakeOver();
         const bool cut = ::ftruncate(fd.get(), 0) == 0;
         std::filesystem::remove_all(folder.path());
         if (!cut || CountOf(mapped.bytes(), std::byte{0}) != kPage) ::_exit(1);

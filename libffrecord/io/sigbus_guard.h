@@ -13,13 +13,13 @@ namespace ffrecord {
 // that someone sent, still reach that. A program that installs a handler of its own later, and
 // does not chain it, takes this protection away; where it sets the default again, the next guard
 // brings ours back, for all ranges. Thread-safe; inherited by forked children.
-class LostPageGuard {
+class SigbusGuard {
  public:
-  LostPageGuard() noexcept = default;
-  LostPageGuard(const void* begin, std::size_t size_bytes);
-  LostPageGuard(LostPageGuard&& other) noexcept;
-  LostPageGuard& operator=(LostPageGuard&& other) noexcept;
-  ~LostPageGuard();
+  SigbusGuard() noexcept = default;
+  SigbusGuard(const void* begin, std::size_t size_bytes);
+  SigbusGuard(SigbusGuard&& other) noexcept;
+  SigbusGuard& operator=(SigbusGuard&& other) noexcept;
+  ~SigbusGuard();
 
   // Puts the handler in front of one that was installed since and does not call ours, as torch does
   // in its worker processes; what it does not know still reaches that one. Does nothing where no

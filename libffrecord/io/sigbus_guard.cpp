@@ -1,4 +1,4 @@
-#include "libffrecord/io/lost_pages.h"
+#include "libffrecord/io/sigbus_guard.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@
 namespace ffrecord {
 
 // Free if `end` is 0. Taken by making `end` 1, then filled: `begin` before `end`.
-struct LostPageGuard::Range {
+struct SigbusGuard::Range {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};
   std::atomic<bool> has_lost{false};
@@ -25,7 +25,7 @@ struct LostPageGuard::Range {
 
 namespace {
 
-using Range = LostPageGuard::Range;
+using Range = SigbusGuard::Range;
 
 // The table: blocks that are only ever added, for the handler walks them at any moment, in a child
 // too that was forked while another thread changed them. Nothing here takes a lock.
@@ -137,13 +137,11 @@ bool IsReset() {
 
 }  // namespace
 
-bool LostPageGuard::has_lost() const noexcept {
-  return range_ != nullptr && range_->has_lost.load();
-}
+bool SigbusGuard::has_lost() const noexcept { return range_ != nullptr && range_->has_lost.load(); }
 
-std::uint64_t LostPageGuard::lost_count() noexcept { return lost.load(); }
+std::uint64_t SigbusGuard::lost_count() noexcept { return lost.load(); }
 
-void LostPageGuard::TakeOver() noexcept {
+void SigbusGuard::TakeOver() noexcept {
   struct sigaction now {};
   if (blocks.load() == nullptr || ::sigaction(SIGBUS, nullptr, &now) != 0) return;
   if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == &OnBusError) return;
@@ -151,9 +149,9 @@ void LostPageGuard::TakeOver() noexcept {
   static_cast<void>(SetHandler());
 }
 
-void GuardLostPagesAgain() noexcept { LostPageGuard::TakeOver(); }
+void RestoreSigbusGuard() noexcept { SigbusGuard::TakeOver(); }
 
-LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
+SigbusGuard::SigbusGuard(const void* begin, std::size_t size_bytes) {
   static const bool installed = Install();
   FFR_ASSERT(installed);
   if (IsReset()) FFR_ASSERT(SetHandler());
@@ -164,15 +162,15 @@ LostPageGuard::LostPageGuard(const void* begin, std::size_t size_bytes) {
   range_->end.store(address + size_bytes);
 }
 
-LostPageGuard::LostPageGuard(LostPageGuard&& other) noexcept
+SigbusGuard::SigbusGuard(SigbusGuard&& other) noexcept
     : range_(std::exchange(other.range_, nullptr)) {}
 
-LostPageGuard& LostPageGuard::operator=(LostPageGuard&& other) noexcept {
+SigbusGuard& SigbusGuard::operator=(SigbusGuard&& other) noexcept {
   std::swap(range_, other.range_);
   return *this;
 }
 
-LostPageGuard::~LostPageGuard() {
+SigbusGuard::~SigbusGuard() {
   if (range_ == nullptr) return;
   Block* block = BlockOf(range_);
   range_->end.store(0);
