@@ -79,10 +79,9 @@ Server::Options OptionsOf(const Settings& settings) {
   options.held_bytes_max = std::uint64_t{settings.inflight_mib} << 20;
   options.read_ahead_bytes_max = std::uint64_t{settings.read_ahead_mib} << 20;
   options.transport = TransportOf(settings.transport);
-  options.rdma = {
-      .devices = net::RdmaOptions::ParseDevices(settings.rdma_devices).value(),
-      .marks = {.traffic_class = static_cast<std::uint8_t>(settings.rdma_traffic_class),
-                .service_level = static_cast<std::uint8_t>(settings.rdma_service_level)}};
+  options.rdma = {.devices = net::RdmaOptions::ParseDevices(settings.rdma_devices).value(),
+                  .qos = {.traffic_class = static_cast<std::uint8_t>(settings.rdma_traffic_class),
+                          .service_level = static_cast<std::uint8_t>(settings.rdma_service_level)}};
   options.token_keys = settings.token_keys;
   options.tls = {settings.tls_cert, settings.tls_key, settings.tls_ca};
   options.make_engine = EngineMaker(settings.io_engine);

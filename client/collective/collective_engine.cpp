@@ -70,15 +70,15 @@ Result<std::deque<net::RdmaLinks>> OpenRails(const CollectiveEngine::Options& op
   const std::uint32_t service_level = options.rdma_service_level;
   if (options.transport == GroupTransport::kTcp) {
     if (!options.rdma_devices.empty() || traffic_class != 0 || service_level != 0)
-      return Refused("RDMA devices or marks are given, but the transport is TCP");
+      return Refused("RDMA devices or QoS are given, but the transport is TCP");
     return rails;
   }
-  if (traffic_class > UINT8_MAX || service_level > net::RdmaMarks::kServiceLevelMax)
+  if (traffic_class > UINT8_MAX || service_level > net::RdmaQos::kServiceLevelMax)
     return Refused("rdma_traffic_class is at most 255, rdma_service_level at most 15");
-  const net::RdmaMarks marks{static_cast<std::uint8_t>(traffic_class),
-                             static_cast<std::uint8_t>(service_level)};
-  if (options.rdma_devices.empty()) rails.emplace_back("", marks);
-  for (const std::string& name : options.rdma_devices) rails.emplace_back(name, marks);
+  const net::RdmaQos qos{static_cast<std::uint8_t>(traffic_class),
+                         static_cast<std::uint8_t>(service_level)};
+  if (options.rdma_devices.empty()) rails.emplace_back("", qos);
+  for (const std::string& name : options.rdma_devices) rails.emplace_back(name, qos);
   for (net::RdmaLinks& rail : rails) FFR_TRY(rail.Device());
   return rails;
 }

@@ -40,7 +40,7 @@ constexpr std::array kTable{
             "Service level of RDMA packets: the priority in a VLAN tag",
             {},
             0,
-            net::RdmaMarks::kServiceLevelMax},
+            net::RdmaQos::kServiceLevelMax},
     Setting{"connections",
             &Settings::connections,
             "COUNT",

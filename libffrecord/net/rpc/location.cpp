@@ -35,10 +35,9 @@ Result<void> TakeNumber(std::string_view key, std::string_view value, std::uint8
 Result<void> TakeRdma(std::string_view one, RdmaOptions& rdma) {
   const std::string_view key = one.substr(0, one.find('='));
   const std::string_view value = one.substr(std::min(key.size() + 1, one.size()));
-  if (key == "rdma_traffic_class")
-    return TakeNumber(key, value, UINT8_MAX, rdma.marks.traffic_class);
+  if (key == "rdma_traffic_class") return TakeNumber(key, value, UINT8_MAX, rdma.qos.traffic_class);
   if (key == "rdma_service_level")
-    return TakeNumber(key, value, RdmaMarks::kServiceLevelMax, rdma.marks.service_level);
+    return TakeNumber(key, value, RdmaQos::kServiceLevelMax, rdma.qos.service_level);
   if (key != "rdma_devices" || value.empty())
     return Error{
         ErrorCode::kInvalidArgument,

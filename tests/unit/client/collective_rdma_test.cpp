@@ -52,7 +52,7 @@ TEST(CollectiveRdmaChoiceTest, DevicesWithoutTheTransportAreRefused) {
   EXPECT_THAT(engine.error().message, HasSubstr("transport is TCP"));
 }
 
-TEST(CollectiveRdmaChoiceTest, MarksThatDoNotFitAreRefused) {
+TEST(CollectiveRdmaChoiceTest, QosThatDoesNotFitIsRefused) {
   for (const bool is_over_rdma : {false, true}) {
     Options options{.timeout = 20s, .rdma_service_level = is_over_rdma ? 16U : 1U};
     if (is_over_rdma) options = OverRdma(options);

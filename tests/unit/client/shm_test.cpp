@@ -55,10 +55,10 @@ TEST(TransportChoiceTest, AnAddressMaySayItAndNothingElse) {
   EXPECT_EQ(parsed("ffrecord://h:7?transport=auto").value().address.port, 7);
   EXPECT_EQ(parsed("ffrecord://h/x?rdma_devices=a,b:2&transport=rdma").value().rdma.devices,
             (std::vector<std::string>{"a", "b:2"}));
-  const auto marks =
-      parsed("ffrecord://h/x?rdma_traffic_class=104&rdma_service_level=3").value().rdma.marks;
-  EXPECT_EQ(marks.traffic_class, 104);
-  EXPECT_EQ(marks.service_level, 3);
+  const auto qos =
+      parsed("ffrecord://h/x?rdma_traffic_class=104&rdma_service_level=3").value().rdma.qos;
+  EXPECT_EQ(qos.traffic_class, 104);
+  EXPECT_EQ(qos.service_level, 3);
   for (const char* bad : {"ffrecord://h/x?", "ffrecord://h/x?transport=", "ffrecord://h/x?shm",
                           "ffrecord://h/x?transport=ib", "ffrecord://h/x?rdma_devices=a,a",
                           "ffrecord://h/x?rdma_service_level=16", "ffrecord://h/x?rdma_x=1",

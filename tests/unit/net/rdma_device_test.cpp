@@ -70,8 +70,8 @@ class RdmaDeviceTest : public testing::Test {
     verbs_.modify_qp = ModifyQp;
     if (verbs_.reg_mr_iova2 != nullptr) verbs_.reg_mr_iova2 = Register;
   }
-  EndpointPair MakePair(const RdmaMarks& marks = {}) const {
-    auto pair = MakeRdmaPairOn(OpenRdmaDevice::Open(verbs_, "", marks).value());
+  EndpointPair MakePair(const RdmaQos& qos = {}) const {
+    auto pair = MakeRdmaPairOn(OpenRdmaDevice::Open(verbs_, "", qos).value());
     pair.near->SetLimits({});
     pair.far->SetLimits({});
     return pair;

@@ -105,7 +105,7 @@ class FFR_EXPORT CollectiveEngine {
     // With kRdma: the devices (rails), in the same order on all ranks. Stream i uses device number
     // i modulo their count. Empty: the first usable device.
     std::vector<std::string> rdma_devices = {};
-    // With kRdma: QoS marks of sent packets, in the IP header (DSCP times 4; at most 255) and in a
+    // With kRdma: QoS of sent packets, in the IP header (DSCP times 4; at most 255) and in a
     // VLAN tag (at most 15).
     std::uint32_t rdma_traffic_class = 0;
     std::uint32_t rdma_service_level = 0;

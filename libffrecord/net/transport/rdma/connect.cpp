@@ -46,7 +46,7 @@ std::string SourceFor(const std::array<std::byte, 16>& gid) {
 
 Result<std::shared_ptr<RdmaDevice>> RdmaLinks::Device() {
   const std::lock_guard lock(mutex_);
-  if (!device_ || device_->is_gone()) device_ = FFR_TRY(RdmaDevice::Open(name_, marks_));
+  if (!device_ || device_->is_gone()) device_ = FFR_TRY(RdmaDevice::Open(name_, qos_));
   return device_;
 }
 
@@ -88,7 +88,7 @@ Result<std::unique_ptr<RdmaRails>> RdmaRails::Open(const RdmaOptions& options) {
     for (const RdmaPort& port : SurveyRdma().ports)
       if (port.why_skipped.empty()) names.push_back(port.device + ":" + std::to_string(port.port));
   if (names.empty()) names.emplace_back();  // Any, which says why there is none.
-  for (const std::string& name : names) made->rails_.emplace_back(name, options.marks);
+  for (const std::string& name : names) made->rails_.emplace_back(name, options.qos);
   std::string why;
   for (RdmaLinks& rail : made->rails_) {
     const auto device = rail.Device();

@@ -136,14 +136,13 @@ RdmaSurvey SurveyRdma() {
   return survey;
 }
 
-Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name,
-                                                     const RdmaMarks& marks) {
-  return OpenRdmaDevice::Open(*FFR_TRY(LoadVerbs()), name, marks);
+Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name, const RdmaQos& qos) {
+  return OpenRdmaDevice::Open(*FFR_TRY(LoadVerbs()), name, qos);
 }
 
 Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
                                                          const std::string& name,
-                                                         const RdmaMarks& marks) {
+                                                         const RdmaQos& qos) {
   EventFd gone = FFR_TRY(EventFd::Make());
   EventFd wake = FFR_TRY(EventFd::Make());
   std::shared_ptr<RdmaDevice> opened;
@@ -154,8 +153,8 @@ Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
           "; " + port.device + " port " + std::to_string(port.port) + ": " + port.why_skipped;
       return false;
     }
-    opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), marks,
-                                              std::move(gone), std::move(wake));
+    opened = std::make_shared<OpenRdmaDevice>(verbs, context, std::move(port), qos, std::move(gone),
+                                              std::move(wake));
     return true;
   }));
   if (opened) return opened;
@@ -166,11 +165,11 @@ Result<std::shared_ptr<RdmaDevice>> OpenRdmaDevice::Open(const Verbs& verbs,
 }
 
 OpenRdmaDevice::OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port,
-                               const RdmaMarks& marks, EventFd gone, EventFd wake)
+                               const RdmaQos& qos, EventFd gone, EventFd wake)
     : verbs_(verbs),
       context_(context),
       port_(std::move(port)),
-      marks_(marks),
+      qos_(qos),
       path_(::access(context->device->dev_path, F_OK) == 0 ? context->device->dev_path : ""),
       gone_(std::move(gone)),
       wake_(std::move(wake)) {

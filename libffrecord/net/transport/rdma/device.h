@@ -26,8 +26,8 @@ class OpenRdmaDevice final : public RdmaDevice {
  public:
   // As RdmaDevice::Open, with these verbs.
   static Result<std::shared_ptr<RdmaDevice>> Open(const Verbs& verbs, const std::string& name,
-                                                  const RdmaMarks& marks);
-  OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port, const RdmaMarks& marks,
+                                                  const RdmaQos& qos);
+  OpenRdmaDevice(const Verbs& verbs, ibv_context* context, RdmaPort port, const RdmaQos& qos,
                  EventFd gone, EventFd wake);
   ~OpenRdmaDevice() override;
 
@@ -39,7 +39,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   int gone_fd() const noexcept { return gone_.fd(); }
 
   const Verbs& verbs() const noexcept { return verbs_; }
-  const RdmaMarks& marks() const noexcept { return marks_; }
+  const RdmaQos& qos() const noexcept { return qos_; }
   const ibv_device_attr& attributes() const noexcept { return attributes_; }
   // Valid while a connection is counted.
   ibv_context* context() const noexcept { return context_; }
@@ -68,7 +68,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   const Verbs& verbs_;
   ibv_context* context_;  // Null once it was let go of.
   const RdmaPort port_;
-  const RdmaMarks marks_;
+  const RdmaQos qos_;
   ibv_device_attr attributes_{};  // All zero if they cannot be had.
   const std::string path_;  // Of the device, while it is there; empty if that is not to be seen.
   const HomeProcess home_;

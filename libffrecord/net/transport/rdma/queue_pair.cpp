@@ -170,8 +170,8 @@ Result<void> QueuePair::Connect(const RdmaConnect& peer) {
   attributes.min_rnr_timer = kNotReadyTimer;
   attributes.ah_attr.is_global = 1;
   attributes.ah_attr.port_num = device_.port().port;
-  attributes.ah_attr.sl = device_.marks().service_level;
-  attributes.ah_attr.grh.traffic_class = device_.marks().traffic_class;
+  attributes.ah_attr.sl = device_.qos().service_level;
+  attributes.ah_attr.grh.traffic_class = device_.qos().traffic_class;
   std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
   attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device_.port().gid_index);
   attributes.ah_attr.grh.hop_limit = kHopLimit;

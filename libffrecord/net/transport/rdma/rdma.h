@@ -35,13 +35,13 @@ struct RdmaSurvey {
 };
 RdmaSurvey SurveyRdma();
 
-// How what a process sends is marked for the network.
-struct RdmaMarks {
+// The QoS that the network gives to what a process sends.
+struct RdmaQos {
   std::uint8_t traffic_class = 0;  // Of the IP header: six bits of DSCP, two of ECN.
   std::uint8_t service_level = 0;  // 0 to 15. With RoCE, the priority in a VLAN tag.
 
   static constexpr std::uint8_t kServiceLevelMax = 15;
-  auto operator<=>(const RdmaMarks&) const = default;
+  auto operator<=>(const RdmaQos&) const = default;
 };
 
 // One opened port, for any number of connections; each keeps it open.
@@ -58,7 +58,7 @@ class RdmaDevice {
   // has its number behind the name, as "mlx5_0:2". Fails with kUnavailable, naming each port and
   // why it was skipped.
   static Result<std::shared_ptr<RdmaDevice>> Open(const std::string& name = {},
-                                                  const RdmaMarks& marks = {});
+                                                  const RdmaQos& qos = {});
   virtual ~RdmaDevice() = default;
 
   virtual const RdmaPort& port() const noexcept = 0;
@@ -97,8 +97,8 @@ class RdmaLink {
 class RdmaLinks {
  public:
   // On what RdmaDevice::Open takes for `name`.
-  explicit RdmaLinks(std::string name = {}, const RdmaMarks& marks = {})
-      : name_(std::move(name)), marks_(marks) {}
+  explicit RdmaLinks(std::string name = {}, const RdmaQos& qos = {})
+      : name_(std::move(name)), qos_(qos) {}
 
   // Fails as RdmaDevice::Open and RdmaLink::Make, and with kUnavailable while its link is down.
   Result<std::unique_ptr<RdmaLink>> Make(RdmaLink::Side side);
@@ -107,7 +107,7 @@ class RdmaLinks {
 
  private:
   const std::string name_;
-  const RdmaMarks marks_;
+  const RdmaQos qos_;
   std::mutex mutex_;
   std::shared_ptr<RdmaDevice> device_;
 };
@@ -116,7 +116,7 @@ class RdmaLinks {
 struct RdmaOptions {
   // As RdmaDevice::Open takes them, at most kDeviceCountMax; none: all ports that can be used.
   std::vector<std::string> devices = {};
-  RdmaMarks marks = {};
+  RdmaQos qos = {};
 
   static constexpr std::size_t kDeviceCountMax = 64;
   // What "mlx5_0,mlx5_1:2" names. Fails with kInvalidArgument.

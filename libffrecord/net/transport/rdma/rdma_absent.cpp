@@ -17,7 +17,7 @@ RdmaSurvey SurveyRdma() {
   return {.why_absent = kAbsent, .ports = {}, .memory_lock_limit_bytes = limit.rlim_cur};
 }
 
-Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string&, const RdmaMarks&) {
+Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string&, const RdmaQos&) {
   return Error{ErrorCode::kUnavailable, kAbsent};
 }
 
