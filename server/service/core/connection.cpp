@@ -22,14 +22,15 @@ constexpr std::size_t kDiscardedBytes = std::size_t{64} << 10;
 
 }  // namespace
 
-Connection::Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint)
-    : host_(host),
+Connection::Connection(const Context& context, std::uint64_t id,
+                       std::unique_ptr<net::Endpoint> endpoint)
+    : context_(context),
       id_(id),
       endpoint_(std::move(endpoint)),
-      reads_(host.disk, host.read_ahead, id, host.metrics) {}
+      reads_(context.disk, context.read_ahead, id, context.metrics) {}
 
 Connection::~Connection() {
-  if (issued_ticket_) host_.local_tickets->Withdraw(*issued_ticket_);
+  if (issued_ticket_) context_.local_tickets->Withdraw(*issued_ticket_);
 }
 
 // --- Turns ---------------------------------------------------------------------------------------
@@ -91,30 +92,31 @@ bool Connection::MustHold() const noexcept {
 
 bool Connection::CheckTimeouts(Clock::time_point now) {
   if (!has_greeted_) {
-    if (now - opened_ <= host_.greeting_timeout) return true;
+    if (now - opened_ <= context_.greeting_timeout) return true;
     fault_ = "no HELLO in time";
     return false;
   }
   const bool is_put_idle = put_ && !endpoint_->is_receiving() && jobs_.empty();
   if (!is_put_idle) put_heard_ = now;
   // What has come of it goes; a piece that comes after all is out of place.
-  if (now - put_heard_ > host_.upload_grace) put_ = nullptr;
+  if (now - put_heard_ > context_.upload_grace) put_ = nullptr;
   // While a frame is held it is our own jobs that are slow.
   const bool is_stalled = IsStalled(sent_, !is_held_ && endpoint_->bytes_queued() > 0,
                                     endpoint_->bytes_sent(), 1, now) ||
                           IsStalled(received_, !is_held_ && endpoint_->is_receiving(),
                                     endpoint_->bytes_received(), kProgressBytesMin, now);
   if (is_stalled)
-    fault_ = "nothing has moved for " +
-             std::to_string(std::chrono::ceil<std::chrono::seconds>(host_.stall_timeout).count()) +
-             " s";
+    fault_ =
+        "nothing has moved for " +
+        std::to_string(std::chrono::ceil<std::chrono::seconds>(context_.stall_timeout).count()) +
+        " s";
   return !is_stalled;
 }
 
 bool Connection::IsStalled(Progress& progress, bool is_due, std::uint64_t bytes,
                            std::uint64_t bytes_min, Clock::time_point now) const noexcept {
   if (!is_due || bytes >= progress.bytes + bytes_min) progress = {bytes, now};
-  return now - progress.time > host_.stall_timeout;
+  return now - progress.time > context_.stall_timeout;
 }
 
 void Connection::Drain() {
@@ -147,8 +149,9 @@ Result<void> Connection::TakeFrame() {
     is_closing_ = true;
     return SendError(header.request_id, expired);
   }
-  if (const auto type = static_cast<std::size_t>(header.type); type < host_.metrics.requests.size())
-    host_.metrics.requests[type].Add();
+  if (const auto type = static_cast<std::size_t>(header.type);
+      type < context_.metrics.requests.size())
+    context_.metrics.requests[type].Add();
   switch (header.type) {
     case FrameType::kHello:
       return TakeHello(header);
@@ -233,7 +236,7 @@ std::string Connection::Tenant() const {
 }
 
 JobPool::Lane& Connection::LaneFor(JobPool::Kind kind) const {
-  return host_.jobs.LaneOf(Tenant(), kind, id_);
+  return context_.jobs.LaneOf(Tenant(), kind, id_);
 }
 
 bool Connection::has_room_for_job() const noexcept {
@@ -241,7 +244,7 @@ bool Connection::has_room_for_job() const noexcept {
 }
 
 Result<void> Connection::RefuseJob(const FrameHeader& header) {
-  host_.metrics.busy_jobs.Add();
+  context_.metrics.busy_jobs.Add();
   return SendBusy(header.request_id);
 }
 
@@ -254,7 +257,7 @@ Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, W
 
 void Connection::StartJob() {
   Job& job = jobs_.front();
-  host_.start_job(id_, LaneFor(job.kind), std::move(job.work));
+  context_.start_job(id_, LaneFor(job.kind), std::move(job.work));
 }
 
 void Connection::FinishJob(Reply reply) {
@@ -278,7 +281,7 @@ Result<void> Connection::SendReply(std::uint64_t request_id, Reply reply) {
 
 void Connection::CountError(std::byte code) {
   const auto index = std::to_integer<std::size_t>(code);
-  if (index < host_.metrics.errors.size()) host_.metrics.errors[index].Add();
+  if (index < context_.metrics.errors.size()) context_.metrics.errors[index].Add();
 }
 
 Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,

@@ -58,8 +58,8 @@ class Connection {
   // come one by one keep no connection.
   static constexpr std::uint64_t kProgressBytesMin = 4096;
 
-  // What a connection uses of its surroundings; all of it outlives the connection.
-  struct Host {
+  // What a connection uses; all of it outlives the connection.
+  struct Context {
     Catalog& catalog;
     ExtentStore& extents;
     DiskReader& disk;
@@ -80,7 +80,7 @@ class Connection {
     std::function<void(std::uint64_t connection, JobPool::Lane& lane, Work work)> start_job;
   };
 
-  Connection(const Host& host, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint);
+  Connection(const Context& context, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -134,7 +134,7 @@ class Connection {
     Clock::time_point heard = Clock::now();  // The jobs'. When the catalog was last told of it.
 
     // A job's: the next bytes. Fails with what has failed first.
-    Result<void> Append(std::span<const std::byte> bytes, const Host& host);
+    Result<void> Append(std::span<const std::byte> bytes, const Context& context);
   };
   // Gives a job the piece of an upload that it is to write.
   using PieceSource = std::function<Result<PooledBuffer>()>;
@@ -217,7 +217,7 @@ class Connection {
   Result<void> SendBusy(std::uint64_t request_id);
   void CountError(std::byte code);
 
-  const Host& host_;
+  const Context& context_;
   const std::uint64_t id_;
   OutgoingPayload payload_;  // Outlives the endpoint, which borrows from it.
   std::unique_ptr<net::Endpoint> endpoint_;

@@ -45,7 +45,7 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   if (auto admitted = Admit(hello); !admitted) return TurnAway(header, admitted.error());
   has_greeted_ = true;
   const std::string cipher = endpoint_->cipher();
-  if (cipher.ends_with("kernel")) host_.metrics.kernel_tls.Add();
+  if (cipher.ends_with("kernel")) context_.metrics.kernel_tls.Add();
   spdlog::debug("event=greeted transport={} {} cipher=\"{}\"", transport(), Who(), cipher);
   endpoint_->SetLimits(limits);
   net::HelloReply reply;
@@ -54,13 +54,13 @@ Result<void> Connection::TakeHello(const FrameHeader& header) {
   reply.payload_size_bytes_max = limits.payload_size_bytes_max;
   const std::uint64_t own =
       net::kCapabilityCancel | net::kCapabilityPulls |
-      (host_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
+      (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
       (OffersLocal() ? net::kCapabilityLocal : net::kCapabilityNone) |
-      (host_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
+      (context_.rdma != nullptr ? net::kCapabilityRdma : net::kCapabilityNone);
   reply.capabilities = hello.capabilities & own;
-  reply.epoch = host_.epoch;
+  reply.epoch = context_.epoch;
   if ((reply.capabilities & net::kCapabilityLocal) != 0) {
-    reply.local = host_.local_tickets->Issue(token_);
+    reply.local = context_.local_tickets->Issue(token_);
     issued_ticket_ = reply.local->ticket;
   }
   reply.batch_entry_count_max = net::kBatchEntryCountMax;
@@ -74,9 +74,9 @@ Result<void> Connection::Admit(const net::Hello& hello) {
     token_ = std::exchange(admission_, std::nullopt)->token;
     return {};
   }
-  if (host_.token_keys == nullptr) return {};
-  token_ = FFR_TRY(host_.token_keys->Check(hello.credential, std::chrono::system_clock::now(),
-                                           endpoint_->channel_binding()));
+  if (context_.token_keys == nullptr) return {};
+  token_ = FFR_TRY(context_.token_keys->Check(hello.credential, std::chrono::system_clock::now(),
+                                              endpoint_->channel_binding()));
   return {};
 }
 
@@ -84,7 +84,7 @@ Result<void> Connection::Admit(const net::Hello& hello) {
 Result<void> Connection::TakeLocalOpen(const FrameHeader& header) {
   if (FirstFrame() != FrameType::kLocalOpen) return OutOfPlace("LOCAL_OPEN where none belongs");
   const auto open = FFR_TRY(net::LocalOpen::Decode(endpoint_->body()));
-  admission_ = host_.local_tickets->Take(open.ticket);
+  admission_ = context_.local_tickets->Take(open.ticket);
   if (!admission_) return TurnAway(header, NotMet());
   return SendBody(net::ReplyTo(FrameType::kLocalOpen), header.request_id,
                   net::LocalOpenReply{admission_->daemon_secret}.Encode());
@@ -93,7 +93,7 @@ Result<void> Connection::TakeLocalOpen(const FrameHeader& header) {
 Result<void> Connection::TurnAway(const FrameHeader& header, const Error& error) {
   is_closing_ = true;
   fault_ = "no valid token";
-  host_.metrics.tokens_refused.Add();
+  context_.metrics.tokens_refused.Add();
   return SendError(header.request_id, error);
 }
 
@@ -103,7 +103,7 @@ FrameType Connection::FirstFrame() const noexcept {
 }
 
 bool Connection::OffersLocal() const noexcept {
-  return host_.local_tickets != nullptr && transport() != "shm" && endpoint_->has_local_peer();
+  return context_.local_tickets != nullptr && transport() != "shm" && endpoint_->has_local_peer();
 }
 
 Result<void> Connection::Allow(Right right, std::string_view name) {

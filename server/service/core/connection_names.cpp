@@ -27,7 +27,7 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
   return Receive(header, [this, publish = std::move(publish)](const FrameHeader& sent,
                                                               PooledBuffer buffer) {
     return AddJob(sent, Kind::kWrite,
-                  [&catalog = host_.catalog, request = publish.value(), buffer, who = Who(),
+                  [&catalog = context_.catalog, request = publish.value(), buffer, who = Who(),
                    own_prefix = token_ ? token_->prefix : std::string()]() -> Reply {
                     const auto bytes =
                         buffer ? std::span<const std::byte>(*buffer) : std::span<const std::byte>();
@@ -46,7 +46,7 @@ Result<void> Connection::TakeCheckRoom(const FrameHeader& header) {
   if (auto allowed = Allow(Right::kWrite, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
   return AddJob(
-      header, Kind::kLookUp, [&catalog = host_.catalog, wanted = request.value()]() -> Reply {
+      header, Kind::kLookUp, [&catalog = context_.catalog, wanted = request.value()]() -> Reply {
         const auto checked = catalog.CheckRoom(wanted.name, wanted.size_bytes);
         return checked ? EmptyReply(FrameType::kCheckRoom) : ErrorReplyOf(checked.error());
       });
@@ -58,7 +58,7 @@ Result<void> Connection::TakeResolve(const FrameHeader& header) {
   if (auto allowed = Allow(Right::kRead, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
   return AddJob(header, Kind::kLookUp,
-                [&catalog = host_.catalog, name = request.value().name]() -> Reply {
+                [&catalog = context_.catalog, name = request.value().name]() -> Reply {
                   auto resolved = catalog.Resolve(name);
                   if (!resolved) return ErrorReplyOf(resolved.error());
                   return {net::ReplyTo(FrameType::kResolve),
@@ -74,7 +74,7 @@ Result<void> Connection::TakeList(const FrameHeader& header) {
   if (auto allowed = Allow(Right::kRead, request.value().prefix); !allowed)
     return SendError(header.request_id, allowed.error());
   return AddJob(header, Kind::kLookUp,
-                [&catalog = host_.catalog, list = request.value()]() -> Reply {
+                [&catalog = context_.catalog, list = request.value()]() -> Reply {
                   const auto reply = catalog.List(list);
                   if (!reply) return ErrorReplyOf(reply.error());
                   return {net::ReplyTo(FrameType::kList), reply.value().Encode(), {}, false};
@@ -87,7 +87,7 @@ Result<void> Connection::TakeDelete(const FrameHeader& header) {
   if (auto allowed = Allow(Right::kDelete, request.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
   return AddJob(header, Kind::kWrite,
-                [&catalog = host_.catalog, removal = request.value(), who = Who()]() -> Reply {
+                [&catalog = context_.catalog, removal = request.value(), who = Who()]() -> Reply {
                   const auto removed = catalog.Remove(removal);
                   if (!removed) return ErrorReplyOf(removed.error());
                   spdlog::info("event=removed name={} {}", removal.name, who);

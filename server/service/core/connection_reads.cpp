@@ -24,7 +24,7 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
     return SendError(header.request_id, allowed.error());
   std::vector<bool> is_referenced;
   if (token_ && !token_->prefix.empty())
-    is_referenced = host_.catalog.references().AreReferenced(token_->prefix, bind.ids);
+    is_referenced = context_.catalog.references().AreReferenced(token_->prefix, bind.ids);
   table_.resize(std::max(table_.size(), bind.first_index + bind.ids.size()));
   net::ExtentBindReply reply;
   reply.statuses.resize(bind.ids.size());
@@ -32,7 +32,7 @@ Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
     ExtentPtr& place = table_[bind.first_index + i];
     const bool is_empty = bind.ids[i] == ExtentId{};
     const bool is_foreign = !is_referenced.empty() && !is_referenced[i];
-    place = is_empty || is_foreign ? nullptr : host_.extents.Find(bind.ids[i]);
+    place = is_empty || is_foreign ? nullptr : context_.extents.Find(bind.ids[i]);
     if (is_empty || place) {
       ++reply.bound_count;
     } else {
@@ -56,7 +56,7 @@ Result<void> Connection::TakeBatchRead(const FrameHeader& header) {
                                                        " bytes: a batch has at most 4 GiB"});
   if (reads_.count() >= kBatchCountMax ||
       reads_.entry_count() + batch.entries.size() > kEntryCountMax) {
-    host_.metrics.busy_batches.Add();
+    context_.metrics.busy_batches.Add();
     return SendBusy(header.request_id);
   }
   std::shared_ptr<const ClientSlab> slab;
@@ -85,15 +85,16 @@ Result<void> Connection::TakePlanSet(const FrameHeader& header) {
   if (!plan) return Refuse(header, std::move(plan).error());
   if (auto allowed = Allow(Right::kRead, plan.value().name); !allowed)
     return SendError(header.request_id, allowed.error());
-  return AddJob(header, Kind::kPlan,
-                [plans = plans_, &host = host_, hint = plan.value(), tenant = Tenant()]() -> Reply {
-                  auto records = host.planned.Get(hint.name, hint.revision);
-                  if (!records) return ErrorReplyOf(records.error());
-                  auto begun = host.read_ahead.Begin(std::move(records).value(), hint, tenant);
-                  if (!begun) return ErrorReplyOf(begun.error());
-                  auto kept = plans->Keep(hint.plan_id, std::move(begun).value());
-                  return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
-                });
+  return AddJob(
+      header, Kind::kPlan,
+      [plans = plans_, &context = context_, hint = plan.value(), tenant = Tenant()]() -> Reply {
+        auto records = context.planned.Get(hint.name, hint.revision);
+        if (!records) return ErrorReplyOf(records.error());
+        auto begun = context.read_ahead.Begin(std::move(records).value(), hint, tenant);
+        if (!begun) return ErrorReplyOf(begun.error());
+        auto kept = plans->Keep(hint.plan_id, std::move(begun).value());
+        return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
+      });
 }
 
 Result<void> Connection::TakePlanCancel() {
@@ -103,22 +104,22 @@ Result<void> Connection::TakePlanCancel() {
 
 // Frames go on over the queue pair; the connection they came by stays below it.
 Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
-  if (host_.rdma == nullptr || transport() != "tcp")
+  if (context_.rdma == nullptr || transport() != "tcp")
     return SendError(header.request_id,
                      {ErrorCode::kUnavailable, "this daemon does not offer RDMA here"});
   if (reads_.count() > 0 || !jobs_.empty() || put_)
     return OutOfPlace("RDMA_CONNECT while requests are under way");
   const std::size_t before = WorkerMetrics::TransportIndex(transport());
-  auto accepted = host_.rdma->Accept(endpoint_);
+  auto accepted = context_.rdma->Accept(endpoint_);
   if (!accepted && accepted.error().code == ErrorCode::kCorruption)
     return std::move(accepted).error();
   if (!accepted) return SendError(header.request_id, accepted.error());
   endpoint_ = std::move(accepted).value();
   endpoint_->SetLimits(net::FrameLimits{});
   const std::size_t now = WorkerMetrics::TransportIndex(transport());
-  host_.metrics.connections[before].Remove();
-  host_.metrics.connections[now].Add();
-  host_.metrics.connections_opened[now].Add();
+  context_.metrics.connections[before].Remove();
+  context_.metrics.connections[now].Add();
+  context_.metrics.connections_opened[now].Add();
   return {};
 }
 

@@ -19,7 +19,7 @@ using Kind = JobPool::Kind;
 std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
   auto put = std::make_unique<OpenPut>();
   put->begin = begin;
-  return {put.release(), [&jobs = host_.jobs, &lane = LaneFor(Kind::kWrite)](OpenPut* ended) {
+  return {put.release(), [&jobs = context_.jobs, &lane = LaneFor(Kind::kWrite)](OpenPut* ended) {
             jobs.Post(lane, [ended] { delete ended; });
           }};
 }
@@ -35,7 +35,7 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   put_ = MakePut(begin);
   put_heard_ = Clock::now();
   return AddJob(header, Kind::kWrite,
-                [put = put_, &catalog = host_.catalog,
+                [put = put_, &catalog = context_.catalog,
                  owner = token_ ? token_->prefix : std::string()]() -> Reply {
                   auto writer = catalog.BeginPut(put->begin, owner);
                   if (!writer) {
@@ -48,7 +48,7 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
                 });
 }
 
-Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const Host& host) {
+Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const Context& context) {
   if (!error && !writer)
     error = Error{ErrorCode::kInvalidArgument, "data for an extent that is sealed already"};
   if (error) return *error;
@@ -56,9 +56,9 @@ Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const
   auto appended = writer->Append(bytes);
   write_time += Clock::now() - started;
   if (appended) {
-    host.metrics.written_bytes.Add(bytes.size());
+    context.metrics.written_bytes.Add(bytes.size());
     if (Clock::now() - heard > kHeardInterval) {
-      host.catalog.NoteHeard(begin.id);
+      context.catalog.NoteHeard(begin.id);
       heard = Clock::now();
     }
     return {};
@@ -83,12 +83,12 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
   FFR_TRY(ContinuePut(data.id, data.offset_bytes, header.payload_size_bytes));
   return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
     jobs_.push_back({sent.request_id, true, Kind::kWrite,
-                     [put, buffer, arrived = Clock::now(), &host = host_]() -> Reply {
+                     [put, buffer, arrived = Clock::now(), &context = context_]() -> Reply {
                        put->queue_time += Clock::now() - arrived;
                        Reply silent;
                        silent.is_silent = true;
                        if (put->error) return silent;  // Was told when it happened.
-                       const auto appended = put->Append(*buffer, host);
+                       const auto appended = put->Append(*buffer, context);
                        return appended ? silent : ErrorReplyOf(appended.error());
                      }});
     if (jobs_.size() == 1) StartJob();
@@ -137,16 +137,17 @@ Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteR
 }
 
 Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {
-  jobs_.push_back(
-      {header.request_id, true, Kind::kWrite,
-       [put = put_, source = std::move(source), arrived = Clock::now(), &host = host_]() -> Reply {
-         put->queue_time += Clock::now() - arrived;
-         const auto piece = source();
-         if (!piece && !put->error) put->error = piece.error();
-         const auto appended =
-             put->error ? Result<void>(*put->error) : put->Append(*piece.value(), host);
-         return appended ? EmptyReply(FrameType::kPutPull) : ErrorReplyOf(appended.error());
-       }});
+  jobs_.push_back({header.request_id, true, Kind::kWrite,
+                   [put = put_, source = std::move(source), arrived = Clock::now(),
+                    &context = context_]() -> Reply {
+                     put->queue_time += Clock::now() - arrived;
+                     const auto piece = source();
+                     if (!piece && !put->error) put->error = piece.error();
+                     const auto appended = put->error ? Result<void>(*put->error)
+                                                      : put->Append(*piece.value(), context);
+                     return appended ? EmptyReply(FrameType::kPutPull)
+                                     : ErrorReplyOf(appended.error());
+                   }});
   if (jobs_.size() == 1) StartJob();
   return {};
 }
@@ -159,23 +160,23 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
   auto put = std::exchange(put_, nullptr);
   return AddJob(
       header, Kind::kWrite,
-      [put = std::move(put), seal, &host = host_, arrived = Clock::now()]() -> Reply {
+      [put = std::move(put), seal, &context = context_, arrived = Clock::now()]() -> Reply {
         if (put->error) return ErrorReplyOf(*put->error);
         if (put->writer) {
           const auto begin = Clock::now();
-          auto sealed = host.catalog.Seal(*put->writer, seal);
+          auto sealed = context.catalog.Seal(*put->writer, seal);
           const auto end = Clock::now();
           const auto checksum_time = put->writer->checksum_time();
           put->writer.reset();
           put->write_time += end - begin;
-          WorkerMetrics::WriteStages& stages = host.metrics.write;
+          WorkerMetrics::WriteStages& stages = context.metrics.write;
           stages.queue.Observe(put->queue_time + (begin - arrived));
           stages.checksum.Observe(checksum_time);
           stages.disk.Observe(put->write_time - checksum_time);
           stages.whole.Observe(end - put->begun);
           return sealed ? EmptyReply(FrameType::kPutSeal) : ErrorReplyOf(sealed.error());
         }
-        const ExtentPtr extent = host.extents.Find(seal.id);
+        const ExtentPtr extent = context.extents.Find(seal.id);
         if (extent && extent->xxh3 == seal.xxh3) return EmptyReply(FrameType::kPutSeal);
         return ErrorReplyOf({ErrorCode::kConflict, "the extent is sealed with other bytes"});
       });

@@ -295,25 +295,25 @@ Result<void> Server::Impl::StartWorkers() {
                                   options.held_bytes_max};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
-    const Worker::Surroundings around{.catalog = *catalog,
-                                      .extents = *extents,
-                                      .read_ahead = *read_ahead,
-                                      .planned = *planned,
-                                      .jobs = *jobs,
-                                      .epoch = epoch,
-                                      .metrics = *metrics[i],
-                                      .local_tickets = local_tickets.get(),
-                                      .rdma = rdma.get(),
-                                      .token_keys = token_keys ? &*token_keys : nullptr,
-                                      .greeting_timeout = options.greeting_timeout,
-                                      .stall_timeout = options.stall_timeout,
-                                      .upload_grace = options.upload_grace,
-                                      .connection_count = connection_count,
-                                      .disk_bounds = bounds,
-                                      .on_failure = [this] { NoteFailedWorker(); }};
+    const Worker::Context context{.catalog = *catalog,
+                                  .extents = *extents,
+                                  .read_ahead = *read_ahead,
+                                  .planned = *planned,
+                                  .jobs = *jobs,
+                                  .epoch = epoch,
+                                  .metrics = *metrics[i],
+                                  .local_tickets = local_tickets.get(),
+                                  .rdma = rdma.get(),
+                                  .token_keys = token_keys ? &*token_keys : nullptr,
+                                  .greeting_timeout = options.greeting_timeout,
+                                  .stall_timeout = options.stall_timeout,
+                                  .upload_grace = options.upload_grace,
+                                  .connection_count = connection_count,
+                                  .disk_bounds = bounds,
+                                  .on_failure = [this] { NoteFailedWorker(); }};
     auto engine = FFR_TRY(options.make_engine(DiskReader::kDepth));
     engine_name = engine->name();
-    workers.push_back(FFR_TRY(Worker::Start(around, std::move(engine))));
+    workers.push_back(FFR_TRY(Worker::Start(context, std::move(engine))));
   }
   const auto scrubbed = FFR_TRY(meta->Get(kScrubKey));
   scrubber = std::make_unique<Scrubber>(

@@ -28,7 +28,7 @@ Error SystemError(const char* tried) {
 
 }  // namespace
 
-Result<std::unique_ptr<Worker>> Worker::Start(const Surroundings& surroundings,
+Result<std::unique_ptr<Worker>> Worker::Start(const Context& context,
                                               std::unique_ptr<IoEngine> engine) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return SystemError("make an epoll descriptor");
@@ -39,42 +39,42 @@ Result<std::unique_ptr<Worker>> Worker::Start(const Surroundings& surroundings,
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
     return SystemError("watch an eventfd");
   return std::unique_ptr<Worker>(
-      new Worker(surroundings, std::move(engine), std::move(epoll), std::move(wake)));
+      new Worker(context, std::move(engine), std::move(epoll), std::move(wake)));
 }
 
-Worker::Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
+Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
                EventFd wake)
-    : around_(surroundings),
+    : context_(context),
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
-      disk_(std::move(engine), surroundings.extents, surroundings.disk_bounds),
-      host_{surroundings.catalog,
-            surroundings.extents,
-            disk_,
-            surroundings.read_ahead,
-            surroundings.planned,
-            surroundings.jobs,
-            surroundings.epoch,
-            surroundings.metrics,
-            surroundings.local_tickets,
-            surroundings.rdma,
-            surroundings.token_keys,
-            surroundings.greeting_timeout,
-            surroundings.stall_timeout,
-            surroundings.upload_grace,
-            [this](std::uint64_t id, JobPool::Lane& lane, Connection::Work work) {
-              around_.metrics.jobs.Add();
-              around_.jobs.Post(lane, [this, id, work = std::move(work)] {
-                auto reply = std::make_shared<Reply>(work());
-                around_.metrics.jobs.Remove();
-                Post([this, id, reply] {
-                  const auto found = connections_.find(id);
-                  if (found == connections_.end()) return;
-                  found->second.connection->FinishJob(std::move(*reply));
-                  Touch(id);
-                });
-              });
-            }},
+      disk_(std::move(engine), context.extents, context.disk_bounds),
+      connection_context_{context.catalog,
+                          context.extents,
+                          disk_,
+                          context.read_ahead,
+                          context.planned,
+                          context.jobs,
+                          context.epoch,
+                          context.metrics,
+                          context.local_tickets,
+                          context.rdma,
+                          context.token_keys,
+                          context.greeting_timeout,
+                          context.stall_timeout,
+                          context.upload_grace,
+                          [this](std::uint64_t id, JobPool::Lane& lane, Connection::Work work) {
+                            context_.metrics.jobs.Add();
+                            context_.jobs.Post(lane, [this, id, work = std::move(work)] {
+                              auto reply = std::make_shared<Reply>(work());
+                              context_.metrics.jobs.Remove();
+                              Post([this, id, reply] {
+                                const auto found = connections_.find(id);
+                                if (found == connections_.end()) return;
+                                found->second.connection->FinishJob(std::move(*reply));
+                                Touch(id);
+                              });
+                            });
+                          }},
       next_tick_(std::chrono::steady_clock::now() + kTickInterval),
       thread_([this] {
         // What is sent out of files may raise SIGPIPE, which is then pending until the thread ends.
@@ -131,8 +131,8 @@ void Worker::Loop() {
       next_tick_ = now + kTickInterval;
     }
     WakeStarved();
-    around_.metrics.disk_reads.Set(disk_.reading_count());
-    around_.metrics.held_bytes.Set(disk_.held_bytes());
+    context_.metrics.disk_reads.Set(disk_.reading_count());
+    context_.metrics.held_bytes.Set(disk_.held_bytes());
     const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
     const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
     WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
@@ -160,8 +160,8 @@ void Worker::Fail(const Error& error) {
     has_failed_ = true;
     adopted.swap(adopted_);
   }
-  for (std::size_t i = 0; i < adopted.size(); ++i) around_.connection_count.Remove();
-  around_.on_failure();
+  for (std::size_t i = 0; i < adopted.size(); ++i) context_.connection_count.Remove();
+  context_.on_failure();
 }
 
 void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
@@ -249,11 +249,11 @@ void Worker::Tick() {
 
 void Worker::Add(std::unique_ptr<net::Endpoint> endpoint) {
   const std::uint64_t id = next_id_++;
-  auto connection = std::make_unique<Connection>(host_, id, std::move(endpoint));
+  auto connection = std::make_unique<Connection>(connection_context_, id, std::move(endpoint));
   Connection& added = *connection;
   const std::size_t transport = WorkerMetrics::TransportIndex(added.transport());
-  around_.metrics.connections[transport].Add();
-  around_.metrics.connections_opened[transport].Add();
+  context_.metrics.connections[transport].Add();
+  context_.metrics.connections_opened[transport].Add();
   connections_.emplace(id, Member{std::move(connection), -1, 0});
   Watch(added);
   if (is_draining_) added.Drain();
@@ -284,11 +284,11 @@ void Worker::Close(std::uint64_t id) {
   if (!connection.fault().empty()) {
     spdlog::warn("event=connection_closed peer={} reason=\"{}\"", connection.peer(),
                  connection.fault());
-    around_.metrics.connection_faults.Add();
+    context_.metrics.connection_faults.Add();
   }
-  around_.metrics.connections[WorkerMetrics::TransportIndex(connection.transport())].Remove();
+  context_.metrics.connections[WorkerMetrics::TransportIndex(connection.transport())].Remove();
   connections_.erase(found);
-  around_.connection_count.Remove();
+  context_.connection_count.Remove();
 }
 
 }  // namespace ffrecord::server

@@ -28,7 +28,7 @@ namespace ffrecord::server {
 // stay with it. No lock is taken on the way of a read.
 class Worker {
  public:
-  struct Surroundings {  // Outlive the worker.
+  struct Context {  // Outlive the worker.
     Catalog& catalog;
     ExtentStore& extents;
     ReadAhead& read_ahead;
@@ -47,7 +47,7 @@ class Worker {
     std::function<void()> on_failure;  // Called once, on the worker's thread, when it has failed.
   };
 
-  static Result<std::unique_ptr<Worker>> Start(const Surroundings& surroundings,
+  static Result<std::unique_ptr<Worker>> Start(const Context& context,
                                                std::unique_ptr<IoEngine> engine);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -66,8 +66,7 @@ class Worker {
  private:
   using Message = std::function<void()>;
 
-  Worker(const Surroundings& surroundings, std::unique_ptr<IoEngine> engine, UniqueFd epoll,
-         EventFd wake);
+  Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueFd epoll, EventFd wake);
   void Post(Message message);
   void Loop();
   void Fail(const Error& error);
@@ -83,11 +82,11 @@ class Worker {
   void Close(std::uint64_t id);
   void Touch(std::uint64_t id) { ready_.push_back(id); }
 
-  const Surroundings around_;
+  const Context context_;
   UniqueFd epoll_;
   EventFd wake_;
   DiskReader disk_;
-  Connection::Host host_;
+  Connection::Context connection_context_;
 
   struct Member {
     std::unique_ptr<Connection> connection;
