@@ -235,8 +235,8 @@ std::string Connection::Tenant() const {
   return token_ ? token_->prefix + '\n' + token_->client : std::string();
 }
 
-JobPool::Lane& Connection::LaneFor(JobPool::Kind kind) const {
-  return context_.jobs.LaneOf(Tenant(), kind, id_);
+JobPool::Strand& Connection::StrandFor(JobPool::Kind kind) const {
+  return context_.jobs.StrandOf(Tenant(), kind, id_);
 }
 
 bool Connection::has_room_for_job() const noexcept {
@@ -257,7 +257,7 @@ Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, W
 
 void Connection::StartJob() {
   Job& job = jobs_.front();
-  context_.start_job(id_, LaneFor(job.kind), std::move(job.work));
+  context_.start_job(id_, StrandFor(job.kind), std::move(job.work));
 }
 
 void Connection::FinishJob(Reply reply) {

@@ -76,8 +76,8 @@ class Connection {
     // How long a frame that has begun may stand still, in either direction.
     std::chrono::milliseconds stall_timeout;
     std::chrono::milliseconds upload_grace;  // After which an extent nobody sends is dropped.
-    // Runs `work` in `lane`, then gives its reply to FinishJob of the connection.
-    std::function<void(std::uint64_t connection, JobPool::Lane& lane, Work work)> start_job;
+    // Runs `work` in `strand`, then gives its reply to FinishJob of the connection.
+    std::function<void(std::uint64_t connection, JobPool::Strand& strand, Work work)> start_job;
   };
 
   Connection(const Context& context, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint);
@@ -120,7 +120,7 @@ class Connection {
     std::uint64_t bytes = 0;
     Clock::time_point time = Clock::now();
   };
-  // An extent on its way; jobs and the loop share it. Made by MakePut: it ends in the lane of the
+  // An extent on its way; jobs and the loop share it. Made by MakePut: it ends in the strand of the
   // connection, where its writer lives.
   struct OpenPut {
     net::PutBegin begin;
@@ -208,7 +208,7 @@ class Connection {
   Result<void> AddJob(const net::FrameHeader& header, JobPool::Kind kind, Work work);
   std::string Tenant() const;
   // Of this client's tenant.
-  JobPool::Lane& LaneFor(JobPool::Kind kind) const;
+  JobPool::Strand& StrandFor(JobPool::Kind kind) const;
   void StartJob();
   Result<void> SendReply(std::uint64_t request_id, Reply reply);
   Result<void> SendBody(net::FrameType type, std::uint64_t request_id,

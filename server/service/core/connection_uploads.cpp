@@ -19,9 +19,8 @@ using Kind = JobPool::Kind;
 std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
   auto put = std::make_unique<OpenPut>();
   put->begin = begin;
-  return {put.release(), [&jobs = context_.jobs, &lane = LaneFor(Kind::kWrite)](OpenPut* ended) {
-            jobs.Post(lane, [ended] { delete ended; });
-          }};
+  return {put.release(), [&jobs = context_.jobs, &strand = StrandFor(Kind::kWrite)](
+                             OpenPut* ended) { jobs.Post(strand, [ended] { delete ended; }); }};
 }
 
 Result<void> Connection::TakePutBegin(const FrameHeader& header) {

@@ -5,33 +5,33 @@
 
 namespace ffrecord::server {
 
-class JobPool::Lane {
+class JobPool::Strand {
  public:
   std::deque<Job> jobs;
   std::condition_variable posted;
   std::thread thread;
 };
 
-JobPool::JobPool() : upkeep_(MakeLane()) {}
+JobPool::JobPool() : upkeep_(MakeStrand()) {}
 
 JobPool::~JobPool() {
-  std::vector<Lane*> lanes{upkeep_.get()};
+  std::vector<Strand*> strands{upkeep_.get()};
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
     for (const auto& tenant : tenants_)
-      for (const auto& kind : tenant->lanes)
-        for (const LanePtr& lane : kind)
-          if (lane) lanes.push_back(lane.get());
-    for (Lane* const lane : lanes) lane->posted.notify_one();
+      for (const auto& kind : tenant->strands)
+        for (const StrandPtr& strand : kind)
+          if (strand) strands.push_back(strand.get());
+    for (Strand* const strand : strands) strand->posted.notify_one();
   }
-  for (Lane* const lane : lanes) lane->thread.join();
+  for (Strand* const strand : strands) strand->thread.join();
 }
 
-JobPool::LanePtr JobPool::MakeLane() {
-  auto lane = std::make_unique<Lane>();
-  lane->thread = std::thread([this, &made = *lane] { Run(made); });
-  return lane;
+JobPool::StrandPtr JobPool::MakeStrand() {
+  auto strand = std::make_unique<Strand>();
+  strand->thread = std::thread([this, &made = *strand] { Run(made); });
+  return strand;
 }
 
 JobPool::Tenant& JobPool::TenantOf(std::string_view name) {
@@ -40,28 +40,28 @@ JobPool::Tenant& JobPool::TenantOf(std::string_view name) {
   if (tenants_.size() >= kTenantCountMax)
     return *tenants_[std::hash<std::string_view>()(name) % tenants_.size()];
   tenants_.push_back(std::make_unique<Tenant>());
-  for (std::size_t i = 0; i < kLaneCounts.size(); ++i)
-    tenants_.back()->lanes[i].resize(kLaneCounts[i]);
+  for (std::size_t i = 0; i < kStrandCounts.size(); ++i)
+    tenants_.back()->strands[i].resize(kStrandCounts[i]);
   return *tenant_of_.emplace(name, tenants_.back().get()).first->second;
 }
 
-JobPool::Lane& JobPool::LaneOf(std::string_view tenant, Kind kind, std::uint64_t number) {
+JobPool::Strand& JobPool::StrandOf(std::string_view tenant, Kind kind, std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  auto& lanes = TenantOf(tenant).lanes[static_cast<std::size_t>(kind)];
-  LanePtr& lane = lanes[number % lanes.size()];
-  if (lane) return *lane;
+  auto& strands = TenantOf(tenant).strands[static_cast<std::size_t>(kind)];
+  StrandPtr& strand = strands[number % strands.size()];
+  if (strand) return *strand;
   try {
-    lane = MakeLane();
+    strand = MakeStrand();
   } catch (const std::system_error&) {
     return *upkeep_;  // The system has no more threads: slower, and not the end.
   }
-  return *lane;
+  return *strand;
 }
 
-void JobPool::Post(Lane& lane, Job job) {
+void JobPool::Post(Strand& strand, Job job) {
   const std::lock_guard lock(mutex_);
-  lane.jobs.push_back(std::move(job));
-  lane.posted.notify_one();
+  strand.jobs.push_back(std::move(job));
+  strand.posted.notify_one();
   ++unfinished_count_;
 }
 
@@ -70,13 +70,13 @@ bool JobPool::WaitIdle(std::chrono::steady_clock::time_point deadline) {
   return idle_.wait_until(lock, deadline, [&] { return unfinished_count_ == 0; });
 }
 
-void JobPool::Run(Lane& lane) {
+void JobPool::Run(Strand& strand) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    lane.posted.wait(lock, [&] { return is_ending_ || !lane.jobs.empty(); });
-    if (lane.jobs.empty()) return;
-    Job job = std::move(lane.jobs.front());
-    lane.jobs.pop_front();
+    strand.posted.wait(lock, [&] { return is_ending_ || !strand.jobs.empty(); });
+    if (strand.jobs.empty()) return;
+    Job job = std::move(strand.jobs.front());
+    strand.jobs.pop_front();
     lock.unlock();
     job();
     job = nullptr;  // What it holds goes without the lock.

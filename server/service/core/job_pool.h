@@ -20,15 +20,15 @@ namespace ffrecord::server {
 // Threads for what blocks: writing and sealing extents, metadata, the indexes of plans.
 // Thread-safe.
 //
-// Each thread is a lane: jobs of one lane run one after another on the same thread, so what is
+// Each thread is a strand: jobs of one strand run one after another on the same thread, so what is
 // thread-bound, such as a file that is being written, stays where it was made. Each tenant has
-// lanes of its own, and each kind of work among them: a tenant whose writes wait for the disk
+// strands of its own, and each kind of work among them: a tenant whose writes wait for the disk
 // delays neither other tenants nor its own look-ups. How much may wait here is bounded by those who
 // post: each connection has few jobs here at a time.
 class JobPool {
  public:
   using Job = std::function<void()>;
-  class Lane;
+  class Strand;
 
   enum class Kind : std::uint8_t {
     kLookUp,  // Reads metadata that is in memory.
@@ -36,34 +36,34 @@ class JobPool {
     kPlan,    // Reads indexes for the read-ahead.
   };
   // Threads of each kind that a tenant may have; they are started when they are first needed.
-  static constexpr std::array<std::size_t, 3> kLaneCounts{2, 4, 1};
-  // Tenants with lanes of their own; those beyond share the lanes of others.
+  static constexpr std::array<std::size_t, 3> kStrandCounts{2, 4, 1};
+  // Tenants with strands of their own; those beyond share the strands of others.
   static constexpr std::size_t kTenantCountMax = 64;
 
   JobPool();
   JobPool(const JobPool&) = delete;
   JobPool& operator=(const JobPool&) = delete;
-  ~JobPool();  // Runs what has been posted, and what that posts to its own lane; then joins.
+  ~JobPool();  // Runs what has been posted, and what that posts to its own strand; then joins.
 
-  // The lane of `tenant` for jobs of this kind and `number`: the same for the same three. It lives
-  // as long as the pool.
-  Lane& LaneOf(std::string_view tenant, Kind kind, std::uint64_t number);
+  // The strand of `tenant` for jobs of this kind and `number`: the same for the same three. It
+  // lives as long as the pool.
+  Strand& StrandOf(std::string_view tenant, Kind kind, std::uint64_t number);
   // The daemon's own, for upkeep such as collecting.
-  Lane& upkeep() noexcept { return *upkeep_; }
+  Strand& upkeep() noexcept { return *upkeep_; }
 
-  void Post(Lane& lane, Job job);
+  void Post(Strand& strand, Job job);
 
   // Waits until nothing is waiting or running. False at the deadline.
   bool WaitIdle(std::chrono::steady_clock::time_point deadline);
 
  private:
-  using LanePtr = std::unique_ptr<Lane>;
+  using StrandPtr = std::unique_ptr<Strand>;
   struct Tenant {
-    std::array<std::vector<LanePtr>, kLaneCounts.size()> lanes;  // By kind.
+    std::array<std::vector<StrandPtr>, kStrandCounts.size()> strands;  // By kind.
   };
-  LanePtr MakeLane();
+  StrandPtr MakeStrand();
   Tenant& TenantOf(std::string_view name);
-  void Run(Lane& lane);
+  void Run(Strand& strand);
 
   std::mutex mutex_;
   std::condition_variable idle_;
@@ -71,7 +71,7 @@ class JobPool {
   bool is_ending_ = false;
   std::vector<std::unique_ptr<Tenant>> tenants_;
   std::map<std::string, Tenant*, std::less<>> tenant_of_;
-  LanePtr upkeep_;
+  StrandPtr upkeep_;
 };
 
 }  // namespace ffrecord::server

@@ -62,9 +62,9 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           context.greeting_timeout,
                           context.stall_timeout,
                           context.upload_grace,
-                          [this](std::uint64_t id, JobPool::Lane& lane, Connection::Work work) {
+                          [this](std::uint64_t id, JobPool::Strand& strand, Connection::Work work) {
                             context_.metrics.jobs.Add();
-                            context_.jobs.Post(lane, [this, id, work = std::move(work)] {
+                            context_.jobs.Post(strand, [this, id, work = std::move(work)] {
                               auto reply = std::make_shared<Reply>(work());
                               context_.metrics.jobs.Remove();
                               Post([this, id, reply] {

@@ -1,6 +1,6 @@
 // Goal: a tenant whose work waits for the disk delays nobody else, nor its own look-ups; jobs of
-// one lane keep their order and their thread. Method: jobs that wait until they are let go, in
-// every lane for writes that a tenant can have.
+// one strand keep their order and their thread. Method: jobs that wait until they are let go, in
+// every strand for writes that a tenant can have.
 
 #include "server/service/core/job_pool.h"
 
@@ -20,7 +20,7 @@ using Kind = JobPool::Kind;
 // Whether a job that is posted there now is run.
 bool IsServed(JobPool& pool, std::string_view tenant, Kind kind, std::uint64_t number) {
   auto done = std::make_shared<std::promise<void>>();
-  pool.Post(pool.LaneOf(tenant, kind, number), [done] { done->set_value(); });
+  pool.Post(pool.StrandOf(tenant, kind, number), [done] { done->set_value(); });
   return done->get_future().wait_for(10s) == std::future_status::ready;
 }
 
@@ -30,7 +30,7 @@ TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
   const std::shared_future<void> going = go.get_future().share();
   for (std::uint64_t connection = 0; connection < 16; ++connection)
     for (const Kind kind : {Kind::kWrite, Kind::kPlan})
-      pool.Post(pool.LaneOf("greedy", kind, connection), [going] { going.wait(); });
+      pool.Post(pool.StrandOf("greedy", kind, connection), [going] { going.wait(); });
 
   for (std::uint64_t connection = 0; connection < 16; ++connection) {
     EXPECT_TRUE(IsServed(pool, "other", Kind::kWrite, connection));
@@ -42,13 +42,13 @@ TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
   EXPECT_TRUE(pool.WaitIdle(std::chrono::steady_clock::now() + 10s));
 }
 
-TEST(JobPoolTest, ALaneKeepsItsOrderAndItsThread) {
+TEST(JobPoolTest, AStrandKeepsItsOrderAndItsThread) {
   std::vector<int> order;
   std::set<std::thread::id> threads;
   {
     JobPool pool;
     for (int i = 0; i < 100; ++i)
-      pool.Post(pool.LaneOf("tenant", Kind::kWrite, 7), [&, i] {
+      pool.Post(pool.StrandOf("tenant", Kind::kWrite, 7), [&, i] {
         order.push_back(i);
         threads.insert(std::this_thread::get_id());
       });
@@ -72,12 +72,12 @@ TEST(JobPoolTest, WhoWaitsIsToldWhenTheLastJobIsOver) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
 }
 
-TEST(JobPoolTest, ManyTenantsShareABoundedNumberOfLanes) {
+TEST(JobPoolTest, ManyTenantsShareABoundedNumberOfStrands) {
   JobPool pool;
-  std::set<const JobPool::Lane*> lanes;
+  std::set<const JobPool::Strand*> strands;
   for (std::size_t i = 0; i < 4 * JobPool::kTenantCountMax; ++i)
-    lanes.insert(&pool.LaneOf("tenant " + std::to_string(i), Kind::kPlan, i));
-  EXPECT_EQ(lanes.size(), JobPool::kTenantCountMax);
+    strands.insert(&pool.StrandOf("tenant " + std::to_string(i), Kind::kPlan, i));
+  EXPECT_EQ(strands.size(), JobPool::kTenantCountMax);
   EXPECT_TRUE(IsServed(pool, "one more", Kind::kPlan, 0));
 }
 
