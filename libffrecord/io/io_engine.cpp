@@ -25,7 +25,7 @@ bool IsExhaustion(int system_errno) {
 // What a caller that looks at each request as it ends is given at a time while it asks for more: if
 // it is in the page cache it arrives with the submission, and should still be in the processor's
 // cache when it is looked at.
-constexpr std::uint64_t kSipBytes = std::uint64_t{256} << 10;
+constexpr std::uint64_t kSubmissionChunkBytes = std::uint64_t{256} << 10;
 
 struct RunMemory {
   bool Recycle() const noexcept {
@@ -68,7 +68,7 @@ class Run {
       if (ended_ && next_ < queue_.size() && in_flight < depth_) {
         const std::uint32_t count = FFR_TRY(Wait(0, std::chrono::milliseconds(0)));
         // What comes from a device comes later: ask for more of it at a time.
-        sip_bytes_ = count > 0 ? kSipBytes : sip_bytes_ * 2;
+        chunk_bytes_ = count > 0 ? kSubmissionChunkBytes : chunk_bytes_ * 2;
         continue;
       }
       // At the end wait once for all; before it, refill when a quarter of the depth is free.
@@ -84,7 +84,7 @@ class Run {
   Result<void> Submit() {
     std::size_t offered =
         std::min<std::size_t>(queue_.size() - next_, depth_ - engine_.in_flight());
-    if (ended_) offered = Sip(offered);
+    if (ended_) offered = SubmissionChunk(offered);
     if (offered == 0) return {};
     const std::uint32_t taken = FFR_TRY(engine_.Submit(std::span(queue_).subspan(next_, offered)));
     if (taken == 0 && engine_.in_flight() == 0)
@@ -93,11 +93,11 @@ class Run {
     return {};
   }
 
-  // How many of the next `count` requests make a sip: at least one.
-  std::size_t Sip(std::size_t count) const {
+  // How many of the next `count` requests make a submission chunk: at least one.
+  std::size_t SubmissionChunk(std::size_t count) const {
     std::uint64_t bytes = 0;
     std::size_t taken = 0;
-    while (taken < count && bytes < sip_bytes_) bytes += queue_[next_ + taken++]->buffer.size();
+    while (taken < count && bytes < chunk_bytes_) bytes += queue_[next_ + taken++]->buffer.size();
     return taken;
   }
 
@@ -125,7 +125,7 @@ class Run {
   std::vector<IoRequest*>& queue_;
   std::vector<IoRequest*>& done_;
   std::size_t next_ = 0;
-  std::uint64_t sip_bytes_ = kSipBytes;
+  std::uint64_t chunk_bytes_ = kSubmissionChunkBytes;
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ Result<Connection::After> Connection::DoTurn() {
     const auto event = FFR_TRY(endpoint_->Poll());
     payload_.Release(*endpoint_);
     if (event == net::Endpoint::Event::kNone) {
-      is_starved_ = reads_.Start();
+      is_throttled_ = reads_.Start();
       if (reads_.has_landed()) continue;
       const bool is_idle = reads_.count() == 0 && jobs_.empty() && endpoint_->bytes_queued() == 0;
       if (is_idle && (is_closing_ || is_draining_)) return After::kClosed;
@@ -74,7 +74,7 @@ Result<Connection::After> Connection::DoTurn() {
       FFR_TRY(TakeFrame());
     }
   }
-  is_starved_ = reads_.Start();
+  is_throttled_ = reads_.Start();
   return After::kAgain;
 }
 

@@ -98,7 +98,7 @@ class Connection {
   // What Turn() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
   std::uint32_t events() const noexcept;
   // Stopped by the disk's bound: to be turned when others have released.
-  bool is_starved() const noexcept { return is_starved_; }
+  bool is_throttled() const noexcept { return is_throttled_; }
 
   // To be turned now and then though nothing happens.
   bool wants_turns() const noexcept {
@@ -242,7 +242,7 @@ class Connection {
   bool has_greeted_ = false;
   bool has_been_denied_ = false;
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
-  bool is_starved_ = false;
+  bool is_throttled_ = false;
   bool is_draining_ = false;
   bool is_closing_ = false;  // Closes when all is sent.
   std::string fault_;

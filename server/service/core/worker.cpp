@@ -130,7 +130,7 @@ void Worker::Loop() {
       Tick();
       next_tick_ = now + kTickInterval;
     }
-    WakeStarved();
+    WakeThrottled();
     context_.metrics.disk_reads.Set(disk_.reading_count());
     context_.metrics.held_bytes.Set(disk_.held_bytes());
     const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
@@ -208,7 +208,7 @@ void Worker::TurnAll() {
       case Connection::After::kWait:
         break;
     }
-    if (connection.is_starved()) starved_.insert(id);
+    if (connection.is_throttled()) throttled_.insert(id);
     Watch(connection);
   }
 }
@@ -228,10 +228,10 @@ void Worker::TakeLanded() {
 }
 
 // Those that the bound of the disk has stopped, once others have released.
-void Worker::WakeStarved() {
-  if (starved_.empty() || !disk_.has_room()) return;
-  ready_.insert(ready_.end(), starved_.begin(), starved_.end());
-  starved_.clear();
+void Worker::WakeThrottled() {
+  if (throttled_.empty() || !disk_.has_room()) return;
+  ready_.insert(ready_.end(), throttled_.begin(), throttled_.end());
+  throttled_.clear();
 }
 
 void Worker::Tick() {

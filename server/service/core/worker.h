@@ -74,7 +74,7 @@ class Worker {
   void WaitForEvents(std::chrono::milliseconds timeout);
   void TurnAll();
   void TakeLanded();
-  void WakeStarved();
+  void WakeThrottled();
   void Tick();
   void Add(std::unique_ptr<net::Endpoint> endpoint);
   void Wake();
@@ -96,7 +96,7 @@ class Worker {
   std::unordered_map<std::uint64_t, Member> connections_;
   std::uint64_t next_id_ = 1;
   std::vector<std::uint64_t> ready_;  // To be turned.
-  std::set<std::uint64_t> starved_;
+  std::set<std::uint64_t> throttled_;
   std::vector<DiskReader::Landed> landed_;
   std::chrono::steady_clock::time_point next_tick_;
   bool is_draining_ = false;

@@ -200,9 +200,9 @@ void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run, const Extent*
 }
 
 bool BatchReads::Start() {
-  const bool is_starved = StartRuns();
+  const bool is_throttled = StartRuns();
   if (!wanted_.empty()) read_ahead_.Take(std::exchange(wanted_, {}));
-  return is_starved;
+  return is_throttled;
 }
 
 bool BatchReads::StartRuns() {
