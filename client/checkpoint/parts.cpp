@@ -1,4 +1,3 @@
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -7,12 +6,12 @@
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/publish.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
-#include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
 namespace {
@@ -70,30 +69,23 @@ struct CheckpointParts::Impl {
     if (is_coordinator && attempt) attempt->Abandon();
   }
 
-  Result<RootManifest> RootOf(std::span<const std::vector<std::byte>> parts,
-                              std::span<const std::byte> tree,
-                              std::vector<WrittenFile>& files) const {
-    RootManifest root{step, id, {}, {tree.begin(), tree.end()}};
-    std::vector<PlannedBox> boxes;
-    std::vector<Part> lenders;  // Of the boxes.
-    lenders.reserve(parts.size());
+  // The reports in `parts`, which together are a whole checkpoint of `tree`.
+  Result<std::vector<PartReport>> Check(std::span<const std::vector<std::byte>> parts,
+                                        std::span<const std::byte> tree) const {
+    std::vector<Intent> intents;
+    std::vector<PartReport> reports;
     for (const auto& bytes : parts) {
-      Part& part = lenders.emplace_back(FFR_TRY(DecodePart(bytes)));
+      Part part = FFR_TRY(DecodePart(bytes));
       if (part.intent.step != step || part.intent.attempt != id)
-        return Invalid("rank " + std::to_string(root.parts.size()) + " wrote for another save");
-      for (PlannedBox& box : part.intent.boxes) {
-        box.rank = static_cast<std::uint32_t>(root.parts.size());
-        boxes.push_back(box);
-      }
-      root.parts.push_back(part.report.part);
-      std::move(part.report.files.begin(), part.report.files.end(), std::back_inserter(files));
+        return Invalid("rank " + std::to_string(reports.size()) + " wrote for another save");
+      intents.push_back(std::move(part.intent));
+      reports.push_back(std::move(part.report));
     }
-    if (root.parts.empty()) return Invalid("a checkpoint has one part at least");
-    const TextIndex saved = FFR_TRY(CheckBoxes(boxes));
-    const auto references = CheckValues(tree);
-    if (!references) return Invalid("the tree to save is malformed: " + references.error().message);
-    FFR_TRY(CheckReferences(references.value(), saved));
-    return root;
+    if (reports.empty()) return Invalid("a checkpoint has one part at least");
+    const TextIndex saved = FFR_TRY(CheckIntents(std::move(intents)));
+    const auto references = FFR_TRY(ReferencesOf(tree));
+    FFR_TRY(CheckReferences(references, saved));
+    return reports;
   }
 };
 
@@ -145,14 +137,11 @@ Result<Commit> CheckpointParts::Commit(std::span<const std::vector<std::byte>> p
                                        std::span<const std::byte> tree) {
   if (!impl_->is_coordinator || !impl_->attempt)
     return Invalid("only the coordinator commits, and once");
-  std::vector<WrittenFile> files;
-  const RootManifest root = FFR_TRY(impl_->RootOf(parts, tree, files));
-  files.push_back(
-      FFR_TRY(WriteSmallFile(*impl_->attempt, kRootManifestName, EncodeRootManifest(root))));
-  FFR_TRY(impl_->attempt->Commit(files));
+  auto reports = FFR_TRY(impl_->Check(parts, tree));
+  auto commit = CommitOf(impl_->step, impl_->id, reports);
+  FFR_TRY(Publish(*impl_->attempt, {impl_->step, impl_->id, {}, {tree.begin(), tree.end()}},
+                  std::move(reports)));
   impl_->attempt.reset();
-  client::Commit commit{impl_->step, impl_->name, 0};
-  for (const auto& part : root.parts) commit.size_bytes += part.tensor_bytes;
   return commit;
 }
 

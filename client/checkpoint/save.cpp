@@ -1,4 +1,3 @@
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -7,11 +6,10 @@
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/publish.h"
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/write_part.h"
-#include "libffrecord/base/hex.h"
 #include "libffrecord/base/random.h"
-#include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
 namespace {
@@ -63,7 +61,7 @@ class Save {
       attempt_id_ = Random<std::array<std::byte, 16>>();
       attempt_ = FFR_TRY(options_.replaces ? target_.BeginInPlace(step_, attempt_id_)
                                            : target_.Begin(step_, attempt_id_));
-      tree_keys_ = FFR_TRY(CheckTree());
+      tree_keys_ = FFR_TRY(ReferencesOf(tree_));
     }
     plan_ = FFR_TRY(PlanPart(step_, attempt_id_, rank(), tensors_));
     return IntentOf(plan_);
@@ -82,34 +80,17 @@ class Save {
     return intents;
   }
 
-  Result<std::vector<std::string_view>> CheckTree() const {
-    auto keys = CheckValues(tree_);
-    if (!keys)
-      return Error{ErrorCode::kInvalidArgument,
-                   "checkpoint: the tree to save is malformed: " + keys.error().message};
-    return keys;
-  }
-
   // All ranks have the same intents, and so come to the same verdict.
   Result<void> Agree(std::vector<Intent> intents) {
-    std::vector<PlannedBox> boxes;
-    for (std::uint32_t from = 0; from < intents.size(); ++from) {
-      Intent& intent = intents[from];
-      if (from == 0) {
-        attempt_id_ = intent.attempt;
-        agreed_step_ = intent.step;
-      }
-      if (intent.step != agreed_step_)
-        return Error{ErrorCode::kInvalidArgument,
-                     "checkpoint: rank 0 saves step " + std::to_string(agreed_step_) + ", rank " +
-                         std::to_string(from) + " saves step " + std::to_string(intent.step)};
-      for (PlannedBox& box : intent.boxes) box.rank = from;
-      if (from == 0)
-        boxes = std::move(intent.boxes);
-      else
-        boxes.insert(boxes.end(), intent.boxes.begin(), intent.boxes.end());
-    }
-    saved_ = FFR_TRY(CheckBoxes(boxes));
+    attempt_id_ = intents.front().attempt;
+    const std::uint64_t agreed = intents.front().step;
+    for (std::size_t from = 1; from < intents.size(); ++from)
+      if (intents[from].step != agreed)
+        return Error{ErrorCode::kInvalidArgument, "checkpoint: rank 0 saves step " +
+                                                      std::to_string(agreed) + ", rank " +
+                                                      std::to_string(from) + " saves step " +
+                                                      std::to_string(intents[from].step)};
+    saved_ = FFR_TRY(CheckIntents(std::move(intents)));
     return {};
   }
 
@@ -125,20 +106,13 @@ class Save {
   }
 
   // Round 3: the coordinator has all votes, and commits.
-  Result<std::vector<std::byte>> Publish(std::span<const std::vector<std::byte>> reports) {
-    RootManifest root{step_, attempt_id_, {}, {tree_.begin(), tree_.end()}};
-    std::vector<WrittenFile> files;
-    commit_ = {step_, Hex(attempt_id_), 0};
-    for (const auto& bytes : reports) {
-      PartReport report = FFR_TRY(DecodePartReport(bytes));
-      root.parts.push_back(report.part);
-      commit_.size_bytes += report.part.tensor_bytes;
-      std::move(report.files.begin(), report.files.end(), std::back_inserter(files));
-    }
-    if (!is_coordinator()) return std::vector<std::byte>{};
-    const auto manifest = EncodeRootManifest(root);
-    files.push_back(FFR_TRY(WriteSmallFile(*attempt_, kRootManifestName, manifest)));
-    FFR_TRY(attempt_->Commit(files));
+  Result<std::vector<std::byte>> Publish(std::span<const std::vector<std::byte>> written) {
+    std::vector<PartReport> reports;
+    for (const auto& bytes : written) reports.push_back(FFR_TRY(DecodePartReport(bytes)));
+    commit_ = CommitOf(step_, attempt_id_, reports);
+    if (is_coordinator())
+      FFR_TRY(client::Publish(*attempt_, {step_, attempt_id_, {}, {tree_.begin(), tree_.end()}},
+                              std::move(reports)));
     return std::vector<std::byte>{};
   }
 
@@ -151,7 +125,6 @@ class Save {
 
   std::vector<TensorView> cut_;  // For an incremental save.
   AttemptId attempt_id_{};
-  std::uint64_t agreed_step_ = 0;
   PartPlan plan_;
   std::vector<std::string_view> tree_keys_;      // The coordinator's.
   std::vector<std::vector<std::byte>> ballots_;  // Of the first round.

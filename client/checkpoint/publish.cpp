@@ -1,0 +1,52 @@
+#include "client/checkpoint/publish.h"
+
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "client/checkpoint/plan.h"
+#include "client/checkpoint/write_part.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/format/checkpoint_values.h"
+
+namespace ffrecord::client {
+
+Result<TextIndex> CheckIntents(std::vector<Intent> intents) {
+  std::vector<PlannedBox> boxes;
+  for (std::uint32_t rank = 0; rank < intents.size(); ++rank) {
+    auto& planned = intents[rank].boxes;
+    for (PlannedBox& box : planned) box.rank = rank;
+    if (rank == 0)
+      boxes = std::move(planned);
+    else
+      boxes.insert(boxes.end(), planned.begin(), planned.end());
+  }
+  return CheckBoxes(boxes);
+}
+
+Result<std::vector<std::string_view>> ReferencesOf(std::span<const std::byte> tree) {
+  auto keys = CheckValues(tree);
+  if (!keys)
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: the tree to save is malformed: " + keys.error().message};
+  return keys;
+}
+
+Commit CommitOf(std::uint64_t step, const AttemptId& attempt, std::span<const PartReport> reports) {
+  Commit commit{step, Hex(attempt), 0};
+  for (const PartReport& report : reports) commit.size_bytes += report.part.tensor_bytes;
+  return commit;
+}
+
+Result<void> Publish(CheckpointAttempt& attempt, RootManifest root,
+                     std::vector<PartReport> reports) {
+  std::vector<WrittenFile> files;
+  for (PartReport& report : reports) {
+    root.parts.push_back(report.part);
+    std::move(report.files.begin(), report.files.end(), std::back_inserter(files));
+  }
+  files.push_back(FFR_TRY(WriteSmallFile(attempt, kRootManifestName, EncodeRootManifest(root))));
+  return attempt.Commit(files);
+}
+
+}  // namespace ffrecord::client
