@@ -47,21 +47,35 @@ Result<void> CheckWhole(const ByteReader& cursor) {
   return {};
 }
 
-std::vector<std::byte> EncodeError(const Error& error) {
+// A byte that says whether the rank succeeded, then its result or its failure.
+std::vector<std::byte> EncodeResult(const Result<std::vector<std::byte>>& mine,
+                                    std::string_view kind) {
   ByteWriter writer;
+  writer.Put(static_cast<std::uint8_t>(mine ? 1 : 0));
+  if (mine) {
+    writer.PutBytes(mine.value());
+    return std::move(writer).Take();
+  }
+  const Error& error = mine.error();
   writer.Put(static_cast<std::uint8_t>(error.code));
   writer.Put(static_cast<std::int32_t>(error.system_errno));
+  PutText(writer, kind);
   PutText(writer, error.message);
   return std::move(writer).Take();
 }
 
-Error DecodeError(std::span<const std::byte> bytes, std::size_t rank) {
+Result<RankResults::Failure> DecodeFailure(std::span<const std::byte> bytes, std::size_t rank) {
   ByteReader cursor(bytes);
-  Error error{static_cast<ErrorCode>(cursor.Take<std::uint8_t>()), {}, 0};
-  error.system_errno = cursor.Take<std::int32_t>();
-  error.message = "rank " + std::to_string(rank) + ": " + GetText(cursor);
-  if (!CheckWhole(cursor) || error.code == ErrorCode::kOk) return Garbled();
-  return error;
+  RankResults::Failure failure;
+  failure.error.code = static_cast<ErrorCode>(cursor.Take<std::uint8_t>());
+  failure.error.system_errno = cursor.Take<std::int32_t>();
+  failure.kind = GetText(cursor);
+  failure.error.message = "rank " + std::to_string(rank) + ": ";
+  if (!failure.kind.empty()) failure.error.message += failure.kind + ": ";
+  failure.error.message += GetText(cursor);
+  FFR_TRY(CheckWhole(cursor));
+  if (failure.error.code == ErrorCode::kOk) return Garbled();
+  return failure;
 }
 
 }  // namespace
@@ -139,24 +153,34 @@ Result<PartReport> DecodePartReport(std::span<const std::byte> bytes) {
   return report;
 }
 
-Result<std::vector<std::vector<std::byte>>> Vote(CheckpointGroup* group,
-                                                 Result<std::vector<std::byte>> mine) {
+Result<RankResults> AllGatherResults(CheckpointGroup& group,
+                                     const Result<std::vector<std::byte>>& mine,
+                                     std::string_view kind) {
+  RankResults all;
+  all.results = FFR_TRY(group.AllGather(EncodeResult(mine, kind)));
+  if (all.results.size() != group.size() || all.results.empty()) return Garbled();
+  for (std::size_t rank = 0; rank < all.results.size(); ++rank) {
+    auto& bytes = all.results[rank];
+    if (bytes.empty()) return Garbled();
+    if (bytes.front() != std::byte{1}) {
+      all.failure = FFR_TRY(DecodeFailure(std::span(bytes).subspan(1), rank));
+      all.results.clear();
+      return all;
+    }
+    bytes.erase(bytes.begin());
+  }
+  return all;
+}
+
+Result<std::vector<std::vector<std::byte>>> Agree(CheckpointGroup* group,
+                                                  Result<std::vector<std::byte>> mine) {
   if (group == nullptr) {
     if (!mine) return std::move(mine).error();
     return std::vector<std::vector<std::byte>>(1, std::move(mine).value());
   }
-  ByteWriter ballot;
-  ballot.Put(static_cast<std::uint8_t>(mine ? 1 : 0));
-  ballot.PutBytes(mine ? mine.value() : EncodeError(mine.error()));
-  auto ballots = FFR_TRY(group->AllGather(ballot.bytes()));
-  if (ballots.size() != group->size()) return Garbled();
-  for (std::size_t rank = 0; rank < ballots.size(); ++rank) {
-    auto& bytes = ballots[rank];
-    if (bytes.empty()) return Garbled();
-    if (bytes.front() != std::byte{1}) return DecodeError(std::span(bytes).subspan(1), rank);
-    bytes.erase(bytes.begin());
-  }
-  return ballots;
+  auto all = FFR_TRY(AllGatherResults(*group, mine));
+  if (all.failure) return std::move(all.failure->error);
+  return std::move(all.results);
 }
 
 }  // namespace ffrecord::client

@@ -14,10 +14,10 @@
 
 namespace ffrecord::client {
 
-// What ranks tell each other in the three rounds of a save, as bytes of a CheckpointGroup. All
-// pure functions but Vote. Ranks of one save run the same version of the library.
+// The results that ranks all-gather in the rounds of a save. All pure functions but Agree. Ranks of
+// one save run the same version of the library.
 
-// Round 1: what each rank is about to save. The coordinator is rank 0.
+// The plan round: what each rank is about to save. The coordinator is rank 0.
 struct Intent {
   std::uint64_t step = 0;
   AttemptId attempt{};  // The coordinator's is the one of the save.
@@ -31,7 +31,7 @@ struct WrittenFile {
   std::vector<std::byte> entry;  // The target's own.
 };
 
-// Round 2: what each rank has made durable.
+// The write round: what each rank has made durable.
 struct PartReport {
   RootManifest::Part part;
   std::vector<WrittenFile> files;
@@ -47,9 +47,9 @@ Result<Intent> DecodeIntent(std::span<const std::byte> bytes);
 std::vector<std::byte> EncodePartReport(const PartReport& report);
 Result<PartReport> DecodePartReport(std::span<const std::byte> bytes);
 
-// One round: each rank brings bytes or an error. Returns the bytes of all, in rank order, or, on
-// every rank alike, the error of the lowest rank that brought one. `group` null: a world of one.
-Result<std::vector<std::vector<std::byte>>> Vote(CheckpointGroup* group,
-                                                 Result<std::vector<std::byte>> mine);
+// One round of AllGatherResults(). Returns the results of all ranks, in rank order, or, on every
+// rank alike, the error of the lowest rank that failed. `group` null: a world of one.
+Result<std::vector<std::vector<std::byte>>> Agree(CheckpointGroup* group,
+                                                  Result<std::vector<std::byte>> mine);
 
 }  // namespace ffrecord::client

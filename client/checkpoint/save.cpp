@@ -14,9 +14,9 @@
 namespace ffrecord::client {
 namespace {
 
-// One rank's side of one save: three rounds with the others, and between them its own work. Every
-// local failure is carried into the next round instead of being returned at once, so that no rank
-// is left waiting and all learn the same outcome.
+// One rank's side of one save: three rounds with the others (plan, write, publish), and between
+// them its own work. Every local failure is carried into the next round instead of being returned
+// at once, so that no rank is left waiting and all learn the same outcome.
 class Save {
  public:
   Save(CheckpointTarget& target, std::uint64_t step, std::span<const TensorView> tensors,
@@ -44,9 +44,9 @@ class Save {
 
   Result<Commit> Rounds() {
     auto intents = FFR_TRY(Exchange(Intend()));
-    FFR_TRY(Agree(std::move(intents)));
-    const auto reports = FFR_TRY(Vote(group_, Write()));
-    auto published = Vote(group_, Publish(reports));
+    FFR_TRY(CheckAll(std::move(intents)));
+    const auto reports = FFR_TRY(Agree(group_, Write()));
+    auto published = Agree(group_, Publish(reports));
     if (published) return commit_;
     Error error = std::move(published).error();
     if (error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded)
@@ -55,7 +55,7 @@ class Save {
     return error;
   }
 
-  // Round 1. The coordinator makes the attempt before it speaks: whoever hears it can join.
+  // The plan round. The coordinator makes the attempt before it speaks: whoever hears it can join.
   Result<Intent> Intend() {
     if (rank() == 0) {
       attempt_id_ = Random<std::array<std::byte, 16>>();
@@ -74,14 +74,14 @@ class Save {
       intents.push_back(FFR_TRY(std::move(mine)));
       return intents;
     }
-    auto ballot = mine ? Result(EncodeIntent(mine.value())) : std::move(mine).error();
-    ballots_ = FFR_TRY(Vote(group_, std::move(ballot)));
-    for (const auto& bytes : ballots_) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
+    auto encoded = mine ? Result(EncodeIntent(mine.value())) : std::move(mine).error();
+    planned_ = FFR_TRY(Agree(group_, std::move(encoded)));
+    for (const auto& bytes : planned_) intents.push_back(FFR_TRY(DecodeIntent(bytes)));
     return intents;
   }
 
   // All ranks have the same intents, and so come to the same verdict.
-  Result<void> Agree(std::vector<Intent> intents) {
+  Result<void> CheckAll(std::vector<Intent> intents) {
     attempt_id_ = intents.front().attempt;
     const std::uint64_t agreed = intents.front().step;
     for (std::size_t from = 1; from < intents.size(); ++from)
@@ -94,7 +94,7 @@ class Save {
     return {};
   }
 
-  // Round 2: everything of this rank is durable when it says yes.
+  // The write round: everything of this rank is durable when it succeeds.
   Result<std::vector<std::byte>> Write() {
     FFR_TRY(CheckReferences(tree_keys_, saved_));
     saved_ = {};  // Of a plan that may be made anew.
@@ -105,7 +105,7 @@ class Save {
     return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, options_)));
   }
 
-  // Round 3: the coordinator has all votes, and commits.
+  // The publish round: the coordinator has the reports of all ranks, and commits.
   Result<std::vector<std::byte>> Publish(std::span<const std::vector<std::byte>> written) {
     std::vector<PartReport> reports;
     for (const auto& bytes : written) reports.push_back(FFR_TRY(DecodePartReport(bytes)));
@@ -127,8 +127,8 @@ class Save {
   AttemptId attempt_id_{};
   PartPlan plan_;
   std::vector<std::string_view> tree_keys_;      // The coordinator's.
-  std::vector<std::vector<std::byte>> ballots_;  // Of the first round.
-  TextIndex saved_;                              // Keys of all ranks, lent by plan or ballots.
+  std::vector<std::vector<std::byte>> planned_;  // Of the plan round.
+  TextIndex saved_;                              // Keys of all ranks, lent by plan_ or planned_.
   std::unique_ptr<CheckpointAttempt> attempt_;
   client::Commit commit_;
 };
@@ -139,8 +139,8 @@ Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
                               std::span<const TensorView> tensors, std::span<const std::byte> tree,
                               CheckpointGroup* group, const SaveOptions& options) {
   auto opened = OpenTarget(target, {options.direct, options.session});
-  // The others are told, for they wait; a vote with a no in it always fails.
-  if (!opened) return Vote(group, std::move(opened).error()).error();
+  // The others are told, for they wait; a round in which a rank fails always fails.
+  if (!opened) return Agree(group, std::move(opened).error()).error();
   return Save(*opened.value(), step, tensors, tree, group, options).Run();
 }
 

@@ -389,6 +389,15 @@ class PreparedSave:
     ) -> tuple[int, str, int]:
         """With the other ranks; all end alike."""
 
+def all_gather_results(
+    group: object, mine: bytes, failed: tuple[str, str] | None
+) -> tuple[list[bytes], tuple[str, str] | None]:
+    """One round of a save or a load: what every rank has, or the failure of the first that failed.
+
+    A failure is given as the name of its type and its message. It is returned as a message that
+    names the rank and the type, and that name.
+    """
+
 def list_checkpoints(target: _Target, timeout_s: float) -> list[tuple[int, str, int]]: ...
 def copy_checkpoint(
     source: _Target, step: int, target: _Target, timeout_s: float, compresses: bool

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -33,6 +34,11 @@ py::tuple AsTuple(const client::Commit& commit) {
   return py::make_tuple(commit.step, commit.attempt, commit.size_bytes);
 }
 
+std::vector<std::byte> BytesOf(const py::handle& object) {
+  const auto bytes = std::as_bytes(std::span(object.cast<std::string_view>()));
+  return {bytes.begin(), bytes.end()};
+}
+
 // A Python object with rank, size and all_gather(bytes) -> list[bytes]. Called without the GIL.
 class PyGroup final : public client::CheckpointGroup {
  public:
@@ -47,13 +53,9 @@ class PyGroup final : public client::CheckpointGroup {
   Result<std::vector<std::vector<std::byte>>> AllGather(std::span<const std::byte> mine) override {
     const GilAcquired acquired;
     try {
-      const py::bytes bytes(reinterpret_cast<const char*>(mine.data()), mine.size());
       std::vector<std::vector<std::byte>> all;
-      for (const py::handle item : group_.attr("all_gather")(bytes)) {
-        const auto text = item.cast<std::string>();
-        const auto view = std::as_bytes(std::span(text));
-        all.emplace_back(view.begin(), view.end());
-      }
+      for (const py::handle item : group_.attr("all_gather")(Bytes(mine)))
+        all.push_back(BytesOf(item));
       return all;
     } catch (py::error_already_set& error) {
       failure_ = error;
@@ -65,8 +67,7 @@ class PyGroup final : public client::CheckpointGroup {
     }
   }
 
-  // What all_gather raised says more than our error about it.
-  // With a note of what that means for the save.
+  // What all_gather raised says more than our error about it, which becomes a note.
   void RethrowFailure(const Error& outcome) {
     if (!failure_) return;
     const auto note = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
@@ -81,6 +82,25 @@ class PyGroup final : public client::CheckpointGroup {
   std::uint32_t size_;
   std::optional<py::error_already_set> failure_;
 };
+
+// One round with the other ranks. `failed` is the type and the message of what this rank raised in
+// place of a result. Returns the results, then message and type of the first failure, or None.
+py::tuple GatherResults(const py::object& group, const py::bytes& mine,
+                        const std::optional<std::pair<std::string, std::string>>& failed) {
+  PyGroup ranks(group);
+  Result<std::vector<std::byte>> result = BytesOf(mine);
+  if (failed) result = Error{ErrorCode::kInvalidArgument, failed->second};
+  auto gathered = WithoutGil([&] {
+    return client::AllGatherResults(ranks, result, failed ? failed->first : std::string_view());
+  });
+  if (!gathered) ranks.RethrowFailure(gathered.error());
+  const auto all = ValueOrRaise(std::move(gathered));
+  py::list results;
+  for (const auto& bytes : all.results) results.append(Bytes(bytes));
+  if (!all.failure) return py::make_tuple(results, py::none());
+  return py::make_tuple(
+      results, py::make_tuple(python::TextOf(all.failure->error.message), all.failure->kind));
+}
 
 // Takes a number apart without a copy of it on the way: boxes come by the 100,000.
 std::uint64_t NumberOf(PyObject* value) {
@@ -167,22 +187,14 @@ CheckpointParts OpenParts(const TargetName& target, std::uint64_t step,
   }));
 }
 
-py::bytes AsBytes(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 py::bytes WritePart(CheckpointParts& parts, std::uint32_t rank, const py::list& boxes) {
   const auto tensors = TensorsOf(boxes);
-  return AsBytes(ValueOrRaise(WithoutGil([&] { return parts.Write(rank, tensors); })));
+  return Bytes(ValueOrRaise(WithoutGil([&] { return parts.Write(rank, tensors); })));
 }
 
-py::tuple CommitParts(CheckpointParts& parts, const std::vector<std::string>& written,
-                      const std::string& tree) {
+py::tuple CommitParts(CheckpointParts& parts, const py::list& written, const std::string& tree) {
   std::vector<std::vector<std::byte>> reports;
-  for (const std::string& text : written) {
-    const auto view = std::as_bytes(std::span(text));
-    reports.emplace_back(view.begin(), view.end());
-  }
+  for (const py::handle report : written) reports.push_back(BytesOf(report));
   return AsTuple(ValueOrRaise(
       WithoutGil([&] { return parts.Commit(reports, std::as_bytes(std::span(tree))); })));
 }
@@ -348,11 +360,7 @@ void BindCheckpoint(py::module_& module) {
           "commit", [](const CheckpointReader& reader) { return AsTuple(reader.commit()); })
       .def_property_readonly("world_size", &CheckpointReader::world_size)
       .def_property_readonly("tree",
-                             [](const CheckpointReader& reader) {
-                               const auto tree = reader.tree();
-                               return py::bytes(reinterpret_cast<const char*>(tree.data()),
-                                                tree.size());
-                             })
+                             [](const CheckpointReader& reader) { return Bytes(reader.tree()); })
       .def_property_readonly("tensors", &StoredTensorsOf)
       .def("boxes", &BoxesOf)
       .def_property_readonly(
@@ -369,6 +377,8 @@ void BindCheckpoint(py::module_& module) {
       .def_property_readonly("attempt", &CheckpointParts::attempt)
       .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
       .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
+  module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
+             py::arg("failed"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false);

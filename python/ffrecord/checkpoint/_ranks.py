@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
+from ffrecord import _ffrecord
 from ffrecord.checkpoint._state import Leaf
 from ffrecord.checkpoint._values import decode, encode
 
@@ -75,25 +76,26 @@ class PeerError(RuntimeError):
 def together(group: Group | None, work: Callable[[], object]) -> list[object]:
     """Runs `work` on every rank; returns what it gave on each, small values only.
 
+    One round of the agreement that saves and loads are made of (`AllGatherResults` in C++).
+
     Raises:
         Exception: what it raised here, or PeerError for what it raised on another rank.
     """
     if group is None:
         return [work()]
     failure: Exception | None = None
+    mine, told = b"", None
     try:
-        mine = encode([True, work()])
+        mine = encode(work())
     except Exception as error:
         failure = error
-        mine = encode([False, [_sayable(type(error).__name__), _sayable(error)]])
-    answers: list[Any] = [decode(answer) for answer in group.all_gather(mine)]
+        told = _sayable(type(error).__name__), _sayable(error)
+    results, failed = _ffrecord.all_gather_results(group, mine, told)
     if failure is not None:
         raise failure
-    for rank, (succeeded, answer) in enumerate(answers):
-        if not succeeded:
-            kind, message = answer
-            raise PeerError(f"rank {rank}: {kind}: {message}", kind)
-    return [answer for _, answer in answers]
+    if failed is not None:
+        raise PeerError(*failed)
+    return [decode(result) for result in results]
 
 
 def _sayable(what: object) -> str:

@@ -129,6 +129,8 @@ def commit(
         )
         return words
 
+    # A round before the plans: with its plan rank 0 makes an attempt at the target, and a state
+    # that cannot be saved must leave nothing there.
     answers: list[Any] = together(group, prepare)
     if taken is not None:
         taken()

@@ -1,5 +1,6 @@
 // Goal: what is written where, and which bytes of one box belong to another, is right for any
-// tensors; ranks that do not cover a tensor exactly once are refused.
+// tensors; ranks that do not cover a tensor exactly once are refused; in a round of agreement all
+// ranks learn the same.
 // Method: chosen cases by hand; random boxes against a model that moves single elements.
 
 #include "client/checkpoint/plan.h"
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <numeric>
 #include <random>
 #include <set>
@@ -16,6 +18,7 @@
 #include "client/checkpoint/box_runs.h"
 #include "client/checkpoint/segment_image.h"
 #include "seed.h"
+#include "thread_group.h"
 
 namespace ffrecord::client {
 namespace {
@@ -376,6 +379,59 @@ TEST(BallotTest, GarbledMessagesOfRanksAreRefused) {
     bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     static_cast<void>(DecodeIntent(bytes));
     static_cast<void>(DecodePartReport(bytes));
+  }
+}
+
+// --- A round of agreement ------------------------------------------------------------------------
+
+TEST(BallotTest, EveryRankLearnsTheFailureOfTheLowestRankThatFailed) {
+  test::ThreadGroup group(4);
+  const auto outcomes = group.Run([](CheckpointGroup& rank) {
+    if (rank.rank() == 0 || rank.rank() == 1)
+      return AllGatherResults(rank, std::vector<std::byte>(3), "unused");
+    return AllGatherResults(
+        rank, Error{rank.rank() == 2 ? ErrorCode::kIo : ErrorCode::kConflict, "no room", ENOSPC},
+        rank.rank() == 2 ? "Full" : "Late");
+  });
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(*outcome);
+    const RankResults& all = outcome->value();
+    EXPECT_TRUE(all.results.empty());
+    ASSERT_TRUE(all.failure);
+    EXPECT_EQ(all.failure->kind, "Full");
+    EXPECT_EQ(all.failure->error.code, ErrorCode::kIo);
+    EXPECT_EQ(all.failure->error.system_errno, ENOSPC);
+    EXPECT_EQ(all.failure->error.message, "rank 2: Full: no room");
+  }
+}
+
+TEST(BallotTest, ResultsOfAllRanksComeInTheirOrder) {
+  test::ThreadGroup group(3);
+  const auto outcomes = group.Run([](CheckpointGroup& rank) {
+    return AllGatherResults(rank, std::vector<std::byte>(rank.rank(), std::byte{7}));
+  });
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(*outcome);
+    EXPECT_FALSE(outcome->value().failure);
+    ASSERT_EQ(outcome->value().results.size(), 3U);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(outcome->value().results[i], std::vector<std::byte>(i, std::byte{7}));
+  }
+}
+
+TEST(BallotTest, AFailureThatIsCutAnywhereIsGarbled) {
+  for (std::size_t cut = 1; cut < 1 + 1 + 4 + 4 + 4 + 4 + 7; ++cut) {
+    test::ThreadGroup group(2);
+    const auto outcomes = group.Run(
+        [](CheckpointGroup& rank) {
+          return AllGatherResults(rank, Error{ErrorCode::kIo, "no room", ENOSPC}, "Full");
+        },
+        [&](std::uint32_t, std::vector<std::byte>& mine) { mine.resize(mine.size() - cut); });
+    for (const auto& outcome : outcomes) {
+      ASSERT_FALSE(*outcome) << cut;
+      EXPECT_EQ(outcome->error().code, ErrorCode::kUnavailable);
+      EXPECT_NE(outcome->error().message.find("garbled"), std::string::npos);
+    }
   }
 }
 

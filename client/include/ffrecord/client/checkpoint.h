@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,26 @@ class FFR_EXPORT CheckpointGroup {
   virtual Result<std::vector<std::vector<std::byte>>> AllGather(
       std::span<const std::byte> mine) = 0;
 };
+
+// What all ranks learn in one round of agreement.
+struct RankResults {
+  struct Failure {
+    Error error;       // Its message begins with the rank.
+    std::string kind;  // As the rank passed it.
+  };
+  std::vector<std::vector<std::byte>> results;  // In rank order; empty if a rank failed.
+  std::optional<Failure> failure;               // Of the lowest rank that failed.
+};
+
+// One round of agreement: an all-gather of `mine`, the result of this rank or its error, after
+// which every rank has the same RankResults. Saves and loads consist of such rounds: a rank that
+// fails tells the others in the next round, so that none of them waits for it. `kind` classifies
+// the error for the other ranks, for example by the type of an exception; it may be empty.
+//
+// Fails as the all-gather does, and with kUnavailable if what it returns is malformed.
+FFR_EXPORT Result<RankResults> AllGatherResults(CheckpointGroup& group,
+                                                const Result<std::vector<std::byte>>& mine,
+                                                std::string_view kind = {});
 
 struct Commit {
   std::uint64_t step = 0;
