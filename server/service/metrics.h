@@ -82,7 +82,7 @@ struct alignas(64) WorkerMetrics {
   }
 
   // Where the time of a batch read goes. Queue: until its first read was started. Disk: until the
-  // last has landed, less grant: nothing is being read, for the client takes or grants no more.
+  // last has completed, less grant: nothing is being read, for the client takes or grants no more.
   // Network: until the last byte of payload is the kernel's, or lies in the client's memory.
   struct ReadStages {
     Histogram queue, disk, grant, network, whole;

@@ -86,8 +86,8 @@ class FakeDaemon {
           const auto place = std::span(payload).first(header.payload_size_bytes);
           (void)endpoint->ReceivePayload({&place, 1});
           while (!is_over_) {
-            const auto landed = endpoint->Poll();
-            if (!landed || landed.value() != net::Endpoint::Event::kNone) break;
+            const auto received = endpoint->Poll();
+            if (!received || received.value() != net::Endpoint::Event::kNone) break;
           }
         }
         if (!Answer(request)) endpoint->Close();

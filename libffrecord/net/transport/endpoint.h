@@ -34,8 +34,8 @@ class RemoteMemory;
 //
 // Receiving is a dialogue: Poll() returns kFrame; header() and body() are valid until the next
 // Poll(). If header().payload_size_bytes > 0, call ReceivePayload() with the places before the next
-// Poll(); kPayload then says that all bytes have landed. Frames may have been read ahead, so Poll()
-// until kNone before waiting for fd().
+// Poll(); kPayload then says that all bytes have arrived. Frames may have been read ahead, so
+// Poll() until kNone before waiting for fd().
 //
 // Any error but kInvalidArgument, which changes nothing, closes the endpoint; later calls fail with
 // kUnavailable and repeat the reason. A frame that is malformed, too large, or fails a check is
@@ -101,7 +101,7 @@ class Endpoint {
   enum class Event : std::uint8_t {
     kNone,     // Nothing more can be done now.
     kFrame,    // A frame: header() and body() hold it.
-    kPayload,  // The payload of that frame has landed.
+    kPayload,  // The payload of that frame has arrived.
     kClosed,   // The peer has closed in good order, between frames; so this end is closed too.
   };
   // Sends and receives as far as possible without waiting; returns at the first event. Fails with

@@ -57,7 +57,7 @@ Result<Connection::After> Connection::DoTurn() {
     payload_.Release(*endpoint_);
     if (event == net::Endpoint::Event::kNone) {
       is_throttled_ = reads_.Start();
-      if (reads_.has_landed()) continue;
+      if (reads_.has_completed()) continue;
       const bool is_idle = reads_.count() == 0 && jobs_.empty() && endpoint_->bytes_queued() == 0;
       if (is_idle && (is_closing_ || is_draining_)) return After::kClosed;
       return After::kWait;

@@ -106,7 +106,7 @@ class Connection {
     return reads_.is_stalled() || endpoint_->is_receiving();
   }
 
-  void TakeLanded(DiskReader::Landed landed) { reads_.Take(std::move(landed)); }
+  void TakeCompleted(DiskReader::Completed completed) { reads_.Take(std::move(completed)); }
   void FinishJob(Reply reply);
 
   // Closes what has fallen silent in the middle of something. False: it is to be closed.

@@ -126,10 +126,10 @@ Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteR
   const std::size_t begin = staging_next_ * net::PutPull::kSizeBytesMax;
   staging_next_ = (staging_next_ + 1) % kPutDataCountMax;
   const PooledBuffer place(new std::span(staging_->subspan(begin, size_bytes)),
-                           [landing = staging_](std::span<std::byte>* dead) { delete dead; });
+                           [staging = staging_](std::span<std::byte>* dead) { delete dead; });
   incoming_ =
-      Incoming{header, place, [this](const FrameHeader& sent, PooledBuffer landed) {
-                 return AddPull(sent, [landed]() -> Result<PooledBuffer> { return landed; });
+      Incoming{header, place, [this](const FrameHeader& sent, PooledBuffer staging) {
+                 return AddPull(sent, [staging]() -> Result<PooledBuffer> { return staging; });
                }};
   // Only an endpoint that has remote memory ever registered such a slab.
   return endpoint_->remote_memory()->FetchPayload(source, *place);

@@ -138,12 +138,12 @@ void Worker::Loop() {
     WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
     TurnAll();
     if (disk_.reading_count() == 0 && !disk_.has_failed()) continue;
-    const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), landed_);
+    const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), completed_);
     if (!polled) {
       Fail(polled.error());
       break;
     }
-    TakeLanded();
+    TakeCompleted();
     TurnAll();
   }
   std::vector<std::uint64_t> ids;
@@ -213,18 +213,18 @@ void Worker::TurnAll() {
   }
 }
 
-void Worker::TakeLanded() {
-  for (DiskReader::Landed& landed : landed_) {
-    const std::uint64_t id = landed.ticket.connection;
+void Worker::TakeCompleted() {
+  for (DiskReader::Completed& completed : completed_) {
+    const std::uint64_t id = completed.ticket.connection;
     const auto found = connections_.find(id);
     if (found == connections_.end()) {
-      disk_.Release(landed.size_bytes);  // The one who asked is gone.
+      disk_.Release(completed.size_bytes);  // The one who asked is gone.
       continue;
     }
-    found->second.connection->TakeLanded(std::move(landed));
+    found->second.connection->TakeCompleted(std::move(completed));
     Touch(id);
   }
-  landed_.clear();
+  completed_.clear();
 }
 
 // Those that the bound of the disk has stopped, once others have released.

@@ -73,7 +73,7 @@ class Worker {
   void ReadMailbox();
   void WaitForEvents(std::chrono::milliseconds timeout);
   void TurnAll();
-  void TakeLanded();
+  void TakeCompleted();
   void WakeThrottled();
   void Tick();
   void Add(std::unique_ptr<net::Endpoint> endpoint);
@@ -97,7 +97,7 @@ class Worker {
   std::uint64_t next_id_ = 1;
   std::vector<std::uint64_t> ready_;  // To be turned.
   std::set<std::uint64_t> throttled_;
-  std::vector<DiskReader::Landed> landed_;
+  std::vector<DiskReader::Completed> completed_;
   std::chrono::steady_clock::time_point next_tick_;
   bool is_draining_ = false;
   bool is_stopping_ = false;

@@ -38,17 +38,17 @@ class BatchReads::Frame {
   Result<void> Add(const RunPiece& piece, const net::Endpoint::MappedPiece& run) {
     places_.push_back(Part(run, piece));
     size_bytes_ += piece.size_bytes;
-    return AddLanded(piece);
+    return AddCompleted(piece);
   }
   // The same of a piece that goes to its `place` in the client's memory.
   Result<void> AddPlaced(const RunPiece& piece, const net::Endpoint::MappedPiece& run,
                          const net::RemoteRegion& place) {
     placed_.push_back({Part(run, piece), place});
     size_bytes_ += piece.size_bytes;
-    return AddLanded(piece);
+    return AddCompleted(piece);
   }
   // A piece that is in its place already.
-  Result<void> AddLanded(const RunPiece& piece) {
+  Result<void> AddCompleted(const RunPiece& piece) {
     data_.pieces.push_back({piece.entry, piece.entry_offset_bytes, piece.size_bytes});
     const bool is_full =
         size_bytes_ >= kFramePayloadBytes || data_.pieces.size() >= kFramePiecesMax;
@@ -96,10 +96,10 @@ class BatchReads::Frame {
 
 BatchReads::~BatchReads() {
   metrics_.batches.Remove(batches_.size());
-  // What landed and was never sent. What is still being read the worker releases when it lands.
+  // What was read and never sent. What is still being read the worker releases when it completes.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
-      if (!IsReadInPlace(batch) && batch.runs[i].state == RunState::kLanded &&
+      if (!IsReadInPlace(batch) && batch.runs[i].state == RunState::kCompleted &&
           batch.runs[i].file < 0)
         Release(batch.plan.runs[i].size_bytes);
 }
@@ -180,12 +180,12 @@ bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& wh
   auto resident = disk_.FindInMemory(planned, whole, now);
   if (!resident) return false;
   *held_bytes_ += planned.size_bytes;
-  batch.runs[run] = {.state = RunState::kLanded,
+  batch.runs[run] = {.state = RunState::kCompleted,
                      .bytes = resident->bytes,
                      .owner = resident->file,
                      .file = resident->file->fd.get()};
-  batch.landed.push_back(run);
-  has_landed_ = true;
+  batch.completed.push_back(run);
+  has_completed_ = true;
   return true;
 }
 
@@ -195,7 +195,7 @@ void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run, const Extent*
   if (!read_ahead_.has_plans()) return;
   const ReadRun& planned = batch.plan.runs[run];
   const bool is_in_memory = batch.slab ? disk_.FindInMemory(planned, whole, now).has_value()
-                                       : batch.runs[run].state == RunState::kLanded;
+                                       : batch.runs[run].state == RunState::kCompleted;
   wanted_.push_back({planned.extent.get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
 }
 
@@ -260,10 +260,10 @@ void BatchReads::Fail(Batch& batch, std::uint32_t run, EntryStatus status) {
   }
   batch.runs[run].state = RunState::kDone;
   ++batch.done_count;
-  has_landed_ = true;  // The batch may be complete.
-  // The run behind it may have landed, and waited for this one.
-  if (run + 1 < batch.runs.size() && batch.runs[run + 1].state == RunState::kLanded)
-    batch.landed.push_back(run + 1);
+  has_completed_ = true;  // The batch may be complete.
+  // The run behind it may have completed, and waited for this one.
+  if (run + 1 < batch.runs.size() && batch.runs[run + 1].state == RunState::kCompleted)
+    batch.completed.push_back(run + 1);
 }
 
 // Neighbours that were read together could not be: each for itself, so that the bad ones spoil no
@@ -283,28 +283,28 @@ void BatchReads::Split(Batch& batch, std::uint32_t run) {
   ++batch.done_count;
 }
 
-void BatchReads::Take(DiskReader::Landed landed) {
-  const auto found = batches_.find(landed.ticket.batch);
-  FFR_ASSERT(found != batches_.end());  // A batch does not end before all its runs have landed.
+void BatchReads::Take(DiskReader::Completed completed) {
+  const auto found = batches_.find(completed.ticket.batch);
+  FFR_ASSERT(found != batches_.end());  // A batch does not end before all its runs have completed.
   Batch& batch = found->second;
   --reading_count_;
-  const std::uint32_t run = landed.ticket.run;
+  const std::uint32_t run = completed.ticket.run;
   batch.ended = Clock::now();
-  if (landed.status != EntryStatus::kOk) {
-    Release(landed.size_bytes);
+  if (completed.status != EntryStatus::kOk) {
+    Release(completed.size_bytes);
     batch.begun_bytes -= PayloadOf(batch, run);
     if (batch.plan.runs[run].piece_count > 1)
       Split(batch, run);
     else
-      Fail(batch, run, landed.status);
+      Fail(batch, run, completed.status);
     return;
   }
-  has_landed_ = true;
-  batch.landed.push_back(run);
-  batch.runs[run].state = RunState::kLanded;
-  if (IsReadInPlace(batch)) return Release(landed.size_bytes);
-  batch.runs[run].bytes = *landed.buffer;
-  batch.runs[run].owner = std::move(landed.buffer);
+  has_completed_ = true;
+  batch.completed.push_back(run);
+  batch.runs[run].state = RunState::kCompleted;
+  if (IsReadInPlace(batch)) return Release(completed.size_bytes);
+  batch.runs[run].bytes = *completed.buffer;
+  batch.runs[run].owner = std::move(completed.buffer);
 }
 
 net::RemoteRegion BatchReads::PlaceOf(const Batch& batch, const RunPiece& piece) {
@@ -325,7 +325,7 @@ OutgoingPayload::Owner BatchReads::OwnerOf(Run& run, std::uint32_t size_bytes) {
 
 Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) {
   // Pieces of one entry are sent in order, so a run whose piece continues waits for the one before.
-  for (; run < batch.runs.size() && batch.runs[run].state == RunState::kLanded; ++run) {
+  for (; run < batch.runs.size() && batch.runs[run].state == RunState::kCompleted; ++run) {
     const ReadRun& planned = batch.plan.runs[run];
     if (planned.continues && batch.runs[run - 1].state != RunState::kDone) return {};
     const net::Endpoint::MappedPiece whole{batch.runs[run].bytes, batch.runs[run].file,
@@ -337,7 +337,7 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
         continue;
       }
       if (IsReadInPlace(batch))
-        FFR_TRY(frame.AddLanded(piece));
+        FFR_TRY(frame.AddCompleted(piece));
       else if (batch.slab)
         FFR_TRY(frame.AddPlaced(piece, whole, PlaceOf(batch, piece)));
       else
@@ -353,11 +353,11 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
 }
 
 Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload) {
-  has_landed_ = false;
+  has_completed_ = false;
   for (auto entry = batches_.begin(); entry != batches_.end();) {
     Batch& batch = entry->second;
     Frame frame(batch.request_id, endpoint, payload);
-    for (const std::uint32_t run : std::exchange(batch.landed, {}))
+    for (const std::uint32_t run : std::exchange(batch.completed, {}))
       FFR_TRY(SendRun(batch, run, frame));
     FFR_TRY(frame.Send());
     if (batch.done_count < batch.runs.size()) {

@@ -23,8 +23,8 @@
 namespace ffrecord::server {
 
 // The batch reads of one connection: plans them, keeps the disk busy within the connection's
-// window, sends each run as it lands, to the client's slab if it has one, and ends each batch with
-// BATCH_DONE. Thread-bound.
+// window, sends each run as it completes, to the client's slab if it has one, and ends each batch
+// with BATCH_DONE. Thread-bound.
 class BatchReads {
  public:
   // Bytes being read for a connection, or read and not yet sent: enough to keep disk and network
@@ -51,23 +51,23 @@ class BatchReads {
   // Starts nothing more of that batch, if there is one.
   void Cancel(std::uint64_t request_id);
 
-  // Starts what the window allows: what is in memory has landed at once, a good piece of it at a
+  // Starts what the window allows: what is in memory completes at once, a good piece of it at a
   // time, so that it leaves while more is looked for. True if it was stopped by the disk's own
   // bound: call again when others have released.
   bool Start();
   // A batch waits for its client, with nothing to wake it at its deadline but Start().
   bool is_stalled() const noexcept;
   // Something waits for Send().
-  bool has_landed() const noexcept { return has_landed_; }
-  void Take(DiskReader::Landed landed);
-  // Queues what has landed, and BATCH_DONE of what is complete. Fails as Endpoint::Send.
+  bool has_completed() const noexcept { return has_completed_; }
+  void Take(DiskReader::Completed completed);
+  // Queues what has completed, and BATCH_DONE of what is complete. Fails as Endpoint::Send.
   Result<void> Send(net::Endpoint& endpoint, OutgoingPayload& payload);
 
  private:
-  enum class RunState : std::uint8_t { kWaiting, kReading, kLanded, kDone };
+  enum class RunState : std::uint8_t { kWaiting, kReading, kCompleted, kDone };
   struct Run {
     RunState state = RunState::kWaiting;
-    // Once it has landed, unless in a mapped slab: its bytes, and what keeps them.
+    // Once it has completed, unless in a mapped slab: its bytes, and what keeps them.
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
     int file = -1;  // Which the bytes are mapped from, if they were not read.
@@ -84,10 +84,10 @@ class BatchReads {
     std::vector<Run> runs;
     std::uint32_t next_run = 0;
     std::uint32_t done_count = 0;
-    std::vector<std::uint32_t> landed;  // Not yet looked at by Send().
+    std::vector<std::uint32_t> completed;  // Not yet looked at by Send().
     Clock::time_point arrived;
     Clock::time_point started;
-    Clock::time_point ended;  // The last run landed.
+    Clock::time_point ended;  // The last run completed.
     // Since when nothing is being read, for the client takes nothing off or grants nothing; and all
     // such times.
     std::optional<Clock::time_point> stalled;
@@ -122,7 +122,7 @@ class BatchReads {
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;
   std::size_t entry_count_ = 0;
-  bool has_landed_ = false;
+  bool has_completed_ = false;
   std::vector<ReadAhead::Wanted> wanted_;  // In one Start(), while there are plans.
   // Of this connection; shared with the buffers on their way out, which may outlive it here.
   std::shared_ptr<std::uint64_t> held_bytes_ = std::make_shared<std::uint64_t>(0);

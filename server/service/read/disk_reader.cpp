@@ -71,7 +71,7 @@ void DiskReader::Release(std::uint32_t size_bytes) {
   held_bytes_ -= size_bytes;
 }
 
-DiskReader::Landed DiskReader::Finish(Read& read) {
+DiskReader::Completed DiskReader::Finish(Read& read) {
   const auto size = static_cast<std::uint32_t>(read.buffer->size());
   const std::int64_t result = read.transfer.result();
   if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
@@ -85,8 +85,9 @@ DiskReader::Landed DiskReader::Finish(Read& read) {
   return {read.ticket, nullptr, size, net::EntryStatus::kIoError};
 }
 
-Result<void> DiskReader::Poll(std::chrono::milliseconds timeout, std::vector<Landed>& landed) {
-  for (Landed& failed : failed_) landed.push_back(std::move(failed));
+Result<void> DiskReader::Poll(std::chrono::milliseconds timeout,
+                              std::vector<Completed>& completed) {
+  for (Completed& failed : failed_) completed.push_back(std::move(failed));
   const bool has_news = !failed_.empty();
   failed_.clear();
   if (!queued_.empty()) {
@@ -105,7 +106,7 @@ Result<void> DiskReader::Poll(std::chrono::milliseconds timeout, std::vector<Lan
     }
     const auto read = reads_.find(transfer);
     FFR_ASSERT(read != reads_.end());
-    landed.push_back(Finish(*read->second));
+    completed.push_back(Finish(*read->second));
     reads_.erase(read);
   }
   return {};

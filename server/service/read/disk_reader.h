@@ -38,7 +38,7 @@ class DiskReader {
     std::uint64_t batch = 0;
     std::uint32_t run = 0;
   };
-  struct Landed {
+  struct Completed {
     Ticket ticket;
     PooledBuffer buffer;  // Where it was read to; null unless status is kOk.
     std::uint32_t size_bytes = 0;
@@ -82,8 +82,8 @@ class DiskReader {
   void Release(std::uint32_t size_bytes);
 
   // Submits what is queued; waits for one run, if any is being read, for at most `timeout`; adds
-  // what has landed to `landed`. Fails with kIo only if the engine fails.
-  Result<void> Poll(std::chrono::milliseconds timeout, std::vector<Landed>& landed);
+  // what has completed to `completed`. Fails with kIo only if the engine fails.
+  Result<void> Poll(std::chrono::milliseconds timeout, std::vector<Completed>& completed);
 
   void DropDeleted() { files_.DropDeleted(); }
 
@@ -98,7 +98,7 @@ class DiskReader {
     Transfer transfer;
   };
   static IoRequest Request(const ReadRun& run, const PooledBuffer& buffer, const OpenFile& file);
-  Landed Finish(Read& read);
+  Completed Finish(Read& read);
 
   std::unique_ptr<IoEngine> engine_;
   OpenFiles files_;
@@ -106,7 +106,7 @@ class DiskReader {
   std::uint64_t held_bytes_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
   std::vector<IoRequest*> queued_;  // Not yet taken by the engine.
-  std::vector<Landed> failed_;
+  std::vector<Completed> failed_;
 };
 
 }  // namespace ffrecord::server

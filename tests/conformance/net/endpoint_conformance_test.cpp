@@ -109,14 +109,15 @@ TEST_P(EndpointConformance, APayloadIsGatheredFromPiecesAndScatteredIntoPlaces) 
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
   ASSERT_EQ(far_->header().payload_size_bytes, payload.size());
 
-  Bytes landed(payload.size());
-  std::vector<std::span<std::byte>> places = {std::span(landed).first(3), {}};
-  for (std::size_t at = 3; at < landed.size(); at += 333)
-    places.push_back(std::span(landed).subspan(at, std::min<std::size_t>(333, landed.size() - at)));
+  Bytes received(payload.size());
+  std::vector<std::span<std::byte>> places = {std::span(received).first(3), {}};
+  for (std::size_t at = 3; at < received.size(); at += 333)
+    places.push_back(
+        std::span(received).subspan(at, std::min<std::size_t>(333, received.size() - at)));
   ASSERT_TRUE(far_->ReceivePayload(places));
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
 
-  EXPECT_EQ(landed, payload);
+  EXPECT_EQ(received, payload);
   EXPECT_EQ(near_->payload_bytes_queued(), 0U);
 }
 
@@ -143,12 +144,12 @@ TEST_P(EndpointConformance, WhatIsMappedFromAFileArrivesLikeOtherBytes) {
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
   ASSERT_EQ(far_->header().request_id, 7U);
   ASSERT_EQ(far_->header().payload_size_bytes, payload.size());
-  Bytes landed(payload.size());
-  const std::span<std::byte> place(landed);
+  Bytes received(payload.size());
+  const std::span<std::byte> place(received);
   ASSERT_TRUE(far_->ReceivePayload({&place, 1}));
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
 
-  EXPECT_TRUE(landed == payload);
+  EXPECT_TRUE(received == payload);
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
   EXPECT_EQ(far_->header().request_id, 8U);
   EXPECT_EQ(near_->payload_bytes_queued(), 0U);
@@ -206,11 +207,11 @@ TEST_P(EndpointConformance, ADescriptorIsThereWithItsFrame) {
       EXPECT_EQ(::fcntl(arrived.get(), F_GETFD), FD_CLOEXEC);
     } else {
       EXPECT_FALSE(far_->descriptors()->TakeDescriptor());
-      Bytes landed(payload.size());
-      const std::span<std::byte> places[] = {landed};
+      Bytes received(payload.size());
+      const std::span<std::byte> places[] = {received};
       ASSERT_TRUE(far_->ReceivePayload(places));
       ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
-      EXPECT_EQ(landed, payload);
+      EXPECT_EQ(received, payload);
     }
   }
 }
@@ -256,9 +257,9 @@ TEST_P(EndpointConformance, MemoryOfThePeerIsFetchedAsAPayload) {
 TEST_P(EndpointConformance, PlacesOfTheWrongSizeAreRefusedAndTheRightOnesStillWork) {
   const Bytes payload(1000, std::byte{7});
   SendFrame(*near_, {}, {}, payload);
-  Bytes landed(2000);
+  Bytes received(2000);
   const auto give = [&](std::size_t size) {
-    const std::span<std::byte> places[] = {std::span(landed).first(size)};
+    const std::span<std::byte> places[] = {std::span(received).first(size)};
     return far_->ReceivePayload(places);
   };
   EXPECT_EQ(give(1000).error().code, ErrorCode::kInvalidArgument);  // No frame yet.
@@ -270,8 +271,8 @@ TEST_P(EndpointConformance, PlacesOfTheWrongSizeAreRefusedAndTheRightOnesStillWo
 
   ASSERT_TRUE(give(1000));
   ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
-  EXPECT_TRUE(std::ranges::equal(std::span(landed).first(1000), payload));
-  EXPECT_EQ(landed[1000], std::byte{0});
+  EXPECT_TRUE(std::ranges::equal(std::span(received).first(1000), payload));
+  EXPECT_EQ(received[1000], std::byte{0});
 }
 
 TEST_P(EndpointConformance, ASlowReaderHoldsTheSenderBackAndLosesNothing) {
@@ -289,11 +290,11 @@ TEST_P(EndpointConformance, ASlowReaderHoldsTheSenderBackAndLosesNothing) {
   for (std::size_t i = 0; i < kFrames; ++i) {
     ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kFrame);
     EXPECT_EQ(far_->header().request_id, i);
-    Bytes landed(payload.size());
-    const std::span<std::byte> places[] = {landed};
+    Bytes received(payload.size());
+    const std::span<std::byte> places[] = {received};
     ASSERT_TRUE(far_->ReceivePayload(places));
     ASSERT_EQ(NextEventOf(*far_, *near_).value(), Endpoint::Event::kPayload);
-    EXPECT_EQ(landed, payload);
+    EXPECT_EQ(received, payload);
   }
   EXPECT_EQ(near_->bytes_queued(), 0U);
 }
@@ -303,8 +304,8 @@ TEST_P(EndpointConformance, AFullSenderIsWokenWhenTheReaderMakesRoom) {
   SendFrame(*near_, {}, {}, payload);
   std::thread reader([this] {
     ASSERT_EQ(NextEvent(*far_, Soon(), "a frame").value(), Endpoint::Event::kFrame);
-    Bytes landed(8 << 20);
-    const std::span<std::byte> places[] = {landed};
+    Bytes received(8 << 20);
+    const std::span<std::byte> places[] = {received};
     ASSERT_TRUE(far_->ReceivePayload(places));
     ASSERT_EQ(NextEvent(*far_, Soon(), "its payload").value(), Endpoint::Event::kPayload);
   });
@@ -371,8 +372,8 @@ TEST_P(EndpointConformance, ACloseInTheMiddleOfAPayloadIsUnavailable) {
   ASSERT_EQ(near_->Poll().value(), Endpoint::Event::kNone);
   ASSERT_GT(near_->bytes_queued(), 0U);
   ASSERT_EQ(NextEvent(*far_, Soon(), "a frame").value(), Endpoint::Event::kFrame);
-  Bytes landed(8 << 20);
-  const std::span<std::byte> places[] = {landed};
+  Bytes received(8 << 20);
+  const std::span<std::byte> places[] = {received};
   ASSERT_TRUE(far_->ReceivePayload(places));
   near_->Close();
 
@@ -458,7 +459,7 @@ class Talker {
         CheckFrame();
       } else {
         ASSERT_EQ(event.value(), Endpoint::Event::kPayload);
-        ASSERT_EQ(landed_, expected_.payload);
+        ASSERT_EQ(payload_, expected_.payload);
         ++received_;
       }
       if (testing::Test::HasFatalFailure()) return;
@@ -501,9 +502,9 @@ class Talker {
       ++received_;
       return;
     }
-    landed_.assign(expected_.payload.size(), std::byte{});
+    payload_.assign(expected_.payload.size(), std::byte{});
     std::vector<std::span<std::byte>> places;
-    for (std::span<std::byte> rest(landed_); !rest.empty();) {
+    for (std::span<std::byte> rest(payload_); !rest.empty();) {
       const std::size_t size = std::min<std::size_t>(rest.size(), places_() % 20'000);
       places.push_back(rest.first(size));
       rest = rest.subspan(size);
@@ -515,7 +516,7 @@ class Talker {
   std::mt19937 out_, in_, places_;
   std::deque<Bytes> payloads_;  // Borrowed by the endpoint.
   Frame expected_;
-  Bytes landed_;
+  Bytes payload_;
   std::uint64_t sent_ = 0;
   std::uint64_t received_ = 0;
 };

@@ -104,7 +104,7 @@ class RawBytesConformance : public testing::TestWithParam<FedEndpoint> {
     const auto endpoint = GetParam().make(bytes);
     endpoint->SetLimits({.body_size_bytes_max = 64 << 10, .payload_size_bytes_max = 64 << 10});
     frames_ = 0;
-    Bytes landed;
+    Bytes received;
     for (;;) {
       const auto event = NextEvent(*endpoint, Soon(), "an end");
       if (!event) {
@@ -113,8 +113,8 @@ class RawBytesConformance : public testing::TestWithParam<FedEndpoint> {
       }
       if (event.value() == Endpoint::Event::kClosed) return ErrorCode::kOk;
       if (event.value() == Endpoint::Event::kFrame && endpoint->header().payload_size_bytes > 0) {
-        landed.resize(endpoint->header().payload_size_bytes);
-        const std::span<std::byte> places[] = {landed};
+        received.resize(endpoint->header().payload_size_bytes);
+        const std::span<std::byte> places[] = {received};
         EXPECT_TRUE(endpoint->ReceivePayload(places));
       } else {
         ++frames_;

@@ -269,8 +269,8 @@ TEST_F(CollectiveRdmaByHandTest, LargePiecesAreWrittenIntoTheReceiversMemory) {
   ASSERT_EQ(Heard(), FrameType::kCollectivePlaced);
   const auto placed = CollectivePlaced::Decode(from_.endpoint->body()).value();
   ASSERT_EQ(placed.size_bytes, kChunk);
-  const auto landed = from_.ring_here.bytes().subspan(placed.offset_bytes, placed.size_bytes);
-  EXPECT_EQ(std::memcmp(landed.data(), sent.data() + placed.data.first, landed.size()), 0);
+  const auto received = from_.ring_here.bytes().subspan(placed.offset_bytes, placed.size_bytes);
+  EXPECT_EQ(std::memcmp(received.data(), sent.data() + placed.data.first, received.size()), 0);
   EXPECT_EQ(from_.endpoint->header().payload_size_bytes, 0U);
   engine_->Shutdown();
   EXPECT_FALSE(engine_->Wait(token));

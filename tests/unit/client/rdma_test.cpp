@@ -482,9 +482,9 @@ class UploadsOverRdmaTest : public RdmaClientTest {
       const auto place = staging_->first(pull.size_bytes);
       EXPECT_TRUE(endpoint.remote_memory()->FetchPayload(
           {slab_.address + pull.slab_offset_bytes, slab_.key ^ (is_astray ? 0x5500U : 0U)}, place));
-      const auto landed = net::NextEvent(endpoint, net::Clock::now() + 20s, "a piece");
-      EXPECT_EQ(landed.operator bool(), !is_astray);
-      if (!landed) return;
+      const auto received = net::NextEvent(endpoint, net::Clock::now() + 20s, "a piece");
+      EXPECT_EQ(received.operator bool(), !is_astray);
+      if (!received) return;
       taken_.insert(taken_.end(), place.begin(), place.end());
       ++pulled_count_;
     } else if (type == FrameType::kPutData) {

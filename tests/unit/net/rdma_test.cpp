@@ -257,11 +257,11 @@ TEST_F(ExposedMemoryTest, PiecesLieInTheirPlacesWhenTheirFrameArrives) {
   EXPECT_EQ(pair_.near->header().payload_size_bytes, 0U);
   EXPECT_TRUE(memory_ == expected);
   ASSERT_EQ(NextOfNear().value(), Endpoint::Event::kFrame);
-  Bytes landed(payload.size());
-  const std::span<std::byte> place(landed);
+  Bytes received(payload.size());
+  const std::span<std::byte> place(received);
   ASSERT_TRUE(pair_.near->ReceivePayload({&place, 1}));
   ASSERT_EQ(NextOfNear().value(), Endpoint::Event::kPayload);
-  EXPECT_TRUE(landed == payload);
+  EXPECT_TRUE(received == payload);
   EXPECT_EQ(pair_.far->payload_bytes_queued(), 0U);
 }
 
@@ -414,7 +414,7 @@ TEST_F(ReadMemoryTest, AnEndThatClosesWhileItIsReadIsGoneForTheOther) {
 }
 
 // The staging buffer outlives its connection for those who still work on it.
-TEST_F(ReadMemoryTest, WhatHasLandedStaysWhenTheConnectionIsGone) {
+TEST_F(ReadMemoryTest, WhatHasArrivedStaysWhenTheConnectionIsGone) {
   ASSERT_TRUE(pair_.far->remote_memory()->FetchPayload(source_, *staging_));
   ASSERT_EQ(NextEvent(*pair_.far, Soon(), "a payload").value(), Endpoint::Event::kPayload);
   pair_.far.reset();

@@ -207,7 +207,7 @@ TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
   {
     const auto plan = Begin(ahead, WholeEpoch());
     ASSERT_TRUE(FillsItsBound());
-    // Read, and gone; what has not landed yet is late. Some few may share their page with the
+    // Read, and gone; what has not completed yet is late. Some few may share their page with the
     // index.
     for (std::size_t i = 0; i < 50; ++i) {
       const auto asked = Asked(pieces[i], /*is_in_memory=*/false);
