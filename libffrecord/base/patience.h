@@ -7,7 +7,7 @@
 namespace ffrecord {
 
 // Whether a long call goes on: its caller is asked now and then, and never by a short one. Cheap
-// enough to be looked at in every turn of a loop.
+// enough to be looked at in every iteration of a loop.
 //
 // Thread-bound, and lives on the stack: as long as it does, it is also that of what the thread
 // waits for further down, such as a daemon's answer about an index. The youngest counts.

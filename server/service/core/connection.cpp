@@ -15,7 +15,7 @@ using net::FrameHeader;
 using net::FrameType;
 using Kind = JobPool::Kind;
 
-// Events handled before the other connections of the worker get their turn.
+// Events handled before the other connections of the worker are polled.
 constexpr int kEventsPerTurn = 64;
 constexpr std::uint32_t kRetryAfterMs = 20;
 constexpr std::size_t kDiscardedBytes = std::size_t{64} << 10;
@@ -33,10 +33,10 @@ Connection::~Connection() {
   if (issued_ticket_) context_.local_tickets->Withdraw(*issued_ticket_);
 }
 
-// --- Turns ---------------------------------------------------------------------------------------
+// --- Polls ---------------------------------------------------------------------------------------
 
-Connection::After Connection::Turn() {
-  auto after = DoTurn();
+Connection::After Connection::Poll() {
+  auto after = DoPoll();
   if (after) return after.value();
   const Error& error = after.error();
   // A client that goes away is nothing to tell.
@@ -44,7 +44,7 @@ Connection::After Connection::Turn() {
   return After::kClosed;
 }
 
-Result<Connection::After> Connection::DoTurn() {
+Result<Connection::After> Connection::DoPoll() {
   for (int i = 0; i < kEventsPerTurn; ++i) {
     FFR_TRY(reads_.Send(*endpoint_, payload_));
     if (is_held_) {
@@ -265,7 +265,7 @@ void Connection::FinishJob(Reply reply) {
   const Job job = std::move(jobs_.front());
   jobs_.pop_front();
   if (job.is_put_data) --put_data_count_;
-  // A failure to queue closes the endpoint, which the next turn notices.
+  // A failure to queue closes the endpoint, which the next poll notices.
   if (!reply.is_silent) (void)SendReply(job.request_id, std::move(reply));
   if (!jobs_.empty()) StartJob();
 }

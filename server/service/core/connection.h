@@ -94,13 +94,13 @@ class Connection {
 
   // Does what can be done now. kAgain: more can be done at once.
   enum class After : std::uint8_t { kWait, kAgain, kClosed };
-  After Turn();
-  // What Turn() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
+  After Poll();
+  // What Poll() waits for at fd(): EPOLLIN and EPOLLOUT, or nothing.
   std::uint32_t events() const noexcept;
-  // Stopped by the disk's bound: to be turned when others have released.
+  // Stopped by the disk's bound: to be polled when others have released.
   bool is_throttled() const noexcept { return is_throttled_; }
 
-  // To be turned now and then though nothing happens.
+  // To be polled now and then though nothing happens.
   bool wants_turns() const noexcept {
     // A transport may wait for much before it wakes anybody; what has come meanwhile is progress.
     return reads_.is_stalled() || endpoint_->is_receiving();
@@ -151,7 +151,7 @@ class Connection {
     std::function<Result<void>(const net::FrameHeader&, PooledBuffer)> then;
   };
 
-  Result<After> DoTurn();
+  Result<After> DoPoll();
   bool MustHold() const noexcept;
   // Whether what is due has not moved by `bytes_min` for the stall timeout.
   bool IsStalled(Progress& progress, bool is_due, std::uint64_t bytes, std::uint64_t bytes_min,

@@ -136,7 +136,7 @@ void Worker::Loop() {
     const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
     const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
     WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
-    TurnAll();
+    PollAll();
     if (disk_.reading_count() == 0 && !disk_.has_failed()) continue;
     const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), completed_);
     if (!polled) {
@@ -144,7 +144,7 @@ void Worker::Loop() {
       break;
     }
     TakeCompleted();
-    TurnAll();
+    PollAll();
   }
   std::vector<std::uint64_t> ids;
   for (const auto& [id, member] : connections_) ids.push_back(id);
@@ -190,7 +190,7 @@ void Worker::ReadMailbox() {
   for (Message& message : messages) message();
 }
 
-void Worker::TurnAll() {
+void Worker::PollAll() {
   auto ready = std::exchange(ready_, {});
   std::ranges::sort(ready);
   ready.erase(std::unique(ready.begin(), ready.end()), ready.end());
@@ -198,7 +198,7 @@ void Worker::TurnAll() {
     const auto found = connections_.find(id);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second.connection;
-    switch (connection.Turn()) {
+    switch (connection.Poll()) {
       case Connection::After::kClosed:
         Close(id);
         continue;
@@ -267,7 +267,7 @@ void Worker::Watch(const Connection& connection) {
   event.events = connection.events();
   event.data.u64 = connection.id();
   const bool is_new = connection.fd() != member.fd;
-  if (connection.fd() < 0) return;  // Closed: the next turn says so.
+  if (connection.fd() < 0) return;  // Closed: the next poll says so.
   if (!is_new && event.events == member.events) return;
   if (is_new && member.fd >= 0) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, member.fd, nullptr);
   const int operation = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;

@@ -72,7 +72,7 @@ class Worker {
   void Fail(const Error& error);
   void ReadMailbox();
   void WaitForEvents(std::chrono::milliseconds timeout);
-  void TurnAll();
+  void PollAll();
   void TakeCompleted();
   void WakeThrottled();
   void Tick();
@@ -95,7 +95,7 @@ class Worker {
   };
   std::unordered_map<std::uint64_t, Member> connections_;
   std::uint64_t next_id_ = 1;
-  std::vector<std::uint64_t> ready_;  // To be turned.
+  std::vector<std::uint64_t> ready_;  // To be polled.
   std::set<std::uint64_t> throttled_;
   std::vector<DiskReader::Completed> completed_;
   std::chrono::steady_clock::time_point next_tick_;

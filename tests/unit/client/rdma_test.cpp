@@ -309,11 +309,11 @@ class RdmaDaemon {
   void Run() {
     while (!is_over_) {
       if (auto one = tcp_.Accept(); one && one.value()) ends_.push_back(std::move(one).value());
-      for (auto& end : ends_) Turn(end);
+      for (auto& end : ends_) Poll(end);
       std::this_thread::sleep_for(200us);
     }
   }
-  void Turn(std::unique_ptr<net::Endpoint>& end) {
+  void Poll(std::unique_ptr<net::Endpoint>& end) {
     if (end->fd() < 0) return;
     end->SetLimits({});
     const auto event = end->Poll();

@@ -161,13 +161,13 @@ class LocalDaemon {
         members_.push_back({std::move(one).value(), -1});
       if (auto one = local_.Accept(); one && one.value())
         members_.push_back({std::move(one).value(), local_count_++});
-      for (Member& member : members_) Turn(member);
+      for (Member& member : members_) Poll(member);
       std::erase_if(members_, [](const Member& member) { return member.endpoint->fd() < 0; });
       std::this_thread::sleep_for(200us);
     }
   }
 
-  void Turn(Member& member) {
+  void Poll(Member& member) {
     if (is_stopped_) return;
     net::Endpoint& endpoint = *member.endpoint;
     endpoint.SetLimits({.descriptor_count_max = 1});
