@@ -1,4 +1,4 @@
-"""The face of the extension, by hand; stubtest compares the two."""
+"""The interface of the extension, written by hand; stubtest compares the two."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -55,7 +55,7 @@ def test_what_shares_memory_with_itself_is_refused_before_anything_is_touched(
         strides = (0, 8) if make == "expanded" else (8, 8)
         into["w"] = np.lib.stride_tricks.as_strided(np.zeros(4), (2, 2), strides)
 
-    with pytest.raises(ckpt.MismatchError, match=r"w \(elements of it share memory"):
+    with pytest.raises(ckpt.MismatchError, match=r"w \(its elements share memory"):
         ckpt.load(tmp_path, into)
 
     assert not into["a"].any()

@@ -48,7 +48,7 @@ def test_the_step_before_is_offered_and_loaded_on_request(tmp_path: Path) -> Non
         ckpt.save(tmp_path, step, {"w": np.full(100_000, step), "n": step})
     flip(tmp_path / "step-000000004/part-00000/seg-0000", 5000)
     flip(tmp_path / "step-000000003/root.manifest", 30)
-    with pytest.raises(ffrecord.CorruptionError, match=r"step-000000004.* Step 2 is there"):
+    with pytest.raises(ffrecord.CorruptionError, match=r"step-000000004.* Step 2 is available"):
         ckpt.load(tmp_path)
     with pytest.raises(ffrecord.CorruptionError, match=r"step-000000004") as raised:
         ckpt.load(tmp_path, step=4, on_corrupt="previous")

@@ -605,7 +605,7 @@ def test_a_load_goes_back_to_a_step_that_is_only_at_the_mirror(run: str, tmp_pat
     content[100] ^= 1
     segment.write_bytes(content)
 
-    with pytest.raises(CorruptionError, match="Step 2 is there"):
+    with pytest.raises(CorruptionError, match="Step 2 is available"):
         ckpt.load(tmp_path)
     with pytest.warns(UserWarning, match="step 2 is loaded"):
         loaded = ckpt.load(tmp_path, on_corrupt="previous")

@@ -357,4 +357,4 @@ def test_accelerate_with_a_loader_of_torchs_is_told_what_to_write(dataset: Datas
     pytest.importorskip("accelerate")
 
     for words in run_ranks(with_torchs_loader, 2, str(dataset.fnames)):
-        assert "Write loader = ffrecord.torch.DataLoader(" in words
+        assert "Use loader = ffrecord.torch.DataLoader(" in words

@@ -78,7 +78,7 @@ def test_a_batch_that_cannot_cross_is_an_error_not_a_hang(path: Path) -> None:
         Dataset(path), batch_size=60, num_workers=1, collate_fn=unsendable, timeout=20
     )
 
-    with pytest.raises(RuntimeError, match="of worker 0 cannot be handed over"):
+    with pytest.raises(RuntimeError, match="of worker 0 cannot be received"):
         list(loader)
 
 
@@ -189,7 +189,7 @@ def test_a_process_that_is_started_refuses_a_file_that_was_replaced(
         for i in range(COUNT):
             writer.write({"label": i})
 
-    with pytest.raises(ffrecord.CorruptionError, match=r"copy\.ffr: replaced since"):
+    with pytest.raises(ffrecord.CorruptionError, match=r"copy\.ffr: the data was replaced"):
         len(pickle.loads(sent))
     assert len(pickle.loads(pickle.dumps(dataset))) == COUNT  # A pickle on disk holds paths only.
 

@@ -135,7 +135,7 @@ def test_probes_of_nothing_are_refused(path: Path, tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="with 0 records"):
         ffrecord.open(tmp_path / "empty.ffr").probe()
-    with pytest.raises(ValueError, match="no dataset of ffrecord"):
+    with pytest.raises(ValueError, match="not an ffrecord dataset"):
         DataLoader([1, 2, 3]).stats(probe_s=0.1)  # type: ignore[arg-type]
 
 

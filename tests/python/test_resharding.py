@@ -103,7 +103,7 @@ def test_who_shards_once_more_is_told_what_to_write(
         num_workers=workers,
     )
 
-    with pytest.raises(RuntimeError, match=r"among 2 ranks.*Write loader = ffrecord\.torch\.Data"):
+    with pytest.raises(RuntimeError, match=r"among 2 ranks.*Use loader = ffrecord\.torch\.Data"):
         next(iter(theirs))
 
 

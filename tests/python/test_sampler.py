@@ -283,8 +283,8 @@ def test_a_refused_state_changes_nothing() -> None:
         ((0, 1), {}, "empty"),
         ((10, 0), {}, "global_batch is 0"),
         ((10, 11), {}, "last='pad'"),
-        ((10, 10), {"world_size": 4}, "take 8 or 12.*uneven=True"),
-        ((10, 2), {"world_size": 4, "rank": 0}, "take 4 or more"),
+        ((10, 10), {"world_size": 4}, "use 8 or 12.*uneven=True"),
+        ((10, 2), {"world_size": 4, "rank": 0}, "use 4 or more"),
         ((10, 4), {"world_size": 2, "rank": 2}, "rank 2 is not below"),
         ((10, 4), {"block": 3}, "give both or neither"),
         ((10, 4), {"block": 0, "window": 1}, "block is 0"),
@@ -307,7 +307,7 @@ def test_a_wrong_world_size_at_resume_names_the_remedy(monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "0")
 
-    with pytest.raises(ValueError, match="does not divide among 3 ranks; take 9 or 12"):
+    with pytest.raises(ValueError, match="does not divide among 3 ranks; use 9 or 12"):
         iter(resumed)
 
 

@@ -9,11 +9,11 @@
     pending.result()                             # Committed; training went on meanwhile.
 
 A target is a folder that all ranks share, `ffrecord://host[:port]/run`, `s3://bucket/run` of an
-S3-compatible store (`Mirror` copies there what is saved elsewhere), or several of them
-(`replicated_target`), any one of which may be lost. Nothing is pickled when
-saving and nothing is unpickled when loading: a state is made of None, bool, int, float, str,
-bytes, list, tuple, dict, arrays and tensors, and of objects with `state_dict` and
-`load_state_dict`. Works with NumPy alone; torch is used if the program has imported it.
+S3-compatible store (`Mirror` copies checkpoints there that were saved elsewhere), or several of
+them (`replicated_target`), any one of which may be lost. Saving pickles nothing and loading
+unpickles nothing: a state is made of None, bool, int, float, str, bytes, list, tuple, dict, arrays
+and tensors, and of objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch
+is used if the program has imported it.
 """
 
 import contextlib
@@ -94,28 +94,28 @@ def save(
     incremental: bool = False,
     timeout_s: float = 30.0,
 ) -> Commit:
-    """Save one checkpoint; it is committed when this returns, on every rank alike.
+    """Save one checkpoint; when this returns, it is committed on every rank.
 
-    Tensors are read while saving: do not change them meanwhile. Values are those of rank 0, but for
-    `PerRank` values.
+    Tensors are read during the save: do not change them until it returns. Values are those of rank
+    0, except `PerRank` values.
 
     Args:
-        target: a folder, made if it is not there, `ffrecord://host[:port]/run`, `s3://bucket/run`,
-            or several of them, of `replicated_target`.
+        target: a folder, created if missing, `ffrecord://host[:port]/run`, `s3://bucket/run`, or
+            several of them, made by `replicated_target`.
         step: 0 or more; the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
         group: the ranks that save together; all of them call this with the same step. None: all
             ranks of torch's default process group, if there is one. "alone": this process only.
-        replicated: who saves what all ranks have: rank 0, or each rank a share, which needs the
-            replicas to be equal.
-        direct: write past the page cache where the file system allows it.
+        replicated: which rank saves data that all ranks have: rank 0, or each rank a share, which
+            requires equal replicas.
+        direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
             share the files of the rest with it. Costs one more hash of every byte. Every checkpoint
-            stays whole by itself; at a daemon or store all is written.
+            stays complete on its own; at a daemon or store everything is written.
         timeout_s: for each call to a daemon or store.
 
     Raises:
-        TypeError: something in the state would need pickling; names its path.
+        TypeError: a value in the state would need pickling; names its path.
         FileExistsError: the step is committed already.
         ValueError: ranks disagree, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
@@ -162,36 +162,37 @@ def async_save(
     stage_bytes_max: int = 512 << 20,
     on_busy: OnBusy = "wait",
 ) -> PendingSave:
-    """Save one checkpoint while training goes on; returns when the state may be changed again.
+    """Save one checkpoint in the background; returns when the state may be changed again.
 
-    Tensors of this rank are copied first, in memory that stays for the next save. What passes
-    `stage_bytes_max` is written from where it is, before this returns: the call then takes as long
-    as writing that part does. Saves of a process follow each other; the interpreter does not exit
-    before the last has ended. In a forked child it goes on in the parent alone.
+    Copies the tensors of this rank first, into memory that is kept for the next save. Tensors
+    beyond `stage_bytes_max` are written from their own memory before this returns: the call then
+    takes as long as writing them. The saves of a process run one after the other. The interpreter
+    does not exit before the last has ended. In a forked child a save continues in the parent alone.
 
     Args:
-        target: as for `save`, and so for `state`, `direct`, `incremental` and the like.
+        target: as for `save`, and likewise `state`, `direct`, `incremental` and others.
         step: the name of the checkpoint within `target`.
         state: values, tensors, `Shard`s, and objects with `state_dict`.
-        group: the ranks that save together, as for `save`. They talk on a thread of their own: a
-            group with a method `background` gives another group for that, called by all ranks
-            alike.
-        replicated: who saves what all ranks have.
-        direct: write past the page cache where the file system allows it.
+        group: the ranks that save together, as for `save`. They communicate on a thread of their
+            own: if the group has a method `background`, it returns another group for that; all
+            ranks call it.
+        replicated: which rank saves data that all ranks have.
+        direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint.
         timeout_s: for each call to a daemon or store.
         stage_bytes_max: for the copies of this rank, in bytes.
-        on_busy: while the save before goes on, wait for it, or fail with BusyError, on all ranks.
+        on_busy: if an earlier save is in progress, wait for it, or fail with BusyError, on all
+            ranks.
 
     Returns:
-        The save. Whatever fails, on whichever rank, fails its `result` on every rank, and is logged
-        by `ffrecord.checkpoint` at once. If nobody asks for the result, the next save raises it, as
-        does `close`; at the exit of the interpreter it is an exit status of 1.
+        The save. A failure on any rank fails its `result` on every rank, and `ffrecord.checkpoint`
+        logs it at once. If the program does not ask for the result, the next save raises it, and so
+        does `close`; at the exit of the interpreter it becomes an exit status of 1.
 
     Raises:
-        FailedSaveError: a save before has failed, and nobody has asked for its result. This save
-            is not made, on no rank.
-        ValueError: `on_busy` or `stage_bytes_max` is none; neither is this save made.
+        FailedSaveError: an earlier save has failed, and the program has not asked for its result.
+            No rank starts this save.
+        ValueError: `on_busy` or `stage_bytes_max` is invalid; no rank starts this save.
     """
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
@@ -209,13 +210,13 @@ def close() -> None:
     """Wait for the saves of `async_save`; call it on every rank before the program ends.
 
     Raises:
-        FailedSaveError: one has failed, and nobody has asked for its result.
+        FailedSaveError: one has failed, and the program has not asked for its result.
     """
     process_background().close()
 
 
 def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
-    """The newest checkpoint that is whole, which `load` would take; None if there is none."""
+    """Return the newest checkpoint that is whole, the one that `load` would take, or None."""
     try:
         reader = _ffrecord.CheckpointReader(target, None, timeout_s)
     except FileNotFoundError:
@@ -224,19 +225,19 @@ def latest(target: Target, *, timeout_s: float = 30.0) -> Commit | None:
 
 
 def list(target: Target, *, timeout_s: float = 30.0) -> _list[Commit]:
-    """The committed checkpoints whose root manifest verifies, in the order of their steps."""
+    """Return the committed checkpoints whose root manifest verifies, by ascending step."""
     return [Commit(*found) for found in _ffrecord.list_checkpoints(target, timeout_s)]
 
 
 def verify(
     target: Target, step: int | Literal["latest"] = "latest", *, timeout_s: float = 30.0
 ) -> _list[str]:
-    """Read every byte of a checkpoint; what is wrong with it, a message for each bad block.
+    """Read every byte of a checkpoint; return one message for each bad block.
 
-    Manifests are checked first: where they are damaged, their message is the only one.
+    Manifests are checked first: if one is damaged, its message is the only one.
 
     Raises:
-        FileNotFoundError: no such step, or none at all.
+        FileNotFoundError: there is no such step, or no checkpoint at all.
     """
     if step == "latest":
         steps = [commit.step for commit in list(target, timeout_s=timeout_s)]
@@ -250,7 +251,7 @@ def verify(
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
-    """Make a checkpoint disappear for good. Raises FileNotFoundError if there is none."""
+    """Remove a checkpoint for good. Raises FileNotFoundError if there is none."""
     _ffrecord.remove_checkpoint(target, step, timeout_s)
 
 
@@ -263,18 +264,18 @@ def prune(
     dry_run: bool = False,
     timeout_s: float = 30.0,
 ) -> _list[Commit]:
-    """Remove old checkpoints, oldest first; returns those removed.
+    """Remove old checkpoints, oldest first; return those removed.
 
-    Only checkpoints that are whole count: every manifest verifies, every segment is there in its
-    size. Those newer than the last that counts stay, whole or not, so the last one that can be
-    loaded is never removed. Call it on one rank.
+    Only whole checkpoints count: every manifest verifies, every segment exists with its size. Steps
+    newer than the last whole one stay, whole or not, so the last one that can be loaded is never
+    removed. Call it on one rank.
 
     Args:
         target: as for `save`.
-        keep_last: how many of the newest that are whole stay, 1 or more.
-        keep_every: steps that this divides stay as well.
+        keep_last: how many of the newest whole checkpoints to keep, 1 or more.
+        keep_every: also keep steps that are multiples of this.
         verify: read every byte of those that are to count before anything is removed.
-        dry_run: remove nothing, and return what would go.
+        dry_run: remove nothing, and return what would be removed.
         timeout_s: for each call to a daemon or store.
     """
     if keep_last < 1:

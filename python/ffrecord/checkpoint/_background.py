@@ -1,4 +1,4 @@
-"""Saves that go on while training does."""
+"""Saves in the background of training."""
 
 import atexit
 import concurrent.futures
@@ -23,23 +23,23 @@ _log = logging.getLogger("ffrecord.checkpoint")
 
 
 class BusyError(RuntimeError):
-    """The save before has not ended, and the caller did not want to wait for it."""
+    """An earlier save is in progress, and the caller did not want to wait for it."""
 
 
 class FailedSaveError(RuntimeError):
-    """An earlier save of `async_save` has failed, and nobody has asked for its result.
+    """An earlier save of `async_save` has failed, and the program did not ask for its result.
 
-    Its cause is what that save failed with.
+    Its cause is the error of that save.
     """
 
 
 class PendingSave:
-    """A save under way. Every rank's ends alike.
+    """A save in progress. It ends alike on every rank.
 
     Attributes:
-        step: what is being saved.
-        staged_bytes: of this rank's tensors, how much was copied.
-        stall_s: how long `async_save` kept its caller, in seconds.
+        step: the step that is being saved.
+        staged_bytes: bytes of this rank's tensors that were copied.
+        stall_s: how long `async_save` blocked its caller, in seconds.
     """
 
     def __init__(self, step: int) -> None:
@@ -52,7 +52,7 @@ class PendingSave:
         self._future: concurrent.futures.Future[Commit] = concurrent.futures.Future()
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         self._check()
         return self._future.done()
 
@@ -60,8 +60,8 @@ class PendingSave:
         """Wait until it is committed.
 
         Raises:
-            TimeoutError: it still goes on.
-            Exception: why it failed, as `save` raises it.
+            TimeoutError: it has not ended yet.
+            Exception: its error, as `save` raises it.
         """
         self._check()
         self._wait_to_tell(timeout_s)
@@ -73,7 +73,7 @@ class PendingSave:
             raise TimeoutError(f"the save of step {self.step} has not ended yet") from None
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Wait until it has ended; why it failed, or None. Raises TimeoutError."""
+        """Wait until it has ended; return its error, or None. Raises TimeoutError."""
         self._check()
         self._wait_to_tell(timeout_s)
         return self._future.exception(timeout_s)
@@ -84,7 +84,9 @@ class PendingSave:
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
-            raise RuntimeError("this save belongs to the parent process, which alone can wait")
+            raise RuntimeError(
+                "this save belongs to the parent process, and only that can wait for it"
+            )
 
 
 # Of a processor that a step wants too, a thread that is nicer by 15 gets a thirtieth (sched(7)).
@@ -92,7 +94,7 @@ _NICER = 15
 
 
 def _give_way() -> None:
-    """Have this thread, and those that it starts, take what training leaves of the processors."""
+    """Let this thread, and those that it starts, run only when training leaves processors idle."""
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):  # Where that is forbidden a save costs more, and is one.
         nice = os.getpriority(os.PRIO_PROCESS, thread) + _NICER
@@ -103,14 +105,14 @@ class Background:
     """The one thread of a process that saves, and the memory that it saves from."""
 
     def __init__(self) -> None:
-        """Starts nothing yet."""
+        """Start nothing yet."""
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save", _give_way)
         self._arena: Arena | None = None
         self._last: PendingSave | None = None
         self._failed: list[PendingSave] = []
 
     def raise_unseen(self) -> None:
-        """Raises the first failure that nobody was told of, and has told of it by that."""
+        """Raise the first failure that was not reported yet, which reports it."""
         while self._failed:
             failed = self._failed.pop(0)
             if not failed.is_seen:
@@ -122,7 +124,7 @@ class Background:
                 ) from why
 
     def close(self) -> None:
-        """Waits for what is under way; raises as `raise_unseen`."""
+        """Wait for saves in progress; raises like `raise_unseen`."""
         if self._last is not None:
             _ended(self._last)
         self.raise_unseen()
@@ -146,7 +148,7 @@ class Background:
         stage_bytes_max: int,
         on_busy: OnBusy,
     ) -> PendingSave:
-        """Stage on this thread, then hand over; see `async_save`."""
+        """Stage on this thread, then pass the save to the other; see `async_save`."""
         with ledger().stall():
             began = time.monotonic()
             pending = self._start(step, take, group, stage_bytes_max, on_busy)
@@ -263,7 +265,7 @@ _current: Background | None = None
 
 
 def process_background() -> Background:
-    """This process's. A forked child gets its own: the parent's thread is not in it."""
+    """The saver of this process. A forked child gets its own: the parent's thread is not in it."""
     global _current
     if _current is None:
         _current = Background()
@@ -276,7 +278,7 @@ def _forget() -> None:
 
 
 def _tell_at_exit() -> None:
-    """What nobody has asked for fails the program: a job whose last save is lost has not ended."""
+    """An unreported failure fails the program: a job whose last save is lost has not succeeded."""
     if _current is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, kept from what has no cycles."""
+"""Keeps Python's collector of cyclic garbage from objects that have no cycles."""
 
 import contextlib
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """While many small objects are made, it would walk through all of them, over and over."""
+    """Pauses it: while many small objects are made, it would walk all of them, again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

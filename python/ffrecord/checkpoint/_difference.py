@@ -1,4 +1,4 @@
-"""What differs between two checkpoints."""
+"""The difference between two checkpoints."""
 
 import dataclasses
 import math
@@ -21,8 +21,8 @@ class Difference:
 
     Attributes:
         only_first: tensors and values that only the first has.
-        only_second: that only the second has.
-        different: of both, but of another type, shape or value.
+        only_second: tensors and values that only the second has.
+        different: in both, but with another type, shape or value.
     """
 
     only_first: list[str]
@@ -30,7 +30,7 @@ class Difference:
     different: list[str]
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any difference."""
         return bool(self.only_first or self.only_second or self.different)
 
 
@@ -57,7 +57,7 @@ def diff(
 
 
 def _facts(reader: _ffrecord.CheckpointReader) -> dict[str, object]:
-    """Of each path: (key, dtype, shape) of a tensor, or the encoded value."""
+    """By path: (key, dtype, shape) of a tensor, or the encoded value."""
     stored = {key: (key, dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
     return {
         path: stored[leaf.key] if isinstance(leaf, TensorRef) else encode(leaf)

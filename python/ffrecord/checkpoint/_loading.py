@@ -1,4 +1,4 @@
-"""Finding the checkpoint to load, and filling a state from it, on all ranks alike."""
+"""Finding the checkpoint to load, and filling a state from it, the same on all ranks."""
 
 import warnings
 from collections.abc import Callable
@@ -34,30 +34,32 @@ def load(
 
     Args:
         target: as for `save`.
-        state: what to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
-            filled in place, values in dicts and lists are replaced, objects get their
-            `load_state_dict` called; None takes whatever is stored in its place. Nothing is
-            touched unless all of it fits; objects that may refuse a state are asked first. Without
-            a state everything is made anew, as NumPy arrays.
-        step: which; "latest" is the newest that is whole. If newer ones are damaged, a warning
-            says so.
-        strict: paths that only one of both has are an error; otherwise they are left alone.
+        state: the state to fill, of the structure that was saved. Arrays, tensors and `Shard`s are
+            filled in place, values in dicts and lists are replaced, and objects get a call of
+            their `load_state_dict`; None takes whatever is stored in its place. Nothing is changed
+            unless everything fits; objects that may reject a state are asked first. Without a
+            state, a new one is made, with NumPy arrays.
+        step: the step to load; "latest" is the newest that is whole. If newer ones are damaged, a
+            warning says so.
+        strict: paths that only the state or only the checkpoint has are an error; otherwise they
+            are left alone.
         elastic: at another number of ranks, leave `PerRank` values as they are in `state`.
         group: the ranks that load together: all load the same step, and each its `PerRank` values.
             None: all ranks of torch's default process group, if there is one. "alone": this
             process only.
         on_corrupt: with "latest", what to do if bytes of that checkpoint fail a check: raise, or
-            load the one before it on all ranks, with a warning that says what was wrong.
-        as_torch: without a state, make torch tensors of what were some, if torch is imported.
+            load the previous one on all ranks, with a warning that says what was wrong.
+        as_torch: without a state, make torch tensors of what were torch tensors, if torch is
+            imported.
         timeout_s: for each call to a daemon.
 
     Returns:
         The state; a new one where it could not be filled in place.
 
     Raises:
-        FileNotFoundError: no such step, or none at all.
-        CorruptionError: bytes fail a check; names the file, and the step before it, if there
-            is one. Tensors may then be partly filled.
+        FileNotFoundError: there is no such step, or no checkpoint at all.
+        CorruptionError: bytes fail a check; names the file, and the previous step, if there is
+            one. Tensors may then be partly filled.
         MismatchError: a ValueError that lists every path that does not fit.
         PeerError: another rank failed.
     """
@@ -75,7 +77,7 @@ def load(
 
 
 class _Loader:
-    """One rank's side; every method that talks is called on all ranks alike."""
+    """One rank's side; all ranks must make the same calls of the methods that communicate."""
 
     def __init__(self, group: Group | None, timeout_s: float) -> None:
         self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
@@ -85,7 +87,7 @@ class _Loader:
         self._group, self._timeout_s = group, timeout_s
 
     def begin(self, target: Target, step: int | None, on_corrupt: str) -> None:
-        """Opens `step`; arguments may be wrong on one rank alone."""
+        """Open `step`; arguments may be wrong on one rank alone."""
 
         def take() -> None:
             if on_corrupt not in ("raise", "previous"):
@@ -95,7 +97,7 @@ class _Loader:
         self.open(step, take)
 
     def open(self, step: int | None, before: Callable[[], object] | None = None) -> None:
-        """Opens what rank 0 opens: it decides which is the latest, for a save may be under way."""
+        """Open the step that rank 0 opens: it decides which is the latest."""
 
         def open_step(wanted: int | None) -> int:
             self.reader = _ffrecord.CheckpointReader(self._where, wanted, self._timeout_s)
@@ -110,14 +112,14 @@ class _Loader:
             if self.rank != 0:
                 open_step(other)
             for message in self.reader.skipped:  # An error where warnings are.
-                warnings.warn(f"passed over a damaged checkpoint: {message}", stacklevel=_CALLER)
+                warnings.warn(f"skipped a damaged checkpoint: {message}", stacklevel=_CALLER)
 
         chosen = together(self._group, decide)[0]
         other = chosen if isinstance(chosen, int) else None
         together(self._group, follow)
 
     def previous(self, step: int, damage: list[str]) -> None:
-        """Opens `step` instead, and says why."""
+        """Open `step` instead, and warn why."""
 
         def tell() -> None:
             for rank, message in enumerate(damage):
@@ -128,7 +130,7 @@ class _Loader:
         self.open(step, tell)
 
     def fill(self, restorer: Restorer, state: object, strict: bool, as_torch: bool) -> list[str]:
-        """What is damaged, of each rank; empty where all is well."""
+        """The damage that each rank found; empty if none."""
 
         @without_collector()
         def plan() -> None:
@@ -147,7 +149,7 @@ class _Loader:
         return []
 
     def step_before(self) -> int | None:
-        """The newest step below the one that is open whose manifests are whole, also far away."""
+        """The newest step below the open one with whole manifests, also at the remote target."""
 
         def look() -> int | None:
             below = self.reader.commit[0]
@@ -161,9 +163,9 @@ class _Loader:
         return before if isinstance(before, int) else None
 
     def error(self, damage: list[str], before: int | None) -> Exception:
-        """For the caller of this rank: its own damage, or that of the first that has some."""
+        """The error for this rank's caller: its own damage, or that of the first rank with some."""
         offer = (
-            f'. Step {before} is there: load(..., step={before}) or on_corrupt="previous"'
+            f'. Step {before} is available: load(..., step={before}) or on_corrupt="previous"'
             if before is not None
             else ""
         )
@@ -174,7 +176,7 @@ class _Loader:
 
 
 def _told(work: Callable[[], object]) -> Callable[[], str]:
-    """The same work, which says what is damaged, so that all ranks can decide what to do."""
+    """The same work, but reports damage, so that all ranks can decide what to do."""
 
     def tell() -> str:
         try:

@@ -25,23 +25,24 @@ def copy(
     compress: bool = False,
     timeout_s: float = 30.0,
 ) -> Commit:
-    """Copy a committed checkpoint as it is, from any target to any other.
+    """Copy a committed checkpoint unchanged, from any target to any other.
 
-    It is visible there when all of it is. What a copy that failed or was killed has sent is not
-    sent again; one that is there already is left alone.
+    It becomes visible there when it is complete. Files that an earlier copy sent, even one that
+    failed or was killed, are not sent again; a checkpoint that exists there already is left alone.
 
     Args:
-        source: a target of either kind, its steps compressed or not.
+        source: a target of any kind, its steps compressed or not.
         target: where the copy goes.
-        step: which; the newest by default.
+        step: the step to copy; the newest by default.
         compress: keep its tensors compressed at `target`, byte planes of their elements by zstd,
-            every part by itself: a seventh less of float32 weights, say, three tenths of bfloat16,
-            for loads that take longer. What is loaded or copied from there is the same. Takes the
-            room of one segment, that is of a rank's share, below TMPDIR or /var/tmp meanwhile.
+            every part on its own. Saves, for example, a seventh of float32 weights and three
+            tenths of bfloat16, but loads take longer. Loads and copies from there return the same
+            data. Meanwhile takes the space of one segment, that is of a rank's share, below TMPDIR
+            or /var/tmp.
         timeout_s: for each call, its retries included.
 
     Raises:
-        FileNotFoundError: no such step, or none at all.
+        FileNotFoundError: there is no such step, or no checkpoint at all.
         FileExistsError: another save of that step is committed there.
         CorruptionError: a manifest of the source fails a check.
     """
@@ -52,17 +53,17 @@ def copy(
 
 
 class Mirror(Copying[list[Commit]]):
-    """Keeps copies of a run's checkpoints at a remote target, made while training goes on.
+    """Keeps copies of a run's checkpoints at a remote target, made in the background of training.
 
         with ckpt.Mirror("runs/x", "s3://bucket/runs/x", keep_local=3) as mirror:
             ...
             ckpt.save("runs/x", step, state)
             mirror.start()
 
-    Where the local target is a folder, its file MIRROR says where the copies are and which saves
-    were copied; `load` finds there what has left the folder, or is damaged in it. One process of a
-    run has a Mirror: that of rank 0. Credentials and endpoint of a store come from the usual AWS
-    variables and files. Thread-safe.
+    If the local target is a folder, its file MIRROR names the remote and the saves that were
+    copied; `load` fetches from there the steps that were removed from the folder, or are damaged in
+    it. One process of a run has a Mirror: that of rank 0. Credentials and endpoint of a store come
+    from the usual AWS variables and files. Thread-safe.
     """
 
     def __init__(
@@ -74,14 +75,16 @@ class Mirror(Copying[list[Commit]]):
         compress: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
-        """Starts and sends nothing yet.
+        """Store the arguments; send nothing yet.
 
         Args:
-            target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, `buddies`.
+            target: where checkpoints are saved: a folder, `ffrecord://host[:port]/run`, or a
+                replicated target.
             remote: where they are copied to: `s3://bucket/run`.
-            keep_local: how many of the newest that are whole stay at `target`, 1 or more, once they
-                are copied; all without it. With a folder as the target, `remote` is at a store.
-            compress: as `copy`.
+            keep_local: how many of the newest whole checkpoints to keep at `target`, 1 or more,
+                after they are copied; all by default. If the target is a folder, `remote` must be a
+                store.
+            compress: as for `copy`.
             timeout_s: for each call, its retries included.
         """
         if keep_local is not None and keep_local < 1:
@@ -95,20 +98,20 @@ class Mirror(Copying[list[Commit]]):
             and not self.remote.startswith("s3://")
         ):
             raise ValueError(
-                f"keep_local: what leaves the folder {self.target} is loaded from s3://bucket/run "
-                f"only, not from {self.remote}"
+                f"keep_local: steps that leave the folder {self.target} are loaded only from "
+                f"s3://bucket/run, not from {self.remote}"
             )
         super().__init__()
 
     def sync(self) -> list[Commit]:
-        """Copy every checkpoint that is not at the remote yet, oldest first; returns those.
+        """Copy every checkpoint that the remote lacks, oldest first; return those.
 
-        A step that was saved again, after a rollback say, takes the place of the one that was
-        copied from here before. Another run's is never replaced. One step that cannot be copied
-        keeps no other from being copied.
+        A step that was saved again, after a rollback for example, replaces the one that was copied
+        from here before. A step of another run is never replaced. If one step cannot be copied, the
+        others still are.
 
-        Then `keep_local` is seen to: what leaves the local target is whole at the remote, the same
-        save.
+        Then `keep_local` is applied: every step that is removed from the local target is whole at
+        the remote, as the same save.
 
         Raises:
             FileExistsError: the remote has a step that was not copied from here; the others are
@@ -149,7 +152,7 @@ class Mirror(Copying[list[Commit]]):
         return copied
 
     def _make_way(self, commit: Commit, rival: Commit | None, known: set[str]) -> None:
-        """Removes the save of `commit`'s step that was copied from here before, if there is one."""
+        """Remove the save of `commit`'s step that was copied from here before, if there is one."""
         if rival is None:
             return
         if _line(rival) not in known:
@@ -165,7 +168,7 @@ class Mirror(Copying[list[Commit]]):
         return [Commit(*found) for found in _ffrecord.list_checkpoints(target, self.timeout_s)]
 
     def _is_whole(self, commit: Commit) -> bool:
-        """At the remote: every manifest verifies, every segment is there."""
+        """Whether it is whole at the remote: every manifest verifies, every segment exists."""
         try:
             reader = _ffrecord.CheckpointReader(self.remote, commit.step, self.timeout_s)
         except (CorruptionError, FileNotFoundError):
@@ -180,13 +183,13 @@ class Mirror(Copying[list[Commit]]):
                 _ffrecord.remove_checkpoint(self.target, commit.step, self.timeout_s)
 
     def _path(self) -> pathlib.Path | None:
-        """Of the file that points at the remote; None where the target is no folder."""
+        """The path of the file that names the remote; None if the target is not a folder."""
         if "://" in self.target or self.target.startswith(SCHEME):
             return None
         return pathlib.Path(self.target) / _NAME
 
     def _point_at_remote(self) -> set[str]:
-        """The saves that were copied from here: what MIRROR says, or this object has seen."""
+        """The saves that were copied from here: those in MIRROR, or that this object has seen."""
         path = self._path()
         if path is None:
             return set(self._known)
@@ -198,7 +201,7 @@ class Mirror(Copying[list[Commit]]):
         return set(lines[1:])
 
     def _note(self, known: set[str]) -> None:
-        """Remembers the saves that were copied from here."""
+        """Record the saves that were copied from here."""
         self._known = set(known)
         path = self._path()
         if path is None:
@@ -220,5 +223,5 @@ class Mirror(Copying[list[Commit]]):
 
 
 def _line(commit: Commit) -> str:
-    """Of the file MIRROR: a save that was copied."""
+    """A line of the file MIRROR: a save that was copied."""
     return f"{commit.step} {commit.attempt}"

@@ -1,4 +1,4 @@
-"""What checkpoints cost a training process: how long it stood still, how far saves have come."""
+"""What checkpoints cost a training process: how long they block it, how far saves have come."""
 
 import contextlib
 import dataclasses
@@ -12,13 +12,13 @@ from ffrecord import _ffrecord
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """A save under way.
+    """A save in progress.
 
     Attributes:
-        step: what is being saved.
-        running_s: since it was called for, in seconds.
-        done_bytes: of this rank's tensors, what has been handed to the target.
-        total_bytes: what there is of them; 0 until that is known.
+        step: the step that is being saved.
+        running_s: time since the call that started it, in seconds.
+        done_bytes: bytes of this rank's tensors that were passed to the target.
+        total_bytes: all bytes of this rank's tensors; 0 until that is known.
     """
 
     step: int
@@ -29,15 +29,15 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a `Monitor` has seen in this process, since it was made.
+    """What a `Monitor` has seen in this process since it was made.
 
     Attributes:
-        elapsed_s: since then, in seconds.
-        stall_s: of them, how long `save` and `async_save` have kept their callers, and a
+        elapsed_s: time since then, in seconds.
+        stall_s: the part of it in which `save` and `async_save` blocked their callers, and a
             `CheckpointWriter` the main thread.
-        saves: how many have been committed.
+        saves: how many saves have been committed.
         failures: how many have failed.
-        running: those that have not ended.
+        running: the saves that have not ended.
     """
 
     elapsed_s: float
@@ -48,20 +48,20 @@ class Report:
 
     @property
     def stalled_fraction(self) -> float:
-        """Of the time that has passed, what training spent in saves: 0 is best."""
+        """The share of the time that training spent in saves: 0 is best."""
         return self.stall_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
 class Save:
-    """One save, as it goes on."""
+    """One save in progress."""
 
     def __init__(self, step: int) -> None:
-        """Begins now."""
+        """Start the clock."""
         self.step, self.began = step, time.monotonic()
         self.bytes = _ffrecord.SaveProgress()
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """Its progress."""
         total = self.bytes.total_bytes
         done = min(self.bytes.done_bytes, total)
         return Progress(self.step, time.monotonic() - self.began, done, total)
@@ -71,7 +71,7 @@ class Ledger:
     """All saves of a process; thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start with no saves."""
         self._lock = threading.Lock()
         self._stall_s = 0.0
         self._saves = self._failures = 0
@@ -80,7 +80,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def stall(self) -> Iterator[None]:
-        """While a caller is kept."""
+        """Wraps the time in which a caller is blocked."""
         thread, began = threading.get_ident(), time.monotonic()
         with self._lock:
             self._stalled_since[thread] = began
@@ -93,7 +93,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def save(self, save: Save) -> Iterator[None]:
-        """While a save goes on; it fails if this is left by an exception."""
+        """Wraps a save; the save has failed if an exception leaves the block."""
         self.begin(save)
         committed = False
         try:
@@ -103,12 +103,12 @@ class Ledger:
             self.end(save, committed)
 
     def begin(self, save: Save) -> None:
-        """It goes on from now on."""
+        """Count it as running from now on."""
         with self._lock:
             self._running[id(save)] = save
 
     def end(self, save: Save, committed: bool) -> None:
-        """It has been committed, or it has failed; nothing if it began in the parent process."""
+        """Count it as committed or failed; not if it began in the parent process."""
         with self._lock:
             if self._running.pop(id(save), None) is None:
                 return
@@ -128,11 +128,11 @@ class Monitor:
     """Sees the saves of this process; made by `monitor`."""
 
     def __init__(self) -> None:
-        """Begins now."""
+        """Start now."""
         self._begin = ledger().report()
 
     def report(self) -> Report:
-        """What has happened since."""
+        """What has happened since the start."""
         begin, now = self._begin, ledger().report()
         return Report(
             now.elapsed_s - begin.elapsed_s,
@@ -182,7 +182,7 @@ _current = Ledger()
 
 
 def ledger() -> Ledger:
-    """This process's. A forked child begins anew."""
+    """The saves of this process. A forked child starts with none."""
     return _current
 
 

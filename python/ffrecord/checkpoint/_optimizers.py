@@ -1,4 +1,4 @@
-"""Whether a stored state fits an optimizer of torch, which itself does not look at shapes."""
+"""Whether a stored state fits a torch optimizer, which does not check shapes itself."""
 
 import sys
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ def optimizer_misfits(
     path: str,
     stored: Mapping[str, tuple[str, tuple[int, ...]]],
 ) -> list[str]:
-    """What does not fit, with its path; nothing if `optimizer` is none of torch's.
+    """Return what does not fit, with its path; empty if `optimizer` is not torch's.
 
     Args:
-        optimizer: what is to be filled.
-        tree: what is stored of it.
+        optimizer: the optimizer to fill.
+        tree: its stored state.
         path: of the optimizer.
         stored: element type and shape of each tensor, by its key.
     """

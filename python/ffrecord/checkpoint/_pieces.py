@@ -1,6 +1,6 @@
-"""Tensors that are no memory of their own - strided, or on a device - copied piece by piece.
+"""Tensors without plain memory of their own (strided, or on a device), copied piece by piece.
 
-Neither a save nor a load ever holds a second copy of one: pieces are as small as is asked for.
+Neither a save nor a load ever holds a second copy of one: pieces are as small as the caller asks.
 """
 
 import ctypes
@@ -77,10 +77,10 @@ def memory_at(address: int, size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint
 
 
 class Fetcher:
-    """Gives the extension bytes of a tensor, in place of an address in a box."""
+    """Gives the extension the bytes of a tensor, in place of an address."""
 
     def __init__(self, value: Any, skip_bytes: int = 0) -> None:  # noqa: ANN401
-        """Of what lies behind `skip_bytes`, on this thread's stream of a device."""
+        """Fetch what follows `skip_bytes`, on this thread's stream of a device."""
         dtype, self._shape = describe(value)
         self._item_size, self._skip_bytes = ITEM_SIZES[dtype], skip_bytes
         is_torch = kind_of(value) is Kind.TORCH
@@ -89,11 +89,11 @@ class Fetcher:
             torch_if_imported().cuda.current_stream(value.device).synchronize()
 
     def __call__(self, offset_bytes: int, address: int, size_bytes: int) -> None:
-        """Copies bytes from `offset_bytes` on, whole elements."""
+        """Copy bytes from `offset_bytes` on, whole elements."""
         self.copy_to(memory_at(address, size_bytes), offset_bytes)
 
     def copy_to(self, room: np.ndarray[Any, np.dtype[np.uint8]], offset_bytes: int = 0) -> None:
-        """Fills `room`."""
+        """Fill `room`."""
         done, size_bytes = 0, room.size
         begin = self._skip_bytes + offset_bytes
         if begin % self._item_size or size_bytes % self._item_size:
@@ -113,7 +113,7 @@ def read_into(
 ) -> None:
     """Reads boxes into arrays and tensors of any kind.
 
-    Elements are of the type that `dtypes` says is stored, and converted; else of the same type.
+    Elements have the type that `dtypes` says is stored, and are converted; else the same type.
     """
     direct = []
     pieces: list[Wanted] = []

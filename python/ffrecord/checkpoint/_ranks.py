@@ -1,4 +1,4 @@
-"""What ranks say to each other around a save or a load, and who saves what."""
+"""What ranks exchange around a save or a load, and which rank saves what."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -30,11 +30,11 @@ class Group(Protocol):
 
     @property
     def rank(self) -> int:
-        """From 0."""
+        """The rank of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """How many ranks there are."""
 
     def all_gather(self, mine: bytes) -> list[bytes]:
         """The bytes of every rank, in rank order; sizes may differ. Raises on every rank alike."""
@@ -61,25 +61,25 @@ def group_of(ranks: Ranks) -> Group | None:
 
 
 class PeerError(RuntimeError):
-    """Another rank failed; the message says which and why. This rank did what it was asked.
+    """Another rank failed; the message says which and why. This rank itself succeeded.
 
     Attributes:
-        kind: the name of the type of what was raised there.
+        kind: the name of the type of the exception there.
     """
 
     def __init__(self, message: str, kind: str = "") -> None:
-        """Takes what is told."""
+        """Store the message and the type of the other rank's error."""
         super().__init__(message)
         self.kind = kind
 
 
 def together(group: Group | None, work: Callable[[], object]) -> list[object]:
-    """Runs `work` on every rank; returns what it gave on each, small values only.
+    """Run `work` on every rank; return its result on each, small values only.
 
     One round of the agreement that saves and loads are made of (`AllGatherResults` in C++).
 
     Raises:
-        Exception: what it raised here, or PeerError for what it raised on another rank.
+        Exception: the error here, or PeerError for an error on another rank.
     """
     if group is None:
         return [work()]
@@ -99,19 +99,19 @@ def together(group: Group | None, work: Callable[[], object]) -> list[object]:
 
 
 def _sayable(what: object) -> str:
-    """What other ranks are told of a failure: whatever it is, for they wait for word of it."""
+    """The message about a failure for the other ranks, which wait for one in any case."""
     try:
         text = str(what)
     except Exception as error:
-        text = f"(its message cannot be had: {type(error).__name__})"
+        text = f"(its message is not available: {type(error).__name__})"
     # A path that is not UTF-8 has lone surrogates.
     return text[:_TOLD_MAX].encode(errors="backslashreplace").decode()
 
 
 def shares_of_rank(leaves: Sequence[Leaf], rank: int, size: int, split: bool) -> list[Leaf]:
-    """What this rank saves: its own leaves, and its share of what all ranks have.
+    """What this rank saves: its own leaves, and its share of data that all ranks have.
 
-    Every rank computes the same shares. Without `split`, rank 0 has all of what is shared.
+    Every rank computes the same shares. Without `split`, rank 0 saves all shared data.
     """
     if not split:
         return [leaf for leaf in leaves if leaf.is_own or rank == 0]

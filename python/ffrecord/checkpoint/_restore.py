@@ -1,4 +1,4 @@
-"""Puts a stored tree and its tensors into a state, or makes a state of them."""
+"""Puts a stored tree and its tensors into a state, or makes a new state from them."""
 
 import sys
 from typing import Any
@@ -13,16 +13,16 @@ from ffrecord.errors import CorruptionError
 
 
 class MismatchError(ValueError):
-    """The state to fill and the checkpoint differ; the message lists every path that does.
+    """The state and the checkpoint differ; the message lists every path that does.
 
     Attributes:
-        missing: paths that the state has and the checkpoint has not.
-        extra: paths that the checkpoint has and the state has not.
-        different: what differs in type, shape or structure, with the path.
+        missing: paths that the state has and the checkpoint lacks.
+        extra: paths that the checkpoint has and the state lacks.
+        different: differences in type, shape or structure, with the path.
     """
 
     def __init__(self, missing: list[str], extra: list[str], different: list[str]) -> None:
-        """Takes what was found."""
+        """Store the differences."""
         self.missing, self.extra, self.different = missing, extra, different
         parts = [
             f"{title}: {', '.join(paths)}"
@@ -37,11 +37,11 @@ class MismatchError(ValueError):
 
 
 class Restorer:
-    """Plans first, so that nothing is touched if anything does not fit; then reads; then fills.
+    """Plans first, so that nothing is changed if anything does not fit; then reads; then fills.
 
-    The tree that is stored decides about small values; a state decides where tensors go. Objects
-    that decide for themselves whether a state fits are asked before any tensor is touched: their
-    tensors are read into memory of their own.
+    The stored tree decides about small values; a state decides where tensors go. Objects that
+    decide themselves whether a state fits are asked before any tensor is changed: their tensors are
+    read into memory of their own.
     """
 
     def __init__(self, reader: CheckpointReader, rank: int, size: int, elastic: bool) -> None:
@@ -72,7 +72,7 @@ class Restorer:
         return tree
 
     def into(self, state: object, tree: object, path: str = "") -> object:
-        """What takes the place of `state`: itself where it can be filled."""
+        """The replacement for `state`: itself if it can be filled."""
         if isinstance(state, PerRank):
             return self._into_per_rank(state, tree, path)
         if isinstance(tree, EachRank):
@@ -94,24 +94,24 @@ class Restorer:
         return tree
 
     def check(self, strict: bool) -> None:
-        """Raises MismatchError if what was planned does not fit."""
+        """Raise MismatchError if the plan does not fit."""
         if self.different or (strict and (self.missing or self.extra)):
             raise MismatchError(
                 self.missing if strict else [], self.extra if strict else [], self.different
             )
 
     def ask(self) -> None:
-        """Hands those objects their state that may refuse it."""
+        """Pass their state to the objects that may reject it."""
         for target, state_dict, parts in self.deciding:
             read_into(parts.reader, parts.wanted)
             target.load_state_dict(state_dict)
 
     def read(self) -> None:
-        """Reads all other tensors, verified."""
+        """Read all other tensors, verified."""
         read_into(self.reader, self.wanted)
 
     def finish(self) -> None:
-        """Puts values where they belong, and hands objects their state."""
+        """Put values where they belong, and pass their state to objects."""
         for container, key, value in self.assignments:
             container[key] = value
         for target, state_dict in self.stateful:
@@ -163,7 +163,7 @@ class Restorer:
         return state
 
     def _scalar(self, ref: TensorRef, dtype: str) -> object:
-        """Read at once, for a NumPy scalar cannot be filled later."""
+        """Read at once, because a NumPy scalar cannot be filled later."""
         made: Any = empty(ref.kind, dtype, (), False)
         memory = memory_of(made)
         self.reader.read([(ref.key, [], [], memory.address, memory.size_bytes)])
@@ -224,7 +224,7 @@ class Restorer:
         return state
 
     def _into_stateful(self, state: Stateful, tree: object, path: str) -> object:
-        """Fills what the object shows of its state if that fits; else the object decides."""
+        """Fill the tensors in the object's own state if that fits; else the object decides."""
         shown = state.state_dict()
         trial = Restorer(self.reader, self.rank, self.size, self.elastic)
         filled = trial.into(shown, tree, path)

@@ -8,10 +8,10 @@ import numpy as np
 
 
 def rng_state() -> dict[str, object]:
-    """The states of `random`, of NumPy's global generator and, if it is imported, of torch.
+    """Return the states of `random`, of NumPy's global generator and, if it is imported, of torch.
 
-    They differ from rank to rank: save `PerRank(rng_state())` when ranks are to draw on from where
-    each of them was. Generators of your own have states of their own to save.
+    They differ from rank to rank: save `PerRank(rng_state())` if each rank is to continue its own
+    sequence. Save the states of your own generators separately.
     """
     version, internal, gauss = random.getstate()
     state: dict[str, object] = {"python": [version, list(internal), gauss]}
@@ -33,11 +33,11 @@ def rng_state() -> dict[str, object]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Goes on from what `rng_state` gave.
+    """Restore the result of `rng_state`.
 
     Raises:
-        ValueError: the state is of another kind of generator, or of other devices; nothing is set
-            that was not checked.
+        ValueError: the state belongs to another kind of generator, or to other devices; nothing is
+            set before it was checked.
     """
     version, internal, gauss = state["python"]
     numpy_state = state["numpy"]

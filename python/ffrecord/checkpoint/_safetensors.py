@@ -59,19 +59,19 @@ def export_safetensors(
     overwrite: bool = False,
     timeout_s: float = 30.0,
 ) -> Commit:
-    """Write the tensors of a checkpoint to one file, a piece at a time; small values stay behind.
+    """Write the tensors of a checkpoint to one file, piece by piece; leaves out small values.
 
     Args:
         target: where the checkpoint is.
         path: of the file, which appears whole or not at all.
         step: which checkpoint.
-        prefix: only what is below this path of the state, such as "model", named from there on.
-            Parts of a path are joined by dots.
+        prefix: export only what is below this path of the state, such as "model", with names from
+            there on. Parts of a path are joined by dots.
         overwrite: replace a file of that name.
         timeout_s: for each call to a daemon.
 
     Raises:
-        FileExistsError: the file is there.
+        FileExistsError: the file exists.
         ValueError: nothing is below the prefix, the format has no such elements, or two tensors
             would get one name.
         CorruptionError: stored bytes fail a check; names the file.
@@ -109,7 +109,7 @@ def export_safetensors(
 
 @contextlib.contextmanager
 def _published(path: str, overwrite: bool) -> Iterator[BinaryIO]:
-    """A file that gets its name, durably, when all is written; if that fails, nothing is left."""
+    """A file that gets its name, durably, when it is complete; after a failure, nothing is left."""
     folder = os.path.dirname(path)
     fd, temporary = tempfile.mkstemp(".tmp", ".ffrecord-", folder)
     try:
@@ -200,13 +200,13 @@ def import_safetensors(
     prefix: str = "",
     timeout_s: float = 30.0,
 ) -> Commit:
-    """Save what a file holds as a checkpoint.
+    """Save the contents of a file as a checkpoint.
 
     Args:
         path: of the file.
         target: where the checkpoint goes.
         step: its name there.
-        prefix: the key that everything comes to be below, such as "model"; none if empty.
+        prefix: the key to put everything below, such as "model"; none if empty.
         timeout_s: for each call to a daemon.
 
     Raises:
@@ -241,7 +241,7 @@ def _read_header(
 ) -> tuple[list[tuple[str, str, list[int], int, int]], dict[str, str], int]:
     """Entries (name, dtype, shape, begin, end), ascending in the data; metadata; where data begins.
 
-    Believes nothing that it has not checked: the file may come from anybody.
+    Trusts nothing that it has not checked: the file may come from anybody.
     """
 
     def bad(what: str) -> CorruptionError:
@@ -257,9 +257,9 @@ def _read_header(
     try:
         header = json.loads(file.read(header_size), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise bad(f"the header is no JSON: {error}") from None
+        raise bad(f"the header is not JSON: {error}") from None
     if not isinstance(header, dict):
-        raise bad("the header is no object")
+        raise bad("the header is not an object")
     metadata = header.pop(_METADATA, {})
     if not _is_text(metadata):
         raise bad("its metadata are not strings")
@@ -280,7 +280,7 @@ def _entry(name: str, about: Any, bad: Any) -> tuple[str, str, list[int], int, i
     if not _is_utf8(name) or not 1 <= len(name.encode()) <= 1024:
         raise bad("a name has 1 to 1,024 bytes of UTF-8")
     if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
-        raise bad(f"{name} has not dtype, shape and data_offsets")
+        raise bad(f"{name} lacks dtype, shape or data_offsets")
     dtype, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise bad(f"{name} is of unknown type {dtype!r}"[:200])
@@ -288,7 +288,7 @@ def _entry(name: str, about: Any, bad: Any) -> tuple[str, str, list[int], int, i
         if not isinstance(numbers, list) or not all(
             type(number) is int and 0 <= number < _SIZE_MAX for number in numbers
         ):
-            raise bad(f"{name} has a shape or offsets that are no sizes")
+            raise bad(f"{name} has a shape or offsets that are not sizes")
     if len(shape) > _DIMENSIONS_MAX or len(offsets) != 2:
         raise bad(f"{name} has {len(shape)} dimensions and {len(offsets)} offsets")
     begin, end = offsets

@@ -1,4 +1,4 @@
-"""One save, in two halves: what needs only this rank, and what all ranks do together."""
+"""One save, in two halves: the work of this rank alone, and the work of all ranks together."""
 
 import dataclasses
 import hashlib
@@ -32,7 +32,7 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What to save, and how."""
+    """The options of a save."""
 
     target: Target
     step: int
@@ -42,7 +42,7 @@ class Order:
     incremental: bool = False
 
     def __post_init__(self) -> None:
-        """The save may end when the process has gone to another folder."""
+        """An absolute target: the save may end when the process has changed its folder."""
         object.__setattr__(self, "target", target_from_root(self.target))
 
 
@@ -57,10 +57,10 @@ class Flat:
 
 @without_collector()
 def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
-    """Takes a state apart, without a word to the other ranks.
+    """Take a state apart, without communication between ranks.
 
     Raises:
-        TypeError: something in the state would need pickling; names its path.
+        TypeError: a value in the state would need pickling; names its path.
         ValueError: an argument is out of range.
     """
     step, replicated = order.step, order.replicated
@@ -80,13 +80,13 @@ def flatten(order: Order, state: object, rank: int, size: int) -> Flat:
 
 
 def _digest(leaves: Sequence[Leaf]) -> bytes:
-    """Of what all ranks have: they must have the same."""
+    """A digest of the data that all ranks have: it must be the same on all."""
     shared = sorted((leaf.key, leaf.shape) for leaf in leaves if not leaf.is_own)
     return hashlib.blake2b(repr(shared).encode(), digest_size=16).digest()
 
 
 def _tree(answers: Sequence[Any]) -> bytes:
-    """Rank 0's, with the values in it that are each rank's own."""
+    """Rank 0's tree, with the values in it that are each rank's own."""
     tree: bytes = answers[0]["tree"]
     if answers[0]["shared"][1] == 0:
         return tree

@@ -1,4 +1,4 @@
-"""Copies of tensors in memory that stays from save to save."""
+"""Copies of tensors in memory that is kept from save to save."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ _CONGRUENT_SIZE_MIN = 512 << 10
 
 
 class TornStageError(RuntimeError):
-    """A tensor was changed by another thread while it was being copied; nothing was saved."""
+    """Another thread changed a tensor while it was being copied; nothing was saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Staged:
 
 
 class Arena:
-    """Room for the copies of one save at a time, `size_bytes` at most."""
+    """Memory for the copies of one save at a time, `size_bytes` at most."""
 
     def __init__(self, size_bytes: int) -> None:
         """Pages are taken from the system as they are first used, and kept."""
@@ -40,10 +40,10 @@ class Arena:
 
     @without_collector()
     def stage(self, shares: list[Leaf]) -> Staged:
-        """Copies as many shares as there is room for, the smallest first.
+        """Copy as many shares as there is room for, the smallest first.
 
         Raises:
-            TornStageError: a tensor was changed meanwhile.
+            TornStageError: a tensor was changed during the copy.
         """
         used = left_bytes = 0
         jobs: list[tuple[int, int, int]] = []
@@ -85,7 +85,7 @@ class Arena:
 
 
 def _versions_of(shares: list[Leaf]) -> list[int]:
-    """Counts the changes of torch tensors; 0 where nobody counts."""
+    """The count of changes of torch tensors; 0 where nothing counts them."""
     torch = torch_if_imported()
     if torch is None:
         return [0] * len(shares)

@@ -26,20 +26,20 @@ SCALAR_TYPES = frozenset((bool, int, float, str, bytes))
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A model, an optimizer, a sampler: what gives and takes its state."""
+    """A model, an optimizer, a sampler: an object that returns and restores its state."""
 
     def state_dict(self) -> Any:  # noqa: ANN401 (theirs)
         """Return the state."""
 
     def load_state_dict(self, state_dict: Any) -> object:  # noqa: ANN401 (theirs)
-        """Take it back."""
+        """Restore the state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PerRank:
     """A value that differs from rank to rank, such as random states: each rank gets its own back.
 
-    Everything else in a state is the same on all ranks, or is that of rank 0.
+    All other values in a state are the same on all ranks, or are taken from rank 0.
     """
 
     value: object
@@ -94,7 +94,7 @@ class Leaf(NamedTuple):
 
 
 def part_of_path(key: object) -> str:
-    """One step of a path: names as they are, everything else behind '#'; unique among siblings."""
+    """One step of a path: names as they are, others behind '#'; unique among siblings."""
     if isinstance(key, str) and key:
         if "~" in key or "/" in key:
             key = key.replace("~", "~0").replace("/", "~1")
@@ -111,12 +111,12 @@ class Flattener:
     """Takes a state apart.
 
     Raises:
-        TypeError: something in it would need pickling; names its path.
+        TypeError: a value in it would need pickling; names its path.
         ValueError: it is nested deeper than 64, or contains itself.
     """
 
     def __init__(self, rank: int) -> None:
-        """Begin with nothing, for this rank."""
+        """Start with nothing, for this rank."""
         self.rank = rank
         self.leaves: list[Leaf] = []
         self.own_trees: list[object] = []  # Of PerRank values, in order.
@@ -228,7 +228,7 @@ _plain: _ffrecord.PlainTensors | None = None
 
 
 def _plain_tensors() -> _ffrecord.PlainTensors | None:
-    """What takes dicts of torch's tensors apart, if the program has imported torch."""
+    """The function that takes dicts of torch's tensors apart, if the program has imported torch."""
     global _plain
     torch = torch_if_imported()
     if _plain is None and torch is not None:

@@ -46,7 +46,7 @@ class Memory:
 
 
 def torch_if_imported() -> Any:  # noqa: ANN401 (a module that may not be there)
-    """The module torch, or None: who has not imported it has no tensors."""
+    """The module torch, or None: a program that has not imported it has no tensors."""
     return sys.modules.get("torch")
 
 
@@ -60,7 +60,7 @@ known_kind = _kinds.get
 
 
 def kind_of(value: object) -> Kind | None:
-    """What kind of tensor `value` is; None if it is none."""
+    """The kind of tensor that `value` is; None if it is none."""
     if (known := known_kind(type(value))) is not None:
         return known
     torch: Any = sys.modules.get("torch")
@@ -103,7 +103,7 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
     if type(tensor) is not torch.Tensor and (
         hasattr(tensor, "_local_tensor") or hasattr(tensor, "local_shards")
     ):
-        raise TypeError(f"{type(tensor).__name__} is distributed: give this rank's Shard of it")
+        raise TypeError(f"{type(tensor).__name__} is distributed: pass this rank's Shard of it")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(
             f"{type(tensor).__name__} is a subclass of torch.Tensor that has no plain bytes: "
@@ -112,7 +112,7 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise TypeError(f"a {tensor.layout} {tensor.device.type} tensor has no plain bytes")
     if tensor.data_ptr() == 0 and tensor.numel() > 0:
-        raise TypeError("the tensor's memory was given back: gather it first, as FSDP does")
+        raise TypeError("the tensor's memory was released: gather it first, as FSDP does")
     name = _torch_names.get(tensor.dtype)
     if name is None:
         name = str(tensor.dtype).removeprefix("torch.")
@@ -123,7 +123,7 @@ def _describe_torch(tensor: Any) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401
 
 
 def look_at(value: object, kind: Kind) -> tuple[str, tuple[int, ...], int | None]:
-    """What `describe` and `plain_address` say, at once: states have tensors by the 100,000.
+    """The results of `describe` and `plain_address` at once: states have tensors by the 100,000.
 
     Raises:
         TypeError: as `describe`.
@@ -207,14 +207,14 @@ class Destination:
     """
 
     def __init__(self, value: object, dtype: str | None = None) -> None:
-        """What is read is of element type `dtype`; None: of that of `value`."""
+        """Data to read has the element type `dtype`; None: that of `value`."""
         self.value: Any = value
         self._is_direct = self.is_direct(value, dtype)
         self.memory = memory_of(value if self._is_direct else self._buffer(dtype))
 
     @staticmethod
     def is_direct(value: object, dtype: str | None = None) -> bool:
-        """Whether there is no buffer; raises as the constructor."""
+        """Whether there is no buffer; raises as the constructor does."""
         own_dtype, _ = describe(value)
         writeable = isinstance(value, np.ndarray) and value.flags.writeable
         if kind_of(value) is not Kind.TORCH and not writeable:
@@ -222,7 +222,7 @@ class Destination:
         if is_plain(value):
             return dtype is None or dtype == own_dtype
         if not has_elements_apart(value):
-            raise TypeError("elements of it share memory, so it cannot be filled: clone it")
+            raise TypeError("its elements share memory, so it cannot be filled: clone it")
         return False
 
     def _buffer(self, dtype: str | None) -> object:
@@ -233,7 +233,7 @@ class Destination:
         return np.empty(self.value.shape, dtype or self.value.dtype.newbyteorder("="))
 
     def finish(self) -> None:
-        """Moves what was read into `value`."""
+        """Move the data into `value`."""
         if self._is_direct:
             return
         if kind_of(self.value) is Kind.TORCH:
@@ -255,7 +255,7 @@ def empty(kind: Kind, dtype: str, shape: tuple[int, ...], as_torch: bool) -> obj
     if numpy_dtype is not None:
         return np.empty(shape, numpy_dtype)
     if torch is None:
-        raise TypeError(f"NumPy has no {dtype}: import ml_dtypes or torch first, or give a state")
+        raise TypeError(f"NumPy has no {dtype}: import ml_dtypes or torch first, or pass a state")
     return torch.empty(shape, dtype=getattr(torch, dtype))
 
 

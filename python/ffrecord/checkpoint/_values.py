@@ -1,4 +1,4 @@
-"""Small values as a tagged tree of bytes: format.md, "Values". Nothing else is ever made."""
+"""Small values as a tagged tree of bytes: format.md, "Values". Makes no other objects."""
 
 import dataclasses
 import struct
@@ -14,7 +14,7 @@ KEY_SIZE_MAX = 4096
 
 
 class Tag(IntEnum):
-    """What follows."""
+    """The bytes that follow a tag."""
 
     NONE = 0
     FALSE = 1
@@ -31,7 +31,7 @@ class Tag(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a tensor was in the program that saved it."""
+    """The kind of tensor in the program that saved it."""
 
     ARRAY = 0
     SCALAR = 1
@@ -48,16 +48,16 @@ class TensorRef:
 
 @dataclasses.dataclass(frozen=True)
 class EachRank:
-    """One value of each rank that saved."""
+    """One value from each rank that saved."""
 
     values: list[object]
 
 
 def encode(value: object) -> bytes:
-    """A tree of None, bool, int, float, str, bytes, list, tuple, dict, TensorRef and EachRank.
+    """Encode None, bool, int, float, str, bytes, list, tuple, dict, TensorRef and EachRank.
 
     Raises:
-        TypeError: something else is in it.
+        TypeError: it contains another type.
         ValueError: it is nested deeper than 64, or an integer or the whole is too large.
     """
     out: list[bytes] = []
@@ -153,14 +153,14 @@ def _put_elements(out: list[bytes], value: object, depth: int) -> None:
     elif isinstance(value, tuple):
         tag, elements = Tag.TUPLE, list(value)
     else:
-        raise TypeError(f"{type(value).__name__} is no value of a checkpoint")
+        raise TypeError(f"{type(value).__name__} is not a type that a checkpoint can store")
     out.append(struct.pack("<BI", tag, len(elements)))
     for element in elements:
         _put(out, element, depth + 1)
 
 
 def decode(tree: bytes) -> object:
-    """What `encode` was given.
+    """Decode the result of `encode`.
 
     Raises:
         CorruptionError: the bytes are not exactly one tree.

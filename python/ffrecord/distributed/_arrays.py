@@ -20,13 +20,13 @@ _INT64_MIN = torch.iinfo(torch.int64).min
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor in CPU memory, without what autograd knows of it."""
+    """The numbers of a tensor in CPU memory, detached from autograd."""
     check_place(tensor)
     return tensor.detach().resolve_conj().resolve_neg()
 
 
 def in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Contiguous memory for the engine, and what brings the result back to the tensor."""
+    """Contiguous memory for the engine, and the function that copies the result to the tensor."""
     own = dense(tensor)
     if own.is_contiguous() and own.data_ptr() == tensor.data_ptr():
         return own, _nothing
@@ -44,7 +44,7 @@ def contiguous_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Memory that the engine reduces, and what brings the result back to the tensor."""
+    """Memory for the engine to reduce, and the function that copies the result to the tensor."""
     check_place(tensor)
     if op == "average" and not tensor.dtype.is_floating_point:
         raise TypeError(f"{tensor.dtype} has no average here: sum and divide")
@@ -65,7 +65,7 @@ def reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Callabl
 
 
 def _as_int64(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Of uint64. Sums wrap alike; with the first bit turned, so is the order."""
+    """For uint64. Sums wrap alike; with the first bit flipped, so is the order."""
     turned = 0 if op == "sum" else _INT64_MIN
     kept = tensor.detach().clone(memory_format=torch.contiguous_format).view(torch.int64)
     kept ^= turned

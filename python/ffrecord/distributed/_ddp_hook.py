@@ -3,7 +3,7 @@
     hook = ffrecord.distributed.CommHook()
     model.register_comm_hook(hook, ffrecord.distributed.comm_hook)  # or hook.register(model)
 
-Buckets are averaged while backward goes on; all ranks get identical bits.
+Buckets are averaged during backward; all ranks get identical bits.
 """
 
 from typing import Any, NoReturn, Self
@@ -18,10 +18,10 @@ from ffrecord.distributed._tuner import Tuner
 class CommHook(Group):
     """The state of `comm_hook`.
 
-    Register it once, before the first forward. Float32, float64, float16 and bfloat16 buckets in
-    CPU memory. A rank that dies, hangs or differs ends the backward pass of all others, as it ends
-    the operations of a `Group`, with a RuntimeError that names the rank. In a model that is saved
-    or copied there is no hook: make and register a new one.
+    Register it once, before the first forward. For float32, float64, float16 and bfloat16 buckets
+    in CPU memory. If a rank dies, hangs or runs other operations, the backward pass of all others
+    ends, like the operations of a `Group`, with a RuntimeError that names the rank. A model that
+    was saved or copied has no hook: make and register a new one.
     """
 
     def __init__(
@@ -31,20 +31,20 @@ class CommHook(Group):
         autotune: bool = False,
         **options: Any,  # noqa: ANN401  # Group's.
     ) -> None:
-        """As `Group`.
+        """Join a group; the arguments are those of `Group`.
 
         Args:
             process_group: the ranks; the default group if None.
             autotune: measure algorithms, stream counts and chunk sizes during the first steps, and
-                again when the step time changes, and use the fastest. `tuner.decisions` lists what
-                was tried. Sums may round differently while it tries.
+                again when the step time changes, and use the fastest. `tuner.decisions` lists the
+                trials. Sums may round differently during the trials.
             options: those of `Group`.
         """
         super().__init__(process_group, **options)
         self.tuner = Tuner(self) if autotune else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """DDP is pickled and copied together with its hook, which has its place in a group."""
+        """DDP pickles and copies its hook with it, but a hook belongs to a group."""
         return _SavedHook, ()
 
     def register(self, model: torch.nn.parallel.DistributedDataParallel) -> Self:
@@ -54,13 +54,13 @@ class CommHook(Group):
 
 
 class _SavedHook:
-    """What a hook was, in a model that was saved or copied."""
+    """The placeholder of a hook in a model that was saved or copied."""
 
     def all_reduce(self, *_: object, **__: object) -> NoReturn:
-        """There is no group."""
+        """Raise: there is no group."""
         raise RuntimeError(
-            "the CommHook of this model was saved or copied with it, without the ranks that it"
-            " belongs to: make a new one and register it"
+            "the CommHook of this model was saved or copied with it, without its ranks:"
+            " make a new one and register it"
         )
 
     tuner = None

@@ -25,22 +25,22 @@ _OPS: dict[Any, ReduceOp] = {
 
 
 def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
-    """Make every FSDP2 module of `model` gather and reduce through a group; a collective act.
+    """Make every FSDP2 module of `model` gather and reduce through a group; a collective call.
 
-    Parameters may have several dtypes, and gradients any divide factor. Where replicas of a sharded
-    model average their gradients (HSDP, a mesh of two dimensions), the shards go through the group,
-    and the averages between replicas by the backend of torch.distributed as before.
+    Parameters may have several dtypes, and gradients any divide factor. If replicas of a sharded
+    model average their gradients (HSDP, a mesh of two dimensions), the shards go through the group;
+    torch.distributed's backend still averages between replicas.
 
     Args:
         model: after `fully_shard`, in CPU memory, sharded over all ranks of the group.
-        group: a new one over the ranks that the model is sharded over if None.
+        group: if None, a new one over the ranks that the model is sharded over.
 
     Returns:
         The group; close it when the model is no longer used.
 
     Raises:
         ValueError: nothing in the model is sharded.
-        NotImplementedError: this torch has no place for other collectives, or a module is sharded
+        NotImplementedError: this torch does not allow other collectives, or a module is sharded
             over several meshes.
     """
     shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -62,7 +62,7 @@ def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
 
 
 def _sharded_over(model: torch.nn.Module) -> dist.ProcessGroup | None:
-    """The ranks of which each has a part; None: all."""
+    """The ranks, each of which has a part; None: all."""
     found = {}
     for parameter in model.parameters():
         if isinstance(parameter, DTensor):
@@ -73,15 +73,15 @@ def _sharded_over(model: torch.nn.Module) -> dist.ProcessGroup | None:
                 found[tuple(dist.get_process_group_ranks(group))] = group
     if len(found) > 1:
         raise NotImplementedError(
-            f"the model is sharded over several sets of ranks, {sorted(found)}: give"
-            " use_for_fsdp a module that is sharded over one of them, and its group"
+            f"the model is sharded over several sets of ranks, {sorted(found)}: call"
+            " use_for_fsdp with a module that is sharded over one of them, and its group"
         )
     ((ranks, group),) = found.items()
     return None if len(ranks) == dist.get_world_size() else group
 
 
 def _work(future: torch.futures.Future[torch.Tensor], async_op: bool) -> Work | None:
-    """What FSDP waits for; None if that is over."""
+    """The operation that FSDP waits for; None once it has ended."""
     if not async_op:
         future.wait()
         return None
@@ -91,7 +91,7 @@ def _work(future: torch.futures.Future[torch.Tensor], async_op: bool) -> Work | 
 
 
 class _Comm:
-    """What FSDP calls in place of a collective of torch.distributed."""
+    """FSDP calls it in place of a collective of torch.distributed."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -99,16 +99,16 @@ class _Comm:
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Memory of its own for each call."""
+        """Separate memory for each call."""
         return torch.empty(size, dtype=dtype, device=device)
 
     def _part(self, whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        """This rank's part. The modules have to be sharded over the ranks of our group."""
+        """This rank's part. The modules must be sharded over the ranks of our group."""
         ours = dist.get_process_group_ranks(self.group.process_group or dist.group.WORLD)
         if dist.get_process_group_ranks(group) != ours:
             raise ValueError(
                 f"the module is sharded over ranks {dist.get_process_group_ranks(group)} and the"
-                f" group has ranks {ours}: give use_for_fsdp a group over the same"
+                f" group has ranks {ours}: call use_for_fsdp with a group over the same"
             )
         return whole.chunk(len(ours))[group.rank()]
 

@@ -1,4 +1,4 @@
-"""Ranks that reduce tensors in CPU memory together, by the library's own collectives."""
+"""Ranks that reduce tensors in CPU memory together, with the library's own collectives."""
 
 import dataclasses
 import hashlib
@@ -30,7 +30,7 @@ _SECRET_SIZE = 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened in a group."""
+    """An event in a group."""
 
     at_ns: int
     """`time.monotonic_ns()`."""
@@ -39,7 +39,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
-    """What a hook has done so far."""
+    """The counters of a hook."""
 
     bytes_sent: int
     """Over the network."""
@@ -57,14 +57,15 @@ class Stats:
 class Group(Closing):
     """One rank's place in a group of all ranks of a process group; a context manager.
 
-    Create it on all ranks at the same point, for it is a collective act. `torch.distributed` must
-    be initialised: it carries addresses and a secret once, then nothing more of ours. All ranks
+    Create it on all ranks at the same point: creation is a collective call. `torch.distributed`
+    must be initialised: it carries addresses and a secret once, and nothing after that. All ranks
     submit the same operations in the same order, and get identical bits.
 
-    A rank that dies ends the operations of all others at once, one that differs when that shows,
-    and one that hangs or stays away when nothing has moved for `timeout_s`: with an error that
-    names the rank. The group is of no use afterwards. Callbacks of futures may start operations of
-    the group and wait for them, in an order that is the same on all ranks. Thread-safe.
+    A failed rank ends the operations of all others with an error that names it: at once if it dies;
+    when the difference shows if it runs other operations; when nothing has moved for `timeout_s` if
+    it hangs or does not join. The group is unusable afterwards. Callbacks of futures may start
+    operations of the group and wait for them, in an order that is the same on all ranks.
+    Thread-safe.
     """
 
     def __init__(
@@ -87,31 +88,32 @@ class Group(Closing):
 
         Args:
             process_group: the ranks; the default group if None.
-            timeout_s: for joining, and for how long nothing may move in an operation whose turn has
-                come: longer than one rank alone may be busy, as with an evaluation. By default that
-                of the process group, 30 minutes unless it was given.
-            listen_host: the address of this machine that the other ranks reach. By default loopback
-                if all ranks are on one machine, else the address that leads to MASTER_ADDR.
-            chunk_size_bytes: the largest piece that is pipelined, 64 B to 8 MiB; the same on all
-                ranks. Of smaller arrays the pieces are smaller.
-            algorithm: how every array goes, the same on all ranks. By default the ranks measure
-                their network first, and each array goes by what is quickest for its size; give one
-                if two runs have to round alike.
-            wire: torch.float16 or torch.bfloat16 sends float32 arrays in half of the bytes. Sums
-                are made in float32; each is rounded when it is sent on, so the error of an average
-                is at most 2**-11 (bfloat16: 2**-8) of the mean magnitude, times the ranks that it
-                went through. Each chunk of float16 is scaled by a power of two of its own: nothing
-                overflows, and only what is below 2**-39 of the largest magnitude in its chunk may
-                be lost. None sends all as it is. The same on all ranks.
-            shares_memory: ranks of one machine speak through shared memory. Off, they use the
-                transport of the others.
+            timeout_s: time limit for joining, and for an operation in progress in which nothing
+                moves: longer than one rank alone may be busy, for example with an evaluation. By
+                default that of the process group, 30 minutes unless it was set.
+            listen_host: the address of this machine that the other ranks can reach. By default
+                loopback if all ranks are on one machine, else the address that leads to
+                MASTER_ADDR.
+            chunk_size_bytes: the largest piece of the pipeline, 64 B to 8 MiB; the same on all
+                ranks. Smaller arrays have smaller pieces.
+            algorithm: for every array, the same on all ranks. By default the ranks measure their
+                network first, and use the fastest algorithm for each size; set one if two runs must
+                round alike.
+            wire: torch.float16 or torch.bfloat16 sends float32 arrays in half the bytes. Sums are
+                made in float32; each is rounded when it is forwarded, so the error of an average is
+                at most 2**-11 (bfloat16: 2**-8) of the mean magnitude, times the ranks that it went
+                through. Each chunk of float16 is scaled by a power of two of its own: nothing
+                overflows, and only values below 2**-39 of the largest magnitude in their chunk may
+                be lost. None sends arrays unchanged. The same on all ranks.
+            shares_memory: ranks of one machine communicate through shared memory. If False, they
+                use the transport of the others.
             streams: connections to each other rank over the network, 1 to 16; the same on all
-                ranks. Each carries as much as it can: a slow one costs its share only, and when one
-                breaks the others go on with what it had, and, over TCP, it is made anew.
-            transport: "tcp" or "rdma", which no other takes the place of; the same on all ranks.
-            rdma_devices: with "rdma", the devices such as "mlx5_0" that the streams go by in turn,
-                in the same order on all ranks; by default the first that can be used.
-            rdma_traffic_class: with "rdma", of the IP header of what is sent: DSCP times 4.
+                ranks. Each carries as much as it can: a slow one costs its share only. If one
+                breaks, the others send its data and continue, and, over TCP, it is opened again.
+            transport: "tcp" or "rdma", without fallback; the same on all ranks.
+            rdma_devices: with "rdma", the devices, such as "mlx5_0", that the streams use in turn,
+                in the same order on all ranks; by default the first usable one.
+            rdma_traffic_class: with "rdma", of the IP header of sent packets: DSCP times 4.
             rdma_service_level: with "rdma", the priority in a VLAN tag, 0 to 15.
 
         Raises:
@@ -124,7 +126,7 @@ class Group(Closing):
             )
         if wire not in _WIRES:
             raise ValueError(
-                f"arrays are sent as they are, as float16 or as bfloat16, not as {wire}"
+                f"wire= sends arrays unchanged (None), as float16 or as bfloat16, not as {wire}"
             )
         self.process_group = process_group
         self.streams, self.chunk_size_bytes, self.wire = streams, chunk_size_bytes, wire
@@ -167,13 +169,13 @@ class Group(Closing):
         """Start to reduce `buffer` over the ranks in place; never blocks.
 
         Args:
-            buffer: contiguous, in CPU memory, of the same size on all ranks; left alone until the
-                future is done.
+            buffer: contiguous, in CPU memory, of the same size on all ranks; do not change it until
+                the future is done.
             op: integers have no average.
             bucket: a number for `stats()`.
 
         Raises:
-            TypeError: the tensor's dtype or device is none that can be reduced here.
+            TypeError: a tensor of that dtype or device cannot be reduced here.
             ConnectionError, TimeoutError: the group has failed before.
         """
         _check(buffer, op)
@@ -184,7 +186,7 @@ class Group(Closing):
     def reduce_scatter(
         self, buffer: torch.Tensor, op: ReduceOp = "average"
     ) -> torch.futures.Future[torch.Tensor]:
-        """Start to reduce `buffer`, each rank its part; as `all_reduce`.
+        """Start to reduce `buffer`, each rank its part; like `all_reduce`.
 
         Args:
             buffer: its size is a multiple of the number of ranks. Rank r of n ends with the result
@@ -198,11 +200,11 @@ class Group(Closing):
         )
 
     def all_gather(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Start to give all ranks all parts of `buffer`, of which each brings its own.
+        """Start to give all ranks all parts of `buffer`; each rank contributes its own.
 
         Args:
-            buffer: of any dtype; its size is a multiple of the number of ranks; rank r of n brings
-                the r-th of n equal parts.
+            buffer: of any dtype; its size is a multiple of the number of ranks; rank r of n
+                contributes the r-th of n equal parts.
         """
         check_place(buffer)
         _check_contiguous(buffer)
@@ -220,11 +222,11 @@ class Group(Closing):
         return Stats(**self._pump.engine.stats(), transfers=self._pump.transfers())
 
     def transfers_since(self, ended_ns: int) -> list[Transfer]:
-        """Those that ended later, in that order."""
+        """The transfers that ended later, in that order."""
         return self._pump.transfers_since(ended_ns)
 
     def events(self) -> list[Event]:
-        """What has happened that a person should know of: streams that were lost, and why."""
+        """Events that an operator should know: streams that were lost, and why."""
         return [Event(at_ns, text) for at_ns, text in self._pump.engine.events()]
 
     def tune(
@@ -234,24 +236,25 @@ class Group(Closing):
         algorithm: Algorithm | None = None,
         streams: int | None = None,
     ) -> None:
-        """Change what operations go by that are submitted from now on.
+        """Change the settings of operations that are submitted from now on.
 
         All ranks make the same change between the same two operations; `Tuner` does so by itself.
 
         Args:
-            chunk_size_bytes: the pipelined piece, at most that of the group; None: that.
-            algorithm: of all-reduces of 64 KiB and more; None: as the group was made.
-            streams: at most so many are used; None: all.
+            chunk_size_bytes: the pipelined piece, at most that of the group; None: that of the
+                group.
+            algorithm: of all-reduces of 64 KiB and more; None: that of the group.
+            streams: use at most so many; None: all.
 
         Raises:
-            ValueError: the group cannot go by that.
+            ValueError: the group does not support these settings.
         """
         self._pump.engine.tune(
             chunk_size_bytes=chunk_size_bytes or 0, algorithm=algorithm, streams=streams or 0
         )
 
     def close(self) -> None:
-        """Leave the group; what is pending fails. Idempotent."""
+        """Leave the group; pending operations fail. Idempotent."""
         self._stop()
 
 
@@ -268,26 +271,26 @@ def _check_contiguous(buffer: torch.Tensor) -> None:
 
 
 def check_kind(tensor: torch.Tensor) -> None:
-    """Refuse what a group cannot reduce.
+    """Reject a tensor that a group cannot reduce.
 
     Raises:
-        TypeError: the tensor is not in CPU memory, or its dtype is none of ours.
+        TypeError: the tensor is not in CPU memory, or its dtype is not supported.
     """
     check_place(tensor)
     if tensor.dtype not in REDUCED:
-        raise TypeError(f"{sorted(REDUCED.values())} are reduced here, not {tensor.dtype}")
+        raise TypeError(f"{sorted(REDUCED.values())} can be reduced here, not {tensor.dtype}")
 
 
 def check_place(tensor: torch.Tensor) -> None:
-    """Refuse what has no elements one beside the other in CPU memory.
+    """Reject a tensor whose elements are not stored one after the other in CPU memory.
 
     Raises:
-        TypeError: that is so.
+        TypeError: it is such a tensor.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise TypeError(
-            f"dense tensors in CPU memory are taken here, not {tensor.layout} on {tensor.device}:"
-            " use this for models on the CPU, and leave others to their own backend"
+            f"expected a dense tensor in CPU memory, not {tensor.layout} on {tensor.device}:"
+            " use this for models on the CPU, and another backend for others"
         )
 
 
@@ -300,7 +303,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def timeout_of(group: dist.ProcessGroup | None) -> float:
-    """Seconds that torch gives an operation of the group."""
+    """The time limit of torch for an operation of the group, in seconds."""
     found = group or dist.group.WORLD
     try:
         # Not every backend has options.
@@ -311,12 +314,12 @@ def timeout_of(group: dist.ProcessGroup | None) -> float:
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group's backend takes tensors from."""
+    """The device from which the group's backend takes tensors."""
     return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
 
 def gather_bytes(group: dist.ProcessGroup | None, text: bytes, size: int) -> list[bytes]:
-    """The texts of all ranks, in rank order; shorter ones are filled up with zeros."""
+    """The texts of all ranks, in rank order; shorter ones are padded with zeros."""
     device = _device(group)
     own = torch.frombuffer(bytearray(text.ljust(size, b"\0")), dtype=torch.uint8).to(device)
     all_ranks = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
@@ -325,11 +328,11 @@ def gather_bytes(group: dist.ProcessGroup | None, text: bytes, size: int) -> lis
 
 
 def agree(group: dist.ProcessGroup | None, table: list[str], what: str) -> None:
-    """Check that all ranks have the same table, a `what` a line; a collective act.
+    """Check that all ranks have the same table, one `what` per line; a collective call.
 
     Raises:
         ValueError: on every rank if any differs; the message names the first rank that differs from
-        rank 0, and the first line.
+        rank 0, and the first such line.
     """
     text = "\n".join(table).encode()
     # A digest and a size of each: who has another table has another digest, on whatever rank.
@@ -349,18 +352,18 @@ def agree(group: dist.ProcessGroup | None, table: list[str], what: str) -> None:
 
 
 def own_address(group: dist.ProcessGroup | None) -> str:
-    """The address by which the other ranks reach this machine."""
+    """The address by which the other ranks can reach this machine."""
     return address_among(gather_bytes(group, machine_identity(), 128))
 
 
 def machine_identity() -> bytes:
-    """Where the same loopback is: a machine that was booted once, and a network namespace of it."""
+    """Where the same loopback is: a machine since its boot, and a network namespace of it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.stat('/proc/self/ns/net').st_ino}".encode()
 
 
 def address_among(identities: list[bytes]) -> str:
-    """The address by which ranks of these machines reach this one."""
+    """The address by which ranks on these machines can reach this one."""
     if len(set(identities)) == 1:
         return "127.0.0.1"
     master = os.environ.get("MASTER_ADDR")

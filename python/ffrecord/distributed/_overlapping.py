@@ -1,4 +1,4 @@
-"""Gradients averaged while backward goes on, for models without DistributedDataParallel."""
+"""Averaging gradients during backward, for models without DistributedDataParallel."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ _CAPS = (1.0, 0.25, 0.5, 2.0, 4.0)
 
 @dataclasses.dataclass(slots=True)
 class _Bucket:
-    """Gradients that travel as one array, each at its place there."""
+    """Gradients that are sent as one array, each at its place in it."""
 
     buffer: torch.Tensor
     parameters: list[torch.nn.Parameter]
@@ -34,11 +34,11 @@ class _Bucket:
 class Overlap(Closing):
     """Averages the gradients of a model over the ranks of a group; a context manager.
 
-    Made by `overlap`. Gradients are final when `backward()` returns: until then each is copied to
-    its bucket as soon as it is accumulated, full buckets leave in the order in which backward goes,
-    the same on all ranks, and the averages are copied back at the end. A parameter that no rank
-    used keeps the gradient that it had; one that some ranks used counts on the others as the
-    gradient that they have, or zero. Used by the thread that trains.
+    Made by `overlap`. Gradients are final when `backward()` returns. Until then each is copied to
+    its bucket as soon as it is accumulated, full buckets are sent in the order of backward, the
+    same on all ranks, and the averages are copied back at the end. A parameter that no rank used
+    keeps its gradient. One that only some ranks used counts on the others with the gradient that
+    they have, or zero. For the thread that trains.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Overlap(Closing):
         self._hooks.append(model.register_forward_hook(self._forwarded))
 
     def wait(self) -> None:
-        """Average what has accumulated within `no_sync()` and no backward has averaged since.
+        """Average gradients that accumulated within `no_sync()` and were not averaged since.
 
-        Nothing happens if there is none on this rank; all ranks must have run backward as often.
+        Does nothing if this rank has none; all ranks must have run backward equally often.
 
         Raises:
             ConnectionError, TimeoutError: the group has failed; the message names the rank.
@@ -98,7 +98,7 @@ class Overlap(Closing):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, gradients accumulate and nothing is sent; what follows it sends the sums."""
+        """Accumulate gradients without sending; the next backward outside of it sends the sums."""
         before, self._is_syncing = self._is_syncing, False
         try:
             yield
@@ -110,7 +110,7 @@ class Overlap(Closing):
         return self._group.stats()
 
     def close(self) -> None:
-        """Leave the model alone, and the group if it was made for this. Idempotent."""
+        """Detach from the model, and close the group if it was made for this. Idempotent."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -118,7 +118,7 @@ class Overlap(Closing):
             self._group.close()
 
     def _cut(self, bucket_cap_mb: float) -> None:
-        """Make buckets of that size, if they are not yet. Requires that none is filled."""
+        """Make buckets of that size, if they are not. Requires that none is filled."""
         if bucket_cap_mb == self._cap_mb:
             return
         self._cap_mb = bucket_cap_mb
@@ -139,7 +139,7 @@ class Overlap(Closing):
                     output.register_hook(self._begin)  # type: ignore[no-untyped-call]
 
     def _begin(self, _gradient: object = None) -> None:
-        """A backward pass is under way: end it with the averages."""
+        """A backward pass is running: end it with the averages."""
         if not self._is_syncing or (self._running is not None and self._running() is not None):
             return
         self._drop_failed_pass()
@@ -148,7 +148,7 @@ class Overlap(Closing):
         self._running = weakref.ref(finish)
 
     def _drop_failed_pass(self) -> None:
-        """A pass that raised has left what it had filled."""
+        """A pass that raised has left its filled buckets."""
         self._running = None
         if any(bucket.future is not None for bucket in self._buckets):
             raise RuntimeError(
@@ -180,7 +180,7 @@ class Overlap(Closing):
             self._average()
 
     def _average(self) -> None:
-        """Send what has not left, and make every gradient the average over all ranks."""
+        """Send the remaining buckets, and make every gradient the average over all ranks."""
         began = time.monotonic()
         try:
             self._exchange()
@@ -226,8 +226,8 @@ class Overlap(Closing):
             bucket.views[index].zero_()
         elif gradient.layout is not torch.strided:
             raise TypeError(
-                f"the gradient of '{self._names[parameter]}' is {gradient.layout}: dense ones are"
-                " averaged here; make it with sparse=False"
+                f"the gradient of '{self._names[parameter]}' is {gradient.layout}: only dense ones"
+                " can be averaged; make it with sparse=False"
             )
         else:
             bucket.views[index].copy_(gradient)
@@ -248,14 +248,14 @@ class Overlap(Closing):
 
 @torch.no_grad()
 def _give(parameter: torch.nn.Parameter, average: torch.Tensor) -> None:
-    """A copy: the bucket is filled again by the next pass, while users may keep a gradient."""
+    """A copy: the next pass fills the bucket again, while users may keep a gradient."""
     if parameter.grad is None:
         parameter.grad = torch.empty_like(parameter)
     parameter.grad.copy_(average)
 
 
 def _table(model: torch.nn.Module, bucket_cap_mb: float) -> list[str]:
-    """What the ranks must have alike, so that their buckets are the same."""
+    """The facts that must be equal on all ranks, so that their buckets are the same."""
     table = [
         f"parameter '{name}' {p.dtype} {list(p.shape)} on {p.device.type}"
         + ("" if p.requires_grad else ", frozen")
@@ -303,26 +303,26 @@ def overlap(
             optimizer.step()
 
     Gradients are the averages when `backward()` returns, as with DistributedDataParallel: clipping,
-    `GradScaler`, closures, `zero_grad(set_to_none=False)` and accumulation work as there. Call it
-    on all ranks at the same point, before the first forward: parameters and buffers are those of
-    the group's first rank afterwards. From then on buffers, such as the running statistics of
-    BatchNorm, are each rank's own, where DistributedDataParallel copies those of its first rank
-    before each forward.
+    `GradScaler`, closures, `zero_grad(set_to_none=False)` and accumulation work the same way. Call
+    it on all ranks at the same point, before the first forward: it copies the parameters and
+    buffers of the group's first rank to all ranks. From then on each rank has its own buffers, such
+    as the running statistics of BatchNorm, whereas DistributedDataParallel copies those of its
+    first rank before each forward.
 
     Args:
         model: in CPU memory; the same parameters in the same order on all ranks.
-        optimizer: its `step()` refuses gradients that accumulated within `no_sync()` and were not
+        optimizer: its `step()` raises if gradients accumulated within `no_sync()` and were not
             averaged since.
         group: where to average; a new one over the default process group if None.
-        bucket_cap_mb: gradients travel in arrays of about so many MiB.
+        bucket_cap_mb: approximate size of the arrays in which gradients are sent, in MiB.
         autotune: measure algorithms, stream counts, chunk and bucket sizes during the first steps,
             and again when the time to wait for gradients changes, and use the fastest.
-            `tuner.decisions` of the result lists what was tried. Sums may round differently while
-            it tries.
+            `tuner.decisions` of the result lists the trials. Sums may round differently during
+            the trials.
 
     Raises:
-        ValueError: nothing in the model requires a gradient, or the ranks' models differ, which is
-            said on every rank.
+        ValueError: nothing in the model requires a gradient, or the ranks' models differ; raised on
+            every rank.
         TypeError: a parameter is not in CPU memory, or of a type that cannot be averaged.
     """
     averaged = Overlap(

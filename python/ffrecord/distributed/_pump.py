@@ -1,4 +1,4 @@
-"""An engine of a group, and the threads that complete what it does."""
+"""An engine of a group, and the threads that complete its operations."""
 
 import collections
 import dataclasses
@@ -62,14 +62,14 @@ class _Pending:
 class Pump:
     """An engine, and threads that complete the futures of its operations.
 
-    One waits for the next end while others run the callbacks of earlier ones: these may start
-    operations and wait for them. Of threads there are as many as callbacks that wait, and two more.
-    Holds no reference to its owner, so that one that is dropped is collected, and stopped.
-    Thread-safe.
+    One thread waits for the next end while others run the callbacks of earlier ones, which may
+    start operations and wait for them. There are as many threads as callbacks that wait, and two
+    more. Holds no reference to its owner, so that an owner without other references is collected,
+    and stopped. Thread-safe.
     """
 
     def __init__(self, engine: CollectiveEngine) -> None:
-        """Begin to wait for what `engine` ends."""
+        """Start to wait for operations of `engine` to end."""
         self.engine = engine
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Pump:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """Those that complete futures."""
+        """The threads that complete futures."""
         with self._lock:
             return list(self._threads)
 
@@ -102,13 +102,13 @@ class Pump:
         Args:
             buffer: contiguous, in CPU memory.
             bucket: a number for the transfers.
-            start: gives the buffer to an engine.
+            start: passes the buffer to an engine.
             result: the future's value, by default the buffer.
-            future: what ends with the operation; a new one if None.
+            future: the future that ends with the operation; a new one if None.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
-                f"this process was forked from process {self._owner}, whose group of ranks it is:"
+                f"this process was forked from process {self._owner}, which owns the group:"
                 " make a new one here"
             )
         future = torch.futures.Future() if future is None else future
@@ -121,12 +121,12 @@ class Pump:
         return future
 
     def transfers(self) -> list[Transfer]:
-        """The newest, in the order of their ends."""
+        """The newest transfers, in the order of their ends."""
         with self._lock:
             return list(self._transfers)
 
     def transfers_since(self, ended_ns: int) -> list[Transfer]:
-        """Those that ended later, in that order."""
+        """The transfers that ended later, in that order."""
         newer: list[Transfer] = []
         with self._lock:
             for transfer in reversed(self._transfers):
@@ -136,7 +136,7 @@ class Pump:
         return newer[::-1]
 
     def stop(self) -> None:
-        """Leave the group; what is pending fails."""
+        """Leave the group; pending operations fail."""
         if os.getpid() != self._owner:
             return  # A forked child has neither the threads nor the connections.
         with self._lock:

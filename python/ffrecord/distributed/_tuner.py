@@ -1,4 +1,4 @@
-"""What a group's all-reduces go by, found while training runs.
+"""The settings of a group's all-reduces, found during training.
 
 hook = ffrecord.distributed.CommHook(streams=4, autotune=True)
 ...
@@ -31,7 +31,7 @@ _CHUNKS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """What arrays go by."""
+    """The settings for arrays."""
 
     algorithm: Algorithm | None = None
     """None: by what the ranks measured when they met."""
@@ -57,10 +57,10 @@ Axes = dict[str, Sequence[Any]]
 
 
 def search(start: Setting, axes: Axes) -> Generator[Setting, float, Setting]:
-    """Yields what to try, is sent the seconds that a step took by it, returns the best.
+    """Yields settings to try, is sent the seconds of a step with them, and returns the best.
 
-    One axis after the other, each from the best that the others have so far; then the best of all
-    are compared once more. By the same seconds it goes the same way.
+    Tries one axis after the other, each from the best of the earlier ones; then compares the best
+    of all once more. The same seconds give the same trials.
     """
     found: dict[Setting, list[float]] = {}
 
@@ -92,7 +92,7 @@ def search(start: Setting, axes: Axes) -> Generator[Setting, float, Setting]:
 
 
 def axes_of(group: Group, bucket_caps_mb: Sequence[float] = ()) -> Axes:
-    """What may be varied in this group."""
+    """The settings that may be varied in this group."""
     algorithms: list[Algorithm | None] = [None, "ring", "double_tree"]
     if group.wire is not torch.float16:
         algorithms.append("halving_doubling")
@@ -113,14 +113,14 @@ def axes_of(group: Group, bucket_caps_mb: Sequence[float] = ()) -> Axes:
 class Tuner:
     """Tries settings of a group in the first steps, keeps the best, and tries again on drift.
 
-    All ranks make it, and call `step` at the same point of every step, when nothing of the step
-    before is on its way. The ranks agree on the seconds that the step took, those of the one that
-    waited least for others, and so go the same way and change at the same step. `decisions` tells
-    what was tried and why. Used by one thread.
+    All ranks make it, and call `step` at the same point of every step, when nothing of the previous
+    step is in progress. The ranks agree on the seconds of the step, those of the rank that waited
+    least for others; so they make the same trials and change at the same step. `decisions` tells
+    what was tried and why. For one thread.
     """
 
     def __init__(self, group: Group, bucket_caps_mb: Sequence[float] = ()) -> None:
-        """Of `bucket_caps_mb` the first is in force."""
+        """The first of `bucket_caps_mb` applies at the start."""
         self.decisions: list[Decision] = []
         self.setting = Setting(
             None,
@@ -138,15 +138,15 @@ class Tuner:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is being tried."""
+        """Whether no trial is running."""
         return self._search is None and self._step > 0
 
     def step(self, seconds: float | None = None) -> Setting:
-        """A step begins: account for the last one, and return what this one goes by.
+        """Begin a step: account for the last one, and return the settings of this one.
 
         Args:
-            seconds: what the last one took; by default the time in which any of its arrays was
-                under way.
+            seconds: the time of the last one; by default the time in which any of its arrays was
+                being sent.
 
         Raises:
             ConnectionError, TimeoutError: the group has failed.
@@ -194,13 +194,13 @@ class Tuner:
         )
 
     def _agree(self, seconds: Sequence[float]) -> list[float]:
-        """Of each, that of the rank that came last: those of others hold the wait for it."""
+        """For each, the time of the rank that came last: other times include the wait for it."""
         agreed = torch.tensor(seconds, dtype=torch.float64)
         self._group.all_reduce(agreed, "min", bucket=-1).wait()
         return agreed.tolist()
 
     def _busy_s(self) -> float:
-        """In which any array was under way since the last time."""
+        """The time in which any array was being sent since the last call."""
         transfers = self._group.transfers_since(self._seen_ns)
         if transfers:
             self._seen_ns = transfers[-1].ended_ns
@@ -208,7 +208,7 @@ class Tuner:
 
 
 def busy_ns(transfers: Sequence[Transfer]) -> int:
-    """The time in which at least one of them was under way."""
+    """The time in which at least one of them was running."""
     total = until = 0
     for transfer in sorted(transfers, key=lambda t: t.began_ns):
         total += max(0, transfer.ended_ns - max(until, transfer.began_ns))

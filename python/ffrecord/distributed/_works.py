@@ -1,4 +1,4 @@
-"""What torch waits for when an operation of a group goes on."""
+"""The objects that torch waits on while an operation of a group runs."""
 
 import collections
 import threading
@@ -18,7 +18,7 @@ _let_go: "collections.deque[Started]" = collections.deque(maxlen=_LET_GO_MAX)
 
 
 class Started(Work):
-    """An operation of a `Group`, as torch.distributed knows it. Any thread may wait for it.
+    """An operation of a `Group`, in torch.distributed's form. Any thread may wait for it.
 
     Fails, as its future does, with the group's RuntimeError: a rank is gone, late, or differs.
     """
@@ -30,7 +30,7 @@ class Started(Work):
         self._is_waited_for = False
 
     def __del__(self) -> None:
-        """Live on, without large tensors."""
+        """Stay alive, without large tensors."""
         if not self._is_waited_for:
             _let_go.append(self)
             self._future.add_done_callback(self._drop_tensors)
@@ -45,10 +45,10 @@ class Started(Work):
             self._future.set_result([])
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when it has ended.
+        """Wait until it has ended.
 
         Raises:
-            RuntimeError: it failed, or has not ended within `timeout`, where that is above zero.
+            RuntimeError: it failed, or has not ended within `timeout`, if that is above zero.
         """
         if timeout is not None and timeout > timedelta() and not self._future.done():
             ended = threading.Event()
@@ -60,7 +60,7 @@ class Started(Work):
         return True
 
     def synchronize(self) -> None:
-        """Wait, for callers that think of streams of a GPU."""
+        """Wait, for callers that use streams of a GPU."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -68,15 +68,15 @@ class Started(Work):
         return self._future
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         return self._future.done()
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has ended successfully."""
         return self._future.done() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What it failed with; only once it has ended."""
+        """Its error; only once it has ended."""
         try:
             self._future.value()
         except Exception as error:

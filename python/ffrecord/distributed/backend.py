@@ -39,11 +39,12 @@ Plan = tuple[Arrays, Tensors, Callable[[], Any] | None]
 
 
 def _operation(name: str) -> Callable[[Callable[..., Plan]], Callable[..., dist.Work]]:
-    """Makes what torch waits for, and gives refusals and the profiler the operation's name.
+    """Makes the objects that torch waits on; names the operation in errors and in the profiler.
 
     An event of the profiler ends with the operation, not with its start. Communication hooks of
-    torch chain operations to an all-reduce by callbacks. Were it still under way when they do, each
-    rank's threads would decide in which order those of several buckets start: so it is not.
+    torch chain operations to an all-reduce by callbacks. If the all-reduce were still running then,
+    each rank's threads would decide in which order those of several buckets start. Therefore it has
+    ended.
     """
 
     def decorate(method: Callable[..., Plan]) -> Callable[..., dist.Work]:
@@ -83,22 +84,22 @@ def _is_in_hook(caller: FrameType) -> bool:
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """What `init_process_group("ffrecord")` and `new_group(backend="ffrecord")` make.
+    """The backend of `init_process_group("ffrecord")` and `new_group(backend="ffrecord")`.
 
     All-reduce, reduce, broadcast, all-gather, reduce-scatter, gather, scatter, all-to-all and
-    barrier; sum, average, minimum and maximum. All ranks take part in all of them: gather goes by
-    all-gather, scatter by broadcast, which keeps the busiest link no busier, and all-to-all by
+    barrier; sum, average, minimum and maximum. All ranks take part in all of them: gather uses
+    all-gather, scatter uses broadcast, which keeps the busiest link no busier, and all-to-all uses
     all-gather, which moves as many times its bytes as there are ranks. There is no send and no
     receive.
 
-    Errors name the operation and the rank. What one rank refuses for its arguments was not started
-    there, and may be called again; operations that differ between ranks end the group, as in
-    `Group`. What is compared is how many elements of which type travel: bytes, where they are only
-    moved, and the wider integer, where one stands in; ranks that disagree about the dtype beyond
-    that each read the result as their own. Callbacks of futures may start operations and wait for
-    them, in an order that is the same on all ranks. An all-reduce that Python code starts within a
-    backward pass, as hooks of DDP do, has ended when it is returned. The time limit is that of the
-    group; a `timeout` of one operation is not looked at. Thread-safe.
+    Errors name the operation and the rank. An operation that a rank rejects for its arguments was
+    not started there, and may be called again; operations that differ between ranks end the group,
+    as in `Group`. The ranks compare how many elements of which type are sent: bytes, if they are
+    only moved, and the wider integer, if one stands in for another. If ranks disagree about the
+    dtype beyond that, each reads the result as its own dtype. Callbacks of futures may start
+    operations and wait for them, in an order that is the same on all ranks. An all-reduce that
+    Python code starts within a backward pass, as hooks of DDP do, has ended when it is returned.
+    The time limit is that of the group; a `timeout` of one operation is ignored. Thread-safe.
     """
 
     def __init__(
@@ -114,10 +115,9 @@ class ProcessGroup(dist.ProcessGroup):
 
         Args:
             store: where all ranks of this group, and no others, meet.
-            rank: this one's, in the group.
+            rank: of this process, in the group.
             size: ranks of the group.
-            timeout: for meeting, and for how long nothing may move in an operation whose turn has
-                come.
+            timeout: for meeting, and for an operation in progress in which nothing moves.
             name: by which torch finds the group.
             options: those of `Group`, by name; `pg_options` of `init_process_group`.
         """
@@ -138,35 +138,35 @@ class ProcessGroup(dist.ProcessGroup):
         self._stop = weakref.finalize(self, self._pump.stop)
 
     def shutdown(self) -> None:
-        """Leave the group; what is pending fails."""
+        """Leave the group; pending operations fail."""
         self._stop()
 
     def abort(self) -> None:
-        """As `shutdown`."""
+        """Like `shutdown`."""
         self._stop()
 
     def size(self) -> int:
-        """Ranks."""
+        """The number of ranks."""
         return self._size
 
     def rank(self) -> int:
-        """This one."""
+        """The rank of this process."""
         return self._rank
 
     @property
     def group_name(self) -> str:
-        """By which torch finds the group."""
+        """The name by which torch finds the group."""
         return self._name
 
     def getBackendName(self) -> str:  # torch's name.
-        """What it was registered as."""
+        """The name under which it was registered."""
         return "ffrecord"
 
     # --- What reduces ---
 
     @_operation("all_reduce")
     def allreduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """Of each tensor, in place."""
+        """Reduce each tensor, in place."""
         tensors, opts, _ = _read(args, kwargs, "tensors tensor", "opts op", "timeout")
         tensors, op = _list(tensors), _op(opts)
         arrays = [reducible(tensor, op) for tensor in tensors]
@@ -175,12 +175,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("all_reduce_coalesced")
     def allreduce_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `allreduce`."""
+        """Like `allreduce`."""
         return self.allreduce.__wrapped__(self, *args, **kwargs)  # type: ignore[attr-defined, no-any-return]
 
     @_operation("reduce")
     def reduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """To one rank; the tensors of the others are left alone."""
+        """Reduce to one rank; the tensors of the others are left alone."""
         tensors, opts, op, _ = _read(args, kwargs, "tensors tensor", "opts root", "op", "timeout")
         tensors, root, op = _list(tensors), self._root(opts), _op(op or opts)
         sums = [dense(tensor).clone() for tensor in tensors]
@@ -197,14 +197,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("reduce_scatter")
     def reduce_scatter_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """The reduced part of this rank, of equal ones."""
+        """Reduce; this rank gets its part, of equal ones."""
         names = "output outputTensor", "input inputTensor", "opts"
         output, whole, opts = _read(args, kwargs, *names)
         return self._reduce_scatter([output], [dense(whole).reshape(-1)], opts)
 
     @_operation("reduce_scatter")
     def reduce_scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `reduce_scatter_single`, of parts that are tensors, of any sizes."""
+        """Like `reduce_scatter_single`, with parts that are tensors, of any sizes."""
         names = "output_tensors output", "input_tensors input", "opts op", "timeout"
         outputs, inputs, opts = _read_lists(args, kwargs, names)
         wholes = []
@@ -226,12 +226,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("reduce_scatter_coalesced")
     def reduce_scatter_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `reduce_scatter_single`, of each."""
+        """Like `reduce_scatter_single`, for each."""
         outputs, inputs, opts = _read(args, kwargs, "outputs", "inputs", "opts")
         return self._reduce_scatter(outputs, [dense(each).reshape(-1) for each in inputs], opts)
 
     def _reduce_scatter(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Plan:  # noqa: ANN401
-        """Of each whole, whose parts may be longer than the output."""
+        """For each whole tensor, whose parts may be longer than the output."""
         op = _op(opts)
         starts, backs = [], []
         for output, whole in zip(outputs, wholes, strict=True):
@@ -257,14 +257,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("broadcast")
     def broadcast(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """From one rank, of any dtype."""
+        """Broadcast from one rank, any dtype."""
         tensors, opts, _ = _read(args, kwargs, "tensors tensor", "opts root", "timeout")
         tensors = _list(tensors)
         return self._broadcast(tensors, self._root(opts))
 
     @_operation("all_gather")
     def all_gather_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """The parts of all ranks, equal in size, of any dtype."""
+        """Gather the parts of all ranks, equal in size, of any dtype."""
         names = "output output_tensor outputTensor", "input input_tensor inputTensor", "opts"
         output, part, _ = _read(args, kwargs, *names)
         start, back = self._all_gather(output, part)
@@ -272,14 +272,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("all_gather")
     def allgather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `all_gather_single`, into tensors, whose sizes may differ."""
+        """Like `all_gather_single`, into tensors, whose sizes may differ."""
         names = "output_tensors", "input_tensors input_tensor", "opts", "timeout"
         outputs, inputs, _ = _read_lists(args, kwargs, names)
         return self._all_gather_lists(outputs, inputs)
 
     @_operation("all_gather_coalesced")
     def allgather_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `allgather`, of each; there is a list of outputs for each rank."""
+        """Like `allgather`, for each; there is a list of outputs for each rank."""
         names = "output_lists output_tensor_lists", "input_list input_tensor_list", "opts"
         outputs, inputs, _ = _read(args, kwargs, *names)
         self._check_parts(outputs)
@@ -287,14 +287,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("all_gather_coalesced")
     def all_gather_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `all_gather_single`, of each."""
+        """Like `all_gather_single`, for each."""
         outputs, inputs, _ = _read(args, kwargs, "outputs", "inputs", "opts")
         plans = [self._all_gather(*pair) for pair in zip(outputs, inputs, strict=True)]
         return [start for start, _ in plans], outputs, lambda: [back() for _, back in plans]
 
     @_operation("gather")
     def gather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """The parts of all ranks to one of them."""
+        """Gather the parts of all ranks on one of them."""
         names = "output_tensors", "input_tensors input_tensor", "opts root", "timeout"
         outputs, inputs, opts = _read_lists(args, kwargs, names)
         (part,) = inputs
@@ -305,7 +305,7 @@ class ProcessGroup(dist.ProcessGroup):
         wanted = [brought] * self._size if self._rank == self._root(opts) else []
         if (found := [(place.dtype, tuple(place.shape)) for place in places]) != wanted:
             self._pump.submit(start[0], 0, start[1])  # The others need not know.
-            raise ValueError(f"the root has places for {found}, and each rank brings {brought}")
+            raise ValueError(f"the root has places for {found}, and each rank sends {brought}")
 
         def finish() -> None:
             back()
@@ -316,7 +316,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("scatter")
     def scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """A part to each rank, equal in size, from one of them."""
+        """Scatter parts, equal in size, from one rank to each."""
         names = "output_tensors output_tensor", "input_tensors", "opts root", "timeout"
         outputs, inputs, opts = _read_lists(args, kwargs, names)
         (output,) = outputs
@@ -352,13 +352,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("all_to_all")
     def alltoall(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """A part from each rank to each, of any sizes; agrees on those before it returns."""
+        """Send a part from each rank to each, of any sizes; agrees on those before it returns."""
         outputs, inputs, _ = _read(args, kwargs, "output_tensors", "input_tensors", "opts")
         return self._all_to_all(outputs, inputs)
 
     @_operation("all_to_all")
     def all_to_all_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """As `alltoall`, of rows of one tensor; equally many where no sizes are given."""
+        """Like `alltoall`, for rows of one tensor; equally many if no sizes are given."""
         names = "output", "input", "output_split_sizes", "input_split_sizes", "opts timeout"
         output, whole, output_sizes, input_sizes, _ = _read(args, kwargs, *names)
         places = torch.split(output, output_sizes) if output_sizes else output.chunk(self._size)
@@ -397,24 +397,24 @@ class ProcessGroup(dist.ProcessGroup):
         return [start], outputs, finish
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> dist.Work:
-        """Is not offered."""
+        """Not supported."""
         raise NotImplementedError(
-            f"send and recv: {len(tensors)} tensors from or to rank {rank}, tag {tag}: two ranks"
-            " alone do not meet by this backend; a group of"
-            ' dist.new_group(backend="gloo") beside it does that'
+            f"send and recv: {len(tensors)} tensors from or to rank {rank}, tag {tag}: this backend"
+            " does not connect single pairs of ranks; use a group of"
+            ' dist.new_group(backend="gloo") beside it'
         )
 
     def recv(self, tensors: Tensors, rank: int, tag: int) -> dist.Work:
-        """Is not offered."""
+        """Not supported."""
         return self.send(tensors, rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
-        """Is not offered."""
+        """Not supported."""
         return self.send(tensors, -1, tag)
 
     @_operation("barrier")
     def barrier(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """Ends when all ranks have come."""
+        """Ends when all ranks have reached it."""
         _read(args, kwargs, "opts timeout")
         one = torch.zeros(1, dtype=torch.int32)
         return [(one, _all_reduce("sum"))], [one], None
@@ -446,7 +446,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_gather(
         self, output: torch.Tensor, part: torch.Tensor
     ) -> tuple[tuple[torch.Tensor, Start], Callable[[], None]]:
-        """Of equal parts, where `output` is if it is contiguous."""
+        """Of equal parts, into `output` if it is contiguous."""
         self._check_gathered(output, part)
         own = contiguous_bytes(part)
         whole, back = in_place(output)
@@ -463,7 +463,7 @@ class ProcessGroup(dist.ProcessGroup):
             ):
                 raise ValueError(
                     f"places for {[place.numel() for place in places]} elements of"
-                    f" {places[0].dtype}, and rank {self._rank} brings {part.numel()} of"
+                    f" {places[0].dtype}, and rank {self._rank} sends {part.numel()} of"
                     f" {part.dtype}"
                 )
             largest = max(place.numel() for place in places)
@@ -499,7 +499,7 @@ def _reduce_scatter(op: ReduceOp) -> Start:
 
 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any], *places: str) -> list[Any]:
-    """The arguments of one of torch's overloads: each by place, or by one of its names."""
+    """The arguments of one of torch's overloads: each by position, or by one of its names."""
     found = list(args) + [None] * (len(places) - len(args))
     unknown = dict(kwargs)
     for index, names in enumerate(places):
@@ -539,14 +539,14 @@ def _op(opts: Any) -> ReduceOp:  # noqa: ANN401  # Options, an operation, or non
             return name
     # As options hold it, it has no name of its own.
     name = getattr(getattr(asked, "op", asked), "name", asked)
-    raise NotImplementedError(f"{name} is not reduced here: sum, average, min and max are")
+    raise NotImplementedError(f"{name} is not supported: sum, average, min and max are")
 
 
 def _ended(futures: Sequence[Future], tensors: Tensors, finish: Callable[[], Any] | None) -> Future:
-    """Ends when all have, and then does the rest.
+    """Ends when all have ended, and then does the rest.
 
-    Whoever ends the last one does it, and may be outside of the caller's inference mode, of which
-    the tensors may be: within it, all tensors may be written to.
+    The thread that ends the last one does it. It may be outside the caller's inference mode, to
+    which the tensors may belong: within that mode, all tensors may be written to.
     """
 
     def finished(ended: Future) -> Tensors:

@@ -1,4 +1,4 @@
-"""The ranks of a run try their network before it: every pair of them, and every collective.
+"""A test of the network by the ranks of a run, before it: every pair, and every collective.
 
 As `torchrun --nproc-per-node 8 --no-python ffrecord net check`, or from a program by `check`.
 """
@@ -52,7 +52,7 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What all ranks have found together; the same on each."""
+    """The findings of all ranks; the same on each."""
 
     world_size: int
     size_bytes: int
@@ -73,14 +73,14 @@ def check(
     slow_factor: float = 2.0,
     listen_host: str | None = None,
 ) -> Report:
-    """Try every pair of ranks, and every collective among all; a collective act.
+    """Test every pair of ranks, and every collective among all; a collective call.
 
     Args:
         process_group: the ranks; the default group if None.
         size_bytes: of the arrays.
         repeats: of each exchange; the median counts.
-        timeout_s: for each exchange. A pair that fails is reported, and the others go on.
-        slow_factor: a pair is slow if it carries less than the median of its kind over this.
+        timeout_s: for each exchange. A pair that fails is reported, and the others continue.
+        slow_factor: a pair is slow if its rate is below the median of its kind divided by this.
         listen_host: as for `Group`.
 
     Raises:
@@ -118,7 +118,7 @@ def check(
 
 
 def slow_links(pairs: list[Pair], slow_factor: float) -> list[str]:
-    """The pairs far below the median of their kind; where all of a rank are, that rank instead."""
+    """The pairs far below the median of their kind; if all of a rank are, that rank instead."""
     slow: list[str] = []
     for shares_memory, kind in ((False, "the network"), (True, "shared memory")):
         alike = [p for p in pairs if p.shares_memory == shares_memory and not p.error]
@@ -147,7 +147,7 @@ def slow_links(pairs: list[Pair], slow_factor: float) -> list[str]:
 
 
 def wrong_links(pairs: list[Pair]) -> list[str]:
-    """The pairs that failed or had a wrong sum; where all of a rank did, that rank instead."""
+    """The pairs that failed or had a wrong sum; if all of a rank did, that rank instead."""
     bad = [p for p in pairs if p.error or not p.is_right]
     ranks, rest = _blame(bad, pairs)
     wrong = []
@@ -179,7 +179,7 @@ def _range(values: Iterator[float]) -> str:
 
 
 def _rounds(world: int) -> Iterator[list[int | None]]:
-    """Every pair once: for each round, the opponent of each rank, or None for one who pauses."""
+    """Every pair once: for each round, the opponent of each rank, or None if it pauses."""
     seats: list[int | None] = [*range(world), *([None] if world % 2 else [])]
     for _ in range(len(seats) - 1):
         opponents: list[int | None] = [None] * world
@@ -191,7 +191,7 @@ def _rounds(world: int) -> Iterator[list[int | None]]:
 
 
 def _fill(array: torch.Tensor, rank: int) -> None:
-    """What this rank gives: other in each element, and other for each rank."""
+    """The data that this rank sends: other in each element, and other for each rank."""
     torch.arange(array.numel(), out=array)
     array.mul_(0x9E3779B1).add_(rank * 7919)
 
@@ -215,7 +215,7 @@ def _try_pair(
     repeats: int,
     timeout_s: float,
 ) -> dict[str, Any] | None:
-    """What the pair's first rank reports; None for the other, and for one who pauses."""
+    """The report of the pair's first rank; None for the other, and for a rank that pauses."""
     own, other = ranks
     members = sorted([own, own if other is None else other])
     side = members.index(own)
@@ -301,7 +301,7 @@ def _try_collectives(
     repeats: int,
     timeout_s: float,
 ) -> list[Collective]:
-    """Each way of an all-reduce in a group of its own, then the others along the ring."""
+    """All-reduces in a group of its own for each algorithm, then the others along the ring."""
     found = []
     for algorithm in _ALGORITHMS:
         name = f"all-reduce by {algorithm.replace('_', ' ')}" if algorithm else "all-reduce"
@@ -351,7 +351,7 @@ def _run(
     repeat: int,
     seconds: list[float],
 ) -> bool:
-    """Once; whether this rank has what it should have."""
+    """Run it once; return whether this rank has the expected result."""
     _fill(array, rank)
     count, at = array.numel(), array.data_ptr()
     begin = count // world * rank + min(rank, count % world)
@@ -376,6 +376,6 @@ def _run(
 
 
 def _gather(group: dist.ProcessGroup | None, mine: object) -> list[dict[str, Any]]:
-    """What all ranks have to say, without those who say None."""
+    """The reports of all ranks, without None."""
     texts = gather_bytes(group, json.dumps(mine).encode(), _REPORT_SIZE)
     return [said for text in texts if (said := json.loads(text)) is not None]

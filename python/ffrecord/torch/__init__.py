@@ -1,4 +1,4 @@
-"""The loader for PyTorch: plain `torch.utils.data` habits, one read for each batch."""
+"""The loader for PyTorch: used like `torch.utils.data`, with one read per batch."""
 
 from typing import TYPE_CHECKING
 

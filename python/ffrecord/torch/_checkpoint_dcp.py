@@ -6,8 +6,8 @@
     dcp.save(state, storage_writer=CheckpointWriter("runs/x", step=1200))
     dcp.load(state, storage_reader=CheckpointReader("runs/x"))
 
-What is written is an ffrecord checkpoint: one commit of all ranks, every block with a checksum, and
-nothing of it is pickled. `ffrecord.checkpoint` lists, verifies and loads it as well.
+The result is an ffrecord checkpoint: one commit of all ranks, every block with a checksum, and
+nothing in it is pickled. `ffrecord.checkpoint` can list, verify and load it too.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ _PART = "#ffrecord.part"  # Index of the result that carries what a rank wrote.
 
 
 def _split(place: Place) -> tuple[str, int | None]:
-    """Target and step: RUN/step-000001200 names both, everything else is a run."""
+    """Target and step: RUN/step-000001200 names both, any other path is a run."""
     text = os.fspath(place)
     match = _STEP.fullmatch(text)
     return (match[1], int(match[2])) if match else (text, None)
@@ -75,7 +75,7 @@ def _from_root(place: Place | None) -> str | None:
 
 
 def _renamed(checkpoint_id: Place, step: int | None) -> tuple[str, int | None]:
-    """Path and step of a save or load to `checkpoint_id`; `step` is that of one before it."""
+    """Path and step of a save or load to `checkpoint_id`; `step` applies if the path has none."""
     path = target_from_root(checkpoint_id)
     return path, step if _split(path)[1] is None else None
 
@@ -88,11 +88,11 @@ def _is_place(checkpoint_id: object) -> bool:
 
 
 class CheckpointWriter(StorageWriter, BlockingAsyncStager):
-    """Where `dcp.save` and `dcp.async_save` write to.
+    """The storage of `dcp.save` and `dcp.async_save`.
 
-    Every rank writes its items to its own part by direct I/O; the coordinator makes them visible
-    together, or nothing of them. What is not a tensor is stored as a plain value.
-    `ffrecord.checkpoint.monitor` sees its saves, and the copy that `dcp.async_save` makes first.
+    Every rank writes its items to its own part by direct I/O. The coordinator makes all parts
+    visible together, or none. Values that are not tensors are stored as plain values.
+    `ffrecord.checkpoint.monitor` sees these saves, and the copy that `dcp.async_save` makes first.
     """
 
     _seen: Save | None = None  # Told to who watches.
@@ -108,21 +108,22 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         incremental: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
-        """Writes nothing yet.
+        """Store the arguments; write nothing yet.
 
         Args:
             path: a folder that all ranks share, `ffrecord://host[:port]/run`, or either followed by
                 `/step-NNNNNNNNN`. None: the `checkpoint_id` of `dcp.save`.
-            step: the name of the checkpoint in `path`, or in a `checkpoint_id` that names none.
-                None: that of the path, or one after the latest, which stays:
-                `ffrecord.checkpoint.prune` removes old ones.
-            overwrite: if that step, which then must be named, is committed already, take its
-                place. In a folder and at a daemon it stays until the new one is durable, and for
-                good if the save fails; at a store and of buddies it is removed first. No other
+            step: the step of the checkpoint in `path`, or in a `checkpoint_id` without a step.
+                None: the step in the path, or one after the latest. Older steps stay;
+                `ffrecord.checkpoint.prune` removes them.
+            overwrite: replace that step, which must be named, if it is committed already. In a
+                folder and at a daemon the old one stays until the new one is durable, and stays for
+                good if the save fails; a store and a replicated target remove it first. No other
                 step is ever removed.
-            allow_pickle: store what is neither tensor nor plain value as the planner pickled it;
-                only a reader that is told to will hand it back. Otherwise it is a TypeError.
-            direct: write past the page cache where the file system allows it.
+            allow_pickle: store objects that are neither tensors nor plain values as the planner
+                pickled them; a reader returns them only with `allow_pickle=True`. Otherwise such an
+                object is a TypeError.
+            direct: bypass the page cache if the file system allows it.
             incremental: write only what has changed since the newest checkpoint of the run, as
                 `ffrecord.checkpoint.save` does.
             timeout_s: for each call to a daemon.
@@ -136,12 +137,12 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         self._parts: _ffrecord.CheckpointParts | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but an attempt under way."""
+        """Everything but an attempt in progress."""
         return {**self.__dict__, "_parts": None, "_seen": None}
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
-        """Whether it names a folder, or a run at a daemon, a store or buddies."""
+        """Whether it names a folder, or a run at a daemon, a store or a replicated target."""
         return _is_place(checkpoint_id)
 
     def reset(self, checkpoint_id: Place | None = None) -> None:
@@ -151,7 +152,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         self._drop()
 
     def _drop(self) -> None:
-        """What is still under way is not brought to its end: another rank has failed."""
+        """Abandon a save in progress: another rank has failed."""
         self._parts = None
         self._ended(committed=False)
 
@@ -163,7 +164,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """Part of a save; a stall on the main thread, for `dcp.async_save` writes on another."""
+        """Part of a save; a stall on the main thread: `dcp.async_save` writes on another."""
         is_main = threading.current_thread() is threading.main_thread()
         with ledger().stall() if is_main else contextlib.nullcontext():
             try:
@@ -173,7 +174,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
                 raise
 
     def __del__(self) -> None:
-        """Nobody will bring it to its end."""
+        """Nobody will finish it."""
         self._ended(committed=False)
 
     def _ended(self, *, committed: bool) -> None:
@@ -192,7 +193,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
 
     # torch hands over `rank` and `use_collectives` only to a parameter that is called kwargs.
     def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
-        """Learn which rank this is."""
+        """Store which rank this is."""
         if kwargs.get("use_collectives", True) is False:
             raise ValueError("CheckpointWriter commits all ranks together: use_collectives=True")
         if self._path is None:
@@ -200,7 +201,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         if self._overwrite and self._step is None and _split(self._path)[1] is None:
             raise ValueError(
                 f"CheckpointWriter: overwrite=True replaces one step, and {self._path} names none: "
-                "give step=, or a path that ends in /step-NNNNNNNNN"
+                "set step=, or end the path in /step-NNNNNNNNN"
             )
         self._is_coordinator = is_coordinator
         self._drop()
@@ -210,7 +211,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Begin the attempt, and tell every rank its name."""
+        """Begin the attempt, and send its name to every rank."""
         assert self._path is not None
         target, step = _split(self._path)
         step = step if self._step is None else self._step
@@ -255,7 +256,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         if self._parts.attempt != attempt:
             raise RuntimeError(
                 "this plan is of an earlier save: use ffrecord.torch.BalancedSavePlanner, which "
-                "caches plans itself, in place of enable_plan_caching"
+                "caches plans itself, instead of enable_plan_caching"
             )
         owners: list[object] = []
         boxes: list[Box] = []
@@ -276,7 +277,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         return [*results, carried]
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> object:
-        """What is no tensor: [value], or the planner's bytes as they are."""
+        """A value that is not a tensor: [value], or the planner's bytes as they are."""
         fqn = item.index.fqn
         plain = getattr(type(planner), "transform_object", None)
         if isinstance(planner, DefaultSavePlanner) and plain is DefaultSavePlanner.transform_object:
@@ -291,7 +292,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
                     raise
         elif not self._allow_pickle:
             raise TypeError(
-                f"state: {fqn} is bytes that {type(planner).__name__} made: say allow_pickle=True"
+                f"state: {fqn} is bytes that {type(planner).__name__} made: set allow_pickle=True"
             )
         content: Any = planner.resolve_data(item)
         return bytes(content.getbuffer())
@@ -336,7 +337,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
 
 
 def _plain(planner_data: object) -> object:
-    """Paths of keys as they are; planners of others may keep what has no plain form."""
+    """Paths of keys as they are; other planners may use data that has no plain form."""
     try:
         encode(planner_data)
     except TypeError as error:
@@ -355,7 +356,7 @@ def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
     chunk = about.chunk
     if extent != chunk.sizes:
         raise ValueError(
-            f"{item.index.fqn}: the planner says {tuple(chunk.sizes)}, and gives {extent}"
+            f"{item.index.fqn}: the planner declares {tuple(chunk.sizes)}, but gives {extent}"
         )
     address: object = plain_address(data)
     if address is None:
@@ -365,9 +366,9 @@ def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
 
 
 class CheckpointReader(StorageReader):
-    """Where `dcp.load` reads from: any number of ranks, whatever number saved.
+    """The storage of `dcp.load`: for any number of ranks, whatever number saved.
 
-    Reads the bytes that this rank wants, each block of them verified, and nothing else.
+    Reads only the bytes that this rank needs, and verifies each block of them.
     """
 
     def __init__(
@@ -378,13 +379,13 @@ class CheckpointReader(StorageReader):
         allow_pickle: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
-        """Opens nothing yet.
+        """Store the arguments; open nothing yet.
 
         Args:
             path: as for `CheckpointWriter`.
-            step: which; None for that of the path, or the latest that is whole.
-            allow_pickle: hand back what another planner pickled, for the planner to unpickle: it
-                may run any code. Only for checkpoints that you trust.
+            step: the step to load; None for the step in the path, or the latest that is whole.
+            allow_pickle: return objects that another planner pickled, for the planner to unpickle,
+                which may run any code. Only for checkpoints that you trust.
             timeout_s: for each call to a daemon.
         """
         super().__init__()
@@ -399,11 +400,11 @@ class CheckpointReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
-        """Whether it names a folder, or a run at a daemon, a store or buddies."""
+        """Whether it names a folder, or a run at a daemon, a store or a replicated target."""
         return _is_place(checkpoint_id)
 
     def reset(self, checkpoint_id: Place | None = None) -> None:
-        """Open what is to be read, here, where an error still comes out as it is."""
+        """Open the checkpoint here, where an error still reaches the caller unchanged."""
         if checkpoint_id is not None:
             self._path, self._step = _renamed(checkpoint_id, self._step)
         self._reader = None
@@ -427,7 +428,7 @@ class CheckpointReader(StorageReader):
         return self._reader
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
-        """What is stored, as DCP wants to know it."""
+        """The contents, in DCP's form."""
         reader = self._open()
         chunks: dict[str, list[ChunkStorageMetadata]] = {}
         for key, offset, extent in reader.boxes():
@@ -447,7 +448,7 @@ class CheckpointReader(StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
-        """Nothing to do: it is open."""
+        """Does nothing: the checkpoint is open."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Nothing to add."""
@@ -459,12 +460,12 @@ class CheckpointReader(StorageReader):
         return [dataclasses.replace(plan, storage_data=commit) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill what the planner asks for."""
+        """Fill the tensors that the planner asks for."""
         reader = self._open()
         if plan.storage_data is not None and tuple(plan.storage_data) != reader.commit:
             raise RuntimeError(
                 f"the coordinator loads step {plan.storage_data[0]}, this rank opened "
-                f"{reader.commit[0]}: a save was committed meanwhile; give the step"
+                f"{reader.commit[0]}: a save was committed in between; set step="
             )
         values = [item for item in plan.items if item.type is LoadItemType.BYTE_IO]
         streams = [self._bytes(item.storage_index.fqn, planner) for item in values]  # May refuse.
@@ -490,13 +491,13 @@ class CheckpointReader(StorageReader):
         return done
 
     def _bytes(self, fqn: str, planner: LoadPlanner) -> io.BytesIO:
-        """A stream for the planner, which unpickles it: one made here of a plain value."""
+        """A stream for the planner, which unpickles it; for a plain value, one made here."""
         opaque = self._tree["dcp"]["opaque"].get(fqn)
         if opaque is not None:
             if not self._allow_pickle:
                 raise CorruptionError(
                     f"{fqn} was pickled by the planner that saved it; loading it may run any "
-                    "code. If you trust the checkpoint, say allow_pickle=True"
+                    "code. If you trust the checkpoint, set allow_pickle=True"
                 )
             return io.BytesIO(opaque)
         if not isinstance(planner, DefaultLoadPlanner):

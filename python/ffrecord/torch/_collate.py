@@ -12,15 +12,15 @@ from ffrecord._schema import Column
 
 
 def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
-    """Make one batch of tensors of many samples.
+    """Make one batch of tensors from many samples.
 
-    A `Batch` is collated by column, without a Python object for each number: a tensor of shape
+    A `Batch` is collated by column, without a Python object per number: a tensor of shape
     (n, *shape) for numbers (bf16 is `torch.bfloat16`), a list of uint8 tensors for bytes, a list of
     str for utf8; records without columns become a list of uint8 tensors. Tensors of bytes are views
-    of the batch: nothing is copied, and a record that was asked for twice is there once.
+    of the batch: nothing is copied, and a record that was requested twice is in memory once.
 
-    Samples that a transform made are collated as `torch.utils.data.default_collate` does, but
-    arrays of unequal shapes become a list of tensors where that one gives up.
+    Samples that a transform made are collated as by `torch.utils.data.default_collate`, except that
+    arrays of unequal shapes become a list of tensors instead of an error.
     """
     if isinstance(samples, Batch):
         return _batch(samples)
@@ -40,9 +40,9 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
 
 
 def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
-    """Make tensors of one sample, for a loader with `batch_size=None`; nothing is put together.
+    """Make tensors of one sample, for a loader with `batch_size=None`; adds no batch dimension.
 
-    A `Batch`, which a dataset gives if its sampler asks for several records, is collated.
+    A `Batch`, which a dataset returns if its sampler asks for several records, is collated.
     """
     if isinstance(sample, Batch):
         return _batch(sample)
@@ -67,7 +67,7 @@ def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders 
 
 
 def _tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
-    """Arrays as tensors over the same memory; text as it is; what has parts, by its parts."""
+    """Arrays as tensors over the same memory; text as it is; containers by their items."""
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values)
     if all(isinstance(value, np.ndarray) for value in values):

@@ -1,4 +1,4 @@
-"""A loader that knows how far it has come."""
+"""A loader that can save and restore its position."""
 
 import sys
 import time
@@ -34,11 +34,11 @@ _TORCH_IS_LATE = "DataLoader timed out after"
 
 
 class DataLoader(data.DataLoader[Any]):
-    """torch's DataLoader, with a state, and with threads where processes are not needed.
+    """torch's DataLoader, with a state, and with threads as an alternative to processes.
 
-    With a `Sampler` as `batch_sampler`, `state_dict` says what was delivered, not what was read
-    ahead, and a loader of any world size, mode and number of workers continues from it. It can be
-    saved and restored by whatever knows those two methods.
+    With a `Sampler` as `batch_sampler`, `state_dict` counts the batches that were delivered, not
+    those that were read ahead, and a loader of any world size, mode and number of workers continues
+    from it. Any framework that knows these two methods can save and restore it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DataLoader(data.DataLoader[Any]):
         device: torch.device | str | None = None,
         **options: Any,  # noqa: ANN401 - torch's own
     ) -> None:
-        """Set up as torch's DataLoader does; `collate_fn` is ours by default.
+        """Set up as torch's DataLoader does; the default `collate_fn` is `ffrecord.torch`'s.
 
         Args:
             dataset: any map-style dataset; one with `__getitems__` reads each batch at once.
@@ -74,23 +74,24 @@ class DataLoader(data.DataLoader[Any]):
             sampler: likewise.
             batch_sampler: a `Sampler`, or any iterable of lists of indices.
             num_workers: processes or threads; 0 loads in the caller's.
-            collate_fn: what makes a batch of samples.
+            collate_fn: makes a batch from samples.
             pin_memory: as in torch.
             drop_last: as in torch.
             timeout: seconds to wait for one batch of a worker or thread; 0 is ten minutes.
             worker_init_fn: as in torch.
             generator: as in torch.
-            prefetch_factor: batches read ahead by each worker; by threads, so many beyond those
-                that they are at, to begin with.
+            prefetch_factor: batches read ahead by each worker; with threads, the initial number per
+                thread, beyond those that are being loaded.
             persistent_workers: as in torch.
             skippable: whether `set_step` may be called.
-            mode: "workers" are torch's processes, whose batches cross as shared memory; "threads"
-                share memory with the caller: nothing crosses, reads and torch's operators run side
-                by side, and with a `Sampler` reading ahead does not stop at the end of an epoch.
-            memory_limit_bytes: for batches that threads have read ahead, for each iterator.
+            mode: "workers" are torch's processes, whose batches come through shared memory;
+                "threads" share memory with the caller: no batch crosses a process, reads and
+                torch's operators run in parallel, and with a `Sampler`, reading ahead does not stop
+                at the end of an epoch.
+            memory_limit_bytes: for batches that threads have read ahead, per iterator.
             device: a GPU to copy batches to, one ahead, on a stream of its own; with "cpu" they
                 stay where they are.
-            options: torch's other ones; with threads there are no processes for them to set up.
+            options: torch's other options; with threads there are no processes to apply them to.
         """
         if mode not in ("workers", "threads"):
             raise ValueError(f"mode is {mode!r}; it can be workers or threads")
@@ -150,7 +151,7 @@ class DataLoader(data.DataLoader[Any]):
         self._before: dict[str, float] | None = None  # What others had read of the dataset.
 
     def set_step(self, step: int) -> None:
-        """Let epochs begin at batch `step`, of the same order; 0 lets them begin at the first.
+        """Start epochs at batch `step`, in the same order; 0 starts them at the first batch.
 
         Raises:
             BadArgumentError: there is no such batch, or the loader is not `skippable`; an
@@ -166,17 +167,18 @@ class DataLoader(data.DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Note that epoch `epoch` of the training begins; frameworks call it.
 
-        With a `Sampler`, the first call after `load_state_dict` leaves the restored place alone and
-        the next ones count on from it; to jump, call the sampler's own `set_epoch`.
+        With a `Sampler`, the first call after `load_state_dict` leaves the restored position alone,
+        and later calls count on from there; to jump, call the sampler's own `set_epoch`.
         """
         if (tell := getattr(self.sampler, "set_epoch", None)) is not None:
             tell(epoch)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Asked by accelerate, which leaves a loader alone that was prepared already.
+        """For accelerate, which leaves alone a loader that was prepared already.
 
-        It is: a `Sampler` gives each rank its share. What else `prepare` does is done here, too.
+        This one was: a `Sampler` gives each rank its share. The rest of `prepare` is done here,
+        too.
         """
         sharded = isinstance(self.batch_sampler, Sampler) and self.batch_sampler.is_sharding
         if sharded and self._accelerated is None:
@@ -185,27 +187,27 @@ class DataLoader(data.DataLoader[Any]):
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, _: bool) -> None:
-        """Said by accelerate of all that it was given."""
+        """Accelerate calls it on every object that it was given."""
 
     @property
     def use_stateful_dataloader(self) -> bool:
-        """Asked by accelerate's `save_state` and `load_state`, which then keep our state."""
+        """For accelerate's `save_state` and `load_state`, which then save this loader's state."""
         return isinstance(self.batch_sampler, Sampler)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was delivered, as a few scalars; see `Sampler.state_dict`.
+        """The position after the delivered batches, as a few scalars; see `Sampler.state_dict`.
 
-        Of several iterators that are used side by side, the one that delivered last.
+        Of several iterators in use, the one that delivered last counts.
 
         Raises:
             TypeError: there is no `Sampler`.
-            ValueError: with `in_order=False` on several ranks, each would be at another place.
+            ValueError: with `in_order=False` on several ranks, each would be at another position.
         """
         sampler = self._elastic_sampler("state_dict")
         if self.num_workers and not getattr(self, "in_order", True) and sampler.world_size > 1:
             raise ValueError(
                 f"in_order=False on {sampler.world_size} ranks: each has delivered other steps, "
-                "and no one state is true for all; leave out in_order=False, or take mode='threads'"
+                "so no state fits all; leave out in_order=False, or use mode='threads'"
             )
         return sampler.state_dict()
 
@@ -214,20 +216,19 @@ class DataLoader(data.DataLoader[Any]):
         self._elastic_sampler("load_state_dict").load_state_dict(state)
 
     def stats(self, *, probe_s: float = 0.0) -> dict[str, Any]:
-        """Where the time went, over all threads and workers, since it was first iterated.
+        """Return where the time went, over all threads and workers, since the first iteration.
 
         Args:
-            probe_s: for so long the records are read past the page cache, to tell how much of what
-                their device gives was used; 0: not at all. See `Reader.probe`.
+            probe_s: for so many seconds, read records past the page cache, to compare the loader
+                with what the device can give; 0: do not. See `Reader.probe`.
 
         Returns:
             `batches` delivered, `records` and `size_bytes` read; seconds by stage: `plan` (the
-            order), `device` (waiting inside reads), `core` (the same where all was in memory: for a
-            core that is free), `check` (checksums, decompression and copying inside reads),
-            `decode` (decoders and transform), `collate`, `handover`; `wait_s`, what the consumer
-            waited, and `work_s`, what it did between batches; `depth`, batches read ahead by
-            threads now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence,
-            `verdict`.
+            order), `device` (waiting inside reads), `core` (the same for reads from memory: waiting
+            for a free core), `check` (checksums, decompression and copying inside reads), `decode`
+            (decoders and transform), `collate`, `handover`; `wait_s`, the time the consumer waited,
+            and `work_s`, the time it worked between batches; `depth`, batches read ahead by threads
+            now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence, `verdict`.
         """
         own = self.stages.sums()
         counts = self._counts()
@@ -262,18 +263,18 @@ class DataLoader(data.DataLoader[Any]):
     def _probe(self, seconds: float) -> float:
         source = getattr(self.dataset, "source", None)
         if not isinstance(source, Records):
-            raise BadArgumentError(f"probe_s: {self.dataset!r} is no dataset of ffrecord's")
+            raise BadArgumentError(f"probe_s: {self.dataset!r} is not an ffrecord dataset")
         return source.probe(seconds)
 
     def write_trace(self, path: str) -> None:
-        """Write what happened when, in this process, for chrome://tracing and Perfetto."""
+        """Write the events in this process as a trace for chrome://tracing and Perfetto."""
         inner = vars(self.dataset).get("stages")
         write_trace(path, [self.stages, *([inner] if isinstance(inner, Stages) else [])])
 
     def close(self) -> None:
-        """End the threads and drop what they have read ahead; the next iteration starts anew.
+        """End the threads and drop the batches that they read ahead; you may iterate again.
 
-        Iterations that are under way with threads raise a `ClosedError` then.
+        Iterations in progress with threads then raise a `ClosedError`.
         """
         if self._threads is not None:
             self._threads.close()
@@ -317,7 +318,7 @@ class DataLoader(data.DataLoader[Any]):
         """An iterator of torch's over an epoch.
 
         A loader with persistent workers has one set of them, which a second iteration would take
-        away from the first: while one is under way, the next gets workers of its own.
+        from the first: while one is in progress, the next gets workers of its own.
         """
         others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
         if not self.persistent_workers and not others:
@@ -346,12 +347,12 @@ class DataLoader(data.DataLoader[Any]):
                 raise
             raise DeadlineExceeded(
                 f"no batch from {self.num_workers} loader workers within {self.timeout} s; raise "
-                "timeout, or look at `ffrecord doctor` for what the reads wait for"
+                "timeout, or run `ffrecord doctor` to see what reads wait for"
             ) from None
         if walk is not None and not (walk.ended and walk.taken == count):
             # torch's iterators let a StopIteration out of the dataset pass for their own.
             raise RuntimeError(
-                f"the epoch ended behind {count} batches although steps are left: the dataset, a "
+                f"the epoch ended after {count} batches although steps are left: the dataset, a "
                 "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
             )
 
@@ -370,7 +371,7 @@ class DataLoader(data.DataLoader[Any]):
     def _watched(
         self, batches: Iterator[tuple[Cursor | None, Any]], delivery: "_Delivery"
     ) -> Iterator[Any]:
-        """Hands batches on; tells the sampler what is delivered, and counts the consumer's time."""
+        """Yields batches; reports delivered batches to the sampler, and times the consumer."""
         end = time.perf_counter_ns()
         accelerated = self._accelerated
         try:
@@ -395,7 +396,7 @@ class DataLoader(data.DataLoader[Any]):
             batches.close()  # type: ignore[attr-defined]
 
     def _counts(self) -> dict[str, float]:
-        """Sums over this process and the workers, of which each tells its own."""
+        """Sums over this process and the workers, each of which reports its own."""
         if self._before is None:
             return {}
         return summed([since(self._dataset_numbers(), self._before), self._told.sums()])
@@ -408,13 +409,13 @@ class DataLoader(data.DataLoader[Any]):
         if not isinstance(self.batch_sampler, Sampler):
             raise TypeError(
                 f"{what} needs batch_sampler=ffrecord.torch.Sampler(...), whose order is a "
-                f"function of position; {type(self.batch_sampler).__name__} has no place to resume"
+                f"function of position; {type(self.batch_sampler).__name__} cannot resume"
             )
         return self.batch_sampler
 
 
 class _Iteration:
-    """Hands out batches; after an error it says so, for an end would pass for that of the epoch."""
+    """Yields batches; after an error it raises again, since an end would look like the epoch's."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -426,8 +427,8 @@ class _Iteration:
     def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
         if self._error:
             raise ClosedError(
-                f"this iteration ended with {self._error}; what was left of it was not delivered: "
-                "begin a new one, or go on from state_dict()"
+                f"this iteration ended with {self._error}; the rest of it was not delivered: "
+                "start a new one, or continue from state_dict()"
             )
         try:
             return next(self._batches)
@@ -439,12 +440,12 @@ class _Iteration:
             raise
 
     def close(self) -> None:
-        """Begin no further batch, and let go of what was loaded."""
+        """Start no further batch, and release what was loaded."""
         self._batches.close()  # type: ignore[attr-defined]
 
 
 class _Delivery:
-    """Tells the sampler how far one iteration has come."""
+    """Reports to the sampler how far one iteration has come."""
 
     def __init__(
         self,
@@ -453,7 +454,7 @@ class _Delivery:
         hinter: "_EpochHinter | None",
         held_back: bool,
     ) -> None:
-        """`held_back`: a batch is with the consumer when the next one is asked for."""
+        """`held_back`: a batch is with the consumer when the next one is requested."""
         self._sampler = sampler
         self._start = start
         self._hinter = hinter
@@ -463,7 +464,7 @@ class _Delivery:
         """Whether the batch that was noted last is the epoch's last."""
 
     def note(self, cursor: Cursor | None) -> None:
-        """A batch goes out, behind which is `cursor`."""
+        """Note that a batch is delivered, and that `cursor` follows it."""
         if self._sampler is None or cursor is None:
             return
         delivered, self._last = (self._last if self._held_back else cursor), cursor
@@ -474,7 +475,7 @@ class _Delivery:
             self._hinter.keep(cursor)
 
     def finish(self) -> None:
-        """All are with the consumer."""
+        """All batches are with the consumer."""
         if self._held_back and self._sampler is not None and self._last is not None:
             self._sampler.deliver(self._last)
 
@@ -501,10 +502,10 @@ class _EpochHinter:
 
 
 class _Steps:
-    """What torch iterates over: the batches of the coming epoch, from `step` on.
+    """The iterable for torch: the batches of the coming epoch, from `step` on.
 
-    It leaves the sampler where it is: what was read ahead is not what was delivered. It outlives an
-    epoch if workers do, and so looks at the sampler anew each time.
+    It leaves the sampler where it is, because batches that were read ahead are not delivered yet.
+    It outlives an epoch if workers do, and so looks at the sampler again each time.
     """
 
     def __init__(

@@ -46,14 +46,14 @@ class ReaderRegistry:
 
 
 class Dataset(data.Dataset[Any], ReaderRegistry):
-    """Samples by index, for torch's own DataLoader and for ours.
+    """Samples by index, for torch's own DataLoader and for `ffrecord.torch`'s.
 
-    A loader that knows `__getitems__` (torch does) reads each batch in one submission. Nothing is
-    opened before the first use; a pickle holds the arguments only, so that workers start at once
-    under any start method.
+    A loader that knows `__getitems__` (torch's does) reads each batch in one submission. Files are
+    opened at the first use; a pickle holds only the arguments, so workers start at once under any
+    start method.
 
-    What becomes of the records of a batch is said by `process`: here it applies `transform`; code
-    written for HFAiLab/ffrecord defines its own.
+    `process` makes samples from the records of a batch: here it applies `transform`; code written
+    for HFAiLab/ffrecord overrides it.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         on_corrupt: OnCorrupt = "raise",
         max_corrupt: float = 0.001,
     ) -> None:
-        """Remember what to read.
+        """Store the arguments; open nothing yet.
 
         Args:
-            fnames: as for `ffrecord.open`; or what that or a view of it gave, for its options.
+            fnames: as for `ffrecord.open`; or a reader or a view, which keeps its options.
             check_data: verify the checksum of each record on every read.
-            transform: what becomes of each sample, in the worker. If it has a second parameter
-                without a default, that is a NumPy generator seeded by (seed, epoch, index):
-                augmentation is then the same at any world size and after a resume.
-            columns: those that are needed; all by default.
-            decode: what becomes of columns, by name, such as `{"image": decode.Image(224)}`, or one
-                decoder for records that are just bytes; see `ffrecord.decode`. Before `transform`.
-            on_corrupt: what becomes of a record that cannot be read: "raise"; "skip" shortens the
-                batch, but of a batch with no good record it keeps one place, for the next good one
-                of the order, so that no step is empty; "replace" gives every place to the next good
-                one. `stats` counts both.
+            transform: applied to each sample, in the worker. If it has a second parameter without a
+                default, it gets a NumPy generator seeded by (seed, epoch, index): augmentation is
+                then the same at any world size and after a resume.
+            columns: the columns to return; all by default.
+            decode: decoders by column, such as `{"image": decode.Image(224)}`, or one decoder for
+                records that are plain bytes; see `ffrecord.decode`. Runs before `transform`.
+            on_corrupt: what to do with a record that cannot be read: "raise"; "skip" shortens the
+                batch, but if a batch has no good record, one place gets the next good record of the
+                order, so that no step is empty; "replace" gives every place to the next good
+                record. `stats` counts both.
             max_corrupt: share of all records that may be damaged before any policy raises.
         """
         if on_corrupt not in ("raise", "skip", "replace"):
@@ -92,7 +92,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         self.decode = decode
         if decode is not None and type(self).process is not Dataset.process:
             raise ValueError(
-                f"{type(self).__name__} defines process, which is given bytes: it cannot have "
+                f"{type(self).__name__} overrides process, which takes bytes: it cannot have "
                 "decode= too"
             )
         self.on_corrupt: OnCorrupt = on_corrupt
@@ -107,12 +107,12 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         """The files as HFAiLab/ffrecord's code knows them; a subclass may set its own instead."""
         source = self.source
         if not isinstance(source, Reader):
-            raise AttributeError(f"{source!r} is a view: there is no reader of just its files")
+            raise AttributeError(f"{source!r} is a view: there is no reader of only its files")
         return FileReader.over(source)
 
     @property
     def source(self) -> Records:
-        """What is read."""
+        """The records to read."""
         own = vars(self).get("_source") or vars(self).get("reader")
         if own is None:
             raise AttributeError(
@@ -137,23 +137,24 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         return Stages()
 
     def stats(self) -> dict[str, Any]:
-        """What was read in this process; see `Reader.stats`.
+        """Statistics of the reads in this process; see `Reader.stats`.
 
-        With `decode_s`, the time in `process`, and `damaged_records`, how many were found.
+        Adds `decode_s`, the time in `process`, and `damaged_records`, the number of damaged
+        records.
         """
         found = self.source.stats()
         decode_s = self.stages.sums().get("decode", 0.0)
         return {**found, "decode_s": decode_s, "damaged_records": len(found["damaged"])}
 
     def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Count what a worker's `stats` lists as damaged; see `Records.note_damaged`."""
+        """Count the damaged records in a worker's `stats`; see `Records.note_damaged`."""
         self.source.note_damaged(found)
 
     def process(self, indices: Sequence[int], data: Sequence[Any]) -> Any:  # noqa: ANN401
         """Make the samples of one batch.
 
-        A subclass that defines it gets a list of uint8 arrays, writable and with their own memory,
-        and returns a list of as many samples. As it is here, it applies `transform`.
+        A subclass that overrides it gets a list of uint8 arrays, writable and with their own
+        memory, and returns a list of as many samples. This one applies `transform`.
 
         Args:
             indices: index of each record.
@@ -170,7 +171,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
 
     @property
     def is_plain(self) -> bool:
-        """Whether samples are the records as they are, so that a large batch cut is small ones."""
+        """Whether samples are unchanged records, so a large batch can be cut into small ones."""
         if type(self) is not Dataset:  # Who derives from it may have none of what follows.
             return False
         made = self.transform is not None or vars(self).get("decode") is not None
@@ -180,7 +181,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         return len(self.source)
 
     def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as process makes it
-        """One sample for an integer; those of a batch for a list, an array or a slice."""
+        """One sample for an integer; a batch of samples for a list, an array or a slice."""
         if isinstance(key, IndexBatch):
             return self._batch(key, self.on_corrupt)
         if isinstance(key, slice):
@@ -255,11 +256,11 @@ class Subset(Dataset):
     """The samples of `dataset` at `indices`, made as `dataset` makes them."""
 
     def __init__(self, dataset: data.Dataset[Any], indices: npt.ArrayLike | range | slice) -> None:
-        """Choose.
+        """Choose samples.
 
         Args:
-            dataset: any map-style one.
-            indices: integers in [-n, n), which may repeat, or a range; pickles as one if it is.
+            dataset: any map-style dataset.
+            indices: integers in [-n, n), which may repeat, or a range, which pickles as a range.
         """
         self.dataset: Any = dataset
         self.choice = Choice(indices, len(dataset))  # type: ignore[arg-type]
@@ -271,16 +272,16 @@ class Subset(Dataset):
 
     @property
     def source(self) -> Records:
-        """The chosen records; only of a dataset of ours."""
+        """The chosen records; only for an ffrecord dataset."""
         return SubsetView(self.dataset.source, self.choice)
 
     def stats(self) -> dict[str, Any]:
-        """Those of `dataset`, if it tells any."""
+        """The statistics of `dataset`, if it has any."""
         found: dict[str, Any] = getattr(self.dataset, "stats", dict)()
         return found
 
     def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Tell `dataset`, whose `stats` it is."""
+        """Pass the damage on to `dataset`, which owns the `stats`."""
         self.dataset.note_damaged(found)
 
     def __len__(self) -> int:
@@ -307,27 +308,27 @@ class Subset(Dataset):
 class ConcatDataset(Dataset):
     """Datasets laid end to end, each making its own samples.
 
-    For the records of many files alike, `ffrecord.concat` reads a batch in one submission.
+    To read batches across similar files in one submission, use `ffrecord.concat` instead.
     """
 
     def __init__(self, datasets: Iterable[data.Dataset[Any]]) -> None:
-        """Put together map-style datasets.
+        """Join map-style datasets.
 
         Raises:
-            BadArgumentError: there is none; an AssertionError.
+            BadArgumentError: the list is empty; an AssertionError.
         """
         self.datasets: list[Any] = list(datasets)
         if not self.datasets:
-            raise BadArgumentError("nothing to put together: the list of datasets is empty")
+            raise BadArgumentError("the list of datasets is empty")
         self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
 
     @property
     def source(self) -> Records:
-        """All records; only of datasets of ours."""
+        """All records; only for ffrecord datasets."""
         return concat([dataset.source for dataset in self.datasets])
 
     def stats(self) -> dict[str, Any]:
-        """The sums over the datasets that tell any; `damaged` is by index of the whole."""
+        """The sums over the datasets that have statistics; `damaged` is by index of the whole."""
         each = [d.stats() if hasattr(d, "stats") else {} for d in self.datasets]
         firsts = [0, *self.cumulative_sizes]
         damaged = {
@@ -338,7 +339,7 @@ class ConcatDataset(Dataset):
         return {**summed(each), "damaged": damaged}
 
     def note_damaged(self, found: Mapping[int, str]) -> None:
-        """Tell each dataset what of it is damaged."""
+        """Pass the damage on to the datasets that it belongs to."""
         first = 0
         for dataset, end in zip(self.datasets, self.cumulative_sizes, strict=True):
             own = {index - first: what for index, what in found.items() if first <= index < end}
@@ -353,7 +354,7 @@ class ConcatDataset(Dataset):
         return chain.from_iterable(self.datasets)
 
     def __getitem__(self, key: Key) -> Any:  # noqa: ANN401 - as the datasets make them
-        """One sample for an integer, a list of them for a list, in its order, repeats and all."""
+        """One sample for an integer; a list of samples for a list, in its order, with repeats."""
         if isinstance(key, slice):
             key = range(*key.indices(len(self)))
         wanted = np.asarray(key, np.int64)
@@ -373,7 +374,7 @@ class ConcatDataset(Dataset):
         return samples[0] if wanted.ndim == 0 else samples
 
     def ffreaders(self) -> list[FileReader]:
-        """Those of each dataset."""
+        """The readers of each dataset."""
         return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
 
     def __repr__(self) -> str:
@@ -387,7 +388,7 @@ class ConcatDataset(Dataset):
 
 
 def _guard_in_worker() -> None:
-    """In torch's processes, whose handler of bus errors would end them where a file shrinks."""
+    """In torch's processes, whose handler of bus errors would end them if a file shrinks."""
     global _guarded_pid
     if data.get_worker_info() is not None and _guarded_pid != os.getpid():
         _guarded_pid = os.getpid()
@@ -395,14 +396,14 @@ def _guard_in_worker() -> None:
 
 
 def _first(indices: Sequence[int]) -> Sequence[int]:
-    """The first of them, with the same place in the stream, or seed and epoch."""
+    """The first of them, with the same position in the stream, or seed and epoch."""
     if isinstance(indices, IndexBatch):
         return indices.part(0, 1)
     return SeededIndices.like(indices[:1], indices)
 
 
 def _fetch(dataset: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as dataset makes them
-    """Samples by index, at once where the dataset can."""
+    """Samples by index, all at once if the dataset can."""
     fetch = getattr(dataset, "__getitems__", None)
     return [dataset[index] for index in indices] if fetch is None else fetch(indices)
 

@@ -25,7 +25,7 @@ _DIVIDED = "#ffrecord.divided"
 
 @dataclasses.dataclass(frozen=True)
 class _Share:
-    """What a rank keeps of a division: all of it is from one save, or there is none."""
+    """The part of a division that a rank keeps; all of it is from one save, or it is empty."""
 
     division: str
     local: SavePlan  # As this rank proposed it.
@@ -34,7 +34,7 @@ class _Share:
 
 @dataclasses.dataclass(frozen=True)
 class _Division:
-    """What the coordinator keeps."""
+    """The part that the coordinator keeps."""
 
     name: str
     proposed: list[SavePlan]
@@ -43,22 +43,22 @@ class _Division:
 
 
 class BalancedSavePlanner(DefaultSavePlanner):
-    """Divides what several ranks hold evenly among them, by bytes.
+    """Divides data that several ranks hold evenly among them, by bytes.
 
-    Tensors that every data-parallel rank has are cut into rows, a share for each; smaller ones, and
-    shards that several ranks have, go whole to the one with the least to write. Kept from save to
-    save, it also saves the ranks from sending plans that have not changed.
+    Tensors that every data-parallel rank has are cut into rows, one share per rank. Smaller
+    tensors, and shards that several ranks have, go whole to the rank with the least to write. If
+    one planner is used for all saves, ranks do not send plans that have not changed.
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of DefaultSavePlanner
-        """Takes the options of `DefaultSavePlanner`, but for `enable_plan_caching`."""
+        """Takes the options of `DefaultSavePlanner`, except `enable_plan_caching`."""
         super().__init__(**options)
         self._proposed: SavePlan | None = None  # Of a save that has not got its share yet.
         self._share: _Share | None = None
         self._division: _Division | None = None
 
     def create_local_plan(self) -> SavePlan:
-        """This rank's items, or word that they are those of the save before."""
+        """This rank's items, or a note that they are those of the previous save."""
         plan = super().create_local_plan()
         if self._proposed is not None:
             self._share = None  # The save before failed: nobody knows how far on other ranks.
@@ -68,10 +68,10 @@ class BalancedSavePlanner(DefaultSavePlanner):
         return plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Divides; on the coordinator.
+        """Divide the items; on the coordinator.
 
         Raises:
-            RuntimeError: a rank has its items from another division. The next save divides anew.
+            RuntimeError: a rank has its items from another division. The next save divides again.
         """
         known = self._division
         unchanged = [_division_of(plan, _UNCHANGED) for plan in all_plans]
@@ -101,7 +101,7 @@ class BalancedSavePlanner(DefaultSavePlanner):
         return _Division(uuid.uuid4().hex, proposed, plans, metadata)
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """The plan to write by: with the items of the save before, if it is unchanged."""
+        """The plan to write: with the items of the previous save, if it is unchanged."""
         if _division_of(new_plan, _UNCHANGED):
             assert self._share is not None
             plan = dataclasses.replace(self._share.final, storage_data=new_plan.storage_data)
@@ -115,7 +115,7 @@ class BalancedSavePlanner(DefaultSavePlanner):
         return final
 
     def resolve_data(self, write_item: WriteItem) -> Any:  # noqa: ANN401 - tensor or bytes
-        """The rows of a tensor that fall to this rank, or what DefaultSavePlanner gives."""
+        """The rows of a tensor that this rank writes, or the items of DefaultSavePlanner."""
         held = self.state_dict.get(write_item.index.fqn)
         about = write_item.tensor_data
         if about is None or not _is_whole(held) or write_item.type is not WriteItemType.SHARD:
@@ -133,7 +133,7 @@ def _told(plan: SavePlan, mark: str, division: str) -> SavePlan:
 
 
 def _division_of(plan: SavePlan, mark: str) -> str | None:
-    """The division that a plan names behind `mark`; None if it bears another mark, or none."""
+    """The division that a plan names after `mark`; None if it has another mark, or none."""
     about = plan.planner_data
     if isinstance(about, list) and len(about) == 2 and about[0] == mark:
         return str(about[1])

@@ -1,8 +1,8 @@
-"""What keeps training frameworks from sharding again what a `Sampler` has sharded.
+"""Keeps training frameworks from sharding again what a `Sampler` has sharded.
 
-Each finds out in its own way that a loader is for several ranks already: Lightning, Fabric and Ray
-by a `DistributedSampler`, accelerate by an attribute. They are shown that. For what shards all the
-same see `resharding`.
+Each framework detects in its own way that a loader already serves several ranks: Lightning, Fabric
+and Ray by a `DistributedSampler`, accelerate by an attribute. The loader shows them that. Code that
+shards anyway is the subject of `resharding`.
 """
 
 import sys
@@ -20,12 +20,13 @@ from ffrecord.torch._sampler import Sampler
 class Share(DistributedSampler[int], data.SequentialSampler):
     """The `sampler` of a loader whose batches a `Sampler` makes: one rank's share, index by index.
 
-    Frameworks look at its type: who finds a `DistributedSampler` puts none in its place, and who
-    finds the `SequentialSampler` that torch has beside any batch sampler sees no shuffling to stop.
+    Frameworks look at its type: one that finds a `DistributedSampler` does not insert its own, and
+    one that finds the `SequentialSampler` that torch has beside any batch sampler sees no shuffling
+    to stop.
     """
 
     def __init__(self, inner: Sampler) -> None:
-        """Stand for `inner`. The initialisers of the bases would ask for a process group."""
+        """Wrap `inner`. Does not run the initialisers of the bases, which need a process group."""
         self.inner = inner
         self._offset = 0  # Epochs that the sampler is ahead of its framework.
 
@@ -37,8 +38,8 @@ class Share(DistributedSampler[int], data.SequentialSampler):
     def set_epoch(self, epoch: int) -> None:
         """Note that the framework begins its epoch `epoch`.
 
-        The first time after `load_state_dict` the restored place stands: a framework that begins at
-        0 in a resumed run does not turn it back, and counts on from there.
+        After `load_state_dict`, the first call keeps the restored position: a framework that begins
+        at 0 in a resumed run does not rewind it. Later calls count on from there.
         """
         if self.inner.was_restored:
             self.inner.was_restored = False
@@ -55,16 +56,16 @@ class Share(DistributedSampler[int], data.SequentialSampler):
 
 
 def is_held_back_by(owner: object) -> bool:
-    """Whether `owner` asks for a batch before it hands out the last: its consumer is one behind."""
+    """Whether `owner` requests a batch before it passes on the last: its consumer is one behind."""
     kind = type(owner)
     return kind.__name__ == "_WrappedDataLoader" and kind.__module__.partition(".")[0] == "ray"
 
 
 class Accelerated:
-    """A loader that an `Accelerator` has prepared, as accelerate wants to know it.
+    """A loader that an `Accelerator` has prepared, in the form that accelerate expects.
 
-    For accumulated gradients accelerate asks the loader that is being iterated whether the batch is
-    the last one, and for how many of its records are repeats; ours are none.
+    When gradients are accumulated, accelerate asks the loader being iterated whether the batch is
+    the last one, and how many of its records are repeats; here there are none.
     """
 
     remainder = -1
@@ -75,13 +76,13 @@ class Accelerated:
 
     @property
     def device(self) -> torch.device | None:
-        """Where `prepare` promises batches; None for the CPU, where they are."""
+        """The device on which `prepare` promises batches; None for the CPU, where they are."""
         found: torch.device = sys.modules["accelerate.state"].PartialState().device
         return None if found.type == "cpu" else found
 
     @contextmanager
     def iterated(self) -> Iterator[None]:
-        """Is the loader of the moment for the time of the block."""
+        """Be accelerate's current loader for the duration of the block."""
         gradients = sys.modules["accelerate.state"].GradientState()
         self.end_of_dataloader = False
         gradients._add_dataloader(self)

@@ -1,9 +1,9 @@
-"""How a batch crosses from a worker process: its arrays in one block of memory, not in a pickle.
+"""How a batch leaves a worker process: its arrays in one block of memory, not in a pickle.
 
 torch puts each tensor into a file of its own in /dev/shm. Here all arrays and tensors of a batch
-go into one nameless block, whose descriptor crosses by SCM_RIGHTS; the receiver maps it and copies
-nothing, and the worker uses it again when the batch is gone. Who writes into a batch gets pages of
-its own.
+go into one nameless block, whose descriptor is sent by SCM_RIGHTS. The receiver maps it and copies
+nothing, and the worker reuses it when the batch is gone. Code that writes into a batch gets private
+pages.
 """
 
 import io
@@ -31,7 +31,7 @@ _SHARE_FROM_BYTES = 512 << 10
 
 
 class _Origin(NamedTuple):
-    """Whose batch it is, and what its worker has to tell."""
+    """The owner of a batch, and the statistics of its worker."""
 
     token: str
     worker: int
@@ -41,14 +41,14 @@ class _Origin(NamedTuple):
     damaged: dict[int, str]
     """Records that were found since the last batch, with the reasons."""
     step: int | None
-    """Where in the stream the step begins, if it was asked."""
+    """The position in the stream where the step begins, if it was requested."""
 
 
 class Told:
-    """What the workers of one loader have done, as their batches tell when they arrive."""
+    """The work that the workers of one loader have done, as reported with their batches."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start with nothing reported."""
         self.token = secrets.token_hex(8)
         self.workers: dict[int, dict[str, float]] = {}  # Sums over the life of each process.
         self.past: dict[str, float] = {}  # Sums of those that have ended.
@@ -57,12 +57,12 @@ class Told:
         _told[self.token] = self
 
     def end_workers(self) -> None:
-        """All have ended; a number of a process may be given again."""
+        """Note that all workers have ended; a process id may be used again."""
         self.past = self.sums()
         self.workers.clear()
 
     def sums(self) -> dict[str, float]:
-        """Of all workers so far."""
+        """The sums of all workers so far."""
         return summed([self.past, *self.workers.values()])
 
 
@@ -75,7 +75,7 @@ class PlacedIndices(IndexBatch):
     """Indices for a worker that say where in the stream their step begins.
 
     They arrive as an `IndexBatch`, and the batch that the worker makes of them as a `Placed`: torch
-    tells nobody which indices a batch belongs to, and may hand batches out in another order.
+    does not say which indices a batch belongs to, and may deliver batches in another order.
     """
 
     __slots__ = ("step",)
@@ -100,16 +100,16 @@ def _unplaced(order: EpochOrder, position: int, size: int, step: int) -> IndexBa
 
 
 class Placed(NamedTuple):
-    """A batch that came out of a worker, and where in the stream its step begins."""
+    """A batch from a worker, and the position in the stream where its step begins."""
 
     position: int
     value: Any
 
 
 class Crossing:
-    """A batch on its way from a worker, and what the worker has done so far.
+    """A batch on its way from a worker, with the work that the worker has done so far.
 
-    Arrives as itself; as a `Placed`, if its indices were `PlacedIndices`.
+    Arrives as the batch itself; as a `Placed`, if its indices were `PlacedIndices`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Crossing:
 
 
 class CrossingCollate:
-    """Collates; in a worker process, makes the result ready to cross."""
+    """Collates; in a worker process, also prepares the result for the other process."""
 
     def __init__(self, collate_fn: Callable[[Any], Any], stages: Stages, token: str) -> None:
         """Collate with `collate_fn`, count its time, tell that of `token` in workers."""
@@ -159,7 +159,7 @@ class CrossingCollate:
         self._known: set[int] = set()  # Damaged records that need not be told.
 
     def remember(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
-        """What was done so far is none of the workers': those by fork begin with these sums."""
+        """Ignore earlier work of this process: a worker started by fork begins with its sums."""
         stats = _stats(dataset)
         self._before, self._known = self._numbers(stats), set(stats.get("damaged", ()))
 
@@ -204,7 +204,7 @@ _lender = Lender()
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the bytes of plain tensors out of the pickle, as pickle itself does with arrays."""
+    """Keeps the bytes of plain tensors out of the pickle, as pickle itself does with arrays."""
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - pickle's own
         plain = type(value) is torch.Tensor and value.layout is torch.strided
@@ -225,7 +225,7 @@ def _tensor(data: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:  # n
 
 
 def _refuse(reason: str, worker: int) -> NoReturn:
-    raise RuntimeError(f"the batch of worker {worker} cannot be handed over: {reason}")
+    raise RuntimeError(f"the batch of worker {worker} cannot be received: {reason}")
 
 
 def _receive(

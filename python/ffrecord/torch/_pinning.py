@@ -1,4 +1,4 @@
-"""Memory that a GPU reads on its own."""
+"""Memory that a GPU can read on its own."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,7 @@
-"""Refuses what shards among ranks, batch by batch, what a `Sampler` has sharded among them.
+"""Rejects code that shards, batch by batch, what a `Sampler` has already sharded among ranks.
 
-accelerate's `prepare_data_loader` does that with loaders of torch's own. Nothing tells the sampler
-so but who asks it for batches, and that is on the stack.
+accelerate's `prepare_data_loader` does that with torch's own loaders. The sampler learns of it only
+from its caller, which is on the stack.
 """
 
 import sys
@@ -14,10 +14,10 @@ _FRAMES_MAX = 12
 
 
 def refuse_second_share(ranks: int) -> None:
-    """Called as a `Sampler` for one of so many ranks is iterated.
+    """Check the caller; runs when a `Sampler` for one of several ranks is iterated.
 
     Raises:
-        RuntimeError: what iterates it gives each rank a part of what is one rank's part already.
+        RuntimeError: the caller gives each rank a part of what is already one rank's part.
     """
     if ranks == 1:
         return
@@ -30,16 +30,16 @@ def refuse_second_share(ranks: int) -> None:
             kind = f"{type(owner).__module__.partition('.')[0]}'s {type(owner).__name__}"
             raise RuntimeError(
                 f"{kind} shards among {shares} ranks what ffrecord.torch.Sampler has sharded among "
-                f"{ranks}: most records would never be seen. Write loader = "
-                "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler) and pass that to "
-                "Accelerator.prepare, which then leaves it as it is; or "
-                "Sampler(..., rank=0, world_size=1) and leave the sharding to the other"
+                f"{ranks}: most records would never be read. Use loader = "
+                "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler) and pass it to "
+                "Accelerator.prepare, which then leaves it as it is; or use "
+                "Sampler(..., rank=0, world_size=1) and let the other code shard"
             )
         frame = frame.f_back
 
 
 def _shares_of(owner: object) -> int:
-    """Into how many parts `owner` cuts what it iterates."""
+    """The number of parts into which `owner` cuts what it iterates."""
     if isinstance(owner, data.Sampler):
         parts = getattr(owner, "num_processes", 1), getattr(owner, "num_replicas", 1)
         return max((part for part in parts if isinstance(part, int)), default=1)

@@ -17,9 +17,10 @@ _ORDER = 1
 
 
 class Cursor(NamedTuple):
-    """The place in the stream that comes next: all before it was delivered.
+    """The next position in the stream: everything before it was delivered.
 
-    So were, if batches come out of order, the steps of its epoch at the positions `ahead`.
+    If batches come out of order, the steps of its epoch at the positions `ahead` were delivered,
+    too.
     """
 
     epoch: int
@@ -28,13 +29,13 @@ class Cursor(NamedTuple):
 
 
 class Sampler(data.Sampler[Any]):
-    """Yields this rank's share of each global batch, of one global order.
+    """Yields this rank's share of each global batch, in one global order.
 
     The order of an epoch is a function of seed, epoch and position alone: exact, without a list in
-    memory, and the same at every world size, for each step of `global_batch` records is cut among
-    the ranks. Every rank takes the same number of steps. For `batch_sampler=` of a loader.
+    memory, and the same at every world size, because each step of `global_batch` records is divided
+    among the ranks. Every rank runs the same number of steps. For `batch_sampler=` of a loader.
 
-    An epoch that was yielded whole is followed by the next; `set_epoch` is only needed to jump.
+    After an epoch that was yielded whole, the next begins; `set_epoch` is only needed to jump.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Sampler(data.Sampler[Any]):
         """Define the stream and this rank's share of it.
 
         Args:
-            dataset: what is sampled, or its length. If it has a `fingerprint`, a state says which
-                data it belongs to; if it is a `mix`, its weights rule the order.
+            dataset: the dataset to sample, or its length. If it has a `fingerprint`, a state says
+                which data it belongs to; if it is a `mix`, its weights define the order.
             global_batch: records of one step over all ranks.
             seed: 0 to 2**64 - 1.
             block: records of one block, for slow disks: blocks are permuted, then records inside
@@ -63,13 +64,13 @@ class Sampler(data.Sampler[Any]):
             window: blocks of one window; given with `block`.
             rank: of this process; by default that of torch.distributed, or of torchrun.
             world_size: likewise.
-            group_size: so many ranks in a row get the same samples, such as a group that shares
-                tensors or a context. Where such ranks do not stand in a row, give rank and world
-                size of the data-parallel group instead.
-            last: what becomes of a last step with too few records: "drop"; "pad" from the epoch's
-                start; "short". So that no rank waits for one that has nothing, a short step with
-                fewer records than ranks is padded to one record for each.
-            uneven: allow a global batch that does not divide among the ranks; their shares then
+            group_size: consecutive ranks that get the same samples, such as a group that shares
+                tensors or a context. If such ranks are not consecutive, pass rank and world size of
+                the data-parallel group instead.
+            last: what to do with a last step of too few records: "drop"; "pad" from the start of
+                the epoch; "short". A short step with fewer records than ranks is padded to one
+                record per rank, so that no rank waits for one without data.
+            uneven: allow a global batch that is not a multiple of the ranks; their shares then
                 differ by one record.
 
         Raises:
@@ -90,12 +91,12 @@ class Sampler(data.Sampler[Any]):
         self._next = Cursor(0, 0)  # Where the next iteration begins.
         self._cursor = self._next  # What the state says: all before it was handed out.
         self.was_restored = False
-        """Whether `load_state_dict` said where to begin, and nobody has counted epochs since."""
+        """Whether `load_state_dict` set the position, and no epoch has been counted since."""
         self._check()
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is of."""
+        """The epoch of the next iteration."""
         return self._next.epoch
 
     @property
@@ -104,18 +105,18 @@ class Sampler(data.Sampler[Any]):
         return self._next
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`; stays where it is if it is in that epoch already."""
+        """Go to the start of `epoch`; does nothing if it is in that epoch already."""
         self.was_restored = False
         if epoch != self._next.epoch:
             self._move(Cursor(epoch, 0))
 
     def set_weights(self, weights: Iterable[int]) -> None:
-        """Mix in other proportions from the place on that `state_dict` tells.
+        """Use other proportions from the position of `state_dict` on.
 
-        The next iteration begins there. Every rank must do it after the same step.
+        The next iteration begins there. Every rank must call it after the same step.
 
         Raises:
-            TypeError: the dataset is no `mix`.
+            TypeError: the dataset is not a `mix`.
             ValueError: the weights do not fit its sources, or batches came out of order.
         """
         if self.mixture is None:
@@ -127,11 +128,11 @@ class Sampler(data.Sampler[Any]):
         self._move(self._cursor)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the stream, as a few scalars (JSON, at most 256 bytes).
+        """The position in the stream, as a few scalars (JSON, at most 256 bytes).
 
         It counts what was yielded; `ffrecord.torch.DataLoader` corrects that to what it delivered.
-        The weights of a mixture come on top, and after batches out of order (`in_order=False`)
-        `ahead`, the positions of steps behind the place that were delivered, too.
+        The state of a mixture also has its weights. After batches out of order (`in_order=False`),
+        it also has `ahead`, the positions of delivered steps after that position.
         """
         mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
         steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
@@ -155,7 +156,7 @@ class Sampler(data.Sampler[Any]):
         the same global batch.
 
         Raises:
-            ValueError: the state is of other data, or of an order that this version does not know.
+            ValueError: the state belongs to other data, or to an order that this version lacks.
         """
         missing = [name for name in self.state_dict() if name not in state and name != "ahead"]
         if missing:
@@ -166,11 +167,11 @@ class Sampler(data.Sampler[Any]):
                 "would not continue the same stream"
             )
         if state["order"] != _ORDER:
-            raise ValueError(f"the state is of order {state['order']}; known here is {_ORDER}")
+            raise ValueError(f"the state is of order {state['order']}; this version knows {_ORDER}")
         self._check_same_data(state)
         if not 0 <= state["position"] <= self.count or state["epoch"] < 0:
             raise ValueError(
-                f"the state points at epoch {state['epoch']}, position {state['position']} of "
+                f"the state names epoch {state['epoch']}, position {state['position']} of "
                 f"{self.count} records: it is damaged"
             )
         resumed = copy.copy(self)
@@ -184,29 +185,29 @@ class Sampler(data.Sampler[Any]):
         vars(self).update(vars(resumed))  # All of it at once: a refused state changes nothing.
 
     def begin(self) -> Cursor:
-        """The place where an iteration that begins now begins."""
+        """The position where an iteration that begins now begins."""
         self._cursor = self._next
         return self._next
 
     def deliver(self, cursor: Cursor) -> None:
-        """Let the state say `cursor`: all before it is with the consumer."""
+        """Set the state to `cursor`: everything before it is with the consumer."""
         self._cursor = cursor
         # An iteration that is broken off starts its epoch again.
         self._next = Cursor(cursor.epoch, 0)
 
     def skipped(self, cursor: Cursor, steps: int) -> Cursor:
-        """The place so many steps behind `cursor`."""
+        """The position so many steps after `cursor`."""
         for _ in range(steps):
             cursor = self.after(cursor)
         return cursor
 
     def identity(self) -> tuple[Any, ...]:
-        """What differs where streams, or shares of them, do."""
+        """A value that differs if streams, or shares of them, differ."""
         order = (self.seed, self.block, self.window, self.count, self.mixture)
         return (*order, self.global_batch, self.last, *self._place())
 
     def after(self, cursor: Cursor) -> Cursor:
-        """The place one step behind `cursor`, past steps that were delivered already."""
+        """The position one step after `cursor`, past steps that were delivered already."""
         ahead, position = cursor.ahead, cursor.position + self.global_batch
         while position in ahead:
             position += self.global_batch
@@ -216,7 +217,7 @@ class Sampler(data.Sampler[Any]):
         return Cursor(cursor.epoch + 1, 0)
 
     def reached(self, cursor: Cursor, position: int) -> Cursor:
-        """The place once the step at `position`, too, is delivered; in any order."""
+        """The position after the step at `position` is delivered too; in any order."""
         if position == cursor.position:
             return self.after(cursor)
         return cursor._replace(ahead=cursor.ahead | {position})
@@ -238,12 +239,12 @@ class Sampler(data.Sampler[Any]):
     def stream(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
         """This rank's batches from `start` on, epoch after epoch without end.
 
-        Each with the place behind its step. The sampler itself stays where it is.
+        Each with the position after its step. The sampler itself stays where it is.
         """
         return ((cursor, make()) for cursor, make in self.plans(start))
 
     def plans(self, start: Cursor) -> Iterator[tuple[Cursor, Callable[[], IndexBatch]]]:
-        """As `stream`, but with what makes the batch, for another thread to call."""
+        """Like `stream`, but with a function that makes the batch, for another thread to call."""
         rank, world_size = self._place()
         cursor = start
         order = self._order(start.epoch)
@@ -258,14 +259,14 @@ class Sampler(data.Sampler[Any]):
             yield cursor, make
 
     def epoch_from(self, start: Cursor) -> Iterator[tuple[Cursor, IndexBatch]]:
-        """As `stream`, to the end of the epoch."""
+        """Like `stream`, to the end of the epoch."""
         for cursor, batch in self.stream(start):
             yield cursor, batch
             if cursor.epoch != start.epoch:
                 return
 
     def share(self, start: Cursor) -> EpochShare:
-        """What this rank reads from `start` to the end of its epoch."""
+        """The indices that this rank reads from `start` to the end of its epoch."""
         rank, world_size = self._place()
         last = start.position + (self._steps(start.position) - 1) * self.global_batch
         end = last + self._step_size(last, world_size)
@@ -309,7 +310,7 @@ class Sampler(data.Sampler[Any]):
         if self.last == "drop" and self.count < self.global_batch:
             raise ValueError(
                 f"an epoch would be empty: {self.count} records are fewer than global_batch "
-                f"{self.global_batch}; take last='pad', last='short' or a smaller global_batch"
+                f"{self.global_batch}; use last='pad', last='short' or a smaller global_batch"
             )
         self._order(0)  # Refuses what it cannot do: seed, block, window.
         if self._world_size is not None:
@@ -329,13 +330,13 @@ class Sampler(data.Sampler[Any]):
             )
 
     def _delivered_ahead(self, state: dict[str, Any]) -> frozenset[int]:
-        """Steps behind the place of `state` that were delivered before it was taken."""
+        """Delivered steps after the position of `state`."""
         if not (steps := state.get("ahead")):
             return frozenset()
         if steps["step"] != self.global_batch:
             raise ValueError(
-                f"the state was taken while batches of {steps['step']} records came out of order: "
-                f"resume it with global_batch={steps['step']}, not {self.global_batch}; or take "
+                f"the state was saved while batches of {steps['step']} records came out of order: "
+                f"resume it with global_batch={steps['step']}, not {self.global_batch}; or save "
                 "states without in_order=False"
             )
         ahead = frozenset(steps["positions"])
@@ -351,17 +352,17 @@ class Sampler(data.Sampler[Any]):
 
     @property
     def rank_count(self) -> int:
-        """How many ranks there are, those of a group that get the same samples counted each."""
+        """How many ranks there are; counts each rank of a group that gets the same samples."""
         world_size = self._world_size
         return _from_environment("WORLD_SIZE", 1) if world_size is None else world_size
 
     @property
     def is_sharding(self) -> bool:
-        """Whether the ranks get shares, or there is but one: False if each gets all on request."""
+        """Whether the ranks get shares, or there is only one: False if each gets all on request."""
         return self.rank_count > 1 or _from_environment("WORLD_SIZE", 1) == 1
 
     def _place(self) -> tuple[int, int]:
-        """Rank and number of those that get samples of their own; a step divides among them."""
+        """Rank and number of those that get samples of their own; a step is divided among them."""
         rank, world_size = self._rank, self.rank_count
         if rank is None:
             rank = _from_environment("RANK", 0)
@@ -375,12 +376,12 @@ class Sampler(data.Sampler[Any]):
         if self.global_batch < world_size:
             raise ValueError(
                 f"global_batch {self.global_batch} leaves some of {world_size} ranks without a "
-                f"record; take {world_size} or more"
+                f"record; use {world_size} or more"
             )
         if self.global_batch % world_size and not self.uneven:
             below = self.global_batch // world_size * world_size
             raise ValueError(
-                f"global_batch {self.global_batch} does not divide among {world_size} ranks; take "
+                f"global_batch {self.global_batch} does not divide among {world_size} ranks; use "
                 f"{below} or {below + world_size}, another world size, or uneven=True"
             )
         return rank, world_size

@@ -1,4 +1,4 @@
-"""Loading with threads: each iterator has its own, which read on over the end of an epoch."""
+"""Loading with threads: each iterator has its own, which read on past the end of an epoch."""
 
 import operator
 import weakref
@@ -32,32 +32,32 @@ _Ahead = Prefetcher[_Plan, Any]
 
 
 class _Spare(NamedTuple):
-    """Threads that have come to the end of an epoch, and read on."""
+    """Threads that have reached the end of an epoch, and read on."""
 
     ahead: _Ahead
     stream: tuple[Any, ...]
     at: Cursor
     settings: list[Any]
-    """What made the batches that are there."""
+    """The settings that the batches were made with."""
 
     def fits(self, loader: Any, stream: tuple[Any, ...] | None, at: Cursor | None) -> bool:  # noqa: ANN401 - a `DataLoader`
-        """Whether they go on where an iteration begins, and are what it would load."""
+        """Whether they continue where an iteration begins, and load what it would load."""
         now = _settings(loader.dataset, loader.collate_fn)
         same = len(now) == len(self.settings) and all(map(operator.is_, now, self.settings))
         return same and self.ahead.alive and (self.stream, self.at) == (stream, at)
 
 
 class Threads:
-    """The threads of one loader. Knows nothing of the loader, which would never be freed otherwise.
+    """The threads of one loader. Holds no reference to the loader, which would never be freed then.
 
-    An iterator's threads are its own until it ends: two iterators never take from each other. Those
-    that came to the end of an epoch wait for the iterator that begins where they stand.
+    The threads of an iterator are its own until it ends: two iterators never take from each other.
+    Threads that reached the end of an epoch wait for the iterator that begins at their position.
     """
 
     def __init__(
         self, count: int, *, depth: int, memory_limit_bytes: int, timeout_s: float
     ) -> None:
-        """Starts none; the arguments are those of a `Prefetcher`."""
+        """Start no threads; the arguments are those of a `Prefetcher`."""
         self._count = count
         self._depth = depth
         self._memory_limit_bytes = memory_limit_bytes
@@ -71,7 +71,7 @@ class Threads:
         return sum(ahead.depth for ahead in self._all if ahead.alive)
 
     def pending(self, loader: data.DataLoader[Any], sampler: Sampler, start: Cursor) -> int:
-        """Batches that were read ahead for who begins at `start`."""
+        """Batches that were read ahead for an iterator that begins at `start`."""
         spare = self._spare
         if spare is None or not spare.fits(loader, sampler.identity(), start):
             return 0
@@ -84,9 +84,9 @@ class Threads:
         sampler: Sampler | None,
         start: Cursor | None,
     ) -> Iterator[tuple[Cursor | None, Any]]:
-        """The batches of an epoch, each with the place behind it; `steps` if there is no sampler.
+        """The batches of an epoch, each with the position after it; `steps` if there is no sampler.
 
-        What is needed of the loader is looked at now, and when the first batch is asked for.
+        Reads the loader's settings now, and again when the first batch is requested.
         """
         settings = _settings(loader.dataset, loader.collate_fn)
         ahead = self._begin(loader, steps, sampler, start)
@@ -120,7 +120,7 @@ class Threads:
         sampler: Sampler | None,
         start: Cursor | None,
     ) -> _Ahead:
-        """Those that are at `start` already, or new ones."""
+        """The threads that are at `start` already, or new ones."""
         spare, self._spare = self._spare, None
         if spare is not None:
             stream = None if sampler is None else sampler.identity()
@@ -162,7 +162,7 @@ def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any da
 
 
 class _Loads:
-    """Loads one batch. Knows nothing of the loader, which would never be freed otherwise."""
+    """Loads one batch. Holds no reference to the loader, which would never be freed then."""
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
         self._fetch = getattr(loader.dataset, "__getitems__", None)
@@ -178,7 +178,7 @@ class _Loads:
             and collates.collate_fn is collate
             and not self._pinned
         )
-        """Whether several batches may be loaded as one that is cut."""
+        """Whether several batches may be loaded as one and then cut."""
 
     def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
         with self.stages.timed("plan"):

@@ -1,4 +1,4 @@
-"""All that a training run needs to go on where it was, as one checkpoint."""
+"""Everything that a training run needs to resume, as one checkpoint."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -13,20 +13,21 @@ from ffrecord.torch.checkpoint import Group
 
 
 class TrainingState:
-    """Model, optimizer, scheduler, loader, random states, and words of your own.
+    """Model, optimizer, scheduler, loader, random states, and values of your own.
 
         training = TrainingState(model, optimizer, loader, scheduler=scheduler)
-        step = training.load("runs/x")               # 0 if there is nothing yet.
+        step = training.load("runs/x")               # 0 if there is no checkpoint yet.
         for batch in loader:
             ...
             step += 1
             if step % 1000 == 0:
                 training.async_save("runs/x", step)
 
-    A loader's place counts what was delivered, so the run goes on with the next sample, at any
-    world size. Random states of the ranks come back at the same world size; at another one they
-    are left as they are, and `load` says so in `restored_rng`. (torch's loaders draw from the
-    global generator whenever an iteration begins, resumed ones once more: give them a `generator`.)
+    The position of a loader counts delivered batches, so the run continues with the next sample, at
+    any world size. Random states of the ranks are restored at the same world size; at another one
+    they are left as they are, and `restored_rng` says so. (torch's loaders draw from the global
+    generator whenever an iteration begins, and resumed ones draw once more: give them a
+    `generator`.)
 
     Attributes:
         extra: plain values that are saved and loaded with the rest.
@@ -44,16 +45,16 @@ class TrainingState:
         group: ckpt.Group | None = None,
         **others: Any,  # noqa: ANN401
     ) -> None:
-        """Takes what has `state_dict` and `load_state_dict`, such as a gradient scaler.
+        """Store the objects, each with `state_dict` and `load_state_dict`.
 
         Args:
             model: a module; wrapped in DistributedDataParallel it is saved as the module within.
             optimizer: of the model.
-            loader: its place in the stream, such as that of `ffrecord.torch.DataLoader`.
+            loader: an object with a position in the stream, such as `ffrecord.torch.DataLoader`.
             scheduler: of the learning rate.
             extra: plain values.
             group: the ranks; by default all of the process group, if there is one.
-            others: more of that kind, by name.
+            others: more such objects, by name, such as a gradient scaler.
         """
         inner = isinstance(model, torch.nn.parallel.DistributedDataParallel)
         parts = {
@@ -88,11 +89,11 @@ class TrainingState:
         return ckpt.async_save(target, step, self._state(step), group=self._group, **options)
 
     def load(self, target: str | os.PathLike[str], **options: Any) -> int:  # noqa: ANN401
-        """Load with `ffrecord.checkpoint.load`, which takes `options`, whatever saved it.
+        """Load with `ffrecord.checkpoint.load`, which takes `options`.
 
         Returns:
-            The step that was saved; 0, and nothing changed, if there is no checkpoint and none was
-            asked for by its step.
+            The step that was saved; 0, with nothing changed, if there is no checkpoint and the
+            options name no step.
         """
         rng = ckpt.PerRank(None)
         state: dict[str, Any] = {**self._parts, "step": 0, "extra": None, "rng": rng}
@@ -106,7 +107,7 @@ class TrainingState:
         return int(state["step"])
 
     def on_rank_0(self, work: Callable[[], object]) -> None:
-        """Does `work` on rank 0 alone; what it raises there is raised on every rank."""
+        """Run `work` on rank 0 alone; if it raises there, raise on every rank."""
 
         def do() -> None:
             if self._group is None or self._group.rank == 0:
@@ -115,7 +116,7 @@ class TrainingState:
         together(self._group, do)
 
     def _is_there(self, target: str | os.PathLike[str], options: dict[str, Any]) -> bool:
-        """What rank 0 sees, for a save may be under way; damage is for `load` to tell."""
+        """The step that rank 0 sees, since a save may be in progress; `load` reports damage."""
 
         def look() -> bool:
             if self._group is not None and self._group.rank != 0:

@@ -12,10 +12,10 @@ _background_groups: weakref.WeakKeyDictionary[dist.ProcessGroup, "Group"] = (
 
 
 class Group:
-    """The ranks of a process group, as `ffrecord.checkpoint` wants them.
+    """The ranks of a process group, as `ffrecord.checkpoint` expects them.
 
     Gathers small messages as byte tensors: on the CPU if the group has a backend for it, such as
-    Gloo, else on the current accelerator. All ranks of the group make it and use it alike.
+    Gloo, else on the current accelerator. All ranks of the group must make and use it alike.
     """
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
@@ -25,7 +25,7 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """From 0, within the group."""
+        """The rank of this process within the group, from 0."""
         return dist.get_rank(self._group)
 
     @property
@@ -52,9 +52,9 @@ class Group:
         ]
 
     def background(self) -> "Group":
-        """The same ranks in a Gloo group of its own, to be used by another thread.
+        """The same ranks in a Gloo group of its own, for use by another thread.
 
-        The first call makes it; all ranks call it alike.
+        The first call makes it; all ranks must make that call.
         """
         key = self._group or dist.group.WORLD
         if key is None:

@@ -16,11 +16,11 @@ Path = str | os.PathLike[str]
 
 
 class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Saves model, optimizer, scheduler, random states and the Trainer's own state as it trains.
+    """Saves model, optimizer, scheduler, random states and the Trainer's own state during training.
 
-    Training goes on while a save does. Give the Trainer `save_strategy="no"` to have no others.
-    With `resume` training goes on at the newest step of the target, with the very next sample: the
-    Trainer's loader must be a loader of `ffrecord.torch`, which knows its place
+    Training continues during a save. Set the Trainer's `save_strategy="no"` to have no other
+    checkpoints. With `resume`, training continues at the newest step of the target, with the next
+    sample: the Trainer's loader must be a loader of `ffrecord.torch`, which knows its position
     (`return self.accelerator.prepare(loader)` in `get_train_dataloader`).
     """
 
@@ -34,15 +34,15 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         data_anew: bool = False,
         **options: Any,  # noqa: ANN401 - those of async_save
     ) -> None:
-        """Starts nothing.
+        """Store the arguments; start nothing.
 
         Args:
             target: a folder that all ranks share, or `ffrecord://host[:port]/run`.
-            every_steps: of the optimizer, between saves; there is one at the end as well.
-            keep_last: how many checkpoints stay.
+            every_steps: optimizer steps between saves; there is also a save at the end.
+            keep_last: how many checkpoints to keep.
             resume: load the newest one before training, if there is one.
-            data_anew: with a loader that does not know its place, resume all the same, and let the
-                Trainer begin its data with the first sample again.
+            data_anew: resume even with a loader that does not know its position, and let the
+                Trainer start its data at the first sample again.
             options: of `ffrecord.checkpoint.async_save`.
         """
         if every_steps < 1 or keep_last < 1:
@@ -61,10 +61,10 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         control: Any,  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """Loads what is to be resumed.
+        """Load the checkpoint to resume from.
 
         Raises:
-            ValueError: there is something, and the Trainer's loader does not know its place.
+            ValueError: there is one, and the Trainer's loader does not know its position.
         """
         loader = kwargs.get("train_dataloader")
         knows_place = isinstance(loader, DataLoader)
@@ -79,9 +79,9 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not knows_place and not self._data_anew and ckpt.latest(self._target) is not None:
             raise ValueError(
                 f"{self._target} has a checkpoint, and a {type(loader).__name__} does not know "
-                "where its data goes on: have get_train_dataloader of the Trainer return "
-                "self.accelerator.prepare(loader), with a loader of ffrecord.torch, or say "
-                "CheckpointCallback(..., data_anew=True) to begin with the first sample again"
+                "where its data continues: have get_train_dataloader of the Trainer return "
+                "self.accelerator.prepare(loader), with a loader of ffrecord.torch, or use "
+                "CheckpointCallback(..., data_anew=True) to start at the first sample again"
             )
         if step := self._training.load(self._target):
             words = json.loads(str(self._training.extra["trainer"]))
@@ -90,12 +90,12 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             state.global_step = self._saved = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Saves if it is time."""
+        """Save if it is time."""
         if state.global_step % self._every_steps == 0:
             self._save(state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Saves the last step, and waits for it."""
+        """Save the last step, and wait for it."""
         self._save(state)
         self._finish(state)
 

@@ -25,19 +25,19 @@ _MARK = "#ffrecord.lightning"
 
 
 class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
-    """Saves, loads and removes what a Trainer wants to: a path of its is a folder with one step.
+    """Saves, loads and removes checkpoints for a Trainer; each path is a folder with one step.
 
-    A path that is saved again has its new checkpoint committed before the old one goes; what others
-    saved there stays. Nothing is
-    pickled: hyperparameters and what callbacks keep must be plain values, arrays or tensors.
+    If a path is saved again, the new checkpoint is committed before the old one goes; files of
+    others there stay. Nothing is pickled: hyperparameters and the state of callbacks must be plain
+    values, arrays or tensors.
     """
 
     def __init__(self, *, background: bool = False, **options: Any) -> None:  # noqa: ANN401
-        """Starts nothing.
+        """Store the arguments; start nothing.
 
         Args:
-            background: let training go on while a save does; the next one, or the end of training,
-                waits for it, and raises what it failed with.
+            background: let training continue during a save; the next save, or the end of training,
+                waits for it, and raises its error.
             options: of `ffrecord.checkpoint.save`, or `async_save` with `background`.
         """
         super().__init__()
@@ -51,9 +51,9 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
         path: Path,
         storage_options: object = None,
     ) -> None:
-        """Called on rank 0, which has all there is."""
+        """Save; called on rank 0, which has the whole state."""
         if storage_options is not None:
-            raise TypeError("storage_options: there are none")
+            raise TypeError("storage_options are not supported")
         self._finish()
         steps = [commit.step for commit in ckpt.list(path)]
         step, old = max(steps, default=-1) + 1, _saved_here(path, steps)
@@ -66,13 +66,13 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
             _remove(path, old)
 
     def load_checkpoint(self, path: Path, *args: object, **kwargs: object) -> dict[str, Any]:
-        """Tensors on the CPU; Lightning moves them where they belong."""
+        """Load tensors to the CPU; Lightning moves them where they belong."""
         self._finish()
         loaded: Any = ckpt.load(path, as_torch=True, group="alone")
         return {key: value for key, value in loaded.items() if key != _MARK}
 
     def remove_checkpoint(self, path: Path) -> None:
-        """All that was saved here, and the folder if nothing else is in it."""
+        """Remove everything that was saved here, and the folder if it is then empty."""
         self._finish()
         _remove(path, _saved_here(path, [commit.step for commit in ckpt.list(path)]))
         if "://" not in os.fspath(path) and os.path.isdir(path):
@@ -82,7 +82,7 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
                 os.rmdir(path)
 
     def teardown(self) -> None:
-        """Waits for the last save."""
+        """Wait for the last save."""
         self._finish()
 
     def _finish(self) -> None:
@@ -94,7 +94,7 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc, unused-ignore]
 
 
 def _saved_here(path: Path, steps: list[int]) -> list[int]:
-    """Those of a CheckpointIO; one that cannot be read is nobody's."""
+    """The steps of a CheckpointIO; a step that cannot be read is nobody's."""
     found = []
     for step in steps:
         with contextlib.suppress(CorruptionError, FileNotFoundError):
