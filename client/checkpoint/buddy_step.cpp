@@ -5,118 +5,12 @@
 #include <string_view>
 #include <utility>
 
+#include "client/checkpoint/files_with_copies.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::client {
 namespace {
-
-// A file at one of several readers.
-struct FileCopy {
-  std::size_t reader;
-  std::uint32_t file;
-};
-
-// Whether another copy is to be read in place of one whose status this is. What is wrong with a
-// copy itself is for its reader to know, who may turn to the step's twin.
-bool IsOutOfReach(ErrorCode status) {
-  return status != ErrorCode::kOk && status != ErrorCode::kCorruption &&
-         status != ErrorCode::kNotFound;
-}
-
-// Files of which each has one or two copies: the second is asked if the first is out of reach.
-class FilesWithCopies final : public RangeReader {
- public:
-  FilesWithCopies(std::vector<std::unique_ptr<RangeReader>> readers,
-                  std::vector<std::vector<FileCopy>> copies)
-      : readers_(std::move(readers)), copies_(std::move(copies)) {}
-
-  std::size_t file_count() const noexcept override { return copies_.size(); }
-  const std::string& file_name(std::uint32_t file) const noexcept override {
-    return reader_of(file).file_name(copies_[file][0].file);
-  }
-  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
-    return reader_of(file).file_size_bytes(copies_[file][0].file);
-  }
-  std::uint32_t alignment_bytes(std::uint32_t file) const noexcept override {
-    std::uint32_t alignment = 1;
-    for (const FileCopy& copy : copies_[file])
-      alignment = std::max(alignment, readers_[copy.reader]->alignment_bytes(copy.file));
-    return alignment;
-  }
-  Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
-    return readers_.front()->TakeMemory(size_bytes);
-  }
-
-  Result<void> Read(std::span<RangeRead> ranges) const override {
-    return RangeReader::ReadEach(ranges, [](RangeRead&) {});
-  }
-
-  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
-                        Patience& patience) const override {
-    std::vector<std::size_t> wanted(ranges.size());
-    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = i;
-    for (std::size_t turn = 0; !wanted.empty(); ++turn)
-      wanted = ReadFrom(turn, ranges, wanted, arrived, patience);
-    if (patience.was_over()) return GivenUp();
-    return {};
-  }
-
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
-    Result<IndexBytes> mapped = Error{ErrorCode::kNotFound, file_name(file) + ": has no copy"};
-    for (const FileCopy& copy : copies_[file]) {
-      mapped = readers_[copy.reader]->MapIndex(copy.file, offset_bytes, size_bytes);
-      if (mapped) break;
-    }
-    return mapped;
-  }
-
- private:
-  const RangeReader& reader_of(std::uint32_t file) const noexcept {
-    return *readers_[copies_[file][0].reader];
-  }
-
-  // Reads each of `wanted` at its copy number `turn`; those that have to be read at the next one.
-  std::vector<std::size_t> ReadFrom(std::size_t turn, std::span<RangeRead> ranges,
-                                    std::span<const std::size_t> wanted, const Arrived& arrived,
-                                    Patience& patience) const {
-    std::vector<std::size_t> rest;
-    const auto ended = [&](std::size_t index, ErrorCode status) {
-      RangeRead& range = ranges[index];
-      range.status = status;
-      if (IsOutOfReach(status) && turn + 1 < copies_[range.file].size())
-        rest.push_back(index);
-      else
-        arrived(range);
-    };
-    for (std::size_t reader = 0; reader < readers_.size(); ++reader) {
-      std::vector<RangeRead> here;
-      std::vector<std::size_t> indices;
-      for (const std::size_t index : wanted) {
-        const FileCopy& copy = copies_[ranges[index].file][turn];
-        if (copy.reader != reader) continue;
-        here.push_back(
-            {copy.file, ranges[index].offset_bytes, ranges[index].destination, ErrorCode::kOk});
-        indices.push_back(index);
-      }
-      if (here.empty()) continue;
-      const auto read = readers_[reader]->ReadEach(
-          here,
-          [&](RangeRead& range) {
-            ended(indices[static_cast<std::size_t>(&range - here.data())], range.status);
-          },
-          patience);
-      if (patience.was_over()) return {};
-      if (!read)  // Then nothing has been tried.
-        for (const std::size_t index : indices) ended(index, read.error().code);
-    }
-    return rest;
-  }
-
-  std::vector<std::unique_ptr<RangeReader>> readers_;
-  std::vector<std::vector<FileCopy>> copies_;  // Of each file: one or two.
-};
 
 class BuddyStep final : public CommittedStep {
  public:
@@ -169,7 +63,7 @@ class BuddyStep final : public CommittedStep {
       if (of_file.empty())
         return trouble.value_or(
             Error{ErrorCode::kNotFound, "checkpoint: a rank shard has no copy"});
-    return std::unique_ptr<RangeReader>(new FilesWithCopies(std::move(readers), std::move(copies)));
+    return OpenFilesWithCopies(std::move(readers), std::move(copies));
   }
 
   std::unique_ptr<CommittedStep> Twin() const override {

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "client/checkpoint/buddy_step.h"
-#include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/base/side_by_side.h"
 
 namespace ffrecord::client {
 namespace {

@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
-#include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/catalog.h"
 #include "client/dataset/upload.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/step_manifests.h"
+#include "libffrecord/base/side_by_side.h"
 
 namespace ffrecord::client {
 namespace {

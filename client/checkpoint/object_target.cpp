@@ -1,16 +1,16 @@
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "client/checkpoint/side_by_side.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/object_store/digests.h"
+#include "libffrecord/object_store/object_files.h"
 #include "libffrecord/object_store/s3_bucket.h"
 
 namespace ffrecord::client {
@@ -259,51 +259,6 @@ class ObjectAttempt final : public CheckpointAttempt {
 
 // --- Reading -------------------------------------------------------------------------------------
 
-// Files of one step; each range is one request.
-class ObjectFiles final : public RangeReader {
- public:
-  ObjectFiles(std::shared_ptr<S3Bucket> bucket, std::vector<S3Bucket::Object> objects)
-      : bucket_(std::move(bucket)), objects_(std::move(objects)) {
-    for (const auto& object : objects_) names_.push_back(bucket_->Describe(object.key));
-  }
-
-  std::size_t file_count() const noexcept override { return objects_.size(); }
-  const std::string& file_name(std::uint32_t file) const noexcept override { return names_[file]; }
-  std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
-    return objects_[file].size_bytes;
-  }
-  std::uint32_t alignment_bytes(std::uint32_t /*file*/) const noexcept override { return 1; }
-
-  Result<void> Read(std::span<RangeRead> ranges) const override {
-    std::atomic<std::size_t> next{0};
-    return SideBySide::Run(std::min(ranges.size(), kRequestsAtOnce),
-                           [&](const SideBySide&) -> Result<void> {
-                             for (std::size_t i; (i = next++) < ranges.size();) ReadOne(ranges[i]);
-                             return {};
-                           });
-  }
-
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
-    const auto bytes = std::make_shared<std::vector<std::byte>>(size_bytes);
-    if (size_bytes > 0) FFR_TRY(bucket_->GetRange(objects_[file].key, offset_bytes, *bytes));
-    return IndexBytes{bytes, *bytes};
-  }
-
- private:
-  void ReadOne(RangeRead& range) const {
-    range.status = ErrorCode::kOk;
-    if (range.destination.empty()) return;
-    const auto read =
-        bucket_->GetRange(objects_[range.file].key, range.offset_bytes, range.destination);
-    if (!read) range.status = read.error().code;
-  }
-
-  std::shared_ptr<S3Bucket> bucket_;
-  std::vector<S3Bucket::Object> objects_;
-  std::vector<std::string> names_;
-};
-
 class ObjectStep final : public CommittedStep {
  public:
   ObjectStep(ObjectRun run, std::uint64_t step, std::vector<std::byte> root, std::string folder)
@@ -332,7 +287,7 @@ class ObjectStep final : public CommittedStep {
         return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
       wanted.push_back({folder_ + name, found->second});
     }
-    return std::unique_ptr<RangeReader>(new ObjectFiles(run_.bucket, std::move(wanted)));
+    return object_store::OpenObjectFiles(run_.bucket, std::move(wanted));
   }
 
  private:

@@ -60,8 +60,6 @@ Result<PackedTable> ReadTable(const RangeReader& files, std::uint32_t file) {
   return table;
 }
 
-// What packed files were. Whole frames are read and expanded in the caller's thread, for each call
-// anew.
 class PackedFiles final : public RangeReader {
  public:
   static Result<std::unique_ptr<RangeReader>> Open(std::unique_ptr<RangeReader> packed) {
@@ -80,11 +78,12 @@ class PackedFiles final : public RangeReader {
   }
   std::uint32_t alignment_bytes(std::uint32_t /*file*/) const noexcept override { return 1; }
 
-  Result<void> Read(std::span<RangeRead> ranges) const override {
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
     std::vector<Part> parts;
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      ranges[i].status = ErrorCode::kOk;
-      FFR_TRY(Cut(ranges[i], i, parts));
+      ranges[i].status = PassesEnd(ranges[i]) ? ErrorCode::kCorruption : ErrorCode::kOk;
+      if (ranges[i].status == ErrorCode::kOk) Cut(ranges[i], i, parts);
     }
     std::ranges::stable_sort(parts, {},
                              [](const Part& part) { return std::tuple(part.file, part.frame); });
@@ -92,21 +91,20 @@ class PackedFiles final : public RangeReader {
       auto end = begin;
       for (std::size_t frames = 0; end != parts.end(); ++end)
         if ((end == begin || !end->IsOfFrame(*std::prev(end))) && frames++ == kFramesAtOnce) break;
+      if (patience.IsOver()) return GivenUp();
       FFR_TRY(ReadParts({begin, end}, ranges));
       begin = end;
     }
+    for (RangeRead& range : ranges) arrived(range);
     return {};
   }
 
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
-    const auto bytes = std::make_shared<std::vector<std::byte>>(size_bytes);
-    RangeRead range{file, offset_bytes, *bytes, ErrorCode::kOk};
-    FFR_TRY(Read({&range, 1}));
-    if (range.status != ErrorCode::kOk)
-      return Error{range.status, file_name(file) + ": it cannot be decompressed"};
-    return IndexBytes{bytes, *bytes};
+  std::string Trouble(std::uint32_t file, ErrorCode status) const override {
+    return packed_->Trouble(file, status);
   }
+  bool HasChanged() const override { return packed_->HasChanged(); }
+  bool HasShrunk(std::uint32_t file) const override { return packed_->HasShrunk(file); }
+  IoPolicy policy() const noexcept override { return packed_->policy(); }
 
  private:
   // What of one range lies in one frame.
@@ -127,12 +125,7 @@ class PackedFiles final : public RangeReader {
 
   explicit PackedFiles(std::unique_ptr<RangeReader> packed) : packed_(std::move(packed)) {}
 
-  Result<void> Cut(RangeRead& range, std::size_t index, std::vector<Part>& parts) const {
-    const std::uint64_t size = tables_[range.file].raw_size_bytes;
-    if (range.offset_bytes > size || range.destination.size() > size - range.offset_bytes) {
-      range.status = ErrorCode::kCorruption;
-      return {};
-    }
+  static void Cut(const RangeRead& range, std::size_t index, std::vector<Part>& parts) {
     for (std::size_t done = 0; done < range.destination.size();) {
       const std::uint64_t at = range.offset_bytes + done;
       const std::uint64_t begin = at % kPackedFrameSize;
@@ -142,7 +135,6 @@ class PackedFiles final : public RangeReader {
                        range.destination.subspan(done, count), index});
       done += count;
     }
-    return {};
   }
 
   // `parts` are of at most kFramesAtOnce frames, and sorted by them.
@@ -207,6 +199,10 @@ class PackedFiles final : public RangeReader {
 
 }  // namespace
 
+Result<std::unique_ptr<RangeReader>> OpenPackedFiles(std::unique_ptr<RangeReader> packed) {
+  return PackedFiles::Open(std::move(packed));
+}
+
 Result<std::unique_ptr<RangeReader>> OpenSegments(const CommittedStep& step,
                                                   std::span<const std::string> names) {
   auto plain = step.OpenFiles(names);
@@ -215,7 +211,7 @@ Result<std::unique_ptr<RangeReader>> OpenSegments(const CommittedStep& step,
   for (const std::string& name : names) packed_names.push_back(name + std::string(kPackedSuffix));
   auto packed = step.OpenFiles(packed_names);
   if (!packed) return plain;  // Neither is there: who looks knows the plain one.
-  return PackedFiles::Open(std::move(packed).value());
+  return OpenPackedFiles(std::move(packed).value());
 }
 
 Result<PackedSpool> PackedSpool::Fill(std::uint64_t size_bytes, const FileSource& source) {

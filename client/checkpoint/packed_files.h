@@ -24,6 +24,11 @@ inline constexpr std::string_view kPackedSuffix = ".packed";
 Result<std::unique_ptr<RangeReader>> OpenSegments(const CommittedStep& step,
                                                   std::span<const std::string> names);
 
+// The files that were packed into the files of `packed`, each with the name of its packed file.
+// Whole frames are read and decompressed in the caller's thread, for each call anew. Fails with
+// kCorruption, and if the ends of the files cannot be read.
+Result<std::unique_ptr<RangeReader>> OpenPackedFiles(std::unique_ptr<RangeReader> packed);
+
 // A packed file in the making, in an unnamed file below TMPDIR, or /var/tmp without it: how large
 // it becomes is known at its end. Thread-bound.
 class PackedSpool {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/transfer.h"

@@ -6,9 +6,9 @@
 #include <tuple>
 
 #include "client/checkpoint/packed_files.h"
-#include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/endian.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/base/streaming_copy.h"
 
 namespace ffrecord::client {

@@ -9,8 +9,8 @@
 
 #include <ffrecord/client/checkpoint.h>
 
-#include "client/checkpoint/side_by_side.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/side_by_side.h"
 #include "libffrecord/base/streaming_copy.h"
 
 namespace ffrecord::client {

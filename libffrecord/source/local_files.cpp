@@ -69,10 +69,6 @@ class LocalFiles final : public RangeReader {
     return std::max(files_->direct_alignment_bytes(file), 1U);
   }
 
-  Result<void> Read(std::span<RangeRead> ranges) const override {
-    return RangeReader::ReadEach(ranges, [](RangeRead&) {});
-  }
-
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {
     if (ranges.empty()) return {};
@@ -102,20 +98,6 @@ class LocalFiles final : public RangeReader {
     return {};
   }
 
-  // The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
-    const std::uint64_t file_size = file_size_bytes(file);
-    if (offset_bytes > file_size || size_bytes > file_size - offset_bytes)
-      return Error{ErrorCode::kCorruption,
-                   file_name(file) + ": an index of " + std::to_string(size_bytes) + " bytes at " +
-                       std::to_string(offset_bytes) + " passes the end of the file"};
-    const Mapping* whole = Whole(file);
-    // Under a limit of address space a large file may not fit, though its index does.
-    if (whole == nullptr) return MapPart(file, offset_bytes, size_bytes);
-    return IndexBytes{*whole, (*whole)->bytes().subspan(offset_bytes, size_bytes)};
-  }
-
   std::span<const std::byte> Mapped(std::uint32_t file) const override {
     if (policy_ == IoPolicy::kDirect && !page_cache_first_) return {};
     const Mapping* whole = Whole(file);
@@ -138,6 +120,16 @@ class LocalFiles final : public RangeReader {
   bool HasShrunk(std::uint32_t file) const override { return files_->HasShrunk(file); }
 
   IoPolicy policy() const noexcept override { return policy_; }
+
+ protected:
+  // The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
+  Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,
+                               std::uint64_t size_bytes) const override {
+    const Mapping* whole = Whole(file);
+    // Under a limit of address space a large file may not fit, though its index does.
+    if (whole == nullptr) return MapPart(file, offset_bytes, size_bytes);
+    return IndexBytes{*whole, (*whole)->bytes().subspan(offset_bytes, size_bytes)};
+  }
 
  private:
   using Mapping = std::shared_ptr<const MappedFile>;
@@ -197,13 +189,14 @@ class LocalFiles final : public RangeReader {
   }
 
   ErrorCode StatusOf(const RangeRead& range, std::int64_t result) const noexcept {
+    const bool is_whole = result == std::ssize(range.destination);
+    if (is_whole && result > 0) return ErrorCode::kOk;
+    if (PassesEnd(range)) return ErrorCode::kCorruption;
     if (result < 0) return ErrorCode::kIo;
-    const auto arrived_bytes = static_cast<std::uint64_t>(result);
-    if (arrived_bytes == range.destination.size()) return ErrorCode::kOk;
-    // A widened read of the last block may end early, at the file's end and not before.
-    const bool to_the_end = alignment_bytes(range.file) > 1 &&
-                            range.offset_bytes + arrived_bytes >= file_size_bytes(range.file);
-    return to_the_end ? ErrorCode::kOk : ErrorCode::kCorruption;
+    // An aligned read of the last block ends at the file's end and not before.
+    const std::uint64_t end_bytes = range.offset_bytes + static_cast<std::uint64_t>(result);
+    return is_whole || end_bytes >= file_size_bytes(range.file) ? ErrorCode::kOk
+                                                                : ErrorCode::kCorruption;
   }
 
   // Sends what is in the page cache the way that reads from there.

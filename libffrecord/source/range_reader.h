@@ -55,40 +55,36 @@ class RangeReader {
     return BufferPool::Process().Take(size_bytes);
   }
 
-  // Reads all ranges in one submission. A range that fails spoils only its own status; one that
-  // passes the end of the file is kCorruption, except that an aligned read of a file's last block
-  // may end early if all bytes up to the file's size arrived. Fails as a whole only if nothing
-  // could be tried.
-  virtual Result<void> Read(std::span<RangeRead> ranges) const = 0;
-
-  // Read, and calls `arrived` on the calling thread for each range as soon as its status is set, in
-  // any order: the caller checks one range while others are on their way. `arrived` must not read.
+  // Reads all ranges in one submission, in any order, of any of the files; they may overlap, but
+  // not where they are put. A range that fails spoils only its own status. One that passes the end
+  // of the file is kCorruption, also if it is empty; an aligned read of the last block ends at the
+  // file's end, and what lies behind it at the destination is undefined.
   //
-  // Once `patience` is over, nothing more is begun, and it fails with kDeadlineExceeded as soon as
-  // nothing is on its way to a destination.
+  // Calls `arrived` on the calling thread once for each range, as soon as its status is set, in any
+  // order: the caller checks one range while others are on their way. `arrived` must not read.
+  //
+  // Fails as a whole only if nothing could be tried, or if what reads breaks down (memory, the I/O
+  // engine): then `arrived` is not called for the rest. Once `patience` is over, nothing more is
+  // begun, and it fails with kDeadlineExceeded as soon as nothing is on its way to a destination.
   using Arrived = std::function<void(RangeRead&)>;
+  virtual Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                                Patience& patience) const = 0;
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived) const {
     return ReadEach(ranges, arrived, Patience::OfThread());
   }
-  virtual Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
-                                Patience& patience) const {
-    FFR_TRY(Read(ranges));
-    for (RangeRead& range : ranges) {
-      if (patience.IsOver()) return GivenUp();
-      arrived(range);
-    }
-    return {};
+  Result<void> Read(std::span<RangeRead> ranges) const {
+    return ReadEach(ranges, [](RangeRead&) {});
   }
 
   // Bytes of an index, addressable without a copy where the reader can map them, else read into
-  // memory; they stay valid as long as the returned owner lives. Fails with kIo, kCorruption if
-  // the range passes the end of the file, kUnavailable.
+  // memory; they stay valid as long as the returned owner lives, or, without one, the reader. Fails
+  // with kCorruption if the range passes the end of the file, and as the status of a range would.
   struct IndexBytes {
     std::shared_ptr<const void> owner;
     std::span<const std::byte> bytes;
   };
-  virtual Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                                      std::uint64_t size_bytes) const = 0;
+  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
+                              std::uint64_t size_bytes) const;
 
   // The bytes of the whole file, if they are mapped and a record whose pages are in memory is best
   // copied from there; empty if all records are to be read. Whoever touches what is not in memory
@@ -108,6 +104,15 @@ class RangeReader {
 
   // How what is not in memory is read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
+
+ protected:
+  // Whether a range passes the end of its file, the last block being whole where reads are aligned.
+  bool PassesEnd(const RangeRead& range) const noexcept;
+
+  // MapIndex, of bytes that lie in the file, at least one: reads them into memory. Requires an
+  // alignment of 1.
+  virtual Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,
+                                       std::uint64_t size_bytes) const;
 };
 
 }  // namespace ffrecord

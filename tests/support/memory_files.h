@@ -1,11 +1,10 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,13 +42,16 @@ class MemoryFiles : public RangeReader {
   }
   std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return alignment_bytes_; }
 
-  Result<void> Read(std::span<RangeRead> ranges) const override {
+  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                        Patience& patience) const override {
     ++read_calls_;
     for (RangeRead& range : ranges) {
+      if (patience.IsOver()) return GivenUp();
       ++ranges_;
       range_bytes_ += range.destination.size();
       range.status = fault(range);
       if (range.status == ErrorCode::kOk) range.status = ReadOne(range);
+      arrived(range);
     }
     return {};
   }
@@ -64,14 +66,13 @@ class MemoryFiles : public RangeReader {
     return std::as_bytes(std::span(mapped_content.empty() ? contents_[file] : mapped_content));
   }
 
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
+ protected:
+  Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,
+                               std::uint64_t size_bytes) const override {
     ++map_calls_;
     map_bytes_ += size_bytes;
-    const std::string& content = contents_[file];
-    if (offset_bytes > content.size() || size_bytes > content.size() - offset_bytes)
-      return Error{ErrorCode::kCorruption, "index passes the end of the file"};
-    return IndexBytes{nullptr, std::as_bytes(std::span(content)).subspan(offset_bytes, size_bytes)};
+    const auto content = std::as_bytes(std::span(contents_[file]));
+    return IndexBytes{nullptr, content.subspan(offset_bytes, size_bytes)};
   }
 
  private:
@@ -80,11 +81,10 @@ class MemoryFiles : public RangeReader {
     const auto address = reinterpret_cast<std::uintptr_t>(range.destination.data());
     if ((range.offset_bytes | range.destination.size() | address) % alignment_bytes_ != 0)
       return ErrorCode::kInvalidArgument;
-    if (range.offset_bytes > content.size()) return ErrorCode::kCorruption;
-    const std::size_t there =
-        std::min<std::size_t>(range.destination.size(), content.size() - range.offset_bytes);
-    if (there < range.destination.size() && alignment_bytes_ == 1) return ErrorCode::kCorruption;
-    std::memcpy(range.destination.data(), content.data() + range.offset_bytes, there);
+    if (PassesEnd(range)) return ErrorCode::kCorruption;
+    if (range.destination.empty()) return ErrorCode::kOk;
+    const auto wanted = std::string_view(content).substr(range.offset_bytes);
+    wanted.copy(reinterpret_cast<char*>(range.destination.data()), range.destination.size());
     return ErrorCode::kOk;
   }
 

@@ -32,7 +32,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},
     f"{NET}/rpc": RPC,
     f"{NET}/http": {f"{LIB}/base"},
-    f"{LIB}/object_store": {f"{LIB}/base", f"{NET}/http"},
+    f"{LIB}/object_store": SOURCE | {f"{NET}/http"},
     "server/config": {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"},
     "server/storage": RECORD,
     "server/metadata": RECORD,

@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/rpc/slab_pool.h"
 
@@ -85,11 +84,7 @@ class RemoteFiles::Batch {
 
 void RemoteFiles::Batch::Cut(std::uint32_t index) {
   RangeRead& range = ranges_[index];
-  range.status = ErrorCode::kOk;
-  const std::uint64_t file_size = files_.file_size_bytes(range.file);
-  if (range.destination.size() > file_size ||
-      range.offset_bytes > file_size - range.destination.size())
-    range.status = ErrorCode::kCorruption;
+  range.status = files_.PassesEnd(range) ? ErrorCode::kCorruption : ErrorCode::kOk;
   if (range.status != ErrorCode::kOk || range.destination.empty()) {
     arrived_(range);
     return;
@@ -303,10 +298,6 @@ RemoteFiles::~RemoteFiles() {
       [this](const Connection& connection) { return connection.HasBound(number_); });
 }
 
-Result<void> RemoteFiles::Read(std::span<RangeRead> ranges) const {
-  return RangeReader::ReadEach(ranges, [](RangeRead&) {});
-}
-
 Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                                    Patience& patience) const {
   if (patience.IsOver()) return GivenUp();
@@ -317,40 +308,9 @@ Result<void> RemoteFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& a
   const auto read = session_->Run(attempt, deadline, /*patient=*/true);
   if (read) return {};
   if (patience.was_over()) return GivenUp();
-  NoteFailure(read.error());
+  last_failure_.Note(read.error());
   batch.FailAll(read.error().code);
   return {};
-}
-
-void RemoteFiles::NoteFailure(const Error& error) const {
-  LastFailure& last = last_failure_.Get();
-  const std::lock_guard lock(last.mutex);
-  last.error = error;
-}
-
-std::string RemoteFiles::Trouble(std::uint32_t, ErrorCode status) const {
-  LastFailure& last = last_failure_.Get();
-  const std::lock_guard lock(last.mutex);
-  return last.error.code == status ? last.error.message : std::string();
-}
-
-Result<RangeReader::IndexBytes> RemoteFiles::MapIndex(std::uint32_t file,
-                                                      std::uint64_t offset_bytes,
-                                                      std::uint64_t size_bytes) const {
-  const std::uint64_t file_size = file_size_bytes(file);
-  if (offset_bytes > file_size || size_bytes > file_size - offset_bytes)
-    return Error{ErrorCode::kCorruption,
-                 names_[file] + ": an index of " + std::to_string(size_bytes) + " bytes at " +
-                     std::to_string(offset_bytes) + " passes the end of the file"};
-  if (size_bytes == 0) return IndexBytes{};
-  auto buffer = FFR_TRY(BufferPool::Process().Take(size_bytes));
-  RangeRead range{file, offset_bytes, *buffer};
-  FFR_TRY(Read({&range, 1}));
-  if (range.status != ErrorCode::kOk)
-    return Error{range.status, names_[file] + ": the index could not be read from " +
-                                   session_->peer() + " within the timeout"};
-  const std::span<const std::byte> bytes = *buffer;
-  return IndexBytes{std::move(buffer), bytes};
 }
 
 }  // namespace ffrecord::net

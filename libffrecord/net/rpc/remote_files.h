@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,9 +9,9 @@
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
-#include "libffrecord/base/per_process.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/rpc/session.h"
+#include "libffrecord/source/last_failure.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::net {
@@ -40,21 +39,14 @@ class RemoteFiles final : public RangeReader {
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
     return session_->TakeMemory(size_bytes);
   }
-  Result<void> Read(std::span<RangeRead> ranges) const override;
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override;
-  std::string Trouble(std::uint32_t file, ErrorCode status) const override;
+  std::string Trouble(std::uint32_t, ErrorCode status) const override {
+    return last_failure_.Of(status);
+  }
 
  private:
   class Batch;
-  // Why the last call that gave up did so.
-  struct LastFailure {
-    std::mutex mutex;
-    Error error{ErrorCode::kOk, {}};
-  };
-  void NoteFailure(const Error& error) const;
 
   const std::shared_ptr<Session> session_;
   const DatasetManifest manifest_;
@@ -63,7 +55,7 @@ class RemoteFiles final : public RangeReader {
   std::vector<std::string> names_;           // Of the files, for messages.
   std::vector<std::uint32_t> first_extent_;  // Of each file, among all of the manifest.
   std::vector<ExtentId> extents_;            // Of all files.
-  mutable PerProcess<LastFailure> last_failure_{[] { return new LastFailure; }};
+  mutable LastFailure last_failure_;         // Of calls that gave up.
 };
 
 }  // namespace ffrecord::net

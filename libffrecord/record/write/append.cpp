@@ -7,6 +7,7 @@
 #include "libffrecord/io/append_file.h"
 #include "libffrecord/record/index/dictionary_set.h"
 #include "libffrecord/record/index/file_index.h"
+#include "libffrecord/record/write/locked_file.h"
 #include "libffrecord/record/write/record_writer_impl.h"
 #include "libffrecord/record/write/uncommitted_end.h"
 
@@ -16,40 +17,6 @@ namespace {
 // A longer time between commits would lose more than readers look for.
 constexpr std::uint64_t kCommitIntervalBytesMax = std::uint64_t{64} << 20;
 constexpr std::uint64_t kCommitIntervalBytesMin = std::uint64_t{1} << 20;
-
-// The file as readers would see it, through the descriptor that is locked.
-class LockedFile final : public RangeReader {
- public:
-  explicit LockedFile(AppendFile& file) : file_(file), name_(file.path().string()) {}
-
-  std::size_t file_count() const noexcept override { return 1; }
-  const std::string& file_name(std::uint32_t) const noexcept override { return name_; }
-  std::uint64_t file_size_bytes(std::uint32_t) const noexcept override {
-    return file_.old_size_bytes();
-  }
-  std::uint32_t alignment_bytes(std::uint32_t) const noexcept override { return 1; }
-
-  Result<void> Read(std::span<RangeRead> ranges) const override {
-    for (RangeRead& range : ranges) FFR_TRY(file_.Read(range.offset_bytes, range.destination));
-    return {};
-  }
-
-  Result<IndexBytes> MapIndex(std::uint32_t, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
-    const std::uint64_t file_size = file_.old_size_bytes();
-    if (offset_bytes > file_size || size_bytes > file_size - offset_bytes)
-      return Error{ErrorCode::kCorruption, name_ + ": an index of " + std::to_string(size_bytes) +
-                                               " bytes at " + std::to_string(offset_bytes) +
-                                               " passes the end of the file"};
-    auto bytes = std::make_shared<std::vector<std::byte>>(size_bytes);
-    FFR_TRY(file_.Read(offset_bytes, *bytes));
-    return IndexBytes{bytes, *bytes};
-  }
-
- private:
-  AppendFile& file_;
-  const std::string name_;
-};
 
 // Readers see a commit as soon as its tail is there; its body is durable by then.
 class AppendOutput final : public V2Output {

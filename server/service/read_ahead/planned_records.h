@@ -13,6 +13,7 @@
 
 #include "libffrecord/record/index/file_index.h"
 #include "server/service/catalog/catalog.h"
+#include "server/service/read_ahead/extent_files.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -21,12 +22,7 @@ namespace ffrecord::server {
 // not unlinked meanwhile. Thread-safe.
 class PlannedRecords {
  public:
-  // Of a record, or of a part of it where an extent ends.
-  struct Piece {
-    const ExtentPtr* extent = nullptr;  // Of the PlannedRecords.
-    std::uint32_t offset_bytes = 0;
-    std::uint32_t size_bytes = 0;
-  };
+  using Piece = ExtentFiles::Piece;
 
   // Reads and checks the ends of all files. Fails as RecordReader::Open does, also for a dataset
   // that has no record files, such as a checkpoint.
@@ -42,11 +38,10 @@ class PlannedRecords {
   void Locate(std::span<const std::uint64_t> indices, std::vector<Piece>& pieces) const;
 
  private:
-  class Files;
   using Indexes = std::vector<std::unique_ptr<FileIndex>>;
-  PlannedRecords(std::unique_ptr<const Files> files, Indexes indexes);
+  PlannedRecords(std::unique_ptr<const ExtentFiles> files, Indexes indexes);
 
-  const std::unique_ptr<const Files> files_;  // The indexes borrow it.
+  const std::unique_ptr<const ExtentFiles> files_;  // The indexes borrow it.
   const Indexes indexes_;
   std::vector<std::uint64_t> first_indexes_;  // Of each file, and behind the last.
 };

@@ -53,11 +53,11 @@ TEST(VerifyTest, WhatWritersWriteIsWhole) {
 class VanishingCommit final : public test::MemoryFiles {
  public:
   using MemoryFiles::MemoryFiles;
-  Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
-                              std::uint64_t size_bytes) const override {
+  Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,
+                               std::uint64_t size_bytes) const override {
     if (offset_bytes + size_bytes == file_size_bytes(file))
       return Error{ErrorCode::kCorruption, "the tail is gone"};
-    return MemoryFiles::MapIndex(file, offset_bytes, size_bytes);
+    return MemoryFiles::MapInside(file, offset_bytes, size_bytes);
   }
 };
 

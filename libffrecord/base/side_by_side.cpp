@@ -1,4 +1,4 @@
-#include "client/checkpoint/side_by_side.h"
+#include "libffrecord/base/side_by_side.h"
 
 #include <system_error>
 #include <thread>
@@ -7,7 +7,7 @@
 
 #include "libffrecord/base/quiet_signals.h"
 
-namespace ffrecord::client {
+namespace ffrecord {
 
 bool SideBySide::failed() const {
   const std::lock_guard lock(mutex_);
@@ -36,4 +36,4 @@ Result<void> SideBySide::Run(std::size_t thread_count, const Work& work) {
   return {};
 }
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord

@@ -7,7 +7,7 @@
 
 #include <ffrecord/result.h>
 
-namespace ffrecord::client {
+namespace ffrecord {
 
 // Runs `work` on `thread_count` threads at once, the calling one among them, and returns when all
 // have ended: the first error of any of them. Where no more threads can be had, fewer do the work,
@@ -27,4 +27,4 @@ class SideBySide {
   std::optional<Error> first_error_;
 };
 
-}  // namespace ffrecord::client
+}  // namespace ffrecord

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/per_process.h"
+
+namespace ffrecord {
+
+// Why a range failed, for RangeReader::Trouble: statuses are codes alone. The last failure counts.
+// Thread-safe, in a forked child too, which begins with none.
+class LastFailure {
+ public:
+  void Note(Error error) {
+    Kept& kept = kept_.Get();
+    const std::lock_guard lock(kept.mutex);
+    kept.error = std::move(error);
+  }
+
+  // What is known of `status`; empty if the last failure was another.
+  std::string Of(ErrorCode status) {
+    Kept& kept = kept_.Get();
+    const std::lock_guard lock(kept.mutex);
+    return kept.error.code == status ? kept.error.message : std::string();
+  }
+
+ private:
+  struct Kept {
+    std::mutex mutex;
+    Error error{ErrorCode::kOk, {}};
+  };
+  PerProcess<Kept> kept_{[] { return new Kept; }};
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,52 @@
+#include "libffrecord/source/range_reader.h"
+
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord {
+namespace {
+
+// Neither sum may overflow: offsets come from files.
+bool PassesEndOf(std::uint64_t file_size_bytes, std::uint64_t offset_bytes,
+                 std::uint64_t size_bytes) noexcept {
+  return offset_bytes > file_size_bytes || size_bytes > file_size_bytes - offset_bytes;
+}
+
+}  // namespace
+
+bool RangeReader::PassesEnd(const RangeRead& range) const noexcept {
+  const std::uint64_t block = alignment_bytes(range.file);
+  const std::uint64_t end = (file_size_bytes(range.file) + block - 1) & ~(block - 1);
+  return PassesEndOf(end, range.offset_bytes, range.destination.size());
+}
+
+Result<RangeReader::IndexBytes> RangeReader::MapIndex(std::uint32_t file,
+                                                      std::uint64_t offset_bytes,
+                                                      std::uint64_t size_bytes) const {
+  if (PassesEndOf(file_size_bytes(file), offset_bytes, size_bytes))
+    return Error{ErrorCode::kCorruption,
+                 file_name(file) + ": an index of " + std::to_string(size_bytes) + " bytes at " +
+                     std::to_string(offset_bytes) + " passes the end of the file"};
+  if (size_bytes == 0) return IndexBytes{};
+  return MapInside(file, offset_bytes, size_bytes);
+}
+
+Result<RangeReader::IndexBytes> RangeReader::MapInside(std::uint32_t file,
+                                                       std::uint64_t offset_bytes,
+                                                       std::uint64_t size_bytes) const {
+  FFR_ASSERT(alignment_bytes(file) == 1);
+  auto memory = FFR_TRY(BufferPool::Process().Take(size_bytes));
+  RangeRead range{file, offset_bytes, *memory};
+  FFR_TRY(Read({&range, 1}));
+  if (range.status != ErrorCode::kOk) {
+    const std::string trouble = Trouble(file, range.status);
+    return Error{range.status, file_name(file) + ": cannot read " + std::to_string(size_bytes) +
+                                   " bytes of index at " + std::to_string(offset_bytes) +
+                                   (trouble.empty() ? "" : ": " + trouble)};
+  }
+  const std::span<const std::byte> bytes = *memory;
+  return IndexBytes{std::move(memory), bytes};
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,114 @@
+// The byte sources of the library itself: range_reader_conformance.h says what of them is tested.
+
+#include <filesystem>
+
+#include "bytes.h"
+#include "libffrecord/record/write/locked_file.h"
+#include "libffrecord/source/local_files.h"
+#include "memory_files.h"
+#include "range_reader_conformance.h"
+#include "temp_folder.h"
+
+namespace ffrecord::test {
+namespace {
+
+using Made = Result<std::shared_ptr<const RangeReader>>;
+
+// Below build/ rather than in memory, for a file system that may do direct I/O.
+struct Folder {
+  explicit Folder(const Contents& contents) : folder(std::filesystem::current_path()) {
+    for (std::size_t i = 0; i < contents.size(); ++i) {
+      paths.push_back(folder / ("file-" + std::to_string(i)));
+      WriteFile(paths.back(), contents[i]);
+    }
+  }
+  TempFolder folder;
+  std::vector<std::filesystem::path> paths;
+};
+
+struct LocalSource : Folder {
+  using Folder::Folder;
+  std::unique_ptr<RangeReader> files;
+};
+
+auto Local(IoPolicy io) {
+  return [io](const Contents& contents) -> Made {
+    auto source = std::make_shared<LocalSource>(contents);
+    source->files = FFR_TRY(OpenLocalFiles(source->paths, {.io = io, .queue_depth = 16}));
+    if (io == IoPolicy::kDirect && source->files->alignment_bytes(0) == 1)
+      return Error{ErrorCode::kUnavailable, "the file system refuses direct I/O"};
+    return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
+  };
+}
+
+auto Memory(std::uint32_t alignment_bytes) {
+  return [alignment_bytes](const Contents& contents) {
+    return Made(std::make_shared<const MemoryFiles>(contents, alignment_bytes));
+  };
+}
+
+struct LockedSource : Folder {
+  using Folder::Folder;
+  std::optional<AppendFile> file;
+  std::optional<LockedFile> reader;
+};
+
+Made Locked(const Contents& contents) {
+  auto source = std::make_shared<LockedSource>(contents);
+  source->file.emplace(FFR_TRY(AppendFile::Open(source->paths[0], nullptr)));
+  source->reader.emplace(*source->file);
+  return Made(std::shared_ptr<const RangeReader>(source, &*source->reader));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance,
+                         testing::Values(RangeReaderForm{"local_buffered",
+                                                         Local(IoPolicy::kBuffered)},
+                                         RangeReaderForm{"local_direct", Local(IoPolicy::kDirect)},
+                                         RangeReaderForm{"local_auto", Local(IoPolicy::kAuto)},
+                                         RangeReaderForm{"memory", Memory(1)},
+                                         RangeReaderForm{"memory_in_blocks", Memory(512)},
+                                         RangeReaderForm{.name = "locked",
+                                                         .make = Locked,
+                                                         .file_count_max = 1,
+                                                         .may_be_forked = false}),
+                         NameOfForm);
+
+// --- Files that do not stay as they were ---------------------------------------------------------
+
+TEST(LocalFilesTest, AFileThatGrowsHasChangedAndOneThatShrinksSaysSo) {
+  const Contents contents{RandomContent(10'000), RandomContent(10'000)};
+  const Folder folder(contents);
+  const auto files = OpenLocalFiles(folder.paths, {.io = IoPolicy::kBuffered}).value();
+
+  std::filesystem::resize_file(folder.paths[0], 20'000);
+  EXPECT_TRUE(files->HasChanged());
+  EXPECT_FALSE(files->HasShrunk(0));
+  std::filesystem::resize_file(folder.paths[0], 10'000);
+  EXPECT_FALSE(files->HasChanged());
+  std::filesystem::resize_file(folder.paths[1], 9'999);
+  EXPECT_TRUE(files->HasChanged());
+  EXPECT_FALSE(files->HasShrunk(0));
+  EXPECT_TRUE(files->HasShrunk(1));
+}
+
+TEST(LocalFilesTest, WhatAFileHasLostIsCorruptAndWhatItHasKeptIsRead) {
+  const Contents contents{RandomContent(20'000)};
+  const Folder folder(contents);
+  for (const IoPolicy io : {IoPolicy::kBuffered, IoPolicy::kDirect}) {
+    WriteFile(folder.paths[0], contents[0]);
+    const auto files = OpenLocalFiles(folder.paths, {.io = io}).value();
+    std::filesystem::resize_file(folder.paths[0], 9'000);
+    RangesWanted wanted(*files, contents);
+    wanted.Add(0, 0, 4096);
+    wanted.Add(0, 8192, 4096);
+    wanted.Add(0, 12'288, 4096);
+    const auto ranges = wanted.Prepare();
+    ASSERT_TRUE(files->Read(ranges));
+    EXPECT_EQ(ranges[0].status, ErrorCode::kOk);
+    EXPECT_EQ(ranges[1].status, ErrorCode::kCorruption);
+    EXPECT_EQ(ranges[2].status, ErrorCode::kCorruption);
+  }
+}
+
+}  // namespace
+}  // namespace ffrecord::test
