@@ -408,19 +408,19 @@ def plan_1024(arms: Arms) -> dict[str, float]:
     ranks, rows = 1024, 2048
     shapes = [(rows, 1)] * 292
     memory = torch.rand(rows)
-    coordinator = _ffrecord.CheckpointParts(run, 1, None, False, 30.0, False)
+    coordinator = _ffrecord.CheckpointShards(run, 1, None, False, 30.0, False)
     parts = []
     for rank in range(ranks):
         begin, end = rows * rank // ranks, rows * (rank + 1) // ranks
-        boxes = [
+        slices = [
             (f"model/transformer.h.{i}.weight", "float32", shape, (begin, 0), (end - begin, 1),
              memory.data_ptr(), 4 * (end - begin), False)
             for i, shape in enumerate(shapes)
         ]  # fmt: skip
         writer = coordinator
         if rank:
-            writer = _ffrecord.CheckpointParts(run, 1, coordinator.attempt, False, 30.0, False)
-        parts.append(writer.write(rank, boxes))
+            writer = _ffrecord.CheckpointShards(run, 1, coordinator.attempt, False, 30.0, False)
+        parts.append(writer.write(rank, slices))
     seconds = []
 
     def commit() -> None:

@@ -52,7 +52,7 @@ Result<Part> DecodePart(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-struct CheckpointParts::Impl {
+struct CheckpointShards::Impl {
   std::uint64_t step = 0;
   bool is_coordinator = false;
   SaveOptions options;
@@ -89,37 +89,37 @@ struct CheckpointParts::Impl {
   }
 };
 
-CheckpointParts::CheckpointParts(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
-CheckpointParts::CheckpointParts(CheckpointParts&&) noexcept = default;
-CheckpointParts& CheckpointParts::operator=(CheckpointParts&&) noexcept = default;
-CheckpointParts::~CheckpointParts() = default;
+CheckpointShards::CheckpointShards(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+CheckpointShards::CheckpointShards(CheckpointShards&&) noexcept = default;
+CheckpointShards& CheckpointShards::operator=(CheckpointShards&&) noexcept = default;
+CheckpointShards::~CheckpointShards() = default;
 
-Result<CheckpointParts> CheckpointParts::Begin(std::string_view target, std::uint64_t step,
-                                               const SaveOptions& options) {
+Result<CheckpointShards> CheckpointShards::Begin(std::string_view target, std::uint64_t step,
+                                                 const SaveOptions& options) {
   auto impl = std::make_unique<Impl>(step, true, options);
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = Random<std::array<std::byte, 16>>();
   impl->name = Hex(impl->id);
   impl->attempt = FFR_TRY(options.replaces ? impl->target->BeginInPlace(step, impl->id)
                                            : impl->target->Begin(step, impl->id));
-  return CheckpointParts(std::move(impl));
+  return CheckpointShards(std::move(impl));
 }
 
-Result<CheckpointParts> CheckpointParts::Join(std::string_view target, std::uint64_t step,
-                                              std::string_view attempt,
-                                              const SaveOptions& options) {
+Result<CheckpointShards> CheckpointShards::Join(std::string_view target, std::uint64_t step,
+                                                std::string_view attempt,
+                                                const SaveOptions& options) {
   auto impl = std::make_unique<Impl>(step, false, options);
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = FFR_TRY(AttemptOf(attempt));
   impl->name = attempt;
   impl->attempt = FFR_TRY(impl->target->Join(step, impl->id));
-  return CheckpointParts(std::move(impl));
+  return CheckpointShards(std::move(impl));
 }
 
-const std::string& CheckpointParts::attempt() const noexcept { return impl_->name; }
+const std::string& CheckpointShards::attempt() const noexcept { return impl_->name; }
 
-Result<std::vector<std::byte>> CheckpointParts::Write(std::uint32_t rank,
-                                                      std::span<const TensorView> tensors) {
+Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
+                                                       std::span<const TensorView> tensors) {
   std::vector<TensorView> cut;
   if (impl_->options.incremental) {
     cut = CutIntoRows(tensors);
@@ -133,8 +133,8 @@ Result<std::vector<std::byte>> CheckpointParts::Write(std::uint32_t rank,
   return EncodePart(intent, EncodePartReport(report));
 }
 
-Result<Commit> CheckpointParts::Commit(std::span<const std::vector<std::byte>> parts,
-                                       std::span<const std::byte> tree) {
+Result<Commit> CheckpointShards::Commit(std::span<const std::vector<std::byte>> parts,
+                                        std::span<const std::byte> tree) {
   if (!impl_->is_coordinator || !impl_->attempt)
     return Invalid("only the coordinator commits, and once");
   auto reports = FFR_TRY(impl_->Check(parts, tree));

@@ -15,7 +15,7 @@
 
 namespace ffrecord::client {
 
-// The checks of a whole checkpoint and its publication, for SaveCheckpoint() and CheckpointParts.
+// The checks of a whole checkpoint and its publication, for SaveCheckpoint() and CheckpointShards.
 
 // CheckBoxes() for the boxes of all ranks. `intents` are in rank order. The keys are lent by the
 // plan or the bytes that lend the intents' boxes.

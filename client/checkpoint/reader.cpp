@@ -171,7 +171,7 @@ const Commit& CheckpointReader::commit() const noexcept { return impl_->commit; 
 std::uint32_t CheckpointReader::world_size() const noexcept {
   return static_cast<std::uint32_t>(impl_->manifests.parts.size());
 }
-std::span<const std::byte> CheckpointReader::tree() const noexcept {
+std::span<const std::byte> CheckpointReader::structure() const noexcept {
   return impl_->manifests.root.tree;
 }
 const std::vector<StoredTensor>& CheckpointReader::tensors() const noexcept {
@@ -191,14 +191,14 @@ Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
   return {};
 }
 
-std::vector<SavedBox> CheckpointReader::boxes() const {
-  std::vector<SavedBox> boxes;
+std::vector<SavedSlice> CheckpointReader::slices() const {
+  std::vector<SavedSlice> slices;
   for (const PartManifest& part : impl_->manifests.parts)
-    for (const StoredBox& box : part.boxes) boxes.push_back({box.key, box.offset, box.extent});
-  std::sort(boxes.begin(), boxes.end(), [](const SavedBox& a, const SavedBox& b) {
+    for (const StoredBox& box : part.boxes) slices.push_back({box.key, box.offset, box.extent});
+  std::sort(slices.begin(), slices.end(), [](const SavedSlice& a, const SavedSlice& b) {
     return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);
   });
-  return boxes;
+  return slices;
 }
 
 Result<std::vector<std::string>> CheckpointReader::Verify() const {

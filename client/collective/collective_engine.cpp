@@ -350,8 +350,8 @@ Result<CollectiveEngine::Token> CollectiveEngine::Barrier() {
                        ReduceOp::kSum);
 }
 
-CollectiveEngine::Part CollectiveEngine::PartOf(std::uint64_t count, std::uint32_t world_size,
-                                                std::uint32_t rank) noexcept {
+CollectiveEngine::Shard CollectiveEngine::ShardOf(std::uint64_t count, std::uint32_t world_size,
+                                                  std::uint32_t rank) noexcept {
   const Range part = client::PartOf(count, world_size, rank);
   return {part.begin, part.end};
 }

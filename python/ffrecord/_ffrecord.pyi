@@ -12,7 +12,7 @@ __version__: str
 _BytesLike = bytes | bytearray | memoryview | npt.NDArray[Any]
 _Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Numbers = tuple[int, ...]
-_Box = tuple[str, str, _Numbers, _Numbers, _Numbers, int, int, bool]
+_TensorSlice = tuple[str, str, _Numbers, _Numbers, _Numbers, int, int, bool]
 
 @final
 class Schema:
@@ -307,7 +307,7 @@ class StagingArena:
         """Of address, size in bytes, and offset in the arena."""
 
 @final
-class CheckpointParts:
+class CheckpointShards:
     """A checkpoint whose ranks talk by means of their own."""
 
     def __init__(
@@ -324,9 +324,9 @@ class CheckpointParts:
         """Without an attempt: the coordinator's, who begins one, in place of the step if asked."""
     @property
     def attempt(self) -> str: ...
-    def write(self, rank: int, boxes: list[_Box]) -> bytes:
-        """What the coordinator needs; boxes as in PreparedSave."""
-    def commit(self, parts: list[bytes], tree: bytes) -> tuple[int, str, int]: ...
+    def write(self, rank: int, slices: list[_TensorSlice]) -> bytes:
+        """What the coordinator needs; slices as in PreparedSave."""
+    def commit(self, shards: list[bytes], structure: bytes) -> tuple[int, str, int]: ...
 
 @final
 class CheckpointReader:
@@ -342,18 +342,18 @@ class CheckpointReader:
     @property
     def world_size(self) -> int: ...
     @property
-    def tree(self) -> bytes: ...
+    def structure(self) -> bytes: ...
     @property
     def tensors(self) -> list[tuple[str, str, list[int]]]:
         """Key, dtype, shape."""
     @property
     def skipped(self) -> list[str]: ...
-    def boxes(self) -> list[tuple[str, list[int], list[int]]]:
-        """Key, offset, extent of every box that was saved; ascending."""
+    def slices(self) -> list[tuple[str, list[int], list[int]]]:
+        """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
         """Reads every block; what is wrong."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
-        """Boxes (key, offset, extent) into memory (address, size in bytes)."""
+        """Slices (key, offset, extent) into memory (address, size in bytes)."""
 
 @final
 class SaveProgress:
@@ -374,18 +374,18 @@ class PreparedSave:
         self,
         target: _Target,
         step: int,
-        boxes: list[_Box],
+        slices: list[_TensorSlice],
         direct: bool,
         timeout_s: float,
         incremental: bool,
         progress: SaveProgress | None,
     ) -> None:
-        """Boxes are key, dtype, shape, offset, extent, address, size in bytes, is stable.
+        """Slices are key, dtype, shape, offset, extent, address, size in bytes, is stable.
 
         In place of an address: a callable of offset, address and size that copies bytes there.
         """
     def commit(
-        self, tree: bytes, group: object, released: Callable[[], object] | None
+        self, structure: bytes, group: object, released: Callable[[], object] | None
     ) -> tuple[int, str, int]:
         """With the other ranks; all end alike."""
 

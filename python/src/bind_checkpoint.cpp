@@ -20,8 +20,8 @@
 namespace ffrecord::python {
 namespace {
 
-using client::CheckpointParts;
 using client::CheckpointReader;
+using client::CheckpointShards;
 using client::StagingArena;
 using Shape = std::vector<std::uint64_t>;
 
@@ -102,7 +102,7 @@ py::tuple GatherResults(const py::object& group, const py::bytes& mine,
       results, py::make_tuple(python::TextOf(all.failure->error.message), all.failure->kind));
 }
 
-// Takes a number apart without a copy of it on the way: boxes come by the 100,000.
+// Takes a number apart without a copy of it on the way: slices come by the 100,000.
 std::uint64_t NumberOf(PyObject* value) {
   const auto number = PyLong_AsUnsignedLongLong(value);
   if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr)
@@ -152,14 +152,14 @@ class PyFetch {
 
 // Of tuples: key, dtype, shape, offset, extent, address, size in bytes, and whether nobody changes
 // it; what follows in them is the caller's. In place of an address there may be what PyFetch calls.
-std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
+std::vector<client::TensorView> TensorsOf(const py::list& slices) {
   std::vector<client::TensorView> tensors;
-  tensors.reserve(boxes.size());
-  for (const py::handle handle : boxes) {
-    PyObject* const box = handle.ptr();
-    if (!PyTuple_Check(box) || PyTuple_GET_SIZE(box) < 8)
-      throw py::type_error("a box is a tuple of 8 or more");
-    const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(box, i); };
+  tensors.reserve(slices.size());
+  for (const py::handle handle : slices) {
+    PyObject* const slice = handle.ptr();
+    if (!PyTuple_Check(slice) || PyTuple_GET_SIZE(slice) < 8)
+      throw py::type_error("a slice is a tuple of 8 or more");
+    const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(slice, i); };
     const bool is_fetched = PyCallable_Check(item(5)) != 0;
     client::TensorView& tensor = tensors.emplace_back();
     tensor = {.key = TextOf(item(0)),
@@ -175,43 +175,46 @@ std::vector<client::TensorView> TensorsOf(const py::list& boxes) {
 }
 
 // Without an attempt, the coordinator's.
-CheckpointParts OpenParts(const TargetName& target, std::uint64_t step,
-                          const std::optional<std::string>& attempt, bool direct, TimeLimit timeout,
-                          bool incremental, std::shared_ptr<client::SaveProgress> progress,
-                          bool replaces) {
+CheckpointShards OpenShards(const TargetName& target, std::uint64_t step,
+                            const std::optional<std::string>& attempt, bool direct,
+                            TimeLimit timeout, bool incremental,
+                            std::shared_ptr<client::SaveProgress> progress, bool replaces) {
   const client::SaveOptions options{direct, incremental,         SessionOptionsOf(timeout),
                                     {},     std::move(progress), replaces};
   return ValueOrRaise(WithoutGil([&] {
-    return attempt ? CheckpointParts::Join(target.value, step, *attempt, options)
-                   : CheckpointParts::Begin(target.value, step, options);
+    return attempt ? CheckpointShards::Join(target.value, step, *attempt, options)
+                   : CheckpointShards::Begin(target.value, step, options);
   }));
 }
 
-py::bytes WritePart(CheckpointParts& parts, std::uint32_t rank, const py::list& boxes) {
-  const auto tensors = TensorsOf(boxes);
-  return Bytes(ValueOrRaise(WithoutGil([&] { return parts.Write(rank, tensors); })));
+py::bytes WriteShard(CheckpointShards& shards, std::uint32_t rank, const py::list& slices) {
+  const auto tensors = TensorsOf(slices);
+  return Bytes(ValueOrRaise(WithoutGil([&] { return shards.Write(rank, tensors); })));
 }
 
-py::tuple CommitParts(CheckpointParts& parts, const py::list& written, const std::string& tree) {
+py::tuple CommitShards(CheckpointShards& shards, const py::list& written,
+                       const std::string& structure) {
   std::vector<std::vector<std::byte>> reports;
   for (const py::handle report : written) reports.push_back(BytesOf(report));
   return AsTuple(ValueOrRaise(
-      WithoutGil([&] { return parts.Commit(reports, std::as_bytes(std::span(tree))); })));
+      WithoutGil([&] { return shards.Commit(reports, std::as_bytes(std::span(structure))); })));
 }
 
 // One rank's side of a save. Whatever can fail on this rank alone fails in the constructor, before
-// other ranks wait for this one; the memory that boxes name is the caller's until Commit has ended.
+// other ranks wait for this one; the memory that slices name is the caller's until Commit has
+// ended.
 class PreparedSave {
  public:
-  PreparedSave(TargetName target, std::uint64_t step, const py::list& boxes, bool direct,
+  PreparedSave(TargetName target, std::uint64_t step, const py::list& slices, bool direct,
                TimeLimit timeout, bool incremental, std::shared_ptr<client::SaveProgress> progress)
       : target_(std::move(target.value)),
         step_(step),
-        tensors_(TensorsOf(boxes)),
+        tensors_(TensorsOf(slices)),
         options_{direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress)} {}
 
-  py::tuple Commit(const py::bytes& tree, const py::object& group, const py::object& released) {
-    const std::string_view tree_view = tree;
+  py::tuple Commit(const py::bytes& structure, const py::object& group,
+                   const py::object& released) {
+    const std::string_view structure_view = structure;
     std::optional<PyGroup> ranks;
     if (!group.is_none()) ranks.emplace(group);
     if (!released.is_none())
@@ -224,7 +227,8 @@ class PreparedSave {
         }
       };
     auto saved = WithoutGil([&] {
-      return client::SaveCheckpoint(target_, step_, tensors_, std::as_bytes(std::span(tree_view)),
+      return client::SaveCheckpoint(target_, step_, tensors_,
+                                    std::as_bytes(std::span(structure_view)),
                                     ranks ? &*ranks : nullptr, options_);
     });
     if (!saved && ranks) ranks->RethrowFailure(saved.error());
@@ -264,11 +268,11 @@ CheckpointReader OpenReader(const TargetName& target, std::optional<std::uint64_
   }));
 }
 
-py::list BoxesOf(const CheckpointReader& reader) {
-  py::list boxes;
-  for (const client::SavedBox& box : reader.boxes())
-    boxes.append(py::make_tuple(box.key, box.offset, box.extent));
-  return boxes;
+py::list SlicesOf(const CheckpointReader& reader) {
+  py::list slices;
+  for (const client::SavedSlice& slice : reader.slices())
+    slices.append(py::make_tuple(slice.key, slice.offset, slice.extent));
+  return slices;
 }
 
 py::list StoredTensorsOf(const CheckpointReader& reader) {
@@ -322,9 +326,9 @@ void Remove(const TargetName& target, std::uint64_t step, TimeLimit timeout) {
 
 // Abandons what is not committed, which talks to the target: other threads go on meanwhile.
 struct EndedWithoutGil {
-  void operator()(CheckpointParts* parts) const {
+  void operator()(CheckpointShards* shards) const {
     const GilReleased released;
-    std::default_delete<CheckpointParts>()(parts);
+    std::default_delete<CheckpointShards>()(shards);
   }
 };
 
@@ -350,33 +354,34 @@ void BindCheckpoint(py::module_& module) {
   py::class_<PreparedSave>(module, "PreparedSave", py::is_final())
       .def(py::init<TargetName, std::uint64_t, const py::list&, bool, TimeLimit, bool,
                     std::shared_ptr<client::SaveProgress>>(),
-           py::arg("target"), py::arg("step"), py::arg("boxes"), py::arg("direct"),
+           py::arg("target"), py::arg("step"), py::arg("slices"), py::arg("direct"),
            py::arg("timeout_s"), py::arg("incremental"), py::arg("progress"))
-      .def("commit", &PreparedSave::Commit, py::arg("tree"), py::arg("group"), py::arg("released"));
+      .def("commit", &PreparedSave::Commit, py::arg("structure"), py::arg("group"),
+           py::arg("released"));
   py::class_<CheckpointReader>(module, "CheckpointReader", py::is_final())
       .def(py::init(&OpenReader), py::arg("target"), py::arg("step"), py::arg("timeout_s"),
            py::arg("below") = CheckpointReader::kLatest)
       .def_property_readonly(
           "commit", [](const CheckpointReader& reader) { return AsTuple(reader.commit()); })
       .def_property_readonly("world_size", &CheckpointReader::world_size)
-      .def_property_readonly("tree",
-                             [](const CheckpointReader& reader) { return Bytes(reader.tree()); })
+      .def_property_readonly(
+          "structure", [](const CheckpointReader& reader) { return Bytes(reader.structure()); })
       .def_property_readonly("tensors", &StoredTensorsOf)
-      .def("boxes", &BoxesOf)
+      .def("slices", &SlicesOf)
       .def_property_readonly(
           "skipped", [](const CheckpointReader& reader) { return TextsOf(reader.skipped()); })
       .def("read", &Read, py::arg("wanted"))
       .def("verify", [](const CheckpointReader& reader) {
         return TextsOf(ValueOrRaise(WithoutGil([&] { return reader.Verify(); })));
       });
-  py::class_<CheckpointParts, std::unique_ptr<CheckpointParts, EndedWithoutGil>>(
-      module, "CheckpointParts", py::is_final())
-      .def(py::init(&OpenParts), py::arg("target"), py::arg("step"), py::arg("attempt"),
+  py::class_<CheckpointShards, std::unique_ptr<CheckpointShards, EndedWithoutGil>>(
+      module, "CheckpointShards", py::is_final())
+      .def(py::init(&OpenShards), py::arg("target"), py::arg("step"), py::arg("attempt"),
            py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"),
            py::arg("progress") = nullptr, py::arg("replaces") = false)
-      .def_property_readonly("attempt", &CheckpointParts::attempt)
-      .def("write", &WritePart, py::arg("rank"), py::arg("boxes"))
-      .def("commit", &CommitParts, py::arg("parts"), py::arg("tree"));
+      .def_property_readonly("attempt", &CheckpointShards::attempt)
+      .def("write", &WriteShard, py::arg("rank"), py::arg("slices"))
+      .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
   module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
              py::arg("failed"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"));

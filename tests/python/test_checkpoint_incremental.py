@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def state_of(seed: int = 0, size_mib: int = 8) -> dict[str, Any]:
-    """One tensor of several boxes, and a few small ones."""
+    """One tensor of several slices, and a few small ones."""
     chance = np.random.default_rng(seed)
     return {
         "table": chance.integers(0, 256, (size_mib * 256, 4096), np.uint8),

@@ -95,12 +95,12 @@ def test_a_masked_array_does_not_lose_its_mask(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=4), st.data())
-def test_boxes_are_the_elements_between_two_in_their_order(shape: list[int], data: Any) -> None:  # noqa: ANN401
+def test_slices_are_the_elements_between_two_in_their_order(shape: list[int], data: Any) -> None:  # noqa: ANN401
     whole = np.arange(math.prod(shape)).reshape(shape)
     begin = data.draw(st.integers(0, whole.size))
     end = data.draw(st.integers(begin, whole.size))
 
-    found = [whole[index].ravel() for index in _pieces.boxes_between(shape, begin, end)]
+    found = [whole[index].ravel() for index in _pieces.slices_between(shape, begin, end)]
 
     assert np.concatenate([[], *found]).tolist() == list(range(begin, end))
 

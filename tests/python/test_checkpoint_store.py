@@ -291,7 +291,7 @@ def test_a_step_whose_every_answer_was_lost_stays(run: str, store: Store) -> Non
 
 def test_parts_that_were_committed_without_an_answer_stay(run: str, store: Store) -> None:
     """As `torch.distributed.checkpoint` saves: the coordinator's object goes after the failure."""
-    parts = _ffrecord.CheckpointParts(run, 2, None, True, 1.0, False)
+    parts = _ffrecord.CheckpointShards(run, 2, None, True, 1.0, False)
     written = parts.write(0, [])
     tree = encode({"step": 2})
     store.set_door(answers_lost)
@@ -301,7 +301,7 @@ def test_parts_that_were_committed_without_an_answer_stay(run: str, store: Store
     del parts
     assert ckpt.verify(run, 2) == []
 
-    abandoned = _ffrecord.CheckpointParts(run, 3, None, True, 30.0, False)
+    abandoned = _ffrecord.CheckpointShards(run, 3, None, True, 30.0, False)
     abandoned.write(0, [])
     del abandoned
     assert not any("step-000000003" in key for key in keys_of(run))
@@ -311,7 +311,7 @@ def test_a_saver_whose_files_were_removed_with_another_save_does_not_report_succ
     run: str,
 ) -> None:
     """Two savers of a step: one commits, is removed, and with it went files of the other."""
-    late = _ffrecord.CheckpointParts(run, 5, None, True, 30.0, False)
+    late = _ffrecord.CheckpointShards(run, 5, None, True, 30.0, False)
     written = late.write(0, [])
     ckpt.save(run, 5, state(5))
     ckpt.remove(run, 5)
@@ -330,7 +330,7 @@ def test_removing_a_step_keeps_what_another_is_saving_under_its_name(
 
     def save_another(number: int, request: str) -> None:
         if request.startswith("DELETE") and request.endswith(".root") and not late:
-            late.append(_ffrecord.CheckpointParts(run, 5, None, True, 30.0, False))
+            late.append(_ffrecord.CheckpointShards(run, 5, None, True, 30.0, False))
             late.append(late[0].write(0, []))
             late[0].commit([late[1]], encode({"step": 5}))
 

@@ -34,7 +34,7 @@ from ffrecord.checkpoint._loading import OnCorrupt, load
 from ffrecord.checkpoint._mirror import Mirror, copy
 from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
 from ffrecord.checkpoint._pieces import Fetcher
-from ffrecord.checkpoint._ranks import Box, Group, PeerError, Ranks, box_of, group_of
+from ffrecord.checkpoint._ranks import Group, PeerError, Ranks, TensorSlice, group_of, slice_of
 from ffrecord.checkpoint._replicated import replicated_target
 from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state
@@ -124,29 +124,29 @@ def save(
     together = group_of(group)
     rank, size = (0, 1) if together is None else (together.rank, together.size)
     seen = Save(step)
-    owners: _list[object] = []  # Of the memory that boxes name.
-    boxes: _list[Box] = []
+    owners: _list[object] = []  # Of the memory that slices name.
+    slices: _list[TensorSlice] = []
 
     def prepare() -> tuple[Order, dict[str, object]]:
         process_background().raise_unseen()
         order = Order(target, step, replicated, direct, timeout_s, incremental)
         flat = flatten(order, state, rank, size)
-        boxes.extend(flat.shares)
+        slices.extend(flat.shares)
         owners.extend([leaf.data for leaf in flat.shares])
         for index, leaf in enumerate(flat.shares):
             if leaf.address is None:  # Not contiguous, or not on the CPU.
-                boxes[index] = box_of(leaf, Fetcher(leaf.data, leaf.skip_bytes), False)
+                slices[index] = slice_of(leaf, Fetcher(leaf.data, leaf.skip_bytes), False)
         return order, flat.words
 
     with ledger().stall(), ledger().save(seen), contextlib.ExitStack() as uncollected:
-        # Until the boxes are gone again: the collector would walk through them, and all of torch.
+        # Until the slices are gone again: the collector would walk through them, and all of torch.
         uncollected.enter_context(without_collector())
 
         def taken() -> None:
-            boxes.clear()
+            slices.clear()
             uncollected.close()
 
-        return commit(together, prepare, boxes, progress=seen.bytes, taken=taken)
+        return commit(together, prepare, slices, progress=seen.bytes, taken=taken)
 
 
 def async_save(

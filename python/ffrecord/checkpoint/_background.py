@@ -203,10 +203,10 @@ class Background:
                     made = _saving.commit(
                         group,
                         say,
-                        staged.boxes,
+                        staged.slices,
                         released=released.set,
                         progress=seen.bytes,
-                        taken=staged.boxes.clear,
+                        taken=staged.slices.clear,
                     )
             except BaseException as error:
                 self._fail(pending, error)

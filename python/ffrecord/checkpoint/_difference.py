@@ -61,7 +61,7 @@ def _facts(reader: _ffrecord.CheckpointReader) -> dict[str, object]:
     stored = {key: (key, dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
     return {
         path: stored[leaf.key] if isinstance(leaf, TensorRef) else encode(leaf)
-        for path, leaf in _leaves(decode(reader.tree), "")
+        for path, leaf in _leaves(decode(reader.structure), "")
     }
 
 

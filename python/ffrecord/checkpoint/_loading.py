@@ -134,7 +134,7 @@ class _Loader:
 
         @without_collector()
         def plan() -> None:
-            tree = decode(self.reader.tree)
+            tree = decode(self.reader.structure)
             if state is None:
                 self.filled = restorer.fresh(tree, as_torch=as_torch)
             else:

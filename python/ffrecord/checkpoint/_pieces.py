@@ -25,7 +25,7 @@ from ffrecord.checkpoint._values import Kind
 # What a load holds at a time of the tensors that cannot be read into where they are.
 WINDOW_SIZE = 64 << 20
 
-# Of a box of a stored tensor and where it goes: key, offset and extent, and the array or tensor.
+# Of a slice of a stored tensor and where it goes: key, offset and extent, and the array or tensor.
 Wanted = tuple[str, Sequence[int], Sequence[int], Any]
 
 _Index = tuple[slice, ...]
@@ -33,8 +33,8 @@ _NOTHING = np.empty(0, np.uint8)
 _AS_THEY_ARE: Mapping[str, str] = types.MappingProxyType({})
 
 
-def boxes_between(shape: Sequence[int], begin: int, end: int) -> Iterator[_Index]:
-    """Boxes that are the elements from `begin` to before `end` of an array, in row-major order."""
+def slices_between(shape: Sequence[int], begin: int, end: int) -> Iterator[_Index]:
+    """Slices that are the elements from `begin` to before `end` of an array, in row-major order."""
     if begin >= end:
         return
     if not shape:
@@ -44,14 +44,14 @@ def boxes_between(shape: Sequence[int], begin: int, end: int) -> Iterator[_Index
     first, last = -(-begin // row), end // row  # Whole rows.
     rest = tuple(shape[1:])
     if first > last:
-        for index in boxes_between(rest, begin - last * row, end - last * row):
+        for index in slices_between(rest, begin - last * row, end - last * row):
             yield (slice(last, first), *index)
         return
-    for index in boxes_between(rest, begin % row, row) if begin % row else ():
+    for index in slices_between(rest, begin % row, row) if begin % row else ():
         yield (slice(first - 1, first), *index)
     if first < last:
         yield (slice(first, last), *(slice(0, size) for size in rest))
-    for index in boxes_between(rest, 0, end % row):
+    for index in slices_between(rest, 0, end % row):
         yield (slice(last, last + 1), *index)
 
 
@@ -99,7 +99,7 @@ class Fetcher:
         if begin % self._item_size or size_bytes % self._item_size:
             raise ValueError("a piece of a tensor cuts an element")
         first, end = begin // self._item_size, (begin + size_bytes) // self._item_size
-        for index in boxes_between(self._shape, first, end):
+        for index in slices_between(self._shape, first, end):
             part = self._value[index] if index else self._value
             size = math.prod(part.shape) * self._item_size
             copy_bytes(part, room[done : done + size])
@@ -111,7 +111,7 @@ def read_into(
     wanted: Sequence[Wanted],
     dtypes: Mapping[str, str] = _AS_THEY_ARE,
 ) -> None:
-    """Reads boxes into arrays and tensors of any kind.
+    """Reads slices into arrays and tensors of any kind.
 
     Elements have the type that `dtypes` says is stored, and are converted; else the same type.
     """
@@ -151,7 +151,7 @@ def _cut(
         yield key, offset, extent, value
         return
     for begin in range(0, count, at_once):
-        for index in boxes_between(extent, begin, min(begin + at_once, count)):
+        for index in slices_between(extent, begin, min(begin + at_once, count)):
             starts = [a + part.start for a, part in zip(offset, index, strict=True)]
             yield key, starts, [part.stop - part.start for part in index], value[index]
 

@@ -14,13 +14,13 @@ SPLIT_SIZE_MIN_BYTES = 1 << 20
 # Of a message that other ranks are told, in characters.
 _TOLD_MAX = 1 << 16
 
-# Box of a tensor for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size
-# in bytes, and whether nobody changes its bytes until the save has ended. A Leaf with an address is
+# Tensor slice for the extension: key, dtype, shape, offset, extent, address (or a Fetcher), size in
+# bytes, and whether nobody changes its bytes until the save has ended. A Leaf with an address is
 # one.
-Box = tuple[Any, ...]
+TensorSlice = tuple[Any, ...]
 
 
-def box_of(leaf: Leaf, address: object, is_stable: bool) -> Box:
+def slice_of(leaf: Leaf, address: object, is_stable: bool) -> TensorSlice:
     """A leaf for the extension whose bytes are elsewhere: at `address`, or given by a Fetcher."""
     return (*leaf[:5], address, leaf.size_bytes, is_stable)
 

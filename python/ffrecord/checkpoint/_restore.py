@@ -144,12 +144,12 @@ class Restorer:
             self.different.append(f"{path} (a {_name(tree)} is stored, the state has a tensor)")
             return state
         dtype, shape = self._stored(tree)
-        box = state if isinstance(state, Shard) else None
-        data = box.data if box else state
+        shard = state if isinstance(state, Shard) else None
+        data = shard.data if shard else state
         try:
             have_dtype, extent = describe(data)
-            whole = tuple(box.shape) if box else extent
-            offset = tuple(box.offset) if box else (0,) * len(extent)
+            whole = tuple(shard.shape) if shard else extent
+            offset = tuple(shard.offset) if shard else (0,) * len(extent)
             if (have_dtype, whole) != (dtype, shape):
                 self.different.append(
                     f"{path} ({dtype} {shape} is stored, the state has {have_dtype} {whole})"

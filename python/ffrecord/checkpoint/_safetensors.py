@@ -82,7 +82,7 @@ def export_safetensors(
     wanted = None if step == "latest" else step
     reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
     stored = {key: (dtype, shape) for key, dtype, shape in reader.tensors}
-    tree = _below(decode(reader.tree), prefix)
+    tree = _below(decode(reader.structure), prefix)
     names: dict[str, str] = {}
     for name, key in _leaves(tree, ""):
         if name in names:
@@ -214,7 +214,7 @@ def import_safetensors(
         FileExistsError: the step is committed already.
     """
     tree: dict[str, object] = {}
-    boxes = []
+    slices = []
     owners = []
     path = os.fsdecode(path)
     with open(path, "rb") as file:
@@ -227,12 +227,12 @@ def import_safetensors(
             key = join(join("", prefix), name) if prefix else join("", name)
             tree[name] = TensorRef(Kind.ARRAY, key)
             extent, zeros = tuple(shape), (0,) * len(shape)
-            boxes.append((key, dtype, extent, zeros, extent, data.ctypes.data, data.nbytes, True))
+            slices.append((key, dtype, extent, zeros, extent, data.ctypes.data, data.nbytes, True))
             owners.append(data)
     if metadata:
         tree[_METADATA] = metadata
     whole: object = {prefix: tree} if prefix else tree
-    prepared = _ffrecord.PreparedSave(target, step, boxes, True, timeout_s, False, None)
+    prepared = _ffrecord.PreparedSave(target, step, slices, True, timeout_s, False, None)
     return Commit(*prepared.commit(encode(whole), None, None))
 
 

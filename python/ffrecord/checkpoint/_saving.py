@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ffrecord import _ffrecord
 from ffrecord._locations import Target, target_from_root
 from ffrecord.checkpoint._collector import without_collector
-from ffrecord.checkpoint._ranks import Box, Group, shares_of_rank, together
+from ffrecord.checkpoint._ranks import Group, TensorSlice, shares_of_rank, together
 from ffrecord.checkpoint._state import Flattener, Leaf, fill_ranks
 from ffrecord.checkpoint._values import decode, encode
 
@@ -96,7 +96,7 @@ def _tree(answers: Sequence[Any]) -> bytes:
 def commit(
     group: Group | None,
     say: Callable[[], tuple[Order, dict[str, object]]],
-    boxes: list[Box],
+    slices: list[TensorSlice],
     released: Callable[[], object] | None = None,
     progress: _ffrecord.SaveProgress | None = None,
     taken: Callable[[], object] | None = None,
@@ -107,10 +107,10 @@ def commit(
         group: the ranks.
         say: gives what to save, and the words of this rank's `Flat`, or raises what all ranks are
             to be told.
-        boxes: of its shares, with the memory that they are in; complete when `say` has been called.
-        released: called when no box that is not stable is read any more, if it comes to that.
+        slices: of its shares, with the memory that they are in; complete once `say` was called.
+        released: called when no slice that is not stable is read any more, if it comes to that.
         progress: told how far the bytes of this rank have come.
-        taken: called when the boxes are not needed any more, but only the memory that they name.
+        taken: called when the slices are not needed any more, but only the memory that they name.
     """
     prepared: _ffrecord.PreparedSave
 
@@ -121,7 +121,7 @@ def commit(
         prepared = _ffrecord.PreparedSave(
             order.target,
             order.step,
-            boxes,
+            slices,
             order.direct,
             order.timeout_s,
             order.incremental,

@@ -6,7 +6,7 @@ from typing import Any
 from ffrecord import _ffrecord
 from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._pieces import Fetcher, memory_at
-from ffrecord.checkpoint._ranks import Box, box_of
+from ffrecord.checkpoint._ranks import TensorSlice, slice_of
 from ffrecord.checkpoint._state import Leaf
 from ffrecord.checkpoint._tensors import torch_if_imported
 
@@ -22,9 +22,9 @@ class TornStageError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """Boxes for the extension, and what keeps their memory."""
+    """Slices for the extension, and what keeps their memory."""
 
-    boxes: list[Box]
+    slices: list[TensorSlice]
     owners: list[object]
     staged_bytes: int
     left_bytes: int  # Not copied for lack of room: to be written before anybody changes them.
@@ -80,8 +80,8 @@ class Arena:
         for share, before, now in zip(shares, versions, _versions_of(shares), strict=True):
             if before != now:
                 raise TornStageError(f"{share.key} was changed while it was being copied")
-        boxes = [box_of(share, *places[index]) for index, share in enumerate(shares)]
-        return Staged(boxes, owners, used, left_bytes)
+        slices = [slice_of(share, *places[index]) for index, share in enumerate(shares)]
+        return Staged(slices, owners, used, left_bytes)
 
 
 def _versions_of(shares: list[Leaf]) -> list[int]:

@@ -47,12 +47,12 @@ class PerRank:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A box of a tensor that the ranks hold together; each element is saved by one rank.
+    """A slice of a tensor that the ranks hold together; each element is saved by one rank.
 
     Attributes:
-        data: this rank's box, an array or tensor.
+        data: this rank's slice, an array or tensor.
         shape: of the whole tensor.
-        offset: of the box in it.
+        offset: of the slice in it.
     """
 
     data: object
@@ -61,23 +61,23 @@ class Shard:
 
 
 class Leaf(NamedTuple):
-    """A box of a tensor of a state, or all of it.
+    """A slice of a tensor of a state, or all of it.
 
-    The extension takes its first eight elements as a box: states have leaves by the 100,000, so
+    The extension takes its first eight elements as a slice: states have leaves by the 100,000, so
     nothing is made of them a second time.
 
     Attributes:
         key: path in the state.
         dtype: of its elements.
         shape: of the whole tensor.
-        offset: of the box in it.
-        extent: of the box.
-        address: of the box; None if its bytes are not on the CPU, contiguous and as they are.
-        size_bytes: of the box.
+        offset: of the slice in it.
+        extent: of the slice.
+        address: of the slice; None if its bytes are not on the CPU, contiguous and as they are.
+        size_bytes: of the slice.
         is_stable: nobody changes the bytes until the save has ended.
         data: an array or tensor.
         is_own: this rank's alone; otherwise all ranks have the same.
-        skip_bytes: where the box begins in the data.
+        skip_bytes: where the slice begins in the data.
     """
 
     key: str

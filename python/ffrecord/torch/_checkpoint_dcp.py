@@ -49,7 +49,7 @@ from ffrecord import _ffrecord
 from ffrecord._locations import target_from_root
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
-from ffrecord.checkpoint._ranks import Box
+from ffrecord.checkpoint._ranks import TensorSlice
 from ffrecord.checkpoint._replicated import SCHEME
 from ffrecord.checkpoint._state import Flattener
 from ffrecord.checkpoint._tensors import describe, plain_address
@@ -134,7 +134,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
         self._incremental = incremental
         self._is_coordinator = False
-        self._parts: _ffrecord.CheckpointParts | None = None
+        self._parts: _ffrecord.CheckpointShards | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but an attempt in progress."""
@@ -227,8 +227,8 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
 
     def _open(
         self, target: str, step: int, attempt: str | None, seen: Save
-    ) -> _ffrecord.CheckpointParts:
-        return _ffrecord.CheckpointParts(
+    ) -> _ffrecord.CheckpointShards:
+        return _ffrecord.CheckpointShards(
             target,
             step,
             attempt,
@@ -259,7 +259,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
                 "caches plans itself, instead of enable_plan_caching"
             )
         owners: list[object] = []
-        boxes: list[Box] = []
+        slices: list[TensorSlice] = []
         values: dict[str, object] = {}
         results: list[WriteResult] = []
         for item in plan.items:
@@ -267,12 +267,12 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
                 values[item.index.fqn] = self._value(item, planner)
                 size = 0
             else:
-                box, owner = _box_of(item, planner)
-                boxes.append(box)
+                tensor_slice, owner = _slice_of(item, planner)
+                slices.append(tensor_slice)
                 owners.append(owner)
-                size = box[6]
+                size = tensor_slice[6]
             results.append(WriteResult(item.index, size, None))
-        part = self._parts.write(rank, boxes)
+        part = self._parts.write(rank, slices)
         carried = WriteResult(MetadataIndex(_PART), len(part), (part, encode(values)))
         return [*results, carried]
 
@@ -345,7 +345,7 @@ def _plain(planner_data: object) -> object:
     return planner_data
 
 
-def _box_of(item: WriteItem, planner: SavePlanner) -> tuple[Box, object]:
+def _slice_of(item: WriteItem, planner: SavePlanner) -> tuple[TensorSlice, object]:
     data: Any = planner.resolve_data(item)
     about = item.tensor_data
     assert about is not None
@@ -418,7 +418,7 @@ class CheckpointReader(StorageReader):
             target, step = _split(self._path)
             step = step if self._step is None else self._step
             reader = _ffrecord.CheckpointReader(target, step, self._timeout_s)
-            tree: Any = decode(reader.tree)
+            tree: Any = decode(reader.structure)
             if not (isinstance(tree, dict) and isinstance(tree.get("dcp"), dict)):
                 raise ValueError(
                     f"{target}, step {reader.commit[0]}: not written by dcp.save; load it with "
@@ -431,7 +431,7 @@ class CheckpointReader(StorageReader):
         """The contents, in DCP's form."""
         reader = self._open()
         chunks: dict[str, list[ChunkStorageMetadata]] = {}
-        for key, offset, extent in reader.boxes():
+        for key, offset, extent in reader.slices():
             chunk = ChunkStorageMetadata(torch.Size(offset), torch.Size(extent))
             chunks.setdefault(key, []).append(chunk)
         grads = set(self._tree["dcp"]["requires_grad"])

@@ -98,7 +98,7 @@ def _saved_here(path: Path, steps: list[int]) -> list[int]:
     found = []
     for step in steps:
         with contextlib.suppress(CorruptionError, FileNotFoundError):
-            tree = decode(_ffrecord.CheckpointReader(path, step, 30.0).tree)
+            tree = decode(_ffrecord.CheckpointReader(path, step, 30.0).structure)
             if isinstance(tree, dict) and _MARK in tree:
                 found.append(step)
     return found

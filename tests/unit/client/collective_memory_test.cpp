@@ -131,9 +131,9 @@ TEST(CollectiveMemoryTest, LargeSumsAreMadeInTheDocumentedOrder) {
     const auto blocks = static_cast<std::uint32_t>(kCount / (n * kBlock));
     ASSERT_GT(blocks, 2U);
     for (std::uint32_t block = 0; block < blocks; ++block) {
-      const auto [begin, end] = CollectiveEngine::PartOf(kCount, blocks, block);
+      const auto [begin, end] = CollectiveEngine::ShardOf(kCount, blocks, block);
       for (std::uint32_t owner = 0; owner < n; ++owner) {
-        const auto part = CollectiveEngine::PartOf(end - begin, n, owner);
+        const auto part = CollectiveEngine::ShardOf(end - begin, n, owner);
         for (std::uint64_t i = begin + part.begin; i < begin + part.end; ++i) {
           float sum = inputs[owner][i];
           for (std::uint32_t k = 1; k < n; ++k) sum = inputs[(owner + n - k) % n][i] + sum;

@@ -241,7 +241,7 @@ TEST(CollectiveResultsTest, ReduceScatterThenAllGatherIsAnAllReduce) {
         const auto scattered =
             engine.ReduceScatter(at, count, ReduceType::kI32, ReduceOp::kSum).value();
         ASSERT_TRUE(engine.Wait(scattered));
-        const auto own = CollectiveEngine::PartOf(count, n, rank);
+        const auto own = CollectiveEngine::ShardOf(count, n, rank);
         for (std::uint64_t i = 0; i < count; ++i) {
           if (i < own.begin || i >= own.end) {
             data[i] = -1;  // Not ours: what is there must not matter.

@@ -100,16 +100,16 @@ struct SaveOptions {
 // Writes one checkpoint: all rank shards become durable and visible together, or none does
 // (format.md, "Checkpoint"). `target` is a folder, ffrecord://host[:port]/run/name, or
 // s3://bucket/run/name, with the store configured by the usual AWS variables and files.
-// `tree` is the encoded state-dict structure with its small values (format.md, "Values"); that of
-// rank 0 is stored.
+// `structure` is the encoded state-dict structure with its small values (format.md, "Values"); that
+// of rank 0 is stored.
 //
 // Returns once the checkpoint is committed. Every rank gets the same outcome. Fails with kConflict
 // if `step` is already committed there, kIo (ENOSPC: the save leaves nothing behind), kUnavailable,
 // kInvalidArgument if two slices of a tensor overlap or leave a gap, or if ranks disagree.
 FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
                                          std::span<const TensorView> tensors,
-                                         std::span<const std::byte> tree, CheckpointGroup* group,
-                                         const SaveOptions& options);
+                                         std::span<const std::byte> structure,
+                                         CheckpointGroup* group, const SaveOptions& options);
 
 // A checkpoint whose ranks communicate by other means, such as torch.distributed.checkpoint. The
 // coordinator calls Begin() and sends attempt() to the other ranks. Every rank writes its shard and
@@ -117,17 +117,17 @@ FFR_EXPORT Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t 
 //
 // If the coordinator's object is destroyed before Commit(), it abandons the checkpoint. After a
 // call of Commit(), whatever its result, it removes nothing that may be visible. Thread-bound.
-class FFR_EXPORT CheckpointParts {
+class FFR_EXPORT CheckpointShards {
  public:
   // Called by the coordinator. Fails with kConflict if `step` is already committed there.
-  static Result<CheckpointParts> Begin(std::string_view target, std::uint64_t step,
-                                       const SaveOptions& options);
+  static Result<CheckpointShards> Begin(std::string_view target, std::uint64_t step,
+                                        const SaveOptions& options);
   // Called by the other ranks; `attempt` is the coordinator's attempt().
-  static Result<CheckpointParts> Join(std::string_view target, std::uint64_t step,
-                                      std::string_view attempt, const SaveOptions& options);
-  CheckpointParts(CheckpointParts&&) noexcept;
-  CheckpointParts& operator=(CheckpointParts&&) noexcept;
-  ~CheckpointParts();
+  static Result<CheckpointShards> Join(std::string_view target, std::uint64_t step,
+                                       std::string_view attempt, const SaveOptions& options);
+  CheckpointShards(CheckpointShards&&) noexcept;
+  CheckpointShards& operator=(CheckpointShards&&) noexcept;
+  ~CheckpointShards();
 
   const std::string& attempt() const noexcept;  // 32 hex digits.
 
@@ -135,16 +135,16 @@ class FFR_EXPORT CheckpointParts {
   // Fails as SaveCheckpoint, for this rank alone.
   Result<std::vector<std::byte>> Write(std::uint32_t rank, std::span<const TensorView> tensors);
 
-  // Makes the checkpoint visible. `parts` are the results of Write(), in rank order. Called once,
+  // Makes the checkpoint visible. `shards` are the results of Write(), in rank order. Called once,
   // by the coordinator. Fails with kConflict if another save of the step committed first,
-  // kInvalidArgument if the slices do not cover each tensor exactly once, or if `tree` refers to a
-  // missing tensor.
-  Result<client::Commit> Commit(std::span<const std::vector<std::byte>> parts,
-                                std::span<const std::byte> tree);
+  // kInvalidArgument if the slices do not cover each tensor exactly once, or if `structure` refers
+  // to a missing tensor.
+  Result<client::Commit> Commit(std::span<const std::vector<std::byte>> shards,
+                                std::span<const std::byte> structure);
 
  private:
   struct Impl;
-  explicit CheckpointParts(std::unique_ptr<Impl> impl) noexcept;
+  explicit CheckpointShards(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -184,7 +184,7 @@ struct StoredTensor {
 };
 
 // A slice of a stored tensor, as one rank saved it.
-struct SavedBox {
+struct SavedSlice {
   std::string key;
   std::vector<std::uint64_t> offset;
   std::vector<std::uint64_t> extent;
@@ -208,9 +208,9 @@ class FFR_EXPORT CheckpointReader {
 
   const Commit& commit() const noexcept;
   std::uint32_t world_size() const noexcept;  // Of the save.
-  std::span<const std::byte> tree() const noexcept;
+  std::span<const std::byte> structure() const noexcept;
   const std::vector<StoredTensor>& tensors() const noexcept;  // Ascending by key.
-  std::vector<SavedBox> boxes() const;                        // Ascending by key and offset.
+  std::vector<SavedSlice> slices() const;                     // Ascending by key and offset.
   // With kLatest: why newer steps were skipped, one message per step.
   const std::vector<std::string>& skipped() const noexcept;
 

@@ -34,7 +34,7 @@ enum class Algorithm : std::uint8_t {
   kRecursiveDoubling,  // log2(n) (a + S b): small arrays.
   kDoubleTree,         // about 2 log2(n) a + 2 S b, in pieces: small and medium arrays, any n.
   // For m machines with g > 1 ranks each that share memory. Each machine first sums within itself,
-  // one part of the array per rank. A separate ring over the machines then sums each part:
+  // one shard of the array per rank. A separate ring over the machines then sums each shard:
   // 2 (m - 1) / m S / g bytes from each rank. Each machine then distributes the result to its
   // ranks.
   kHierarchical,
@@ -134,21 +134,21 @@ class FFR_EXPORT CollectiveEngine {
   // the same `count`.
   using Token = std::uint64_t;
   Result<Token> AllReduce(void* data, std::uint64_t count, ReduceType type, ReduceOp op);
-  // Leaves the result only in this rank's part (PartOf); the other elements are undefined.
+  // Leaves the result only in this rank's shard (ShardOf); the other elements are undefined.
   Result<Token> ReduceScatter(void* data, std::uint64_t count, ReduceType type, ReduceOp op);
-  // Each rank provides its part (PartOf) and receives all others.
+  // Each rank provides its shard (ShardOf) and receives all others.
   Result<Token> AllGather(void* data, std::uint64_t count, ReduceType type);
   Result<Token> Broadcast(void* data, std::uint64_t count, ReduceType type, std::uint32_t root);
   // Ends when all ranks have submitted it.
   Result<Token> Barrier();
 
-  // A rank's part of an array: elements [begin, end). Parts are in rank order; their sizes differ
+  // A rank's shard of an array: elements [begin, end). Shards are in rank order; their sizes differ
   // by at most one.
-  struct Part {
+  struct Shard {
     std::uint64_t begin;
     std::uint64_t end;
   };
-  static Part PartOf(std::uint64_t count, std::uint32_t world_size, std::uint32_t rank) noexcept;
+  static Shard ShardOf(std::uint64_t count, std::uint32_t world_size, std::uint32_t rank) noexcept;
 
   // Waits for that operation. On success `data` holds the result; after an error its bytes are
   // undefined. Each outcome is returned once, by Wait or WaitAny; a second Wait fails with
