@@ -81,7 +81,7 @@ struct CheckpointShards::Impl {
       intents.push_back(std::move(part.intent));
       reports.push_back(std::move(part.report));
     }
-    if (reports.empty()) return Invalid("a checkpoint has one part at least");
+    if (reports.empty()) return Invalid("a checkpoint has at least one rank shard");
     const TextIndex saved = FFR_TRY(CheckIntents(std::move(intents)));
     const auto references = FFR_TRY(ReferencesOf(tree));
     FFR_TRY(CheckReferences(references, saved));

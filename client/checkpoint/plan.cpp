@@ -146,8 +146,8 @@ bool Overlap(const PlannedBox& a, const PlannedBox& b) {
 }
 
 std::string Describe(const PlannedBox& box) {
-  return "the box of rank " + std::to_string(box.rank) + " at " + Text(box.offset) + " of extent " +
-         Text(box.extent);
+  return "the slice of rank " + std::to_string(box.rank) + " at " + Text(box.offset) +
+         " of extent " + Text(box.extent);
 }
 
 std::string DescribeType(const PlannedBox& box) {
@@ -191,7 +191,7 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
   // Boxes inside the tensor that do not overlap leave no gap if their volumes add up to its own.
   const std::uint64_t whole = Volume(first.shape);
   if (covered != whole)
-    return Invalid(first.key, "the ranks' boxes cover " + std::to_string(covered) + " of " +
+    return Invalid(first.key, "the ranks' slices cover " + std::to_string(covered) + " of " +
                                   std::to_string(whole) + " elements of shape " +
                                   Text(first.shape) + "; each element is to be saved by one rank");
   return {};
@@ -295,8 +295,9 @@ Result<TextIndex> CheckBoxes(std::span<const PlannedBox> boxes) {
 Result<void> CheckReferences(std::span<const std::string_view> keys, const TextIndex& saved) {
   for (const std::string_view key : keys)
     if (!saved.Find(key))
-      return Error{ErrorCode::kInvalidArgument, "checkpoint: the tree refers to tensor " +
-                                                    std::string(key) + ", which no rank saves"};
+      return Error{ErrorCode::kInvalidArgument,
+                   "checkpoint: the state-dict structure refers to tensor " + std::string(key) +
+                       ", which no rank saves"};
   return {};
 }
 

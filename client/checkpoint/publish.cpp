@@ -28,7 +28,7 @@ Result<std::vector<std::string_view>> ReferencesOf(std::span<const std::byte> tr
   auto keys = CheckValues(tree);
   if (!keys)
     return Error{ErrorCode::kInvalidArgument,
-                 "checkpoint: the tree to save is malformed: " + keys.error().message};
+                 "checkpoint: the state-dict structure is malformed: " + keys.error().message};
   return keys;
 }
 

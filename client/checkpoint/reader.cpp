@@ -109,7 +109,7 @@ struct CheckpointReader::Impl {
                    "checkpoint: tensor " + request.key + ": " + size.error().message};
     if (size.value() != request.destination.size())
       return Error{ErrorCode::kInvalidArgument,
-                   "checkpoint: tensor " + request.key + ": the box has " +
+                   "checkpoint: tensor " + request.key + ": the slice has " +
                        std::to_string(size.value()) + " bytes, the destination " +
                        std::to_string(request.destination.size())};
     const std::uint64_t element_size = CheckpointDtypeOf(any.dtype)->size_bytes;

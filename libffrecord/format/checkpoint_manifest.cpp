@@ -236,14 +236,14 @@ Result<RootManifest> DecodeRootManifest(std::span<const std::byte> bytes) {
   const auto part_count = cursor.Take<std::uint32_t>();
   if (part_count == 0 || part_count > kCheckpointRanksMax ||
       part_count > cursor.remaining() / kPartEntrySize)
-    return Bad(Kind::kRoot, "its count of parts is impossible");
+    return Bad(Kind::kRoot, "its count of rank shards is impossible");
   root.parts.resize(part_count);
   for (auto& part : root.parts) {
     part.manifest_size_bytes = cursor.Take<std::uint64_t>();
     part.manifest_digest = TakeId(cursor);
     part.tensor_bytes = cursor.Take<std::uint64_t>();
     if (part.manifest_size_bytes > kManifestSizeMax || part.tensor_bytes > kSegmentPayloadMax)
-      return Bad(Kind::kRoot, "a part's size is impossible");
+      return Bad(Kind::kRoot, "the size of a rank shard is impossible");
   }
   const auto tree = cursor.TakeBytes(cursor.Take<std::uint32_t>());
   root.tree.assign(tree.begin(), tree.end());

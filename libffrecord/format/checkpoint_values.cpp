@@ -24,7 +24,7 @@ class Checker {
   Result<std::vector<std::string_view>> Run() {
     if (whole_.size() > kValueTreeSizeMax) return Bad("larger than 64 MiB");
     FFR_TRY(Value(0));
-    if (cursor_.remaining() != 0) return Bad("bytes follow the tree");
+    if (cursor_.remaining() != 0) return Bad("bytes follow the state-dict structure");
     return std::move(keys_);
   }
 
@@ -32,7 +32,7 @@ class Checker {
   Result<void> Value(std::uint32_t depth) {
     if (depth > kValueDepthMax) return Bad("nested deeper than 64");
     const auto tag = static_cast<ValueTag>(cursor_.Take<std::uint8_t>());
-    if (!cursor_.ok()) return Bad("the tree ends early");
+    if (!cursor_.ok()) return Bad("the state-dict structure ends early");
     switch (tag) {
       case ValueTag::kNone:
       case ValueTag::kFalse:
@@ -64,7 +64,7 @@ class Checker {
   }
 
   Result<void> Good() const {
-    if (!cursor_.ok()) return Bad("the tree ends early");
+    if (!cursor_.ok()) return Bad("the state-dict structure ends early");
     return {};
   }
 
@@ -122,7 +122,7 @@ class Checker {
   }
 
   Result<void> Key() {
-    if (cursor_.remaining() == 0) return Bad("the tree ends early");
+    if (cursor_.remaining() == 0) return Bad("the state-dict structure ends early");
     if (static_cast<ValueTag>(whole_[position()]) > ValueTag::kBytes)
       return Bad("a key of a dictionary is a container or a tensor");
     return Value(kValueDepthMax);  // A leaf, so that the depth does not matter.

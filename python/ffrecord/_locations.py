@@ -12,7 +12,7 @@ Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 SCHEME = "ffrecord://"
 # In a folder: names those of its files that are only at a store now (ffrecord._evicting).
 EVICTED = "EVICTED"
-BUDDIES = "buddies:"  # In front of places that are one target together, parted by |.
+REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
 
 
 def normalise(where: Where) -> tuple[str, ...]:
@@ -48,11 +48,11 @@ def absolute(name: str) -> str:
 
 
 def target_from_root(target: Target) -> str:
-    """A target of checkpoints, as `absolute`: a folder's path, alone or among buddies."""
+    """A target of checkpoints, as `absolute`: a folder's path, alone or in a replicated target."""
     name = os.fsdecode(target)
-    if name.startswith(BUDDIES):
-        places = name.removeprefix(BUDDIES).split("|")
-        return BUDDIES + "|".join(map(target_from_root, places))
+    if name.startswith(REPLICATED):
+        places = name.removeprefix(REPLICATED).split("|")
+        return REPLICATED + "|".join(map(target_from_root, places))
     # An empty one is refused where it is opened.
     is_path = name and "://" not in name and not os.path.isabs(name)
     return os.path.join(os.getcwd(), name) if is_path else name

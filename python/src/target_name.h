@@ -18,8 +18,8 @@ struct TargetName {
 namespace pybind11::detail {
 
 // From str, bytes or os.PathLike. A folder's path has the bytes that the system has for it, as with
-// os.fsencode; an address, also among buddies, is text. Raises TypeError for what is no path, and
-// UnicodeEncodeError for an address that is no text.
+// os.fsencode; an address, also in a replicated target, is text. Raises TypeError for what is no
+// path, and UnicodeEncodeError for an address that is no text.
 template <>
 struct type_caster<ffrecord::python::TargetName> {
   PYBIND11_TYPE_CASTER(ffrecord::python::TargetName, const_name("str | bytes | os.PathLike"));

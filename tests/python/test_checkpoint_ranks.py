@@ -173,7 +173,7 @@ def test_shards_with_a_gap_are_refused(tmp_path: Path) -> None:
     results = ThreadRanks(2).run(save)
     for result in results:
         assert isinstance(result, ValueError)
-        assert "w: the ranks' boxes cover 12 of 15 elements" in str(result)
+        assert "w: the ranks' slices cover 12 of 15 elements" in str(result)
     assert list(tmp_path.iterdir()) == []
 
 

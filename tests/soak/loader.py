@@ -136,7 +136,7 @@ class Soak:
         sampler = self.sampler(dataset)
         options = self.engine()
         loader = DataLoader(dataset, batch_sampler=sampler, timeout=60, **options)
-        expected = self.twin(sampler)
+        expected = self.replica(sampler)
         steps = self.rng.randint(1, 60)
         trouble = self.rng.random()
         batches = iter(loader)
@@ -162,13 +162,13 @@ class Soak:
         del batches, loader
 
     @staticmethod
-    def twin(sampler: Sampler) -> Iterator[list[int]]:
+    def replica(sampler: Sampler) -> Iterator[list[int]]:
         """The batches that come next, without a loader."""
-        twin = Sampler(
+        replica = Sampler(
             sampler.count, 60, seed=3, rank=sampler._rank, world_size=sampler._world_size
         )
-        twin.load_state_dict(sampler.state_dict() | {"fingerprint": None})
-        return iter(twin)
+        replica.load_state_dict(sampler.state_dict() | {"fingerprint": None})
+        return iter(replica)
 
 
 def growth(times: np.ndarray, values: np.ndarray) -> float:

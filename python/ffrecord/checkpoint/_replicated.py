@@ -1,10 +1,10 @@
-"""Several places as one target: every part of a checkpoint is at two of them."""
+"""Several places as one target: every rank shard of a checkpoint is at two of them."""
 
 from collections.abc import Sequence
 
-from ffrecord._locations import BUDDIES, Target, target_from_root
+from ffrecord._locations import REPLICATED, Target, target_from_root
 
-SCHEME = BUDDIES
+SCHEME = REPLICATED
 
 
 def replicated_target(places: Sequence[Target]) -> str:

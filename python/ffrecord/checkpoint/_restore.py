@@ -125,7 +125,7 @@ class Restorer:
 
     def _stored(self, ref: TensorRef) -> tuple[str, tuple[int, ...]]:
         if ref.key not in self.stored:
-            raise CorruptionError(f"the checkpoint's tree refers to tensor {ref.key}: not there")
+            raise CorruptionError(f"the state-dict structure refers to tensor {ref.key}: not there")
         return self.stored[ref.key]
 
     def _fresh_tensor(self, ref: TensorRef, path: str, as_torch: bool) -> object:

@@ -168,7 +168,7 @@ def decode(tree: bytes) -> object:
     reader = _Reader(tree)
     value = reader.value(0)
     if reader.position != len(tree):
-        raise CorruptionError("checkpoint values: bytes follow the tree")
+        raise CorruptionError("checkpoint values: bytes follow the state-dict structure")
     return value
 
 
@@ -179,7 +179,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size > len(self.tree) - self.position:
-            raise CorruptionError("checkpoint values: the tree ends early")
+            raise CorruptionError("checkpoint values: the state-dict structure ends early")
         self.position += size
         return self.tree[self.position - size : self.position]
 

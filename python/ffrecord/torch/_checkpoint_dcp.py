@@ -90,7 +90,7 @@ def _is_place(checkpoint_id: object) -> bool:
 class CheckpointWriter(StorageWriter, BlockingAsyncStager):
     """The storage of `dcp.save` and `dcp.async_save`.
 
-    Every rank writes its items to its own part by direct I/O. The coordinator makes all parts
+    Every rank writes its items to its own shard by direct I/O. The coordinator makes all shards
     visible together, or none. Values that are not tensors are stored as plain values.
     `ffrecord.checkpoint.monitor` sees these saves, and the copy that `dcp.async_save` makes first.
     """
@@ -240,7 +240,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         )
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Make this rank's part durable."""
+        """Make this rank's shard durable."""
         done: Future[list[WriteResult]] = Future()
         with self._kept():
             done.set_result(self._write(plan, planner))
@@ -298,7 +298,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         return bytes(content.getbuffer())
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Make all parts visible together."""
+        """Make all rank shards visible together."""
         with self._kept():
             self._commit(metadata, results)
             self._ended(committed=True)

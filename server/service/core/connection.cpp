@@ -16,7 +16,7 @@ using net::FrameType;
 using Kind = JobPool::Kind;
 
 // Events handled before the other connections of the worker are polled.
-constexpr int kEventsPerTurn = 64;
+constexpr int kEventsPerPoll = 64;
 constexpr std::uint32_t kRetryAfterMs = 20;
 constexpr std::size_t kDiscardedBytes = std::size_t{64} << 10;
 
@@ -45,7 +45,7 @@ Connection::After Connection::Poll() {
 }
 
 Result<Connection::After> Connection::DoPoll() {
-  for (int i = 0; i < kEventsPerTurn; ++i) {
+  for (int i = 0; i < kEventsPerPoll; ++i) {
     FFR_TRY(reads_.Send(*endpoint_, payload_));
     if (is_held_) {
       if (MustHold()) return After::kWait;

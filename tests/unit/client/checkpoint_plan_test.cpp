@@ -147,7 +147,7 @@ TEST(CheckpointPlanTest, OverlapsGapsAndDisagreementsAreNamed) {
   EXPECT_NE(ErrorOf({Box2(0, {0, 0}, {4, 4}), Box2(1, {0, 3}, {4, 2})}).find("overlaps"),
             std::string::npos);
   EXPECT_NE(ErrorOf({{"s", "int64", {}, {}, {}, 0}, {"s", "int64", {}, {}, {}, 1}})
-                .find("rank 0 at () of extent () overlaps the box of rank 1"),
+                .find("rank 0 at () of extent () overlaps the slice of rank 1"),
             std::string::npos);
   auto other = Box2(1, {2, 0}, {2, 6});
   other.dtype = "float16";

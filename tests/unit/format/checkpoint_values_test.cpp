@@ -74,7 +74,7 @@ TEST(CheckpointValuesTest, EveryBrokenRuleIsRefusedAndNamed) {
   const std::pair<std::string_view, std::string_view> vectors[] = {
       {"", "ends early"},
       {"0c", "unknown tag 12"},
-      {"00 00", "bytes follow the tree"},
+      {"00 00", "bytes follow the state-dict structure"},
       {"03 0000", "no bytes"},
       {"03 0104", "ends early"},
       {"03 0200 0100", "superfluous"},
