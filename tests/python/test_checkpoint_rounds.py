@@ -48,7 +48,7 @@ def state_of(rank: int) -> dict[str, object]:
 
 
 def save_all(
-    target: Path | Callable[[int], Path],
+    target: Path | Callable[[int], Path | str],
     change: Callable[[Rank, dict[str, object]], object] = lambda rank, state: None,
 ) -> tuple[list[Any], list[Rank]]:
     """What a save gave on each rank after `change`, and the ranks."""
@@ -112,6 +112,17 @@ def test_a_plan_that_fails_fails_all(tmp_path: Path) -> None:
     assert len({str(result) for result in results}) == 1
     assert ckpt.load(tmp_path) == {"before": 1}
     assert entries_of(tmp_path) == COMMITTED
+
+
+def test_a_target_that_one_rank_cannot_open_fails_all(tmp_path: Path) -> None:
+    results, ranks = save_all(
+        lambda rank: "ffrecord://host:none/run" if rank == 1 else tmp_path  # No port.
+    )
+
+    assert rounds_of(ranks) == [2] * SIZE
+    assert all("rank 1: " in str(result) for result in results), results
+    assert len({(type(result), str(result)) for result in results}) == 1
+    assert entries_of(tmp_path) == set()
 
 
 @pytest.mark.parametrize("failing", [1, SIZE - 1])
