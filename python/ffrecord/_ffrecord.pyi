@@ -16,12 +16,12 @@ _TensorSlice = tuple[str, str, _Numbers, _Numbers, _Numbers, int, int, bool]
 
 @final
 class Schema:
-    """How the bytes of a record are cut into columns."""
+    """How the bytes of a record are divided into columns."""
 
     def __init__(self, columns: Sequence[tuple[str, str, Sequence[int]]]) -> None: ...
     @property
     def columns(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        """Name, type and shape of each."""
+        """Name, type and shape of each column."""
 
 @final
 class Batch:
@@ -35,7 +35,7 @@ class Batch:
         status: npt.NDArray[np.uint8],
         schema: Schema,
     ) -> Batch:
-        """Records that lie in `block`, which is kept alive."""
+        """Records in `block`, which is kept alive."""
     def __len__(self) -> int: ...
     @property
     def slab(self) -> npt.NDArray[np.uint8]: ...
@@ -51,14 +51,14 @@ class Batch:
         """The slab, if it is whole records of `width` bytes, back to back; else None."""
     def records(self) -> list[npt.NDArray[np.uint8]]: ...
     def column_spans(self, column: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the values of a column lie in the slab: starts and sizes."""
+        """Where the values of a column are in the slab: starts and sizes."""
     def column_views(self, column: int) -> list[npt.NDArray[np.uint8]]: ...
     def column_text(self, column: int) -> list[str]: ...
     def gather_fixed(self, column: int, destination: npt.NDArray[np.uint8]) -> None: ...
     def select(self, positions: npt.NDArray[np.int64]) -> Batch: ...
 
 def npy_views(field: object) -> tuple[list[Any], list[tuple[int, str]]]:
-    """Arrays over the memory of .npy files, and what is wrong with some rows."""
+    """Arrays over the memory of .npy files, and errors by row."""
 
 def npy_stack(
     field: object, dtype: str, shape: Sequence[int], destination: npt.NDArray[np.uint8]
@@ -79,7 +79,7 @@ has_jpeg: bool
 
 @final
 class ImageDecoder:
-    """What becomes of the pictures of a batch."""
+    """Decodes the pictures of a batch."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ImageDecoder:
     ) -> None: ...
     @staticmethod
     def others(field: object) -> npt.NDArray[np.int64]:
-        """Rows of good records that are no JPEGs."""
+        """Rows of good records that are not JPEGs."""
     def decode(
         self,
         field: object,
@@ -108,11 +108,11 @@ class ImageDecoder:
         positions: npt.NDArray[np.int64],
         threads: int,
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[tuple[int, str]]]:
-        """Bytes; start, height, width of each picture; rows that are none, and why."""
+        """Bytes; start, height, width of each picture; errors by row."""
 
 @final
 class PrefetchHint:
-    """A prefetch hint that a daemon has taken; it ends when this goes."""
+    """A prefetch hint that a daemon has accepted; it ends with this object."""
 
     @property
     def alive(self) -> bool:
@@ -120,7 +120,7 @@ class PrefetchHint:
 
 @final
 class RecordReader:
-    """An ordered list of files, or what a daemon serves."""
+    """An ordered list of files, or a dataset of a daemon."""
 
     @staticmethod
     def open(
@@ -145,7 +145,7 @@ class RecordReader:
     def metadata(self, file_index: int) -> dict[str, bytes]: ...
     def read_batch(self, indices: npt.NDArray[np.int64]) -> Batch: ...
     def sizes(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Of each record in bytes, as the index tells; 0 where its entry is damaged."""
+        """Size of each record in bytes, from the index; 0 if its entry is damaged."""
     def find(self, keys: Sequence[bytes]) -> list[int | None]: ...
     def keys(self, file_index: int) -> list[tuple[int, bytes]]:
         """Index in the file, and key, of each record of one file that has a key."""
@@ -244,7 +244,7 @@ def publish(
 ) -> None: ...
 def probe_daemon(address: str, *, timeout_s: float = 30.0) -> tuple[str, str, float]: ...
 def list_published(address: str, *, timeout_s: float = 30.0) -> list[tuple[str, int, int]]:
-    """Name, size in bytes and count of files of each."""
+    """Name, size in bytes and count of files of each dataset."""
 
 def remove_published(address: str, *, timeout_s: float = 30.0) -> None: ...
 def verify_file(
@@ -261,10 +261,10 @@ def probe_io_engine() -> tuple[str, str]:
     """Name of the engine that reads files here, and why."""
 
 def probe_rdma() -> tuple[str, list[tuple[str, int, str, int, str]]]:
-    """Why RDMA is absent, and of each port: device, number, address, MTU, why it is skipped."""
+    """Why RDMA is absent; for each port: device, number, address, MTU, why it is skipped."""
 
 def restore_sigbus_guard() -> None:
-    """Let a shrinking file be an error of the read again, where others took our handler away."""
+    """Make a shrinking file an error of the read again, if other code replaced our handler."""
 
 @final
 class PlainTensors:
@@ -289,7 +289,7 @@ class PlainTensors:
         tree: dict[Any, Any],
         other: Callable[[Any, Any], object],
     ) -> None:
-        """Tensors in plain memory go to leaves and tree; of all else, what `other` makes of it."""
+        """Put tensors in plain memory into leaves and tree; others as `other` converts them."""
 
 def encode_references(items: dict[Any, Any], reference: type) -> bytes | None:
     """A dict of nothing but references under names, without its head; None for another dict."""
@@ -304,11 +304,11 @@ class StagingArena:
     @property
     def size_bytes(self) -> int: ...
     def copy(self, jobs: list[tuple[int, int, int]]) -> None:
-        """Of address, size in bytes, and offset in the arena."""
+        """Copy each job: address, size in bytes, and offset in the arena."""
 
 @final
 class CheckpointShards:
-    """A checkpoint whose ranks talk by means of their own."""
+    """A checkpoint whose ranks have their own means of communication."""
 
     def __init__(
         self,
@@ -321,11 +321,11 @@ class CheckpointShards:
         progress: SaveProgress | None = None,
         replaces: bool = False,
     ) -> None:
-        """Without an attempt: the coordinator's, who begins one, in place of the step if asked."""
+        """Without an attempt: the coordinator, which begins one; `replaces` replaces the step."""
     @property
     def attempt(self) -> str: ...
     def write(self, rank: int, slices: list[_TensorSlice]) -> bytes:
-        """What the coordinator needs; slices as in PreparedSave."""
+        """Return what the coordinator needs; slices as in PreparedSave."""
     def commit(self, shards: list[bytes], structure: bytes) -> tuple[int, str, int]: ...
 
 @final
@@ -335,7 +335,7 @@ class CheckpointReader:
     def __init__(
         self, target: _Target, step: int | None, timeout_s: float, below: int = ...
     ) -> None:
-        """Without a step: the newest one that is whole, of those below `below`."""
+        """Without a step: the newest whole one below `below`."""
     @property
     def commit(self) -> tuple[int, str, int]:
         """Step, attempt, size in bytes."""
@@ -351,13 +351,13 @@ class CheckpointReader:
     def slices(self) -> list[tuple[str, list[int], list[int]]]:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
-        """Reads every block; what is wrong."""
+        """Read every block; return the problems."""
     def read(self, wanted: list[tuple[str, list[int], list[int], int, int]]) -> None:
         """Slices (key, offset, extent) into memory (address, size in bytes)."""
 
 @final
 class SaveProgress:
-    """How far a save has come; on any thread."""
+    """The progress of a save. Thread-safe."""
 
     def __init__(self) -> None: ...
     @property
@@ -368,7 +368,7 @@ class SaveProgress:
 
 @final
 class PreparedSave:
-    """One rank's side of a save; whatever can fail on this rank alone fails here."""
+    """One rank's side of a save; errors of this rank alone are raised here."""
 
     def __init__(
         self,
@@ -387,7 +387,7 @@ class PreparedSave:
     def commit(
         self, structure: bytes, group: object, released: Callable[[], object] | None
     ) -> tuple[int, str, int]:
-        """With the other ranks; all end alike."""
+        """Commit with the other ranks; all end alike."""
 
 def all_gather_results(
     group: object, mine: bytes, failed: tuple[str, str] | None
@@ -445,6 +445,6 @@ class CollectiveEngine:
     def tune(
         self, *, chunk_size_bytes: int = 0, algorithm: str | None = None, streams: int = 0
     ) -> None:
-        """What operations go by from now on, on all ranks from the same one on; 0: as made."""
+        """Settings of later operations, the same on all ranks; 0: as created."""
     def events(self) -> list[tuple[int, str]]:
-        """What a person should know of: time.monotonic_ns(), and a sentence."""
+        """Events for operators: time.monotonic_ns(), and a sentence."""

@@ -516,7 +516,7 @@ def test_what_is_no_admin_port_is_said_to_be_none(answer: bytes) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(ConnectionError, match=r"(no admin port answers|is no ffrecordd)"):
+        with pytest.raises(ConnectionError, match=r"(no admin port answers|is not ffrecordd)"):
             status(fetch(f"127.0.0.1:{server.getsockname()[1]}", 10.0))
         thread.join()
 

@@ -123,7 +123,7 @@ def test_links_that_go_round_are_refused(images: Path, tmp_path: Path, links: li
         (images / link).symlink_to(target)
     message = refused(2, "--follow-links", images, tmp_path / "x.ffr")
     assert f"{images}/cats/" in message
-    assert "links that go round have no end" in message
+    assert "the loop has no end" in message
 
 
 def test_a_folder_that_two_links_lead_to_is_packed_twice(images: Path, tmp_path: Path) -> None:
@@ -217,19 +217,19 @@ def bad_sources(tmp_path: Path) -> dict[str, tuple[Path, int, str]]:
         "empty folder": (tmp_path / "empty", 2, "has no subfolders"),
         "no classes": (tmp_path / "classless", 2, "has no subfolders: one for each class"),
         "no files": (tmp_path / "hollow", 2, "1 subfolders but no files"),
-        "foreign file": (tmp_path / "text.dat", 2, "text.dat is no source: give a folder"),
+        "foreign file": (tmp_path / "text.dat", 2, "text.dat is not a source: give a folder"),
         "empty file": (tmp_path / "nothing.tar", 2, "nothing.tar is empty"),
         "a pipe": (tmp_path / "pipe.jsonl", 2, "is neither a file nor a folder: "),
         "a device": (Path("/dev/zero"), 2, "/dev/zero is neither a file nor a folder: "),
         "no lines": (tmp_path / "blank.jsonl", 2, "no samples"),
-        "no JSON": (tmp_path / "broken.jsonl", 2, "broken.jsonl, line 2: no JSON"),
-        "cut gzip": (tmp_path / "cut.jsonl.gz", 3, "cut.jsonl.gz is damaged or cut short"),
+        "no JSON": (tmp_path / "broken.jsonl", 2, "broken.jsonl, line 2: not JSON"),
+        "cut gzip": (tmp_path / "cut.jsonl.gz", 3, "cut.jsonl.gz is damaged or truncated"),
         "empty tar": (tmp_path / "hollow.tar", 2, "has no files in it"),
         "cut tar": (tmp_path / "cut.tar", 3, "cut.tar"),
-        "cut in a header": (tmp_path / "cut_header.tar", 3, "cut short"),
+        "cut in a header": (tmp_path / "cut_header.tar", 3, "truncated"),
         "cut between": (tmp_path / "cut_between.tar", 3, "the end of the tar is missing"),
         "no label": (tmp_path / "unlabelled.tar", 2, "1.png has 0 labels"),
-        "label of words": (tmp_path / "worded.tar", 2, "0.cls is b'cat', no integer"),
+        "label of words": (tmp_path / "worded.tar", 2, "0.cls is b'cat', not a 64-bit integer"),
         "name of bytes": (tmp_path / "latin", 2, "is not UTF-8; rename it"),
     }
 
@@ -260,7 +260,7 @@ def test_a_label_that_is_no_integer_is_refused_by_line(tmp_path: Path, label: st
     done = run("ffrecord-pack", tmp_path / "x.jsonl", tmp_path / "x.ffr", "--label-field", "y")
 
     assert done.returncode == 2
-    assert "line 2: the field 'y' holds no integer of 64 bits, but " in done.stderr
+    assert "line 2: the field 'y' is not a 64-bit integer, but " in done.stderr
     assert len(done.stderr) < 400
     assert os.listdir(tmp_path) == ["x.jsonl"]
 
@@ -297,7 +297,7 @@ def test_replace_never_deletes_what_is_no_record_file(images: Path, tmp_path: Pa
     done = run("ffrecord-pack", images, images, "--replace")
 
     assert done.returncode == 4
-    assert "holds other things than *.ffr" in done.stderr
+    assert "contains other files than *.ffr" in done.stderr
     assert contents(images) == before
 
 

@@ -117,7 +117,7 @@ def test_a_running_pack_keeps_its_folder(tmp_path: Path) -> None:
     def second() -> None:
         pack(Rows([{"x": b"second"}]), tmp_path / "x")
 
-    with pytest.raises(ConflictError, match="has come into being meanwhile"):
+    with pytest.raises(ConflictError, match="has appeared meanwhile"):
         pack(Rows(ROWS, second), tmp_path / "x")
 
     assert records(tmp_path / "x") == [{"x": b"second"}]

@@ -33,10 +33,10 @@ def names_in(root: Path, **options: Any) -> list[str]:  # noqa: ANN401 - of any 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["train/cats/1", "train/dogs/1", "val/cats/1"], "holds train, val, which are no names"),
-        (["train/cats/1", "Test/cats/1"], "holds Test, train, which"),
-        (["train/1", "val/2"], "holds train, val"),
-        (["train/cats/1"], "holds train, which"),
+        (["train/cats/1", "train/dogs/1", "val/cats/1"], "has train, val, which are not names"),
+        (["train/cats/1", "Test/cats/1"], "has Test, train, which"),
+        (["train/1", "val/2"], "has train, val"),
+        (["train/cats/1"], "has train, which"),
         (["a/cats/1", "a/dogs/2"], "a has no files but 2 folders, such as "),
         (["1/cats/1", "1/dogs/2", "2/3"], "1 has no files but 2 folders"),
         (["date=1/a.parquet", "date=2/b.parquet"], "a.parquet is a dataset"),

@@ -369,7 +369,7 @@ def test_parquet_that_cannot_be_packed_whole_is_refused(tmp_path: Path) -> None:
     assert "'a' lacks a value" in refused(2, source, tmp_path / "x.ffr")
     ok("ffrecord-pack", source, tmp_path / "b.ffr", "--column", "b")
     assert records(tmp_path / "b.ffr") == [{"b": 1}, {"b": 2}]
-    assert "no column 'c', but a, b" in refused(2, source, tmp_path / "x.ffr", "--column", "c")
+    assert "no column 'c'; columns: a, b" in refused(2, source, tmp_path / "x.ffr", "--column", "c")
 
     pq.write_table(pa.table({"when": pa.array([0], pa.timestamp("s"))}), source)
     assert "'when' is timestamp" in refused(2, source, tmp_path / "x.ffr")
@@ -510,10 +510,10 @@ def test_a_folder_of_classes_may_hold_what_was_packed_of_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--column", "x"], "--column means nothing"),
-        (["--ragged", "x"], "--ragged means nothing"),
-        (["--raw"], "--raw means nothing"),
-        (["--include", "*.x"], "--include means nothing"),
+        (["--column", "x"], "--column does not apply"),
+        (["--ragged", "x"], "--ragged does not apply"),
+        (["--raw"], "--raw does not apply"),
+        (["--include", "*.x"], "--include does not apply"),
         (["--label-field", "x"], None),
     ],
 )

@@ -194,6 +194,6 @@ def test_metadata_are_kept_or_refused(tmp_path: Path) -> None:
         list(open_source([str(tmp_path / "c.ffr"), str(tmp_path / "d.ffr")]).samples())
     written(tmp_path / "parts" / "3.ffr", [None])
     with pytest.raises(
-        ValueError, match=r"3\.ffr has other metadata than .*0\.ffr: pack them apart"
+        ValueError, match=r"3\.ffr has other metadata than .*0\.ffr: pack them separately"
     ):
         open_source(tmp_path / "parts")

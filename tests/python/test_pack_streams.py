@@ -143,7 +143,7 @@ def test_joined_tars_and_other_ends_are_refused(tmp_path: Path) -> None:
     assert len(packed(tmp_path / "a.tar", tar[: end + 512])) == 3  # One block of zeros will do.
 
     for damaged in (tar + tar, tar + b"x", tar[:end], tar[: end + 511], tar[:end] + b"x" * 1024):
-        with pytest.raises(CorruptionError, match=r"a\.tar is damaged or cut short"):
+        with pytest.raises(CorruptionError, match=r"a\.tar is damaged or truncated"):
             packed(tmp_path / "a.tar", damaged)
 
 
@@ -275,7 +275,7 @@ def test_a_late_sample_has_the_files_of_the_first_ones(
 def test_a_sample_whose_files_do_not_stand_together_is_refused(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = dict.fromkeys(["0.jpg", "1.jpg", "0.txt", "1.txt"], b"1")
 
-    with pytest.raises(ValueError, match="the files of the sample 0 do not stand together"):
+    with pytest.raises(ValueError, match="the files of the sample 0 are not adjacent"):
         packed(tmp_path / "a.tar", tar_of(files))
     assert len(packed(tmp_path / "a.tar", tar_of(files), raw=True)) == 4
 
@@ -294,7 +294,7 @@ def test_files_of_one_name_without_end_are_no_sample(
     "label", [b"cat", b"1_0", b"1.5", b"", b"9223372036854775808", b"1" * 5000]
 )
 def test_a_label_is_digits(tmp_path: Path, label: bytes) -> None:
-    with pytest.raises(ValueError, match=r"0\.cls is .*, no integer of 64 bits"):
+    with pytest.raises(ValueError, match=r"0\.cls is .*, not a 64-bit integer"):
         packed(tmp_path / "a.tar", tar_of({"0.cls": label, "0.png": b"x"}))
 
 
@@ -308,5 +308,5 @@ def test_a_label_may_be_any_integer_of_64_bits(tmp_path: Path, label: int, zeros
 
 def test_a_label_without_a_file_is_refused(tmp_path: Path) -> None:
     tar = tar_of({"0.cls": b"0", "0.png": b"x", "1.cls": b"1", "2.cls": b"2", "2.png": b"y"})
-    with pytest.raises(ValueError, match=r"1\.cls is a label, but there is no file"):
+    with pytest.raises(ValueError, match=r"1\.cls is a label without a file"):
         packed(tmp_path / "a.tar", tar)

@@ -145,7 +145,7 @@ def test_what_stands_twice_is_merged_as_protocol_buffers_do() -> None:
         (field(1, field(1, field(2, field(2, b"\x09" + bytes(8))))), "FloatList has a field 1"),
         (field(1, field(1, field(2, field(2, b"\x08\x01")))), "FloatList has a field 1"),
         (field(1, field(1, field(2, field(3, b"\x0d" + bytes(4))))), "Int64List has a field 1"),
-        (field(1, field(1, field(2, field(2, field(1, b"abc"))))), "cut short"),
+        (field(1, field(1, field(2, field(2, field(1, b"abc"))))), "truncated"),
         (b"\x08\x01", "Example has a field 1 of wire type 0"),
     ],
 )
@@ -286,4 +286,4 @@ def test_a_length_that_lies_costs_no_memory(tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.write_bytes(length + frame(length)[12 + 8 :] + b"short")  # Its checksum is right.
 
-    assert "is cut short" in refused(3, source, tmp_path / "x.ffr")
+    assert "is truncated" in refused(3, source, tmp_path / "x.ffr")

@@ -1,4 +1,4 @@
-"""What a daemon's admin port tells: `ffrecord status` and `ffrecord top`."""
+"""The state of a daemon from its admin port: `ffrecord status` and `ffrecord top`."""
 
 import http.client
 import math
@@ -24,7 +24,7 @@ _USED = "ffrecord_quota_used_bytes"
 
 @dataclass(frozen=True)
 class Metrics:
-    """What all counters and gauges said at one time."""
+    """The values of all counters and gauges at one time."""
 
     time_s: float  # Of a clock that only goes forward.
     samples: Samples = field(repr=False)
@@ -55,11 +55,11 @@ class Metrics:
 
 
 def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metrics:
-    """Ask the admin port at `address`, http://host:port, with the token in a file if it wants one.
+    """Ask the admin port at `address`, http://host:port, with the token in a file if it needs one.
 
     Raises:
-        PermissionError: it wants a token, or another one.
-        ConnectionError: nothing answers there, or something else than a daemon.
+        PermissionError: it needs a token, or another one.
+        ConnectionError: nothing answers there, or something other than a daemon.
     """
     url = address if "://" in address else f"http://{address}"
     token = "" if token_file is None else _read_token(token_file)
@@ -79,7 +79,7 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
             None, f"no admin port answers at {url} ({reason}); start ffrecordd with --admin"
         ) from error
     if not any(name == "ffrecord_build_info" for name, _ in samples):
-        raise ConnectionError(None, f"what answers at {url} is no ffrecordd")
+        raise ConnectionError(None, f"the server at {url} is not ffrecordd")
     return Metrics(time.monotonic(), samples)
 
 
@@ -87,7 +87,7 @@ def _read_token(path: str) -> str:
     """The first line of a file.
 
     Raises:
-        ValueError: it is no token.
+        ValueError: it is not a token.
     """
     token = Path(path).read_bytes().partition(b"\n")[0].strip()
     if not re.fullmatch(rb"[!-~]+", token):
@@ -99,7 +99,7 @@ def _parse(text: str) -> Samples:
     """The samples of an answer.
 
     Raises:
-        ValueError: a number is none, or not finite.
+        ValueError: a number is invalid, or not finite.
     """
     samples: Samples = {}
     for line in text.splitlines():
@@ -156,7 +156,7 @@ def status(metrics: Metrics) -> dict[str, Any]:
 
 
 def show_status(facts: dict[str, Any]) -> str:
-    """For people: one fact a line."""
+    """For people: one fact per line."""
     lines = []
     for name, value in facts.items():
         if name.endswith("_bytes"):
@@ -168,7 +168,7 @@ def show_status(facts: dict[str, Any]) -> str:
 
 
 def activity(before: Metrics, now: Metrics) -> dict[str, float]:
-    """What happened between two looks: rates by the second, times in seconds."""
+    """Activity between two readings: rates per second, times in seconds."""
     span_s = max(now.time_s - before.time_s, 1e-9)
 
     def gained(family: str, **labels: str) -> float:

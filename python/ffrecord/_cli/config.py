@@ -1,4 +1,4 @@
-"""The daemon's settings: the daemon itself says whether a file will do."""
+"""The daemon's settings: ffrecordd itself checks a file."""
 
 import pathlib
 import shutil

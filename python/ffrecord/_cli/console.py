@@ -1,4 +1,4 @@
-"""What both commands share: exit codes, messages, and the progress bar."""
+"""The code that both commands share: exit codes, messages, and the progress bar."""
 
 import io
 import os
@@ -56,10 +56,10 @@ def _show_any_name() -> None:
 
 
 def confirm(question: str) -> None:
-    """Go on if a person says yes.
+    """Continue if a person says yes.
 
     Raises:
-        click.UsageError: nobody can be asked: standard input is no terminal, and says nothing.
+        click.UsageError: standard input is not a terminal, and has no answer.
         click.exceptions.Exit: the answer is no.
     """
     nobody = click.UsageError("nobody is there to be asked: say --yes")
@@ -77,9 +77,9 @@ def confirm(question: str) -> None:
 
 
 def say(message: str) -> None:
-    """To people, on stderr; red on a terminal that wants colour.
+    """Print for people, on stderr; red on a terminal with colour.
 
-    Where that cannot be written to, the exit code tells.
+    If stderr cannot be written to, the exit code still tells.
     """
     if sys.stderr is None:
         return
@@ -108,7 +108,7 @@ class Panel:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress | None]:
-    """A bar with rate and time left, fed with bytes done and in all; None off a terminal."""
+    """A bar with rate and time left, given bytes done and in all; None without a terminal."""
     if not _fancy():
         yield None
         return

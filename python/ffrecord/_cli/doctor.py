@@ -1,4 +1,4 @@
-"""What this machine offers to the library, and how to get more."""
+"""The features of this machine that the library can use, and how to get more."""
 
 import importlib.metadata
 import multiprocessing
@@ -22,16 +22,16 @@ _LOCKED_ENOUGH_BYTES = 64 << 20
 def examine(
     address: str | None = None, timeout_s: float = 30.0, tls_folder: str | None = None
 ) -> dict[str, Any]:
-    """The facts, and what to do about those that are not as they should be.
+    """Return the facts, and advice about those that should be different.
 
     Args:
-        address: a daemon to talk to, `ffrecord://host[:port]/...`; its answer is part of the facts.
+        address: a daemon to contact, `ffrecord://host[:port]/...`; adds its answer to the facts.
         timeout_s: for that daemon.
-        tls_folder: certificates to look at; those of the address, if it names some, are too.
+        tls_folder: certificates to check, beside those that the address names.
 
     Raises:
-        ConnectionError: no daemon answers there.
-        ValueError: the transport that the address demands cannot be had.
+        ConnectionError: the daemon does not answer.
+        ValueError: the transport that the address requires is not available.
     """
     engine, reason = _ffrecord.probe_io_engine()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,7 +78,7 @@ def examine(
 
 
 def examine_rdma() -> dict[str, Any]:
-    """What this machine has for RDMA: its ports, which are taken, and why not the others."""
+    """The RDMA ports of this machine, which of them are used, and why others are not."""
     why_absent, found = _ffrecord.probe_rdma()
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     ports = [
@@ -107,7 +107,7 @@ def examine_rdma() -> dict[str, Any]:
 
 
 def show_rdma(findings: dict[str, Any]) -> str:
-    """For people: one port a line, then the rest."""
+    """For people: one port per line, then the rest."""
     lines = []
     for port in findings["ports"]:
         state = (
@@ -121,7 +121,7 @@ def show_rdma(findings: dict[str, Any]) -> str:
 
 
 def show_findings(findings: dict[str, Any]) -> str:
-    """For people: one fact a line, then the advice."""
+    """For people: one fact per line, then the advice."""
     lines = []
     for name, value in findings.items():
         if name.endswith("_bytes"):

@@ -24,14 +24,14 @@ from ffrecord._tokens import make_token, read_key
 
 
 class _Commands(click.Group):
-    """The commands. `topology` is imported when it is wanted: it takes a tenth of every start."""
+    """The commands. `topology` is imported on use: it takes a tenth of every start."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them, by name."""
         return sorted([*super().list_commands(ctx), "topology"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them; None if there is none of this name."""
+        """One command; None if there is none of this name."""
         if cmd_name != "topology":
             return super().get_command(ctx, cmd_name)
         from ffrecord._cli.topology import topology
@@ -133,7 +133,7 @@ def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
 
 
 def _account(report: ffrecord.RepairReport) -> list[str]:
-    """What was kept, and what was not."""
+    """The records that were kept, and those that were not."""
     lines = [f"kept: {part}" for part in report.kept_parts]
     lines += [f"made anew: {part}" for part in report.rebuilt_parts]
     lines += [f"lost: {loss}" for loss in report.other_losses]

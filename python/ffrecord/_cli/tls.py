@@ -1,4 +1,4 @@
-"""Whether the certificates of a folder would do for a TLS connection, and for how long."""
+"""Whether the certificates in a folder work for a TLS connection, and for how long."""
 
 import datetime
 import ssl
@@ -11,10 +11,9 @@ _OTHERS_MAY = 0o077
 
 
 def examine_tls(folder: str) -> tuple[dict[str, Any], list[str]]:
-    """The facts about a folder as `?tls=FOLDER` wants it, and what to do about them.
+    """The facts about a folder for `?tls=FOLDER`, and advice about them.
 
-    Nothing is asked of a daemon: whether it believes the authority of this certificate, it tells
-    itself.
+    Does not ask a daemon: only it knows whether it trusts the authority of this certificate.
     """
     path = Path(folder)
     facts: dict[str, Any] = {"tls_folder": folder}
@@ -45,7 +44,7 @@ def examine_tls(folder: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _own(path: Path, trusted: ssl.SSLContext) -> tuple[float | None, list[str]]:
-    """When the own certificate expires, if it leads to an authority of the folder, and trouble."""
+    """When the own certificate expires, if it leads to an authority of the folder, and problems."""
     certificate, key = path / "cert.pem", path / "key.pem"
     advice = []
     try:
@@ -69,7 +68,7 @@ def _own(path: Path, trusted: ssl.SSLContext) -> tuple[float | None, list[str]]:
 
 
 def _shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
-    """Shakes hands with itself in memory: the server looks at the client's certificate."""
+    """Run a handshake with itself in memory: the server checks the client's certificate."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     theirs = server.wrap_bio(there, back, server_side=True)
     ours = client.wrap_bio(back, there)

@@ -1,4 +1,4 @@
-"""`ffrecord topology`: where ranks should sit in a network, and what a collective costs there."""
+"""`ffrecord topology`: where ranks should run in a network, and the cost of a collective there."""
 
 import functools
 import json

@@ -31,7 +31,7 @@ _SIZE_MAX = (1 << 63) - 1
 
 
 class _Checked(_AnyType):
-    """Stands before a type of click's, and checks what that has accepted."""
+    """Wraps a type of click's, and checks the values that it has accepted."""
 
     def convert(
         self,
@@ -46,7 +46,7 @@ class _Checked(_AnyType):
         return parsed
 
     def problem(self, value: Any) -> str | None:  # noqa: ANN401
-        """What is wrong with a value; None if nothing is."""
+        """The problem with a value; None if there is none."""
         raise NotImplementedError
 
 

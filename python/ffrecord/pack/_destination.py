@@ -28,7 +28,7 @@ NewWriter = Callable[[Path, bool], Writer]
 
 @dataclass
 class PackSummary:
-    """What was packed; sizes in bytes, `raw` before compression."""
+    """Summary of a packing; sizes in bytes, `raw` means before compression."""
 
     record_count: int = 0
     raw_size_bytes: int = 0
@@ -56,23 +56,23 @@ def pack(
     key: str | None = None,
     progress: Progress | None = None,
 ) -> PackSummary:
-    """Write all samples of `source`; nothing is visible before all of it is.
+    """Write all samples of `source`; the result appears only when it is complete.
 
     Args:
         source: see `open_source`.
         destination: `*.ffr` is one file; another name is a folder of `PART_00000.ffr` and so on.
-        compress: each record with zstd.
-        dictionary_bytes: size of a dictionary to be trained for each file, for small records that
-            are alike; 0 for none. Records are then compressed in any case.
+        compress: compress each record with zstd.
+        dictionary_bytes: size of a dictionary to train for each file, for small, similar records;
+            0 for none. Implies compression.
         part_size_bytes: in a folder, a part ends with the record that reaches this raw size.
-        replace: replace what is there: a file, or a folder with nothing but `*.ffr` in it.
-        key: the column, utf8 or bytes, by which samples are found (`Reader.find`); else the
-            source says: names of files, and the keys that records of record files had.
-        progress: called with the bytes of the source that are behind.
+        replace: replace an existing file, or a folder with nothing but `*.ffr` in it.
+        key: the column, utf8 or bytes, by which samples are found (`Reader.find`); without it the
+            source decides: names of files, and the keys that records of record files had.
+        progress: called with the number of source bytes that were processed.
 
     Raises:
         ConflictError: the destination exists and may not be replaced.
-        ValueError: there is nothing to pack, or the source is not what it should be.
+        ValueError: there is nothing to pack, or the source is invalid.
         CorruptionError: the source is damaged.
         OSError: the source cannot be read, or the destination cannot be written.
     """
@@ -128,7 +128,7 @@ def _observed(
 
 
 def _without_key(sample: Sample) -> Sample:
-    """For a file whose key is a column."""
+    """Keys for a file whose key is a column."""
     return sample.sample if isinstance(sample, Keyed) else sample
 
 
@@ -173,7 +173,7 @@ def _write_parts(
 
 
 def _keep_order(folder: Path, file_count: int) -> None:
-    """Readers sort names as text, so that all numbers must have as many digits."""
+    """Readers sort names as text, so all numbers must have the same number of digits."""
     digits = len(str(file_count - 1))
     for number in range(10**_DIGITS if digits > _DIGITS else 0):
         os.rename(folder / _part(number, _DIGITS), folder / _part(number, digits))

@@ -19,10 +19,10 @@ _VARINT_BYTES_MAX = 10
 
 
 def parse_example(data: bytes) -> dict[str, Values]:
-    """Features by name, merged as Protocol Buffers say: where a field stands twice, too.
+    """Read features by name, merged as Protocol Buffers define it, also for repeated fields.
 
     Raises:
-        ValueError: `data` is no such message, or holds a field that is not known.
+        ValueError: `data` is not such a message, or has an unknown field.
     """
     features: dict[str, Values] = {}
     try:
@@ -66,18 +66,18 @@ def _feature(data: memoryview) -> Values:
 
 
 def _floats(body: memoryview) -> npt.NDArray[np.float32]:
-    """Packed into one field, or each a field of its own."""
+    """Packed into one field, or each in a field of its own."""
     parts = []
     for number, kind, value in _fields(body):
         _check(number, kind, "FloatList", {1}, {_SIZED, _FIXED32})
         if len(value) % 4:
-            raise IndexError("a number is cut short")
+            raise IndexError("a number is truncated")
         parts.append(np.frombuffer(value, "<f4"))
     return np.concatenate(parts) if parts else np.empty(0, "<f4")
 
 
 def _integers(body: memoryview) -> npt.NDArray[np.int64]:
-    """Packed into one field, or each a field of its own."""
+    """Packed into one field, or each in a field of its own."""
     parts = []
     for number, kind, value in _fields(body):
         _check(number, kind, "Int64List", {1}, {_SIZED, _VARINT})
@@ -93,7 +93,7 @@ def _varints(data: memoryview) -> npt.NDArray[np.int64]:
     if not raw.size:
         return np.empty(0, np.int64)
     if not ends.size or ends[-1] != raw.size - 1:
-        raise IndexError("a number is cut short")
+        raise IndexError("a number is truncated")
     begins = np.concatenate(([0], ends[:-1] + 1))
     place = np.arange(raw.size) - np.repeat(begins, ends - begins + 1)
     if place.max() >= _VARINT_BYTES_MAX:
@@ -103,14 +103,14 @@ def _varints(data: memoryview) -> npt.NDArray[np.int64]:
 
 
 def _bodies(data: memoryview, what: str, known: set[int]) -> Iterator[memoryview]:
-    """The fields of a message in which all have a length."""
+    """The fields of a message in which all fields have a length."""
     for number, kind, value in _fields(data):
         _check(number, kind, what, known, {_SIZED})
         yield value
 
 
 def _check(number: int, kind: int, what: str, known: set[int], kinds: set[int]) -> None:
-    """Nothing is left out: TensorFlow itself writes no other fields."""
+    """Reject unknown fields: TensorFlow itself writes no others."""
     if number not in known or kind not in kinds:
         hint = "; is it a SequenceExample?" if (what, number) == ("Example", 2) else ""
         raise TypeError(f"{what} has a field {number} of wire type {kind}{hint}")

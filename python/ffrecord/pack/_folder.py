@@ -1,4 +1,4 @@
-"""A folder of classes, as torchvision's ImageFolder knows it: SRC/class/.../file."""
+"""A folder of classes, as torchvision's ImageFolder expects it: SRC/class/.../file."""
 
 import os
 import re
@@ -49,8 +49,8 @@ class FolderSource:
         self.classes = tuple(self._class_names())
         if not self._nested and {name.lower() for name in self.classes} <= _SPLITS:
             raise ValueError(
-                f"{root} holds {', '.join(self.classes)}, which are no names of classes: pack each "
-                f"apart, such as {os.path.join(root, self.classes[0])}, or say --nested if they are"
+                f"{root} has {', '.join(self.classes)}, which are not names of classes: pack each "
+                f"on its own, such as {os.path.join(root, self.classes[0])}, or use --nested"
             )
         self._files = [
             file
@@ -130,7 +130,7 @@ class FolderSource:
                 yield file
 
     def _check_class(self, folder: str, subfolders: list[str], names: list[str]) -> None:
-        """That its files lie in it, not one level further down, where classes may be."""
+        """Check that its files are in it, not one level further down, where classes may be."""
         own = [name for name in names if not name.startswith(".")]
         below = [
             name
@@ -140,7 +140,7 @@ class FolderSource:
         if len(below) > 1 and not own and not self._nested:
             raise ValueError(
                 f"{folder} has no files but {len(below)} folders, such as {min(below)}: if those "
-                "are the classes, pack the folder above them; if not, say --nested"
+                "are the classes, pack the folder above them; if not, use --nested"
             )
 
     def _file(self, path: str, label: int) -> _File | None:
@@ -155,7 +155,7 @@ class FolderSource:
         elif not self._include and _DATASETS.search(path):
             raise ValueError(
                 f"{path} is a dataset, in what looks like a folder of classes: pack such files by "
-                "their names, or say --include to pack them as files"
+                "their names, or use --include to pack them as files"
             )
         else:
             name = check_text(os.path.relpath(path, self._root), self._root)
@@ -168,15 +168,15 @@ class FolderSource:
 
 
 def _follow(parent: str, subfolders: list[str], through: dict[str, set[str]]) -> None:
-    """Go on to `subfolders`, unless one of them is where the way there has been."""
+    """Continue with `subfolders`, unless one of them is a folder that contains it."""
     been = through.pop(parent)
     for name in subfolders:
         path = os.path.join(parent, name)
         real = os.path.realpath(path)
         if real in been:
             raise ValueError(
-                f"{path} leads back to {real}, in which it is: links that go round have no end; "
-                "remove one, or pack without --follow-links"
+                f"{path} links to {real}, which contains it: the loop has no end; "
+                "remove the link, or pack without --follow-links"
             )
         through[path] = been | {real}
 

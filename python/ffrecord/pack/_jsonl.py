@@ -14,7 +14,7 @@ _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 
 
 def is_json_lines(path: str) -> bool:
-    """By its name, for its content may be any text."""
+    """Recognised by its name, since its content may be any text."""
     return path.endswith(_SUFFIXES)
 
 
@@ -22,7 +22,7 @@ class JsonLinesSource:
     """Payload: the line, without its end; label: an integer field of the line, on request."""
 
     def __init__(self, path: str, options: SourceOptions) -> None:
-        """Remember the file; see `open_source` for arguments and errors."""
+        """Store the file; see `open_source` for arguments and errors."""
         options.allow(path, "JSON lines", "label_field")
         self.key: Key = None
         self.classes: tuple[str, ...] = ()
@@ -38,8 +38,8 @@ class JsonLinesSource:
         """Yield the lines; blank ones are skipped.
 
         Raises:
-            CorruptionError: what the lines are compressed with is damaged or cut short.
-            ValueError: a line is no JSON, or has no such label; names file and line.
+            CorruptionError: the compressed data is damaged or truncated.
+            ValueError: a line is not JSON, or has no such label; names file and line.
         """
         yield from ahead(self._samples())
 
@@ -60,7 +60,7 @@ class JsonLinesSource:
         try:
             return json.loads(payload)
         except ValueError as error:
-            raise ValueError(f"{self._path}, line {number}: no JSON: {error}") from None
+            raise ValueError(f"{self._path}, line {number}: not JSON: {error}") from None
         except RecursionError:
             raise ValueError(
                 f"{self._path}, line {number}: JSON of more levels than Python reads"
@@ -70,7 +70,7 @@ class JsonLinesSource:
         label = value.get(self._label_field) if isinstance(value, dict) else None
         if not isinstance(label, int) or isinstance(label, bool) or not is_label(label):
             raise ValueError(
-                f"{self._path}, line {number}: the field {self._label_field!r} holds no integer of "
-                f"64 bits, but {label!r:.80}"
+                f"{self._path}, line {number}: the field {self._label_field!r} is not a 64-bit "
+                f"integer, but {label!r:.80}"
             )
         return label

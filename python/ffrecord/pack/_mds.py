@@ -1,8 +1,8 @@
 """A folder of MDS shards, as MosaicML Streaming writes them (format version 2).
 
-`index.json` says what each shard holds. A shard is the count of its samples (u32), where each
-begins and the last one ends (u32 each), and the samples: the sizes of those columns that have no
-fixed one (u32 each), then all columns. Numbers are little-endian.
+`index.json` describes each shard. A shard is the count of its samples (u32), where each begins and
+the last one ends (u32 each), and the samples: the sizes of the columns without a fixed size (u32
+each), then all columns. Numbers are little-endian.
 """
 
 import hashlib
@@ -62,14 +62,14 @@ class _Column(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A shard's file as the index tells of it."""
+    """A shard's file as the index describes it."""
 
     path: str
     size_bytes: int
     hashes: dict[str, str]
 
     def check(self, data: bytes, where: str) -> None:
-        """That `data` is what the index says it is, as far as hashes are known here."""
+        """Check that `data` is as the index describes it, by the hashes that this Python has."""
         if len(data) != self.size_bytes:
             raise CorruptionError(
                 f"{where} has {len(data)} bytes, its index says {self.size_bytes}"
@@ -81,7 +81,7 @@ class _File(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """`packed` is what lies on the disk in place of `raw` if the shard is compressed."""
+    """`packed` is the file on the disk in place of `raw` if the shard is compressed."""
 
     columns: list[_Column]
     sample_count: int
@@ -91,15 +91,16 @@ class _Shard(NamedTuple):
 
     @property
     def file(self) -> _File:
-        """The one that is there."""
+        """The file that exists."""
         return self.packed or self.raw
 
 
 class MdsSource:
-    """A column for each one of the samples, in the order of shards and samples.
+    """One column per column of the samples, in the order of shards and samples.
 
-    Numbers and arrays of a fixed shape stay what they are; str, json and numbers written out are
-    utf8; bytes, jpeg and png are bytes. Others are refused by name unless others are asked for.
+    Numbers and arrays of a fixed shape keep their type; str, json and numbers written out become
+    utf8; bytes, jpeg and png become bytes. Other columns raise an error that names them, unless
+    `columns` leaves them out.
     """
 
     def __init__(self, path: str, options: SourceOptions) -> None:
@@ -126,7 +127,7 @@ class MdsSource:
         """Yield the samples.
 
         Raises:
-            CorruptionError: a shard is not what the index says.
+            CorruptionError: a shard does not match the index.
             ValueError: it has other columns than the first, or text that is not UTF-8.
         """
         yield from ahead(self._samples())
@@ -172,7 +173,7 @@ class MdsSource:
 
 
 def _parsed(shard: dict[str, Any], folder: str) -> _Shard:
-    """A shard of the index; nothing of it is used before all of it has been looked at."""
+    """A shard of the index; checks all of it before any of it is used."""
     if (shard["format"], shard["version"]) != ("mds", 2):
         raise ValueError(f"{shard['format']} of version {shard['version']}")
     parts = (shard["column_names"], shard["column_encodings"], shard["column_sizes"])
@@ -233,7 +234,7 @@ def _contents(shard: _Shard) -> bytes:
 
 
 def _offsets(shard: _Shard, data: bytes) -> list[int]:
-    """Where samples begin, and the last one ends."""
+    """Where samples begin, and where the last one ends."""
     count = shard.sample_count
     head, head_bytes = data[: 8 + 4 * count], 8 + 4 * count
     offsets = np.frombuffer(head[4 : len(head) // 4 * 4], "<u4").astype(np.int64)
@@ -248,7 +249,7 @@ def _offsets(shard: _Shard, data: bytes) -> list[int]:
 
 
 def _hash(algorithm: str, data: bytes) -> str | None:
-    """None if Python does not have it, or it has no size of its own."""
+    """None if Python lacks it, or it has no fixed size."""
     try:
         found = hashlib.new(algorithm, data)
     except ValueError:
@@ -257,7 +258,7 @@ def _hash(algorithm: str, data: bytes) -> str | None:
 
 
 def _fixed_bytes(column: _Column) -> int | None:
-    """How many bytes each value has, if the encoding says that."""
+    """How many bytes each value has, if the encoding fixes that."""
     if column.type in ("", "utf8", "bytes"):
         return None
     kind, _, shape = column.type.rstrip("]").partition("[")

@@ -1,9 +1,9 @@
-"""A folder that gets its name only when all that belongs in it is there.
+"""A folder that gets its name only when it is complete.
 
-It is made as `.NAME.partial-XXXXXXXX/parts`, beside a file that says who made it, and that is
-locked for as long as the maker lives. A later run removes what a killed one left: only folders in
-which that file is, is whole, names this host and is not locked. Everything else of a name like that
-is somebody else's, or may be in use, and stays.
+It is made as `.NAME.partial-XXXXXXXX/parts`, beside a file that names its maker and is locked for
+as long as the maker lives. A later run removes the remains of a killed one: only folders in which
+that file exists, is whole, names this host and is not locked. Any other folder with a name like
+that belongs to somebody else, or may be in use, and stays.
 """
 
 import ctypes
@@ -27,11 +27,11 @@ _RANDOM = re.compile(r"[a-z0-9_]{8}")
 
 @contextmanager
 def new_folder(path: Path, replace: bool) -> Iterator[Path]:
-    """A folder that is published as `path` when the block is left, and vanishes if by an exception.
+    """Publish a folder as `path` at the end of the block; an exception removes it.
 
     Raises:
-        ConflictError: `path` has come into being meanwhile, and may not be replaced.
-        OSError: it cannot be made, or not be put on the disk.
+        ConflictError: `path` has appeared in the meantime, and may not be replaced.
+        OSError: it cannot be made, or not be synced to the disk.
     """
     prefix = f".{path.name}.partial-"
     _remove_left_over(path.parent, prefix)
@@ -53,7 +53,7 @@ def new_folder(path: Path, replace: bool) -> Iterator[Path]:
 
 
 def _claim(partial: Path) -> int:
-    """Say who made the folder. The file has its name only once it is whole and locked."""
+    """Name the maker of the folder. The file has its name only once it is whole and locked."""
     unnamed = partial / "claim"
     descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -67,7 +67,7 @@ def _claim(partial: Path) -> int:
 
 
 def _claim_text() -> bytes:
-    """A lock tells nothing about another host's runs, so the host is named."""
+    """Name the host, because a lock does not show another host's runs."""
     return f"{_MAKER} on {os.uname().nodename}: removed by the next run\n".encode()
 
 
@@ -94,11 +94,11 @@ def _remove_if_dead(partial: Path) -> None:
 
 
 def check_vacant(path: Path, replace: bool) -> None:
-    """That what is at `path`, if anything, may be replaced.
+    """Check that `path`, if it exists, may be replaced.
 
     Raises:
-        ConflictError: it may not; says why, and what to do.
-        FileNotFoundError: there is no folder for it to be in.
+        ConflictError: it may not; the message says why, and what to do.
+        FileNotFoundError: its parent folder does not exist.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to pack into")
@@ -111,17 +111,19 @@ def check_vacant(path: Path, replace: bool) -> None:
         raise ConflictError(errno.EEXIST, message)
     if path.suffix == ".ffr":
         if path.is_dir():
-            raise ConflictError(errno.EISDIR, f"{path} is a folder; take another name")
+            raise ConflictError(errno.EISDIR, f"{path} is a folder; choose another name")
         return
     if not path.is_dir():
-        raise ConflictError(errno.ENOTDIR, f"{path} is no folder; remove it, or name a *.ffr file")
+        raise ConflictError(
+            errno.ENOTDIR, f"{path} is not a folder; remove it, or name a *.ffr file"
+        )
     if (other := _other_than_record_files(path)) is not None:
-        message = f"{path} holds other things than *.ffr, such as {other}: not replaced"
+        message = f"{path} contains other files than *.ffr, such as {other}: not replaced"
         raise ConflictError(errno.EEXIST, message)
 
 
 def _other_than_record_files(folder: Path) -> str | None:
-    """What would be lost with the folder though no packing made it; one name will do."""
+    """A file in the folder that packing did not make, and that would be lost; one is enough."""
     for entry in os.scandir(folder):
         if not entry.name.endswith(".ffr") or entry.is_dir(follow_symlinks=False):
             return entry.name
@@ -135,7 +137,7 @@ def _publish(parts: Path, path: Path, replace: bool) -> None:
         # Only now is it out of everybody's way: what is found here cannot come into being later.
         if (other := _other_than_record_files(parts)) is not None:
             _exchange(parts, path)
-            message = f"{other} has come into {path} meanwhile; the folder was left as it is"
+            message = f"{other} has appeared in {path} meanwhile; the folder was left as it is"
             raise ConflictError(errno.EEXIST, message)
         return
     try:
@@ -143,12 +145,12 @@ def _publish(parts: Path, path: Path, replace: bool) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        message = f"{path} has come into being meanwhile; it was left as it is"
+        message = f"{path} has appeared meanwhile; it was left as it is"
         raise ConflictError(errno.EEXIST, message) from None
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Swaps two names at once: at no moment is either missing."""
+    """Swap two names at once: at no moment is either missing."""
     at_fdcwd, rename_exchange = -100, 2
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
@@ -157,7 +159,7 @@ def _exchange(one: Path, other: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Put a folder's names on the disk."""
+    """Sync a folder's names to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Parquet files, as Hugging Face's datasets are made of; read by pyarrow."""
+"""Parquet files, the format of Hugging Face's datasets; read by pyarrow."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _FILE_FIELDS = ["bytes", "path"]
 
 
 def is_parquet(path: str) -> bool:
-    """By its content."""
+    """Recognised by its content."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -28,12 +28,12 @@ def is_parquet(path: str) -> bool:
 
 
 class ParquetSource:
-    """A column for each one of the rows, in their order.
+    """One column per column of the rows, in their order.
 
-    Numbers and fixed-size lists of numbers stay what they are; strings are utf8; binary is bytes,
-    and so are lists of numbers of any length: little-endian, each as wide as it was. A struct of
-    `bytes` and `path`, as `datasets` keeps images, is its bytes. Others are refused by name unless
-    others are asked for; so are rows that lack a value.
+    Numbers and fixed-size lists of numbers keep their type; strings become utf8; binary becomes
+    bytes, and so do lists of numbers of any length: little-endian, with their width. A struct of
+    `bytes` and `path`, in which `datasets` stores images, becomes its bytes. Other columns raise an
+    error that names them, unless `columns` leaves them out; so do rows without a value.
     """
 
     def __init__(self, path: str, options: SourceOptions) -> None:
@@ -65,7 +65,7 @@ class ParquetSource:
         self.classes = self._class_names(arrow.metadata or {})
 
     def _class_names(self, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
-        """As `datasets` keeps them, if there is one column of labels."""
+        """The names of labels that `datasets` stores, if there is one column of labels."""
         try:
             features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
             found = [
@@ -88,7 +88,7 @@ class ParquetSource:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """What pyarrow says of a damaged file is of many kinds, and does not name the file."""
+        """Convert pyarrow's errors, which have many types and do not name the file."""
         try:
             yield
         except MemoryError:

@@ -1,4 +1,4 @@
-"""Record files, of the first version or the second: to compress them, or to bring them to it."""
+"""Record files of version 1 or 2: to compress them, or to convert them to version 2."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def is_record_files(path: str) -> bool:
 
 
 def _others_in(path: str) -> int:
-    """Files of a folder that are no record files by their names, and so are not opened."""
+    """Files of a folder that do not have the names of record files, and so are not opened."""
     if not os.path.isdir(path):
         return 0
     return sum(not name.endswith(".ffr") for name in os.listdir(path))
@@ -36,7 +36,7 @@ def _others_in(path: str) -> int:
 class RecordFiles:
     """The records of one file, or of a folder's files in the order of their names.
 
-    Columns stay as they are, and so do records without any, keys and metadata.
+    Columns are kept, and so are records without columns, keys and metadata.
     """
 
     def __init__(self, path: str, options: SourceOptions) -> None:
@@ -75,7 +75,7 @@ class RecordFiles:
             behind += file.record_count
 
     def _records(self, first: int, count: int) -> Iterator[dict[str, Any] | bytes]:
-        """Read so many at a time as fill a batch, if they are like the last ones."""
+        """Read as many records as fill a batch, if they have the size of the last ones."""
         done, step = 0, 1
         while done < count:
             batch = self._reader.read(range(first + done, first + min(done + step, count)))
@@ -88,7 +88,7 @@ class RecordFiles:
             step = _next_step(len(batch), len(batch.slab))
 
     def _keys_of(self, file_index: int) -> list[tuple[int, bytes]]:
-        """The keys of one file; held only while it is read."""
+        """The keys of one file; kept only while it is read."""
         if self.key is None:
             return []
         keys = self._keys if file_index == 0 else self._reader._open().keys(file_index)
@@ -100,23 +100,23 @@ class RecordFiles:
         return bool(self._keys) or any(self._reader._open().keys(each) for each in others)
 
     def _metadata(self) -> dict[str, bytes]:
-        """What is kept with the files: one can be kept with what is made of them."""
+        """The metadata of the files: the result can have only one."""
         first, *others = (self._reader.metadata(i) for i in range(len(self._reader.files)))
         for number, other in enumerate(others, start=1):
             if other != first:
                 raise ValueError(
                     f"{self._reader.files[number].name} has other metadata than "
-                    f"{self._reader.files[0].name}: pack them apart"
+                    f"{self._reader.files[0].name}: pack them separately"
                 )
         return first
 
 
 def _opened(path: str) -> ffrecord.Reader:
-    """A reader of `path` that sees everything of it.
+    """A reader of `path` that sees everything in it.
 
     Raises:
-        CorruptionError: a file goes on behind its last whole commit. A reader does without that,
-            for an append may be under way; here records could be lost and nobody be told.
+        CorruptionError: a file has bytes after its last whole commit. A reader ignores them, since
+            an append may be in progress; here records could be lost without notice.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the last")  # It is an error here.
@@ -142,6 +142,6 @@ def _classes(metadata: Mapping[str, bytes]) -> tuple[str, ...]:
 
 
 def _next_step(record_count: int, size_bytes: int) -> int:
-    """As many records as fill a batch, if they are like the last ones."""
+    """As many records as fill a batch, if they have the size of the last ones."""
     wanted = _BATCH_BYTES * record_count // max(size_bytes, 1)
     return max(1, min(wanted, 2 * record_count, _RECORDS_MAX))

@@ -8,7 +8,7 @@ from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 
 class SeveralSources:
-    """The samples of all, in the order of their paths; the first says which columns there are."""
+    """The samples of all, in the order of their paths; the first defines the columns."""
 
     def __init__(
         self,
@@ -16,14 +16,16 @@ class SeveralSources:
         options: SourceOptions,
         open_one: Callable[[str, SourceOptions], Source],
     ) -> None:
-        """Open the first, and see that the others are there; each is opened when it is reached.
+        """Open the first, and check that the others exist; each is opened when it is reached.
 
         Raises:
             ValueError: one of the paths is a folder.
         """
         for path in paths:
             if os.path.isdir(path):
-                raise ValueError(f"{path} is a folder, and one of several sources: pack it apart")
+                raise ValueError(
+                    f"{path} is a folder, and one of several sources: pack it separately"
+                )
         self._paths = paths
         self._open_one = open_one
         self._first = open_one(paths[0], options)
@@ -61,7 +63,7 @@ class SeveralSources:
             if here != first:
                 raise ValueError(
                     f"{path} has other {what} than {self._paths[0]}: {_said(here)}, not "
-                    f"{_said(first)}; pack them apart, or only what both have (--column)"
+                    f"{_said(first)}; pack them separately, or only what both have (--column)"
                 )
         return source
 

@@ -1,4 +1,4 @@
-"""What every source of samples offers, and how one is recognised."""
+"""The interface of every source of samples, and how a source is recognised."""
 
 import importlib
 import os
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 
 class Keyed(NamedTuple):
-    """A sample of a source whose keys are no column, and its key if it has one."""
+    """A sample of a source whose keys are not a column, and its key if it has one."""
 
     sample: Mapping[str, Any] | bytes
     key: bytes | None
@@ -28,37 +28,37 @@ CLASSES = "classes"
 
 
 class Source(Protocol):
-    """Samples to pack. Single use: `samples` reads the source through, once."""
+    """Samples to pack. Single use: `samples` reads the source once."""
 
     schema: Mapping[str, str]
     key: Key
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     size_bytes: int
-    """Of all that will be read; for progress."""
+    """The bytes of all data that will be read; for progress."""
     classes: tuple[str, ...]
     """Names of the labels 0, 1, ...; empty if the source does not name them."""
     metadata: Mapping[str, bytes]
-    """What is kept with each file that is written, beside the names of classes."""
+    """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
-    """What was left out, by reason; complete after the last sample."""
+    """Files that were left out, by reason; complete after the last sample."""
 
     def samples(self) -> Iterator[Progressed]:
         """Yield every sample."""
 
 
 class SourceOptions(NamedTuple):
-    """What is asked of a source; what means nothing to one is refused by it.
+    """Options of a source; a source rejects options that do not apply to it.
 
     Attributes:
-        follow_links: pack what symbolic links in a folder of classes point at; else skip them.
-        include: of a folder of classes, only files whose names match one of these patterns.
-        nested: of a folder of classes, those whose files all lie in subfolders are classes, too.
-        label_field: of JSON lines, the field that holds an integer label.
+        follow_links: pack the targets of symbolic links in a folder of classes; else skip them.
+        include: in a folder of classes, only files whose names match one of these patterns.
+        nested: in a folder of classes, folders whose files all lie in subfolders are classes, too.
+        label_field: in JSON lines, the field that holds an integer label.
         columns: of a source with columns, only these.
-        ragged: of TFRecords, features of numbers that are kept as bytes, of any length.
-        raw: of TFRecords, the records as they are, not as `tf.train.Example`; of tars, each file a
-            record, not samples of WebDataset.
-        like: of several files, the first, for files in which a look could find something else.
+        ragged: in TFRecords, features of numbers to keep as bytes, of any length.
+        raw: of TFRecords, the records as they are, not as `tf.train.Example`; of tars, each file as
+            a record, not samples of WebDataset.
+        like: of several files, the first one, for files whose own content could mislead.
     """
 
     follow_links: bool = False
@@ -71,27 +71,28 @@ class SourceOptions(NamedTuple):
     like: Source | None = None
 
     def allow(self, path: str, what: str, *meant: str) -> None:
-        """Raise a ValueError if anything else than `meant` is asked of `path`, which is `what`."""
+        """Raise a ValueError if an option is set that does not apply to `path`, which is `what`."""
         for name, value in self._asdict().items():
             if value and name not in (*meant, "like"):
                 option = {"columns": "column"}.get(name, name).replace("_", "-")
-                raise ValueError(f"{path} is {what}, for which --{option} means nothing")
+                raise ValueError(f"{path} is {what}, to which --{option} does not apply")
 
 
 def open_source(
     paths: str | os.PathLike[str] | Sequence[str], options: SourceOptions | None = None
 ) -> Source:
-    """Recognise a source by what it is; several are packed one after the other.
+    """Recognise a source by its content; several are packed one after the other.
 
     Args:
-        paths: one source - a folder of classes, a folder of MDS shards - or files of one kind:
+        paths: one source (a folder of classes, a folder of MDS shards) or files of one kind:
             tars, JSON lines, TFRecords, Parquet, record files.
         options: see `SourceOptions`.
 
     Raises:
-        FileNotFoundError: there is nothing of that name.
-        ValueError: it is no known source, has nothing to pack, or an option means nothing to it.
-        ImportError: it takes a package that is not installed.
+        FileNotFoundError: a path does not exist.
+        ValueError: it is not a known source, has nothing to pack, or an option does not apply to
+            it.
+        ImportError: it needs a package that is not installed.
     """
     from ffrecord.pack._several import SeveralSources
 
@@ -128,8 +129,8 @@ def _open_one(name: str, options: SourceOptions) -> Source:
     found = os.stat(name)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise ValueError(
-            f"{name} is neither a file nor a folder: sources are looked at before they are read, "
-            "so write what comes through a pipe to a file first"
+            f"{name} is neither a file nor a folder: packing inspects a source before it reads it, "
+            "so write the output of a pipe to a file first"
         )
     if stat.S_ISREG(found.st_mode) and found.st_size == 0:
         raise ValueError(f"{name} is empty: there is nothing to pack")
@@ -137,20 +138,20 @@ def _open_one(name: str, options: SourceOptions) -> Source:
         if is_it(name):
             return kind(name, options)
     raise ValueError(
-        f"{name} is no source: give a folder with a subfolder for each class, tars (plain, gz, "
+        f"{name} is not a source: give a folder with a subfolder per class, tars (plain, gz, "
         "bz2, xz), *.jsonl (plain or .gz), TFRecords, Parquet, a folder of MDS shards, or *.ffr"
     )
 
 
 def picked(schema: Mapping[str, str], columns: tuple[str, ...], where: str) -> dict[str, str]:
-    """The part of `schema` that is wanted: all of it unless `columns` names some.
+    """The selected part of `schema`: all of it unless `columns` names some.
 
     Raises:
         ValueError: there is no such column.
     """
     for column in columns:
         if column not in schema:
-            raise ValueError(f"{where} has no column '{column}', but {', '.join(schema)}")
+            raise ValueError(f"{where} has no column '{column}'; columns: {', '.join(schema)}")
     return {name: schema[name] for name in columns or schema}
 
 
@@ -173,21 +174,21 @@ def check_text(name: str, where: str) -> str:
 
 
 def check_key(name: str) -> str:
-    """The name of a file in a source's own list, if it stays inside of the source.
+    """The name of a file in a source's own list, if it stays inside the source.
 
     Raises:
-        ValueError: it leads out of it.
+        ValueError: it leads outside.
     """
     if os.path.isabs(name) or ".." in name.split("/"):
-        raise ValueError(f"the name {name!r} leads out of its folder")
+        raise ValueError(f"the name {name!r} leads outside its folder")
     return name
 
 
 def needed(module: str, what: str) -> ModuleType:
-    """Import a package that only some sources take.
+    """Import a package that only some sources need.
 
     Raises:
-        ImportError: it is not installed; says how it can be.
+        ImportError: it is not installed; the message says how to install it.
     """
     try:
         return importlib.import_module(module)

@@ -1,8 +1,8 @@
-"""A file as it was before gzip, bzip2 or xz, read strictly forward and to its very end.
+"""The decompressed content of a file (gzip, bzip2 or xz), read strictly forward to its very end.
 
-Python's own modules take what follows the first stream of bzip2 or xz for nothing if it is damaged,
-and check a stream's trailer only when somebody reads that far. Here both are errors, and `finish`
-reads that far.
+Python's own modules ignore damaged data after the first stream of bzip2 or xz, and check a
+stream's trailer only if the caller reads that far. Here both are errors, and `finish` reads that
+far.
 """
 
 import bz2
@@ -21,7 +21,7 @@ _PADDING = b"\0"
 
 
 class _Gzip:
-    """zlib's decompressor with the face of bz2's and lzma's. Checks header, CRC and size."""
+    """zlib's decompressor with the interface of bz2's and lzma's. Checks header, CRC and size."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -53,7 +53,7 @@ _MAGIC_BYTES_MAX = 10
 
 
 class _Plain:
-    """Of what is not compressed: the same bytes."""
+    """For uncompressed files: returns the same bytes."""
 
     eof, needs_input, unused_data = False, True, b""
 
@@ -64,12 +64,12 @@ class _Plain:
 class Stream(io.RawIOBase):
     """The content of an open file, decompressed if it is compressed; forward only.
 
-    Every error of the compressed form is a CorruptionError that names the file: also streams that
-    are cut, damaged in their trailer, or followed by something else.
+    Every error of the compressed form is a CorruptionError that names the file, including streams
+    that are truncated, damaged in their trailer, or followed by other data.
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
-        """Read the content of `file`, which stands at its begin; `path` is for messages."""
+        """Read the content of `file`, which is at its start; `path` is for messages."""
         self._file = file
         self._path = path
         self._fed = file.read(_MAGIC_BYTES_MAX)
@@ -89,7 +89,7 @@ class Stream(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Forward."""
+        """Forward only."""
         return True
 
     def tell(self) -> int:
@@ -97,15 +97,15 @@ class Stream(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go on to `offset`, reading all that lies before it."""
+        """Move to `offset`, reading everything before it."""
         if whence != io.SEEK_SET or offset < self._position:
-            raise io.UnsupportedOperation(f"{self._path} is only read forward")
+            raise io.UnsupportedOperation(f"{self._path} can only be read forward")
         while self._position < offset and self.read(min(offset - self._position, _PIECE_BYTES)):
             pass
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill the begin of `buffer`; 0 at the end, which was checked."""
+        """Fill the start of `buffer`; 0 at the end, which was checked."""
         data = self._decompressed(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -113,7 +113,7 @@ class Stream(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """`size` bytes, or fewer at the end, which was checked.
 
-        Takes no more memory than it gives, so a length that lies costs none.
+        Takes no more memory than it returns, so a wrong length in the file costs none.
         """
         if size < 0:
             size = 1 << 62
@@ -124,7 +124,7 @@ class Stream(io.RawIOBase):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def finish(self) -> bool:
-        """Read on to the very end; says whether all that was left is zeros."""
+        """Read to the very end; return whether the rest is all zeros."""
         zeros = True
         while piece := self._decompressed(_PIECE_BYTES):
             zeros = zeros and piece.count(0) == len(piece)
@@ -159,7 +159,7 @@ class Stream(io.RawIOBase):
         return b""
 
     def _begin_next(self) -> bool:
-        """Whether another stream follows; what is neither that nor padding is damage."""
+        """Whether another stream follows; anything but that or padding is damage."""
         rest = self._decompressor.unused_data.lstrip(_PADDING)
         while not rest:
             if not (piece := self._file.read(_PIECE_BYTES)):
@@ -174,7 +174,7 @@ class Stream(io.RawIOBase):
         return b""
 
     def _damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(f"{self._path} is damaged or cut short: {what}")
+        return CorruptionError(f"{self._path} is damaged or truncated: {what}")
 
 
 def open_stream(file: BinaryIO, path: str) -> io.BufferedReader:

@@ -26,13 +26,13 @@ _Group = list[Member]
 
 
 class TarSource:
-    """A record for each file, or for each group of files that WebDataset knows as a sample.
+    """A record per file, or per group of files that WebDataset treats as a sample.
 
-    The files of a group stand together, their names equal up to the first dot. If one of the first
-    groups has several files beside its label, each group is a record: its `name`, and a column for
-    each extension, utf8 for what is text, else bytes. Else each file is one: its `name` and
-    `payload`. The number in `key.cls` is the label of its group; all groups have one, or none has.
-    With `raw` each file is a record, whatever its name.
+    The files of a group are adjacent; their names are equal up to the first dot. If one of the
+    first groups has several files beside its label, each group is a record: its `name`, and a
+    column for each extension, utf8 for text, else bytes. Otherwise each file is a record: its
+    `name` and `payload`. The number in `key.cls` is the label of its group; all groups have one, or
+    none has. With `raw` each file is a record, whatever its name.
     """
 
     def __init__(self, path: str, options: SourceOptions) -> None:
@@ -60,7 +60,7 @@ class TarSource:
         """Yield the files, or the groups, in the tar's order.
 
         Raises:
-            CorruptionError: the tar, or what it is compressed with, is damaged or cut short.
+            CorruptionError: the tar, or its compressed data, is damaged or truncated.
             ValueError: a sample has other files than the first ones.
         """
         for sample, position_bytes in ahead(self._samples()):
@@ -72,8 +72,8 @@ class TarSource:
         key, count = keys.most_common(1)[0]
         if count > 1:
             raise ValueError(
-                f"{self._path}: the files of the sample {key.lstrip('/')} do not stand together: "
-                "make the tar anew, sorted by name (tar --sort=name), or pack each file as a "
+                f"{self._path}: the files of the sample {key.lstrip('/')} are not adjacent: "
+                "make the tar again, sorted by name (tar --sort=name), or pack each file as a "
                 "record with --raw"
             )
         fields = [
@@ -88,8 +88,8 @@ class TarSource:
         columns = {field: _type_of(field) for field in dict.fromkeys(chain(*fields))}
         if taken := [name for name in (*_OURS, "payload", "") if name in columns]:
             raise ValueError(
-                f"{self._path}: a sample has a file with the extension .{taken[0]}, which is no "
-                "name for a column: rename it, or pack each file as a record with --raw"
+                f"{self._path}: a sample has a file with the extension .{taken[0]}, which cannot "
+                "name a column: rename it, or pack each file as a record with --raw"
             )
         return {**label, "name": "utf8", **columns}
 
@@ -99,8 +99,8 @@ class TarSource:
             members = [each for each in group if self._raw or not _is_label(each)]
             if not members:
                 raise ValueError(
-                    f"{self._path}: {group[0].name} is a label, but there is no file that it is "
-                    "of: add the file, remove the label, or pack each file as a record with --raw"
+                    f"{self._path}: {group[0].name} is a label without a file: "
+                    "add the file, remove the label, or pack each file as a record with --raw"
                 )
             if self._grouped:
                 yield {**label, **self._fields(group, members)}, group[-1].position_bytes
@@ -112,7 +112,7 @@ class TarSource:
                 yield sample, member.position_bytes
 
     def _check_single(self, group: _Group, members: list[Member]) -> None:
-        """What looked like single files goes on so."""
+        """Check that a tar that began with single files continues with single files."""
         late_label = len(members) < len(group) and not (self._labelled or self._picks)
         if len(members) > 1 or late_label:
             names = ", ".join(member.name for member in group[:5])
@@ -152,7 +152,7 @@ class TarSource:
         text = labels[0].content.strip()
         if not _LABEL.fullmatch(text) or not is_label(int(text)):
             raise ValueError(
-                f"{self._path}: {labels[0].name} is {text[:40]!r}, no integer of 64 bits: name "
+                f"{self._path}: {labels[0].name} is {text[:40]!r}, not a 64-bit integer: name "
                 "other columns with --column, or pack each file as a record with --raw"
             )
         return {"label": int(text)}

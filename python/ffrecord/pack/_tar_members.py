@@ -1,7 +1,7 @@
 """The files in a tar, plain or compressed, to the very end of the archive.
 
-Python's tarfile ends at the first header that it does not understand and looks no further; here
-what follows the last file must be the end of an archive, and nothing but zeros after that.
+Python's tarfile ends at the first header that it does not understand and looks no further. Here the
+last file must be followed by the end of an archive, and only zeros after that.
 """
 
 import os
@@ -18,7 +18,7 @@ _BLOCK_BYTES = 512
 
 
 class Member(NamedTuple):
-    """A file's name and content, and the place in the tar's file behind it."""
+    """A file's name and content, and the position in the tar's file after it."""
 
     name: str
     content: bytes
@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
 
 def is_tar(path: str) -> bool:
-    """By its first header, or by its name if that cannot be decompressed."""
+    """Recognised by its first header, or by its name if that cannot be decompressed."""
     try:
         with open(path, "rb") as file:
             head = Stream(file, path).read(_BLOCK_BYTES)
@@ -42,7 +42,7 @@ def is_tar(path: str) -> bool:
 
 
 class _TarStream(Stream):
-    """Remembers what was read last: for tarfile, which reads headers, does not tell."""
+    """Stores the last read: tarfile, which reads headers, does not report it."""
 
     last = b""
 
@@ -56,7 +56,7 @@ class TarMembers:
     """Reads a tar once, in its order."""
 
     def __init__(self, path: str, skipped: Counter[str]) -> None:
-        """Remember the path; what is no file is counted in `skipped`."""
+        """Store the path; entries that are not files are counted in `skipped`."""
         self._path = path
         self._skipped = skipped
         self._targets: dict[str, list[tarfile.TarInfo]] | None = None
@@ -65,7 +65,7 @@ class TarMembers:
         """Yield every file.
 
         Raises:
-            CorruptionError: the tar, or what it is compressed with, is damaged or cut short.
+            CorruptionError: the tar, or its compressed data, is damaged or truncated.
             ValueError: it holds an entry of an unknown kind, a name that is not UTF-8, or a hard
                 link in a compressed tar.
         """
@@ -84,7 +84,7 @@ class TarMembers:
                 raise self._damaged(str(error)) from error
 
     def _content(self, tar: tarfile.TarFile, stream: Stream, info: tarfile.TarInfo) -> bytes | None:
-        """What a file holds; None if it is none, and need not be."""
+        """The content of a file; None if it is not a file, and need not be."""
         if info.isdir():
             return None
         if info.islnk():
@@ -98,7 +98,7 @@ class TarMembers:
         if not info.isfile() or info.type not in tarfile.SUPPORTED_TYPES:
             raise ValueError(
                 f"{self._path}: {info.name!r} is an entry of type {info.type!r}, which is not "
-                "known: make the tar anew, of plain files"
+                "supported: make the tar again, with plain files"
             )
         return self._read(tar, info)
 
@@ -108,12 +108,12 @@ class TarMembers:
         content = file.read()
         if len(content) != info.size:
             raise CorruptionError(
-                f"{self._path} is cut short: {info.name!r} has {len(content)} of {info.size} bytes"
+                f"{self._path} is truncated: {info.name!r} has {len(content)} of {info.size} bytes"
             )
         return content
 
     def _linked(self, stream: Stream, link: tarfile.TarInfo) -> bytes | None:
-        """What the hard link `link` leads to, read from where it lies in the tar."""
+        """The target of the hard link `link`, read from its place in the tar."""
         if stream.is_compressed:
             raise ValueError(
                 f"{self._path}: {link.name!r} is a hard link to {link.linkname!r}, which is read "
@@ -130,7 +130,7 @@ class TarMembers:
             return self._content(tar, stream, found)
 
     def _led_to(self, link: tarfile.TarInfo) -> tarfile.TarInfo:
-        """The entry that has the name when tar comes to the link: a later one may have it, too."""
+        """The entry of that name at the time tar reads the link: a later one may have it, too."""
         assert self._targets is not None
         for info in reversed(self._targets.get(link.linkname, [])):
             if info.offset < link.offset:
@@ -138,14 +138,14 @@ class TarMembers:
         raise self._damaged(f"the hard link {link.name!r} leads to no file before it")
 
     def _check_end(self, tar: tarfile.TarFile, stream: _TarStream) -> None:
-        """That tarfile, which took the last block for the end whatever it was, was right."""
+        """Check that the block that tarfile took for the end is the end of an archive."""
         if len(stream.last) < _BLOCK_BYTES:
             raise self._damaged("the end of the tar is missing")
         if stream.last != bytes(_BLOCK_BYTES) or not stream.finish():
             raise self._damaged(
-                f"no header, but something else, follows at byte {tar.offset}; if several tars "
-                "were joined to one, pack them apart"
+                f"other data than a header follows at byte {tar.offset}; if several tars "
+                "were joined to one, pack them separately"
             )
 
     def _damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(f"{self._path} is damaged or cut short: {what}")
+        return CorruptionError(f"{self._path} is damaged or truncated: {what}")

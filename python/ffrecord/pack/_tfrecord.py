@@ -25,7 +25,7 @@ _LOOK_RECORDS, _LOOK_BYTES = 1000, 64 << 20
 
 
 def is_tfrecord(path: str) -> bool:
-    """By its first length, which has a checksum: names of TFRecords need not tell."""
+    """Recognised by its first length, which has a checksum, since names of TFRecords vary."""
     try:
         with open(path, "rb") as raw:
             head = Stream(raw, path).read(_LENGTH.size + _CRC.size)
@@ -75,7 +75,7 @@ class TFRecordSource:
         """Yield the records.
 
         Raises:
-            CorruptionError: a checksum is wrong, or the file is cut short.
+            CorruptionError: a checksum is wrong, or the file is truncated.
             ValueError: a record has other features than the first ones.
         """
         yield from ahead(self._samples())
@@ -166,7 +166,7 @@ class TFRecordSource:
                 ) from None
 
     def _payloads(self) -> Iterator[tuple[bytes, int]]:
-        """Each payload, and the place in the file behind it."""
+        """Each payload, and the position in the file after it."""
         with open(self._path, "rb") as raw:
             file = Stream(raw, self._path)
             while head := file.read(_LENGTH.size):
@@ -174,10 +174,10 @@ class TFRecordSource:
                 yield self._checked(file, file.read(size_bytes), raw.tell()), raw.tell()
 
     def _checked(self, file: Stream, data: bytes, position_bytes: int) -> bytes:
-        """`data`, if the checksum that follows in `file` is its own."""
+        """`data`, if the checksum that follows in `file` matches."""
         crc = file.read(_CRC.size)
         if len(crc) < _CRC.size or not _is_sound(data, crc):
-            what = "is cut short" if len(crc) < _CRC.size else "fails a checksum"
+            what = "is truncated" if len(crc) < _CRC.size else "fails a checksum"
             raise CorruptionError(f"{self._path} {what} before byte {position_bytes}")
         return data
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a collective should sit in a network, and what it will cost.
+"""Where the ranks of a collective should run in a network, and what the collective will cost.
 
 A `Network` is hosts, switches and cables; a `Placement` says which host each rank runs on.
 `certify` counts what every link carries in every step of a collective; `collective_seconds` and

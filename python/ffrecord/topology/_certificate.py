@@ -1,4 +1,4 @@
-"""What every link carries in every step: the proof that a placement does not collide, or where."""
+"""What every link carries in every step: the proof that a placement has no contention, or where."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Certificate:
 
     @property
     def flows_max(self) -> int:
-        """On the fullest lane of the worst step; 1 is free of contention."""
+        """Messages on the fullest lane of the worst step; 1 is free of contention."""
         return max((step.flows_max for step in self.steps), default=0)
 
     @property
@@ -45,7 +45,7 @@ class Certificate:
         return sum(step.bytes_max * step.repeat for step in self.steps)
 
     def offender(self) -> StepLoad | None:
-        """Give the step that collides most, if any does."""
+        """Return the step with the most contention, if any has some."""
         worst = max(self.steps, key=lambda step: step.flows_max, default=None)
         return worst if worst is not None and worst.flows_max > 1 else None
 
@@ -57,11 +57,11 @@ def certify(
     *,
     storage: Sequence[tuple[int, int]] = (),
 ) -> Certificate:
-    """Choose a way for every message and count.
+    """Choose a route for every message and count.
 
-    Messages take, of their shortest ways, the one whose fullest link carries least so far; those
-    of `storage` (pairs of host numbers), which flow during every step, choose first. Lanes of a
-    link share its messages evenly.
+    Each message takes, of its shortest routes, the one whose fullest link carries least so far.
+    Those of `storage` (pairs of host numbers), which flow during every step, choose first. Lanes of
+    a link share its messages evenly.
     """
     lanes = np.array([link.lanes for link in network.links])
     before = np.zeros(len(network.links), np.int64)

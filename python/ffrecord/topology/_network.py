@@ -1,4 +1,4 @@
-"""Hosts, switches and cables, and the shortest ways through them."""
+"""Hosts, switches and cables, and the shortest routes through them."""
 
 import json
 import math
@@ -35,7 +35,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """As certificates spell it."""
+        """The name of the link in certificates."""
         return f"{self.source}->{self.target}"
 
     @property
@@ -67,7 +67,7 @@ class Network:
     """Directed links by number, and routes as tuples of those numbers.
 
     `hosts` are the places for ranks, in an order in which neighbours are near; every other node is
-    a switch. `shape` is set where the network is a BiGraph. Not thread-safe: routes are cached.
+    a switch. `shape` is set if the network is a BiGraph. Not thread-safe: routes are cached.
     """
 
     hosts: tuple[str, ...]
@@ -102,7 +102,7 @@ class Network:
         return cls(tuple(hosts), tuple(links), shape)
 
     def __post_init__(self) -> None:
-        """Index the links by where they begin."""
+        """Index the links by their first node."""
         for number, link in enumerate(self.links):
             self._ways.setdefault(link.source, {})[link.target] = number
         self._host_names = frozenset(self.hosts)
@@ -113,7 +113,7 @@ class Network:
         return min(link.capacity for link in self.links if link.source in self._host_names)
 
     def without(self, names: Iterable[str]) -> "Network":
-        """Make the network in which the cables of these links are broken, in both directions."""
+        """Return the network in which the cables of these links are broken, in both directions."""
         broken = set(names)
         known = {link.name for link in self.links}
         if unknown := broken - known:
@@ -126,11 +126,11 @@ class Network:
         return Network(self.hosts, left, self.shape)
 
     def switch_of(self, host: int) -> str:
-        """Name the first switch of a host."""
+        """Return the first switch of a host."""
         return next(iter(self._ways[self.hosts[host]]))
 
     def route(self, source: int, target: int, seed: int = 0) -> tuple[int, ...]:
-        """Give one shortest way between two hosts: of equal ones that which the hash picks.
+        """Return one shortest route between two hosts: of equal ones the one that the hash picks.
 
         Raises ValueError if there is none.
         """
@@ -149,7 +149,7 @@ class Network:
         return self._routes[key]
 
     def routes(self, source: int, target: int, count_max: int = 64) -> list[tuple[int, ...]]:
-        """All shortest ways between two hosts, at most `count_max` of them, in a fixed order.
+        """Return all shortest routes between two hosts, at most `count_max`, in a fixed order.
 
         Raises ValueError if there is none.
         """
@@ -167,7 +167,7 @@ class Network:
         return ways
 
     def _nearer(self, here: str, end: str) -> list[int]:
-        """Links from `here` that lie on a shortest way to the host `end`."""
+        """Links from `here` that are on a shortest route to the host `end`."""
         ways = self._ways.get(here, {})
         if end in ways:
             return [ways[end]]
@@ -179,7 +179,7 @@ class Network:
         return [link for count, link in known if count == least]
 
     def _hops_to(self, end: str) -> dict[str, int]:
-        """Hops from each switch to the switches of the host `end`; hosts pass nothing on."""
+        """Hops from each switch to the switches of the host `end`; hosts forward nothing."""
         doors = frozenset(self._ways.get(end, {})) - self._host_names
         if (known := self._hops.get(doors)) is not None:
             return known
@@ -212,7 +212,7 @@ def bigraph(k: int, h: int, m: int = 1, *, rate: float = 100 * GBIT) -> Network:
 
 
 def bigraph_for(ranks: int, *, rate: float = 100 * GBIT) -> Network:
-    """Make the BiGraph of single cables that has room for just `ranks`, a power of two above 1."""
+    """Make the BiGraph of single cables with room for exactly `ranks`, a power of two above 1."""
     if ranks < 2 or ranks & (ranks - 1):
         raise ValueError(f"{ranks} ranks: must be a power of two, 2 or more")
     bits = ranks.bit_length() - 2

@@ -1,6 +1,6 @@
 """What each rank of a collective sends in each step.
 
-Ranks count from 0; sizes are in bytes and may be fractions, for nothing here rounds to chunks.
+Ranks count from 0; sizes are in bytes and may be fractions, because chunks are not rounded here.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Step:
 
     @property
     def size_max(self) -> float:
-        """Of the largest message."""
+        """The size of the largest message."""
         return float(self.size.max(initial=0))
 
 
@@ -43,8 +43,8 @@ def ring(ranks: int, size: float) -> list[Step]:
 def halving_doubling(ranks: int, size: float) -> list[Step]:
     """All-reduce in 2 log2(n) steps; the largest message goes to distance 1.
 
-    Where n is no power of two, the first 2(n-p) ranks pair: they trade halves, one of them joins
-    the p others, and sends the result back.
+    If n is not a power of two, the first 2(n-p) ranks pair up: they exchange halves, one of each
+    pair joins the p others, and sends the result back.
     """
     if ranks < 2:
         return []
@@ -87,7 +87,7 @@ def double_tree(ranks: int, size: float, chunk: float = 256 << 10) -> list[Step]
     """All-reduce over two trees with half of the data each, chunk after chunk.
 
     The second tree is the mirror of the first for even n, and shifted by one for odd n, so that no
-    rank passes on in both.
+    rank forwards in both.
     """
     if ranks < 2:
         return []
@@ -112,7 +112,7 @@ def double_tree(ranks: int, size: float, chunk: float = 256 << 10) -> list[Step]
 def hierarchical(ranks: int, size: float, local: int = 8) -> list[Step]:
     """All-reduce between nodes of `local` ranks: rank i of each node in a ring of its own.
 
-    What happens inside a node is not on the network and is not counted.
+    Traffic inside a node is not on the network and is not counted.
     """
     if ranks % local:
         raise ValueError(f"{ranks} ranks are not nodes of {local}: choose a divisor")
@@ -135,7 +135,7 @@ ALGORITHMS: dict[str, Callable[[int, float], list[Step]]] = {
 def collective(algorithm: str, ranks: int, size: float) -> list[Step]:
     """Give the steps of an all-reduce of `size` bytes. Raises ValueError for an unknown name."""
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"no algorithm is called {algorithm}; there are {', '.join(ALGORITHMS)}")
+        raise ValueError(f"no algorithm is called {algorithm}; algorithms: {', '.join(ALGORITHMS)}")
     if ranks < 1:
         raise ValueError(f"{ranks} ranks: there must be at least 1")
     return ALGORITHMS[algorithm](ranks, size)

@@ -29,12 +29,12 @@ def sequential(network: Network, ranks: int, seed: int) -> npt.NDArray[np.int64]
 
 
 def random(network: Network, ranks: int, seed: int) -> npt.NDArray[np.int64]:
-    """Any hosts in any order, as a scheduler that does not know the network gives them."""
+    """Any hosts in any order, as from a scheduler that does not know the network."""
     return np.random.default_rng(seed).permutation(len(network.hosts))[:ranks]
 
 
 def round_robin(network: Network, ranks: int, seed: int) -> npt.NDArray[np.int64]:
-    """One host of each switch by turns."""
+    """One host of each switch in turn."""
     del seed
     by_switch: dict[str, list[int]] = {}
     for host in range(len(network.hosts)):
@@ -88,29 +88,29 @@ PLACEMENTS: dict[str, Callable[[Network, int, int], npt.NDArray[np.int64]]] = {
 def place(name: str, network: Network, ranks: int, seed: int = 0) -> Placement:
     """Place ranks by a rule. Raises ValueError if the rule or the network does not allow it."""
     if name not in PLACEMENTS:
-        raise ValueError(f"no placement is called {name}; there are {', '.join(PLACEMENTS)}")
+        raise ValueError(f"no placement is called {name}; placements: {', '.join(PLACEMENTS)}")
     if not 1 <= ranks <= len(network.hosts):
         raise ValueError(f"{ranks} ranks do not fit into {len(network.hosts)} hosts")
     return Placement(name, PLACEMENTS[name](network, ranks, seed))
 
 
 def given(hosts: Sequence[str], network: Network) -> Placement:
-    """Take a rank map that somebody made: host names in rank order. Raises ValueError."""
+    """Use a given rank map: host names in rank order. Raises ValueError."""
     numbers = {name: number for number, name in enumerate(network.hosts)}
     if unknown := [host for host in hosts if host not in numbers]:
         raise ValueError(f"the network has no host {unknown[0]}")
     if len(set(hosts)) != len(hosts):
-        raise ValueError("a host is given to two ranks")
+        raise ValueError("two ranks have the same host")
     return Placement("given", np.array([numbers[host] for host in hosts], np.int64))
 
 
 def search(
     network: Network, steps: list[Step], ranks: int, *, tries: int = 200, seed: int = 0
 ) -> Placement:
-    """Improve the best simple placement by swapping ranks while it lowers the cost.
+    """Improve the best simple placement by swapping ranks while that lowers the cost.
 
-    The cost is what the certificate says: for each step the bytes on its fullest lane. For
-    networks that no rule fits; deterministic for a seed.
+    The cost is that of the certificate: for each step the bytes on its fullest lane. For networks
+    that no rule fits; deterministic for a seed.
     """
     from ffrecord.topology._certificate import certify
 

@@ -1,7 +1,7 @@
 """How long a collective and a training step take when flows share links.
 
-Flows share every link max-min fairly, as congestion control comes near to doing; a message travels
-as a fluid after a start-up time. What happens inside switches, and losses, are not modelled.
+Flows share every link max-min fairly, which congestion control approximates; a message travels
+as a fluid after a start-up time. Delays inside switches, and losses, are not modelled.
 """
 
 from collections.abc import Sequence
@@ -21,21 +21,21 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class Flow:
-    """Traffic beside the collective: bytes/s wanted, 0 or more, between two hosts by number."""
+    """Traffic beside the collective: desired bytes/s, 0 or more, between two hosts by number."""
 
     source: int
     target: int
     rate: float
 
     def __post_init__(self) -> None:
-        """Raise a ValueError for a rate that is none: with it, no round would be the last."""
+        """Raise a ValueError for an invalid rate, with which the simulation would not end."""
         if not self.rate >= 0:
             raise ValueError(f"a flow's rate is {self.rate}; it must be 0 bytes/s or more")
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Of one training step, in seconds. `exposed_s` is what communication adds to compute."""
+    """Times of one training step, in seconds. `exposed_s`: what communication adds to compute."""
 
     compute_s: float
     communication_s: float
@@ -48,7 +48,7 @@ class StepTime:
 
     @property
     def efficiency(self) -> float:
-        """Part of the step in which the accelerator computes."""
+        """The share of the step in which the accelerator computes."""
         return self.compute_s / self.step_s if self.step_s else 1.0
 
 
@@ -104,7 +104,7 @@ def _seconds_of(
     sizes: Floats,
     beside: list[tuple[tuple[int, ...], float]],
 ) -> float:
-    """Time until all of `sizes` have travelled, while the flows `beside` never end."""
+    """Time until all of `sizes` have arrived, while the flows `beside` never end."""
     all_ways = ways + [way for way, _ in beside]
     links = np.array([link for way in all_ways for link in way], np.float64)
     flows = np.repeat(np.arange(len(all_ways)), [len(way) for way in all_ways])
@@ -138,9 +138,9 @@ def collective_seconds(
     storage: Sequence[Flow] = (),
     seed: int = 0,
 ) -> float:
-    """Give the time of a collective whose steps wait for each other.
+    """Return the time of a collective whose steps wait for each other.
 
-    Every message takes the way that the hash picks (ECMP); `storage` flows take part throughout.
+    Every message takes the route that the hash picks (ECMP); `storage` flows take part throughout.
     """
     shares = _Shares(network)
     beside = [(network.route(f.source, f.target, seed), f.rate) for f in storage]
@@ -157,7 +157,7 @@ def collective_seconds(
 
 
 def training_step(training: Training, seconds: Sequence[float]) -> StepTime:
-    """Lay the collectives of the buckets, which take `seconds`, beside the compute of a step.
+    """Schedule the collectives of the buckets, which take `seconds`, beside the compute of a step.
 
     One collective runs at a time, in the order in which the buckets become ready.
     """
