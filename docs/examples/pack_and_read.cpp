@@ -3,7 +3,6 @@
 //   c++ -std=c++20 pack_and_read.cpp $(pkg-config --cflags --libs ffrecord) -o pack_and_read
 //   ./pack_and_read train.ffr
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
