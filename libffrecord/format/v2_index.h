@@ -67,10 +67,6 @@ inline RecordLocation DecodeIndexEntry(const std::byte* entry) noexcept {
 }
 
 // Requires slot < kIndexEntriesPerPage and a page of kIndexPageSizeBytes.
-inline RecordLocation LoadIndexEntry(std::span<const std::byte> page, std::uint64_t slot) noexcept {
-  FFR_ASSERT(page.size() == kIndexPageSizeBytes && slot < kIndexEntriesPerPage);
-  return DecodeIndexEntry(IndexEntryIn(page.data(), slot));
-}
 void StoreIndexEntry(const RecordLocation& location, std::uint64_t slot,
                      std::span<std::byte> page) noexcept;
 

@@ -1,6 +1,5 @@
 #include <cstdint>
 #include <span>
-#include <stdexcept>
 #include <string>
 
 #include <ffrecord/permutation.h>

@@ -10,7 +10,6 @@ from ffrecord.errors import CorruptionError
 DEPTH_MAX = 64
 SIZE_MAX = 64 << 20
 INT_SIZE_MAX = 1024
-KEY_SIZE_MAX = 4096
 
 
 class Tag(IntEnum):

@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstring>
 
-#include "bytes.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_header.h"
@@ -143,7 +141,7 @@ TEST(V2IndexTest, PageDecodesOnlyInItsPlaceAndFile) {
   EXPECT_FALSE(CheckIndexPage(page, FileId{}, 9, 170));
   EXPECT_FALSE(CheckIndexPage(page, kId, 9, 169));
   const RecordLocation last{169 * 31, kPayloadOffsetBytesEnd - 170, 169, kRecordSizeBytesEnd - 1};
-  EXPECT_EQ(LoadIndexEntry(page, 169), last);
+  EXPECT_EQ(DecodeIndexEntry(IndexEntryIn(page.data(), 169)), last);
   EXPECT_EQ(AcceptedFlips(
                 page, [](const auto& bytes) { return bool(CheckIndexPage(bytes, kId, 9, 170)); }),
             0);

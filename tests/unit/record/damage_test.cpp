@@ -152,8 +152,8 @@ TEST(MovedBytesTest, IndexEntriesInWrongPlacesAreBad) {
   const auto page_offset = LoadLittleEndian<std::uint64_t>(layout.directory.bytes, 0);
   const auto page =
       std::as_writable_bytes(std::span(content)).subspan(page_offset, kIndexPageSizeBytes);
-  const RecordLocation first = LoadIndexEntry(page, 0);
-  StoreIndexEntry(LoadIndexEntry(page, 2), 0, page);
+  const RecordLocation first = DecodeIndexEntry(IndexEntryIn(page.data(), 0));
+  StoreIndexEntry(DecodeIndexEntry(IndexEntryIn(page.data(), 2)), 0, page);
   StoreIndexEntry(first, 2, page);
   EXPECT_EQ(ReadDamaged(InMemory(content), records).bad_count, 3U);  // The page fails.
   SealIndexPage(layout.header.file_id, 0, 3, page);
