@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/config/notify.h"

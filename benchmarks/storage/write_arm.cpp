@@ -10,11 +10,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <random>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <ffrecord/record_writer.h>

@@ -1,7 +1,6 @@
 #include "client/checkpoint/plan.h"
 
 #include <algorithm>
-#include <compare>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/random.h"
+#include "libffrecord/base/utf8.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {

@@ -1,6 +1,5 @@
 #include "client/checkpoint/step_manifests.h"
 
-#include <algorithm>
 #include <iterator>
 #include <string>
 

@@ -1,6 +1,5 @@
 #include <ffrecord/client/collective.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>

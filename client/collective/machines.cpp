@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/machine_identity.h"

@@ -1,6 +1,5 @@
 #include <emmintrin.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 

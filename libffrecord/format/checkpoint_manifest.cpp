@@ -6,6 +6,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/utf8.h"
 #include "libffrecord/format/checkpoint_dtype.h"
 #include "libffrecord/format/checkpoint_values.h"
 

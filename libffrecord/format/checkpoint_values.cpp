@@ -5,6 +5,7 @@
 #include <string>
 
 #include "libffrecord/base/text_index.h"
+#include "libffrecord/base/utf8.h"
 
 namespace ffrecord {
 namespace {

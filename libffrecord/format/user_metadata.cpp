@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "libffrecord/base/utf8.h"
 #include "libffrecord/format/checkpoint_values.h"
 #include "libffrecord/format/v2_section.h"
 

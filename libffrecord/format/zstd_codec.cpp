@@ -8,7 +8,6 @@
 #include <new>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"

@@ -1,11 +1,9 @@
 #include "libffrecord/io/io_engine.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "libffrecord/base/assert.h"

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/io/file.h"

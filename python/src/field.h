@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include <ffrecord/session_options.h>
+#include <ffrecord/client/dataset.h>
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"

@@ -1,7 +1,6 @@
 #include "server/config/settings_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <toml++/toml.h>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/cursor.h"

@@ -3,7 +3,6 @@
 
 #include <ffrecord/images.h>
 
-#include <algorithm>
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

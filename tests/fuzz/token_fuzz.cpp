@@ -5,14 +5,12 @@
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <span>
 #include <string>

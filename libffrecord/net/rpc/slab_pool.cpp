@@ -12,7 +12,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/home_process.h"

@@ -1,8 +1,6 @@
-#include <atomic>
 #include <cerrno>
 #include <utility>
 
-#include "libffrecord/base/assert.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "libffrecord/base/align.h"
-#include "libffrecord/base/assert.h"
 
 namespace ffrecord {
 namespace {

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "libffrecord/base/align.h"
-#include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/shared_work.h"
 #include "libffrecord/base/thread_scratch.h"

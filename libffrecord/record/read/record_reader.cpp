@@ -6,7 +6,6 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/format/fingerprint.h"
-#include "libffrecord/io/io_engine.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/read/read_batch.h"
 #include "libffrecord/record/read/record_reader_impl.h"

@@ -5,7 +5,6 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "libffrecord/base/assert.h"
 #include "libffrecord/record/index/file_index.h"
 
 namespace ffrecord {

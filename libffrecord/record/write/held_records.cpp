@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libffrecord/format/zstd_codec.h"
+
 namespace ffrecord {
 namespace {
 

@@ -1,6 +1,5 @@
 #include <ffrecord/record_writer.h>
 
-#include <cerrno>
 #include <string>
 #include <utility>
 

@@ -1,14 +1,15 @@
 #include "libffrecord/record/write/v2_stream.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_record.h"
+#include "libffrecord/format/v2_section.h"
 
 namespace ffrecord {
 

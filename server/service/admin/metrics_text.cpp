@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "libffrecord/net/protocol/frame.h"
+
 namespace ffrecord::server {
 namespace {
 

@@ -1,6 +1,8 @@
 #include "server/service/core/job_pool.h"
 
+#include <deque>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace ffrecord::server {

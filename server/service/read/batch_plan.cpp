@@ -1,7 +1,6 @@
 #include "server/service/read/batch_plan.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "libffrecord/source/coalesce.h"
 

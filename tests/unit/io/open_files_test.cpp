@@ -4,7 +4,6 @@
 
 #include "libffrecord/io/open_files.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>

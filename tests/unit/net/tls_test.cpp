@@ -7,7 +7,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -16,7 +15,6 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
-#include <optional>
 
 #include "bytes.h"
 #include "tls_pairs.h"

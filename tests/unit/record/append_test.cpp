@@ -17,7 +17,6 @@
 #include "child.h"
 #include "faulty_engine.h"
 #include "killing_engine.h"
-#include "libffrecord/base/endian.h"
 #include "libffrecord/record/check/verify_source.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/local_files.h"

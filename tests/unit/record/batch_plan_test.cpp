@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "libffrecord/source/coalesce.h"
 #include "memory_files.h"
