@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 
+#include "bytes.h"
 #include "libffrecord/base/endian.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_header.h"
@@ -81,6 +83,9 @@ TEST(V2HeaderTest, ImpossibleValuesAreRefused) {
   header.alignment_bytes = 2;
   EXPECT_EQ(DecodeV2Header(Encode(header)).error().code, ErrorCode::kCorruption);
   header = MakeHeader();
+  header.required_features = V2Header::kDictionary;  // Of zstd frames, which it says it lacks.
+  EXPECT_EQ(DecodeV2Header(Encode(header)).error().code, ErrorCode::kCorruption);
+  header = MakeHeader();
   header.pages_per_segment = 0;
   EXPECT_EQ(DecodeV2Header(Encode(header)).error().code, ErrorCode::kCorruption);
   header.pages_per_segment = V2Header::kPagesPerSegmentMax + 1;
@@ -104,6 +109,13 @@ TEST(V2RecordTest, HeaderDecodesOnlyInItsPlaceAndFile) {
       AcceptedFlips(encoded,
                     [](const auto& bytes) { return bool(DecodeV2RecordHeader(bytes, kId, 4096)); }),
       0);
+}
+
+TEST(V2RecordTest, HeaderWithSizesThatNoFrameHasIsRefused) {
+  const V2RecordHeader header{1, 2, 7, 5};
+  std::array<std::byte, V2RecordHeader::kEncodedSizeBytes> encoded;
+  EncodeV2RecordHeader(header, kId, 4096, encoded);
+  EXPECT_EQ(DecodeV2RecordHeader(encoded, kId, 4096).error().code, ErrorCode::kCorruption);
 }
 
 TEST(V2RecordTest, PayloadLeavesRoomForItsHeader) {
