@@ -1,9 +1,9 @@
 #include "libffrecord/format/checkpoint_values.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 
+#include "libffrecord/base/cursor.h"
 #include "libffrecord/base/text_index.h"
 #include "libffrecord/base/utf8.h"
 
@@ -140,38 +140,6 @@ class Checker {
 };
 
 }  // namespace
-
-void ValueWriter::Int(std::int64_t value) {
-  const auto magnitude = static_cast<std::uint64_t>(value < 0 ? ~value : value);
-  const auto size = static_cast<std::uint16_t>(std::bit_width(magnitude) / 8 + 1);
-  Tag(ValueTag::kInt);
-  writer_.Put(size);
-  // 64 bits of magnitude need no ninth byte: bit_width is at most 63.
-  writer_.Put(value, size);
-}
-
-void ValueWriter::Float(double value) {
-  Tag(ValueTag::kFloat);
-  writer_.Put(std::bit_cast<std::uint64_t>(value));
-}
-
-void ValueWriter::Tensor(TensorKind kind, std::string_view key) {
-  Tag(ValueTag::kTensor);
-  writer_.Put(static_cast<std::uint8_t>(kind));
-  writer_.Put(static_cast<std::uint16_t>(key.size()));
-  writer_.PutText(key);
-}
-
-void ValueWriter::Sized(ValueTag tag, std::string_view value) {
-  Tag(tag);
-  writer_.Put(static_cast<std::uint32_t>(value.size()));
-  writer_.PutText(value);
-}
-
-void ValueWriter::Counted(ValueTag tag, std::uint32_t count) {
-  Tag(tag);
-  writer_.Put(count);
-}
 
 Result<std::vector<std::string_view>> CheckValues(std::span<const std::byte> bytes) {
   return Checker(bytes).Run();

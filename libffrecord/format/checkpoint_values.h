@@ -8,9 +8,6 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/base/cursor.h"
-#include "libffrecord/base/utf8.h"
-
 namespace ffrecord {
 
 // Small values of a checkpoint as a tagged tree; format.md, "Values". Decoding never runs or
@@ -37,32 +34,6 @@ inline constexpr std::size_t kCheckpointKeySizeMax = 4096;
 
 // What a tensor was in the program that saved it.
 enum class TensorKind : std::uint8_t { kArray = 0, kScalar = 1, kTorch = 2 };
-
-// Writes a tree front to back: a container's call is followed by its elements, a dictionary's by
-// key, value, key, value.
-class ValueWriter {
- public:
-  void None() { Tag(ValueTag::kNone); }
-  void Bool(bool value) { Tag(value ? ValueTag::kTrue : ValueTag::kFalse); }
-  void Int(std::int64_t value);
-  void Float(double value);
-  void Str(std::string_view value) { Sized(ValueTag::kStr, value); }
-  void Bytes(std::string_view value) { Sized(ValueTag::kBytes, value); }
-  void List(std::uint32_t count) { Counted(ValueTag::kList, count); }
-  void Tuple(std::uint32_t count) { Counted(ValueTag::kTuple, count); }
-  void Dict(std::uint32_t count) { Counted(ValueTag::kDict, count); }
-  void Ranks(std::uint32_t count) { Counted(ValueTag::kRanks, count); }
-  void Tensor(TensorKind kind, std::string_view key);
-
-  std::span<const std::byte> bytes() const noexcept { return writer_.bytes(); }
-
- private:
-  void Tag(ValueTag tag) { writer_.Put(static_cast<std::uint8_t>(tag)); }
-  void Sized(ValueTag tag, std::string_view value);
-  void Counted(ValueTag tag, std::uint32_t count);
-
-  ByteWriter writer_;
-};
 
 // Checks that `bytes` is one whole tree within the limits, and returns the keys of the tensors
 // that it refers to, in order, as views of `bytes`. Fails with kCorruption.

@@ -13,11 +13,13 @@
 
 #include <ffrecord/client/checkpoint.h>
 
-#include "libffrecord/format/checkpoint_values.h"
 #include "thread_group.h"
+#include "value_writer.h"
 
 namespace ffrecord {
 namespace {
+
+using test::ValueWriter;
 
 constexpr std::uint64_t kRows = 1000;
 constexpr std::uint64_t kColumns = 103;

@@ -11,7 +11,7 @@
 
 #include <ffrecord/client/checkpoint.h>
 
-#include "libffrecord/format/checkpoint_values.h"
+#include "value_writer.h"
 
 namespace ffrecord::test {
 

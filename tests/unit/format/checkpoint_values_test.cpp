@@ -9,9 +9,12 @@
 #include <string>
 
 #include "seed.h"
+#include "value_writer.h"
 
 namespace ffrecord {
 namespace {
+
+using test::ValueWriter;
 
 std::vector<std::byte> FromHex(std::string_view hex) {
   std::vector<std::byte> bytes;
