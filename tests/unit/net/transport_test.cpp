@@ -8,6 +8,7 @@
 #include <malloc.h>
 #include <netinet/in.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "endpoint_pairs.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -208,6 +209,24 @@ TEST(TcpTest, AForkedChildLeavesTheConnectionAloneAndDoesNotKeepItOpen) {
   ::close(release[0]);
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_EQ(end.value(), Endpoint::Event::kClosed);
+}
+
+TEST(LocalTest, AListenerOfAnotherUserIsDeniedToAClientThatWantsItsOwn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  const std::string own = test::FreshName();
+  const std::string foreign = test::FreshName();
+  const auto own_listener = LocalListener::Listen(own).value();
+  ASSERT_EQ(::seteuid(65534), 0);  // nobody
+  const auto foreign_listener = LocalListener::Listen(foreign);
+  ASSERT_EQ(::seteuid(0), 0);
+  ASSERT_TRUE(foreign_listener) << foreign_listener.error().message;
+
+  const auto denied = ConnectLocal(foreign, "peer", Soon(), LocalOwner::kThisUser);
+
+  ASSERT_FALSE(denied);
+  EXPECT_EQ(denied.error().code, ErrorCode::kDenied) << denied.error().message;
+  EXPECT_TRUE(ConnectLocal(foreign, "peer", Soon(), LocalOwner::kAnybody));
+  EXPECT_TRUE(ConnectLocal(own, "peer", Soon(), LocalOwner::kThisUser));
 }
 
 // Sends frames of 40 bytes and a 60-byte body from near until `far` has an error.
