@@ -123,9 +123,9 @@ TEST_P(EndpointConformance, APayloadIsGatheredFromPiecesAndScatteredIntoPlaces) 
 
 TEST_P(EndpointConformance, WhatIsMappedFromAFileArrivesLikeOtherBytes) {
   std::mt19937 random(3);
-  const Bytes data = RandomBytes(random, 1 << 20);
+  const Bytes data = RandomBytes(random, 6 << 20);
   const UniqueFd file(::memfd_create("conformance", MFD_CLOEXEC));
-  ASSERT_EQ(::pwrite(file.get(), data.data(), data.size(), 0), 1 << 20);
+  ASSERT_EQ(::pwrite(file.get(), data.data(), data.size(), 0), 6 << 20);
   const std::span<const std::byte> all(data);
   Bytes payload;
   std::vector<Endpoint::MappedPiece> pieces;
@@ -134,7 +134,7 @@ TEST_P(EndpointConformance, WhatIsMappedFromAFileArrivesLikeOtherBytes) {
     pieces.push_back({bytes, is_mapped ? file.get() : -1, offset});
     payload.insert(payload.end(), bytes.begin(), bytes.end());
   };
-  add(5, 700'000, true);
+  add(5, 6'000'000, true);  // More than a transport takes at once.
   add(0, 0, true);
   add(9, 100'000, false);
   for (int i = 0; i < 20; ++i) add(random() % 900'000, random() % 90'000, random() % 4 != 0);
@@ -231,6 +231,22 @@ TEST_P(EndpointConformance, OneUntakenDescriptorMoreThanTheLimitEndsTheConnectio
 
   ASSERT_FALSE(event);
   EXPECT_EQ(event.error().code, ErrorCode::kCorruption) << event.error().message;
+}
+
+TEST_P(EndpointConformance, ACloseClosesDescriptorsThatWereNotSent) {
+  if (near_->descriptors() == nullptr) GTEST_SKIP() << near_->transport() << " carries none";
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  ASSERT_TRUE(near_->descriptors()->SendDescriptor({}, {}, writing.get()));
+  writing.Reset();
+  char byte;
+  ASSERT_EQ(::read(reading.get(), &byte, 1), -1);  // Somebody could still write.
+
+  near_->Close();
+
+  EXPECT_EQ(::read(reading.get(), &byte, 1), 0);
 }
 
 TEST_P(EndpointConformance, MemoryOfThePeerIsFetchedAsAPayload) {
