@@ -8,47 +8,50 @@ from collections.abc import Iterator
 import tree
 
 LIB, NET = "libffrecord", "libffrecord/net"
-SOURCE = {f"{LIB}/{room}" for room in ("base", "io", "source")}
-RECORD = SOURCE | {f"{LIB}/format"}
-RECORD |= {f"{LIB}/record/{room}" for room in ("index", "read", "write", "check")}
-RPC = SOURCE | {f"{LIB}/format"} | {f"{NET}/{room}" for room in ("protocol", "transport", "rpc")}
-STORAGE = RECORD | RPC | {"server/storage", "server/metadata", "server/service"}
-SERVICE = STORAGE | {
-    f"server/service/{room}"
-    for room in ("access", "catalog", "read_ahead", "read", "admin", "core")
+BASE, SOURCE = {f"{LIB}/base"}, {f"{LIB}/{room}" for room in ("base", "io", "source")}
+FORMAT = {f"{LIB}/base", f"{LIB}/format", f"{LIB}/io"}
+TRANSPORT = {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"}
+SERVICE = "server/service"
+SERVICE_ROOMS = {
+    f"{SERVICE}/{room}" for room in ("access", "admin", "catalog", "read", "read_ahead")
 }
 MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/include": set(),
     f"{LIB}/base": set(),
-    f"{LIB}/format": {f"{LIB}/base"},
-    f"{LIB}/io": {f"{LIB}/base"},
-    f"{LIB}/decode": {f"{LIB}/base"},
+    f"{LIB}/format": BASE,
+    f"{LIB}/io": BASE,
+    f"{LIB}/decode": BASE,
     f"{LIB}/source": SOURCE,
-    f"{LIB}/record/index": SOURCE | {f"{LIB}/format"},
-    f"{LIB}/record/read": SOURCE | {f"{LIB}/format", f"{LIB}/record/index"},
-    f"{LIB}/record/write": SOURCE | {f"{LIB}/format", f"{LIB}/record/index"},
-    f"{LIB}/record/check": RECORD,
-    f"{NET}/protocol": {f"{LIB}/base"},
-    f"{NET}/transport": {f"{LIB}/base", f"{NET}/protocol"},
-    f"{NET}/rpc": RPC,
-    f"{NET}/http": {f"{LIB}/base"},
-    f"{LIB}/object_store": SOURCE | {f"{NET}/http"},
-    "server/config": {f"{LIB}/base", f"{NET}/protocol", f"{NET}/transport"},
-    "server/storage": RECORD,
-    "server/metadata": RECORD,
-    "server/service": RPC,  # What all its rooms count.
-    "server/service/access": RPC | {f"{LIB}/io"},
-    "server/service/catalog": STORAGE,
-    "server/service/read_ahead": STORAGE | {"server/service/catalog"},
-    "server/service/read": STORAGE | {"server/service/read_ahead"},
-    "server/service/admin": SERVICE - {"server/service/core"},
-    "server/service/core": SERVICE,
-    "server": SERVICE | {"server/config"},
+    f"{LIB}/record/index": SOURCE | FORMAT,
+    f"{LIB}/record/read": SOURCE | FORMAT | {f"{LIB}/record/index"},
+    f"{LIB}/record/write": SOURCE | FORMAT | {f"{LIB}/record/index"},
+    f"{LIB}/record/check": {
+        f"{LIB}/{room}" for room in ("base", "format", "source", "record/index", "record/write")
+    },
+    f"{NET}/protocol": BASE,
+    f"{NET}/transport": BASE | {f"{NET}/protocol"},
+    f"{NET}/rpc": TRANSPORT | SOURCE | FORMAT,
+    f"{NET}/http": BASE,
+    f"{LIB}/object_store": BASE | {f"{LIB}/source", f"{NET}/http"},
+    "server/config": BASE | {f"{NET}/transport"},
+    "server/storage": FORMAT,
+    "server/metadata": BASE | {f"{LIB}/io"},
+    SERVICE: {f"{NET}/protocol"},  # What all its rooms count.
+    f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
+    f"{SERVICE}/catalog": BASE
+    | {f"{LIB}/format", f"{NET}/protocol", "server/metadata", "server/storage"},
+    f"{SERVICE}/read_ahead": SOURCE
+    | FORMAT
+    | {f"{LIB}/record/index", f"{NET}/protocol", SERVICE, f"{SERVICE}/catalog", "server/storage"},
+    f"{SERVICE}/read": TRANSPORT | SOURCE | {SERVICE, f"{SERVICE}/read_ahead", "server/storage"},
+    f"{SERVICE}/admin": TRANSPORT | SERVICE_ROOMS | {SERVICE, "server/storage"},
+    f"{SERVICE}/core": TRANSPORT | SERVICE_ROOMS | {f"{LIB}/io", SERVICE, "server/storage"},
+    "server": {f"{NET}/transport", "server/config", f"{SERVICE}/core"},
     "client/include": set(),
-    "client": RPC,
-    "client/dataset": RECORD | RPC,
-    "client/checkpoint": RECORD | RPC | {"client/dataset", f"{LIB}/object_store"},
-    "client/collective": RECORD | RPC,
+    "client": {f"{NET}/transport"},
+    "client/dataset": SOURCE | FORMAT | {f"{LIB}/record/read", f"{NET}/protocol", f"{NET}/rpc"},
+    "client/checkpoint": SOURCE | FORMAT | {f"{LIB}/object_store", f"{NET}/rpc", "client/dataset"},
+    "client/collective": TRANSPORT,
     "capi": set(),  # Public headers only, of the client too.
     "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
     "tools": set(),
