@@ -230,6 +230,26 @@ TEST_P(RangeReaderConformance, MoreRangesThanOneSubmissionTakesAreRead) {
   wanted.ExpectRight();
 }
 
+TEST_P(RangeReaderConformance, OneCallReadsIntoMemoryOfSeveralKinds) {
+  constexpr std::uint64_t kPlace = 64U << 10;
+  constexpr std::uint64_t kTurns = 8;
+  const PooledBuffer blocks[] = {reader_->TakeMemory(kTurns * kPlace).value(),
+                                 BufferPool::Process().Take(kTurns * kPlace).value(),
+                                 reader_->TakeMemory(kTurns * kPlace).value()};
+  std::vector<RangeRead> ranges;
+  for (std::uint64_t turn = 0; turn < kTurns; ++turn)
+    for (const PooledBuffer& block : blocks)
+      ranges.push_back({0, ranges.size() * kPlace, block->subspan(turn * kPlace, kPlace)});
+
+  const auto read = reader_->Read(ranges);
+
+  ASSERT_TRUE(read) << read.error().message;
+  for (const RangeRead& range : ranges) {
+    EXPECT_EQ(range.status, ErrorCode::kOk);
+    EXPECT_EQ(std::memcmp(range.destination.data(), &contents_[0][range.offset_bytes], kPlace), 0);
+  }
+}
+
 TEST_P(RangeReaderConformance, NothingIsReadIfNothingIsWanted) {
   EXPECT_TRUE(reader_->Read({}));
   EXPECT_TRUE(reader_->ReadEach({}, [](RangeRead&) { FAIL(); }));

@@ -353,6 +353,10 @@ class LyingDaemonTest : public testing::Test {
       const bool is_asked = (i >= 100 && i < 200) || (i >= 250 && i < 300);
       EXPECT_TRUE(is_asked || memory_[i] == std::byte{0xEE}) << i;
     }
+    // What is good has its bytes.
+    for (const RangeRead& range : ranges)
+      for (const std::byte byte : range.destination)
+        EXPECT_TRUE(range.status != ErrorCode::kOk || byte == std::byte{0x11});
     return {ranges[0].status, ranges[1].status};
   }
 
@@ -430,6 +434,10 @@ TEST_F(LyingDaemonTest, NoLieIsBelievedAndTheTruthIsFoundOnAnotherConnection) {
       {"another batch",
        [](Request& r) {
          Done(r, {3, 0, 0, 0, 0, 0, 0, {}});
+       }},
+      {"a batch of one entry",
+       [](Request& r) {
+         Done(r, {0, 1, 0, 0, 0, 0, 0, {net::EntryStatus::kNotHere}});
        }},
       {"another type", [](Request& r) { FakeDaemon::Send(r, FrameType::kPutData, {}); }},
       {"the end", [](Request& r) { r.endpoint.Close(); }},

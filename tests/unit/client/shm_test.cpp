@@ -447,9 +447,10 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
       }
       asked_again = batch.entries;
       slab_id_again = batch.slab_id;
-      reply(FrameType::kBatchData, net::BatchData{{{0, 0, kEntry}}}.Encode(), truth);
+      for (std::uint32_t entry = 0; entry < asked_again.size(); ++entry)
+        reply(FrameType::kBatchData, net::BatchData{{{entry, 0, kEntry}}}.Encode(), truth);
       reply(net::ReplyTo(FrameType::kBatchRead),
-            net::BatchDone{1, 0, kEntry, 0, 0, 0, 0, {}}.Encode());
+            net::BatchDone{2, 0, 2 * kEntry, 0, 0, 0, 0, {}}.Encode());
     }
     return true;
   };
@@ -460,15 +461,16 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
   const auto memory = files.TakeMemory(2 * kEntry).value();
   ASSERT_TRUE(net::SlabPool::Process().Find(*memory));
   const std::uint64_t quarantined_before = net::SlabPool::Process().quarantined_bytes();
-  RangeRead ranges[] = {{0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}};
+  const auto apart = files.TakeMemory(kEntry).value();  // Nothing in it has arrived at the break.
+  RangeRead ranges[] = {
+      {0, 0, memory->first(kEntry)}, {0, 500'000, memory->subspan(kEntry)}, {0, 700'000, *apart}};
 
   const auto read = files.Read(ranges);
 
   ASSERT_TRUE(read) << read.error().message;
-  EXPECT_EQ(ranges[0].status, ErrorCode::kOk);
-  EXPECT_EQ(ranges[1].status, ErrorCode::kOk);
+  for (const RangeRead& range : ranges) EXPECT_EQ(range.status, ErrorCode::kOk);
   // Only what was missing was asked for again, and not by shared memory any more.
-  ASSERT_EQ(asked_again.size(), 1U);
+  ASSERT_EQ(asked_again.size(), 2U);
   EXPECT_EQ(asked_again[0].offset_bytes, 500'000U);
   EXPECT_EQ(slab_id_again, 0U);
   EXPECT_GE(net::SlabPool::Process().quarantined_bytes(), quarantined_before + 2 * kEntry);
@@ -479,6 +481,7 @@ TEST(LocalDaemonTest, LateWritesOfABatchThatBrokeOffAreNeverSeen) {
   EXPECT_TRUE(std::ranges::all_of(memory->first(kEntry),
                                   [](std::byte byte) { return byte == std::byte{0x11}; }));
   EXPECT_TRUE(std::ranges::equal(memory->subspan(kEntry), truth));
+  EXPECT_TRUE(std::ranges::equal(*apart, truth));
 }
 
 }  // namespace
