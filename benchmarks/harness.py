@@ -1,8 +1,8 @@
-"""What benchmarks share: arms interleaved in rounds, medians and spread, the state of the cache.
+"""Shared by all benchmarks: arms interleaved in rounds, medians and spread, the state of the cache.
 
 An arm is one way to do the work. Every round runs every arm once, in an order that shifts from
-round to round, so that a machine that drifts drifts under all of them. A ratio is the median over
-rounds of ours over the reference of the same round, higher is better.
+round to round, so that drift of the machine affects all arms. A ratio is the median over rounds of
+our value divided by the reference value of the same round; higher is better.
 """
 
 import argparse
@@ -29,14 +29,14 @@ class Unable(Exception):
 
 
 class Lost(Exception):
-    """An arm cannot go on, which is no reason for the others to stop; the message says why."""
+    """An arm cannot continue, but the others can; the message says why."""
 
 
 class Missing(Unable, Lost):
-    """A program of others is not installed: what needs it is left out, and the notes say so."""
+    """A third-party program is not installed: its arms are left out, and the notes say so."""
 
 
-# Programs of others that were wanted and not found: name -> remedy.
+# Third-party programs that were not found: name -> remedy.
 missing: dict[str, str] = {}
 
 LOAD_AT_START = os.getloadavg()[0]  # What others did before this program began.

@@ -38,10 +38,12 @@ def main() -> int:
     """Run one benchmark, print its table, write its JSON; return the exit code."""
     names = available()
     parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__.splitlines()[0])
-    parser.add_argument("name", nargs="?", choices=sorted(names), help="which benchmark")
-    parser.add_argument("--quick", action="store_true", help="within about two minutes")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the result there")
-    parser.add_argument("--rounds", type=int, default=0, help="of each arm; at least 5")
+    parser.add_argument("name", nargs="?", choices=sorted(names), help="Benchmark to run.")
+    parser.add_argument("--quick", action="store_true", help="Finish within about two minutes.")
+    parser.add_argument(
+        "--json", type=pathlib.Path, metavar="FILE", help="Write the result to FILE."
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="Rounds of each arm; at least 5.")
     name = parser.parse_known_args([word for word in sys.argv[1:] if word not in ("-h", "--help")])
     if module := load(names[name[0].name]) if name[0].name else None:
         getattr(module, "add_options", lambda _: None)(parser)

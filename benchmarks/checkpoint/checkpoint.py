@@ -30,7 +30,7 @@ TABLES = ("save", "load", "beside", "shapes")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which tables."""
-    parser.add_argument("--table", choices=TABLES, help="only this one; by default all")
+    parser.add_argument("--table", choices=TABLES, help="Run only this table; all by default.")
 
 
 def _import_ffrecord() -> Any:

@@ -592,10 +592,13 @@ PARTS = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What only this benchmark takes."""
     parser.add_argument(
-        "--part", action="append", choices=PARTS, help="only this; may be repeated; all if none"
+        "--part",
+        action="append",
+        choices=PARTS,
+        help="Run only this part; repeatable; all by default.",
     )
     parser.add_argument(
-        "--docs", action="store_true", help="draw sizes and ranks into collective-*.svg"
+        "--docs", action="store_true", help="Draw sizes and ranks into collective-*.svg."
     )
 
 

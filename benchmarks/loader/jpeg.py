@@ -60,8 +60,10 @@ for number in range(count):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What only this benchmark takes."""
-    parser.add_argument("--pictures", type=pathlib.Path, help="a folder of *.jpg; all RGB or grey")
-    parser.add_argument("--seconds", type=float, default=0, help="of each arm in each round")
+    parser.add_argument("--pictures", type=pathlib.Path, help="Folder of *.jpg; all RGB or grey.")
+    parser.add_argument(
+        "--seconds", type=float, default=0, help="Seconds of each arm in each round."
+    )
 
 
 def call(words: list[object], environment: dict[str, str] | None = None) -> str:

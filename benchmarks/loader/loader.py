@@ -39,12 +39,16 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What only this benchmark takes."""
-    parser.add_argument("--table", action="append", choices=TABLES, help="which; all by default")
-    parser.add_argument("--arms", help="only those, by comma, and ours")
-    parser.add_argument("--records", type=int, default=0, help="how many, instead of the usual")
-    parser.add_argument("--seconds", type=float, default=0, help="of each arm in each round")
     parser.add_argument(
-        "--docs", action="store_true", help="write the table and plot into performance.md"
+        "--table", action="append", choices=TABLES, help="Run only this table; all by default."
+    )
+    parser.add_argument("--arms", help="Run only these arms, separated by commas, and ours.")
+    parser.add_argument("--records", type=int, default=0, help="Number of records.")
+    parser.add_argument(
+        "--seconds", type=float, default=0, help="Seconds of each arm in each round."
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="Write the table and plot into performance.md."
     )
 
 

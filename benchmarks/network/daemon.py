@@ -299,7 +299,7 @@ PARTS: dict[str, Callable[[harness.Settings, Programs], harness.Outcome]] = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Take --part."""
-    parser.add_argument("--part", choices=sorted(PARTS), help="only that; all by default")
+    parser.add_argument("--part", choices=sorted(PARTS), help="Run only this part; all by default.")
 
 
 def bench(settings: harness.Settings) -> harness.Outcome:
