@@ -4,6 +4,7 @@
 
 #include "bytes.h"
 #include "libffrecord/record/write/locked_file.h"
+#include "libffrecord/source/file_window.h"
 #include "libffrecord/source/local_files.h"
 #include "memory_files.h"
 #include "range_reader_conformance.h"
@@ -72,6 +73,26 @@ INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance,
                                                          .file_count_max = 1,
                                                          .may_be_forked = false}),
                          NameOfForm);
+
+// --- FileWindow ----------------------------------------------------------------------------------
+
+TEST(FileWindowTest, AViewIsRightWhereverItBeginsAndEndsBesideWhatIsInMemory) {
+  const std::uint64_t window_size = 4U << 20;
+  const Contents contents{RandomContent(2 * window_size + 100)};
+  const MemoryFiles files(contents);
+  for (const std::uint64_t end : {window_size - 1, window_size, window_size + 1, window_size + 2}) {
+    FileWindow window(files, 0);
+    ASSERT_TRUE(window.View(0, 10));  // Reads a window ahead.
+    const auto view = window.View(end - 10, 10);
+    ASSERT_TRUE(view) << view.error().message;
+    EXPECT_TRUE(std::ranges::equal(view.value(),
+                                   std::as_bytes(std::span(contents[0]).subspan(end - 10, 10))));
+  }
+  FileWindow window(files, 0);
+  EXPECT_EQ(window.View(contents[0].size(), 1).error().code, ErrorCode::kCorruption);
+  EXPECT_EQ(window.View(contents[0].size() + 1, 0).error().code, ErrorCode::kCorruption);
+  EXPECT_TRUE(window.View(contents[0].size(), 0));
+}
 
 // --- Files that do not stay as they were ---------------------------------------------------------
 

@@ -509,6 +509,38 @@ TEST_F(LyingDaemonTest, ARangeHasArrivedWhenItsLastByteHas) {
   EXPECT_EQ(told, std::vector{ErrorCode::kIo});
 }
 
+TEST_F(LyingDaemonTest, ExtentsAreBoundOnceUntilTheTableIsFull) {
+  std::atomic<int> bound_at_0 = 0;
+  FakeDaemon daemon([&](Request& request) {
+    if (request.header.type != FrameType::kExtentBind) {
+      Truth(request);
+      return true;
+    }
+    bound_at_0 += net::ExtentBind::Decode(request.body).value().first_index == 0;
+    FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
+                     net::ExtentBindReply{1, 0, {}}.Encode());
+    return true;
+  });
+  // Of two such files the table holds one.
+  DatasetManifest manifest = OneFile(kExtentSizeMax * (net::kBoundExtentCountMax / 2 + 1));
+  manifest.files[0].extents.resize(net::kBoundExtentCountMax / 2 + 1);
+  const auto session = net::Session::Get(daemon.address());
+  const net::RemoteFiles first(session, manifest, "first", {10s});
+  const net::RemoteFiles second(session, manifest, "second", {10s});
+  const auto reads = [](const net::RemoteFiles& files) {
+    std::vector<std::byte> memory(100);
+    RangeRead range{0, 0, memory};
+    return files.Read({&range, 1}) && range.status == ErrorCode::kOk;
+  };
+
+  EXPECT_TRUE(reads(first) && reads(first));
+  EXPECT_EQ(bound_at_0, 1);
+  EXPECT_TRUE(reads(second) && reads(second));
+  EXPECT_EQ(bound_at_0, 2);
+  EXPECT_TRUE(reads(first));
+  EXPECT_EQ(bound_at_0, 3);
+}
+
 TEST_F(LyingDaemonTest, ARangePastTheFileIsCorruptAndIsNotAskedFor) {
   FakeDaemon daemon([](Request&) { return true; });
   const net::RemoteFiles files(net::Session::Get(daemon.address()), OneFile(1000), "location",
