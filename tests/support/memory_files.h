@@ -51,6 +51,7 @@ class MemoryFiles : public RangeReader {
       range_bytes_ += range.destination.size();
       range.status = fault(range);
       if (range.status == ErrorCode::kOk) range.status = ReadOne(range);
+      if (patience.IsOver()) return GivenUp();  // While it was read: a slow device.
       arrived(range);
     }
     return {};

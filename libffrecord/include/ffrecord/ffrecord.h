@@ -11,7 +11,7 @@
 // NULL argument that is not allowed gives FFR_INVALID_ARGUMENT.
 //
 // Ownership. An object returned through `ffr_x**` belongs to the caller, who frees it once with
-// ffr_x_free; ffr_x_free(NULL) does nothing. A `const` pointer that a function returns is borrowed
+// ffr_x_free, which does nothing with NULL. A `const` pointer that a function returns is borrowed
 // from the function's argument and valid as long as that argument. Functions borrow arguments only
 // for the call.
 //
