@@ -98,6 +98,7 @@ def test_a_state_that_fails_leaves_the_target_alone(tmp_path: Path) -> None:
     assert rounds_of(ranks) == [1] * SIZE
     assert isinstance(results[0], ckpt.PeerError)
     assert str(results[0]).startswith("rank 1: TypeError: state: bad")
+    assert results[0].kind == "TypeError"
     assert [type(result) for result in results[1:]] == [TypeError] * (SIZE - 1)
     assert not (tmp_path / "run").exists()
 

@@ -71,6 +71,7 @@ class ThreadGroup {
 
   Result<std::vector<Bytes>> Gather(std::uint32_t rank, Bytes mine) {
     std::unique_lock lock(mutex_);
+    if (broken_) return Left();
     slots_[rank] = std::move(mine);
     const std::uint64_t round = round_;
     if (++arrived_ == size_) {
@@ -80,10 +81,12 @@ class ThreadGroup {
       changed_.notify_all();
     } else {
       changed_.wait(lock, [&] { return round_ != round || broken_; });
+      if (round_ == round) return Left();  // A round that all took part in counts.
     }
-    if (broken_) return Error{ErrorCode::kUnavailable, "a rank has left the group"};
     return gathered_;
   }
+
+  static Error Left() { return {ErrorCode::kUnavailable, "a rank has left the group"}; }
 
   const std::uint32_t size_;
   std::mutex mutex_;

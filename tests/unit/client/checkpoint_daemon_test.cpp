@@ -60,6 +60,21 @@ TEST(CheckpointDaemonTest, RanksSaveTogetherAndAnyBoxIsLoaded) {
   EXPECT_EQ(StepsAt(target), (std::vector<std::uint64_t>{1, 2, 3}));
 }
 
+TEST(CheckpointDaemonTest, ShardsOfTwoRanksArePublishedTogether) {
+  Daemon daemon;
+  const std::string target = daemon.Uri("run");
+  const State state(1'001, test::Seed());
+  auto coordinator = CheckpointShards::Begin(target, 7, {}).value();
+  auto other = CheckpointShards::Join(target, 7, coordinator.attempt(), {}).value();
+  const Bytes first = coordinator.Write(0, state.PartOf(0, 2)).value();
+  const Bytes second = other.Write(1, state.PartOf(1, 2)).value();
+  EXPECT_TRUE(StepsAt(target).empty());
+
+  ASSERT_TRUE(coordinator.Commit({{first, second}}, TreeOf({"matrix", "vector"})));
+
+  EXPECT_EQ(Compare(target, state, 7), "");
+}
+
 TEST(CheckpointDaemonTest, RunsAtOneDaemonDoNotSeeEachOther) {
   Daemon daemon;
   const State state(100, 1);

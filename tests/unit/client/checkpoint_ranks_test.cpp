@@ -1,15 +1,17 @@
 // Goal: ranks commit what all of them wrote, or nothing, and all learn the same reason.
 // Method: saves of three ranks, which are threads, into a folder; ranks that fail, disagree or
-// leave, or whose vote is changed.
+// leave, or whose vote is changed; shards that a coordinator collects and that do not fit together.
 
 #include <ffrecord/client/checkpoint.h>
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <functional>
 #include <mutex>
 
 #include "checkpoint_state.h"
+#include "libffrecord/base/cursor.h"
 #include "temp_folder.h"
 #include "thread_group.h"
 
@@ -48,6 +50,7 @@ class FailingRanksTest : public testing::Test {
       EXPECT_FALSE(*outcome);
       EXPECT_EQ(outcome->error().code, outcomes[0]->error().code);
       EXPECT_EQ(outcome->error().message, outcomes[0]->error().message);
+      EXPECT_EQ(outcome->error().system_errno, outcomes[0]->error().system_errno);
     }
     EXPECT_EQ(CountEntries(folder_ / "run"), 0U);
     return outcomes[0]->error();
@@ -66,6 +69,16 @@ TEST_F(FailingRanksTest, ABadTensorOfOneRankFailsAll) {
   EXPECT_NE(error.message.find("rank 2: checkpoint: tensor matrix"), std::string::npos);
 }
 
+TEST_F(FailingRanksTest, TheSystemsErrorOfOneRankIsThatOfAll) {
+  const Error error = SaveAndFail([](auto rank, auto&, auto& tensors, auto&, auto&) {
+    if (rank == 1)
+      tensors[0].fetch = [](auto, auto) { return Error{ErrorCode::kIo, "no room", ENOSPC}; };
+  });
+  EXPECT_EQ(error.code, ErrorCode::kIo);
+  EXPECT_EQ(error.system_errno, ENOSPC);
+  EXPECT_EQ(error.message, "rank 1: no room");
+}
+
 TEST_F(FailingRanksTest, AGapOrAnOverlapFailsAll) {
   EXPECT_NE(SaveAndFail([](auto rank, auto&, auto& tensors, auto&, auto&) {
               if (rank == 1) tensors.clear();
@@ -73,7 +86,11 @@ TEST_F(FailingRanksTest, AGapOrAnOverlapFailsAll) {
             std::string::npos);
   EXPECT_NE(SaveAndFail([&](auto rank, auto&, auto& tensors, auto&, auto&) {
               if (rank == 1) tensors = state_.PartOf(0, 1);
-            }).message.find("overlaps"),
+            }).message.find("rank 0 at (0, 0) of extent (100, 8) overlaps the slice of rank 1 at"),
+            std::string::npos);
+  EXPECT_NE(SaveAndFail([&](auto rank, auto&, auto& tensors, auto&, auto&) {
+              if (rank == 2) tensors[0].dtype = "int32";
+            }).message.find("rank 0 has float32 (300, 8), rank 2 has int32 (300, 8)"),
             std::string::npos);
 }
 
@@ -103,8 +120,14 @@ TEST_F(FailingRanksTest, ATreeThatIsMalformedOrRefersToNothingFailsAll) {
             std::string::npos);
 }
 
-TEST_F(FailingRanksTest, ARankThatLeavesFailsAllAndNothingIsVisible) {
-  for (const std::uint32_t leave_round : {0U, 1U}) {
+// A rank whose save may yet turn out to be committed says so, and no other does.
+bool SaysThatItIsUnsure(const Error& error) {
+  return error.message.find("step 7 may or may not be committed: list ") != std::string::npos;
+}
+
+TEST_F(FailingRanksTest, ARankThatLeavesFailsAllAndNothingIsVisibleThatNotAllHaveWritten) {
+  constexpr std::uint32_t kPublish = 2;
+  for (const std::uint32_t leave_round : {0U, 1U, kPublish}) {
     ThreadGroup group(3);
     const auto outcomes = group.Run(
         [&](CheckpointGroup& rank) {
@@ -117,8 +140,40 @@ TEST_F(FailingRanksTest, ARankThatLeavesFailsAllAndNothingIsVisible) {
     for (const auto& outcome : outcomes) {
       ASSERT_FALSE(*outcome);
       EXPECT_EQ(outcome->error().code, ErrorCode::kUnavailable);
+      EXPECT_EQ(SaysThatItIsUnsure(outcome->error()), leave_round == kPublish);
     }
-    EXPECT_TRUE(ListCheckpoints((folder_ / "run").string(), {}).value().empty());
+    EXPECT_EQ(ListCheckpoints((folder_ / "run").string(), {}).value().size(),
+              leave_round == kPublish ? 1U : 0U);
+    fs::remove_all(folder_ / "run");
+  }
+}
+
+// A vote that says no: see AllGatherResults().
+Bytes Refusal(ErrorCode code) {
+  ByteWriter writer;
+  writer.Put(std::uint8_t{0});
+  writer.Put(static_cast<std::uint8_t>(code));
+  for (int field = 0; field < 3; ++field) writer.Put(std::uint32_t{0});  // errno, kind, message.
+  return std::move(writer).Take();
+}
+
+TEST_F(FailingRanksTest, OnlyAPublicationWithoutAnAnswerIsUnsure) {
+  for (const auto code : {ErrorCode::kUnavailable, ErrorCode::kDeadlineExceeded,
+                          ErrorCode::kConflict, ErrorCode::kIo}) {
+    const auto outcomes = group_.Run(
+        [&](CheckpointGroup& rank) {
+          return SaveCheckpoint((folder_ / "run").string(), 7, state_.PartOf(rank.rank(), 3),
+                                TreeOf({"matrix"}), &rank, {});
+        },
+        [&](std::uint32_t round, Bytes& mine) {
+          if (round == 2) mine = Refusal(code);
+        });
+    for (const auto& outcome : outcomes) {
+      ASSERT_FALSE(*outcome);
+      EXPECT_EQ(outcome->error().code, code);
+      EXPECT_EQ(SaysThatItIsUnsure(outcome->error()),
+                code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded);
+    }
     fs::remove_all(folder_ / "run");
   }
 }
@@ -153,6 +208,93 @@ TEST_F(FailingRanksTest, SkippingTheVoteWouldBeCaught) {
   ASSERT_TRUE(*outcomes[0]);  // The bug: a commit without rank 2.
   EXPECT_NE(Compare(folder_ / "run", state_, 7), "");
   EXPECT_NE(CountEntries(folder_ / "run"), 0U);
+}
+
+// --- Shards that a coordinator collects ----------------------------------------------------------
+
+class CheckpointShardsTest : public testing::Test {
+ protected:
+  CheckpointShards Begin() const { return CheckpointShards::Begin(run_, 7, {}).value(); }
+
+  // The shard of rank 1 of 2 in the save that `coordinator` began.
+  Bytes WriteSecond(const CheckpointShards& coordinator,
+                    const std::vector<TensorView>& tensors) const {
+    return CheckpointShards::Join(run_, 7, coordinator.attempt(), {})
+        .value()
+        .Write(1, tensors)
+        .value();
+  }
+
+  // Fails to commit; returns why. Nothing becomes visible.
+  std::string Refused(CheckpointShards& coordinator, const std::vector<Bytes>& shards,
+                      const Bytes& tree) const {
+    const auto commit = coordinator.Commit(shards, tree);
+    EXPECT_TRUE(ListCheckpoints(run_, {}).value().empty());
+    if (commit) return "";
+    EXPECT_EQ(commit.error().code, ErrorCode::kInvalidArgument);
+    return commit.error().message;
+  }
+
+  const TempFolder folder_;
+  const std::string run_ = (folder_ / "run").string();
+  const State state_{300, 1};
+  const Bytes tree_ = TreeOf({"matrix", "vector"});
+};
+
+TEST_F(CheckpointShardsTest, WhatTwoRanksWroteIsCommitted) {
+  CheckpointShards coordinator = Begin();
+  const Bytes first = coordinator.Write(0, state_.PartOf(0, 2)).value();
+  const Bytes second = WriteSecond(coordinator, state_.PartOf(1, 2));
+
+  const auto commit = coordinator.Commit({{first, second}}, tree_);
+
+  ASSERT_TRUE(commit) << commit.error().message;
+  EXPECT_EQ(commit.value().attempt, coordinator.attempt());
+  EXPECT_EQ(commit.value().size_bytes, state_.matrix.size() + state_.vector.size());
+  EXPECT_EQ(Compare(run_, state_, 7), "");
+}
+
+TEST_F(CheckpointShardsTest, ShardsThatAreNoWholeCheckpointAreRefusedByName) {
+  CheckpointShards coordinator = Begin();
+  const Bytes first = coordinator.Write(0, state_.PartOf(0, 2)).value();
+  const Bytes second = WriteSecond(coordinator, state_.PartOf(1, 2));
+
+  EXPECT_EQ(Refused(coordinator, {}, tree_),
+            "checkpoint: a checkpoint has at least one rank shard");
+  EXPECT_NE(Refused(coordinator, {first}, tree_).find("cover 1200 of 2400"), std::string::npos);
+  EXPECT_NE(Refused(coordinator, {first, second}, TreeOf({"matrix", "ghost"}))
+                .find("refers to tensor ghost, which no rank saves"),
+            std::string::npos);
+  EXPECT_NE(
+      Refused(coordinator, {first, second}, {tree_.begin(), tree_.end() - 1}).find("malformed"),
+      std::string::npos);
+}
+
+TEST_F(CheckpointShardsTest, SlicesThatOverlapAreNamedByTheirRanks) {
+  CheckpointShards coordinator = Begin();
+  const Bytes first = coordinator.Write(0, state_.PartOf(0, 2)).value();
+  const Bytes whole = WriteSecond(coordinator, {state_.PartOf(0, 1)[0]});
+
+  EXPECT_NE(Refused(coordinator, {first, whole}, tree_)
+                .find("the slice of rank 0 at (0, 0) of extent (150, 8) overlaps the slice of "
+                      "rank 1 at (0, 0) of extent (300, 8)"),
+            std::string::npos);
+}
+
+TEST_F(CheckpointShardsTest, AShardOfAnotherSaveIsRefused) {
+  CheckpointShards coordinator = Begin();
+  const Bytes first = coordinator.Write(0, state_.PartOf(0, 2)).value();
+  const Bytes second = WriteSecond(coordinator, state_.PartOf(1, 2));
+  const CheckpointShards other = Begin();
+  const Bytes of_other = WriteSecond(other, state_.PartOf(1, 2));
+  Bytes of_other_step = second;  // The intent follows its size, and begins with the step.
+  of_other_step.at(8) ^= std::byte{1};
+
+  EXPECT_EQ(Refused(coordinator, {first, of_other}, tree_),
+            "checkpoint: rank 1 wrote for another save");
+  EXPECT_EQ(Refused(coordinator, {first, of_other_step}, tree_),
+            "checkpoint: rank 1 wrote for another save");
+  EXPECT_TRUE(coordinator.Commit({{first, second}}, tree_));
 }
 
 }  // namespace
