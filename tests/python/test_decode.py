@@ -145,5 +145,5 @@ def test_a_subclass_with_process_is_given_bytes_and_no_decoders(path: Path) -> N
         def process(self, indices: Any, data: Any) -> Any:  # noqa: ANN401
             return data
 
-    with pytest.raises(ValueError, match="Old defines process"):
+    with pytest.raises(ValueError, match="Old overrides process"):
         Old(path, decode={"data": Sums()})
