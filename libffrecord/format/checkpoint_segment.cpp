@@ -73,31 +73,4 @@ Digest128 SegmentTableDigest(std::span<const std::byte> table) noexcept {
   return Xxh3Digest(table);
 }
 
-Result<SegmentTrailer> DecodeSegmentTrailer(std::span<const std::byte> trailer,
-                                            std::uint64_t file_size_bytes) {
-  const auto bad = [](const char* what) {
-    return Error{ErrorCode::kCorruption, std::string("segment trailer: ") + what};
-  };
-  if (trailer.size() != kSegmentTrailerSize || file_size_bytes < kSegmentTrailerSize)
-    return bad("the file is too short to hold one");
-  ByteReader cursor(trailer);
-  const auto magic = cursor.TakeBytes(kTrailerMagic.size());
-  if (!std::equal(magic.begin(), magic.end(), kTrailerMagic.begin())) return bad("wrong magic");
-  SegmentTrailer decoded{};
-  decoded.id = TakeId(cursor);
-  decoded.payload_size_bytes = cursor.Take<std::uint64_t>();
-  decoded.table_digest = TakeId(cursor);
-  const auto stated_size = cursor.Take<std::uint64_t>();
-  const auto check = cursor.Take<std::uint64_t>();
-  const std::uint64_t offset = file_size_bytes - kSegmentTrailerSize;
-  if (check != Xxh3(trailer.first(kSegmentTrailerSize - 8),
-                    PlaceSeed(decoded.id, Tagged(kTagTrailer, offset))))
-    return bad("checksum mismatch");
-  if (decoded.payload_size_bytes > kSegmentPayloadMax ||
-      decoded.payload_size_bytes % kSegmentAlignment != 0 || stated_size != file_size_bytes ||
-      LayoutOfSegment(decoded.payload_size_bytes).file_size_bytes != file_size_bytes)
-    return bad("its sizes are not those of the file");
-  return decoded;
-}
-
 }  // namespace ffrecord

@@ -6,8 +6,6 @@
 #include <span>
 #include <vector>
 
-#include <ffrecord/result.h>
-
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/cursor.h"
 
@@ -52,16 +50,5 @@ std::vector<std::byte> EncodeSegmentEnd(const SegmentId& id, const SegmentLayout
 
 // XXH3-128 of the table as it is stored: what a part manifest holds.
 Digest128 SegmentTableDigest(std::span<const std::byte> table) noexcept;
-
-// A segment's own words about itself, for tools that have lost its manifest.
-struct SegmentTrailer {
-  SegmentId id;
-  std::uint64_t payload_size_bytes;
-  Digest128 table_digest;
-};
-
-// Fails with kCorruption if `trailer`, the last 64 bytes of a file of that size, is not one.
-Result<SegmentTrailer> DecodeSegmentTrailer(std::span<const std::byte> trailer,
-                                            std::uint64_t file_size_bytes);
 
 }  // namespace ffrecord

@@ -293,8 +293,7 @@ TEST(SegmentImageTest, ItsBytesAreTheSameHoweverTheyAreAskedFor) {
       EXPECT_FALSE(piece.empty());
       bytes.insert(bytes.end(), piece.begin(), piece.end());
     }
-    EXPECT_EQ(image.table_digest(),
-              DecodeSegmentTrailer(std::span(bytes).last(64), bytes.size()).value().table_digest);
+    EXPECT_TRUE(std::ranges::equal(image.table_digest(), std::span(bytes).last(32).first(16)));
     return bytes;
   };
   const auto bytes = read(1 << 20);
