@@ -107,11 +107,6 @@ class Network:
             self._ways.setdefault(link.source, {})[link.target] = number
         self._host_names = frozenset(self.hosts)
 
-    @property
-    def host_rate(self) -> float:
-        """Bytes/s of the slowest host's own cable."""
-        return min(link.capacity for link in self.links if link.source in self._host_names)
-
     def without(self, names: Iterable[str]) -> "Network":
         """Return the network in which the cables of these links are broken, in both directions."""
         broken = set(names)
