@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "held_syncs.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "seed.h"
 #include "server/service/core/connection.h"
@@ -372,6 +373,50 @@ TEST_F(ServerTest, AnUploadGoesOnAfterARequestThatWasBusy) {
   send(FrameType::kPutSeal, seal);
 
   EXPECT_EQ(next(), net::ReplyTo(FrameType::kPutSeal));
+}
+
+// Method: the record of the upload waits for the disk, so that none of its pieces can be written.
+// A PING is answered at once, in front of every job, unless a piece before it is held.
+TEST_F(ServerTest, PiecesBeyondTheBoundAreLeftInTheSocketUntilEarlierOnesAreWritten) {
+  constexpr std::size_t kPieceBytes = 1 << 20;
+  constexpr std::size_t kPieceCount = 8 * Connection::kPutDataCountMax;
+  const std::string data(kPieceCount * kPieceBytes, 'd');
+  auto endpoint = net::ConnectTcp(daemon_.address(), Soon()).value();
+  endpoint->SetLimits({});
+  const auto send = [&](FrameType type, std::span<const std::byte> body,
+                        std::span<const std::byte> payload = {}) {
+    ASSERT_TRUE(endpoint->Send({.type = type, .request_id = 1}, body, {&payload, 1}));
+  };
+  const auto send_pieces = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t at = begin * kPieceBytes; at < end * kPieceBytes; at += kPieceBytes)
+      send(FrameType::kPutData, net::PutData{id_, at}.Encode(),
+           AsBytes(data).subspan(at, kPieceBytes));
+    send(FrameType::kPing, {});
+  };
+  const auto next = [&](net::Deadline deadline = Soon()) -> Result<FrameType> {
+    FFR_TRY(net::NextEvent(*endpoint, deadline, "a reply"));
+    return endpoint->header().type;
+  };
+  const auto hello = HelloFrame();
+  send(FrameType::kHello, std::span(hello).subspan(net::FrameHeader::kEncodedSizeBytes));
+  ASSERT_EQ(next().value(), net::ReplyTo(FrameType::kHello));
+  ASSERT_TRUE(test::Eventually([] { return GetMemoryUse().used_bytes == 0; }));
+  test::HeldSyncs disk;
+
+  send(FrameType::kPutBegin, net::PutBegin{id_, data.size()}.Encode());
+  send_pieces(0, Connection::kPutDataCountMax);
+  EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPing));
+  send_pieces(Connection::kPutDataCountMax, kPieceCount);
+  const auto early = next(net::Clock::now() + 300ms);
+
+  ASSERT_FALSE(early) << static_cast<int>(early.value());
+  EXPECT_EQ(early.error().code, ErrorCode::kDeadlineExceeded) << early.error().message;
+  EXPECT_LE(GetMemoryUse().used_bytes, Connection::kPutDataCountMax * kPieceBytes);
+  disk.Release();
+  EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPutBegin));
+  EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPing));
+  send(FrameType::kPutSeal, net::PutSeal{id_, Xxh3(AsBytes(data))}.Encode());
+  EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPutSeal));
 }
 
 TEST_F(ServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {

@@ -12,8 +12,10 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <thread>
 
 #include "daemon.h"
+#include "held_syncs.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/batch_messages.h"
@@ -22,6 +24,7 @@
 #include "libffrecord/net/transport/slab.h"
 #include "local_clients.h"
 #include "seed.h"
+#include "server/service/core/connection.h"
 
 namespace ffrecord::server {
 namespace {
@@ -49,9 +52,10 @@ class SlabUploadsTest : public testing::Test {
   }
 
   std::unique_ptr<Channel> Connect() const { return test::ConnectLocally(daemon_.address()); }
-  static Result<void> Register(Channel& channel, std::uint32_t id, int fd, Use use = Use::kIsRead) {
+  static Result<void> Register(Channel& channel, std::uint32_t id, int fd, Use use = Use::kIsRead,
+                               std::uint64_t size_bytes = kSlabSize) {
     const auto request = FFR_TRY(channel.SendDescriptor(
-        FrameType::kSlabRegister, net::SlabRegister{id, kSlabSize, {}, use}.Encode(), fd));
+        FrameType::kSlabRegister, net::SlabRegister{id, size_bytes, {}, use}.Encode(), fd));
     FFR_TRY(channel.Receive(request, Soon(), "a slab"));
     return {};
   }
@@ -152,13 +156,18 @@ TEST_F(SlabUploadsTest, ASlabServesOneDirectionOnly) {
 
 TEST_F(SlabUploadsTest, WhatIsNotInTheSlabSpoilsTheExtentAndTheConnectionGoesOn) {
   const auto channel = Connect();
+  const auto page = net::Slab::Make(net::kSlabPageBytes, net::Slab::Peer::kReads).value();
   ASSERT_TRUE(Register(*channel, 1, slab_.fd()));
+  ASSERT_TRUE(Register(*channel, 2, page.fd(), Use::kIsRead, net::kSlabPageBytes));
   const auto at_end = static_cast<std::uint32_t>(kSlabSize);
-  for (const auto& [slab, offset, size, code] :
-       {std::tuple{1U, at_end - 99, 100U, ErrorCode::kOutOfRange},
-        {1U, at_end, 1U, ErrorCode::kOutOfRange},
-        {1U, 0xFFFFFFFFU, PutPull::kSizeBytesMax, ErrorCode::kOutOfRange},
-        {5U, 0U, 100U, ErrorCode::kInvalidArgument}}) {
+  // The message of the connection's own check, which over RDMA is the only one.
+  const std::string passes = "a piece of an upload passes its slab";
+  for (const auto& [slab, offset, size, code, words] :
+       {std::tuple{1U, at_end - 99, 100U, ErrorCode::kOutOfRange, passes},
+        {1U, at_end, 1U, ErrorCode::kOutOfRange, passes},
+        {1U, 0xFFFFFFFFU, PutPull::kSizeBytesMax, ErrorCode::kOutOfRange, passes},
+        {2U, 0U, 4097U, ErrorCode::kOutOfRange, passes},
+        {5U, 0U, 100U, ErrorCode::kInvalidArgument, std::string("slab")}}) {
     ASSERT_TRUE(Begin(*channel));
     const auto pulled = Pull(*channel, {id_, 0, slab, offset, size});
     const auto next = Pull(*channel, {id_, size, 1, 0, 100});
@@ -166,9 +175,52 @@ TEST_F(SlabUploadsTest, WhatIsNotInTheSlabSpoilsTheExtentAndTheConnectionGoesOn)
     for (const auto& failed : {pulled, next, sealed}) {
       ASSERT_FALSE(failed);
       EXPECT_EQ(failed.error().code, code) << failed.error().message;
+      EXPECT_NE(failed.error().message.find(words), std::string::npos) << failed.error().message;
     }
   }
   EXPECT_TRUE(Upload(*channel));
+}
+
+TEST_F(SlabUploadsTest, APieceMayEndWhereItsSlabEnds) {
+  const auto channel = Connect();
+  const auto page = net::Slab::Make(net::kSlabPageBytes, net::Slab::Peer::kReads).value();
+  ASSERT_TRUE(Register(*channel, 1, page.fd(), Use::kIsRead, net::kSlabPageBytes));
+  ASSERT_TRUE(Begin(*channel));
+  for (const PutPull& good : {PutPull{id_, 0, 1, 0, 4096}, PutPull{id_, 4096, 1, 4095, 1}}) {
+    const auto pulled = Pull(*channel, good);
+    EXPECT_TRUE(pulled) << pulled.error().message;
+  }
+}
+
+// Method: the record of the upload waits for the disk. A PING is answered at once, in front of
+// every job, unless a piece before it is held.
+TEST_F(SlabUploadsTest, PiecesBeyondTheBoundWaitUntilEarlierOnesAreWritten) {
+  constexpr std::uint32_t kPieceBytes = 1000;
+  const auto channel = Connect();
+  ASSERT_TRUE(Register(*channel, 1, slab_.fd()));
+  test::HeldSyncs disk;
+  const auto begun = channel->Send(FrameType::kPutBegin, net::PutBegin{id_, data_.size()}.Encode());
+  std::vector<std::uint64_t> pieces;
+  const auto send_piece = [&] {
+    const auto at = static_cast<std::uint32_t>(pieces.size()) * kPieceBytes;
+    const PutPull pull{id_, at, 1, at, kPieceBytes};
+    pieces.push_back(channel->Send(FrameType::kPutPull, pull.Encode()).value());
+  };
+  while (pieces.size() < Connection::kPutDataCountMax) send_piece();
+  EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
+
+  send_piece();
+  ASSERT_TRUE(channel->Send(FrameType::kPing, {}));
+  bool is_answered = false;
+  for (int i = 0; i < 60 && !is_answered; ++i) {
+    is_answered = channel->Push().value();
+    std::this_thread::sleep_for(5ms);
+  }
+
+  EXPECT_FALSE(is_answered);
+  disk.Release();
+  EXPECT_TRUE(channel->Receive(begun.value(), Soon(), "a place"));
+  EXPECT_TRUE(channel->Receive(pieces[0], Soon(), "a piece"));
 }
 
 TEST_F(SlabUploadsTest, MoreThanTheExtentHasIsRefused) {

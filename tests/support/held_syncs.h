@@ -1,0 +1,37 @@
+#pragma once
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace ffrecord::test {
+
+// While an object of this class lives, fsync and fdatasync block in this process, and so does all
+// work that waits for them. Include it in one source of a program: it replaces the functions of
+// libc. Syncs through an io_uring do not block. One object at a time.
+class HeldSyncs {
+ public:
+  HeldSyncs() { is_held_ = true; }
+  ~HeldSyncs() { Release(); }
+  HeldSyncs(const HeldSyncs&) = delete;
+  HeldSyncs& operator=(const HeldSyncs&) = delete;
+
+  void Release() {
+    is_held_ = false;
+    is_held_.notify_all();
+  }
+
+  static int Sync(long call, int fd) {
+    is_held_.wait(true);
+    return static_cast<int>(::syscall(call, fd));
+  }
+
+ private:
+  static inline std::atomic<bool> is_held_ = false;
+};
+
+}  // namespace ffrecord::test
+
+extern "C" int fsync(int fd) { return ffrecord::test::HeldSyncs::Sync(SYS_fsync, fd); }
+extern "C" int fdatasync(int fd) { return ffrecord::test::HeldSyncs::Sync(SYS_fdatasync, fd); }
