@@ -101,6 +101,25 @@ TEST(TransportChoiceTest, WithoutSharedMemoryAutoSaysWhyAndADemandFailsAtOnceWit
   }
 }
 
+// The daemon has room for the connection over TCP, but not for the one on its local socket.
+TEST(TransportChoiceTest, WhileTheLocalSocketIsBusyTheClientRetriesAndDoesNotFallBackToTcp) {
+  const Daemon full({.connection_count_max = 2});
+  auto guest = net::Channel::Connect(full.address(), net::Clock::now() + 20s);
+  ASSERT_TRUE(guest) << guest.error().message;
+
+  for (const auto transport : {Transport::kAuto, Transport::kShm}) {
+    const auto link = ProbeDaemon(full.Uri(""), {900ms, transport});
+    ASSERT_FALSE(link) << link.value().reason;
+    EXPECT_EQ(link.error().code, ErrorCode::kUnavailable);
+    EXPECT_NE(link.error().message.find("busy"), std::string::npos) << link.error().message;
+  }
+  guest.value().reset();
+
+  const auto link = ProbeDaemon(full.Uri(""), kAuto);
+  ASSERT_TRUE(link) << link.error().message;
+  EXPECT_EQ(link.value().transport, "shm") << link.value().reason;
+}
+
 // --- A daemon by hand ----------------------------------------------------------------------------
 
 net::FrameHeader ReplyHeader(FrameType type, const net::FrameHeader& request) {
