@@ -48,7 +48,7 @@ TEST(ThreadScratchTest, TheNextCallFindsWhatTheLastOneLeft) {
 TEST(ThreadScratchTest, WhatIsTooLargeIsNotKept) {
   using Scratch = ThreadScratch<Memory<1>>;
   const int before = alive;
-  for (const std::size_t size : {100, 101}) {
+  for (const std::size_t size : {std::size_t{100}, std::size_t{101}}) {
     Scratch()->kept.resize(size);
     EXPECT_EQ(alive, before + (size <= 100 ? 1 : 0));
   }
