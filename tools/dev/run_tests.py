@@ -18,12 +18,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
@@ -38,7 +37,6 @@ FUZZ_SECONDS = 10
 CHAOS_SECONDS = 30
 RDMA_SKIPPED = 77
 RDMA_S = "1500"  # Emulated: six minutes of a quiet machine, more of a busy one.
-RDMA_NICENESS = "5"
 SLOWEST = 10
 COMPLAINT_CHARS = 2000
 IDLE_NICENESS = 19
@@ -100,21 +98,11 @@ def junit_counts(report: pathlib.Path) -> Counts:
     return counts
 
 
-def run(
-    *command: str | pathlib.Path,
-    environment: dict[str, str] | None = None,
-    output: TextIO | None = None,
-) -> int:
+def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
     """Run a command in the root of the tree and return its exit code."""
     words = [str(word) for word in command]
     return subprocess.run(
-        words,
-        cwd=ROOT,
-        env=os.environ | (environment or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=None if output is None else subprocess.STDOUT,
-        check=False,
+        words, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, check=False
     ).returncode
 
 
@@ -264,15 +252,11 @@ def chaos_suite(*options: str) -> Counts:
 
 
 def rdma_suite() -> Counts:
-    """Run what wants an RDMA device in a machine that has one; show its output at the end."""
+    """Run what wants an RDMA device in a virtual machine that has one."""
     if not PLAIN.make():
         return Counts(failed=1)
     build = ROOT / PLAIN.folder
-    command = (sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", RDMA_S)
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        code = run("nice", "-n", RDMA_NICENESS, *command, output=output)
-        output.seek(0)
-        print(output.read(), flush=True)
+    code = run(sys.executable, "tests/rdma/run.py", "--build", build, "--timeout", RDMA_S)
     if code == RDMA_SKIPPED:
         return Counts(skipped=1)
     counts = Counts(passed=1) if code == 0 else Counts(failed=1)  # The machine itself.
@@ -336,8 +320,6 @@ SUITES: dict[str, tuple[str, Callable[[], Counts]]] = {
 QUICK = ("style", "changed", "conformance")
 # Suites of the second compiler: it builds while the suites before them run, which mostly wait.
 SECOND = ("clang", "fuzz")
-# Suites that run beside the one before them: an emulated machine leaves much of the processors.
-BESIDE = {"rdma": "python"}
 # The same tests in one more build of everything.
 AGAIN = ("tsan",)
 # A part of what the others run.
@@ -350,41 +332,6 @@ def begin_second_build(names: Sequence[str]) -> None:
         return
     if PLAIN.make():  # First what is wanted first.
         CLANG.make_beside("all", "fuzz-targets")
-
-
-class RunningSuite:
-    """A suite that has begun, in a thread of its own."""
-
-    def __init__(self, name: str) -> None:
-        """Begin it."""
-        self._name = name
-        self._counts = Counts(failed=1)  # Should it not come to an end.
-        self._seconds = 0.0
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        start = time.monotonic()
-        self._counts = SUITES[self._name][1]()
-        self._seconds = time.monotonic() - start
-
-    def result(self) -> tuple[Counts, float]:
-        """Wait for it; return what came of it, and how many seconds it took."""
-        self._thread.join()
-        return self._counts, self._seconds
-
-
-def run_suites(names: Sequence[str]) -> Iterator[tuple[str, Counts, float]]:
-    """Run suites in their order; give the name, the counts and the seconds of each."""
-    running: dict[str, RunningSuite] = {}
-    for name in names:
-        print(f"== {name}: {SUITES[name][0]}", flush=True)
-        if name not in running:
-            running[name] = RunningSuite(name)
-        for other, beside in BESIDE.items():
-            if beside == name and other in names:
-                running[other] = RunningSuite(other)
-        yield (name, *running[name].result())
 
 
 def main() -> int:
@@ -412,18 +359,19 @@ def main() -> int:
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     begin_second_build(names)
-    start = time.monotonic()
     total = Counts()
     lines = []
-    for name, counts, seconds in run_suites(names):
+    for name in names:
+        print(f"== {name}: {SUITES[name][0]}", flush=True)
+        start = time.monotonic()
+        counts = SUITES[name][1]()
         total.add(counts)
-        lines.append(f"{name:12} {counts} ({seconds:.0f} s)")
+        lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
         print(lines[-1], flush=True)
     print("\n== the slowest\n" + "\n".join(total.slowest(SLOWEST)))
     if total.failures:
         print("\n== what failed\n" + "\n".join(total.failures))
     print("\n== summary\n" + "\n".join(lines))
-    print(f"{'all':12} {time.monotonic() - start:.0f} s")
     print(total)
     return 1 if total.failed or not total.passed else 0
 
