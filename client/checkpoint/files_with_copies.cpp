@@ -49,7 +49,7 @@ class FilesWithCopies final : public RangeReader {
     return {};
   }
 
-  // What is known of any copy.
+  // The trouble of the first copy that reports one.
   std::string Trouble(std::uint32_t file, ErrorCode status) const override {
     std::string trouble;
     for (const FileCopy& copy : copies_[file])

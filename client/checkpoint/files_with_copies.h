@@ -22,8 +22,8 @@ struct FileCopy {
 std::unique_ptr<RangeReader> OpenFilesWithCopies(std::vector<std::unique_ptr<RangeReader>> readers,
                                                  std::vector<std::vector<FileCopy>> copies);
 
-// Whether another copy is to be read in place of one whose status this is. What is wrong with a
-// copy itself is for its reader to know, who may turn to the step's twin.
+// Whether a read that ended with `status` is repeated from another copy. A copy that is damaged or
+// absent is not: its reader reports that, and may turn to the step's replica.
 inline bool IsOutOfReach(ErrorCode status) {
   return status != ErrorCode::kOk && status != ErrorCode::kCorruption &&
          status != ErrorCode::kNotFound;

@@ -24,49 +24,38 @@ namespace ffrecord::client {
 //   manifest.files.push_back(FFR_TRY(upload.PutFile("train.ffr", path)));
 //   FFR_TRY(Catalog(session).Publish(name, manifest, mode, 0, deadline));
 //
-// When a Put returns, its file is on stable storage; nothing is
-// visible before a manifest that names it is published. Several
-// uploads, also of other processes, may go into one manifest:
-// the entries travel as ManifestFile values. What is not
-// published within the daemon's grace time (10 minutes without
-// a word from the upload) is collected.
+// When a Put returns, its file is on stable storage; nothing is visible before a manifest that
+// names it is published. Several uploads, also of other processes, may go into one manifest: the
+// entries travel as ManifestFile values. What is not published within the daemon's grace time (10
+// minutes without a word from the upload) is collected.
 //
-// A Put that meets a daemon that goes away starts the extent
-// again until `options.timeout` has passed for that extent.
-// Thread-safe: Puts of several threads go over several
-// connections.
+// A Put that meets a daemon that goes away starts the extent again until `options.timeout` has
+// passed for that extent. Thread-safe: Puts of several threads go over several connections.
 class Upload {
  public:
-  // Called on the calling thread with the bytes of this file
-  // that have been sent, in rising order.
+  // Called on the calling thread with the bytes of this file that have been sent, in rising order.
   using Progress = std::function<void(std::uint64_t)>;
 
   Upload(std::shared_ptr<net::Session> session, const SessionOptions& options);
 
-  // One file, made of `pieces` in order, borrowed for the call;
-  // it may be empty. `name` is what the manifest calls it.
-  // Fails with kIo (ENOSPC: the daemon's disk is full),
-  // kUnavailable, kDeadlineExceeded, kInvalidArgument for a bad
-  // name.
+  // One file, made of `pieces` in order, borrowed for the call; it may be empty. `name` is what the
+  // manifest calls it. Fails with kIo (ENOSPC: the daemon's disk is full), kUnavailable,
+  // kDeadlineExceeded, kInvalidArgument for a bad name.
   Result<ManifestFile> PutBytes(std::string name,
                                 std::span<const std::span<const std::byte>> pieces,
                                 const Progress& progress = {});
 
-  // One file from the disk. Fails also as OpenReadOnly does,
-  // and with kCorruption if the file changes its size
-  // meanwhile.
+  // One file from the disk. Fails also as OpenReadOnly does, and with kCorruption if the file
+  // changes its size meanwhile.
   Result<ManifestFile> PutFile(std::string name, const std::filesystem::path& path,
                                const Progress& progress = {});
 
-  // Bytes of a file from an offset on, at least one and at most
-  // as many as `room` has; valid until the next call. They may
-  // be put there, which saves a copy where a daemon takes them
-  // by itself. Offsets rise, but for an extent that has to
-  // begin again.
+  // Bytes of a file from an offset on, at least one and at most as many as `room` has; valid until
+  // the next call. They may be put there, which saves a copy where a daemon takes them by itself.
+  // Offsets rise, but for an extent that has to begin again.
   using Source = std::function<Result<std::span<const std::byte>>(std::uint64_t offset_bytes,
                                                                   std::span<std::byte> room)>;
-  // One file of `size_bytes` from anywhere; fails also as
-  // `source` does.
+  // One file of `size_bytes` from anywhere; fails also as `source` does.
   Result<ManifestFile> PutFrom(std::string name, std::uint64_t size_bytes, const Source& source,
                                const Progress& progress = {});
 

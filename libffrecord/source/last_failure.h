@@ -20,7 +20,7 @@ class LastFailure {
     kept.error = std::move(error);
   }
 
-  // What is known of `status`; empty if the last failure was another.
+  // The message of the last failure if it had this status; else empty.
   std::string Of(ErrorCode status) {
     Kept& kept = kept_.Get();
     const std::lock_guard lock(kept.mutex);

@@ -21,14 +21,17 @@ enum class ErrorCode : std::uint8_t {
   kOutOfRange = 9,        // A record index is not below the record count. Never retry.
 };
 
+// Why a call failed. Codes are for programs; callers do not search the message. Owns its text.
 struct [[nodiscard]] Error {
   ErrorCode code;
   std::string message;   // For people: the operation, its object, the cause, the remedy.
   int system_errno = 0;  // Only with kIo.
 };
 
-// A value, or the Error that explains its absence. Accessing the absent one ends the process, in
-// release builds too: get() throws inside noexcept.
+// A value, or the Error that explains its absence: test it with `if (result)` first. Accessing the
+// absent one ends the process, in release builds too: get() throws inside noexcept. Owns what it
+// holds; value() and error() return references that are valid as long as it lives, and move out of
+// an rvalue. Thread-compatible: as safe as T.
 template <class T>
 class [[nodiscard]] Result {
  public:

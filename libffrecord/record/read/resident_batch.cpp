@@ -282,7 +282,7 @@ class ResidentBatch {
     return source.raw_size_bytes * (source.compressed() ? kBytesCopiedPerDecompressed : 1);
   }
 
-  // What is only copied comes from memory, which one thread keeps busy.
+  // One thread that copies uncompressed records already keeps the memory busy.
   bool IsWorthSharing(std::size_t from) const {
     return reader_.options.worker_count_max > 0 &&
            decompressed_bytes_ / indices_.size() * (indices_.size() - from) >=

@@ -132,7 +132,7 @@ class Monitor:
         self._begin = ledger().report()
 
     def report(self) -> Report:
-        """What has happened since the start."""
+        """The figures since the start."""
         begin, now = self._begin, ledger().report()
         return Report(
             now.elapsed_s - begin.elapsed_s,

@@ -197,7 +197,7 @@ class DataLoader(data.DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the delivered batches, as a few scalars; see `Sampler.state_dict`.
 
-        Of several iterators in use, the one that delivered last counts.
+        With several iterators, it is the position of the one that delivered last.
 
         Raises:
             TypeError: there is no `Sampler`.

@@ -96,7 +96,7 @@ class BatchReads::Frame {
 
 BatchReads::~BatchReads() {
   metrics_.batches.Remove(batches_.size());
-  // What was read and never sent. What is still being read the worker releases when it completes.
+  // Releases what was read and never sent. The worker releases a read in flight when it completes.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
       if (!IsReadInPlace(batch) && batch.runs[i].state == RunState::kCompleted &&
