@@ -1,45 +1,30 @@
 #include "server/storage/extent_store.h"
 
-#include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <cerrno>
 #include <map>
-#include <set>
+#include <thread>
 #include <utility>
 
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/io/file.h"
-#include "server/storage/extent_scan.h"
-#include "server/storage/extent_trailer.h"
 
 namespace ffrecord::server {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Makes one folder durably. One that exists is fine, but whoever made it may not have synced it.
-Result<void> MakeFolder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0750) != 0 && errno != EEXIST)
-    return ErrnoError("make the folder", folder, errno);
-  return SyncParentFolder(folder);
+void CountIn(const Extent& extent) {
+  ++extent.disk->totals().extent_count;
+  extent.disk->totals().size_bytes += extent.size_bytes;
 }
 
-// All there could be if it is not known: writing will tell.
-Result<void> CheckRoom(const fs::path& folder, std::uint64_t size_bytes) {
-  struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) return {};
-  const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
-  if (size_bytes <= free_bytes) return {};
-  return Error{ErrorCode::kIo,
-               "the disk of " + folder.string() + " has room for " + std::to_string(free_bytes) +
-                   " bytes, and " + std::to_string(size_bytes) + " are wanted",
-               ENOSPC};
+void CountOut(const Extent& extent) {
+  if (extent.disk == nullptr) return;
+  --extent.disk->totals().extent_count;
+  extent.disk->totals().size_bytes -= extent.size_bytes;
+  if (extent.is_bad.load(std::memory_order_relaxed)) --extent.disk->totals().bad_count;
 }
 
 Error DeletedError(const ExtentId& id) {
@@ -62,8 +47,22 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
                                                   " that were declared"};
   const auto begin = std::chrono::steady_clock::now();
   sum_.Update(bytes);
-  checksum_time_ += std::chrono::steady_clock::now() - begin;
-  return store_->health_.Noted(file_.Append(bytes));
+  const auto summed = std::chrono::steady_clock::now();
+  checksum_time_ += summed - begin;
+  auto appended = Noted(file_.Append(bytes));
+  claim_.disk().reads().NoteTime(std::chrono::steady_clock::now() - summed);
+  return appended;
+}
+
+// One disk of several that fails is no reason to fail an upload: sent again, it goes elsewhere.
+template <class T>
+Result<T> ExtentWriter::Noted(Result<T> result) {
+  result = claim_.disk().writes().Noted(std::move(result));
+  const bool is_of_disk = !result && WriteHealth::StateOf(result.error()) &&
+                          result.error().system_errno != EFBIG;  // That is a limit of ours.
+  if (!is_of_disk || !store_->HasOtherFor(claim_.disk())) return result;
+  return Error{ErrorCode::kUnavailable,
+               result.error().message + "; sent again, it goes to another disk"};
 }
 
 Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
@@ -75,19 +74,19 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
   if (sum_.Finish64() != xxh3)
     return Error{ErrorCode::kCorruption,
                  "extent " + Hex(id_) + ": the bytes that arrived are not those of its checksum"};
-  WriteHealth& health = store_->health_;
-  FFR_TRY(health.Noted(file_.Append(EncodeExtentTrailer({id_, declared_size_bytes_, xxh3}))));
-  auto published = health.Noted(file_.Publish());
+  const ExtentTrailer trailer{id_, declared_size_bytes_, xxh3};
+  FFR_TRY(Noted(file_.Append(EncodeExtentTrailer(trailer))));
+  auto published = Noted(file_.Publish());
   if (!published && published.error().code != ErrorCode::kConflict)
     return std::move(published).error();
-  if (!published) FFR_TRY(health.Noted(CheckSealedByAnother(xxh3)));
-  health.NoteSuccess();
-  return store_->Add(id_, declared_size_bytes_, xxh3);
+  if (!published) FFR_TRY(Noted(CheckSealedByAnother(xxh3)));
+  claim_.disk().writes().NoteSuccess();
+  return store_->Add(claim_.disk(), trailer);
 }
 
 Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
-  const fs::path path = store_->PathOf(id_);
-  const UniqueFd file = FFR_TRY(store_->OpenFile(id_));
+  const fs::path path = claim_.disk().PathOf(id_);
+  const UniqueFd file = FFR_TRY(claim_.disk().OpenFile(id_));
   const auto trailer = ReadTrailer(file.get(), path);
   if (!trailer || trailer.value() != ExtentTrailer{id_, declared_size_bytes_, xxh3})
     return Error{ErrorCode::kConflict,
@@ -103,46 +102,126 @@ Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
 
 // --- The store -----------------------------------------------------------------------------------
 
+ExtentStore::ExtentStore(Disks disks)
+    : disks_(std::move(disks.present)),
+      missing_disk_count_(disks.missing_count),
+      credits_(disks_.size()) {}
+
 Result<std::unique_ptr<ExtentStore>> ExtentStore::Open(const fs::path& folder,
                                                        std::span<const ManifestExtent> known) {
-  FFR_TRY(MakeFolder(folder));
-  UniqueFd folder_fd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!folder_fd) return ErrnoError("open the folder", folder, errno);
-  std::unique_ptr<ExtentStore> store(new ExtentStore(folder, std::move(folder_fd)));
-  FFR_TRY(store->Scan(known));
+  Disks disks;
+  disks.present.push_back(FFR_TRY(Disk::Open(folder)));
+  return Open(std::move(disks), known);
+}
+
+Result<std::unique_ptr<ExtentStore>> ExtentStore::Open(Disks disks,
+                                                       std::span<const ManifestExtent> known) {
+  const std::size_t missing_count_max = disks.missing_count_max;
+  std::unique_ptr<ExtentStore> store(new ExtentStore(std::move(disks)));
+  FFR_TRY(store->ScanAll(missing_count_max, known));
   return store;
 }
 
-Result<void> ExtentStore::Scan(std::span<const ManifestExtent> known) {
-  FoundExtents found = FFR_TRY(ScanExtents(folder_, known));
-  index_.reserve(found.known.size() + found.extents.size());
-  for (const ManifestExtent* const extent : found.known)
-    FFR_TRY(Add(extent->id, extent->size_bytes, extent->xxh3));
-  // Their writers were killed, perhaps before the name was synced; now it is said that they are
-  // sealed. What manifests describe was durable before it was published.
-  FFR_TRY(SyncParentFolder(folder_ / "slot"));
-  std::map<fs::path, Result<void>> synced;
-  for (const ExtentTrailer& trailer : found.extents) {
-    const fs::path path = PathOf(trailer.id);
-    const auto [slot, is_new] = synced.try_emplace(path.parent_path());
-    if (is_new) slot->second = SyncParentFolder(path);
-    if (!slot->second) {
-      found.refused.push_back(path.string() + ": " + slot->second.error().message);
+// Side by side: each disk takes as long as it takes.
+Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
+                                  std::span<const ManifestExtent> known) {
+  std::vector<Result<FoundExtents>> found(disks_.size(), FoundExtents{});
+  const auto scan = [&](std::size_t i) { found[i] = ScanExtents(disks_[i]->folder(), known); };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < disks_.size(); ++i) threads.emplace_back(scan, i);
+  if (!disks_.empty()) scan(0);
+  for (std::thread& thread : threads) thread.join();
+
+  index_.reserve(known.size());
+  std::vector<std::unique_ptr<Disk>> listed;
+  for (std::size_t i = 0; i < disks_.size(); ++i) {
+    auto taken = found[i] ? Take(*disks_[i], std::move(found[i]).value()) : found[i].error();
+    if (taken) {
+      listed.push_back(std::move(disks_[i]));
       continue;
     }
-    FFR_TRY(Add(trailer.id, trailer.size_bytes, trailer.xxh3));
-    scan_report_.unknown.push_back(trailer.id);
+    if (++missing_disk_count_ > missing_count_max) return taken;
+    scan_report_.unreadable_disks.push_back(taken.error().message);
   }
-  scan_report_.extent_count = index_.size();
-  scan_report_.size_bytes = size_bytes_;
-  scan_report_.refused = std::move(found.refused);
-  scan_report_.missing_count = known.size() - found.known.size();
+  disks_ = std::move(listed);
+  credits_.resize(disks_.size());
+  if (disks_.empty()) return Error{ErrorCode::kIo, "none of the daemon's disks is there"};
+  AddAbsent(known);
+  const Totals found_totals = totals();
+  scan_report_.extent_count = found_totals.extent_count;
+  scan_report_.size_bytes = found_totals.size_bytes;
   return {};
 }
 
+// Fails with nothing taken.
+Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
+  // Their writers were killed, perhaps before the name was synced; now it is said that they are
+  // sealed. What manifests describe was durable before it was published.
+  FFR_TRY(SyncParentFolder(disk.folder() / "slot"));
+  const auto take = [&](const ExtentTrailer& trailer, bool is_known) {
+    if (index_.contains(trailer.id)) return TakeCopy(disk, trailer);
+    (void)Add(disk, trailer);
+    if (!is_known) scan_report_.unknown.push_back(trailer.id);
+  };
+  for (const ManifestExtent* const extent : found.known)
+    take({extent->id, extent->size_bytes, extent->xxh3}, true);
+  std::map<fs::path, Result<void>> synced;
+  for (const ExtentTrailer& trailer : found.extents) {
+    const fs::path path = disk.PathOf(trailer.id);
+    const auto [slot, is_new] = synced.try_emplace(path.parent_path());
+    if (is_new) slot->second = SyncParentFolder(path);
+    if (slot->second)
+      take(trailer, false);
+    else
+      found.refused.push_back(path.string() + ": " + slot->second.error().message);
+  }
+  scan_report_.refused.insert(scan_report_.refused.end(), found.refused.begin(),
+                              found.refused.end());
+  return {};
+}
+
+// Two disks have the extent, as after a copy that was broken off. Both go when it is deleted. The
+// one whose trailer is right is read.
+void ExtentStore::TakeCopy(Disk& disk, const ExtentTrailer& copy) {
+  ExtentPtr& place = index_.at(copy.id);
+  const auto is_whole = [&](const Disk& on) {
+    const auto file = on.OpenFile(copy.id);
+    const auto trailer = file ? ReadTrailer(file.value().get(), on.PathOf(copy.id)) : file.error();
+    return trailer && trailer.value() == ExtentTrailer{place->id, place->size_bytes, place->xxh3};
+  };
+  scan_report_.refused.push_back(disk.PathOf(copy.id).string() + ": also at " +
+                                 place->disk->PathOf(copy.id).string());
+  Disk* const first = place->disk;
+  if (is_whole(*first) || !is_whole(disk)) {
+    copies_.emplace(copy.id, &disk);
+    return;
+  }
+  const ExtentTrailer trailer{place->id, place->size_bytes, place->xxh3};
+  CountOut(*place);
+  index_.erase(copy.id);
+  (void)Add(disk, trailer);
+  copies_.emplace(copy.id, first);
+}
+
+void ExtentStore::AddAbsent(std::span<const ManifestExtent> known) {
+  std::uint64_t count = 0;
+  for (const ManifestExtent& extent : known) {
+    if (index_.contains(extent.id)) continue;
+    ++count;
+    if (missing_disk_count_ > 0)
+      index_.emplace(extent.id, Make(nullptr, {extent.id, extent.size_bytes, extent.xxh3}));
+  }
+  (missing_disk_count_ > 0 ? scan_report_.absent_count : scan_report_.missing_count) = count;
+}
+
 ExtentStore::Totals ExtentStore::totals() const {
-  const std::lock_guard lock(mutex_);
-  return {index_.size(), size_bytes_, bad_count_};
+  Totals sum;
+  for (const auto& disk : disks_) {
+    sum.extent_count += disk->totals().extent_count;
+    sum.size_bytes += disk->totals().size_bytes;
+    sum.bad_count += disk->totals().bad_count;
+  }
+  return sum;
 }
 
 ExtentPtr ExtentStore::Find(const ExtentId& id) const {
@@ -160,77 +239,138 @@ std::vector<ExtentPtr> ExtentStore::FindAll(
   return found;
 }
 
-fs::path ExtentStore::PathOf(const ExtentId& id) const { return folder_ / ExtentPath(id); }
-
-Result<UniqueFd> ExtentStore::OpenFile(const ExtentId& id) const {
-  const std::string name = ExtentPath(id).string();
-  // O_NONBLOCK: what has become a FIFO is told below, and not waited for.
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  open_how how{};
-  how.flags = kFlags;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  UniqueFd fd(
-      static_cast<int>(::syscall(SYS_openat2, folder_fd_.get(), name.c_str(), &how, sizeof(how))));
-  // Kernels before 5.6, and containers that know no such call. The name is made of digits.
-  if (!fd && (errno == ENOSYS || errno == EPERM))
-    fd.Reset(::openat(folder_fd_.get(), name.c_str(), kFlags));
-  if (!fd) return ErrnoError("open", PathOf(id), errno);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return ErrnoError("look at", PathOf(id), errno);
-  if (!S_ISREG(status.st_mode))
-    return Error{ErrorCode::kIo, PathOf(id).string() + " is not a regular file", EINVAL};
-  return fd;
+Result<UniqueFd> ExtentStore::OpenFile(const Extent& extent) {
+  if (extent.disk == nullptr)
+    return Error{ErrorCode::kUnavailable,
+                 "extent " + Hex(extent.id) + " is on a disk of the daemon that is missing"};
+  return extent.disk->OpenFile(extent.id);
 }
+
+// --- Where new extents go ------------------------------------------------------------------------
 
 Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_bytes) {
-  FFR_TRY(health_.CheckWritable());
-  WritingClaim claim = FFR_TRY(Claim(id));
-  const fs::path path = PathOf(id);
-  FFR_TRY(health_.Noted(MakeSlot(SlotOf(id), path.parent_path())));
-  FFR_TRY(health_.Noted(CheckRoom(folder_, size_bytes + ExtentTrailer::kEncodedSizeBytes)));
-  auto file = FFR_TRY(health_.Noted(AtomicFile::Create(path, {})));
-  return ExtentWriter(*this, std::move(claim), std::move(file), id, size_bytes);
-}
-
-Result<void> ExtentStore::MakeSlot(std::uint32_t slot, const fs::path& folder) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (durable_slots_[slot]) return {};
+  std::vector<Disk*> tried;
+  for (;;) {
+    WritingClaim claim = FFR_TRY(Claim(id, size_bytes, tried));
+    Disk& disk = claim.disk();
+    auto slot = disk.writes().Noted(disk.MakeSlot(id));
+    auto file = slot ? disk.writes().Noted(AtomicFile::Create(disk.PathOf(id), {}))
+                     : Result<AtomicFile>(slot.error());
+    if (file) return ExtentWriter(*this, std::move(claim), std::move(file).value(), id, size_bytes);
+    tried.push_back(&disk);
+    if (!WriteHealth::StateOf(file.error()) || tried.size() == disks_.size())
+      return std::move(file).error();
   }
-  FFR_TRY(MakeFolder(folder));
-  const std::lock_guard lock(mutex_);
-  durable_slots_.set(slot);
-  return {};
 }
 
-Result<WritingClaim> ExtentStore::Claim(const ExtentId& id) {
+// All writers of one extent are on one disk, where the file system lets one of them have the name.
+Result<WritingClaim> ExtentStore::Claim(const ExtentId& id, std::uint64_t size_bytes,
+                                        std::span<Disk* const> tried) {
+  Disk* const chosen = FFR_TRY(Choose(size_bytes + ExtentTrailer::kEncodedSizeBytes, tried));
   const std::lock_guard lock(mutex_);
   if (deleted_.contains(id)) return DeletedError(id);
-  ++writer_counts_[id];
-  return WritingClaim(*this, id);
+  Disk* disk = chosen;
+  if (const auto found = index_.find(id); found != index_.end()) disk = found->second->disk;
+  if (const auto found = writing_.find(id); found != writing_.end()) disk = found->second.disk;
+  if (disk == nullptr)
+    return Error{ErrorCode::kConflict, "extent " + Hex(id) +
+                                           " is on a disk of the daemon that is missing; upload "
+                                           "its bytes under a new id"};
+  Writing& writing = writing_[id];
+  writing.disk = disk;
+  ++writing.count;
+  return WritingClaim(*this, *disk, id, size_bytes);
+}
+
+// Smooth weighted round robin: disks take turns as their room is to that of the others, and equal
+// ones alternate, so that all of them carry each dataset.
+Result<Disk*> ExtentStore::Choose(std::uint64_t size_bytes, std::span<Disk* const> tried) {
+  struct Candidate {
+    std::size_t index;
+    double room_bytes;
+  };
+  std::vector<Candidate> good;
+  std::vector<Candidate> suspect;
+  Result<Disk*> last = Error{ErrorCode::kIo, "no disk of the daemon takes the extent", EIO};
+  for (std::size_t i = 0; i < disks_.size(); ++i) {
+    Disk& disk = *disks_[i];
+    if (std::ranges::find(tried, &disk) != tried.end()) continue;
+    const auto takes = disk.writes().Noted(disk.CheckTakes(size_bytes));
+    // That there is no room is what can be mended most easily.
+    if (!takes && (last || last.error().system_errno != ENOSPC)) last = takes.error();
+    if (!takes) continue;
+    const std::uint64_t free_bytes = disk.space().free_bytes;
+    const std::uint64_t taken_bytes = std::min<std::uint64_t>(
+        disk.totals().declared_bytes.load(std::memory_order_relaxed), free_bytes - size_bytes);
+    (disk.reads().is_suspect() ? suspect : good)
+        .push_back({i, static_cast<double>(free_bytes - taken_bytes)});
+  }
+  const std::vector<Candidate>& candidates = good.empty() ? suspect : good;
+  if (candidates.empty()) return last;
+  const std::lock_guard lock(mutex_);
+  double sum = 0;
+  for (const Candidate& one : candidates) sum += one.room_bytes;
+  for (const Candidate& one : candidates) credits_[one.index] += one.room_bytes / sum;
+  const auto best =
+      std::ranges::max(candidates, {}, [&](const Candidate& one) { return credits_[one.index]; });
+  credits_[best.index] -= 1;
+  return disks_[best.index].get();
+}
+
+bool ExtentStore::HasOtherFor(const Disk& disk) const {
+  return std::ranges::any_of(disks_, [&](const auto& other) {
+    return other.get() != &disk && other->CheckTakes(kExtentSizeMax);
+  });
+}
+
+Result<std::uint64_t> ExtentStore::FreeBytes() const {
+  Result<std::uint64_t> free_bytes = Error{ErrorCode::kIo, "the daemon has no disk", EIO};
+  for (const auto& disk : disks_) {
+    if (const auto writable = disk->writes().CheckWritable(); !writable) {
+      if (!free_bytes) free_bytes = writable.error();
+      continue;
+    }
+    const std::uint64_t more_bytes = disk->space().free_bytes;
+    const std::uint64_t sum_bytes = free_bytes ? free_bytes.value() : 0;
+    free_bytes = more_bytes > UINT64_MAX - sum_bytes ? UINT64_MAX : sum_bytes + more_bytes;
+  }
+  return free_bytes;
+}
+
+WritingClaim::WritingClaim(ExtentStore& store, Disk& disk, const ExtentId& id,
+                           std::uint64_t size_bytes)
+    : store_(&store), disk_(&disk), id_(id), size_bytes_(size_bytes) {
+  disk_->totals().declared_bytes += size_bytes_;
 }
 
 WritingClaim::~WritingClaim() {
   if (store_ == nullptr) return;
+  disk_->totals().declared_bytes -= size_bytes_;
   const std::lock_guard lock(store_->mutex_);
-  const auto found = store_->writer_counts_.find(id_);
-  if (--found->second == 0) store_->writer_counts_.erase(found);
+  const auto found = store_->writing_.find(id_);
+  if (--found->second.count == 0) store_->writing_.erase(found);
 }
 
-Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
-                                   std::uint64_t xxh3) {
+// --- The index -----------------------------------------------------------------------------------
+
+ExtentPtr ExtentStore::Make(Disk* disk, const ExtentTrailer& trailer) {
+  auto extent = std::make_shared<Extent>();
+  extent->id = trailer.id;
+  extent->size_bytes = trailer.size_bytes;
+  extent->xxh3 = trailer.xxh3;
+  extent->disk = disk;
+  return extent;
+}
+
+Result<ExtentPtr> ExtentStore::Add(Disk& disk, const ExtentTrailer& trailer) {
   const std::lock_guard lock(mutex_);
-  if (deleted_.contains(id)) return DeletedError(id);
-  auto& place = index_[id];
+  if (deleted_.contains(trailer.id)) return DeletedError(trailer.id);
+  auto& place = index_[trailer.id];
   if (!place) {
-    auto extent = std::make_shared<Extent>();
-    extent->id = id;
-    extent->size_bytes = size_bytes;
-    extent->xxh3 = xxh3;
-    place = std::move(extent);
-    size_bytes_ += size_bytes;
-  } else if (place->size_bytes != size_bytes || place->xxh3 != xxh3) {
-    return Error{ErrorCode::kConflict, "extent " + Hex(id) + " exists with other bytes"};
+    place = Make(&disk, trailer);
+    CountIn(*place);
+  } else if (place->size_bytes != trailer.size_bytes || place->xxh3 != trailer.xxh3) {
+    return Error{ErrorCode::kConflict, "extent " + Hex(trailer.id) + " exists with other bytes"};
   }
   return place;
 }
@@ -238,12 +378,14 @@ Result<ExtentPtr> ExtentStore::Add(const ExtentId& id, std::uint64_t size_bytes,
 bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
   const std::lock_guard lock(mutex_);
   const auto found = index_.find(extent.id);
-  if (found == index_.end() || found->second.get() != &extent) return false;
+  if (found == index_.end() || found->second.get() != &extent || extent.disk == nullptr)
+    return false;
   if (extent.is_bad.exchange(is_bad, std::memory_order_relaxed) == is_bad) return false;
+  auto& bad_count = extent.disk->totals().bad_count;
   if (is_bad)
-    ++bad_count_;
+    ++bad_count;
   else
-    --bad_count_;
+    --bad_count;
   return true;
 }
 
@@ -251,35 +393,40 @@ ExtentPtr ExtentStore::MarkDeleted(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
   ++deleted_[id];
   const auto found = index_.find(id);
-  if (found == index_.end()) return nullptr;
-  ExtentPtr extent = std::move(found->second);
-  index_.erase(found);
-  size_bytes_ -= extent->size_bytes;
-  if (extent->is_bad.load(std::memory_order_relaxed)) --bad_count_;
-  extent->is_deleted.store(true, std::memory_order_release);
+  ExtentPtr extent;
+  if (found != index_.end()) {
+    extent = std::move(found->second);
+    index_.erase(found);
+    CountOut(*extent);
+  } else if (missing_disk_count_ > 0) {
+    extent = Make(nullptr, {id, 0, 0});  // Its file may come back with the disk.
+  }
+  if (extent) extent->is_deleted.store(true, std::memory_order_release);
   return extent;
 }
 
 Result<bool> ExtentStore::Unlink(const Extent& extent) {
+  if (extent.disk == nullptr) return false;
+  std::vector<Disk*> disks{extent.disk};
   {
     const std::lock_guard lock(mutex_);
     FFR_ASSERT(deleted_.contains(extent.id));
     // It finds the name taken when it seals. No more can come.
-    if (writer_counts_.contains(extent.id)) return false;
+    if (writing_.contains(extent.id)) return false;
+    const auto [begin, end] = copies_.equal_range(extent.id);
+    for (auto copy = begin; copy != end; ++copy) disks.push_back(copy->second);
   }
-  const fs::path path = PathOf(extent.id);
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoError("unlink", path, errno);
+  for (Disk* const disk : disks) {
+    if (!disk->writes().CheckWritable()) return false;
+    FFR_TRY(disk->Unlink(extent.id));
+  }
+  const std::lock_guard lock(mutex_);
+  copies_.erase(extent.id);
   return true;
 }
 
 Result<void> ExtentStore::SyncNames(std::span<const ExtentId> ids) const {
-  std::set<std::uint32_t> slots;
-  for (const ExtentId& id : ids) {
-    if (!slots.insert(SlotOf(id)).second) continue;
-    const auto synced = SyncParentFolder(PathOf(id));
-    // Where the folder itself is gone, so are the names in it.
-    if (!synced && synced.error().code != ErrorCode::kNotFound) return synced;
-  }
+  for (const auto& disk : disks_) FFR_TRY(disk->writes().Noted(disk->SyncNames(ids)));
   return {};
 }
 

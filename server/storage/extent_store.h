@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <bitset>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +20,9 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/io/atomic_file.h"
+#include "server/storage/disk.h"
+#include "server/storage/extent_scan.h"
 #include "server/storage/extent_trailer.h"
-#include "server/storage/write_health.h"
 
 namespace ffrecord::server {
 
@@ -37,6 +37,9 @@ struct Extent {
   ExtentId id{};
   std::uint64_t size_bytes = 0;
   std::uint64_t xxh3 = 0;
+  // Where its file is. Null: on no disk that is here, while one of the daemon's disks is missing.
+  // Such an extent is absent: it can neither be read nor unlinked, and nobody may upload it anew.
+  Disk* disk = nullptr;
   // Nothing that is published names it any more: caches of open files shall let go.
   mutable std::atomic<bool> is_deleted = false;
   // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
@@ -46,22 +49,34 @@ using ExtentPtr = std::shared_ptr<const Extent>;
 
 class ExtentStore;
 
-// Keeps the id of an extent from being used anew while somebody writes it. ExtentStore::Unlink.
+// Keeps the id of an extent from being used anew while somebody writes it, and its writers on one
+// disk. ExtentStore::Unlink.
 class WritingClaim {
  public:
-  WritingClaim(ExtentStore& store, const ExtentId& id) : store_(&store), id_(id) {}
   WritingClaim(WritingClaim&& other) noexcept
-      : store_(std::exchange(other.store_, nullptr)), id_(other.id_) {}
+      : store_(std::exchange(other.store_, nullptr)),
+        disk_(other.disk_),
+        id_(other.id_),
+        size_bytes_(other.size_bytes_) {}
   WritingClaim& operator=(WritingClaim&& other) noexcept {
     std::swap(store_, other.store_);
+    std::swap(disk_, other.disk_);
     std::swap(id_, other.id_);
+    std::swap(size_bytes_, other.size_bytes_);
     return *this;
   }
   ~WritingClaim();
 
+  Disk& disk() const noexcept { return *disk_; }
+
  private:
+  friend class ExtentStore;
+  WritingClaim(ExtentStore& store, Disk& disk, const ExtentId& id, std::uint64_t size_bytes);
+
   ExtentStore* store_;
+  Disk* disk_;
   ExtentId id_;
+  std::uint64_t size_bytes_;
 };
 
 // One extent on its way to the disk. Thread-bound. Destroyed before Seal(), it leaves nothing.
@@ -75,14 +90,16 @@ class ExtentWriter {
   // How much of the time in Append() went into the checksum.
   std::chrono::nanoseconds checksum_time() const noexcept { return checksum_time_; }
 
-  // Fails with kInvalidArgument past the size that was declared, with kIo as AtomicFile does.
+  // Fails with kInvalidArgument past the size that was declared, with kIo as AtomicFile does; with
+  // kUnavailable if it is the disk that failed, and another one may take the extent.
   Result<void> Append(std::span<const std::byte> bytes);
 
   // Makes the extent durable and known under its id. With equal bytes sealed there already, only
   // their name is made durable.
   //
   // Fails with kCorruption if the bytes are not those of `xxh3`, kInvalidArgument if some are
-  // missing, kConflict if the id is marked deleted or a file with other bytes has its name, kIo.
+  // missing, kConflict if the id is marked deleted or a file with other bytes has its name; else as
+  // Append.
   Result<ExtentPtr> Seal(std::uint64_t xxh3);
 
  private:
@@ -96,6 +113,8 @@ class ExtentWriter {
         declared_size_bytes_(size_bytes) {}
   // That the file under our name has exactly our bytes, and keeps its name.
   Result<void> CheckSealedByAnother(std::uint64_t xxh3) const;
+  template <class T>
+  Result<T> Noted(Result<T> result);
 
   ExtentStore* store_;
   WritingClaim claim_;  // Goes after the file.
@@ -106,12 +125,16 @@ class ExtentWriter {
   std::chrono::nanoseconds checksum_time_{};
 };
 
-// The sealed extents in one folder: FOLDER/<slot>/<id>, each with its trailer.
+// The sealed extents on the disks of one daemon, each in a file with its trailer.
 //
 // The index is made by a scan at start and lives in memory. Files that the scan cannot make sense
 // of are reported and left alone. Of extents that manifests describe only the names are looked at
-// then: that their bytes are what was promised is for readers and the scrubber to find out.
-// Thread-safe; outlives its writers.
+// then: that their bytes are what was promised is for readers and the scrubber to find out. Which
+// disk an extent is on is recorded nowhere else: files may be moved to another disk of the daemon
+// while it is stopped.
+//
+// A disk that fails or is full costs its own extents: those of others are read, and what is new
+// goes to others. Thread-safe; outlives its writers.
 class ExtentStore {
  public:
   struct ScanReport {
@@ -120,51 +143,67 @@ class ExtentStore {
     std::vector<std::string> refused;  // Path and reason of each file that is not a valid extent.
     std::vector<ExtentId> unknown;     // Those that no manifest has described.
     std::uint64_t missing_count = 0;   // How many were described and are not there.
+    std::uint64_t absent_count = 0;    // Likewise, but perhaps on a disk that is missing.
+    // Why each disk that was given cannot be listed: it counts as missing.
+    std::vector<std::string> unreadable_disks;
   };
 
-  // Opens `folder`, which is made if it is missing (its parent must exist). `known`: what manifests
-  // say of extents, in order of their ids, each once. Fails with kIo, kDenied.
+  struct Disks {
+    std::vector<std::unique_ptr<Disk>> present;
+    std::size_t missing_count = 0;
+    // Up to how many may be missing in all, of those that cannot be listed too.
+    std::size_t missing_count_max = 0;
+  };
+
+  // `known`: what manifests say of extents, in order of their ids, each once. Fails with kIo,
+  // kDenied, if a disk cannot be listed that may not be missing, or none is left.
+  static Result<std::unique_ptr<ExtentStore>> Open(Disks disks,
+                                                   std::span<const ManifestExtent> known = {});
+  // On one disk, as Disk::Open makes it.
   static Result<std::unique_ptr<ExtentStore>> Open(const std::filesystem::path& folder,
                                                    std::span<const ManifestExtent> known = {});
 
   const ScanReport& scan_report() const noexcept { return scan_report_; }
+  std::span<const std::unique_ptr<Disk>> disks() const noexcept { return disks_; }
+  std::size_t missing_disk_count() const noexcept { return missing_disk_count_; }
 
-  // What the index holds.
+  // What the index holds, absent extents apart.
   struct Totals {
     std::uint64_t extent_count = 0;
     std::uint64_t size_bytes = 0;
     std::uint64_t bad_count = 0;
   };
   Totals totals() const;
-  const std::filesystem::path& folder() const noexcept { return folder_; }
-  WriteHealth& health() noexcept { return health_; }
 
-  // The extent called `id`, or null.
+  // The extent called `id`, or null. It may be absent.
   ExtentPtr Find(const ExtentId& id) const;
   std::vector<ExtentPtr> FindAll(const std::function<bool(const Extent&)>& wanted) const;
 
-  std::filesystem::path PathOf(const ExtentId& id) const;
+  // The extent's file, for reading. Fails as Disk::OpenFile, with kUnavailable if it is absent.
+  static Result<UniqueFd> OpenFile(const Extent& extent);
 
-  // The extent's file, for reading. No link is followed, and nothing outside the store's folder is
-  // reached, whatever the folder holds. Fails with kNotFound, kDenied, kIo.
-  Result<UniqueFd> OpenFile(const ExtentId& id) const;
-
-  // A new extent of `size_bytes`, for which the disk must have room now; none is set aside, for who
-  // declares bytes may never send them. Fails with kIo, also once the disk has failed; kConflict
-  // if it exists, or its id is marked deleted.
+  // A new extent of `size_bytes`, for which a disk must have room now; none is set aside, for who
+  // declares bytes may never send them. Of disks that take it those that answer well come first,
+  // and of them each gets its part by the room that it has. Fails with kIo, also once all disks
+  // have failed; kConflict if it exists, or its id is marked deleted.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
+
+  // What new extents may take of all disks that can be written to. Fails with kIo if there is none.
+  Result<std::uint64_t> FreeBytes() const;
 
   // Notes whether the extent is bad. False if that is no news, or it is not here any more.
   bool Mark(const Extent& extent, bool is_bad);
 
   // Marks `id` deleted: until Release() no writer gets it and none can seal it, so that whoever
   // unlinks its file unlinks nothing newer. Takes its extent out of the index and marks it: it can
-  // no longer be found. Null if there is none. The file stays until Unlink.
+  // no longer be found. Null if there is none; while a disk is missing it is absent instead. The
+  // file stays until Unlink.
   ExtentPtr MarkDeleted(const ExtentId& id);
   // Removes the file of a deleted extent that nobody else holds. False, and nothing is done,
-  // while a writer that came before the mark is open. Fails with kIo.
+  // while a writer that came before the mark is open, while its disk is missing, or once that has
+  // failed. Fails with kIo.
   Result<bool> Unlink(const Extent& extent);
-  // Makes it durable that their files are there, or not. Fails with kIo.
+  // Makes it durable that their files are there, or not, on whichever disk. Fails with kIo.
   Result<void> SyncNames(std::span<const ExtentId> ids) const;
   // Takes one MarkDeleted() of each id back; after the last one it may be used anew. Requires that
   // their files are durably unlinked, and that no durable tombstone lists them at the next start.
@@ -173,25 +212,34 @@ class ExtentStore {
  private:
   friend class ExtentWriter;
   friend class WritingClaim;
-  ExtentStore(std::filesystem::path folder, UniqueFd folder_fd)
-      : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)) {}
-  Result<void> Scan(std::span<const ManifestExtent> known);
-  Result<void> MakeSlot(std::uint32_t slot, const std::filesystem::path& folder);
-  Result<WritingClaim> Claim(const ExtentId& id);
-  Result<ExtentPtr> Add(const ExtentId& id, std::uint64_t size_bytes, std::uint64_t xxh3);
+  struct Writing {
+    Disk* disk = nullptr;
+    std::uint32_t count = 0;
+  };
 
-  const std::filesystem::path folder_;
-  const UniqueFd folder_fd_;
+  explicit ExtentStore(Disks disks);
+  Result<void> ScanAll(std::size_t missing_count_max, std::span<const ManifestExtent> known);
+  Result<void> Take(Disk& disk, FoundExtents found);
+  void TakeCopy(Disk& disk, const ExtentTrailer& copy);
+  void AddAbsent(std::span<const ManifestExtent> known);
+  bool HasOtherFor(const Disk& disk) const;
+  Result<WritingClaim> Claim(const ExtentId& id, std::uint64_t size_bytes,
+                             std::span<Disk* const> tried);
+  Result<Disk*> Choose(std::uint64_t size_bytes, std::span<Disk* const> tried);
+  Result<ExtentPtr> Add(Disk& disk, const ExtentTrailer& trailer);
+  static ExtentPtr Make(Disk* disk, const ExtentTrailer& trailer);
+
+  std::vector<std::unique_ptr<Disk>> disks_;
+  std::size_t missing_disk_count_;
   ScanReport scan_report_;
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
+  // Other disks that have a file of an extent's name: as when it was copied from one to the other.
+  std::unordered_multimap<ExtentId, Disk*, HashExtentId> copies_;
   // How often each is marked deleted. None of them is in the index.
   std::unordered_map<ExtentId, std::uint32_t, HashExtentId> deleted_;
-  std::unordered_map<ExtentId, std::uint32_t, HashExtentId> writer_counts_;
-  std::bitset<kSlotCount> durable_slots_;  // Whose folders are known to outlive a power cut.
-  std::uint64_t size_bytes_ = 0;           // Of all in the index.
-  std::uint64_t bad_count_ = 0;            // Likewise.
-  WriteHealth health_;
+  std::unordered_map<ExtentId, Writing, HashExtentId> writing_;
+  std::vector<double> credits_;  // Of each disk, in the choice of the next one.
 };
 
 }  // namespace ffrecord::server

@@ -27,7 +27,7 @@ Result<OpenFilePtr> OpenFiles::Get(const ExtentPtr& extent) {
     order_.splice(order_.begin(), order_, found->second);
     return order_.front();
   }
-  auto fd = FFR_TRY(extents_.OpenFile(extent->id));
+  auto fd = FFR_TRY(ExtentStore::OpenFile(*extent));
   if (order_.size() >= count_max_) {
     places_.erase(order_.back()->extent->id);
     order_.pop_back();

@@ -31,8 +31,8 @@ class OpenFiles {
  public:
   // A process may have some ten thousands of mappings: `mapped_count_max` is what is left to this
   // thread of them.
-  OpenFiles(const ExtentStore& extents, std::size_t count_max, std::size_t mapped_count_max)
-      : extents_(extents), count_max_(count_max), mapped_count_max_(mapped_count_max) {}
+  OpenFiles(std::size_t count_max, std::size_t mapped_count_max)
+      : count_max_(count_max), mapped_count_max_(mapped_count_max) {}
 
   // Fails as ExtentStore::OpenFile.
   Result<OpenFilePtr> Get(const ExtentPtr& extent);
@@ -44,7 +44,6 @@ class OpenFiles {
  private:
   using Order = std::list<OpenFilePtr>;  // The one used last is in front.
 
-  const ExtentStore& extents_;
   const std::size_t count_max_;
   const std::size_t mapped_count_max_;
   Order order_;

@@ -225,12 +225,12 @@ std::optional<std::string> Scrubber::Examine(const Extent& extent) {
   if (is_deleted() || IsEnding()) return std::nullopt;
   if (!sum) return sum.error().message;
   if (sum.value() == extent.xxh3) return "";
-  return extents_.PathOf(extent.id).string() + ": the bytes are not those of the checksum";
+  return extent.disk->PathOf(extent.id).string() + ": the bytes are not those of the checksum";
 }
 
 Result<std::uint64_t> Scrubber::Sum(const Extent& extent) {
-  const auto path = extents_.PathOf(extent.id);
-  const UniqueFd file = FFR_TRY(extents_.OpenFile(extent.id));
+  const auto path = extent.disk->PathOf(extent.id);
+  const UniqueFd file = FFR_TRY(extent.disk->OpenFile(extent.id));
   const DirectFile direct = OpenDirect(file.get());
   const bool is_direct = direct.fd && direct.alignment.memory_bytes <= kAlignment &&
                          direct.alignment.offset_bytes <= kAlignment;

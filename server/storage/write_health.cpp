@@ -4,28 +4,29 @@
 
 namespace ffrecord::server {
 
-void WriteHealth::Note(const Error& error) {
-  if (error.code != ErrorCode::kIo) return;
-  State state = State::kGood;
+std::optional<WriteHealth::State> WriteHealth::StateOf(const Error& error) {
+  if (error.code != ErrorCode::kIo) return std::nullopt;
   switch (error.system_errno) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      state = State::kFull;
-      break;
+      return State::kFull;
     case EIO:
     case EROFS:
     case ENXIO:
     case ENODEV:
     case ESTALE:
-      state = State::kFailed;
-      break;
+      return State::kFailed;
     default:
-      return;
+      return std::nullopt;
   }
+}
+
+void WriteHealth::Note(const Error& error) {
+  const auto state = StateOf(error);
   const std::lock_guard lock(mutex_);
-  if (report_.state == State::kFailed) return;
-  report_ = {state, error.message};
+  if (!state || report_.state == State::kFailed) return;
+  report_ = {*state, error.message};
   system_errno_ = error.system_errno;
 }
 
@@ -38,8 +39,8 @@ Result<void> WriteHealth::CheckWritable() const {
   const std::lock_guard lock(mutex_);
   if (report_.state != State::kFailed) return {};
   return Error{ErrorCode::kIo,
-               "the daemon is read-only since a write failed (" + report_.why +
-                   "); look at its disk, then start it again",
+               "the disk is read-only for the daemon since a write failed (" + report_.why +
+                   "); look at the disk, then start the daemon again",
                system_errno_};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include <ffrecord/result.h>
@@ -15,6 +16,9 @@ namespace ffrecord::server {
 class WriteHealth {
  public:
   enum class State : std::uint8_t { kGood, kFull, kFailed };
+
+  // What the error of a write says of the disk; none if it is not the disk's.
+  static std::optional<State> StateOf(const Error& error);
 
   // What became of a write; errors that are not the disk's are not looked at.
   void Note(const Error& error);

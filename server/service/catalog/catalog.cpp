@@ -39,6 +39,16 @@ Error NotFound(std::string_view name) {
 
 }  // namespace
 
+Catalog::Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
+    : meta_(meta),
+      extents_(extents),
+      options_(options),
+      home_(options.reserve != nullptr ? options.reserve->path().parent_path()
+                                       : extents.disks().front()->folder()),
+      home_writes_(options.home_writes != nullptr ? *options.home_writes
+                                                  : extents.disks().front()->writes()),
+      reserve_(options.reserve) {}
+
 Result<std::unique_ptr<Catalog>> Catalog::Open(MetaStore& meta, ExtentStore& extents,
                                                const Options& options, PublishedNames published) {
   std::unique_ptr<Catalog> catalog(new Catalog(meta, extents, options));
@@ -97,11 +107,12 @@ Result<void> Catalog::LoadTombstones() {
 void Catalog::ExplainExtents() {
   for (const Tombstone& tombstone : tombstones_) report_.deleted_count += tombstone.extents.size();
   for (const ExtentId& id : extents_.scan_report().unknown) {
-    if (!extents_.Find(id)) continue;  // Deleted.
+    const ExtentPtr extent = extents_.Find(id);
+    if (!extent) continue;  // Deleted.
     if (uploads_.contains(UploadOf(id)))
       ++report_.unpublished_count;
     else
-      report_.unexplained.push_back(extents_.PathOf(id).string());
+      report_.unexplained.push_back(extent->disk->PathOf(id).string());
   }
 }
 
@@ -109,17 +120,17 @@ void Catalog::ExplainExtents() {
 
 Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin,
                                                       std::string_view owner_prefix) {
-  FFR_TRY(extents_.health().Noted(CheckReserve()));
+  FFR_TRY(home_writes_.Noted(CheckReserve()));
   {
     const std::lock_guard lock(mutex_);
     if (!IsPublished(begin.id)) {
       FFR_TRY(CheckUploadQuotas(begin, owner_prefix));
       FFR_TRY(RecordUpload(UploadOf(begin.id)));
       ledger_.Add(begin.id, begin.size_bytes, owner_prefix);
-    } else if (!extents_.Find(begin.id)) {
+    } else if (const ExtentPtr extent = extents_.Find(begin.id); !extent || !extent->disk) {
       // Readers of its names would get whatever comes.
       return Error{ErrorCode::kConflict, "extent " + Hex(begin.id) +
-                                             " is published and missing on the daemon's disk; "
+                                             " is published and missing on the daemon's disks; "
                                              "upload its bytes under a new id"};
     }
   }
@@ -224,7 +235,7 @@ Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_
         return Error{ErrorCode::kCorruption,
                      file.name + ": extent " + Hex(wanted.id) +
                          " is damaged on the daemon's disk: upload it again"};
-      if (!extent || !is_explained)
+      if (!extent || !extent->disk || !is_explained)
         return Error{ErrorCode::kConflict,
                      file.name + ": extent " + Hex(wanted.id) +
                          " is not here; its upload did not end or was given up: upload again"};
@@ -274,24 +285,24 @@ Result<void> Catalog::CheckReserve() const {
   return Error{ErrorCode::kIo,
                "the daemon's disk is full, and what is left of it is kept for deletions; remove "
                "something, or make room at " +
-                   extents_.folder().string(),
+                   home_.string(),
                ENOSPC};
 }
 
 Result<MetaStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
-  FFR_TRY(extents_.health().CheckWritable());
-  FFR_TRY(extents_.health().Noted(CheckReserve()));
-  return extents_.health().Noted(meta_.TryCommit(commit));
+  FFR_TRY(home_writes_.CheckWritable());
+  FFR_TRY(home_writes_.Noted(CheckReserve()));
+  return home_writes_.Noted(meta_.TryCommit(commit));
 }
 
 Result<MetaStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& commit) {
-  FFR_TRY(extents_.health().CheckWritable());
+  FFR_TRY(home_writes_.CheckWritable());
   auto outcome = meta_.TryCommit(commit);
   const bool is_full = !outcome && (outcome.error().system_errno == ENOSPC ||
                                     outcome.error().system_errno == EDQUOT);
   // A store that is full has committed nothing.
   if (is_full && reserve_ != nullptr && reserve_->Release()) outcome = meta_.TryCommit(commit);
-  return extents_.health().Noted(std::move(outcome));
+  return home_writes_.Noted(std::move(outcome));
 }
 
 Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit, bool is_deletion) {
@@ -373,28 +384,27 @@ Result<void> Catalog::CheckUploadQuotas(const net::PutBegin& begin,
   return {};
 }
 
-// All there could be if it is not known: the upload will tell.
-std::uint64_t Catalog::FreeBytes() const {
-  struct statvfs disk {};
-  if (::statvfs(extents_.folder().c_str(), &disk) != 0) return UINT64_MAX;
-  return std::uint64_t{disk.f_bavail} * disk.f_frsize;
-}
-
 void Catalog::RefreshRoom() {
-  const std::uint64_t free_bytes = FreeBytes();
+  for (const auto& disk : extents_.disks())
+    if (disk->space().free_bytes >= kExtentSizeMax && &disk->writes() != &home_writes_)
+      disk->writes().NoteSuccess();
+  struct statvfs disk {};
+  const bool is_known = ::statvfs(home_.c_str(), &disk) == 0;
+  const std::uint64_t free_bytes =
+      is_known ? std::uint64_t{disk.f_bavail} * disk.f_frsize : UINT64_MAX;
   if (reserve_ != nullptr) reserve_->Restore(free_bytes);
-  if (CheckReserve() && free_bytes >= kExtentSizeMax) extents_.health().NoteSuccess();
+  if (CheckReserve() && free_bytes >= kExtentSizeMax) home_writes_.NoteSuccess();
 }
 
 Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
-  FFR_TRY(extents_.health().CheckWritable());
+  FFR_TRY(home_writes_.CheckWritable());
   FFR_TRY(CheckReserve());
   FFR_TRY(CheckQuotas(name, size_bytes));
-  const std::uint64_t free_bytes = FreeBytes();
+  const std::uint64_t free_bytes = FFR_TRY(extents_.FreeBytes());
   if (size_bytes <= free_bytes) return {};
   return Error{ErrorCode::kIo,
                std::string(name) + " has " + std::to_string(size_bytes) +
-                   " bytes, and the daemon's disk has room for " + std::to_string(free_bytes),
+                   " bytes, and the daemon's disks have room for " + std::to_string(free_bytes),
                ENOSPC};
 }
 
@@ -517,7 +527,7 @@ Result<void> Catalog::Forget(std::span<const Tombstone> tombstones) {
     ids.insert(ids.end(), tombstone.ids.begin(), tombstone.ids.end());
   }
   // Else a power cut could bring back what no record explains.
-  FFR_TRY(extents_.health().Noted(extents_.SyncNames(ids)));
+  FFR_TRY(extents_.SyncNames(ids));
   FFR_TRY(CommitDeletion(commit));
   for (const Tombstone& tombstone : tombstones) extents_.Release(tombstone.ids);
   return {};
@@ -530,7 +540,7 @@ Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
   std::vector<Tombstone> tombstones;
   {
     const std::lock_guard lock(mutex_);
-    if (!report_.damaged.empty() || !extents_.health().CheckWritable()) return std::uint64_t{0};
+    if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return std::uint64_t{0};
     FFR_TRY(GiveUpSilent(now));
     tombstones.swap(tombstones_);
   }

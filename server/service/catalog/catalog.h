@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,6 +42,8 @@ class Catalog {
     std::map<std::string, std::uint64_t> quotas = {};
     // What a full disk has left for deletions; outlives the catalog. Null: nothing.
     DiskReserve* reserve = nullptr;
+    // Whether the disk takes metadata; outlives the catalog. Null: that of the first extents' disk.
+    WriteHealth* home_writes = nullptr;
   };
   using Clock = std::chrono::steady_clock;
 
@@ -119,8 +122,7 @@ class Catalog {
     std::vector<ExtentPtr> extents;  // Not yet unlinked.
   };
 
-  Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
-      : meta_(meta), extents_(extents), options_(options), reserve_(options.reserve) {}
+  Catalog(MetaStore& meta, ExtentStore& extents, const Options& options);
 
   Result<void> Load(PublishedNames published);
   void TakePublished(PublishedNames published);
@@ -143,7 +145,6 @@ class Catalog {
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   // Likewise what has not been published may not grow by that extent.
   Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
-  std::uint64_t FreeBytes() const;  // Of the extents' disk.
   // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
   Result<void> CheckReserve() const;
   void RefreshRoom();
@@ -163,6 +164,8 @@ class Catalog {
   MetaStore& meta_;
   ExtentStore& extents_;
   const Options options_;
+  const std::filesystem::path home_;  // On the disk of the metadata.
+  WriteHealth& home_writes_;          // Of that disk.
   DiskReserve* const reserve_;
   Report report_;
   ExtentReferences references_;  // Changes with mutex_ held only.

@@ -132,6 +132,7 @@ struct Server::Impl {
   void TurnAway(net::Endpoint& endpoint);
   void SaveScrub(const Scrubber::Position& position);
   void Collect();
+  WriteHealth& home_writes() const { return extents->disks().front()->writes(); }
   bool Stop(Clock::time_point deadline);
 
   const Options options;
@@ -182,7 +183,7 @@ Result<void> Server::Impl::StartAdmin() {
   pages.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
   pages.remark = [this]() -> std::string {
     if (state.load(std::memory_order_acquire) == State::kStarting) return "";
-    const auto writes = extents->health().report();
+    const auto writes = home_writes().report();
     const std::uint64_t bad_count = extents->totals().bad_count;
     if (writes.state == WriteHealth::State::kFull) return "disk full: " + writes.why;
     if (writes.state == WriteHealth::State::kFailed) return "read-only: " + writes.why;
@@ -232,7 +233,7 @@ MetricsView Server::Impl::View() const {
   view.extent_count = totals.extent_count;
   view.extent_bytes = totals.size_bytes;
   view.bad_extent_count = totals.bad_count;
-  view.writes = extents->health().report().state;
+  view.writes = home_writes().report().state;
   view.scrub_read_bytes = scrubber->read_bytes();
   view.scrub_pass_count = scrubber->pass_count();
   view.scrub_bytes_per_s = scrubber->bytes_per_s();
@@ -279,8 +280,7 @@ Result<void> Server::Impl::Open() {
 
 Result<void> Server::Impl::StartWorkers() {
   jobs = std::make_unique<JobPool>();
-  read_ahead =
-      std::make_unique<ReadAhead>(*extents, options.read_ahead_bytes_max, read_ahead_metrics);
+  read_ahead = std::make_unique<ReadAhead>(options.read_ahead_bytes_max, read_ahead_metrics);
   planned = std::make_unique<PlannedDatasets>(*catalog, *extents);
   const std::uint32_t count = options.core_count > 0
                                   ? options.core_count
@@ -321,7 +321,7 @@ Result<void> Server::Impl::StartWorkers() {
       [this](const Scrubber::Position& position) { SaveScrub(position); },
       [this](const Extent& extent, const std::string& why_bad) {
         if (why_bad.empty())
-          spdlog::info("event=extent_good extent={}", extents->PathOf(extent.id).string());
+          spdlog::info("event=extent_good extent={}", extent.disk->PathOf(extent.id).string());
         else
           spdlog::error("event=extent_bad error=\"{}\"", why_bad);
       });
@@ -438,9 +438,9 @@ void Server::Impl::TurnAway(net::Endpoint& endpoint) {
 
 // Not where it could take the room of a deletion: what is read twice then is no harm.
 void Server::Impl::SaveScrub(const Scrubber::Position& position) {
-  if (!reserve->is_whole() || !extents->health().CheckWritable()) return;
+  if (!reserve->is_whole() || !home_writes().CheckWritable()) return;
   const auto saved =
-      extents->health().Noted(meta->TryCommit({{}, {{kScrubKey, position.Encode()}}, {}}));
+      home_writes().Noted(meta->TryCommit({{}, {{kScrubKey, position.Encode()}}, {}}));
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 

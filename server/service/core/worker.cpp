@@ -46,7 +46,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
     : context_(context),
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
-      disk_(std::move(engine), context.extents, context.disk_bounds),
+      disk_(std::move(engine), context.disk_bounds),
       connection_context_{context.catalog,
                           context.extents,
                           disk_,

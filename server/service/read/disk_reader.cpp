@@ -45,17 +45,23 @@ std::optional<DiskReader::Resident> DiskReader::FindInMemory(
   return Resident{std::move(file).value(), bytes};
 }
 
+// Clients ask again for what is on a disk that is missing, which was told at start.
+net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& why) {
+  if (extent.disk == nullptr) return net::EntryStatus::kBusy;
+  spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(extent.id), why.message);
+  if (why.code == ErrorCode::kNotFound) return net::EntryStatus::kNotHere;
+  extent.disk->reads().NoteError();
+  return net::EntryStatus::kIoError;
+}
+
 void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place) {
   held_bytes_ += run.size_bytes;
   auto file = files_.Get(run.extent);
   auto buffer =
       place ? Result<PooledBuffer>(std::move(place)) : BufferPool::Process().Take(run.size_bytes);
   if (!file || !buffer) {
-    const std::string& why = !file ? file.error().message : buffer.error().message;
-    spdlog::error("event=read_failed extent={} error=\"{}\"", Hex(run.extent->id), why);
-    const bool is_gone = !file && file.error().code == ErrorCode::kNotFound;
     failed_.push_back({ticket, nullptr, run.size_bytes,
-                       is_gone ? net::EntryStatus::kNotHere : net::EntryStatus::kIoError});
+                       NoteNotStarted(*run.extent, !file ? file.error() : buffer.error())});
     return;
   }
   const IoRequest request = Request(run, buffer.value(), *file.value());
@@ -74,12 +80,15 @@ void DiskReader::Release(std::uint32_t size_bytes) {
 DiskReader::Completed DiskReader::Finish(Read& read) {
   const auto size = static_cast<std::uint32_t>(read.buffer->size());
   const std::int64_t result = read.transfer.result();
+  ReadHealth& health = read.file->extent->disk->reads();
+  health.NoteTime(ReadHealth::Clock::now() - read.started);
   if (result == std::int64_t{size}) return {read.ticket, std::move(read.buffer), size, {}};
   const std::string id = Hex(read.file->extent->id);
   if (result >= 0) {
     spdlog::error("event=extent_truncated extent={}", id);
     return {read.ticket, nullptr, size, net::EntryStatus::kCorrupt};
   }
+  health.NoteError();
   spdlog::error("event=read_failed extent={} error=\"{}\"", id,
                 std::strerror(static_cast<int>(-result)));
   return {read.ticket, nullptr, size, net::EntryStatus::kIoError};

@@ -56,9 +56,9 @@ class DiskReader {
     std::size_t mapped_count_max = 0;  // and how many of them mapped.
     std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
   };
-  DiskReader(std::unique_ptr<IoEngine> engine, const ExtentStore& extents, const Bounds& bounds)
+  DiskReader(std::unique_ptr<IoEngine> engine, const Bounds& bounds)
       : engine_(std::move(engine)),
-        files_(extents, bounds.files_count_max, bounds.mapped_count_max),
+        files_(bounds.files_count_max, bounds.mapped_count_max),
         held_bytes_max_(bounds.held_bytes_max) {}
   ~DiskReader();
 
@@ -96,8 +96,10 @@ class DiskReader {
     PooledBuffer buffer;
     OpenFilePtr file;
     Transfer transfer;
+    ReadHealth::Clock::time_point started = ReadHealth::Clock::now();
   };
   static IoRequest Request(const ReadRun& run, const PooledBuffer& buffer, const OpenFile& file);
+  static net::EntryStatus NoteNotStarted(const Extent& extent, const Error& why);
   Completed Finish(Read& read);
 
   std::unique_ptr<IoEngine> engine_;

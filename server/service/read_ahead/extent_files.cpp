@@ -18,7 +18,7 @@ constexpr std::uint32_t kIndexMappingsMax = 2048;
 
 Result<std::unique_ptr<const ExtentFiles>> ExtentFiles::Open(DatasetManifest manifest,
                                                              const ExtentStore& extents) {
-  std::unique_ptr<ExtentFiles> files(new ExtentFiles(std::move(manifest), extents));
+  std::unique_ptr<ExtentFiles> files(new ExtentFiles(std::move(manifest)));
   for (const ManifestFile& file : files->manifest_.files) {
     files->first_extents_.push_back(files->extents_.size());
     for (const ManifestExtent& wanted : file.extents) {
@@ -62,8 +62,9 @@ Result<void> ExtentFiles::ReadInside(const RangeRead& range) const {
   Cut(range.file, range.offset_bytes, range.destination.size(), pieces);
   auto rest = range.destination;
   for (const Piece& piece : pieces) {
-    const auto fd = FFR_TRY(store_.OpenFile((*piece.extent)->id));
-    FFR_TRY(ReadExactly(fd.get(), store_.PathOf((*piece.extent)->id), piece.offset_bytes,
+    const Extent& extent = **piece.extent;
+    const auto fd = FFR_TRY(ExtentStore::OpenFile(extent));
+    FFR_TRY(ReadExactly(fd.get(), extent.disk->PathOf(extent.id), piece.offset_bytes,
                         rest.first(piece.size_bytes)));
     rest = rest.subspan(piece.size_bytes);
   }
@@ -85,7 +86,7 @@ Result<RangeReader::IndexBytes> ExtentFiles::MapWhole(const Piece& piece,
   if (mapping_count_.fetch_add(1, std::memory_order_relaxed) >= kIndexMappingsMax)
     return Error{ErrorCode::kUnavailable,
                  file_name(file) + ": too large an index to be read ahead by"};
-  const auto fd = FFR_TRY(store_.OpenFile((*piece.extent)->id));
+  const auto fd = FFR_TRY(ExtentStore::OpenFile(**piece.extent));
   auto mapped = std::make_shared<MappedFile>(
       FFR_TRY(MappedFile::Map(fd.get(), piece.offset_bytes, piece.size_bytes)));
   const auto bytes = mapped->bytes();

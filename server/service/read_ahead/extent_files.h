@@ -18,7 +18,7 @@
 namespace ffrecord::server {
 
 // The files of one manifest as they lie in extents on this daemon's disk, of which only the indexes
-// are to be read. Holds the extents: they are not unlinked meanwhile. Borrows the store.
+// are to be read. Holds the extents: they are not unlinked meanwhile.
 class ExtentFiles final : public RangeReader {
  public:
   // What of a range lies in one extent.
@@ -52,13 +52,11 @@ class ExtentFiles final : public RangeReader {
                                std::uint64_t size_bytes) const override;
 
  private:
-  ExtentFiles(DatasetManifest manifest, const ExtentStore& extents)
-      : manifest_(std::move(manifest)), store_(extents) {}
+  explicit ExtentFiles(DatasetManifest manifest) : manifest_(std::move(manifest)) {}
   Result<void> ReadInside(const RangeRead& range) const;
   Result<IndexBytes> MapWhole(const Piece& piece, std::uint32_t file) const;
 
   const DatasetManifest manifest_;
-  const ExtentStore& store_;
   std::vector<std::size_t> first_extents_;  // Of each file, among all.
   std::vector<ExtentPtr> extents_;
   mutable std::atomic<std::uint32_t> mapping_count_{0};

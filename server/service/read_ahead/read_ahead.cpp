@@ -44,10 +44,10 @@ std::uint64_t CostOf(std::uint32_t size_bytes) { return PagesUp(size_bytes); }
 
 }  // namespace
 
-ReadAhead::ReadAhead(const ExtentStore& extents, std::uint64_t bytes_max, Metrics& metrics)
+ReadAhead::ReadAhead(std::uint64_t bytes_max, Metrics& metrics)
     : bytes_max_(bytes_max),
       metrics_(metrics),
-      files_(extents, kFilesMax, kFilesMax),
+      files_(kFilesMax, kFilesMax),
       thread_([this] { Loop(); }) {}
 
 ReadAhead::~ReadAhead() {

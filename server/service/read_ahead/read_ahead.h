@@ -78,7 +78,7 @@ class ReadAhead {
   };
 
   // At most `bytes_max` are read and not yet asked for; 0: no plan is taken.
-  ReadAhead(const ExtentStore& extents, std::uint64_t bytes_max, Metrics& metrics);
+  ReadAhead(std::uint64_t bytes_max, Metrics& metrics);
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
   ~ReadAhead();  // Plans have ended.

@@ -256,10 +256,10 @@ TEST_F(CatalogTest, AnExtentInUseIsUnlinkedWhenItsLastUserIsGone) {
   ASSERT_TRUE(catalog_->Remove({0, "name"}));
 
   EXPECT_EQ(Collect(), 0U);
-  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(extent.id)));
+  EXPECT_TRUE(std::filesystem::exists(extents_->disks().front()->PathOf(extent.id)));
   user.reset();
   EXPECT_EQ(Collect(), 1U);
-  EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(extent.id)));
+  EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(extent.id)));
 }
 
 TEST_F(CatalogTest, AKillBetweenRemovalAndUnlinkIsMadeGoodAtTheNextStart) {
@@ -283,7 +283,8 @@ TEST_F(CatalogTest, WhatIsUnlinkedIsGoneForGoodBeforeItsRecordIs) {
   const test::SyncedFiles synced;
   std::vector<bool> was_synced;  // At each commit.
   store_.is_full = [&] {
-    was_synced.push_back(synced.Contains(extents_->PathOf(extent.id).parent_path()));
+    was_synced.push_back(
+        synced.Contains(extents_->disks().front()->PathOf(extent.id).parent_path()));
     return false;
   };
 
@@ -369,14 +370,14 @@ TEST_F(CatalogTest, WhileAManifestIsDamagedNothingIsUnlinked) {
   EXPECT_EQ(catalog_->report().damaged.size(), 1U);
   ASSERT_TRUE(catalog_->Remove({0, "other"}));
   EXPECT_EQ(Collect(24h), 0U);
-  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(a.id)));
-  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(b.id)));
+  EXPECT_TRUE(std::filesystem::exists(extents_->disks().front()->PathOf(a.id)));
+  EXPECT_TRUE(std::filesystem::exists(extents_->disks().front()->PathOf(b.id)));
 }
 
 TEST_F(CatalogTest, AMissingExtentIsReported) {
   const auto extent = Put(1, 0, "data");
   ASSERT_TRUE(Publish("name", {extent}));
-  std::filesystem::remove(extents_->PathOf(extent.id));
+  std::filesystem::remove(extents_->disks().front()->PathOf(extent.id));
   Open();
   EXPECT_EQ(catalog_->report().missing.size(), 1U);
 }
@@ -386,7 +387,7 @@ TEST_F(CatalogTest, ADamagedExtentThatIsPublishedIsServedAndNoOtherIsBelieved) {
   ASSERT_TRUE(Publish("name", {published}));
   const auto sealed = Put(2, 0, "DATA");
   for (const auto& extent : {published, sealed}) {
-    const auto path = extents_->PathOf(extent.id);
+    const auto path = extents_->disks().front()->PathOf(extent.id);
     std::string bytes = test::ReadFile(path);
     bytes.back() = static_cast<char>(bytes.back() ^ 1);  // Of the trailer.
     test::WriteFile(path, bytes);
@@ -518,7 +519,7 @@ TEST_F(CatalogTest, ADiskThatFailedIsWrittenNoMoreAndStillRead) {
   EXPECT_TRUE(refused(catalog_->Remove({0, "name"})));
   EXPECT_EQ(catalog_->Resolve("name").value().manifest, ManifestOf({a}));
   EXPECT_TRUE(catalog_->List({100, "", ""}));
-  EXPECT_TRUE(extents_->OpenFile(a.id));
+  EXPECT_TRUE(extents_->disks().front()->OpenFile(a.id));
   Open();
   EXPECT_TRUE(Publish("third", {a}));
 }
@@ -573,7 +574,7 @@ TEST_F(CatalogTest, AnIdIsNotUsedAnewWhileATombstoneOnRecordNamesIt) {
   const ExtentPtr user = extents_->Find(in_use.id);
   ASSERT_TRUE(catalog_->Remove({0, "name"}));
   EXPECT_EQ(Collect(), 1U);
-  ASSERT_FALSE(std::filesystem::exists(extents_->PathOf(unlinked.id)));
+  ASSERT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(unlinked.id)));
 
   // The next start would take it for what was removed.
   for (int round = 0; round < 2; ++round) {
@@ -635,7 +636,7 @@ TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
   EXPECT_FALSE(reserve_->is_whole());
   store_.fails = false;
   EXPECT_EQ(Collect(), 1U);
-  EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(MakeExtentId(1, 0, 0))));
+  EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(MakeExtentId(1, 0, 0))));
 }
 
 TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
@@ -645,7 +646,7 @@ TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
   };
   ASSERT_TRUE(memory_->TryCommit({{}, {key("deletes/0"), key("deletes/1")}, {}}));
   Open();
-  const auto stuck = extents_->PathOf(extent.id);
+  const auto stuck = extents_->disks().front()->PathOf(extent.id);
   std::filesystem::remove(stuck);
   std::filesystem::create_directory(stuck);  // unlink: EISDIR.
 
@@ -674,7 +675,7 @@ TEST_F(CatalogTest, AnUploadThatIsGivenUpTwiceLeavesNothingUnexplained) {
 TEST_F(CatalogTest, WhatIsPublishedAndLostIsNotFilledWithOtherBytes) {
   const auto extent = Put(1, 0, "data");
   ASSERT_TRUE(Publish("name", {extent}));
-  std::filesystem::remove(extents_->PathOf(extent.id));
+  std::filesystem::remove(extents_->disks().front()->PathOf(extent.id));
   Open();
   ASSERT_EQ(catalog_->report().missing.size(), 1U);
 
@@ -706,7 +707,7 @@ TEST_F(CatalogTest, AFullDiskIsEmptiedFromAReserveThatOnlyDeletionsUse) {
     EXPECT_EQ(refused.error().system_errno, ENOSPC) << refused.error().message;
     EXPECT_NE(refused.error().message.find("kept for deletions"), std::string::npos);
   }
-  EXPECT_EQ(extents_->health().report().state, WriteHealth::State::kFull);
+  EXPECT_EQ(extents_->disks().front()->writes().report().state, WriteHealth::State::kFull);
   store_.is_full = nullptr;
   EXPECT_EQ(Collect(61s), 2U);  // Of the removed name and of the silent upload.
   EXPECT_FALSE(extents_->Find(forgotten.id));
@@ -743,7 +744,7 @@ TEST_F(CatalogTest, NobodyWaitsForADiskThatIsSlowToUnlink) {
 
 TEST_F(CatalogTest, AnExtentThatCannotBeUnlinkedHoldsUpNoOther) {
   ASSERT_TRUE(Publish("name", {Put(1, 0, "a"), Put(1, 1, "b"), Put(1, 2, "c")}));
-  const auto stuck = extents_->PathOf(MakeExtentId(1, 0, 0));
+  const auto stuck = extents_->disks().front()->PathOf(MakeExtentId(1, 0, 0));
   std::filesystem::remove(stuck);
   std::filesystem::create_directory(stuck);  // unlink: EISDIR.
   ASSERT_TRUE(catalog_->Remove({0, "name"}));
@@ -751,7 +752,7 @@ TEST_F(CatalogTest, AnExtentThatCannotBeUnlinkedHoldsUpNoOther) {
   EXPECT_FALSE(catalog_->Collect(Catalog::Clock::now()));
 
   for (const std::uint32_t i : {1U, 2U})
-    EXPECT_FALSE(std::filesystem::exists(extents_->PathOf(MakeExtentId(1, i, 0))));
+    EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(MakeExtentId(1, i, 0))));
   std::filesystem::remove(stuck);
   EXPECT_EQ(Collect(), 1U);
 }
@@ -765,7 +766,7 @@ TEST_F(CatalogTest, ATombstoneThatNamesWhatIsPublishedIsNotBelieved) {
 
   EXPECT_EQ(Collect(), 0U);
   EXPECT_TRUE(extents_->Find(extent.id));
-  EXPECT_TRUE(std::filesystem::exists(extents_->PathOf(extent.id)));
+  EXPECT_TRUE(std::filesystem::exists(extents_->disks().front()->PathOf(extent.id)));
 }
 
 TEST_F(CatalogTest, TheReserveIsTakenBackWhereAsMuchIsLeftToOthers) {

@@ -86,7 +86,7 @@ TEST_F(ExtentStoreTest, WhatIsSealedIsFoundNowAndAfterAScan) {
     ASSERT_TRUE(extent);
     EXPECT_EQ(extent->size_bytes, 9U);
     EXPECT_EQ(extent->xxh3, Xxh3(AsBytes("some data")));
-    EXPECT_EQ(test::ReadFile(store_->PathOf(id_)).substr(0, 9), "some data");
+    EXPECT_EQ(test::ReadFile(store_->disks().front()->PathOf(id_)).substr(0, 9), "some data");
     Open();
     EXPECT_EQ(store_->scan_report().extent_count, 1U);
     EXPECT_EQ(store_->scan_report().size_bytes, 9U);
@@ -124,25 +124,25 @@ TEST_F(ExtentStoreTest, OfTwoWritersOfOneExtentTheSecondAgreesOrConflicts) {
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
-  EXPECT_EQ(test::ReadFile(store_->PathOf(id_)).substr(0, 4), "data");
+  EXPECT_EQ(test::ReadFile(store_->disks().front()->PathOf(id_)).substr(0, 4), "data");
 }
 
 TEST_F(ExtentStoreTest, ASealBelievesAFileInItsWayOnlyIfItsTrailerSaysTheSame) {
   const auto seal = [&](std::string_view in_the_way) {
     auto writer = store_->Create(id_, 4).value();
     EXPECT_TRUE(writer.Append(AsBytes("data")));
-    test::WriteFile(store_->PathOf(id_), std::string(in_the_way));
+    test::WriteFile(store_->disks().front()->PathOf(id_), std::string(in_the_way));
     const auto sealed = writer.Seal(Xxh3(AsBytes("data")));
-    const std::string kept = test::ReadFile(store_->PathOf(id_));
+    const std::string kept = test::ReadFile(store_->disks().front()->PathOf(id_));
     EXPECT_EQ(kept, in_the_way);
-    fs::remove(store_->PathOf(id_));
+    fs::remove(store_->disks().front()->PathOf(id_));
     return sealed ? ErrorCode::kOk : sealed.error().code;
   };
   const auto sealed_elsewhere = [&](std::string_view data) {
     const auto other = ExtentStore::Open(folder_ / "other").value();
     auto writer = other->Create(id_, data.size()).value();
     EXPECT_TRUE(writer.Append(AsBytes(data)) && writer.Seal(Xxh3(AsBytes(data))));
-    const std::string bytes = test::ReadFile(other->PathOf(id_));
+    const std::string bytes = test::ReadFile(other->disks().front()->PathOf(id_));
     fs::remove_all(folder_ / "other");
     return bytes;
   };
@@ -155,7 +155,9 @@ TEST_F(ExtentStoreTest, ASealBelievesAFileInItsWayOnlyIfItsTrailerSaysTheSame) {
 
 TEST_F(ExtentStoreTest, DamagedAndForeignFilesAreReportedAndKept) {
   for (std::uint32_t i = 0; i < 4; ++i) Put(MakeExtentId(5, 0, i), "some data");
-  const auto path = [&](std::uint32_t i) { return store_->PathOf(MakeExtentId(5, 0, i)); };
+  const auto path = [&](std::uint32_t i) {
+    return store_->disks().front()->PathOf(MakeExtentId(5, 0, i));
+  };
   fs::resize_file(path(0), 40);
   std::string flipped = test::ReadFile(path(1));
   flipped[30] = static_cast<char>(flipped[30] ^ 1);
@@ -177,7 +179,9 @@ TEST_F(ExtentStoreTest, DamagedAndForeignFilesAreReportedAndKept) {
 
 TEST_F(ExtentStoreTest, WhatManifestsDescribeIsBelievedIfAFileOfItsNameIsThere) {
   for (std::uint32_t i = 0; i < 3; ++i) Put(MakeExtentId(5, 0, i), "some data");
-  const auto path = [&](std::uint32_t i) { return store_->PathOf(MakeExtentId(5, 0, i)); };
+  const auto path = [&](std::uint32_t i) {
+    return store_->disks().front()->PathOf(MakeExtentId(5, 0, i));
+  };
   std::vector<ManifestExtent> known;
   for (std::uint32_t i = 0; i < 4; ++i) known.push_back({MakeExtentId(5, 0, i), 7, i});
   fs::resize_file(path(0), 40);
@@ -195,13 +199,14 @@ TEST_F(ExtentStoreTest, WhatManifestsDescribeIsBelievedIfAFileOfItsNameIsThere) 
 
 TEST_F(ExtentStoreTest, NoLinkLeadsOutOfTheFolderAndNothingButFilesIsOpened) {
   Put(id_, "some data");
-  EXPECT_TRUE(store_->OpenFile(id_));
-  EXPECT_EQ(store_->OpenFile(MakeExtentId(1, 2, 3)).error().code, ErrorCode::kNotFound);
-  const fs::path path = store_->PathOf(id_);
+  EXPECT_TRUE(store_->disks().front()->OpenFile(id_));
+  EXPECT_EQ(store_->disks().front()->OpenFile(MakeExtentId(1, 2, 3)).error().code,
+            ErrorCode::kNotFound);
+  const fs::path path = store_->disks().front()->PathOf(id_);
   fs::rename(path, folder_ / "outside");
 
   fs::create_symlink(folder_ / "outside", path);
-  EXPECT_FALSE(store_->OpenFile(id_));
+  EXPECT_FALSE(store_->disks().front()->OpenFile(id_));
   Open();  // Nor does a scan follow it.
   EXPECT_FALSE(store_->Find(id_));
   EXPECT_EQ(store_->scan_report().refused.size(), 1U);
@@ -212,14 +217,14 @@ TEST_F(ExtentStoreTest, NoLinkLeadsOutOfTheFolderAndNothingButFilesIsOpened) {
   fs::copy(folder_ / "outside", folder_ / "elsewhere" / path.filename());
   fs::remove(slot);
   fs::create_directory_symlink(folder_ / "elsewhere", slot);
-  EXPECT_FALSE(store_->OpenFile(id_));
+  EXPECT_FALSE(store_->disks().front()->OpenFile(id_));
   fs::remove(slot);
 
   fs::create_directories(path);
-  EXPECT_FALSE(store_->OpenFile(id_));
+  EXPECT_FALSE(store_->disks().front()->OpenFile(id_));
   fs::remove(path);
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  EXPECT_FALSE(store_->OpenFile(id_));
+  EXPECT_FALSE(store_->disks().front()->OpenFile(id_));
 }
 
 TEST_F(ExtentStoreTest, WhatAScanFindsIsDurableBeforeItIsBelieved) {
@@ -227,14 +232,14 @@ TEST_F(ExtentStoreTest, WhatAScanFindsIsDurableBeforeItIsBelieved) {
   const test::SyncedFiles synced;
   Open();  // As after a kill before the folders were synced.
   EXPECT_TRUE(store_->Find(id_));
-  EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
-  EXPECT_TRUE(synced.Contains(store_->folder()));
-  EXPECT_TRUE(synced.Contains(store_->folder().parent_path()));
+  EXPECT_TRUE(synced.Contains(store_->disks().front()->PathOf(id_).parent_path()));
+  EXPECT_TRUE(synced.Contains(store_->disks().front()->folder()));
+  EXPECT_TRUE(synced.Contains(store_->disks().front()->folder().parent_path()));
 }
 
 TEST_F(ExtentStoreTest, AFolderThatCannotBeSyncedHoldsNothingThatIsSealed) {
   Put(id_, "data");
-  const fs::path slot = store_->PathOf(id_).parent_path();
+  const fs::path slot = store_->disks().front()->PathOf(id_).parent_path();
   {
     const test::SyncedFiles failing(slot);
     Open();
@@ -248,15 +253,15 @@ TEST_F(ExtentStoreTest, AFolderThatCannotBeSyncedHoldsNothingThatIsSealed) {
   ASSERT_TRUE(writer.Append(AsBytes("data")));
   EXPECT_FALSE(writer.Seal(Xxh3(AsBytes("data"))));
   EXPECT_FALSE(store_->Find(id_));
-  EXPECT_EQ(store_->health().report().state, WriteHealth::State::kFailed);
+  EXPECT_EQ(store_->disks().front()->writes().report().state, WriteHealth::State::kFailed);
 }
 
 TEST_F(ExtentStoreTest, AnotherWritersFolderIsDurableBeforeASeal) {
-  fs::create_directory(store_->PathOf(id_).parent_path());  // And not synced.
+  fs::create_directory(store_->disks().front()->PathOf(id_).parent_path());  // And not synced.
   const test::SyncedFiles synced;
   Put(id_, "data");
-  EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
-  EXPECT_TRUE(synced.Contains(store_->folder()));
+  EXPECT_TRUE(synced.Contains(store_->disks().front()->PathOf(id_).parent_path()));
+  EXPECT_TRUE(synced.Contains(store_->disks().front()->folder()));
 }
 
 TEST_F(ExtentStoreTest, AnotherWritersFileIsDurableBeforeASeal) {
@@ -266,7 +271,7 @@ TEST_F(ExtentStoreTest, AnotherWritersFileIsDurableBeforeASeal) {
   Put(id_, "data");
   const test::SyncedFiles synced;
   ASSERT_TRUE(second.Seal(Xxh3(AsBytes("data"))));
-  EXPECT_TRUE(synced.Contains(store_->PathOf(id_).parent_path()));
+  EXPECT_TRUE(synced.Contains(store_->disks().front()->PathOf(id_).parent_path()));
 }
 
 TEST_F(ExtentStoreTest, AnExtentThatIsMarkedDeletedIsNotFoundAndItsFileStaysUntilUnlinked) {

@@ -117,7 +117,7 @@ class ReadAheadTest : public testing::Test {
 
   // Takes the file out of memory, where the file system keeps it anywhere else.
   void MakeCold() {
-    const auto fd = store_->OpenFile(MakeExtentId(7, 0, 0)).value();
+    const auto fd = store_->disks().front()->OpenFile(MakeExtentId(7, 0, 0)).value();
     (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
   }
 
@@ -182,7 +182,7 @@ TEST_F(ReadAheadTest, RecordsLieWhereTheFileHasThem) {
 TEST_F(ReadAheadTest, AWholeEpochPassesThroughAndNoMoreThanTheBoundAtATime) {
   MakeCold();
   const auto pieces = PiecesOf(WholeEpoch());
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   const auto plan = Begin(ahead, WholeEpoch());
   EXPECT_TRUE(ahead.has_plans());
   std::uint64_t asked_bytes = 0;
@@ -203,7 +203,7 @@ TEST_F(ReadAheadTest, AWholeEpochPassesThroughAndNoMoreThanTheBoundAtATime) {
 TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
   MakeCold();
   const auto pieces = PiecesOf(WholeEpoch());
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   {
     const auto plan = Begin(ahead, WholeEpoch());
     ASSERT_TRUE(FillsItsBound());
@@ -228,7 +228,7 @@ TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
 TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
   MakeCold();
   const auto pieces = PiecesOf(WholeEpoch());
-  ReadAhead ahead(*store_, std::uint64_t{64} << 20, metrics_);
+  ReadAhead ahead(std::uint64_t{64} << 20, metrics_);
   const auto first = Begin(ahead, WholeEpoch());
   const auto second = Begin(ahead, WholeEpoch());
   ASSERT_TRUE(Eventually([&] { return metrics_.held_bytes.value() >= file_.size() - 200'000; }));
@@ -255,7 +255,7 @@ TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
 TEST_F(ReadAheadTest, ARankThatSkipsWhatItHintedStopsNothing) {
   const net::PlanSet small{.end = kCount, .step_size = 1};
   const auto pieces = PiecesOf(small);
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   const auto plan = Begin(ahead, small);
   // Each time something is left out; a run of bytes may ask for many records at once.
   for (std::size_t i = 0; i < pieces.size(); i += 2) {
@@ -272,7 +272,7 @@ TEST_F(ReadAheadTest, ARankThatSkipsWhatItHintedStopsNothing) {
 
 TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
   std::mt19937 random(test::Seed());
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   const auto pieces = PiecesOf(WholeEpoch());
   {
     Plans plans;
@@ -301,7 +301,7 @@ TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
 
 TEST_F(ReadAheadTest, ATenantThatTakesNothingStarvesNoOther) {
   const auto records = Store(8, file_);
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   std::vector<ReadAhead::Handle> greedy;
   for (std::uint64_t seed = 0; seed < 50; ++seed)
     greedy.push_back(ahead.Begin(records_, WholeEpoch(seed), "greedy").value());
@@ -325,7 +325,7 @@ TEST_F(ReadAheadTest, ATenantThatTakesNothingStarvesNoOther) {
 }
 
 TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   const net::PlanSet small{.end = 1, .step_size = 1};
   std::map<std::string, std::vector<ReadAhead::Handle>> plans;
   for (const std::string tenant : {"first", "second", "third"}) {
@@ -352,7 +352,7 @@ TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
 }
 
 TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   {
     const auto plan = Begin(ahead, WholeEpoch());
     ASSERT_TRUE(FillsItsBound());
@@ -366,11 +366,11 @@ TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
 }
 
 TEST_F(ReadAheadTest, APlanThatIsNotOfTheseRecordsIsRefused) {
-  ReadAhead ahead(*store_, kBound, metrics_);
+  ReadAhead ahead(kBound, metrics_);
   EXPECT_FALSE(ahead.Begin(records_, {.first = kCount + 1, .end = kCount + 2}));
   EXPECT_FALSE(ahead.Begin(records_, {.end = UINT64_MAX}));
   EXPECT_FALSE(ahead.Begin(records_, {.order = 9, .end = 1}));
-  EXPECT_FALSE(ReadAhead(*store_, 0, metrics_).Begin(records_, WholeEpoch()));
+  EXPECT_FALSE(ReadAhead(0, metrics_).Begin(records_, WholeEpoch()));
   EXPECT_EQ(metrics_.plans.value(), 0U);
   Plans plans;
   for (std::uint32_t id = 1; id <= Plans::kCountMax; ++id)

@@ -48,7 +48,8 @@ class ScrubberTest : public testing::Test {
   }
   // Changes one bit of the data, or changes it back.
   void Flip(const Extent& extent, std::uint64_t at) const {
-    std::fstream file(store_->PathOf(extent.id), std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(store_->disks().front()->PathOf(extent.id),
+                      std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(at));
     const int byte = file.get();
     file.seekp(static_cast<std::streamoff>(at));
@@ -104,7 +105,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   const auto unnamed = Put(5, "e");
   Flip(*flipped, (2 << 20) + 5);
   Flip(*unnamed, 20);  // Of the trailer.
-  std::filesystem::resize_file(store_->PathOf(cut->id), 100);
+  std::filesystem::resize_file(store_->disks().front()->PathOf(cut->id), 100);
 
   {
     const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
@@ -119,7 +120,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   EXPECT_EQ(store_->totals().bad_count, 3U);
   ASSERT_EQ(notes().size(), 3U);
   for (const auto& [id, why] : notes())
-    EXPECT_NE(why.find(store_->PathOf(id).string()), std::string::npos) << why;
+    EXPECT_NE(why.find(store_->disks().front()->PathOf(id).string()), std::string::npos) << why;
 
   Flip(*flipped, (2 << 20) + 5);
   {
@@ -224,7 +225,8 @@ TEST_F(ScrubberTest, APassOverNothingIsNone) {
 }
 
 TEST_F(ScrubberTest, ADiskOnWhichAllIsBadIsNotWrittenForEachOfThem) {
-  for (std::uint64_t i = 1; i <= 50; ++i) std::filesystem::remove(store_->PathOf(Put(i, "a")->id));
+  for (std::uint64_t i = 1; i <= 50; ++i)
+    std::filesystem::remove(store_->disks().front()->PathOf(Put(i, "a")->id));
   std::atomic<int> save_count = 0;
   const auto keep = [&](const Scrubber::Position& position) {
     ++save_count;
@@ -260,7 +262,7 @@ TEST_F(ScrubberTest, WhatIsBadStaysSoAfterAStartAndIsNotReadBeforeThePeriodIsOve
     WaitPasses(scrubber, 1);
   }
   EXPECT_EQ(Saved().bad.size(), 2U);
-  std::filesystem::remove(store_->PathOf(gone->id));
+  std::filesystem::remove(store_->disks().front()->PathOf(gone->id));
   store_ = ExtentStore::Open(folder_ / "extents").value();
 
   const Scrubber scrubber(*store_, kSlow, Saved(), Keeps(), Notes());

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <atomic>
+#include <bitset>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/unique_fd.h"
+#include "server/storage/disk_identity.h"
+#include "server/storage/extent_trailer.h"
+#include "server/storage/read_health.h"
+#include "server/storage/write_health.h"
+
+namespace ffrecord::server {
+
+// The folder with the extents of one disk, FOLDER/<slot>/<id>, and how that disk fares.
+//
+// Sizes are bytes. Thread-safe. An ExtentStore owns it and knows which extents it has.
+class Disk {
+ public:
+  // Opens `folder`, which is made if it is missing (its parent must exist). Fails with kIo,
+  // kDenied.
+  static Result<std::unique_ptr<Disk>> Open(const std::filesystem::path& folder,
+                                            const DiskId& id = {});
+
+  const DiskId& id() const noexcept { return id_; }
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+  std::filesystem::path PathOf(const ExtentId& id) const { return folder_ / ExtentPath(id); }
+
+  // The extent's file, for reading. No link is followed, and nothing outside the folder is reached,
+  // whatever the folder holds. Fails with kNotFound, kDenied, kIo.
+  Result<UniqueFd> OpenFile(const ExtentId& id) const;
+
+  // Makes the folder of the extent's slot, durably. Fails with kIo, kDenied.
+  Result<void> MakeSlot(const ExtentId& id);
+  // Removes the extent's file, if there is one. Fails with kIo, kDenied.
+  Result<void> Unlink(const ExtentId& id);
+  // Makes it durable that their files are there, or not. Fails with kIo.
+  Result<void> SyncNames(std::span<const ExtentId> ids) const;
+
+  // What extents leave free for other uses of the disk. 0 at first; set before extents are written.
+  void set_kept_bytes(std::uint64_t kept_bytes) noexcept { kept_bytes_ = kept_bytes; }
+  struct Space {
+    std::uint64_t free_bytes = 0;  // For extents.
+    std::uint64_t size_bytes = 0;
+  };
+  Space space() const;  // All there could be if it is not known: writing will tell.
+  // That extents may be written here, and that one of `size_bytes` has room now. Fails with kIo.
+  Result<void> CheckTakes(std::uint64_t size_bytes) const;
+
+  WriteHealth& writes() noexcept { return writes_; }
+  const WriteHealth& writes() const noexcept { return writes_; }
+  ReadHealth& reads() noexcept { return reads_; }
+  const ReadHealth& reads() const noexcept { return reads_; }
+
+  // What the store says of its extents here.
+  struct Totals {
+    std::atomic<std::uint64_t> extent_count{0};
+    std::atomic<std::uint64_t> size_bytes{0};
+    std::atomic<std::uint64_t> bad_count{0};
+    std::atomic<std::uint64_t> declared_bytes{0};  // Of extents that are being written.
+  };
+  Totals& totals() noexcept { return totals_; }
+  const Totals& totals() const noexcept { return totals_; }
+
+ private:
+  Disk(std::filesystem::path folder, UniqueFd folder_fd, const DiskId& id)
+      : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)), id_(id) {}
+
+  const std::filesystem::path folder_;
+  const UniqueFd folder_fd_;
+  const DiskId id_;
+  std::uint64_t kept_bytes_ = 0;
+  WriteHealth writes_;
+  ReadHealth reads_;
+  Totals totals_;
+  std::mutex mutex_;
+  std::bitset<kSlotCount> durable_slots_;  // Whose folders are known to outlive a power cut.
+};
+
+}  // namespace ffrecord::server
