@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/net/protocol/fields.h"
 
 namespace ffrecord::net {
 namespace {
@@ -12,23 +12,7 @@ namespace {
 constexpr std::size_t kCredentialSizeMax = 3072;  // HELLO fits the limit before authentication.
 constexpr std::size_t kTextSizeMax = 1024;
 
-Error Malformed(std::string_view message) {
-  return Error{ErrorCode::kCorruption, std::string(message) + ": the body is malformed"};
-}
-
-void PutText(ByteWriter& writer, std::string_view text) {
-  text = text.substr(0, kTextSizeMax);
-  writer.Put(static_cast<std::uint16_t>(text.size()));
-  writer.PutText(text);
-}
-
-// False if there is no text of at most kTextSizeMax bytes.
-bool TakeText(ByteReader& reader, std::string& text) {
-  const auto size = reader.Take<std::uint16_t>();
-  if (size > kTextSizeMax) return false;
-  text = reader.TakeText(size);
-  return reader.ok();
-}
+std::string_view Cut(std::string_view text) { return text.substr(0, kTextSizeMax); }
 
 // What a peer says, without what a terminal or a log would take for more than text: control
 // characters, those of C1 too, which are C2 80 to C2 9F in UTF-8.
@@ -43,110 +27,68 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// Leaves it as it is if there are fewer bytes, which AtEnd() tells.
-template <std::size_t kSize>
-void TakeArray(ByteReader& reader, std::array<std::byte, kSize>& to) {
-  std::ranges::copy(reader.TakeBytes(kSize), to.begin());
-}
-
 }  // namespace
 
 std::vector<std::byte> Hello::Encode() const {
   FFR_ASSERT(credential.size() <= kCredentialSizeMax);
-  ByteWriter writer;
-  writer.Put(version_min);
-  writer.Put(version_max);
-  writer.Put(std::uint16_t{0});
-  writer.Put(body_size_bytes_max);
-  writer.Put(payload_size_bytes_max);
-  writer.Put(static_cast<std::uint32_t>(credential.size()));
-  writer.Put(capabilities);
-  writer.PutBytes(credential);
-  return std::move(writer).Take();
+  return EncodeFields(version_min, version_max, Zeros<2>(), body_size_bytes_max,
+                      payload_size_bytes_max, static_cast<std::uint32_t>(credential.size()),
+                      capabilities, credential);
 }
 
 Result<Hello> Hello::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
   Hello hello;
-  hello.version_min = reader.Take<std::uint8_t>();
-  hello.version_max = reader.Take<std::uint8_t>();
-  const auto zero = reader.Take<std::uint16_t>();
-  hello.body_size_bytes_max = reader.Take<std::uint32_t>();
-  hello.payload_size_bytes_max = reader.Take<std::uint32_t>();
-  const auto credential_size = reader.Take<std::uint32_t>();
-  hello.capabilities = reader.Take<std::uint64_t>();
-  const auto credential = reader.TakeBytes(credential_size);
-  if (!reader.AtEnd() || zero != 0 || credential_size > kCredentialSizeMax ||
+  std::uint32_t credential_size = 0;
+  if (!TakeFields(reader, hello.version_min, hello.version_max, Zeros<2>(),
+                  hello.body_size_bytes_max, hello.payload_size_bytes_max, credential_size,
+                  hello.capabilities) ||
+      reader.remaining() != credential_size || credential_size > kCredentialSizeMax ||
       hello.version_min > hello.version_max)
-    return Malformed("HELLO");
+    return MalformedBody("HELLO");
+  const auto credential = reader.TakeBytes(credential_size);
   hello.credential.assign(credential.begin(), credential.end());
   return hello;
 }
 
 std::vector<std::byte> HelloReply::Encode() const {
-  ByteWriter writer;
-  writer.Put(version);
-  writer.Put(std::uint8_t{0});
-  writer.Put(std::uint16_t{0});
-  writer.Put(body_size_bytes_max);
-  writer.Put(payload_size_bytes_max);
-  writer.Put(batch_entry_count_max);
-  writer.Put(bound_extent_count_max);
-  writer.Put(std::uint32_t{0});
-  writer.Put(capabilities);
-  writer.Put(epoch);
   FFR_ASSERT(local.has_value() == ((capabilities & kCapabilityLocal) != 0));
-  if (local) {
-    writer.Put(local->machine);
-    writer.PutBytes(local->ticket);
-    writer.PutBytes(local->daemon_secret);
-    writer.PutBytes(local->client_secret);
-  }
+  ByteWriter writer;
+  PutFields(writer, version, Zeros<3>(), body_size_bytes_max, payload_size_bytes_max,
+            batch_entry_count_max, bound_extent_count_max, Zeros<4>(), capabilities, epoch);
+  if (local)
+    PutFields(writer, local->machine, local->ticket, local->daemon_secret, local->client_secret);
   return std::move(writer).Take();
 }
 
 Result<HelloReply> HelloReply::Decode(std::span<const std::byte> body) {
   ByteReader reader(body);
   HelloReply reply;
-  reply.version = reader.Take<std::uint8_t>();
-  const auto zeros = reader.Take<std::uint32_t>(3);
-  reply.body_size_bytes_max = reader.Take<std::uint32_t>();
-  reply.payload_size_bytes_max = reader.Take<std::uint32_t>();
-  reply.batch_entry_count_max = reader.Take<std::uint32_t>();
-  reply.bound_extent_count_max = reader.Take<std::uint32_t>();
-  const auto zero = reader.Take<std::uint32_t>();
-  reply.capabilities = reader.Take<std::uint64_t>();
-  reply.epoch = reader.Take<std::uint64_t>();
-  if ((reply.capabilities & kCapabilityLocal) != 0) {
+  bool fits = TakeFields(reader, reply.version, Zeros<3>(), reply.body_size_bytes_max,
+                         reply.payload_size_bytes_max, reply.batch_entry_count_max,
+                         reply.bound_extent_count_max, Zeros<4>(), reply.capabilities, reply.epoch);
+  if (fits && (reply.capabilities & kCapabilityLocal) != 0) {
     LocalOffer& local = reply.local.emplace();
-    local.machine = reader.Take<std::uint64_t>();
-    TakeArray(reader, local.ticket);
-    TakeArray(reader, local.daemon_secret);
-    TakeArray(reader, local.client_secret);
+    fits =
+        TakeFields(reader, local.machine, local.ticket, local.daemon_secret, local.client_secret);
   }
-  if (!reader.AtEnd() || zeros != 0 || zero != 0) return Malformed("reply to HELLO");
+  if (!fits || !reader.AtEnd()) return MalformedBody("reply to HELLO");
   return reply;
 }
 
-std::vector<std::byte> LocalOpen::Encode() const { return {ticket.begin(), ticket.end()}; }
+std::vector<std::byte> LocalOpen::Encode() const { return EncodeFields(ticket); }
 
 Result<LocalOpen> LocalOpen::Decode(std::span<const std::byte> body) {
-  ByteReader reader(body);
   LocalOpen message;
-  TakeArray(reader, message.ticket);
-  if (!reader.AtEnd()) return Malformed("LOCAL_OPEN");
+  if (!DecodeFields(body, message.ticket)) return MalformedBody("LOCAL_OPEN");
   return message;
 }
 
-std::vector<std::byte> LocalOpenReply::Encode() const {
-  return {daemon_secret.begin(), daemon_secret.end()};
-}
+std::vector<std::byte> LocalOpenReply::Encode() const { return EncodeFields(daemon_secret); }
 
 Result<LocalOpenReply> LocalOpenReply::Decode(std::span<const std::byte> body) {
-  ByteReader reader(body);
   LocalOpenReply reply;
-  TakeArray(reader, reply.daemon_secret);
-  if (!reader.AtEnd()) return Malformed("reply to LOCAL_OPEN");
+  if (!DecodeFields(body, reply.daemon_secret)) return MalformedBody("reply to LOCAL_OPEN");
   return reply;
 }
 
@@ -163,53 +105,34 @@ Result<std::uint8_t> CommonVersion(const Hello& theirs) {
                                                 "; upgrade the older one"};
 }
 
-std::vector<std::byte> GoAway::Encode() const {
-  ByteWriter writer;
-  PutText(writer, reason);
-  return std::move(writer).Take();
-}
+std::vector<std::byte> GoAway::Encode() const { return EncodeFields(Cut(reason)); }
 
 Result<GoAway> GoAway::Decode(std::span<const std::byte> body) {
-  ByteReader reader(body);
   GoAway message;
-  if (!TakeText(reader, message.reason) || !reader.AtEnd()) return Malformed("GOAWAY");
+  if (!DecodeFields(body, message.reason) || message.reason.size() > kTextSizeMax)
+    return MalformedBody("GOAWAY");
   return message;
 }
 
-std::vector<std::byte> Busy::Encode() const {
-  ByteWriter writer;
-  writer.Put(retry_after_ms);
-  return std::move(writer).Take();
-}
+std::vector<std::byte> Busy::Encode() const { return EncodeFields(retry_after_ms); }
 
 Result<Busy> Busy::Decode(std::span<const std::byte> body) {
-  ByteReader reader(body);
-  const Busy message{reader.Take<std::uint32_t>()};
-  if (!reader.AtEnd()) return Malformed("BUSY");
+  Busy message;
+  if (!DecodeFields(body, message.retry_after_ms)) return MalformedBody("BUSY");
   return message;
 }
 
 std::vector<std::byte> ErrorReply::Encode() const {
   FFR_ASSERT(code != ErrorCode::kOk);
-  ByteWriter writer;
-  writer.Put(static_cast<std::uint8_t>(code));
-  writer.Put(std::uint8_t{0});
-  writer.Put(std::uint16_t{0});
-  writer.Put(system_errno);
-  PutText(writer, message);
-  return std::move(writer).Take();
+  return EncodeFields(code, Zeros<3>(), system_errno, Cut(message));
 }
 
 Result<ErrorReply> ErrorReply::Decode(std::span<const std::byte> body) {
-  ByteReader reader(body);
   ErrorReply reply;
-  const auto code = reader.Take<std::uint8_t>();
-  const auto zeros = reader.Take<std::uint32_t>(3);
-  reply.system_errno = reader.Take<std::uint32_t>();
-  if (!TakeText(reader, reply.message) || !reader.AtEnd() || zeros != 0 || code == 0 ||
-      code > static_cast<std::uint8_t>(ErrorCode::kOutOfRange))
-    return Malformed("ERROR");
-  reply.code = static_cast<ErrorCode>(code);
+  if (!DecodeFields(body, reply.code, Zeros<3>(), reply.system_errno, reply.message) ||
+      reply.code == ErrorCode::kOk || reply.code > ErrorCode::kOutOfRange ||
+      reply.message.size() > kTextSizeMax)
+    return MalformedBody("ERROR");
   return reply;
 }
 

@@ -6,8 +6,8 @@
 
 #include <utility>
 
-#include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/net/protocol/fields.h"
 #include "server/service/access/secret_file.h"
 
 namespace ffrecord::server {
@@ -79,17 +79,13 @@ Result<Token> TokenKeys::Check(std::span<const std::byte> credential,
   if (!is_ours) return Denied();
 
   // From here on the bytes are those that a holder of a key has chosen.
-  ByteReader reader(signed_bytes);
-  const auto version = reader.Take<std::uint8_t>();
   Token token;
-  token.rights = reader.Take<std::uint8_t>();
-  const auto zero = reader.Take<std::uint16_t>();
-  const auto expires_s = reader.Take<std::uint64_t>();
-  token.prefix = reader.TakeText(reader.Take<std::uint16_t>());
-  token.client = reader.TakeText(reader.Take<std::uint16_t>());
+  std::uint8_t version = 0;
+  std::uint64_t expires_s = 0;
   constexpr std::uint64_t kExpiresMax = std::uint64_t{1} << 33;  // Beyond the year 2200.
-  if (!reader.AtEnd() || version != kVersion || zero != 0 || (token.rights & ~kAllRights) != 0 ||
-      expires_s > kExpiresMax)
+  if (!net::DecodeFields(signed_bytes, version, token.rights, net::Zeros<2>(), expires_s,
+                         token.prefix, token.client) ||
+      version != kVersion || (token.rights & ~kAllRights) != 0 || expires_s > kExpiresMax)
     return Denied();
   token.expires = std::chrono::system_clock::time_point(std::chrono::seconds(expires_s));
   if (now >= token.expires) return Denied();

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <utility>
 
-#include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
+#include "libffrecord/net/protocol/fields.h"
 
 namespace ffrecord::server {
 
@@ -22,23 +22,15 @@ bool ParseNumberKey(std::string_view prefix, std::string_view key, std::uint64_t
 std::string NameKey(std::string_view name) { return std::string(kDatasetKeys) + std::string(name); }
 
 std::vector<std::byte> NameRecord::Encode() const {
-  ByteWriter writer;
-  writer.Put(attempt);
-  writer.Put(size_bytes);
-  writer.Put(file_count);
-  return std::move(writer).Take();
+  return net::EncodeFields(attempt, size_bytes, file_count);
 }
 
 Result<std::optional<NameRecord>> FindName(MetaStore& meta, std::string_view name) {
   const auto entry = FFR_TRY(meta.Get(NameKey(name)));
   if (!entry) return std::optional<NameRecord>();
-  ByteReader reader(entry->value);
   NameRecord found;
-  found.attempt = reader.Take<std::uint64_t>();
-  found.size_bytes = reader.Take<std::uint64_t>();
-  found.file_count = reader.Take<std::uint64_t>();
   found.revision = entry->mod_revision;
-  if (!reader.AtEnd())
+  if (!net::DecodeFields(entry->value, found.attempt, found.size_bytes, found.file_count))
     return Error{ErrorCode::kCorruption, "the record of the name " + std::string(name) +
                                              " is damaged in the daemon's metadata"};
   return std::optional(found);
