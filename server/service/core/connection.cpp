@@ -11,10 +11,6 @@
 namespace ffrecord::server {
 namespace {
 
-using net::FrameHeader;
-using net::FrameType;
-using Kind = JobPool::Kind;
-
 // Events handled before the other connections of the worker are polled.
 constexpr int kEventsPerPoll = 64;
 constexpr std::uint32_t kRetryAfterMs = 20;
@@ -223,7 +219,7 @@ Result<void> Connection::Discard(const FrameHeader& header, Error why) {
   return endpoint_->ReceivePayload(places);
 }
 
-Result<void> Connection::Refuse(const FrameHeader& header, Error error) {
+Result<void> Connection::Refuse(const FrameHeader& header, const Error& error) {
   if (error.code == ErrorCode::kCorruption) return error;
   return SendError(header.request_id, error);
 }
@@ -260,28 +256,25 @@ void Connection::StartJob() {
   context_.start_job(id_, StrandFor(job.kind), std::move(job.work));
 }
 
-void Connection::FinishJob(Reply reply) {
+void Connection::FinishJob(Result<Reply> outcome) {
   FFR_ASSERT(!jobs_.empty());
   const Job job = std::move(jobs_.front());
   jobs_.pop_front();
   if (job.is_put_data) --put_data_count_;
   // A failure to queue closes the endpoint, which the next poll notices.
-  if (!reply.is_silent) (void)SendReply(job.request_id, std::move(reply));
+  if (!outcome)
+    (void)SendError(job.request_id, outcome.error());
+  else if (!outcome.value().is_silent)
+    (void)SendReply(job.request_id, std::move(outcome).value());
   if (!jobs_.empty()) StartJob();
 }
 
 Result<void> Connection::SendReply(std::uint64_t request_id, Reply reply) {
-  if (reply.type == FrameType::kError && !reply.body.empty()) CountError(reply.body[0]);
   const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(reply.payload));
   const std::span<const std::byte> piece(*payload);
   FFR_TRY(endpoint_->Send(MakeHeader(reply.type, request_id), reply.body, {&piece, 1}));
   if (!piece.empty()) payload_.Add(payload, piece.size());
   return {};
-}
-
-void Connection::CountError(std::byte code) {
-  const auto index = std::to_integer<std::size_t>(code);
-  if (index < context_.metrics.errors.size()) context_.metrics.errors[index].Add();
 }
 
 Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
@@ -290,7 +283,8 @@ Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
 }
 
 Result<void> Connection::SendError(std::uint64_t request_id, const Error& error) {
-  CountError(static_cast<std::byte>(error.code));
+  const auto code = static_cast<std::size_t>(error.code);
+  if (code < context_.metrics.errors.size()) context_.metrics.errors[code].Add();
   return SendBody(FrameType::kError, request_id, net::FromError(error).Encode());
 }
 

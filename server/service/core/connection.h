@@ -28,9 +28,9 @@
 
 namespace ffrecord::server {
 
-// The answer to one request, made on any thread.
+// The answer to a request that succeeded, made on any thread.
 struct Reply {
-  net::FrameType type = net::FrameType::kError;
+  net::FrameType type = net::FrameType::kPing;
   std::vector<std::byte> body;
   std::vector<std::byte> payload;
   bool is_silent = false;  // Nothing is sent.
@@ -44,7 +44,7 @@ struct Reply {
 class Connection {
  public:
   using Clock = std::chrono::steady_clock;
-  using Work = std::function<Reply()>;
+  using Work = std::function<Result<Reply>()>;
 
   static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.
   // Likewise entries of all of them, which take some 150 bytes each.
@@ -107,7 +107,7 @@ class Connection {
   }
 
   void TakeCompleted(DiskReader::Completed completed) { reads_.Take(std::move(completed)); }
-  void FinishJob(Reply reply);
+  void FinishJob(Result<Reply> outcome);
 
   // Closes what has fallen silent in the middle of something. False: it is to be closed.
   bool CheckTimeouts(Clock::time_point now);
@@ -161,6 +161,13 @@ class Connection {
   Result<void> TakeFrame();
   // Whether this client may do that to `name`. kDenied, whether there is such a name or not.
   Result<void> Allow(Right right, std::string_view name);
+  // The request that has come, if this client may do that to what it names in `field`.
+  template <class Request>
+  Result<Request> Permitted(Right right, std::string Request::*field) {
+    auto request = FFR_TRY(Request::Decode(endpoint_->body()));
+    FFR_TRY(Allow(right, request.*field));
+    return request;
+  }
   std::string Who() const;  // For the log.
   // Takes the credential of HELLO.
   Result<void> Admit(const net::Hello& hello);
@@ -196,7 +203,8 @@ class Connection {
   Result<void> TakeResolve(const net::FrameHeader& header);
   Result<void> TakeList(const net::FrameHeader& header);
   Result<void> TakeDelete(const net::FrameHeader& header);
-  Result<void> Refuse(const net::FrameHeader& header, Error error);
+  // Damage and malformed bodies end the connection; other errors are the request's alone.
+  Result<void> Refuse(const net::FrameHeader& header, const Error& error);
   Result<void> Receive(const net::FrameHeader& header, decltype(Incoming::then) then);
   // Takes a payload off that nobody wants, and then says why.
   Result<void> Discard(const net::FrameHeader& header, Error why);
@@ -215,7 +223,6 @@ class Connection {
                         std::span<const std::byte> body);
   Result<void> SendError(std::uint64_t request_id, const Error& error);
   Result<void> SendBusy(std::uint64_t request_id);
-  void CountError(std::byte code);
 
   const Context& context_;
   const std::uint64_t id_;

@@ -10,10 +10,6 @@
 namespace ffrecord::server {
 namespace {
 
-using net::FrameHeader;
-using net::FrameType;
-using Kind = JobPool::Kind;
-
 // What a client is called, by whoever has made its token: one line of a log stays one line.
 std::string Printable(std::string text) {
   for (char& byte : text)

@@ -9,14 +9,6 @@
 #include "server/service/core/replies.h"
 
 namespace ffrecord::server {
-namespace {
-
-using net::FrameHeader;
-using net::FrameType;
-using Kind = JobPool::Kind;
-
-}  // namespace
-
 Result<void> Connection::TakeExtentBind(const FrameHeader& header) {
   const auto bind = FFR_TRY(net::ExtentBind::Decode(endpoint_->body()));
   // The names that hold the extents are looked at below.
@@ -81,20 +73,16 @@ Result<void> Connection::TakeCancel() {
 }
 
 Result<void> Connection::TakePlanSet(const FrameHeader& header) {
-  auto plan = net::PlanSet::Decode(endpoint_->body());
-  if (!plan) return Refuse(header, std::move(plan).error());
-  if (auto allowed = Allow(Right::kRead, plan.value().name); !allowed)
-    return SendError(header.request_id, allowed.error());
-  return AddJob(
-      header, Kind::kPlan,
-      [plans = plans_, &context = context_, hint = plan.value(), tenant = Tenant()]() -> Reply {
-        auto records = context.planned.Get(hint.name, hint.revision);
-        if (!records) return ErrorReplyOf(records.error());
-        auto begun = context.read_ahead.Begin(std::move(records).value(), hint, tenant);
-        if (!begun) return ErrorReplyOf(begun.error());
-        auto kept = plans->Keep(hint.plan_id, std::move(begun).value());
-        return kept ? EmptyReply(FrameType::kPlanSet) : ErrorReplyOf(kept.error());
-      });
+  const auto plan = Permitted(Right::kRead, &net::PlanSet::name);
+  if (!plan) return Refuse(header, plan.error());
+  return AddJob(header, Kind::kPlan,
+                [plans = plans_, &context = context_, hint = plan.value(),
+                 tenant = Tenant()]() -> Result<Reply> {
+                  auto records = FFR_TRY(context.planned.Get(hint.name, hint.revision));
+                  auto begun = FFR_TRY(context.read_ahead.Begin(std::move(records), hint, tenant));
+                  FFR_TRY(plans->Keep(hint.plan_id, std::move(begun)));
+                  return Answer(FrameType::kPlanSet);
+                });
 }
 
 Result<void> Connection::TakePlanCancel() {
@@ -111,9 +99,7 @@ Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
     return OutOfPlace("RDMA_CONNECT while requests are under way");
   const std::size_t before = WorkerMetrics::TransportIndex(transport());
   auto accepted = context_.rdma->Accept(endpoint_);
-  if (!accepted && accepted.error().code == ErrorCode::kCorruption)
-    return std::move(accepted).error();
-  if (!accepted) return SendError(header.request_id, accepted.error());
+  if (!accepted) return Refuse(header, accepted.error());
   endpoint_ = std::move(accepted).value();
   endpoint_->SetLimits(net::FrameLimits{});
   const std::size_t now = WorkerMetrics::TransportIndex(transport());
@@ -164,8 +150,7 @@ Result<void> Connection::TakeSlabRegister(const FrameHeader& header) {
   std::uint64_t sum_bytes = request.size_bytes;
   for (const auto& slab : slabs_) sum_bytes += slab ? slab->size_bytes : 0;
   auto slab = TakeSlab(request);
-  if (!slab && slab.error().code == ErrorCode::kCorruption) return std::move(slab).error();
-  if (!slab) return SendError(header.request_id, slab.error());
+  if (!slab) return Refuse(header, slab.error());
   if (sum_bytes > net::kSlabBytesMax)
     return SendError(header.request_id, {ErrorCode::kInvalidArgument,
                                          "the slabs of a connection have at most 4 GiB together"});

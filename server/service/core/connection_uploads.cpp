@@ -9,12 +9,8 @@
 
 namespace ffrecord::server {
 
-using net::FrameHeader;
-using net::FrameType;
-
 // How often the catalog is told that an extent goes on: an upload may last longer than the grace.
 constexpr auto kHeardInterval = std::chrono::seconds(1);
-using Kind = JobPool::Kind;
 
 std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
   auto put = std::make_unique<OpenPut>();
@@ -35,15 +31,15 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   put_heard_ = Clock::now();
   return AddJob(header, Kind::kWrite,
                 [put = put_, &catalog = context_.catalog,
-                 owner = token_ ? token_->prefix : std::string()]() -> Reply {
+                 owner = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
                   auto writer = catalog.BeginPut(put->begin, owner);
                   if (!writer) {
                     put->error = writer.error();
-                    return ErrorReplyOf(writer.error());
+                    return writer.error();
                   }
                   put->writer = std::move(writer).value();
                   const net::PutBeginReply reply{!put->writer.has_value()};
-                  return {net::ReplyTo(FrameType::kPutBegin), reply.Encode(), {}, false};
+                  return Answer(FrameType::kPutBegin, reply.Encode());
                 });
 }
 
@@ -82,13 +78,13 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
   FFR_TRY(ContinuePut(data.id, data.offset_bytes, header.payload_size_bytes));
   return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
     jobs_.push_back({sent.request_id, true, Kind::kWrite,
-                     [put, buffer, arrived = Clock::now(), &context = context_]() -> Reply {
+                     [put, buffer, arrived = Clock::now(), &context = context_]() -> Result<Reply> {
                        put->queue_time += Clock::now() - arrived;
                        Reply silent;
                        silent.is_silent = true;
                        if (put->error) return silent;  // Was told when it happened.
-                       const auto appended = put->Append(*buffer, context);
-                       return appended ? silent : ErrorReplyOf(appended.error());
+                       FFR_TRY(put->Append(*buffer, context));
+                       return silent;
                      }});
     if (jobs_.size() == 1) StartJob();
     return Result<void>();
@@ -138,14 +134,13 @@ Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteR
 Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {
   jobs_.push_back({header.request_id, true, Kind::kWrite,
                    [put = put_, source = std::move(source), arrived = Clock::now(),
-                    &context = context_]() -> Reply {
+                    &context = context_]() -> Result<Reply> {
                      put->queue_time += Clock::now() - arrived;
                      const auto piece = source();
                      if (!piece && !put->error) put->error = piece.error();
-                     const auto appended = put->error ? Result<void>(*put->error)
-                                                      : put->Append(*piece.value(), context);
-                     return appended ? EmptyReply(FrameType::kPutPull)
-                                     : ErrorReplyOf(appended.error());
+                     if (put->error) return *put->error;
+                     FFR_TRY(put->Append(*piece.value(), context));
+                     return Answer(FrameType::kPutPull);
                    }});
   if (jobs_.size() == 1) StartJob();
   return {};
@@ -159,8 +154,8 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
   auto put = std::exchange(put_, nullptr);
   return AddJob(
       header, Kind::kWrite,
-      [put = std::move(put), seal, &context = context_, arrived = Clock::now()]() -> Reply {
-        if (put->error) return ErrorReplyOf(*put->error);
+      [put = std::move(put), seal, &context = context_, arrived = Clock::now()]() -> Result<Reply> {
+        if (put->error) return *put->error;
         if (put->writer) {
           const auto begin = Clock::now();
           auto sealed = context.catalog.Seal(*put->writer, seal);
@@ -173,11 +168,12 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
           stages.checksum.Observe(checksum_time);
           stages.disk.Observe(put->write_time - checksum_time);
           stages.whole.Observe(end - put->begun);
-          return sealed ? EmptyReply(FrameType::kPutSeal) : ErrorReplyOf(sealed.error());
+          FFR_TRY(std::move(sealed));
+          return Answer(FrameType::kPutSeal);
         }
         const ExtentPtr extent = context.extents.Find(seal.id);
-        if (extent && extent->xxh3 == seal.xxh3) return EmptyReply(FrameType::kPutSeal);
-        return ErrorReplyOf({ErrorCode::kConflict, "the extent is sealed with other bytes"});
+        if (extent && extent->xxh3 == seal.xxh3) return Answer(FrameType::kPutSeal);
+        return Error{ErrorCode::kConflict, "the extent is sealed with other bytes"};
       });
 }
 

@@ -1,23 +1,28 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "libffrecord/net/protocol/messages.h"
 #include "server/service/core/connection.h"
 
 namespace ffrecord::server {
 
-// What the parts of a connection answer with.
+// What the files that implement Connection share.
+
+using net::FrameHeader;
+using net::FrameType;
+using Kind = JobPool::Kind;
 
 // Ends the connection: the client does not speak the protocol.
 inline Error OutOfPlace(const char* what) {
   return Error{ErrorCode::kCorruption, std::string("protocol fault: ") + what};
 }
 
-inline Reply ErrorReplyOf(const Error& error) {
-  return {net::FrameType::kError, net::FromError(error).Encode(), {}, false};
+inline Reply Answer(FrameType request, std::vector<std::byte> body = {},
+                    std::vector<std::byte> payload = {}) {
+  return {net::ReplyTo(request), std::move(body), std::move(payload), false};
 }
-
-inline Reply EmptyReply(net::FrameType request) { return {net::ReplyTo(request), {}, {}, false}; }
 
 }  // namespace ffrecord::server

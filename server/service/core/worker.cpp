@@ -64,7 +64,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           [this](std::uint64_t id, JobPool::Strand& strand, Connection::Work work) {
                             context_.metrics.jobs.Add();
                             context_.jobs.Post(strand, [this, id, work = std::move(work)] {
-                              auto reply = std::make_shared<Reply>(work());
+                              auto reply = std::make_shared<Result<Reply>>(work());
                               context_.metrics.jobs.Remove();
                               Post([this, id, reply] {
                                 const auto found = connections_.find(id);
