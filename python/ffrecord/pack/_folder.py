@@ -3,12 +3,12 @@
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ffrecord.pack._source import Key, Progressed, SourceOptions, check_text
+from ffrecord.pack._source import Progressed, Source, SourceOptions, check_text
 
 # Files read at the same time, and read ahead of the writer in all.
 _THREADS = 4
@@ -32,16 +32,15 @@ class _File(NamedTuple):
     size_bytes: int
 
 
-class FolderSource:
+class FolderSource(Source):
     """Label (the class's place among the sorted subfolders), name (relative path), payload."""
 
     def __init__(self, root: str, options: SourceOptions) -> None:
         """List the files; see `open_source` for arguments and errors."""
         options.allow(root, "a folder of classes", "follow_links", "include", "nested")
-        self.schema: Mapping[str, str] = {"label": "i64", "name": "utf8", "payload": "bytes"}
-        self.key: Key = "name"
-        self.metadata: Mapping[str, bytes] = {}
-        self.skipped: Counter[str] = Counter()
+        self.schema = {"label": "i64", "name": "utf8", "payload": "bytes"}
+        self.key = "name"
+        self.skipped = Counter()
         self._root = root
         self._follow_links = options.follow_links
         self._include = options.include

@@ -3,11 +3,11 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import Key, Progressed, SourceOptions, is_label
+from ffrecord.pack._source import Progressed, Source, SourceOptions, is_label
 from ffrecord.pack._stream import open_stream
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -18,19 +18,16 @@ def is_json_lines(path: str) -> bool:
     return path.endswith(_SUFFIXES)
 
 
-class JsonLinesSource:
+class JsonLinesSource(Source):
     """Payload: the line, without its end; label: an integer field of the line, on request."""
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Store the file; see `open_source` for arguments and errors."""
         options.allow(path, "JSON lines", "label_field")
-        self.key: Key = None
-        self.classes: tuple[str, ...] = ()
-        self.metadata: Mapping[str, bytes] = {}
-        self.skipped: Counter[str] = Counter()
+        self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         label = {} if options.label_field is None else {"label": "i64"}
-        self.schema: Mapping[str, str] = {**label, "payload": "bytes"}
+        self.schema = {**label, "payload": "bytes"}
         self._path = path
         self._label_field = options.label_field
 

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._source import (
-    Key,
     Progressed,
+    Source,
     SourceOptions,
     check_key,
     check_text,
@@ -95,7 +95,7 @@ class _Shard(NamedTuple):
         return self.packed or self.raw
 
 
-class MdsSource:
+class MdsSource(Source):
     """One column per column of the samples, in the order of shards and samples.
 
     Numbers and arrays of a fixed shape keep their type; str, json and numbers written out become
@@ -106,15 +106,12 @@ class MdsSource:
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the index; see `open_source` for arguments and errors."""
         options.allow(path, "a folder of MDS shards", "columns")
-        self.classes: tuple[str, ...] = ()
-        self.metadata: Mapping[str, bytes] = {}
-        self.skipped: Counter[str] = Counter()
-        self.key: Key = None
+        self.skipped = Counter()
         self._path = path
         self._shards = self._read_index()
         self._columns = self._shards[0].columns
         schema = {column.name: column.type for column in self._columns}
-        self.schema: Mapping[str, str] = picked(schema, options.columns, path)
+        self.schema = picked(schema, options.columns, path)
         for column in self._columns:
             if column.name in self.schema and not column.type:
                 raise ValueError(

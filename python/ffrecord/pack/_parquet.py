@@ -11,7 +11,7 @@ import numpy as np
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import Key, Progressed, SourceOptions, needed, picked
+from ffrecord.pack._source import Progressed, Source, SourceOptions, needed, picked
 
 _MAGIC = b"PAR1"
 _ROWS = 256
@@ -27,7 +27,7 @@ def is_parquet(path: str) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """One column per column of the rows, in their order.
 
     Numbers and fixed-size lists of numbers keep their type; strings become utf8; binary becomes
@@ -39,10 +39,7 @@ class ParquetSource:
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Read the schema; see `open_source` for arguments and errors."""
         options.allow(path, "a Parquet file", "columns")
-        self.classes: tuple[str, ...] = ()
-        self.metadata: Mapping[str, bytes] = {}
-        self.skipped: Counter[str] = Counter()
-        self.key: Key = None
+        self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._pa = needed("pyarrow", "a Parquet file")
@@ -54,7 +51,7 @@ class ParquetSource:
             raise ValueError(f"{path} has several columns called '{twice[0]}': rename them")
         types = {field.name: field.type for field in arrow}
         own = {name: self._type_of(kind) for name, kind in types.items()}
-        self.schema: Mapping[str, str] = picked(own, options.columns, path)
+        self.schema = picked(own, options.columns, path)
         for name, kind in self.schema.items():
             if not kind:
                 raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 import ffrecord
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import CLASSES, Key, Keyed, Progressed, SourceOptions, picked
+from ffrecord.pack._source import CLASSES, Keyed, Progressed, Source, SourceOptions, picked
 
 # Read at a time: so many records, or fewer if those before were large.
 _RECORDS_MAX, _BATCH_BYTES = 1024, 16 << 20
@@ -33,7 +33,7 @@ def _others_in(path: str) -> int:
     return sum(not name.endswith(".ffr") for name in os.listdir(path))
 
 
-class RecordFiles:
+class RecordFiles(Source):
     """The records of one file, or of a folder's files in the order of their names.
 
     Columns are kept, and so are records without columns, keys and metadata.
@@ -42,17 +42,17 @@ class RecordFiles:
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Open the files; see `open_source` for arguments and errors."""
         options.allow(path, "record files", "columns")
-        self.skipped: Counter[str] = Counter()
+        self.skipped = Counter()
         self._reader = _opened(path)
         self.skipped["files that are not *.ffr"] = _others_in(path)
         self.size_bytes = self._reader.size_bytes
-        self.metadata: Mapping[str, bytes] = self._metadata()
-        self.classes: tuple[str, ...] = _classes(self.metadata)
+        self.metadata = self._metadata()
+        self.classes = _classes(self.metadata)
         own = {column.name: column.spelling for column in self._reader.columns}
-        self.schema: Mapping[str, str] = picked(own, options.columns, path)
+        self.schema = picked(own, options.columns, path)
         # The first file's keys are kept, since they say whether there are any.
         self._keys = self._reader._open().keys(0)
-        self.key: Key = True if self._has_keys() else None
+        self.key = True if self._has_keys() else None
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the records; CorruptionError if one is damaged."""

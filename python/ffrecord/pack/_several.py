@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ffrecord.pack._source import Progressed, Source, SourceOptions
 
 
-class SeveralSources:
+class SeveralSources(Source):
     """The samples of all, in the order of their paths; the first defines the columns."""
 
     def __init__(
@@ -34,7 +34,7 @@ class SeveralSources:
         self.key = self._first.key
         self.classes = self._first.classes
         self.metadata = self._first.metadata
-        self.skipped: Counter[str] = Counter()
+        self.skipped = Counter()
         self._sizes = [os.stat(path).st_size for path in paths]
         self.size_bytes = sum(self._sizes)
 

@@ -5,7 +5,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal, NamedTuple, Protocol
 
 
@@ -31,13 +31,13 @@ class Source(Protocol):
     """Samples to pack. Single use: `samples` reads the source once."""
 
     schema: Mapping[str, str]
-    key: Key
+    key: Key = None
     """The column by which samples are found, if there is one; True if samples are `Keyed`."""
     size_bytes: int
     """The bytes of all data that will be read; for progress."""
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     """Names of the labels 0, 1, ...; empty if the source does not name them."""
-    metadata: Mapping[str, bytes]
+    metadata: Mapping[str, bytes] = MappingProxyType({})
     """Metadata to store in each file, beside the names of classes."""
     skipped: Counter[str]
     """Files that were left out, by reason; complete after the last sample."""

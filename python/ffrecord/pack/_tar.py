@@ -3,12 +3,12 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain, groupby, islice
 from typing import Any
 
 from ffrecord.pack._ahead import ahead
-from ffrecord.pack._source import Key, Progressed, SourceOptions, is_label, picked
+from ffrecord.pack._source import Progressed, Source, SourceOptions, is_label, picked
 from ffrecord.pack._tar_members import Member, TarMembers
 
 # Columns that are no extensions.
@@ -25,7 +25,7 @@ _LABEL = re.compile(rb"[+-]?0*[0-9]{1,19}")
 _Group = list[Member]
 
 
-class TarSource:
+class TarSource(Source):
     """A record per file, or per group of files that WebDataset treats as a sample.
 
     The files of a group are adjacent; their names are equal up to the first dot. If one of the
@@ -38,9 +38,7 @@ class TarSource:
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first groups, which decide what a record is."""
         options.allow(path, "a tar", "columns", "raw")
-        self.classes: tuple[str, ...] = ()
-        self.metadata: Mapping[str, bytes] = {}
-        self.skipped: Counter[str] = Counter()
+        self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._raw = options.raw
@@ -52,9 +50,9 @@ class TarSource:
         schema = {"name": "utf8", "payload": "bytes"} if self._raw else self._look(first)
         self._grouped = "payload" not in schema
         self._picks = bool(options.columns)
-        self.schema: Mapping[str, str] = picked(schema, options.columns, path)
+        self.schema = picked(schema, options.columns, path)
         self._labelled = "label" in self.schema
-        self.key: Key = "name" if "name" in self.schema else None
+        self.key = "name" if "name" in self.schema else None
 
     def samples(self) -> Iterator[Progressed]:
         """Yield the files, or the groups, in the tar's order.

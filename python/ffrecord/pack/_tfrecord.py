@@ -15,7 +15,7 @@ import numpy as np
 from ffrecord.errors import CorruptionError
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._example import Values, parse_example
-from ffrecord.pack._source import Key, Progressed, SourceOptions, needed, picked
+from ffrecord.pack._source import Progressed, Source, SourceOptions, needed, picked
 from ffrecord.pack._stream import Stream
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
@@ -38,7 +38,7 @@ def is_tfrecord(path: str) -> bool:
         return False
 
 
-class TFRecordSource:
+class TFRecordSource(Source):
     """A column for each feature of `tf.train.Example`, or the payload of each record, on request.
 
     The first records say what the columns are. A feature with one byte string (or sometimes none)
@@ -49,10 +49,7 @@ class TFRecordSource:
     def __init__(self, path: str, options: SourceOptions) -> None:
         """Look at the first records; see `open_source` for arguments and errors."""
         options.allow(path, "a TFRecord file", "columns", "ragged", "raw")
-        self.classes: tuple[str, ...] = ()
-        self.metadata: Mapping[str, bytes] = {}
-        self.skipped: Counter[str] = Counter()
-        self.key: Key = None
+        self.skipped = Counter()
         self.size_bytes = os.stat(path).st_size
         self._path = path
         self._raw = options.raw
