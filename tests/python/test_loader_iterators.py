@@ -3,10 +3,12 @@
 Method: iterators beside, inside and after each other; batches that overtake each other.
 """
 
+import gc
 import itertools
 import json
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +264,23 @@ def test_a_stop_iteration_out_of_a_transform_is_an_error_not_the_end_of_the_epoc
         with pytest.raises(RuntimeError, match="StopIteration"):
             list(loader)
         loader.close()
+
+
+@pytest.mark.parametrize("mistake", [stopping, out_of_range])
+def test_workers_end_with_an_iteration_that_failed_and_wait_for_no_collection(
+    path: Path, mistake: Callable[[Any], Any]
+) -> None:
+    loader = DataLoader(Dataset(path, transform=mistake), 20, num_workers=2)
+    others = set(multiprocessing.active_children())
+
+    gc.disable()
+    try:
+        with pytest.raises((RuntimeError, ValueError)):
+            list(loader)
+
+        assert set(multiprocessing.active_children()) <= others
+    finally:
+        gc.enable()
 
 
 def test_a_stop_iteration_is_an_error_in_torchs_own_loader_too(path: Path) -> None:

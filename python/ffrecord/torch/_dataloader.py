@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from functools import cached_property
 from inspect import GEN_CLOSED, getgeneratorstate
+from traceback import clear_frames
 from typing import Any, Literal
 
 import torch
@@ -334,7 +335,7 @@ class DataLoader(data.DataLoader[Any]):
         cursor = start
         count = 0
         try:
-            for found in batches:
+            for found in _taken(batches) if self.num_workers else batches:
                 count += 1
                 while self._told.damaged:  # Of all workers: `max_corrupt` is of what they find.
                     self.dataset.note_damaged(self._told.damaged.popleft())  # type: ignore[attr-defined]
@@ -412,6 +413,23 @@ class DataLoader(data.DataLoader[Any]):
                 f"function of position; {type(self.batch_sampler).__name__} cannot resume"
             )
         return self.batch_sampler
+
+
+def _taken(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield what torch's iterator over workers gives; free it as soon as it has failed.
+
+    torch raises a worker's error from frames that hold the error and the iterator in a circle. Left
+    to the garbage collector, the iterator ends its workers there, and waits 5 s for each.
+    """
+    while True:
+        try:
+            found = next(batches)
+        except BaseException as error:
+            clear_frames(error.__traceback__)
+            if isinstance(error, StopIteration):
+                return
+            raise
+        yield found
 
 
 class _Iteration:
