@@ -426,6 +426,7 @@ def share_of_rank(rank: int, folder: str, shares: "multiprocessing.Queue[list[in
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
     shares.put(next(iter(Sampler(100, 10))))
+    torch.distributed.barrier()  # The other may be joining still.
     torch.distributed.destroy_process_group()
 
 
