@@ -278,14 +278,14 @@ class ObjectStep final : public CommittedStep {
   Result<std::unique_ptr<RangeReader>> OpenFiles(
       std::span<const std::string> names) const override {
     const auto listing = FFR_TRY(run_.bucket->List(folder_, false));
-    std::map<std::string_view, std::uint64_t> sizes;
-    for (const auto& object : listing.objects) sizes[object.key] = object.size_bytes;
+    std::map<std::string_view, const S3Bucket::Object*> objects;
+    for (const auto& object : listing.objects) objects[object.key] = &object;
     std::vector<S3Bucket::Object> wanted;
     for (const std::string& name : names) {
-      const auto found = sizes.find(folder_ + name);
-      if (found == sizes.end())
+      const auto found = objects.find(folder_ + name);
+      if (found == objects.end())
         return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
-      wanted.push_back({folder_ + name, found->second});
+      wanted.push_back(*found->second);
     }
     return object_store::OpenObjectFiles(run_.bucket, std::move(wanted));
   }

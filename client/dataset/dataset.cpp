@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/dataset/catalog.h"
+#include "client/dataset/object_source.h"
 #include "client/dataset/prefetch_hint.h"
 #include "client/dataset/upload.h"
 #include "libffrecord/net/rpc/remote_files.h"
@@ -67,7 +68,19 @@ Error Exists(const net::Location& location) {
           location.ToString() + " exists already; choose another name, or ask to replace it"};
 }
 
+Error Mixed(const char* schemes) {
+  return {ErrorCode::kInvalidArgument, std::string("one list holds files of one kind: paths, or ") +
+                                           schemes +
+                                           "; join readers of several kinds with ffrecord.concat"};
+}
+
 }  // namespace
+
+bool IsObjectAddress(std::string_view location) noexcept {
+  for (const std::string_view scheme : {"s3://", "http://", "https://"})
+    if (location.starts_with(scheme)) return true;
+  return false;
+}
 
 Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                  const RecordReader::Options& reader_options,
@@ -75,6 +88,11 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   const auto is_remote = [](const std::string& text) {
     return text.starts_with(net::Location::kScheme);
   };
+  if (std::ranges::any_of(locations, IsObjectAddress)) {
+    if (!std::ranges::all_of(locations, IsObjectAddress)) return Mixed("addresses of objects");
+    auto objects = FFR_TRY(OpenObjects(locations, reader_options.queue_depth, session_options));
+    return OpenRecords(std::move(objects), reader_options);
+  }
   if (std::ranges::none_of(locations, is_remote)) {
     const std::vector<std::filesystem::path> paths(locations.begin(), locations.end());
     return RecordReader::Open(paths, reader_options);

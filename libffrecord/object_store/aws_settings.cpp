@@ -1,5 +1,6 @@
 #include "libffrecord/object_store/aws_settings.h"
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
@@ -7,6 +8,8 @@
 #include <map>
 #include <string_view>
 #include <utility>
+
+#include "libffrecord/object_store/credentials.h"
 
 namespace ffrecord::object_store {
 namespace {
@@ -45,71 +48,117 @@ std::optional<Section> SectionOf(std::string_view text, std::string_view wanted)
   return found;
 }
 
+std::string FirstOf(const VariableReader& variable, std::initializer_list<const char*> names) {
+  for (const char* const name : names)
+    if (auto value = variable(name); value && !value->empty()) return *value;
+  return {};
+}
+
+// Variables are read once: a process changes them while others read them at its own risk.
+VariableReader SnapshotOfEnvironment() {
+  constexpr std::array kNames{
+      "HOME",
+      "AWS_PROFILE",
+      "AWS_DEFAULT_PROFILE",
+      "AWS_SHARED_CREDENTIALS_FILE",
+      "AWS_CONFIG_FILE",
+      "AWS_ACCESS_KEY_ID",
+      "AWS_SECRET_ACCESS_KEY",
+      "AWS_SESSION_TOKEN",
+      "AWS_REGION",
+      "AWS_DEFAULT_REGION",
+      "AWS_ENDPOINT_URL",
+      "AWS_ENDPOINT_URL_S3",
+      "AWS_ENDPOINT_URL_STS",
+      "AWS_ROLE_ARN",
+      "AWS_ROLE_SESSION_NAME",
+      "AWS_WEB_IDENTITY_TOKEN_FILE",
+      "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+      "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+      "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+      "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+      "AWS_EC2_METADATA_DISABLED",
+      "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+      "AWS_METADATA_SERVICE_TIMEOUT",
+      "AWS_METADATA_SERVICE_NUM_ATTEMPTS",
+  };
+  std::map<std::string, std::string, std::less<>> values;
+  for (const char* const name : kNames)
+    if (const char* const value = std::getenv(name); value != nullptr) values[name] = value;
+  return [values = std::move(values)](const char* name) -> std::optional<std::string> {
+    const auto found = values.find(name);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+std::optional<std::string> TextOfFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
 }  // namespace
 
-Result<AwsSettings> ReadAwsSettings(const VariableReader& variable, const FileReader& file) {
-  const auto first_of = [&](std::initializer_list<const char*> names) -> std::string {
-    for (const char* const name : names)
-      if (auto value = variable(name); value && !value->empty()) return *value;
-    return {};
-  };
-  const std::string folder = first_of({"HOME"}) + "/.aws/";
-  const auto path_of = [&](const char* name, const char* other) {
-    const std::string named = first_of({name});
+Result<AwsProfile> ReadAwsProfile(const VariableReader& variable, const FileReader& file,
+                                  const std::string& name) {
+  const std::string folder = FirstOf(variable, {"HOME"}) + "/.aws/";
+  const auto path_of = [&](const char* variable_name, const char* other) {
+    const std::string named = FirstOf(variable, {variable_name});
     return named.empty() ? folder + other : named;
   };
-  const std::string asked_for = first_of({"AWS_PROFILE", "AWS_DEFAULT_PROFILE"});
-  const std::string profile = asked_for.empty() ? "default" : asked_for;
+  std::string asked_for = name;
+  if (asked_for.empty()) asked_for = FirstOf(variable, {"AWS_PROFILE", "AWS_DEFAULT_PROFILE"});
+  AwsProfile profile;
+  profile.name = asked_for.empty() ? "default" : asked_for;
   const std::string secrets = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
   const std::string config = path_of("AWS_CONFIG_FILE", "config");
-  const auto in_secrets = SectionOf(file(secrets), profile);
+  profile.looked_at = "profile " + profile.name + " of " + secrets + " and " + config;
+  const auto in_secrets = SectionOf(file(secrets).value_or(""), profile.name);
   const auto in_config =
-      SectionOf(file(config), profile == "default" ? profile : "profile " + profile);
+      SectionOf(file(config).value_or(""),
+                profile.name == "default" ? profile.name : "profile " + profile.name);
   if (!asked_for.empty() && !in_secrets && !in_config)
     return Error{ErrorCode::kInvalidArgument,
                  "S3: profile " + asked_for + " is neither in " + secrets + " nor in " + config};
-  // The file of secrets comes first.
-  const auto stored = [&](std::string_view name) -> std::string {
+  const auto stored = [&](std::string_view setting) -> std::string {
     for (const auto* const section : {&in_secrets, &in_config})
       if (*section)
-        if (const auto found = (*section)->find(name); found != (*section)->end())
+        if (const auto found = (*section)->find(setting); found != (*section)->end())
           return found->second;
     return {};
   };
-  const auto either = [&](std::initializer_list<const char*> names, std::string_view in_file) {
-    std::string value = first_of(names);
-    return value.empty() ? stored(in_file) : value;
-  };
+  profile.keys = {stored("aws_access_key_id"), stored("aws_secret_access_key"),
+                  stored("aws_session_token")};
+  if (profile.keys.access_key.empty() || profile.keys.secret_key.empty()) profile.keys = {};
+  profile.region = stored("region");
+  profile.endpoint = stored("endpoint_url");
+  profile.role_arn = stored("role_arn");
+  profile.source_profile = stored("source_profile");
+  profile.role_session_name = stored("role_session_name");
+  profile.external_id = stored("external_id");
+  profile.web_identity_token_file = stored("web_identity_token_file");
+  for (const char* const setting :
+       {"credential_process", "sso_session", "sso_start_url", "credential_source"})
+    if (profile.unsupported.empty() && !stored(setting).empty()) profile.unsupported = setting;
+  return profile;
+}
 
+Result<AwsSettings> ReadAwsSettings(const VariableReader& variable, const FileReader& file) {
+  const AwsProfile profile = FFR_TRY(ReadAwsProfile(variable, file));
+  const auto either = [&](std::initializer_list<const char*> names, const std::string& in_file) {
+    std::string value = FirstOf(variable, names);
+    return value.empty() ? in_file : value;
+  };
   AwsSettings settings;
-  AwsCredentials& credentials = settings.credentials;
-  credentials.access_key = first_of({"AWS_ACCESS_KEY_ID"});
-  credentials.secret_key = first_of({"AWS_SECRET_ACCESS_KEY"});
-  credentials.session_token = first_of({"AWS_SESSION_TOKEN"});
-  if (credentials.access_key.empty() || credentials.secret_key.empty())
-    credentials = {stored("aws_access_key_id"), stored("aws_secret_access_key"),
-                   stored("aws_session_token")};
-  if (credentials.access_key.empty() || credentials.secret_key.empty())
-    return Error{ErrorCode::kDenied,
-                 "S3: no credentials: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set, "
-                 "nor has profile " +
-                     profile + " of " + secrets + " or " + config + " any; set one of them"};
-  if (auto region = either({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region"); !region.empty())
+  if (auto region = either({"AWS_REGION", "AWS_DEFAULT_REGION"}, profile.region); !region.empty())
     settings.region = std::move(region);
-  settings.endpoint = either({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url");
+  settings.endpoint = either({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, profile.endpoint);
+  settings.chain = std::make_shared<CredentialChain>(variable, file, settings.region);
   return settings;
 }
 
 Result<AwsSettings> ReadAwsSettings() {
-  return ReadAwsSettings(
-      [](const char* name) -> std::optional<std::string> {
-        const char* const value = std::getenv(name);
-        return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-      },
-      [](const std::string& path) {
-        std::ifstream stream(path, std::ios::binary);
-        return std::string(std::istreambuf_iterator<char>(stream), {});
-      });
+  return ReadAwsSettings(SnapshotOfEnvironment(), TextOfFile);
 }
 
 }  // namespace ffrecord::object_store

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -10,27 +11,47 @@
 
 namespace ffrecord::object_store {
 
+class CredentialChain;
+
 // Where an S3-compatible store is, and who we are there.
 struct AwsSettings {
-  AwsCredentials credentials;
+  AwsCredentials credentials;  // Used if there is no chain.
   std::string region = "us-east-1";
   std::string endpoint;  // Such as http://127.0.0.1:9000; empty for Amazon's own.
+  std::shared_ptr<CredentialChain> chain;
 };
 
-// What the AWS tools read as well: the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-// AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; for
-// what they do not say, the profile AWS_PROFILE (or "default") of AWS_SHARED_CREDENTIALS_FILE
-// (~/.aws/credentials) and AWS_CONFIG_FILE (~/.aws/config). Roles, web identities and the metadata
-// services of machines are not asked.
-//
-// Fails with kDenied if there are no credentials, kInvalidArgument if a profile that is asked for
-// is in neither file.
-Result<AwsSettings> ReadAwsSettings();
-
-// The same from another environment: `variable` gives those that are set, `file` the text of a
-// file, empty if it cannot be read.
+// What gives the variables that are set, and the text of a file: nothing if it cannot be read.
 using VariableReader = std::function<std::optional<std::string>(const char* name)>;
-using FileReader = std::function<std::string(const std::string& path)>;
+using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
+
+// What a profile of the AWS tools says, and where it was looked for.
+struct AwsProfile {
+  std::string name;
+  std::string looked_at;  // For people: the files.
+  AwsCredentials keys;    // Empty if it has none.
+  std::string region;
+  std::string endpoint;
+  std::string role_arn;
+  std::string source_profile;
+  std::string role_session_name;
+  std::string external_id;
+  std::string web_identity_token_file;
+  std::string unsupported;  // A setting that gives credentials in a way that is not known here.
+};
+
+// Reads the profile `name`, by default AWS_PROFILE or "default", of AWS_SHARED_CREDENTIALS_FILE
+// (~/.aws/credentials), which comes first, and AWS_CONFIG_FILE (~/.aws/config). Fails with
+// kInvalidArgument if a profile that was asked for by name is in neither.
+Result<AwsProfile> ReadAwsProfile(const VariableReader& variable, const FileReader& file,
+                                  const std::string& name = {});
+
+// What the AWS tools read as well: AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or
+// AWS_ENDPOINT_URL, and, for what they do not say, the profile; credentials from the chain, which
+// is asked when the first request is signed.
+//
+// Fails with kInvalidArgument if a profile that is asked for is in neither file.
+Result<AwsSettings> ReadAwsSettings();
 Result<AwsSettings> ReadAwsSettings(const VariableReader& variable, const FileReader& file);
 
 }  // namespace ffrecord::object_store

@@ -1,52 +1,70 @@
 #include "libffrecord/object_store/object_files.h"
 
 #include <algorithm>
-#include <atomic>
-#include <string>
-#include <thread>
 #include <utility>
 
-#include "libffrecord/base/side_by_side.h"
+#include "libffrecord/object_store/range_fetch.h"
 #include "libffrecord/source/last_failure.h"
 
 namespace ffrecord::object_store {
 namespace {
 
-constexpr std::size_t kRequestsAtOnce = 4;
+// A request costs tens of milliseconds, in which a connection carries much.
+constexpr CoalescingOptions kObjectCoalescing{
+    .gap_bytes_max = std::uint64_t{64} << 10,
+    .merged_bytes_max = std::uint64_t{4} << 20,
+    .piece_bytes_max = std::uint64_t{4} << 20,
+};
 
 class ObjectFiles final : public RangeReader {
  public:
-  ObjectFiles(std::shared_ptr<const S3Bucket> bucket, std::vector<S3Bucket::Object> objects)
-      : bucket_(std::move(bucket)), objects_(std::move(objects)) {
-    for (const auto& object : objects_) names_.push_back(bucket_->Describe(object.key));
+  ObjectFiles(std::vector<StoredObject> objects, std::uint32_t requests_at_once)
+      : objects_(std::move(objects)), requests_at_once_(requests_at_once) {
+    for (const StoredObject& object : objects_) names_.push_back(object.name());
   }
 
   std::size_t file_count() const noexcept override { return objects_.size(); }
   const std::string& file_name(std::uint32_t file) const noexcept override { return names_[file]; }
   std::uint64_t file_size_bytes(std::uint32_t file) const noexcept override {
-    return objects_[file].size_bytes;
+    return objects_[file].version.size_bytes;
   }
   std::uint32_t alignment_bytes(std::uint32_t /*file*/) const noexcept override { return 1; }
+  const CoalescingOptions& coalescing() const noexcept override { return kObjectCoalescing; }
 
-  // The caller's thread asks its patience between its requests; the others take no more after that.
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {
     if (patience.IsOver()) return GivenUp();
-    const auto caller = std::this_thread::get_id();
-    std::atomic<std::size_t> next{0};
-    std::atomic<bool> is_over{false};
-    const auto work = [&](const SideBySide&) -> Result<void> {
-      for (;;) {
-        if (std::this_thread::get_id() == caller && patience.IsOver()) is_over = true;
-        const std::size_t i = is_over ? ranges.size() : next++;
-        if (i >= ranges.size()) return {};
-        ReadOne(ranges[i]);
+    std::vector<ObjectRange> wanted;
+    std::vector<RangeRead*> owners;
+    wanted.reserve(ranges.size());
+    owners.reserve(ranges.size());
+    for (RangeRead& range : ranges) {
+      range.status = PassesEnd(range) ? ErrorCode::kCorruption : ErrorCode::kOk;
+      if (range.status != ErrorCode::kOk || range.destination.empty()) {
+        arrived(range);
+        continue;
       }
+      const StoredObject& object = objects_[range.file];
+      wanted.push_back({.store = object.store.get(),
+                        .key = object.key,
+                        .version = &object.version,
+                        .destination = range.destination,
+                        .offset_bytes = range.offset_bytes,
+                        .error = {},
+                        .found = {}});
+      owners.push_back(&range);
+    }
+    const auto take = [&](ObjectRange& done) {
+      RangeRead& range = *owners[static_cast<std::size_t>(&done - wanted.data())];
+      if (done.error) {
+        range.status = done.error->code;
+        last_failure_.Note(*std::move(done.error));
+      }
+      arrived(range);
     };
-    FFR_TRY(SideBySide::Run(std::min(ranges.size(), kRequestsAtOnce), work));
-    if (is_over) return GivenUp();
-    for (RangeRead& range : ranges) arrived(range);
-    return {};
+    auto fetched = FetchRanges(wanted, requests_at_once_, take, patience);
+    if (patience.was_over()) return GivenUp();
+    return fetched;
   }
 
   std::string Trouble(std::uint32_t /*file*/, ErrorCode status) const override {
@@ -54,26 +72,27 @@ class ObjectFiles final : public RangeReader {
   }
 
  private:
-  void ReadOne(RangeRead& range) const {
-    range.status = PassesEnd(range) ? ErrorCode::kCorruption : ErrorCode::kOk;
-    if (range.status != ErrorCode::kOk || range.destination.empty()) return;
-    auto read = bucket_->GetRange(objects_[range.file].key, range.offset_bytes, range.destination);
-    if (read) return;
-    range.status = read.error().code;
-    last_failure_.Note(std::move(read).error());
-  }
-
-  const std::shared_ptr<const S3Bucket> bucket_;
-  const std::vector<S3Bucket::Object> objects_;
+  const std::vector<StoredObject> objects_;
+  const std::uint32_t requests_at_once_;
   std::vector<std::string> names_;
   mutable LastFailure last_failure_;
 };
 
 }  // namespace
 
+std::unique_ptr<RangeReader> OpenObjectFiles(std::vector<StoredObject> objects,
+                                             std::uint32_t requests_at_once) {
+  return std::make_unique<ObjectFiles>(std::move(objects), requests_at_once);
+}
+
 std::unique_ptr<RangeReader> OpenObjectFiles(std::shared_ptr<const S3Bucket> bucket,
                                              std::vector<S3Bucket::Object> objects) {
-  return std::make_unique<ObjectFiles>(std::move(bucket), std::move(objects));
+  std::vector<StoredObject> stored;
+  for (S3Bucket::Object& object : objects)
+    stored.push_back({bucket,
+                      std::move(object.key),
+                      {object.size_bytes, std::move(object.etag), std::string()}});
+  return OpenObjectFiles(std::move(stored));
 }
 
 }  // namespace ffrecord::object_store

@@ -1,15 +1,33 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "libffrecord/object_store/object_store.h"
 #include "libffrecord/object_store/s3_bucket.h"
 #include "libffrecord/source/range_reader.h"
 
 namespace ffrecord::object_store {
 
-// Objects of one bucket as files: each range is one request, and a few of them travel at once. A
-// forked child may go on using it.
+// One version of one object.
+struct StoredObject {
+  std::shared_ptr<const ObjectStore> store;
+  std::string key;
+  ObjectVersion version;
+
+  std::string name() const { return store->Describe(key); }
+};
+
+inline constexpr std::uint32_t kObjectRequestsAtOnce = 64;
+
+// Objects as files: each range is one request, and many of them travel at once; range_fetch.h says
+// how they fail. A forked child may go on using it.
+std::unique_ptr<RangeReader> OpenObjectFiles(
+    std::vector<StoredObject> objects, std::uint32_t requests_at_once = kObjectRequestsAtOnce);
+
+// Objects of one bucket. Those without an ETag are read whatever their version is.
 std::unique_ptr<RangeReader> OpenObjectFiles(std::shared_ptr<const S3Bucket> bucket,
                                              std::vector<S3Bucket::Object> objects);
 

@@ -4,16 +4,15 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
-#include <ctime>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
-#include "libffrecord/base/home_process.h"
-#include "libffrecord/base/random.h"
+#include "libffrecord/base/per_process.h"
+#include "libffrecord/object_store/credentials.h"
 #include "libffrecord/object_store/digests.h"
+#include "libffrecord/object_store/retry.h"
 #include "libffrecord/object_store/xml.h"
 
 namespace ffrecord::object_store {
@@ -22,19 +21,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kBackOffFirst{50};
-constexpr milliseconds kBackOffMax{3000};
 constexpr int kPagesMax = 10'000;  // 10 million keys: a store that goes on says the same again.
 constexpr std::uint64_t kAnswerSizeMax = 8 << 20;  // Of a listing: 1,000 keys of 1 KiB, escaped.
-
-std::string Now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 32> text{};
-  const std::size_t size = std::strftime(text.data(), text.size(), "%Y%m%dT%H%M%SZ", &utc);
-  return {text.data(), size};
-}
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -46,23 +34,8 @@ std::uint64_t NumberIn(std::string_view text) {
   return number;
 }
 
-// Doubles from wait to wait; half of it by chance, so that many clients do not come back together.
-class BackOff {
- public:
-  milliseconds Next() {
-    const milliseconds whole = std::exchange(next_, std::min(2 * next_, kBackOffMax));
-    std::uniform_int_distribution<std::int64_t> chance(whole.count() / 2, whole.count());
-    return milliseconds(chance(random_));
-  }
-
- private:
-  milliseconds next_ = kBackOffFirst;
-  std::minstd_rand random_{static_cast<std::uint32_t>(RandomNumber())};
-};
-
 bool IsForTheMoment(int status, std::string_view code) {
-  return status == 429 || status == 500 || status == 502 || status == 503 || status == 504 ||
-         code == "RequestTimeout" || code == "ConditionalRequestConflict";
+  return MayPass(status) || code == "RequestTimeout" || code == "ConditionalRequestConflict";
 }
 
 ErrorCode CodeOf(int status) {
@@ -82,62 +55,108 @@ ErrorCode CodeOf(int status) {
 }  // namespace
 
 struct S3Bucket::Impl {
+  // What one process has learnt and opened; a child leaves its parent's connections alone.
+  struct Kept {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<net::HttpClient>> idle;  // Connections that nobody uses now.
+    std::string region;                                  // As the store says; empty: as set.
+  };
+
   std::string bucket;
   AwsSettings settings;
   milliseconds timeout{};
   std::string scheme = "https";
-  std::string host;
-  std::string path;  // What every key stands behind.
+  std::string endpoint_host;  // Empty: Amazon's own, in the region.
+  std::string path;           // What every key stands behind.
+  mutable PerProcess<Kept> kept{[] { return new Kept; }};
 
-  // Connections that nobody uses now. A child leaves those of its parent alone.
-  std::mutex mutex;
-  std::vector<std::unique_ptr<net::HttpClient>> idle;
-  HomeProcess home;
-
-  Result<std::unique_ptr<net::HttpClient>> Take() {
-    const std::scoped_lock lock(mutex);
-    if (!home.is_here()) {
-      home = HomeProcess();
-      for (auto& client : idle) static_cast<void>(client.release());
-      idle.clear();
-    }
-    if (idle.empty()) return net::HttpClient::Create();
-    auto client = std::move(idle.back());
-    idle.pop_back();
+  Result<std::unique_ptr<net::HttpClient>> Take() const {
+    Kept& own = kept.Get();
+    const std::scoped_lock lock(own.mutex);
+    if (own.idle.empty()) return net::HttpClient::Create();
+    auto client = std::move(own.idle.back());
+    own.idle.pop_back();
     return client;
   }
 
-  void GiveBack(std::unique_ptr<net::HttpClient> client) {
-    const std::scoped_lock lock(mutex);
-    idle.push_back(std::move(client));
+  void GiveBack(std::unique_ptr<net::HttpClient> client) const {
+    Kept& own = kept.Get();
+    const std::scoped_lock lock(own.mutex);
+    own.idle.push_back(std::move(client));
+  }
+
+  std::string Region() const {
+    Kept& own = kept.Get();
+    const std::scoped_lock lock(own.mutex);
+    return own.region.empty() ? settings.region : own.region;
+  }
+
+  // True if the store says that the bucket is in another region: requests go there from now on.
+  bool LearnRegion(const net::HttpResponse& response) const {
+    const auto found = response.headers.find("x-amz-bucket-region");
+    if (found == response.headers.end() || found->second.empty()) return false;
+    Kept& own = kept.Get();
+    const std::scoped_lock lock(own.mutex);
+    if (found->second == (own.region.empty() ? settings.region : own.region)) return false;
+    own.region = found->second;
+    return true;
   }
 
   net::HttpRequest RequestFor(std::string_view key) const {
     net::HttpRequest request;
     request.scheme = scheme;
-    request.host = host;
     request.path = path + "/" + std::string(key);
     return request;
   }
 
+  // Fails as credentials do.
+  Result<void> SignNow(net::HttpRequest& request) const {
+    const std::string region = Region();
+    // A name with dots fits no certificate as a host.
+    const bool is_host = bucket.find('.') == std::string::npos;
+    request.host = endpoint_host.empty()
+                       ? (is_host ? bucket + "." : "") + "s3." + region + ".amazonaws.com"
+                       : endpoint_host;
+    AwsCredentials credentials = settings.credentials;
+    if (settings.chain) credentials = FFR_TRY(settings.chain->Get());
+    const std::string hash = Hex(Sha256(request.body));
+    request.headers["x-amz-content-sha256"] = hash;
+    Sign(request, credentials, {region, "s3", SigningTime()}, hash);
+    return {};
+  }
+
+  // Whether the store would take other credentials than those of the moment, and there are some.
+  bool MayRenewCredentials(std::string_view code) const {
+    constexpr std::array kCodes{"ExpiredToken", "InvalidToken", "TokenRefreshRequired",
+                                "ExpiredTokenException", "InvalidAccessKeyId"};
+    if (!settings.chain || std::ranges::find(kCodes, code) == kCodes.end()) return false;
+    const auto used = settings.chain->Get();
+    return used && settings.chain->Refused(used.value().access_key);
+  }
+
+  Refusal RefusalOf(const std::string& tried, const net::HttpResponse& response) const {
+    const std::string_view text = TextOf(response.body);
+    const std::string code = TextOfElement(text, "Code");
+    const std::string message = "S3: " + tried + ": " + std::to_string(response.status) + " " +
+                                code + " " + TextOfElement(text, "Message");
+    if (IsForTheMoment(response.status, code)) return {{ErrorCode::kUnavailable, message}, true};
+    return {{CodeOf(response.status), message}, LearnRegion(response) || MayRenewCredentials(code)};
+  }
+
   // Signs and runs until something lasting is known; any 2xx is a success.
   Result<net::HttpResponse> Run(net::HttpRequest request,
-                                std::uint64_t body_size_max = kAnswerSizeMax,
-                                std::span<std::byte> destination = {}) {
-    const Sha256Digest digest = Sha256(request.body);
-    const std::string hash = Hex(digest);
-    request.headers["x-amz-content-sha256"] = hash;
+                                std::uint64_t body_size_max = kAnswerSizeMax) const {
     const auto headers = request.headers;
     const auto deadline = Clock::now() + timeout;
     BackOff back_off;
     for (;;) {
       request.headers = headers;
-      Sign(request, settings.credentials, {settings.region, "s3", Now()}, hash);
-      auto outcome = Once(request, body_size_max, destination);
+      FFR_TRY(SignNow(request));
+      milliseconds asked_for{};
+      bool may_pass = true;
+      auto outcome = Once(request, body_size_max, may_pass, asked_for);
       if (outcome) return outcome;
-      const bool may_pass = outcome.error().code == ErrorCode::kUnavailable ||
-                            outcome.error().code == ErrorCode::kDeadlineExceeded;
-      const milliseconds wait = back_off.Next();
+      const milliseconds wait = back_off.Next(asked_for);
       if (!may_pass || Clock::now() + wait > deadline) return outcome;
       std::this_thread::sleep_for(wait);
     }
@@ -145,27 +164,31 @@ struct S3Bucket::Impl {
 
   // A connection on which something failed is not used again.
   Result<net::HttpResponse> Once(const net::HttpRequest& request, std::uint64_t body_size_max,
-                                 std::span<std::byte> destination) {
+                                 bool& may_pass, milliseconds& asked_for) const {
     auto client = FFR_TRY(Take());
-    auto response = FFR_TRY(client->Run(request, {timeout, body_size_max}, destination));
+    auto run = client->Run(request, {timeout, body_size_max});
+    if (!run) {
+      may_pass = run.error().code != ErrorCode::kCorruption;
+      return run;
+    }
     GiveBack(std::move(client));
-    const std::string_view text = TextOf(response.body);
+    net::HttpResponse& response = run.value();
+    const std::string tried = request.method + " s3://" + bucket + request.path.substr(path.size());
     // A multipart upload may fail after "200 OK" was said.
-    const bool failed_late = request.method == "POST" && text.find("<Error>") != text.npos;
-    if (response.status / 100 == 2 && !failed_late) return response;
-    const std::string code = TextOfElement(text, "Code");
-    const std::string tried =
-        "S3: " + request.method + " s3://" + bucket + request.path.substr(path.size()) + ": " +
-        std::to_string(response.status) + " " + code + " " + TextOfElement(text, "Message");
-    if (failed_late || IsForTheMoment(response.status, code))
-      return Error{ErrorCode::kUnavailable, tried};
-    return Error{CodeOf(response.status), tried};
+    const bool failed_late =
+        request.method == "POST" && TextOf(response.body).find("<Error>") != std::string_view::npos;
+    if (response.status / 100 == 2 && !failed_late) return run;
+    Refusal refusal = RefusalOf(tried, response);
+    if (failed_late) refusal = {{ErrorCode::kUnavailable, refusal.error.message}, true};
+    may_pass = refusal.may_pass;
+    asked_for = RetryAfter(response);
+    return std::move(refusal.error);
   }
 
   // All pages of a listing: `take` is given each; `next` names what continues where.
   using Query = std::vector<std::pair<std::string, std::string>>;
   Result<void> Pages(net::HttpRequest request, const std::function<void(std::string_view)>& take,
-                     const Query& next) {
+                     const Query& next) const {
     const Query first = request.query;
     for (int page = 0; page < kPagesMax; ++page) {
       const auto response = FFR_TRY(Run(request));
@@ -191,10 +214,7 @@ Result<std::shared_ptr<S3Bucket>> S3Bucket::Open(std::string_view bucket, AwsSet
   impl->timeout = timeout;
   std::string_view endpoint = settings.endpoint;
   if (endpoint.empty()) {
-    // A name with dots fits no certificate as a host.
-    const bool is_host = bucket.find('.') == std::string_view::npos;
-    impl->host = (is_host ? impl->bucket + "." : "") + "s3." + settings.region + ".amazonaws.com";
-    if (!is_host) impl->path = "/" + impl->bucket;
+    if (bucket.find('.') != std::string_view::npos) impl->path = "/" + impl->bucket;
   } else {
     const std::size_t colon = endpoint.find("://");
     impl->scheme = endpoint.substr(0, colon == std::string_view::npos ? 0 : colon);
@@ -204,7 +224,7 @@ Result<std::shared_ptr<S3Bucket>> S3Bucket::Open(std::string_view bucket, AwsSet
     endpoint.remove_prefix(colon + 3);
     while (endpoint.ends_with('/')) endpoint.remove_suffix(1);
     const std::size_t slash = endpoint.find('/');
-    impl->host = endpoint.substr(0, slash);
+    impl->endpoint_host = endpoint.substr(0, slash);
     if (slash != std::string_view::npos) impl->path = endpoint.substr(slash);
     impl->path += "/" + impl->bucket;
   }
@@ -216,6 +236,20 @@ std::string S3Bucket::Describe(std::string_view key) const {
   return "s3://" + impl_->bucket + "/" + std::string(key);
 }
 
+std::chrono::milliseconds S3Bucket::timeout() const noexcept { return impl_->timeout; }
+
+Result<net::HttpRequest> S3Bucket::GetRequest(std::string_view key, const Headers& headers) const {
+  net::HttpRequest request = impl_->RequestFor(key);
+  request.headers = headers;
+  FFR_TRY(impl_->SignNow(request));
+  return request;
+}
+
+ObjectStore::Refusal S3Bucket::RefusalOf(std::string_view key,
+                                         const net::HttpResponse& response) const {
+  return impl_->RefusalOf("GET " + Describe(key), response);
+}
+
 Result<S3Bucket::Listing> S3Bucket::List(std::string_view prefix, bool by_folder) const {
   net::HttpRequest request = impl_->RequestFor("");
   request.query = {{"list-type", "2"}, {"prefix", std::string(prefix)}};
@@ -225,7 +259,8 @@ Result<S3Bucket::Listing> S3Bucket::List(std::string_view prefix, bool by_folder
                        [&](std::string_view page) {
                          ForEachElement(page, "Contents", [&](std::string_view object) {
                            listing.objects.push_back({TextOfElement(object, "Key"),
-                                                      NumberIn(TextOfElement(object, "Size"))});
+                                                      NumberIn(TextOfElement(object, "Size")),
+                                                      TextOfElement(object, "ETag")});
                          });
                          ForEachElement(page, "CommonPrefixes", [&](std::string_view folder) {
                            listing.folders.push_back(TextOfElement(folder, "Prefix"));
@@ -238,20 +273,6 @@ Result<S3Bucket::Listing> S3Bucket::List(std::string_view prefix, bool by_folder
 Result<std::vector<std::byte>> S3Bucket::Get(std::string_view key,
                                              std::uint64_t size_bytes_max) const {
   return FFR_TRY(impl_->Run(impl_->RequestFor(key), size_bytes_max)).body;
-}
-
-Result<void> S3Bucket::GetRange(std::string_view key, std::uint64_t offset_bytes,
-                                std::span<std::byte> destination) const {
-  net::HttpRequest request = impl_->RequestFor(key);
-  request.headers["range"] = "bytes=" + std::to_string(offset_bytes) + "-" +
-                             std::to_string(offset_bytes + destination.size() - 1);
-  const auto response = FFR_TRY(impl_->Run(std::move(request), 0, destination));
-  if (response.status != 206 || response.size_bytes != destination.size())
-    return Error{ErrorCode::kCorruption, Describe(key) + ": ends before " +
-                                             std::to_string(offset_bytes) + " + " +
-                                             std::to_string(destination.size()) +
-                                             " bytes, or the store does not support ranges"};
-  return {};
 }
 
 Result<void> S3Bucket::Put(std::string_view key, std::span<const std::byte> bytes,

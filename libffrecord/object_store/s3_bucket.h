@@ -15,6 +15,7 @@
 
 #include "libffrecord/net/http/http.h"
 #include "libffrecord/object_store/aws_settings.h"
+#include "libffrecord/object_store/object_store.h"
 
 namespace ffrecord::object_store {
 
@@ -24,17 +25,21 @@ namespace ffrecord::object_store {
 //
 // Thread-safe; a forked child may go on using it. Errors: kNotFound, kDenied (names the store's
 // code), kConflict, kUnavailable, kDeadlineExceeded, kInvalidArgument; messages name the object.
-class S3Bucket {
+class S3Bucket final : public ObjectStore {
  public:
   static Result<std::shared_ptr<S3Bucket>> Open(std::string_view bucket, AwsSettings settings,
                                                 std::chrono::milliseconds timeout);
-  ~S3Bucket();
+  ~S3Bucket() override;
 
-  std::string Describe(std::string_view key) const;  // s3://bucket/key.
+  std::string Describe(std::string_view key) const override;  // s3://bucket/key.
+  Result<net::HttpRequest> GetRequest(std::string_view key, const Headers& headers) const override;
+  Refusal RefusalOf(std::string_view key, const net::HttpResponse& response) const override;
+  std::chrono::milliseconds timeout() const noexcept override;
 
   struct Object {
     std::string key;
     std::uint64_t size_bytes = 0;
+    std::string etag;  // As ObjectVersion has it.
   };
   struct Listing {
     std::vector<Object> objects;
@@ -45,9 +50,6 @@ class S3Bucket {
 
   // Fails with kCorruption if the object is larger than `size_bytes_max`.
   Result<std::vector<std::byte>> Get(std::string_view key, std::uint64_t size_bytes_max) const;
-  // Fills `destination`, which is not empty. Fails with kCorruption if the object ends before.
-  Result<void> GetRange(std::string_view key, std::uint64_t offset_bytes,
-                        std::span<std::byte> destination) const;
 
   enum class Existing { kReplace, kRefuse };
   // With kRefuse fails with kConflict if the object exists: it may be the one that an earlier try

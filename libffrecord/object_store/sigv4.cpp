@@ -1,5 +1,7 @@
 #include "libffrecord/object_store/sigv4.h"
 
+#include <array>
+#include <ctime>
 #include <map>
 
 #include "libffrecord/base/hex.h"
@@ -13,6 +15,15 @@ constexpr std::string_view kAlgorithm = "AWS4-HMAC-SHA256";
 std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
+
+std::string SigningTime() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y%m%dT%H%M%SZ", &utc);
+  return {text.data(), size};
+}
 
 void Sign(net::HttpRequest& request, const AwsCredentials& credentials, const SigningScope& scope,
           std::string_view payload_hash) {

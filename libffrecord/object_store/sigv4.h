@@ -21,6 +21,9 @@ struct SigningScope {
   std::string time;     // UTC, such as 20130524T000000Z.
 };
 
+// The time of this moment.
+std::string SigningTime();
+
 // Signs a request by AWS Signature Version 4: adds x-amz-date, x-amz-security-token if there is
 // one, and authorization, over all headers that it has by then. `payload_hash` is the SHA-256 of
 // the body in hex; for S3 the header x-amz-content-sha256 has it too. Pure.

@@ -10,6 +10,7 @@ Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Where = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 SCHEME = "ffrecord://"
+STORES = ("s3://", "http://", "https://")
 # In a folder: names those of its files that are only at a store now (ffrecord._evicting).
 EVICTED = "EVICTED"
 REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
@@ -33,6 +34,11 @@ def normalise(where: Where) -> tuple[str, ...]:
     if "" in names:
         raise ValueError("nothing to open: the name of a file is empty")
     return tuple(name if "://" in name else absolute(name) for name in names)
+
+
+def is_address(name: str) -> bool:
+    """Whether a location is at a daemon or a store rather than a path."""
+    return name.startswith((SCHEME, *STORES))
 
 
 def absolute(name: str) -> str:
@@ -62,8 +68,8 @@ def expand(names: Iterable[str]) -> list[bytes]:
     """Every file that `names` stand for, in order.
 
     A folder stands for its own `*.ffr`, dot files included, sorted by code point; a glob for its
-    matches, sorted likewise. An address is kept as it is. Files that were evicted to a store are
-    fetched first.
+    matches, sorted likewise. An address is kept as it is, folders and globs of a store too. Files
+    that were evicted to a store are fetched first.
 
     Raises:
         FileNotFoundError: a name stands for no file.
@@ -74,7 +80,7 @@ def expand(names: Iterable[str]) -> list[bytes]:
 
 
 def _files(name: str) -> Iterator[str]:
-    if name.startswith(SCHEME) or os.path.isfile(name):
+    if is_address(name) or os.path.isfile(name):
         yield name
     elif os.path.isdir(name):
         yield from _folder(name)

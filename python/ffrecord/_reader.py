@@ -1,4 +1,4 @@
-"""Reading record files, local or served."""
+"""Reading record files: local, served, or at a store."""
 
 import os
 import time
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ffrecord import _ffrecord
 from ffrecord._batch import Batch
 from ffrecord._closing import Closing
-from ffrecord._locations import SCHEME, Where, expand, normalise
+from ffrecord._locations import Where, expand, is_address, normalise
 from ffrecord._order import EpochShare, Indices
 from ffrecord._records import OnCorrupt as OnCorrupt
 from ffrecord._records import Records
@@ -71,11 +71,12 @@ class Reader(Records, Closing):
 
         Args:
             where: file, folder (its own `*.ffr`, sorted by code point), glob, list of these in
-                its order, or `ffrecord://host[:port]/name`.
+                its order, or `ffrecord://host[:port]/name`; or, at a store, `s3://bucket/key`, a
+                folder `s3://bucket/folder/`, a glob, `http(s)://host/path`, or a list of these.
             check_data: verify the checksum of each record on every read.
             salvage: open a damaged version 1 file; records that are not whole are corrupt.
             direct: bypass the page cache, for data that is read once.
-            timeout_s: time limit of each call to a daemon, retries included.
+            timeout_s: time limit of each call to a daemon or store, retries included.
             max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
                 before a read raises; ten records are always allowed.
         """
@@ -112,8 +113,8 @@ class Reader(Records, Closing):
 
     @property
     def is_local(self) -> bool:
-        """Whether it reads files rather than a daemon."""
-        return not self.where[0].startswith(SCHEME)
+        """Whether it reads files rather than a daemon or a store."""
+        return not is_address(self.where[0])
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -330,7 +331,7 @@ def open(
     timeout_s: float = 30.0,
     max_corrupt: float = 0.001,
 ) -> Reader:
-    """Open record files, local or served; the arguments are those of `Reader`.
+    """Open record files, local, served or at a store; the arguments are those of `Reader`.
 
     Opens nothing before the first use: a missing file raises then.
     """

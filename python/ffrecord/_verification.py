@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ffrecord import _ffrecord
-from ffrecord._locations import SCHEME, Where, expand, normalise
+from ffrecord._locations import Where, expand, is_address, normalise
 from ffrecord._reader import Reader
 from ffrecord.errors import CorruptionError
 
@@ -26,7 +26,7 @@ class FileReport:
 
 
 def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport]:
-    """Check every byte of local files, or every record that a daemon serves.
+    """Check every byte of local files, or every record at a daemon or store.
 
     A file that passes is bit for bit the file that was written. Damage is reported, not raised.
 
@@ -39,7 +39,7 @@ def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport
         UnavailableError: the daemon does not answer.
     """
     names = normalise(where)
-    if any(name.startswith(SCHEME) for name in names):
+    if any(map(is_address, names)):
         return [_verify_served(Reader(names), progress)]
     files = expand(names)
     sizes = [os.stat(file).st_size for file in files]

@@ -1,5 +1,7 @@
 #pragma once
 
+// Of 64 connections at once none waits for its SYN to be sent again.
+#define CPPHTTPLIB_LISTEN_BACKLOG 512
 #include <httplib.h>
 
 #include <chrono>
@@ -24,6 +26,9 @@ class FakeBucket {
       else
         reply.set_content(found->second, "application/octet-stream");
     });
+    // A connection that stays open holds a thread.
+    server_.new_task_queue = [] { return new httplib::ThreadPool(600); };
+    server_.set_keep_alive_timeout(1);
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -36,7 +41,8 @@ class FakeBucket {
   }
 
   object_store::AwsSettings settings() const {
-    return {{"key", "secret", ""}, "us-east-1", "http://127.0.0.1:" + std::to_string(port_)};
+    return {
+        {"key", "secret", ""}, "us-east-1", "http://127.0.0.1:" + std::to_string(port_), nullptr};
   }
 
  private:

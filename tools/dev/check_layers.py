@@ -49,7 +49,9 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server": {f"{NET}/transport", "server/config", f"{SERVICE}/core"},
     "client/include": set(),
     "client": {f"{NET}/transport"},
-    "client/dataset": SOURCE | FORMAT | {f"{LIB}/record/read", f"{NET}/protocol", f"{NET}/rpc"},
+    "client/dataset": SOURCE
+    | FORMAT
+    | {f"{LIB}/record/read", f"{LIB}/object_store", f"{NET}/protocol", f"{NET}/rpc"},
     "client/checkpoint": SOURCE | FORMAT | {f"{LIB}/object_store", f"{NET}/rpc", "client/dataset"},
     "client/collective": TRANSPORT,
     "capi": set(),  # Public headers only, of the client too.

@@ -21,8 +21,11 @@ struct HttpRequest {
   std::string host;        // With its port, unless that is the scheme's own.
   std::string path = "/";  // Absolute.
   std::vector<std::pair<std::string, std::string>> query;
+  std::string target;  // If not empty, path and query as they travel, in place of both.
   std::map<std::string, std::string> headers;  // Without host.
   std::span<const std::byte> body;             // Borrowed until the request has ended.
+  bool follows_redirects = false;
+  bool without_proxy = false;
 };
 
 struct HttpResponse {
@@ -38,6 +41,8 @@ std::string UriEncode(std::string_view text, bool keep_slashes);
 
 // The query as it travels and is signed: encoded, sorted by name.
 std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& query);
+
+class EasyHandle;
 
 // Runs one request after the other over a connection that stays open between them. Thread-bound.
 class HttpClient {
@@ -60,9 +65,8 @@ class HttpClient {
                            std::span<std::byte> destination = {});
 
  private:
-  struct Impl;
-  explicit HttpClient(std::unique_ptr<Impl> impl) noexcept;
-  std::unique_ptr<Impl> impl_;
+  explicit HttpClient(std::unique_ptr<EasyHandle> handle) noexcept;
+  std::unique_ptr<EasyHandle> handle_;
 };
 
 }  // namespace ffrecord::net

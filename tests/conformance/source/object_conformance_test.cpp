@@ -20,7 +20,7 @@ Made Objects(const Contents& contents) {
   std::map<std::string, std::string> stored;
   std::vector<S3Bucket::Object> objects;
   for (std::size_t i = 0; i < contents.size(); ++i) {
-    objects.push_back({"folder/file-" + std::to_string(i), contents[i].size()});
+    objects.push_back({"folder/file-" + std::to_string(i), contents[i].size(), ""});
     stored[objects.back().key] = contents[i];
   }
   auto source = std::make_shared<ObjectSource>(std::move(stored));
@@ -38,7 +38,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance,
 TEST(ObjectFilesTest, AnObjectThatIsNotThereSaysSo) {
   FakeBucket store({});
   const auto files = object_store::OpenObjectFiles(
-      S3Bucket::Open("bucket", store.settings(), std::chrono::seconds(5)).value(), {{"gone", 100}});
+      S3Bucket::Open("bucket", store.settings(), std::chrono::seconds(5)).value(),
+      {{"gone", 100, ""}});
   std::vector<std::byte> memory(10);
   RangeRead range{0, 0, memory};
   ASSERT_TRUE(files->Read({&range, 1}));

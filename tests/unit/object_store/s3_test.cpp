@@ -12,6 +12,7 @@
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/http/http.h"
 #include "libffrecord/object_store/aws_settings.h"
+#include "libffrecord/object_store/credentials.h"
 #include "libffrecord/object_store/digests.h"
 #include "libffrecord/object_store/sigv4.h"
 #include "libffrecord/object_store/xml.h"
@@ -127,13 +128,13 @@ using Texts = std::map<std::string, std::string>;
 
 Result<AwsSettings> Read(const Texts& variables, const Texts& files = {}) {
   return ReadAwsSettings(
-      [&](const char* name) -> std::optional<std::string> {
+      [variables](const char* name) -> std::optional<std::string> {
         const auto found = variables.find(name);
         return found == variables.end() ? std::nullopt : std::optional(found->second);
       },
-      [&](const std::string& path) {
+      [files](const std::string& path) {
         const auto found = files.find(path);
-        return found == files.end() ? std::string() : found->second;
+        return found == files.end() ? std::nullopt : std::optional(found->second);
       });
 }
 
@@ -158,8 +159,9 @@ TEST(AwsSettingsTest, VariablesComeFirst) {
                              kFiles);
 
   ASSERT_TRUE(settings) << settings.error().message;
-  EXPECT_EQ(settings.value().credentials.access_key, "ENV");
-  EXPECT_EQ(settings.value().credentials.session_token, "t");
+  const auto credentials = settings.value().chain->Get().value();
+  EXPECT_EQ(credentials.access_key, "ENV");
+  EXPECT_EQ(credentials.session_token, "t");
   EXPECT_EQ(settings.value().region, "ap-east-1");
   EXPECT_EQ(settings.value().endpoint, "http://s3");
 }
@@ -168,9 +170,10 @@ TEST(AwsSettingsTest, ThenTheFilesOfTheHomeFolder) {
   const auto settings = Read({{"HOME", "/me"}}, kFiles);
 
   ASSERT_TRUE(settings) << settings.error().message;
-  EXPECT_EQ(settings.value().credentials.access_key, "ONE");
-  EXPECT_EQ(settings.value().credentials.secret_key, "first");
-  EXPECT_EQ(settings.value().credentials.session_token, "");
+  const auto credentials = settings.value().chain->Get().value();
+  EXPECT_EQ(credentials.access_key, "ONE");
+  EXPECT_EQ(credentials.secret_key, "first");
+  EXPECT_EQ(credentials.session_token, "");
   EXPECT_EQ(settings.value().region, "eu-west-1");
   EXPECT_EQ(settings.value().endpoint, "");
 }
@@ -179,15 +182,18 @@ TEST(AwsSettingsTest, AProfileHasItsOwnSections) {
   const auto settings = Read({{"HOME", "/me"}, {"AWS_PROFILE", "other"}}, kFiles);
 
   ASSERT_TRUE(settings) << settings.error().message;
-  EXPECT_EQ(settings.value().credentials.access_key, "TWO");
-  EXPECT_EQ(settings.value().credentials.secret_key, "second==");
-  EXPECT_EQ(settings.value().credentials.session_token, "token");
+  const auto credentials = settings.value().chain->Get().value();
+  EXPECT_EQ(credentials.access_key, "TWO");
+  EXPECT_EQ(credentials.secret_key, "second==");
+  EXPECT_EQ(credentials.session_token, "token");
   EXPECT_EQ(settings.value().region, "eu-central-1");
   EXPECT_EQ(settings.value().endpoint, "https://store:9000");
 }
 
 TEST(AwsSettingsTest, WhatIsMissingIsNamed) {
-  const auto none = Read({{"HOME", "/nowhere"}});
+  const auto settings = Read({{"HOME", "/nowhere"}, {"AWS_EC2_METADATA_DISABLED", "true"}});
+  ASSERT_TRUE(settings) << settings.error().message;
+  const auto none = settings.value().chain->Get();
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kDenied);
   EXPECT_NE(none.error().message.find("/nowhere/.aws/credentials"), std::string::npos);

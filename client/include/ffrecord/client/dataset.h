@@ -16,12 +16,17 @@
 
 namespace ffrecord::client {
 
-// Opens files or a published dataset; the reader is the same class for both and returns the same
-// bytes. `locations` are paths, or a single ffrecord://host[:port]/name.
+// Opens files, a published dataset or objects of a store; the reader is the same class for all and
+// returns the same bytes. `locations` are paths, or a single ffrecord://host[:port]/name, or
+// addresses of objects: s3://bucket/key, a folder s3://bucket/folder/ (its own *.ffr, sorted), a
+// pattern s3://bucket/a*.ffr, and http(s)://host/path.
+//
+// An object that is replaced while it is open is an error of its records (kConflict).
 //
 // Fails as RecordReader::Open; for an address with kInvalidArgument if it is malformed, kNotFound
-// if the daemon serves no such name, kUnavailable if no daemon answers (the message says where and
-// how to start one), kDeadlineExceeded. If the daemon goes away later, reads try to reconnect until
+// if there is no such name or object, kDenied if a store refuses or there are no credentials,
+// kUnavailable if no daemon answers (the message says where and how to start one),
+// kDeadlineExceeded. If the daemon goes away later, reads try to reconnect until
 // the timeout, then return kUnavailable for each record.
 FFR_EXPORT Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                             const RecordReader::Options& reader_options,

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <ffrecord/result.h>
+#include <ffrecord/session_options.h>
+
+#include "libffrecord/source/range_reader.h"
+
+namespace ffrecord::client {
+
+// Whether a location is an object's: s3://, http:// or https://.
+bool IsObjectAddress(std::string_view location) noexcept;
+
+// The objects at `addresses`, which object_store/find_objects.h explains. `requests_at_once` is for
+// one call. Fails with kInvalidArgument if this build has no object stores, and as FindObjects.
+Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::string> addresses,
+                                                       std::uint32_t requests_at_once,
+                                                       const SessionOptions& options);
+
+}  // namespace ffrecord::client

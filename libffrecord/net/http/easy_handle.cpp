@@ -1,0 +1,171 @@
+#include "libffrecord/net/http/easy_handle.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace ffrecord::net {
+namespace {
+
+constexpr std::uint64_t kErrorSizeMax = 64 << 10;
+constexpr long kBufferBytes = 128 << 10;  // One call for a record, most often.
+constexpr long kRedirectsMax = 5;
+
+std::size_t TakeHeader(char* text, std::size_t size, std::size_t count, void* context) {
+  auto& response = static_cast<HttpSink*>(context)->response;
+  std::string_view line(text, size * count);
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
+  if (line.starts_with("HTTP/")) {
+    response.headers.clear();  // What "100 Continue" or a redirection said is void.
+    const std::size_t space = line.find(' ');
+    response.status = space == std::string_view::npos ? 0 : std::atoi(line.data() + space);
+  }
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return size * count;
+  std::string name(line.substr(0, colon));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  line.remove_prefix(colon + 1);
+  while (!line.empty() && line.front() == ' ') line.remove_prefix(1);
+  response.headers[std::move(name)] = line;
+  return size * count;
+}
+
+// An error's body is text to be kept, wherever the bytes asked for were to go.
+bool BelongsAtDestination(const HttpSink& sink) {
+  if (sink.destination.empty()) return false;
+  return sink.accepts ? sink.accepts(sink.response) : sink.response.status / 100 == 2;
+}
+
+std::size_t TakeBody(char* text, std::size_t size, std::size_t count, void* context) {
+  auto& sink = *static_cast<HttpSink*>(context);
+  const auto bytes = std::as_bytes(std::span(text, size * count));
+  sink.progressed = std::chrono::steady_clock::now();
+  if (!std::exchange(sink.has_body, true)) sink.is_for_destination = BelongsAtDestination(sink);
+  const bool is_good = sink.response.status / 100 == 2;
+  const std::uint64_t room = sink.is_for_destination ? sink.destination.size()
+                             : is_good               ? sink.body_size_max
+                                                     : std::max(sink.body_size_max, kErrorSizeMax);
+  if (bytes.size() > room - sink.response.size_bytes) {
+    sink.is_too_long = true;
+    return 0;  // Breaks it off.
+  }
+  if (sink.is_for_destination)
+    std::memcpy(sink.destination.data() + sink.response.size_bytes, bytes.data(), bytes.size());
+  else
+    sink.response.body.insert(sink.response.body.end(), bytes.begin(), bytes.end());
+  sink.response.size_bytes += bytes.size();
+  return bytes.size();
+}
+
+std::string UrlOf(const HttpRequest& request) {
+  const std::string place = request.scheme + "://" + request.host;
+  if (!request.target.empty()) return place + request.target;
+  std::string url = place + UriEncode(request.path, true);
+  if (!request.query.empty()) url += "?" + EncodeQuery(request.query);
+  return url;
+}
+
+// Without the query, which may hold a signature that opens the object to everybody.
+std::string ShownUrlOf(const HttpRequest& request) {
+  const std::string path =
+      request.target.empty() ? request.path : request.target.substr(0, request.target.find('?'));
+  return request.scheme + "://" + request.host + path;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EasyHandle>> EasyHandle::Create() {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  CURL* const curl = ready == CURLE_OK ? curl_easy_init() : nullptr;
+  if (curl == nullptr) return Error{ErrorCode::kIo, "http: libcurl could not be started", ENOMEM};
+  return std::unique_ptr<EasyHandle>(new EasyHandle(curl));
+}
+
+EasyHandle::~EasyHandle() { curl_easy_cleanup(curl_); }
+
+// A method other than libcurl's own is a POST under another name: it has a body, if only of 0
+// bytes, which is not copied.
+void EasyHandle::SetMethod(const HttpRequest& request) {
+  if (request.method == "GET") return;
+  if (request.method == "HEAD") {
+    curl_easy_setopt(curl_, CURLOPT_NOBODY, 1L);
+    return;
+  }
+  curl_easy_setopt(curl_, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  if (request.method == "DELETE") return;
+  curl_easy_setopt(curl_, CURLOPT_POST, 1L);
+  curl_easy_setopt(curl_, CURLOPT_POSTFIELDSIZE_LARGE,
+                   static_cast<curl_off_t>(request.body.size()));
+  const void* const body = request.body.data();
+  curl_easy_setopt(curl_, CURLOPT_POSTFIELDS, request.body.empty() ? "" : body);
+}
+
+void EasyHandle::Append(const std::string& line) {
+  curl_slist* const longer = curl_slist_append(headers_.get(), line.c_str());
+  if (longer == nullptr) return;  // No memory: the server will miss it and say so.
+  static_cast<void>(headers_.release());
+  headers_.reset(longer);
+}
+
+void EasyHandle::SetHeaders(const HttpRequest& request) {
+  headers_.reset();
+  // With redirections libcurl names each host itself.
+  if (!request.follows_redirects) Append("Host: " + request.host);
+  Append("Expect:");  // No wait for leave to send.
+  if (!request.headers.contains("content-type")) Append("Content-Type:");
+  for (const auto& [name, value] : request.headers) Append(name + ": " + value);
+  curl_easy_setopt(curl_, CURLOPT_HTTPHEADER, headers_.get());
+}
+
+void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
+                         std::chrono::milliseconds connect, std::chrono::milliseconds stall) {
+  curl_easy_reset(curl_);  // All but its connections.
+  sink_ = &sink;
+  tried_ = request.method + " " + ShownUrlOf(request);
+  reason_[0] = '\0';
+  curl_easy_setopt(curl_, CURLOPT_URL, UrlOf(request).c_str());
+  curl_easy_setopt(curl_, CURLOPT_PATH_AS_IS, 1L);  // It is signed as it is.
+  curl_easy_setopt(curl_, CURLOPT_PROTOCOLS_STR, "http,https");
+  // All of a batch over one connection would share its window and its losses.
+  curl_easy_setopt(curl_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(curl_, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl_, CURLOPT_BUFFERSIZE, kBufferBytes);
+  curl_easy_setopt(curl_, CURLOPT_ERRORBUFFER, reason_);
+  curl_easy_setopt(curl_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect.count()));
+  if (stall.count() > 0) {
+    curl_easy_setopt(curl_, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(curl_, CURLOPT_LOW_SPEED_TIME,
+                     static_cast<long>(std::max<std::int64_t>(stall.count() / 1000, 1)));
+  }
+  if (request.follows_redirects) {
+    curl_easy_setopt(curl_, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(curl_, CURLOPT_MAXREDIRS, kRedirectsMax);
+    // What was asked for under encryption stays encrypted.
+    curl_easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
+                     request.scheme == "https" ? "https" : "http,https");
+  }
+  if (request.without_proxy) curl_easy_setopt(curl_, CURLOPT_NOPROXY, "*");
+  curl_easy_setopt(curl_, CURLOPT_HEADERFUNCTION, &TakeHeader);
+  curl_easy_setopt(curl_, CURLOPT_HEADERDATA, &sink);
+  curl_easy_setopt(curl_, CURLOPT_WRITEFUNCTION, &TakeBody);
+  curl_easy_setopt(curl_, CURLOPT_WRITEDATA, &sink);
+  SetMethod(request);
+  SetHeaders(request);
+  sink.began = sink.progressed = std::chrono::steady_clock::now();
+}
+
+Result<void> EasyHandle::Outcome(CURLcode code) const {
+  if (sink_->is_too_long)
+    return Error{ErrorCode::kCorruption, tried_ + ": the response is longer than expected"};
+  if (code == CURLE_OK) return {};
+  return Error{
+      code == CURLE_OPERATION_TIMEDOUT ? ErrorCode::kDeadlineExceeded : ErrorCode::kUnavailable,
+      tried_ + ": " + (reason_[0] != '\0' ? reason_ : curl_easy_strerror(code))};
+}
+
+}  // namespace ffrecord::net

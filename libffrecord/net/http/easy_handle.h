@@ -1,0 +1,70 @@
+#pragma once
+
+#include <curl/curl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/http/http.h"
+
+namespace ffrecord::net {
+
+// Where a response goes as it arrives.
+struct HttpSink {
+  HttpResponse response;
+  std::span<std::byte> destination;
+  std::uint64_t body_size_max = 0;  // Of a body that does not go to the destination.
+  // Whether the body belongs at the destination; empty: that of every 2xx response.
+  std::function<bool(const HttpResponse&)> accepts;
+
+  std::chrono::steady_clock::time_point began;
+  std::chrono::steady_clock::time_point progressed;  // When the last bytes arrived.
+  bool is_too_long = false;
+  bool is_for_destination = false;
+  bool has_body = false;  // Its first byte has arrived.
+};
+
+// One handle of libcurl with one request at a time. Thread-bound.
+class EasyHandle {
+ public:
+  // Fails with kIo (ENOMEM).
+  static Result<std::unique_ptr<EasyHandle>> Create();
+  ~EasyHandle();
+  EasyHandle(const EasyHandle&) = delete;
+  EasyHandle& operator=(const EasyHandle&) = delete;
+
+  // Sets the handle up. Borrows `request` and `sink` until the request has ended. A `stall` of 0
+  // leaves it to the caller to end a request that makes no progress.
+  void Prepare(const HttpRequest& request, HttpSink& sink, std::chrono::milliseconds connect,
+               std::chrono::milliseconds stall);
+
+  // What became of the request that ended with `code`.
+  Result<void> Outcome(CURLcode code) const;
+
+  CURL* curl() const noexcept { return curl_; }
+
+ private:
+  struct FreeList {
+    void operator()(curl_slist* list) const noexcept { curl_slist_free_all(list); }
+  };
+
+  explicit EasyHandle(CURL* curl) noexcept : curl_(curl) {}
+  void SetMethod(const HttpRequest& request);
+  void SetHeaders(const HttpRequest& request);
+  void Append(const std::string& line);
+
+  CURL* const curl_;
+  std::unique_ptr<curl_slist, FreeList> headers_;
+  std::string tried_;  // For people.
+  HttpSink* sink_ = nullptr;
+  char reason_[CURL_ERROR_SIZE] = "";
+};
+
+}  // namespace ffrecord::net

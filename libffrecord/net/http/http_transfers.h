@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/http/http.h"
+
+namespace ffrecord::net {
+
+struct HttpSink;
+
+// One request of many. The caller owns it, and keeps it and what it borrows in place from Begin()
+// until Wait() has returned it or Cancel() was called.
+struct HttpTransfer {
+  HttpRequest request;
+  std::span<std::byte> destination;  // Borrowed; the body must not be longer.
+  // Asked once status and headers are there, before the first byte: whether the body belongs at the
+  // destination. A body that does not is kept in the response, up to 64 KiB if the status is not a
+  // 2xx, and ends the transfer with kCorruption if it is.
+  std::function<bool(const HttpResponse&)> accepts;
+
+  HttpResponse response;
+  // kUnavailable, kDeadlineExceeded (to connect), kCorruption; any status is a success.
+  std::optional<Error> error;
+  std::chrono::steady_clock::duration first_byte_after{};  // 0: none came.
+  void* user = nullptr;                                    // The caller's own.
+};
+
+// Runs many requests at a time on the calling thread, over connections that stay open. Thread-bound
+// at any one time; a forked child leaves it alone.
+class HttpTransfers {
+ public:
+  // Keeps at most `connection_count_max` connections open. Fails with kIo (ENOMEM).
+  static Result<std::unique_ptr<HttpTransfers>> Create(std::size_t connection_count_max);
+  // Cancels what is under way.
+  ~HttpTransfers();
+  HttpTransfers(const HttpTransfers&) = delete;
+  HttpTransfers& operator=(const HttpTransfers&) = delete;
+
+  // Begins `transfer`; `connect_timeout` is all that limits its time. Fails with kIo (ENOMEM).
+  Result<void> Begin(HttpTransfer& transfer, std::chrono::milliseconds connect_timeout);
+
+  // Moves bytes until at least one transfer has ended or `timeout` has passed, and appends those
+  // that have ended.
+  Result<void> Wait(std::chrono::milliseconds timeout, std::vector<HttpTransfer*>& ended);
+
+  // Ends it at once: nothing is written to its destination any more. Requires it to be under way.
+  void Cancel(HttpTransfer& transfer);
+
+  // When bytes of its body last arrived, or when it began. Requires it to be under way.
+  std::chrono::steady_clock::time_point ProgressOf(const HttpTransfer& transfer) const;
+
+ private:
+  struct Impl;
+  explicit HttpTransfers(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,328 @@
+#include "libffrecord/object_store/credentials.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <thread>
+#include <utility>
+
+#include "libffrecord/base/hex.h"
+#include "libffrecord/object_store/digests.h"
+#include "libffrecord/object_store/flat_json.h"
+#include "libffrecord/object_store/http_address.h"
+#include "libffrecord/object_store/retry.h"
+#include "libffrecord/object_store/xml.h"
+
+namespace ffrecord::object_store {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::system_clock;
+using Found = Result<std::optional<TimedCredentials>>;
+
+constexpr auto kRenewedBefore = std::chrono::minutes(5);
+// Two looks lie so far apart, however often a store refuses what they find or they find nothing
+// new.
+constexpr auto kLookInterval = seconds(10);
+constexpr milliseconds kServiceTimeout{5000};
+constexpr int kServiceTries = 3;
+constexpr std::uint64_t kAnswerSizeMax = 256 << 10;
+
+std::string Trimmed(std::string text) {
+  const std::size_t end = text.find_last_not_of(" \t\r\n");
+  text.resize(end == std::string::npos ? 0 : end + 1);
+  return text;
+}
+
+std::string TextOf(const net::HttpResponse& response) {
+  return {reinterpret_cast<const char*>(response.body.data()), response.body.size()};
+}
+
+// "2026-11-23T22:46:17Z", fractions of a second left out.
+std::optional<system_clock::time_point> TimeIn(const std::string& text) {
+  std::tm utc{};
+  if (::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &utc) == nullptr) return std::nullopt;
+  return system_clock::from_time_t(::timegm(&utc));
+}
+
+// A request that is made a few times. What fails for the moment is kUnavailable.
+Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string& service,
+                              milliseconds timeout, int tries) {
+  BackOff back_off;
+  for (;;) {
+    auto client = FFR_TRY(net::HttpClient::Create());
+    auto response = client->Run(request, {timeout, kAnswerSizeMax});
+    const bool may_pass = !response || MayPass(response.value().status);
+    if (!may_pass || --tries <= 0) {
+      if (!response)
+        return Error{ErrorCode::kUnavailable, "S3: " + service + ": " + response.error().message};
+      if (may_pass)
+        return Error{ErrorCode::kUnavailable,
+                     "S3: " + service + " answered " + std::to_string(response.value().status)};
+      return response;
+    }
+    std::this_thread::sleep_for(back_off.Next());
+  }
+}
+
+// What containers and instances are told: {"AccessKeyId": ..., "Expiration": ...}.
+Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::string& service) {
+  const auto refused = [&](const std::string& why) {
+    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: " + why};
+  };
+  if (response.status != 200) return refused("it answered " + std::to_string(response.status));
+  auto members = StringsOfJson(TextOf(response));
+  if (!members) return refused("its answer is not a JSON object");
+  TimedCredentials found{
+      {(*members)["AccessKeyId"], (*members)["SecretAccessKey"], (*members)["Token"]},
+      TimeIn((*members)["Expiration"])};
+  if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
+    return refused("its answer has none: " + (*members)["Code"] + " " + (*members)["Message"]);
+  return found;
+}
+
+std::string FormOf(const std::vector<std::pair<std::string, std::string>>& fields) {
+  return net::EncodeQuery(fields);
+}
+
+// Where a container may send its secret token: under encryption anywhere, else to itself or to the
+// agents of ECS and EKS.
+bool MayHaveToken(const HttpAddress& address) {
+  if (address.scheme == "https") return true;
+  const std::string host = address.host.substr(0, address.host.rfind(':'));
+  return host == "localhost" || host.starts_with("127.") || host == "[::1]" ||
+         host == "169.254.170.2" || host == "169.254.170.23" || host == "[fd00:ec2::23]";
+}
+
+}  // namespace
+
+CredentialChain::CredentialChain(VariableReader variable, FileReader file, std::string region)
+    : variable_(std::move(variable)), file_(std::move(file)), region_(std::move(region)) {}
+
+std::string CredentialChain::Variable(const char* name) const {
+  return variable_(name).value_or("");
+}
+
+Result<AwsCredentials> CredentialChain::Get() {
+  Kept& kept = kept_.Get();
+  const std::scoped_lock lock(kept.mutex);
+  const auto now = system_clock::now();
+  const bool is_due =
+      !kept.found || (kept.found->expires && now + kRenewedBefore >= *kept.found->expires);
+  if (!is_due) return kept.found->credentials;
+  const bool still_holds = kept.found && now < *kept.found->expires;
+  const auto clock = std::chrono::steady_clock::now();
+  if (still_holds && clock - kept.looked < kLookInterval) return kept.found->credentials;
+  auto found = Find();
+  kept.looked = clock;
+  if (found)
+    kept.found = std::move(found).value();
+  else if (!still_holds)
+    return std::move(found).error();
+  return kept.found->credentials;
+}
+
+bool CredentialChain::Refused(const std::string& access_key) {
+  Kept& kept = kept_.Get();
+  const std::scoped_lock lock(kept.mutex);
+  // Another thread has looked since.
+  if (!kept.found || kept.found->credentials.access_key != access_key) return true;
+  const auto clock = std::chrono::steady_clock::now();
+  if (kept.refused == access_key && clock - kept.looked < kLookInterval) return false;
+  kept.refused = access_key;
+  kept.looked = clock;
+  auto found = Find();
+  if (!found) return false;
+  const AwsCredentials& before = kept.found->credentials;
+  const AwsCredentials& after = found.value().credentials;
+  const bool are_others = after.access_key != before.access_key ||
+                          after.secret_key != before.secret_key ||
+                          after.session_token != before.session_token;
+  kept.found = std::move(found).value();
+  return are_others;
+}
+
+Result<TimedCredentials> CredentialChain::Find() const {
+  const AwsCredentials in_variables{Variable("AWS_ACCESS_KEY_ID"),
+                                    Variable("AWS_SECRET_ACCESS_KEY"),
+                                    Variable("AWS_SESSION_TOKEN")};
+  if (!in_variables.access_key.empty() && !in_variables.secret_key.empty())
+    return TimedCredentials{in_variables, std::nullopt};
+  if (auto found = FFR_TRY(FromWebIdentity())) return *std::move(found);
+  const AwsProfile profile = FFR_TRY(ReadAwsProfile(variable_, file_));
+  if (auto found = FFR_TRY(FromProfile(profile))) return *std::move(found);
+  if (auto found = FFR_TRY(FromContainer())) return *std::move(found);
+  if (auto found = FFR_TRY(FromInstance())) return *std::move(found);
+  const bool asked_instance = Variable("AWS_EC2_METADATA_DISABLED") != "true";
+  return Error{
+      ErrorCode::kDenied,
+      "S3: no credentials; looked at: the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+      "AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN; " +
+          profile.looked_at +
+          (profile.unsupported.empty()
+               ? ""
+               : ", whose " + profile.unsupported +
+                     " is not supported (`aws configure export-credentials` writes keys)") +
+          "; AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and AWS_CONTAINER_CREDENTIALS_FULL_URI; " +
+          (asked_instance ? "the instance metadata service, which did not answer"
+                          : "not the instance metadata service: AWS_EC2_METADATA_DISABLED is "
+                            "true") +
+          ". A public object needs none under its https:// address"};
+}
+
+// --- Roles ---------------------------------------------------------------------------------------
+
+Found CredentialChain::FromWebIdentity() const {
+  const std::string token_file = Variable("AWS_WEB_IDENTITY_TOKEN_FILE");
+  const std::string role_arn = Variable("AWS_ROLE_ARN");
+  if (token_file.empty() || role_arn.empty()) return std::optional<TimedCredentials>();
+  return std::optional(
+      FFR_TRY(AssumeWithWebIdentity(role_arn, Variable("AWS_ROLE_SESSION_NAME"), token_file)));
+}
+
+Found CredentialChain::FromProfile(const AwsProfile& profile) const {
+  if (!profile.role_arn.empty() && !profile.web_identity_token_file.empty())
+    return std::optional(FFR_TRY(AssumeWithWebIdentity(profile.role_arn, profile.role_session_name,
+                                                       profile.web_identity_token_file)));
+  if (!profile.role_arn.empty() && !profile.source_profile.empty())
+    return std::optional(FFR_TRY(AssumeRole(profile)));
+  if (profile.keys.access_key.empty()) return std::optional<TimedCredentials>();
+  return std::optional(TimedCredentials{profile.keys, std::nullopt});
+}
+
+Result<net::HttpRequest> CredentialChain::StsRequest() const {
+  std::string endpoint = Variable("AWS_ENDPOINT_URL_STS");
+  if (endpoint.empty()) endpoint = Variable("AWS_ENDPOINT_URL");
+  if (endpoint.empty()) endpoint = "https://sts." + region_ + ".amazonaws.com";
+  const auto address = FFR_TRY(HttpAddress::Parse(endpoint));
+  net::HttpRequest request;
+  request.method = "POST";
+  request.scheme = address.scheme;
+  request.host = address.host;
+  request.path = "/";
+  request.headers["content-type"] = "application/x-www-form-urlencoded; charset=utf-8";
+  return request;
+}
+
+Result<TimedCredentials> CredentialChain::AskSts(net::HttpRequest request) const {
+  const std::string service = "the token service " + request.scheme + "://" + request.host;
+  const auto response = FFR_TRY(Ask(request, service, kServiceTimeout, kServiceTries));
+  const std::string text = TextOf(response);
+  if (response.status != 200)
+    return Error{ErrorCode::kDenied,
+                 "S3: " + service + " gave no credentials: " + std::to_string(response.status) +
+                     " " + TextOfElement(text, "Code") + " " + TextOfElement(text, "Message")};
+  TimedCredentials found{
+      {TextOfElement(text, "AccessKeyId"), TextOfElement(text, "SecretAccessKey"),
+       TextOfElement(text, "SessionToken")},
+      TimeIn(TextOfElement(text, "Expiration"))};
+  if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
+    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials in its answer"};
+  return found;
+}
+
+Result<TimedCredentials> CredentialChain::AssumeWithWebIdentity(
+    const std::string& role_arn, const std::string& session, const std::string& token_file) const {
+  const auto token = file_(token_file);
+  if (!token)
+    return Error{ErrorCode::kDenied, "S3: the web identity token file " + token_file +
+                                         " cannot be read; it is to prove the role " + role_arn};
+  net::HttpRequest request = FFR_TRY(StsRequest());
+  const std::string form = FormOf({{"Action", "AssumeRoleWithWebIdentity"},
+                                   {"Version", "2011-06-15"},
+                                   {"RoleArn", role_arn},
+                                   {"RoleSessionName", session.empty() ? "ffrecord" : session},
+                                   {"WebIdentityToken", Trimmed(*token)}});
+  request.body = std::as_bytes(std::span(form));
+  return AskSts(std::move(request));
+}
+
+Result<TimedCredentials> CredentialChain::AssumeRole(const AwsProfile& profile) const {
+  const AwsProfile source = FFR_TRY(ReadAwsProfile(variable_, file_, profile.source_profile));
+  if (source.keys.access_key.empty())
+    return Error{ErrorCode::kDenied, "S3: profile " + profile.name + " takes the role " +
+                                         profile.role_arn + " with the keys of profile " +
+                                         source.name + ", which has none"};
+  net::HttpRequest request = FFR_TRY(StsRequest());
+  const std::string session = profile.role_session_name;
+  std::vector<std::pair<std::string, std::string>> fields{
+      {"Action", "AssumeRole"},
+      {"Version", "2011-06-15"},
+      {"RoleArn", profile.role_arn},
+      {"RoleSessionName", session.empty() ? "ffrecord" : session}};
+  if (!profile.external_id.empty()) fields.emplace_back("ExternalId", profile.external_id);
+  const std::string form = FormOf(fields);
+  request.body = std::as_bytes(std::span(form));
+  Sign(request, source.keys, {region_, "sts", SigningTime()}, Hex(Sha256(request.body)));
+  return AskSts(std::move(request));
+}
+
+// --- Services of the machine ---------------------------------------------------------------------
+
+Found CredentialChain::FromContainer() const {
+  const std::string relative = Variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+  const std::string full = Variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  if (relative.empty() && full.empty()) return std::optional<TimedCredentials>();
+  const auto address =
+      FFR_TRY(HttpAddress::Parse(relative.empty() ? full : "http://169.254.170.2" + relative));
+  const std::string service = "the container's credentials service at " + address.host;
+  if (!MayHaveToken(address))
+    return Error{ErrorCode::kDenied, "S3: AWS_CONTAINER_CREDENTIALS_FULL_URI: " + full +
+                                         " is neither https:// nor on this machine"};
+  net::HttpRequest request;
+  request.scheme = address.scheme;
+  request.host = address.host;
+  request.target = address.target;
+  request.without_proxy = true;
+  std::string token = Variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+  // The file is newer: the agent renews it.
+  if (const std::string path = Variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); !path.empty()) {
+    const auto text = file_(path);
+    if (!text)
+      return Error{ErrorCode::kDenied,
+                   "S3: AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE: " + path + " cannot be read"};
+    token = Trimmed(*text);
+  }
+  if (!token.empty()) request.headers["authorization"] = token;
+  const auto response = FFR_TRY(Ask(request, service, kServiceTimeout, kServiceTries));
+  return std::optional(FFR_TRY(InJson(response, service)));
+}
+
+// Nobody answers on machines that are no instances: that is no error, but there is nothing.
+Found CredentialChain::FromInstance() const {
+  if (Variable("AWS_EC2_METADATA_DISABLED") == "true") return std::optional<TimedCredentials>();
+  std::string endpoint = Variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  if (endpoint.empty()) endpoint = "http://169.254.169.254";
+  const auto address = FFR_TRY(HttpAddress::Parse(endpoint));
+  const auto number_in = [&](const char* name, int standard) {
+    const std::string text = Variable(name);
+    std::from_chars(text.data(), text.data() + text.size(), standard);
+    return std::clamp(standard, 1, 60);
+  };
+  const milliseconds timeout = seconds(number_in("AWS_METADATA_SERVICE_TIMEOUT", 1));
+  const int tries = number_in("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 1);
+  const std::string service = "the instance metadata service " + endpoint;
+  net::HttpRequest request;
+  request.scheme = address.scheme;
+  request.host = address.host;
+  request.without_proxy = true;
+  request.method = "PUT";
+  request.path = "/latest/api/token";
+  request.headers["x-aws-ec2-metadata-token-ttl-seconds"] = "21600";
+  const auto token = Ask(request, service, timeout, tries);
+  if (!token || token.value().status != 200) return std::optional<TimedCredentials>();
+  request.method = "GET";
+  request.headers = {{"x-aws-ec2-metadata-token", TextOf(token.value())}};
+  request.path = "/latest/meta-data/iam/security-credentials/";
+  const auto roles = FFR_TRY(Ask(request, service, timeout, tries));
+  if (roles.status == 404) return std::optional<TimedCredentials>();  // An instance without a role.
+  const std::string names = Trimmed(TextOf(roles));
+  request.path += names.substr(0, names.find('\n'));
+  const auto response = FFR_TRY(Ask(request, service, timeout, tries));
+  return std::optional(FFR_TRY(InJson(response, service)));
+}
+
+}  // namespace ffrecord::object_store
