@@ -28,15 +28,22 @@ constexpr std::uint32_t kMappingsMax = 32'000;
 // For how many milliseconds a thread waits for a descriptor while others use them all.
 constexpr int kWaitCountMax = 5000;
 
+struct PendingRead {
+  RangeRead* range;
+  Way way;
+};
+
 struct CallMemory {
   bool Recycle() {
     constexpr std::size_t kKeptMax = std::size_t{1} << 14;
+    pending.clear();
     requests.clear();
     pins.clear();
-    return requests.capacity() <= kKeptMax;
+    return pending.capacity() <= kKeptMax;
   }
 
-  std::vector<IoRequest> requests;
+  std::vector<PendingRead> pending;
+  std::vector<IoRequest> requests;  // Of the pending reads, those whose files are open.
   std::vector<OpenFiles::Pin> pins;
 };
 
@@ -73,26 +80,22 @@ class LocalFiles final : public RangeReader {
                         Patience& patience) const override {
     if (ranges.empty()) return {};
     const ThreadScratch<CallMemory> memory;
-    // Until it is submitted a request names the way in place of the descriptor.
-    for (RangeRead& range : ranges)
-      memory->requests.push_back({.fd = static_cast<int>(WayOf(range.file)),
-                                  .offset_bytes = range.offset_bytes,
-                                  .buffer = range.destination,
-                                  .user = &range});
+    for (RangeRead& range : ranges) memory->pending.push_back({&range, WayOf(range.file)});
     if (policy_ == IoPolicy::kDirect && page_cache_first_ && warm_guess_.Try())
-      PreferPageCache(memory->requests);
+      PreferPageCache(memory->pending);
     IoEngine* engine = FFR_TRY(ThreadIoEngine(queue_depth_));
     const auto ended = [&](const IoRequest& request) {
       auto& range = *static_cast<RangeRead*>(request.user);
       range.status = StatusOf(range, request.result);
       arrived(range);
     };
-    std::span<IoRequest> left = memory->requests;
+    std::span<const PendingRead> left = memory->pending;
     while (!left.empty()) {
-      const std::span<IoRequest> round = PinFiles(left, memory->pins, arrived);
-      auto run = RunAll(*engine, round, queue_depth_, ended, &patience);
+      left = left.subspan(PinFiles(left, *memory, arrived));
+      auto run = RunAll(*engine, memory->requests, queue_depth_, ended, &patience);
       if (patience.was_over()) return GivenUp();
       FFR_TRY(std::move(run));
+      memory->requests.clear();
       memory->pins.clear();
     }
     return {};
@@ -149,43 +152,40 @@ class LocalFiles final : public RangeReader {
     return !pin && (pin.error().system_errno == EMFILE || pin.error().system_errno == ENFILE);
   }
 
-  // Takes from the front of `left` as many requests as can have their files open at a time, and
-  // returns those of them whose files are. Of the others, `arrived` learns it.
-  std::span<IoRequest> PinFiles(std::span<IoRequest>& left, std::vector<OpenFiles::Pin>& pins,
-                                const Arrived& arrived) const {
-    std::size_t ready = 0;
-    std::size_t seen = 0;
-    std::uint32_t pinned_file = 0;
-    int pinned_way = -1;
-    for (; seen < left.size(); ++seen) {
-      auto& range = *static_cast<RangeRead*>(left[seen].user);
-      const int way = left[seen].fd;
-      if (way != pinned_way || range.file != pinned_file) {
-        if (pins.size() == files_->pin_count_max()) break;
-        auto pin = Take(range.file, static_cast<Way>(way));
+  // Opens the files of as many reads from the front of `pending` as can have them open at a time,
+  // and adds the requests to `memory`. Of a read whose file does not open, `arrived` learns it.
+  // Returns how many reads are done with.
+  std::size_t PinFiles(std::span<const PendingRead> pending, CallMemory& memory,
+                       const Arrived& arrived) const {
+    std::vector<OpenFiles::Pin>& pins = memory.pins;
+    const PendingRead* pinned = nullptr;  // The read for which the last pin was taken.
+    for (std::size_t seen = 0; seen < pending.size(); ++seen) {
+      const auto& [range, way] = pending[seen];
+      if (pinned == nullptr || way != pinned->way || range->file != pinned->range->file) {
+        if (pins.size() == files_->pin_count_max()) return seen;
+        auto pin = Take(range->file, way);
         // Others have all descriptors. Those of this round come back with it; without one, somebody
         // else's round ends.
-        if (IsExhausted(pin) && !pins.empty()) break;
+        if (IsExhausted(pin) && !pins.empty()) return seen;
         for (int wait = 0; IsExhausted(pin) && wait < kWaitCountMax; ++wait) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          pin = Take(range.file, static_cast<Way>(way));
+          pin = Take(range->file, way);
         }
         if (!pin) {
-          range.status =
+          range->status =
               pin.error().code == ErrorCode::kCorruption ? ErrorCode::kCorruption : ErrorCode::kIo;
-          arrived(range);
+          arrived(*range);
           continue;
         }
         pins.push_back(std::move(pin).value());
-        pinned_file = range.file;
-        pinned_way = way;
+        pinned = &pending[seen];
       }
-      left[ready] = left[seen];
-      left[ready++].fd = pins.back().fd();
+      memory.requests.push_back({.fd = pins.back().fd(),
+                                 .offset_bytes = range->offset_bytes,
+                                 .buffer = range->destination,
+                                 .user = range});
     }
-    const auto round = left.first(ready);
-    left = left.subspan(seen);
-    return round;
+    return pending.size();
   }
 
   ErrorCode StatusOf(const RangeRead& range, std::int64_t result) const noexcept {
@@ -200,21 +200,21 @@ class LocalFiles final : public RangeReader {
   }
 
   // Sends what is in the page cache the way that reads from there.
-  void PreferPageCache(std::vector<IoRequest>& requests) const {
+  void PreferPageCache(std::vector<PendingRead>& pending) const {
     std::size_t hits = 0;
-    for (IoRequest& request : requests) {
-      const auto& range = *static_cast<const RangeRead*>(request.user);
+    for (auto& [read, way] : pending) {
+      const RangeRead& range = *read;
       if (!tells_what_is_in_memory_[range.file]) continue;
       const std::span<const std::byte> mapped = Mapped(range.file);
       if (range.offset_bytes >= mapped.size()) continue;
       const std::uint64_t size =
           std::min<std::uint64_t>(range.destination.size(), mapped.size() - range.offset_bytes);
       if (!IsInMemory(mapped.subspan(range.offset_bytes, size))) continue;
-      request.fd = static_cast<int>(Way::kBuffered);
+      way = Way::kBuffered;
       ++hits;
     }
     constexpr std::size_t kLooksPerHit = 16;  // A hit saves far more than so many looks cost.
-    if (hits * kLooksPerHit < requests.size())
+    if (hits * kLooksPerHit < pending.size())
       warm_guess_.Wrong();
     else
       warm_guess_.Right();
