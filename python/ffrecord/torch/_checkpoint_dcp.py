@@ -17,7 +17,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -70,24 +70,38 @@ def _split(place: Place) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (text, None)
 
 
-def _from_root(place: Place | None) -> str | None:
-    return None if place is None else target_from_root(place)
+class _AtPlace:
+    """What the two storages share: where the checkpoint is, and a pickle without what is open."""
+
+    _path: str | None
+    _step: int | None
+    _OPEN: ClassVar[tuple[str, ...]]  # Attributes that a pickle holds as None.
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what is open."""
+        return {**self.__dict__, **dict.fromkeys(self._OPEN)}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
+        """Whether it names a folder, or a run at a daemon, a store or a replicated target."""
+        if not isinstance(checkpoint_id, str | os.PathLike):
+            return False
+        text = os.fspath(checkpoint_id)
+        return isinstance(text, str) and ("://" not in text or text.startswith(_SCHEMES))
+
+    def _rename(self, checkpoint_id: Place | None) -> None:
+        """Move to `checkpoint_id`, if given; the step applies if the path has none."""
+        if checkpoint_id is not None:
+            self._path = target_from_root(checkpoint_id)
+            self._step = self._step if _split(self._path)[1] is None else None
+
+    def _target_and_step(self) -> tuple[str, int | None]:
+        assert self._path is not None
+        target, step = _split(self._path)
+        return target, step if self._step is None else self._step
 
 
-def _renamed(checkpoint_id: Place, step: int | None) -> tuple[str, int | None]:
-    """Path and step of a save or load to `checkpoint_id`; `step` applies if the path has none."""
-    path = target_from_root(checkpoint_id)
-    return path, step if _split(path)[1] is None else None
-
-
-def _is_place(checkpoint_id: object) -> bool:
-    if not isinstance(checkpoint_id, str | os.PathLike):
-        return False
-    text = os.fspath(checkpoint_id)
-    return isinstance(text, str) and ("://" not in text or text.startswith(_SCHEMES))
-
-
-class CheckpointWriter(StorageWriter, BlockingAsyncStager):
+class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
     """The storage of `dcp.save` and `dcp.async_save`.
 
     Every rank writes its items to its own shard by direct I/O. The coordinator makes all shards
@@ -95,6 +109,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
     `ffrecord.checkpoint.monitor` sees these saves, and the copy that `dcp.async_save` makes first.
     """
 
+    _OPEN = ("_parts", "_seen")
     _seen: Save | None = None  # Told to who watches.
 
     def __init__(
@@ -130,25 +145,16 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
         """
         StorageWriter.__init__(self)
         BlockingAsyncStager.__init__(self)
-        self._path, self._step, self._overwrite = _from_root(path), step, overwrite
+        self._path = None if path is None else target_from_root(path)
+        self._step, self._overwrite = step, overwrite
         self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
         self._incremental = incremental
         self._is_coordinator = False
         self._parts: _ffrecord.CheckpointShards | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but an attempt in progress."""
-        return {**self.__dict__, "_parts": None, "_seen": None}
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
-        """Whether it names a folder, or a run at a daemon, a store or a replicated target."""
-        return _is_place(checkpoint_id)
-
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Begin another save, to `checkpoint_id` if given."""
-        if checkpoint_id is not None:
-            self._path, self._step = _renamed(checkpoint_id, self._step)
+        self._rename(checkpoint_id)
         self._drop()
 
     def _drop(self) -> None:
@@ -198,7 +204,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
             raise ValueError("CheckpointWriter commits all ranks together: use_collectives=True")
         if self._path is None:
             raise ValueError("CheckpointWriter: give a path, or dcp.save a checkpoint_id")
-        if self._overwrite and self._step is None and _split(self._path)[1] is None:
+        if self._overwrite and self._target_and_step()[1] is None:
             raise ValueError(
                 f"CheckpointWriter: overwrite=True replaces one step, and {self._path} names none: "
                 "set step=, or end the path in /step-NNNNNNNNN"
@@ -212,9 +218,7 @@ class CheckpointWriter(StorageWriter, BlockingAsyncStager):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Begin the attempt, and send its name to every rank."""
-        assert self._path is not None
-        target, step = _split(self._path)
-        step = step if self._step is None else self._step
+        target, step = self._target_and_step()
         if step is None:
             listed = ckpt.list(target, timeout_s=self._timeout_s)
             step = max((each.step for each in listed), default=-1) + 1
@@ -365,11 +369,13 @@ def _slice_of(item: WriteItem, planner: SavePlanner) -> tuple[TensorSlice, objec
     return (fqn, dtype, shape, chunk.offsets, extent, address, data.nbytes, False), data
 
 
-class CheckpointReader(StorageReader):
+class CheckpointReader(_AtPlace, StorageReader):
     """The storage of `dcp.load`: for any number of ranks, whatever number saved.
 
     Reads only the bytes that this rank needs, and verifies each block of them.
     """
+
+    _OPEN = ("_reader", "_tree")
 
     def __init__(
         self,
@@ -389,24 +395,15 @@ class CheckpointReader(StorageReader):
             timeout_s: for each call to a daemon.
         """
         super().__init__()
-        self._path, self._step = _from_root(path), step
+        self._path = None if path is None else target_from_root(path)
+        self._step = step
         self._allow_pickle, self._timeout_s = allow_pickle, timeout_s
         self._reader: _ffrecord.CheckpointReader | None = None
         self._tree: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but what is open."""
-        return {**self.__dict__, "_reader": None, "_tree": None}
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
-        """Whether it names a folder, or a run at a daemon, a store or a replicated target."""
-        return _is_place(checkpoint_id)
-
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Open the checkpoint here, where an error still reaches the caller unchanged."""
-        if checkpoint_id is not None:
-            self._path, self._step = _renamed(checkpoint_id, self._step)
+        self._rename(checkpoint_id)
         self._reader = None
         if self._path is not None:
             self._open()
@@ -415,8 +412,7 @@ class CheckpointReader(StorageReader):
         if self._reader is None:
             if self._path is None:
                 raise ValueError("CheckpointReader: give a path, or dcp.load a checkpoint_id")
-            target, step = _split(self._path)
-            step = step if self._step is None else self._step
+            target, step = self._target_and_step()
             reader = _ffrecord.CheckpointReader(target, step, self._timeout_s)
             tree: Any = decode(reader.structure)
             if not (isinstance(tree, dict) and isinstance(tree.get("dcp"), dict)):
