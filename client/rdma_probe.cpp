@@ -5,9 +5,9 @@
 namespace ffrecord {
 
 RdmaFindings ProbeRdma() {
-  const net::RdmaSurvey survey = net::SurveyRdma();
-  RdmaFindings findings{survey.why_absent, {}, survey.memory_lock_limit_bytes};
-  for (const net::RdmaPort& port : survey.ports)
+  const net::RdmaFindings found = net::ProbeRdma();
+  RdmaFindings findings{found.why_absent, {}, found.memory_lock_limit_bytes};
+  for (const net::RdmaPort& port : found.ports)
     findings.ports.push_back({port.device, port.port, port.gid, port.mtu_bytes, port.why_skipped});
   return findings;
 }

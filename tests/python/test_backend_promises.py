@@ -178,7 +178,7 @@ def refused(rank: int) -> None:
     with pytest.raises(NotImplementedError, match="all_reduce: BAND is not supported"):
         dist.all_reduce(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BAND)
     # Nothing is rounded to another dtype unsaid.
-    with pytest.raises(ValueError, match=r"reduce_scatter: .*float32, and a part is .*64"):
+    with pytest.raises(ValueError, match=r"reduce_scatter: .*float32, and a shard is .*64"):
         group.reduce_scatter(torch.empty(2), [torch.ones(2, dtype=torch.float64)] * 2)
     # Only one rank knows: both raise.
     parts = [torch.zeros(2), torch.zeros(3)] if rank == 0 else []

@@ -62,7 +62,7 @@ def use_for_fsdp(model: torch.nn.Module, group: Group | None = None) -> Group:
 
 
 def _sharded_over(model: torch.nn.Module) -> dist.ProcessGroup | None:
-    """The ranks, each of which has a part; None: all."""
+    """The ranks, each of which has a shard; None: all."""
     found = {}
     for parameter in model.parameters():
         if isinstance(parameter, DTensor):
@@ -103,7 +103,7 @@ class _Comm:
         return torch.empty(size, dtype=dtype, device=device)
 
     def _part(self, whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        """This rank's part. The modules must be sharded over the ranks of our group."""
+        """This rank's shard. The modules must be sharded over the ranks of our group."""
         ours = dist.get_process_group_ranks(self.group.process_group or dist.group.WORLD)
         if dist.get_process_group_ranks(group) != ours:
             raise ValueError(

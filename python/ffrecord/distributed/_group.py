@@ -186,11 +186,11 @@ class Group(Closing):
     def reduce_scatter(
         self, buffer: torch.Tensor, op: ReduceOp = "average"
     ) -> torch.futures.Future[torch.Tensor]:
-        """Start to reduce `buffer`, each rank its part; like `all_reduce`.
+        """Start to reduce `buffer`, each rank its shard; like `all_reduce`.
 
         Args:
             buffer: its size is a multiple of the number of ranks. Rank r of n ends with the result
-                in the r-th of n equal parts; the others are undefined.
+                in the r-th of n equal shards; the others are undefined.
             op: integers have no average.
         """
         _check(buffer, op)
@@ -200,11 +200,11 @@ class Group(Closing):
         )
 
     def all_gather(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Start to give all ranks all parts of `buffer`; each rank contributes its own.
+        """Start to give all ranks all shards of `buffer`; each rank contributes its own.
 
         Args:
             buffer: of any dtype; its size is a multiple of the number of ranks; rank r of n
-                contributes the r-th of n equal parts.
+                contributes the r-th of n equal shards.
         """
         check_place(buffer)
         _check_contiguous(buffer)

@@ -197,14 +197,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("reduce_scatter")
     def reduce_scatter_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """Reduce; this rank gets its part, of equal ones."""
+        """Reduce; this rank gets its shard, all equal in size."""
         names = "output outputTensor", "input inputTensor", "opts"
         output, whole, opts = _read(args, kwargs, *names)
         return self._reduce_scatter([output], [dense(whole).reshape(-1)], opts)
 
     @_operation("reduce_scatter")
     def reduce_scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """Like `reduce_scatter_single`, with parts that are tensors, of any sizes."""
+        """Like `reduce_scatter_single`, with shards that are tensors, of any sizes."""
         names = "output_tensors output", "input_tensors input", "opts op", "timeout"
         outputs, inputs, opts = _read_lists(args, kwargs, names)
         wholes = []
@@ -212,11 +212,11 @@ class ProcessGroup(dist.ProcessGroup):
             self._check_parts(parts)
             if parts[self._rank].numel() != output.numel():
                 raise ValueError(
-                    f"the output has {output.numel()} elements, this rank's part has"
+                    f"the output has {output.numel()} elements, this rank's shard has"
                     f" {parts[self._rank].numel()}"
                 )
             if wrong := [part.dtype for part in parts if part.dtype != output.dtype]:
-                raise ValueError(f"the output is {output.dtype}, and a part is {wrong[0]}")
+                raise ValueError(f"the output is {output.dtype}, and a shard is {wrong[0]}")
             largest = max(part.numel() for part in parts)
             whole = output.new_zeros(self._size, largest)
             for row, part in zip(whole, parts, strict=True):
@@ -231,7 +231,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._reduce_scatter(outputs, [dense(each).reshape(-1) for each in inputs], opts)
 
     def _reduce_scatter(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Plan:  # noqa: ANN401
-        """For each whole tensor, whose parts may be longer than the output."""
+        """For each whole tensor, whose shards may be longer than the output."""
         op = _op(opts)
         starts, backs = [], []
         for output, whole in zip(outputs, wholes, strict=True):
@@ -264,7 +264,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("all_gather")
     def all_gather_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """Gather the parts of all ranks, equal in size, of any dtype."""
+        """Gather the shards of all ranks, equal in size, of any dtype."""
         names = "output output_tensor outputTensor", "input input_tensor inputTensor", "opts"
         output, part, _ = _read(args, kwargs, *names)
         start, back = self._all_gather(output, part)
@@ -294,7 +294,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_operation("gather")
     def gather(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
-        """Gather the parts of all ranks on one of them."""
+        """Gather the shards of all ranks on one of them."""
         names = "output_tensors", "input_tensors input_tensor", "opts root", "timeout"
         outputs, inputs, opts = _read_lists(args, kwargs, names)
         (part,) = inputs

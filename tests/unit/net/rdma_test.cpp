@@ -72,10 +72,10 @@ TEST(RdmaConnectTest, WhatDoesNotFitIsRefused) {
     EXPECT_TRUE(is_refused([mtu](RdmaConnect& c) { c.mtu_bytes = mtu; })) << mtu;
 }
 
-TEST(RdmaSurveyTest, SaysWhatIsThereOrWhyNothingIs) {
-  const RdmaSurvey survey = SurveyRdma();
-  EXPECT_TRUE(survey.why_absent.empty() || survey.ports.empty());
-  for (const RdmaPort& port : survey.ports)
+TEST(RdmaFindingsTest, SaysWhatIsThereOrWhyNothingIs) {
+  const RdmaFindings findings = ProbeRdma();
+  EXPECT_TRUE(findings.why_absent.empty() || findings.ports.empty());
+  for (const RdmaPort& port : findings.ports)
     EXPECT_TRUE(!port.why_skipped.empty() || (!port.gid.empty() && port.mtu_bytes >= 256));
   const auto device = RdmaDevice::Open("no-such-device");
   ASSERT_FALSE(device);

@@ -85,7 +85,7 @@ Result<std::unique_ptr<RdmaRails>> RdmaRails::Open(const RdmaOptions& options) {
   std::unique_ptr<RdmaRails> made(new RdmaRails);
   std::vector<std::string> names = options.devices;
   if (names.empty())
-    for (const RdmaPort& port : SurveyRdma().ports)
+    for (const RdmaPort& port : ProbeRdma().ports)
       if (port.why_skipped.empty()) names.push_back(port.device + ":" + std::to_string(port.port));
   if (names.empty()) names.emplace_back();  // Any, which says why there is none.
   for (const std::string& name : names) made->rails_.emplace_back(name, options.qos);

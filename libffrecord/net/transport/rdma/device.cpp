@@ -118,22 +118,22 @@ Result<void> VisitPorts(const Verbs& verbs, const std::string& wanted, const Vis
 
 }  // namespace
 
-RdmaSurvey SurveyRdma() {
-  RdmaSurvey survey;
+RdmaFindings ProbeRdma() {
+  RdmaFindings findings;
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  survey.memory_lock_limit_bytes = limit.rlim_cur;
+  findings.memory_lock_limit_bytes = limit.rlim_cur;
   const auto verbs = LoadVerbs();
   if (!verbs) {
-    survey.why_absent = verbs.error().message;
-    return survey;
+    findings.why_absent = verbs.error().message;
+    return findings;
   }
   const auto visited = VisitPorts(*verbs.value(), "", [&](ibv_context*, RdmaPort port) {
-    survey.ports.push_back(std::move(port));
+    findings.ports.push_back(std::move(port));
     return false;
   });
-  if (!visited) survey.why_absent = visited.error().message;
-  return survey;
+  if (!visited) findings.why_absent = visited.error().message;
+  return findings;
 }
 
 Result<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name, const RdmaQos& qos) {

@@ -28,12 +28,12 @@ struct RdmaPort {
 };
 
 // What this machine has for RDMA.
-struct RdmaSurvey {
+struct RdmaFindings {
   std::string why_absent;       // Empty if the library is there and lists its devices.
   std::vector<RdmaPort> ports;  // Devices and ports in the library's order.
   std::uint64_t memory_lock_limit_bytes = 0;  // UINT64_MAX: none.
 };
-RdmaSurvey SurveyRdma();
+RdmaFindings ProbeRdma();
 
 // The QoS that the network gives to what a process sends.
 struct RdmaQos {

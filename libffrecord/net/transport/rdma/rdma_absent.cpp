@@ -11,7 +11,7 @@ constexpr const char* kAbsent =
 
 }  // namespace
 
-RdmaSurvey SurveyRdma() {
+RdmaFindings ProbeRdma() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   return {.why_absent = kAbsent, .ports = {}, .memory_lock_limit_bytes = limit.rlim_cur};
