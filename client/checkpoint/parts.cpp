@@ -126,10 +126,9 @@ Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
     tensors = cut;
   }
   PartPlan plan = FFR_TRY(PlanPart(impl_->step, impl_->id, rank, tensors));
-  if (impl_->options.incremental)
-    plan = FFR_TRY(PlanDelta(*impl_->attempt, FindBase(*impl_->target, rank), plan, tensors));
   const auto intent = EncodeIntent(IntentOf(plan));
-  const auto report = FFR_TRY(WritePart(*impl_->attempt, plan, tensors, impl_->options));
+  const auto report =
+      FFR_TRY(WritePart(*impl_->target, *impl_->attempt, std::move(plan), tensors, impl_->options));
   return EncodePart(intent, EncodePartReport(report));
 }
 

@@ -100,9 +100,8 @@ class Save {
     saved_ = {};  // Of a plan that may be made anew.
     if (!attempt_) attempt_ = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
-    if (options_.incremental)
-      plan_ = FFR_TRY(PlanDelta(*attempt_, FindBase(target_, rank()), plan_, tensors_));
-    return EncodePartReport(FFR_TRY(WritePart(*attempt_, plan_, tensors_, options_)));
+    return EncodePartReport(
+        FFR_TRY(WritePart(target_, *attempt_, std::move(plan_), tensors_, options_)));
   }
 
   // The publish round: the coordinator has the reports of all ranks, and commits.

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <string>
 
+#include "client/checkpoint/delta.h"
 #include "client/checkpoint/segment_files.h"
 
 namespace ffrecord::client {
 
-Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
-                             std::span<const TensorView> tensors, const SaveOptions& options) {
+Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& attempt,
+                             PartPlan plan, std::span<const TensorView> tensors,
+                             const SaveOptions& options) {
+  if (options.incremental)
+    plan = FFR_TRY(PlanDelta(attempt, FindBase(target, plan.part.rank), plan, tensors));
   PartReport report;
   std::vector<SegmentFile> segments;
   const std::size_t kept = plan.kept_count();

@@ -11,10 +11,12 @@
 
 namespace ffrecord::client {
 
-// Writes all new segments of `plan` to `attempt`, then the part's manifest; fills in the digests of
-// plan.part. Returns what the coordinator needs. Of `options`, the last two.
-Result<PartReport> WritePart(CheckpointAttempt& attempt, PartPlan& plan,
-                             std::span<const TensorView> tensors, const SaveOptions& options);
+// Writes all new segments of `plan` to `attempt`, then the part's manifest. An incremental save
+// keeps what it can of the newest step at `target`; its tensors are cut into rows. Returns what the
+// coordinator needs.
+Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& attempt,
+                             PartPlan plan, std::span<const TensorView> tensors,
+                             const SaveOptions& options);
 
 // Writes a whole small file.
 Result<WrittenFile> WriteSmallFile(CheckpointAttempt& attempt, std::string_view name,
