@@ -4,10 +4,8 @@
 #include <iterator>
 #include <numeric>
 #include <set>
-#include <string>
 #include <utility>
 
-#include "libffrecord/base/cursor.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/utf8.h"
 #include "libffrecord/format/checkpoint_values.h"

@@ -1,7 +1,6 @@
 #include "client/checkpoint/target.h"
 
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <utility>

@@ -5,11 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/descriptor_passing.h"

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdint>
 #include <cstdlib>
 
 #include "libffrecord/base/assert.h"

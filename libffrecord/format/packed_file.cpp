@@ -1,7 +1,6 @@
 #include "libffrecord/format/packed_file.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include "libffrecord/base/assert.h"

@@ -5,7 +5,6 @@
 
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/utf8.h"
-#include "libffrecord/format/checkpoint_values.h"
 #include "libffrecord/format/v2_section.h"
 
 namespace ffrecord {

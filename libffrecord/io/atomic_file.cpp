@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "libffrecord/io/file.h"

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <limits>
 #include <system_error>
-#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/home_process.h"

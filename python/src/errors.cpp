@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 
 #include <cerrno>
-#include <string>
 
 #include "python/src/gil.h"
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "python/src/bind.h"
 #include "python/src/errors.h"

@@ -1,7 +1,6 @@
 #include "server/config/quotas.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
 namespace ffrecord::server {

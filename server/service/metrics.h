@@ -11,9 +11,6 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/net/protocol/batch_messages.h"
-#include "libffrecord/net/protocol/frame.h"
-
 namespace ffrecord::server {
 
 // A number that grows, or a gauge that goes both ways. Thread-safe; cheap, for mostly one thread

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <map>
 #include <thread>
-#include <utility>
 
 #include "libffrecord/base/endian.h"
 #include "libffrecord/base/hex.h"

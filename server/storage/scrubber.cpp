@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/cursor.h"

@@ -36,7 +36,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/config": BASE | {f"{NET}/transport"},
     "server/storage": FORMAT,
     "server/metadata": BASE | {f"{LIB}/io"},
-    SERVICE: {f"{NET}/protocol"},  # What all its rooms count.
+    SERVICE: set(),  # What all its rooms count.
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
     f"{SERVICE}/catalog": BASE
     | {f"{LIB}/format", f"{NET}/protocol", "server/metadata", "server/storage"},

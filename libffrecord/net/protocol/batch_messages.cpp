@@ -1,6 +1,5 @@
 #include "libffrecord/net/protocol/batch_messages.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "libffrecord/net/protocol/fields.h"

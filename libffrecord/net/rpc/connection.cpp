@@ -1,7 +1,6 @@
 #include "libffrecord/net/rpc/connection.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/net/protocol/batch_messages.h"

@@ -1,7 +1,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "libffrecord/base/endian.h"
 #include "libffrecord/format/user_metadata.h"
 #include "libffrecord/format/v2_index.h"
 #include "libffrecord/record/index/dictionary_set.h"

@@ -1,6 +1,5 @@
 #include "libffrecord/record/read/batch_block.h"
 
-#include <new>
 #include <utility>
 
 #include "libffrecord/base/align.h"

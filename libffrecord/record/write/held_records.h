@@ -7,8 +7,6 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/format/zstd_codec.h"
-
 namespace ffrecord {
 
 // The first records of a file, with their keys, held back until a dictionary is made of them.

@@ -7,12 +7,10 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/base/checksum.h"
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/format/v2_footer.h"
 #include "libffrecord/format/v2_header.h"
 #include "libffrecord/format/v2_index.h"
-#include "libffrecord/format/v2_section.h"
 
 namespace ffrecord {
 

@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <mutex>
 #include <string_view>
 #include <thread>

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "libffrecord/net/protocol/messages.h"
 #include "server/service/core/connection.h"
 
 namespace ffrecord::server {

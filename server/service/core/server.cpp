@@ -13,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>

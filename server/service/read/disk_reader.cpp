@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstring>
-#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/hex.h"

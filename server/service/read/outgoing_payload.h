@@ -2,9 +2,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "libffrecord/net/transport/endpoint.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <tuple>
 
 #include "libffrecord/base/assert.h"

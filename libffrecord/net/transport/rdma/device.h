@@ -11,7 +11,6 @@
 
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
-#include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "libffrecord/net/transport/rdma/verbs.h"
 
