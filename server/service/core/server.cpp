@@ -318,7 +318,7 @@ Result<void> Server::Impl::StartWorkers() {
       *extents, options.scrub,
       scrubbed ? Scrubber::Position::Decode(scrubbed->value) : Scrubber::Position{},
       [this](const Scrubber::Position& position) { SaveScrub(position); },
-      [this](const Extent& extent, const std::string& why_bad) {
+      [](const Extent& extent, const std::string& why_bad) {
         if (why_bad.empty())
           spdlog::info("event=extent_good extent={}", extent.disk->PathOf(extent.id).string());
         else
