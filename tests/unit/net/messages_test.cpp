@@ -187,6 +187,7 @@ TEST(MessagesTest, BatchDataAndDone) {
 TEST(MessagesTest, Put) {
   Check(PutBegin{Counting(1), 64U << 20}, "0102030405060708090a0b0c0d0e0f100000000400000000");
   Check(PutBeginReply{true}, "01");
+  Check(PutBeginReply{false}, "00");
   Check(PutData{Counting(1), 4U << 20}, "0102030405060708090a0b0c0d0e0f100000400000000000");
   Check(PutPull{Counting(1), 4U << 20, 2, 2U << 20, 1U << 20},
         "0102030405060708090a0b0c0d0e0f100000400000000000020000000000200000001000");
