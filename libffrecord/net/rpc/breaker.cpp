@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libffrecord/base/patient_wait.h"
+
 namespace ffrecord::net {
 
 Breaker::Entry Breaker::Enter(Deadline deadline) {
@@ -15,7 +17,8 @@ Breaker::Entry Breaker::Enter(Deadline deadline) {
     }
     // While somebody probes, it is he who will wake us.
     const Deadline until = is_probing_ ? deadline : std::min(deadline, next_try_);
-    changed_.wait_until(lock, until);
+    if (!WaitPatiently(changed_, lock, until) && Patience::OfThread().was_over())
+      return Entry::kNotYet;
   }
   return Entry::kTogether;
 }

@@ -21,7 +21,7 @@ class Breaker {
   explicit Breaker(std::uint64_t seed) : backoff_(seed), seed_(seed) {}
 
   // Waits until the caller may try, and then must tell what became of it. kNotYet: the deadline has
-  // passed before, and there is nothing to tell.
+  // passed before, or the thread's patience was over, and there is nothing to tell.
   enum class Entry : std::uint8_t { kNotYet, kTogether, kAlone };
   Entry Enter(Deadline deadline);
   void Succeeded();

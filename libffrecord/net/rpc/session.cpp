@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "libffrecord/base/patience.h"
+#include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/net/rpc/breaker.h"
 #include "libffrecord/net/rpc/rails.h"
@@ -113,8 +114,7 @@ Result<std::unique_ptr<Connection>> Session::Take(Deadline deadline, RetryAfter&
   {
     std::unique_lock lock(pool.mutex);
     while (pool.used_count == kConnectionsMax) {
-      if (pool.returned.wait_until(lock, deadline) == std::cv_status::timeout &&
-          pool.used_count == kConnectionsMax)
+      if (!WaitPatiently(pool.returned, lock, deadline) && pool.used_count == kConnectionsMax)
         return Error{ErrorCode::kDeadlineExceeded,
                      "timed out waiting for one of " + std::to_string(kConnectionsMax) +
                          " connections to " + peer() + ", all of which are in use"};
@@ -226,7 +226,7 @@ Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patien
     if (!backoff) backoff.emplace(RandomNumber());
     const Deadline next = Clock::now() + backoff->Next(busy.value_or(0ms));
     if (next >= deadline) return AtDeadline(std::move(last), peer());
-    std::this_thread::sleep_until(next);
+    SleepPatiently(next);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "libffrecord/base/patient_wait.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/tls.h"
 
@@ -95,7 +96,7 @@ Result<Addresses> ResolveUntil(const Address& address, Deadline deadline) {
 
   std::unique_lock lock(shared->mutex);
   while (!shared->resolved) {
-    if (shared->done.wait_until(lock, deadline) == std::cv_status::timeout && !shared->resolved) {
+    if (!WaitPatiently(shared->done, lock, deadline) && !shared->resolved) {
       return Error{ErrorCode::kDeadlineExceeded,
                    "timed out looking up the name of " + address.ToString()};
     }
@@ -122,16 +123,18 @@ Address LocalName(int fd) {
 
 // --- Connecting ----------------------------------------------------------------------------------
 
-// 0, or the errno that says why there is no connection; ETIMEDOUT at the deadline.
+// 0, or the errno that says why there is no connection; ETIMEDOUT at the deadline, or once the
+// thread's patience is over.
 int ConnectOne(int fd, const addrinfo& to, Deadline deadline) {
   if (::connect(fd, to.ai_addr, to.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS && errno != EINTR) return errno;
+  Patience& patience = Patience::OfThread();
+  const std::int64_t step_ms = patience.is_endless() ? 1 << 30 : Patience::kInterval.count();
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return ETIMEDOUT;
+    if (left.count() <= 0 || patience.IsOver()) return ETIMEDOUT;
     pollfd waited{fd, POLLOUT, 0};
-    const int ready =
-        ::poll(&waited, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 1 << 30)));
+    const int ready = ::poll(&waited, 1, static_cast<int>(std::min(left.count(), step_ms)));
     if (ready < 0 && errno != EINTR) return errno;
     if (ready <= 0) continue;
     int error = 0;

@@ -14,6 +14,7 @@
 #include "client/dataset/upload.h"
 #include "fake_daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "libffrecord/base/patience.h"
 #include "libffrecord/net/rpc/remote_files.h"
 
 namespace ffrecord::client {
@@ -259,6 +260,52 @@ TEST(SessionTest, AForkedChildHasAPoolOfItsOwn) {
 }
 
 // --- Uploads -------------------------------------------------------------------------------------
+
+// --- Callers who give up -------------------------------------------------------------------------
+
+// Whoever gives a call up has lost patience long before the deadline of these tests.
+class GivenUpTest : public testing::Test {
+ protected:
+  static constexpr auto kLong = 60s;
+
+  // Runs `call` with a caller who gives it up when he is first asked.
+  void ExpectSoonOver(const std::function<void()>& call) {
+    const auto started = net::Clock::now();
+    const Patience::GiveUp give_up = [] { return true; };
+    {
+      const Patience patience(give_up);
+      call();
+    }
+    EXPECT_LT(net::Clock::now() - started, kLong / 2);
+  }
+
+  static Result<void> Nothing(net::Connection&) { return {}; }
+};
+
+TEST_F(GivenUpTest, WhileAllConnectionsAreInUse) {
+  constexpr int kBound = 16;
+  FakeDaemon daemon([](Request&) { return true; });
+  const auto session = net::Session::Get(daemon.address());
+  int depth = 0;
+  const net::Session::Attempt nested = [&](net::Connection&) -> Result<void> {
+    if (++depth < kBound) return session->Run(nested, In(kLong));
+    ExpectSoonOver([&] { EXPECT_FALSE(session->Run(Nothing, In(kLong))); });
+    return {};
+  };
+  EXPECT_TRUE(session->Run(nested, In(kLong)));
+}
+
+TEST_F(GivenUpTest, WhileTheDaemonIsBusy) {
+  FakeDaemon daemon([](Request& request) {
+    FakeDaemon::Send(request, FrameType::kBusy, net::Busy{60'000}.Encode());
+    return true;
+  });
+  const auto started = net::Clock::now();
+  ExpectSoonOver([&] {
+    EXPECT_FALSE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(kLong)));
+  });
+  EXPECT_LT(net::Clock::now() - started, net::Channel::kRetryAfterMax / 2);
+}
 
 TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
   int begun = 0;

@@ -8,6 +8,8 @@
 #include <future>
 #include <vector>
 
+#include "libffrecord/base/patience.h"
+
 namespace ffrecord::net {
 namespace {
 
@@ -39,6 +41,16 @@ TEST_F(BreakerTest, AFewFailuresOpenItAndASuccessAmongThemDoesNot) {
   }
   Open();
   EXPECT_EQ(breaker_.Enter(In(0ms)), Entry::kNotYet);
+}
+
+TEST_F(BreakerTest, WhoeverHasNoMorePatienceDoesNotWaitAndIsAskedWithoutTheLock) {
+  Open();
+  ASSERT_EQ(breaker_.Enter(In(60s)), Entry::kAlone);
+  const auto started = Clock::now();
+  const Patience::GiveUp give_up = [&] { return breaker_.is_open(); };
+  const Patience patience(give_up);
+  EXPECT_EQ(breaker_.Enter(In(60s)), Entry::kNotYet);
+  EXPECT_LT(Clock::now() - started, 30s);
 }
 
 TEST_F(BreakerTest, WhileItIsOpenOneGoesAndTheOthersWait) {

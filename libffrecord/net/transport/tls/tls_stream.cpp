@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/patience.h"
 #include "libffrecord/net/transport/socket_stream.h"
 #include "libffrecord/net/transport/tls/openssl.h"
 
@@ -321,6 +322,8 @@ Result<std::unique_ptr<Endpoint>> ConnectTls(const Address& address, const TlsCo
   auto made = FFR_TRY(context.MakeStream(std::move(fd), address.host));
   auto& stream = static_cast<TlsStream&>(*made);
   const std::string tried = "cannot connect to " + address.ToString() + " over TLS: ";
+  Patience& patience = Patience::OfThread();
+  const std::int64_t step_ms = patience.is_endless() ? 1000 : Patience::kInterval.count();
   for (;;) {
     auto done = stream.ShakeHands();
     if (!done) {
@@ -331,11 +334,11 @@ Result<std::unique_ptr<Endpoint>> ConnectTls(const Address& address, const TlsCo
     }
     if (done.value()) break;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0)
+    if (left.count() <= 0 || patience.IsOver())
       return Error{ErrorCode::kDeadlineExceeded,
                    tried + "no answer to the handshake in time; does the peer serve TLS?"};
     pollfd waited{stream.fd(), static_cast<short>(stream.wants_room(false) ? POLLOUT : POLLIN), 0};
-    (void)::poll(&waited, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 1000)));
+    (void)::poll(&waited, 1, static_cast<int>(std::min(left.count(), step_ms)));
   }
   return std::unique_ptr<Endpoint>(
       std::make_unique<StreamEndpoint>(std::move(made), address.ToString()));
