@@ -78,6 +78,14 @@ Result<RankResults::Failure> DecodeFailure(std::span<const std::byte> bytes, std
   return failure;
 }
 
+Error Misplaced(const CheckpointGroup& group) {
+  return Error{ErrorCode::kUnavailable,
+               "checkpoint: the group calls this rank " + std::to_string(group.rank()) + " of " +
+                   std::to_string(group.size()) +
+                   ", but what it gathered in that place is not this rank's; all_gather returns "
+                   "the bytes of ranks 0, 1 and so on, in that order"};
+}
+
 }  // namespace
 
 Intent IntentOf(const PartPlan& plan) {
@@ -157,8 +165,11 @@ Result<RankResults> AllGatherResults(CheckpointGroup& group,
                                      const Result<std::vector<std::byte>>& mine,
                                      std::string_view kind) {
   RankResults all;
-  all.results = FFR_TRY(group.AllGather(EncodeResult(mine, kind)));
+  const std::vector<std::byte> own = EncodeResult(mine, kind);
+  all.results = FFR_TRY(group.AllGather(own));
   if (all.results.size() != group.size() || all.results.empty()) return Garbled();
+  // Ranks that are not where the group says they are would commit what nobody can load.
+  const bool is_in_place = group.rank() < all.results.size() && all.results[group.rank()] == own;
   for (std::size_t rank = 0; rank < all.results.size(); ++rank) {
     auto& bytes = all.results[rank];
     if (bytes.empty()) return Garbled();
@@ -169,6 +180,7 @@ Result<RankResults> AllGatherResults(CheckpointGroup& group,
     }
     bytes.erase(bytes.begin());
   }
+  if (!is_in_place) return Misplaced(group);
   return all;
 }
 

@@ -50,6 +50,7 @@ def state_of(rank: int) -> dict[str, object]:
 def save_all(
     target: Path | Callable[[int], Path | str],
     change: Callable[[Rank, dict[str, object]], object] = lambda rank, state: None,
+    alone_s: float = 10.0,
 ) -> tuple[list[Any], list[Rank]]:
     """What a save gave on each rank after `change`, and the ranks."""
     ranks: list[Any] = [None] * SIZE
@@ -62,7 +63,7 @@ def save_all(
         return ckpt.save(where, 1, state, group=rank)
 
     group = ThreadRanks(SIZE)
-    group.barrier = threading.Barrier(SIZE, timeout=10)  # A rank that is left alone shows soon.
+    group.barrier = threading.Barrier(SIZE, timeout=alone_s)  # A rank that is left alone shows.
     return group.run(save), ranks
 
 
@@ -201,6 +202,32 @@ def test_a_rank_that_dies_in_a_round_fails_all(tmp_path: Path, lost: int) -> Non
     # Only rank 0 commits, and only what all have written.
     assert len(ckpt.list(tmp_path)) == (lost == PUBLISH)
     assert entries_of(tmp_path) == (COMMITTED if lost == PUBLISH else set())
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 5), (0, 2, 1), (4, 5, 6), (0, 0, 0)])
+def test_ranks_with_wrong_numbers_commit_nothing(
+    tmp_path: Path, numbers: tuple[int, int, int]
+) -> None:
+    def misname(rank: Rank, _state: object) -> None:
+        rank.rank = numbers[rank.inner.rank]
+
+    results, _ = save_all(tmp_path, misname, alone_s=2)
+
+    misnamed = [UnavailableError for place, number in enumerate(numbers) if place != number]
+    assert [type(result) for result in results].count(UnavailableError) == len(misnamed), results
+    assert entries_of(tmp_path) == set()
+
+
+@pytest.mark.parametrize("number", [STATE, PLAN, WRITE, PUBLISH])
+def test_messages_in_a_wrong_order_commit_nothing(tmp_path: Path, number: int) -> None:
+    def swap(rank: Rank, _state: object) -> None:
+        rank.after = lambda at, gathered: gathered[::-1] if at == number else gathered
+
+    results, _ = save_all(tmp_path, swap, alone_s=2)
+
+    if number < PUBLISH:  # In that round all say the same.
+        assert not any(isinstance(result, ckpt.Commit) for result in results), results
+        assert entries_of(tmp_path) == set()
 
 
 @pytest.mark.parametrize("damage", ["missing", "surplus", "empty", "cut"])

@@ -64,7 +64,8 @@ struct RankResults {
 // fails tells the others in the next round, so that none of them waits for it. `kind` classifies
 // the error for the other ranks, for example by the type of an exception; it may be empty.
 //
-// Fails as the all-gather does, and with kUnavailable if what it returns is malformed.
+// Fails as the all-gather does, and with kUnavailable if what it returns is malformed, or not in
+// rank order.
 FFR_EXPORT Result<RankResults> AllGatherResults(CheckpointGroup& group,
                                                 const Result<std::vector<std::byte>>& mine,
                                                 std::string_view kind = {});
