@@ -174,10 +174,20 @@ class Build:
         }
         return sorted(found)
 
+    def targets(self, *suites: str) -> list[str]:
+        """What to build for those suites: their programs, or all if not all of them are programs.
+
+        The style suite needs none.
+        """
+        if suites == ("style",):
+            return ["build.ninja"]
+        kinds = {test["protocol"] for test in self.tests() if test["suite"] & set(suites)}
+        programs = [str(path.relative_to(ROOT / self.folder)) for path in self.programs(*suites)]
+        return [*programs, "server/ffrecordd"] if kinds == {"gtest"} else []  # Some start it.
+
     def meson_test(self, *suites: str) -> Counts:
-        """Build, run the tests of `suites`, count them. The style suite needs no build."""
-        targets = ("build.ninja",) if suites == ("style",) else ()
-        if not self.make(*targets):
+        """Build, run the tests of `suites`, count them."""
+        if not (self.make("build.ninja") and self.make(*self.targets(*suites))):
             return Counts(failed=1)
         if not self.suites() & set(suites):
             print(f"no test belongs to {', '.join(suites)}", flush=True)
