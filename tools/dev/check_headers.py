@@ -2,7 +2,8 @@
 
 Each header is given to the compiler alone, with the include paths that the sources nearest to it
 are built with. A header that passed is not compiled again until it, a header of ours that it leads
-to, or a flag changes: the digests of the good ones are kept in `<build>/headers.json`.
+to, or a flag changes: the digests of the good ones are kept in `<build>/headers.json`. A compiler
+cache, if the build has one, serves a fresh build folder.
 
 Usage: check_headers.py SOURCE_ROOT BUILD_ROOT
 """
@@ -33,7 +34,7 @@ def commands_by_folder(root: pathlib.Path, build: pathlib.Path) -> dict[pathlib.
         if not source.is_relative_to(root) or source.suffix != ".cpp":
             continue
         words = shlex.split(entry["command"])
-        compiler = words[1] if pathlib.Path(words[0]).name == "ccache" else words[0]
+        compiler = words[: 2 if pathlib.Path(words[0]).name == "ccache" else 1]
         # Not the private folders of targets, *.p: no header of ours is in them.
         flags = [word for word in words if word.startswith(KEEP) and not word.endswith(".p")]
         flags = [word for word in flags if "_FORTIFY_SOURCE" not in word]
@@ -41,7 +42,7 @@ def commands_by_folder(root: pathlib.Path, build: pathlib.Path) -> dict[pathlib.
             if word == "-isystem":
                 flags.append(f"-isystem{words[at + 1]}")
         flags = [word for word in flags if word != "-isystem"]
-        known = commands.setdefault(source.parent.relative_to(root), [compiler])
+        known = commands.setdefault(source.parent.relative_to(root), compiler)
         known += [flag for flag in flags if flag not in known]
     return commands
 
@@ -87,14 +88,20 @@ def check(root: pathlib.Path, build: pathlib.Path, header: pathlib.Path, command
     if "#pragma once" not in header.read_text():
         return f"{name}: no #pragma once"
     doors = [f"-I{root / door}" for door in DOORS]
+    source = build / "headers" / f"{name.replace('/', '-')}.cpp"
+    source.parent.mkdir(exist_ok=True)
+    source.write_text(f'#include "{name}"\n')
+    compiled = source.with_suffix(".o")
     run = subprocess.run(
-        [*command, *doors, "-w", "-fsyntax-only", "-x", "c++", "-"],
-        input=f'#include "{header}"\n',
+        [*command, *doors, "-w", "-O0", "-c", source, "-o", compiled],
+        # What it makes names no folder of this machine: the cache serves every checkout.
+        env=os.environ | {"CCACHE_BASEDIR": str(root), "CCACHE_NOHASHDIR": "1"},
         capture_output=True,
         text=True,
         cwd=build,
         check=False,
     )
+    compiled.unlink(missing_ok=True)
     return f"{name}: does not compile alone\n{run.stderr}" if run.returncode else ""
 
 
