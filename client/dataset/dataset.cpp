@@ -84,15 +84,20 @@ bool IsObjectAddress(std::string_view location) noexcept {
 
 Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                  const RecordReader::Options& reader_options,
-                                 const SessionOptions& session_options) {
+                                 const SessionOptions& session_options, const CacheOptions& cache) {
   const auto is_remote = [](const std::string& text) {
     return text.starts_with(net::Location::kScheme);
   };
   if (std::ranges::any_of(locations, IsObjectAddress)) {
     if (!std::ranges::all_of(locations, IsObjectAddress)) return Mixed("addresses of objects");
-    auto objects = FFR_TRY(OpenObjects(locations, reader_options.queue_depth, session_options));
+    auto objects =
+        FFR_TRY(OpenObjects(locations, reader_options.queue_depth, session_options, cache));
     return OpenRecords(std::move(objects), reader_options);
   }
+  if (!cache.folder.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "a cache is for objects of a store, s3:// or http(s)://, not for " +
+                     (locations.empty() ? std::string() : locations.front())};
   if (std::ranges::none_of(locations, is_remote)) {
     const std::vector<std::filesystem::path> paths(locations.begin(), locations.end());
     return RecordReader::Open(paths, reader_options);

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include <ffrecord/client/dataset.h>
 #include <ffrecord/result.h>
 #include <ffrecord/session_options.h>
 
@@ -20,6 +21,7 @@ bool IsObjectAddress(std::string_view location) noexcept;
 // one call. Fails with kInvalidArgument if this build has no object stores, and as FindObjects.
 Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::string> addresses,
                                                        std::uint32_t requests_at_once,
-                                                       const SessionOptions& options);
+                                                       const SessionOptions& options,
+                                                       const CacheOptions& cache);
 
 }  // namespace ffrecord::client

@@ -19,6 +19,8 @@ class HttpStore final : public ObjectStore {
   HttpStore(HttpAddress address, std::chrono::milliseconds timeout);
 
   std::string Describe(std::string_view key) const override;
+  // Without the query: a signature in it changes from day to day, and the version tells the rest.
+  std::string Identify(std::string_view key) const override { return Describe(key); }
   Result<net::HttpRequest> GetRequest(std::string_view key, const Headers& headers) const override;
   Refusal RefusalOf(std::string_view key, const net::HttpResponse& response) const override;
   std::chrono::milliseconds timeout() const noexcept override { return timeout_; }

@@ -34,6 +34,9 @@ class ObjectStore {
   // The address of an object, for people. Has no secret in it.
   virtual std::string Describe(std::string_view key) const = 0;
 
+  // What tells the object from those of other stores. Not for people.
+  virtual std::string Identify(std::string_view key) const = 0;
+
   // A GET of one object with these headers, signed as the store wants it. May wait for credentials;
   // fails as they do.
   virtual Result<net::HttpRequest> GetRequest(std::string_view key,

@@ -236,6 +236,10 @@ std::string S3Bucket::Describe(std::string_view key) const {
   return "s3://" + impl_->bucket + "/" + std::string(key);
 }
 
+std::string S3Bucket::Identify(std::string_view key) const {
+  return impl_->endpoint_host + " " + Describe(key);
+}
+
 std::chrono::milliseconds S3Bucket::timeout() const noexcept { return impl_->timeout; }
 
 Result<net::HttpRequest> S3Bucket::GetRequest(std::string_view key, const Headers& headers) const {

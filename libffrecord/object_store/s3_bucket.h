@@ -32,6 +32,7 @@ class S3Bucket final : public ObjectStore {
   ~S3Bucket() override;
 
   std::string Describe(std::string_view key) const override;  // s3://bucket/key.
+  std::string Identify(std::string_view key) const override;  // With the store's host.
   Result<net::HttpRequest> GetRequest(std::string_view key, const Headers& headers) const override;
   Refusal RefusalOf(std::string_view key, const net::HttpResponse& response) const override;
   std::chrono::milliseconds timeout() const noexcept override;

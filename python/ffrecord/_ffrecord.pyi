@@ -131,6 +131,8 @@ class RecordReader:
         direct: bool = False,
         timeout_s: float = 30.0,
         assume_running: bool = False,
+        cache: bytes | str = "",
+        cache_size: int = 68719476736,
     ) -> RecordReader: ...
     def __len__(self) -> int: ...
     @property

@@ -3,6 +3,7 @@
 import errno
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 # Of checkpoints: a folder of any name, or an address.
@@ -13,6 +14,7 @@ SCHEME = "ffrecord://"
 STORES = ("s3://", "http://", "https://")
 # In a folder: names those of its files that are only at a store now (ffrecord._evicting).
 EVICTED = "EVICTED"
+_UNKNOWN_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
 
 
@@ -75,6 +77,7 @@ def expand(names: Iterable[str]) -> list[bytes]:
         FileNotFoundError: a name stands for no file.
         OSError: a file that was evicted cannot be fetched.
         IsADirectoryError: a subfolder is called `*.ffr`.
+        ValueError: an address of an unknown kind.
     """
     return [os.fsencode(file) for name in names for file in _files(name)]
 
@@ -84,6 +87,9 @@ def _files(name: str) -> Iterator[str]:
         yield name
     elif os.path.isdir(name):
         yield from _folder(name)
+    elif _UNKNOWN_SCHEME.match(name):
+        known = ", ".join((SCHEME, *STORES))
+        raise ValueError(f"{name}: unknown kind of address; there are paths, {known}")
     elif glob.has_magic(name) and not os.path.lexists(name):
         yield from _matches(name)
     else:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ffrecord import _ffrecord
 from ffrecord._batch import Batch
 from ffrecord._closing import Closing
-from ffrecord._locations import Where, expand, is_address, normalise
+from ffrecord._locations import Where, absolute, expand, is_address, normalise
 from ffrecord._order import EpochShare, Indices
 from ffrecord._records import OnCorrupt as OnCorrupt
 from ffrecord._records import Records
@@ -24,6 +24,8 @@ from ffrecord._schema import Column, columns_of
 from ffrecord.errors import CorruptionError
 
 _TIMEOUT_MAX_S = 86_400.0
+_CACHE_SIZE_MIN = 64 << 20
+CACHE_SIZE = 64 << 30
 _PROBE_BATCH = 128
 _PROBE_MAX_S = 3600.0
 _NOTHING_READ: dict[str, Any] = {
@@ -66,6 +68,8 @@ class Reader(Records, Closing):
         direct: bool = False,
         timeout_s: float = 30.0,
         max_corrupt: float = 0.001,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int = CACHE_SIZE,
     ) -> None:
         """Store the arguments; open nothing yet.
 
@@ -79,9 +83,15 @@ class Reader(Records, Closing):
             timeout_s: time limit of each call to a daemon or store, retries included.
             max_corrupt: share of all records, 0 to 1, that `on_corrupt` may skip or replace
                 before a read raises; ten records are always allowed.
+            cache: a folder on a local disk that keeps what is read from a store; any number of
+                processes may share it.
+            cache_size: bytes that the folder may take, at least 64 MiB; the blocks that were used
+                least recently go first.
         """
         if not 0 < timeout_s <= _TIMEOUT_MAX_S:
             raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
+        if not _CACHE_SIZE_MIN <= cache_size < 1 << 63:
+            raise ValueError(f"cache_size is {cache_size}; it must be at least 64 MiB")
         super().__init__(max_corrupt)
         self.where = normalise(where)
         self._options: dict[str, Any] = {
@@ -91,6 +101,8 @@ class Reader(Records, Closing):
             "timeout_s": timeout_s,
             "max_corrupt": max_corrupt,
         }
+        if cache is not None:
+            self._options.update(cache=absolute(os.fspath(cache)), cache_size=cache_size)
         self._closed = False
         self._expected: str | None = None
         self._inner: _ffrecord.RecordReader | None = None
@@ -287,6 +299,8 @@ class Reader(Records, Closing):
             timeout_s=self._options["timeout_s"],
             # Who started this process has read from the daemon: it comes back.
             assume_running=self._expected is not None,
+            cache=os.fsencode(self._options.get("cache", "")),
+            cache_size=self._options.get("cache_size", CACHE_SIZE),
         )
         if self._expected not in (None, found := inner.fingerprint.hex()):
             raise CorruptionError(
@@ -330,6 +344,8 @@ def open(
     direct: bool = False,
     timeout_s: float = 30.0,
     max_corrupt: float = 0.001,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int = CACHE_SIZE,
 ) -> Reader:
     """Open record files, local, served or at a store; the arguments are those of `Reader`.
 
@@ -342,6 +358,8 @@ def open(
         direct=direct,
         timeout_s=timeout_s,
         max_corrupt=max_corrupt,
+        cache=cache,
+        cache_size=cache_size,
     )
 
 

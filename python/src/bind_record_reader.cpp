@@ -43,14 +43,16 @@ std::int64_t ThreadCpuNs() {
 
 std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
                                      bool salvage, bool direct, TimeLimit timeout,
-                                     bool assume_running) {
+                                     bool assume_running, const std::string& cache,
+                                     std::uint64_t cache_size) {
   const RecordReader::Options options{.verify_checksums = check_data,
                                       .salvage = salvage,
                                       .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
   SessionOptions session = SessionOptionsOf(timeout);
   session.assume_running = assume_running;
-  return std::make_unique<CountingReader>(
-      ValueOrRaise(WithoutGil([&] { return client::OpenDataset(locations, options, session); })));
+  const client::CacheOptions kept{cache, cache_size};
+  return std::make_unique<CountingReader>(ValueOrRaise(
+      WithoutGil([&] { return client::OpenDataset(locations, options, session, kept); })));
 }
 
 // Copied, for another thread may change the array while the GIL is away. Negative indices count
@@ -200,7 +202,8 @@ void BindRecordReader(py::module_& module) {
   py::class_<CountingReader>(module, "RecordReader", py::is_final())
       .def_static("open", &Open, py::arg("locations"), py::kw_only(), py::arg("check_data") = true,
                   py::arg("salvage") = false, py::arg("direct") = false,
-                  py::arg("timeout_s") = 30.0, py::arg("assume_running") = false)
+                  py::arg("timeout_s") = 30.0, py::arg("assume_running") = false,
+                  py::arg("cache") = "", py::arg("cache_size") = std::uint64_t{64} << 30)
       .def("__len__", [](Self self) { return self.reader.record_count(); })
       .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })

@@ -9,6 +9,8 @@ throttles, cuts off, stalls, lies and replaces files while they are read.
 import multiprocessing
 import os
 import pickle
+import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +116,7 @@ def test_objects_read_like_files(store: Store, local: ffrecord.Reader, where: An
         ("s3:///x", ValueError),
         ("s3://bucket/train/notes.txt", CorruptionError),
         (["s3://bucket/train/part-0.ffr", "/tmp/x.ffr"], ValueError),
+        ("gs://bucket/x.ffr", ValueError),
     ],
 )
 def test_what_is_not_there_is_named(store: Store, where: Any, error: type[Exception]) -> None:
@@ -322,3 +325,217 @@ def test_a_pickle_holds_the_addresses_alone(store: Store, local: ffrecord.Reader
 def test_verify_reads_every_record(store: Store) -> None:
     (report,) = ffrecord.verify("s3://bucket/train/")
     assert (report.record_count, report.problem_count) == (COUNT, 0)
+
+
+# --- The cache -----------------------------------------------------------------------------------
+
+
+def _fetched(served: RangeServer) -> int:
+    """Requests since the last call that were no probes of versions."""
+    count = sum(asked != "bytes=0-0" for _, asked in served.seen)
+    served.seen.clear()
+    return count
+
+
+def test_a_second_epoch_comes_from_the_cache(
+    served: RangeServer, local: ffrecord.Reader, tmp_path: Path
+) -> None:
+    reader = ffrecord.open(addresses(served), cache=tmp_path / "cache")
+    assert_same(reader, local)
+    assert _fetched(served) > 0
+    assert_same(reader, local)
+    assert_same(pickle.loads(pickle.dumps(reader)), local)
+    assert _fetched(served) == 0
+
+
+def test_a_replaced_object_is_not_taken_from_the_cache(
+    served: RangeServer, local: ffrecord.Reader, tmp_path: Path
+) -> None:
+    first, second, *_ = sorted(served.files)
+    assert bytes(ffrecord.open(served.url(first), cache=tmp_path)[3]["data"]) == bytes(
+        local[3]["data"]
+    )
+    served.files[first] = served.files[second]
+    reader = ffrecord.open(served.url(first), cache=tmp_path)
+    assert reader[3]["label"] == COUNT // 3 + 3
+
+
+def test_what_happens_to_a_cache_changes_no_record(
+    served: RangeServer, local: ffrecord.Reader, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    reader = ffrecord.open(addresses(served), cache=cache, check_data=False)
+    assert_same(reader, local)
+    entries = sorted(cache.rglob("*.blocks"))
+    assert len(entries) == 3
+    for entry in entries:
+        data = bytearray(entry.read_bytes())
+        data[5000::10_000] = os.urandom(len(data[5000::10_000]))
+        entry.write_bytes(data)
+    assert_same(reader, local)
+    shutil.rmtree(cache)
+    assert_same(reader, local)
+    time.sleep(1.1)
+    assert_same(reader, local)
+
+
+def test_a_cache_needs_a_store_and_a_place(
+    served: RangeServer, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="cache is for objects"):
+        len(ffrecord.open(folder, cache=tmp_path))
+    with pytest.raises(ValueError, match="64 MiB"):
+        ffrecord.open(addresses(served), cache=tmp_path, cache_size=1 << 20)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OSError, match="cache"):
+        len(ffrecord.open(addresses(served), cache=tmp_path / "file"))
+    served.fault = lambda number, path: "untagged"
+    with pytest.raises(ValueError, match="ETag or Last-Modified"):
+        len(ffrecord.open(addresses(served), cache=tmp_path))
+
+
+# --- Credentials ---------------------------------------------------------------------------------
+
+
+class Identities:
+    """The services that give credentials, on one port; they hold for `holds_s`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, dict[str, str], str]] = []
+        self.holds_s = 3600.0
+        self.status = 200
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        """Answers as each service does."""
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)).decode()
+        headers = {name: value for name, value in environ.items() if name.startswith("HTTP_")}
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        self.asked.append((method, path, headers, body))
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.holds_s))
+        key = f"KEY{len(self.asked)}"
+        text = (
+            f'{{"Code": "Success", "AccessKeyId": "{key}", "SecretAccessKey": "s/e+c=",'
+            f' "Token": "t", "Expiration": "{end}"}}'
+        )
+        if path == "/latest/api/token":
+            text = "metadata-token"
+        elif path.endswith("security-credentials/"):
+            text = "the-role"
+        elif method == "POST":
+            text = (
+                f"<R><Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s"
+                f"</SecretAccessKey><SessionToken>t</SessionToken><Expiration>{end}</Expiration>"
+                "</Credentials></R>"
+            )
+        start_response(f"{self.status} X", [("Content-Length", str(len(text)))])
+        return [text.encode()]
+
+
+@pytest.fixture
+def identities(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """No credentials but those of the services, whose address is `.address`."""
+    from werkzeug.serving import make_server
+
+    services: Any = Identities()
+    server = make_server("127.0.0.1", 0, services, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    services.address = f"http://127.0.0.1:{server.server_port}"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    yield services
+    server.shutdown()
+    thread.join()
+
+
+def test_without_credentials_all_places_are_named(identities: Any) -> None:
+    with pytest.raises(PermissionError) as caught:
+        len(ffrecord.open("s3://bucket/train/"))
+    for place in ("AWS_ACCESS_KEY_ID", "WEB_IDENTITY", ".aws/credentials", "CONTAINER", "instance"):
+        assert place in str(caught.value)
+
+
+def test_an_instance_gives_credentials(identities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", identities.address)
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    (put, _, ttl, _), (get, path, token, _), _ = identities.asked
+    assert (put, get, path) == ("PUT", "GET", "/latest/meta-data/iam/security-credentials/")
+    assert ttl["HTTP_X_AWS_EC2_METADATA_TOKEN_TTL_SECONDS"] == "21600"
+    assert token["HTTP_X_AWS_EC2_METADATA_TOKEN"] == "metadata-token"
+
+
+def test_a_container_gives_credentials(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1?x=y")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    ((_, path, headers, _),) = identities.asked
+    assert (path, headers["HTTP_AUTHORIZATION"]) == ("/v1", "secret")
+
+
+def test_a_container_token_goes_to_no_other_machine(
+    identities: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://192.0.2.1/v1")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "secret")
+    with pytest.raises(PermissionError, match="neither https:// nor on this machine"):
+        len(ffrecord.open("s3://bucket/train/"))
+
+
+def test_a_web_identity_gives_credentials(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "jwt"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.address)
+    with pytest.raises(PermissionError, match="jwt cannot be read"):
+        len(ffrecord.open("s3://bucket/train/"))
+    (tmp_path / "jwt").write_text("a.b+c\n")
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    ((method, _, _, body),) = identities.asked
+    assert method == "POST"
+    assert "WebIdentityToken=a.b%2Bc" in body
+    assert "RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr" in body
+
+
+def test_a_profile_takes_a_role(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/config").write_text(
+        "[profile job]\nrole_arn = arn:r\nsource_profile = me\nexternal_id = x\n"
+    )
+    (tmp_path / ".aws/credentials").write_text(
+        "[me]\naws_access_key_id = A\naws_secret_access_key = S\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "job")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.address)
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    ((_, _, headers, body),) = identities.asked
+    assert "ExternalId=x" in body
+    assert "Credential=A/" in headers["HTTP_AUTHORIZATION"]
+
+
+def test_credentials_are_renewed_before_they_end(
+    identities: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1")
+    identities.holds_s = 2
+    reader = ffrecord.open("s3://bucket/train/")
+    reader.read([0])
+    assert len(identities.asked) == 1  # They hold; nobody is asked all the time.
+    time.sleep(3)
+    reader.read([0])
+    assert len(identities.asked) == 2
+    identities.status = 500
+    time.sleep(3)
+    with pytest.raises(UnavailableError, match="credentials service"):
+        reader.read([0])
+    identities.status = 200
+    reader.read([0])

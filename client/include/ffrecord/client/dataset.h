@@ -16,12 +16,21 @@
 
 namespace ffrecord::client {
 
+// A folder on a local disk that keeps what was read from a store, for all processes of the machine.
+// The blocks that were used least recently go first. A damaged, full or removed folder costs only
+// time.
+struct CacheOptions {
+  std::filesystem::path folder;                            // Empty: no cache.
+  std::uint64_t size_bytes_max = std::uint64_t{64} << 30;  // At least 64 MiB.
+};
+
 // Opens files, a published dataset or objects of a store; the reader is the same class for all and
 // returns the same bytes. `locations` are paths, or a single ffrecord://host[:port]/name, or
 // addresses of objects: s3://bucket/key, a folder s3://bucket/folder/ (its own *.ffr, sorted), a
 // pattern s3://bucket/a*.ffr, and http(s)://host/path.
 //
-// An object that is replaced while it is open is an error of its records (kConflict).
+// `cache` is for objects of a store. An object that is replaced while it is open is an error of its
+// records (kConflict).
 //
 // Fails as RecordReader::Open; for an address with kInvalidArgument if it is malformed, kNotFound
 // if there is no such name or object, kDenied if a store refuses or there are no credentials,
@@ -30,7 +39,8 @@ namespace ffrecord::client {
 // the timeout, then return kUnavailable for each record.
 FFR_EXPORT Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                             const RecordReader::Options& reader_options,
-                                            const SessionOptions& session_options);
+                                            const SessionOptions& session_options,
+                                            const CacheOptions& cache = {});
 
 // Checks sealed FFRecord files, uploads them, and publishes them as one dataset under `address`
 // (ffrecord://host[:port]/name). The dataset becomes visible as a whole, once all of it is on the

@@ -1,0 +1,379 @@
+#include "libffrecord/source/block_cache.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+
+#include "libffrecord/base/endian.h"
+#include "libffrecord/base/hex.h"
+#include "libffrecord/base/random.h"
+#include "libffrecord/base/uninterrupted.h"
+
+namespace ffrecord {
+namespace {
+
+// An entry is a header, a table with the check of each block (0: not there) and the blocks.
+constexpr std::uint64_t kBlocksPerEntry = BlockCache::kEntryBytes / BlockCache::kBlockBytes;
+constexpr std::uint64_t kHeaderBytes = 4096;
+constexpr std::uint64_t kTableBytes = kBlocksPerEntry * sizeof(std::uint64_t);
+constexpr std::uint64_t kDataBegin = kHeaderBytes + kTableBytes;
+constexpr std::uint64_t kEntryCostBytes = kHeaderBytes + kTableBytes;
+constexpr std::size_t kMarkBytes = 48;  // Of the header, what says whose the entry is.
+constexpr std::array<char, 8> kMagic{'F', 'F', 'R', 'C', 'A', 'C', 'H', '1'};
+
+constexpr const char* kSubfolder = "blocks-1";
+constexpr const char* kLedger = "ledger";
+constexpr std::string_view kSuffix = ".blocks";
+constexpr std::string_view kTemporary = ".new-";
+constexpr std::int64_t kTouchIntervalMs = 1000;
+constexpr std::int64_t kPauseMs = 10'000;
+constexpr std::int64_t kTemporaryAgeS = 3600;
+
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string NameOf(const BlockCache::File& file, std::uint64_t number) {
+  return Hex(file.id) + "-" + Hex(number) + std::string(kSuffix);
+}
+
+// What only we call files: 32 digits, a dash, 16 digits and the suffix.
+bool IsEntryName(std::string_view name) {
+  if (name.size() != 32 + 1 + 16 + kSuffix.size() || !name.ends_with(kSuffix) || name[32] != '-')
+    return false;
+  name.remove_suffix(kSuffix.size());
+  return std::all_of(name.begin(), name.end(), [](char c) { return c == '-' || HexDigit(c) >= 0; });
+}
+
+using Mark = std::array<std::byte, kMarkBytes>;
+Mark MarkOf(const BlockCache::File& file, std::uint64_t number) {
+  Mark mark{};
+  std::memcpy(mark.data(), kMagic.data(), kMagic.size());
+  std::memcpy(mark.data() + 8, file.id.data(), file.id.size());
+  StoreLittleEndian<std::uint64_t>(mark, 24, number);
+  StoreLittleEndian<std::uint64_t>(mark, 32, file.size_bytes);
+  StoreLittleEndian<std::uint64_t>(mark, 40, Xxh3(std::span(mark).first(40)));
+  return mark;
+}
+
+bool ReadAll(int fd, std::uint64_t offset, std::span<std::byte> bytes) {
+  const auto read = Uninterrupted(
+      [&] { return ::pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
+  return read == std::ssize(bytes);
+}
+
+bool WriteAll(int fd, std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto written = Uninterrupted(
+        [&] { return ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
+    if (written <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return true;
+}
+
+// Never 0, which stands for a block that is not there.
+std::uint64_t CheckOf(const PlaceSeeds& seeds, std::uint64_t block,
+                      std::span<const std::byte> bytes) {
+  return std::max<std::uint64_t>(Xxh3(bytes, seeds.Of(block)), 1);
+}
+
+std::uint64_t BlockCount(std::uint64_t size_bytes) {
+  return (size_bytes + BlockCache::kBlockBytes - 1) / BlockCache::kBlockBytes;
+}
+
+// Descriptors of entries that a process keeps open.
+std::size_t OpenCountMax() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 64;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 16, 1024);
+}
+
+// Most turns are over in microseconds; one that evicts is not waited for.
+bool TakeTurn(int ledger) {
+  constexpr int kTries = 5;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(ledger, LOCK_EX | LOCK_NB) == 0) return true;
+    ::usleep(100);
+  }
+  return false;
+}
+
+Error Refused(const std::filesystem::path& folder, const char* what) {
+  return {ErrorCode::kIo, "cache " + folder.string() + ": " + what + ": " + std::strerror(errno),
+          errno};
+}
+
+}  // namespace
+
+BlockCache::BlockCache(std::filesystem::path folder, std::uint64_t size_bytes_max)
+    : folder_(std::move(folder)),
+      size_bytes_max_(size_bytes_max),
+      chunk_bytes_(std::clamp<std::uint64_t>(size_bytes_max / 256, std::uint64_t{1} << 20,
+                                             std::uint64_t{64} << 20)) {}
+
+Result<std::shared_ptr<const BlockCache>> BlockCache::Open(const std::filesystem::path& folder,
+                                                           std::uint64_t size_bytes_max) {
+  if (size_bytes_max < kSizeMin)
+    return Error{ErrorCode::kInvalidArgument, "cache " + folder.string() + ": its size is " +
+                                                  std::to_string(size_bytes_max) +
+                                                  " bytes; it must be at least 64 MiB"};
+  std::shared_ptr<const BlockCache> cache(new BlockCache(folder, size_bytes_max));
+  Kept& kept = cache->kept_.Get();
+  const std::scoped_lock lock(kept.mutex);
+  FFR_TRY(cache->OpenFolder(kept));
+  if (::faccessat(kept.folder.get(), ".", R_OK | W_OK | X_OK, 0) != 0)
+    return Refused(folder, "the folder cannot be written");
+  return cache;
+}
+
+Result<void> BlockCache::OpenFolder(Kept& kept) const {
+  std::error_code error;
+  std::filesystem::create_directories(folder_.parent_path(), error);  // Or mkdir tells.
+  const std::filesystem::path inside = folder_ / kSubfolder;
+  for (const auto& path : {folder_, inside})
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+      return Refused(folder_, "the folder cannot be made");
+  kept.folder.Reset(::open(inside.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!kept.folder) return Refused(folder_, "the folder cannot be opened");
+  return {};
+}
+
+void BlockCache::Pause() const {
+  Kept& kept = kept_.Get();
+  const std::scoped_lock lock(kept.mutex);
+  kept.paused_until_ms = NowMs() + kPauseMs;
+}
+
+// --- Entries -------------------------------------------------------------------------------------
+
+UniqueFd BlockCache::OpenEntry(Kept& kept, const File& file, std::uint64_t number) const {
+  const std::string name = NameOf(file, number);
+  UniqueFd fd(::openat(kept.folder.get(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) return fd;
+  Mark found{};
+  if (ReadAll(fd.get(), 0, found) && found == MarkOf(file, number)) return fd;
+  ::unlinkat(kept.folder.get(), name.c_str(), 0);  // Damaged: it is made anew.
+  return {};
+}
+
+// Appears under its name with its header, or not at all.
+UniqueFd BlockCache::MakeEntry(Kept& kept, const File& file, std::uint64_t number) const {
+  const std::string temporary = std::string(kTemporary) + Hex(RandomNumber());
+  const auto make = [&] {
+    return UniqueFd(::openat(kept.folder.get(), temporary.c_str(),
+                             O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  };
+  UniqueFd fd = make();
+  if (!fd && errno == ENOENT && OpenFolder(kept)) fd = make();  // Somebody has removed the folder.
+  if (!fd) return fd;
+  const std::string name = NameOf(file, number);
+  const Mark mark = MarkOf(file, number);
+  const bool is_there =
+      WriteAll(fd.get(), 0, mark) &&
+      ::linkat(kept.folder.get(), temporary.c_str(), kept.folder.get(), name.c_str(), 0) == 0;
+  const bool is_anothers = !is_there && errno == EEXIST;
+  ::unlinkat(kept.folder.get(), temporary.c_str(), 0);
+  if (is_there) return fd;
+  return is_anothers ? OpenEntry(kept, file, number) : UniqueFd();
+}
+
+// Of an entry that was evicted or removed, the next use makes a new one.
+std::shared_ptr<BlockCache::Entry> BlockCache::EntryOf(const File& file, std::uint64_t number,
+                                                       bool make) const {
+  static const std::size_t open_count_max = OpenCountMax();
+  Kept& kept = kept_.Get();
+  const EntryName name{file.id, number};
+  const std::scoped_lock lock(kept.mutex);
+  if (!kept.folder && !OpenFolder(kept)) return nullptr;
+  if (const auto found = kept.entries.find(name); found != kept.entries.end()) {
+    const auto entry = found->second.entry;
+    const std::int64_t now = NowMs();
+    struct stat facts {};
+    const bool is_due = now - entry->touched_ms.load() >= kTouchIntervalMs;
+    const bool is_gone =
+        (make || is_due) && (::fstat(entry->fd.get(), &facts) != 0 || facts.st_nlink == 0);
+    if (!is_gone) {
+      if (is_due) {
+        ::futimens(entry->fd.get(), nullptr);  // For those who look for what was not used.
+        entry->touched_ms.store(now);
+      }
+      kept.by_use.splice(kept.by_use.begin(), kept.by_use, found->second.place);
+      return entry;
+    }
+    kept.by_use.erase(found->second.place);
+    kept.entries.erase(found);
+  }
+  UniqueFd fd = OpenEntry(kept, file, number);
+  if (!fd && make && Reserve(kept, kEntryCostBytes)) {
+    fd = MakeEntry(kept, file, number);
+    if (!fd) kept.paused_until_ms = NowMs() + kPauseMs;
+  }
+  if (!fd) return nullptr;
+  auto entry = std::make_shared<Entry>();
+  entry->fd = std::move(fd);
+  entry->number = number;
+  kept.by_use.push_front(name);
+  kept.entries[name] = {entry, kept.by_use.begin()};
+  if (kept.entries.size() > open_count_max) {
+    kept.entries.erase(kept.by_use.back());
+    kept.by_use.pop_back();
+  }
+  return entry;
+}
+
+BlockCache::Piece BlockCache::Find(const File& file, std::uint64_t offset_bytes,
+                                   std::uint64_t size_bytes) const {
+  Piece piece;
+  const std::uint64_t number = offset_bytes / kEntryBytes;
+  auto entry = EntryOf(file, number, false);
+  if (entry == nullptr) return piece;
+  const std::uint64_t inside = offset_bytes - number * kEntryBytes;
+  piece.checks.resize(BlockCount(size_bytes));
+  const std::uint64_t at = kHeaderBytes + inside / kBlockBytes * sizeof(std::uint64_t);
+  if (!ReadAll(entry->fd.get(), at, std::as_writable_bytes(std::span(piece.checks)))) return piece;
+  if (std::ranges::find(piece.checks, 0U) != piece.checks.end()) return piece;
+  piece.offset_bytes = kDataBegin + inside;
+  piece.entry = std::move(entry);
+  return piece;
+}
+
+bool BlockCache::IsGood(const File& file, std::uint64_t offset_bytes, const Piece& piece,
+                        std::span<const std::byte> bytes) {
+  const PlaceSeeds seeds(file.id);
+  std::uint64_t block = offset_bytes / kBlockBytes;
+  for (const std::uint64_t check : piece.checks) {
+    const auto size = std::min<std::size_t>(bytes.size(), kBlockBytes);
+    if (CheckOf(seeds, block++, bytes.first(size)) != check) return false;
+    bytes = bytes.subspan(size);
+  }
+  return true;
+}
+
+void BlockCache::Keep(const File& file, std::uint64_t offset_bytes,
+                      std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const std::uint64_t room = kEntryBytes - offset_bytes % kEntryBytes;
+    const auto part = bytes.first(std::min<std::uint64_t>(room, bytes.size()));
+    KeepInEntry(file, offset_bytes, part);
+    bytes = bytes.subspan(part.size());
+    offset_bytes += part.size();
+  }
+}
+
+// The blocks first: a check that is there without them would only be a miss, but a costly one.
+void BlockCache::KeepInEntry(const File& file, std::uint64_t offset_bytes,
+                             std::span<const std::byte> bytes) const {
+  {
+    Kept& kept = kept_.Get();
+    const std::scoped_lock lock(kept.mutex);
+    if (NowMs() < kept.paused_until_ms) return;
+    if (!Reserve(kept, BlockCount(bytes.size()) * kBlockBytes)) return;
+  }
+  const std::uint64_t number = offset_bytes / kEntryBytes;
+  const auto entry = EntryOf(file, number, true);
+  if (entry == nullptr) return;
+  const PlaceSeeds seeds(file.id);
+  std::vector<std::uint64_t> checks;
+  for (std::uint64_t begin = 0; begin < bytes.size(); begin += kBlockBytes)
+    checks.push_back(CheckOf(seeds, (offset_bytes + begin) / kBlockBytes,
+                             bytes.subspan(begin, std::min(kBlockBytes, bytes.size() - begin))));
+  const std::uint64_t inside = offset_bytes - number * kEntryBytes;
+  const std::uint64_t at = kHeaderBytes + inside / kBlockBytes * sizeof(std::uint64_t);
+  const bool is_kept = WriteAll(entry->fd.get(), kDataBegin + inside, bytes) &&
+                       WriteAll(entry->fd.get(), at, std::as_bytes(std::span(checks)));
+  if (!is_kept) Pause();  // The disk is full, or worse.
+}
+
+// --- The bound -----------------------------------------------------------------------------------
+
+// Takes room from what this process has reserved, or a chunk more of what all have. Hardly waits
+// for another process: without a turn at the ledger, a block is not kept.
+bool BlockCache::Reserve(Kept& kept, std::uint64_t size_bytes) const {
+  if (kept.reserved_bytes >= size_bytes) {
+    kept.reserved_bytes -= size_bytes;
+    return true;
+  }
+  if (!kept.folder && !OpenFolder(kept)) return false;
+  const auto open_ledger = [&] {
+    return UniqueFd(
+        ::openat(kept.folder.get(), kLedger, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  };
+  UniqueFd ledger = open_ledger();
+  if (!ledger && errno == ENOENT && OpenFolder(kept)) ledger = open_ledger();
+  if (!ledger || !TakeTurn(ledger.get())) return false;
+  const std::uint64_t wanted = std::max(size_bytes, chunk_bytes_);
+  std::array<std::uint64_t, 2> used{};  // And its check.
+  const bool is_known = ReadAll(ledger.get(), 0, std::as_writable_bytes(std::span(used))) &&
+                        used[1] == Mix64(used[0] + kGoldenGamma);
+  if (!is_known || used[0] > size_bytes_max_ || used[0] + wanted > size_bytes_max_) {
+    const std::uint64_t room = size_bytes_max_ - size_bytes_max_ / 8;
+    used[0] = Evict(kept.folder.get(), room > wanted ? room - wanted : 0);
+  }
+  const bool fits = used[0] + wanted <= size_bytes_max_;
+  if (fits) used[0] += wanted;
+  used[1] = Mix64(used[0] + kGoldenGamma);
+  if (!WriteAll(ledger.get(), 0, std::as_bytes(std::span(used))) || !fits) return false;
+  kept.reserved_bytes += wanted - size_bytes;
+  return true;
+}
+
+// Counts what is there, and removes what was used least recently until no more than this is left.
+// Returns how much that is.
+std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const {
+  struct Found {
+    timespec used;
+    std::uint64_t size_bytes;
+    std::string name;
+  };
+  std::vector<Found> entries;
+  std::uint64_t total = 0;
+  DIR* const listing = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (listing == nullptr) return size_bytes_max_;  // Unknown: as good as full.
+  while (const dirent* one = ::readdir(listing)) {
+    const std::string name = one->d_name;
+    struct stat facts {};
+    const bool is_temporary = name.starts_with(kTemporary);
+    if ((!is_temporary && !IsEntryName(name)) ||
+        ::fstatat(folder, name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(facts.st_mode))
+      continue;
+    if (is_temporary) {  // Of a process that was killed.
+      if (::time(nullptr) - facts.st_mtim.tv_sec > kTemporaryAgeS)
+        ::unlinkat(folder, name.c_str(), 0);
+      continue;
+    }
+    constexpr std::uint64_t kStatBlockBytes = 512;
+    entries.push_back(
+        {facts.st_mtim, static_cast<std::uint64_t>(facts.st_blocks) * kStatBlockBytes, name});
+    total += entries.back().size_bytes;
+  }
+  ::closedir(listing);
+  std::ranges::sort(entries, [](const Found& a, const Found& b) {
+    return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
+  });
+  for (const Found& entry : entries) {
+    if (total <= size_bytes_max) break;
+    const UniqueFd fd(::openat(folder, entry.name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (::unlinkat(folder, entry.name.c_str(), 0) != 0) continue;
+    // Others may have it open: they find nothing in it from now on, and its room is free at once.
+    if (fd) static_cast<void>(!::ftruncate(fd.get(), 0));
+    total -= entry.size_bytes;
+  }
+  return total;
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/per_process.h"
+#include "libffrecord/base/unique_fd.h"
+
+namespace ffrecord {
+
+// A folder on a local disk that keeps blocks of files that are slow to reach, within a bound.
+//
+// Many processes may use one folder at once. A block is used only if it passes its checksum, which
+// also covers the file and the place it belongs to: a block that is damaged, half written, of
+// another version or gone is a miss, never an error. Nothing needs to survive a crash. What was
+// used least recently goes first, in entries of 16 MiB; a disk that is full ends the filling for a
+// while.
+//
+// The bound holds for what all processes write, give or take one chunk (an eighth of the bound at
+// most) for each. Thread-safe; a forked child may go on using it.
+class BlockCache {
+ public:
+  static constexpr std::uint64_t kBlockBytes = 4096;
+  static constexpr std::uint64_t kEntryBytes = std::uint64_t{16} << 20;
+  static constexpr std::uint64_t kSizeMin = std::uint64_t{64} << 20;
+
+  // Makes the folder if there is none, for this user alone. Fails with kInvalidArgument if the
+  // bound is below kSizeMin, with kIo if the folder cannot be made or written.
+  static Result<std::shared_ptr<const BlockCache>> Open(const std::filesystem::path& folder,
+                                                        std::uint64_t size_bytes_max);
+
+  // One version of one file.
+  struct File {
+    Digest128 id;  // Of all that tells it from others.
+    std::uint64_t size_bytes;
+  };
+
+  // A file of the folder, open.
+  struct Entry {
+    UniqueFd fd;
+    std::uint64_t number = 0;
+    std::atomic<std::int64_t> touched_ms{0};
+  };
+
+  // Where blocks are that may be good: read `size_bytes` at `offset_bytes` of the entry, then ask
+  // IsGood().
+  struct Piece {
+    std::shared_ptr<Entry> entry;  // Null: some of the blocks are not there.
+    std::uint64_t offset_bytes = 0;
+    std::vector<std::uint64_t> checks;  // One for each block.
+  };
+  // Requires a range of whole blocks, the file's last one perhaps cut, inside one entry.
+  Piece Find(const File& file, std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
+  static bool IsGood(const File& file, std::uint64_t offset_bytes, const Piece& piece,
+                     std::span<const std::byte> bytes);
+
+  // Keeps the bytes, if that is possible now. Requires a range as Find(), but in any entries.
+  void Keep(const File& file, std::uint64_t offset_bytes, std::span<const std::byte> bytes) const;
+
+ private:
+  using EntryName = std::pair<Digest128, std::uint64_t>;
+  struct OpenEntryOf {
+    std::shared_ptr<Entry> entry;
+    std::list<EntryName>::iterator place;
+  };
+  // What one process has open.
+  struct Kept {
+    std::mutex mutex;
+    UniqueFd folder;
+    std::map<EntryName, OpenEntryOf> entries;
+    std::list<EntryName> by_use;  // The most recently used first.
+    std::uint64_t reserved_bytes = 0;
+    std::int64_t paused_until_ms = 0;  // No filling before.
+  };
+
+  BlockCache(std::filesystem::path folder, std::uint64_t size_bytes_max);
+  Result<void> OpenFolder(Kept& kept) const;
+  std::shared_ptr<Entry> EntryOf(const File& file, std::uint64_t number, bool make) const;
+  UniqueFd OpenEntry(Kept& kept, const File& file, std::uint64_t number) const;
+  UniqueFd MakeEntry(Kept& kept, const File& file, std::uint64_t number) const;
+  void KeepInEntry(const File& file, std::uint64_t offset_bytes,
+                   std::span<const std::byte> bytes) const;
+  bool Reserve(Kept& kept, std::uint64_t size_bytes) const;
+  std::uint64_t Evict(int folder, std::uint64_t size_bytes_max) const;
+  void Pause() const;
+
+  const std::filesystem::path folder_;
+  const std::uint64_t size_bytes_max_;
+  const std::uint64_t chunk_bytes_;
+  mutable PerProcess<Kept> kept_{[] { return new Kept; }};
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,267 @@
+// Files through a cache on disk as a byte source: range_reader_conformance.h says what is tested,
+// with a cache that is empty, full of what is read, and damaged. Then what the cache alone
+// promises: nothing that happens to its folder changes what is read, and its bound holds.
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "libffrecord/source/block_cache.h"
+#include "libffrecord/source/cached_files.h"
+#include "memory_files.h"
+#include "range_reader_conformance.h"
+#include "temp_folder.h"
+
+namespace ffrecord::test {
+namespace {
+
+using Made = Result<std::shared_ptr<const RangeReader>>;
+
+constexpr std::uint64_t kBound = BlockCache::kSizeMin;
+
+struct CachedSource {
+  explicit CachedSource(const Contents& contents)
+      : counting(std::make_shared<MemoryFiles>(contents)) {
+    for (std::size_t i = 0; i < contents.size(); ++i)
+      identities.push_back("file " + std::to_string(i));
+  }
+  void Open() {
+    files =
+        OpenCachedFiles(counting, BlockCache::Open(folder / "cache", kBound).value(), identities);
+  }
+  // What is read of the files behind the cache by `read`.
+  template <class Read>
+  std::uint64_t Behind(const Read& read) const {
+    const std::uint64_t before = counting->range_bytes();
+    read();
+    return counting->range_bytes() - before;
+  }
+  std::vector<std::filesystem::path> Entries() const {
+    std::vector<std::filesystem::path> entries;
+    for (const auto& one : std::filesystem::recursive_directory_iterator(folder.path()))
+      if (one.path().extension() == ".blocks") entries.push_back(one.path());
+    return entries;
+  }
+
+  TempFolder folder{std::filesystem::current_path()};
+  std::shared_ptr<MemoryFiles> counting;
+  std::vector<std::string> identities;
+  std::unique_ptr<RangeReader> files;
+};
+
+// All of a file in blocks, through the cache.
+std::string WholeOf(const RangeReader& files, std::uint32_t file) {
+  const std::uint64_t size = files.file_size_bytes(file);
+  const std::uint64_t block = files.alignment_bytes(file);
+  auto memory = files.TakeMemory((size + block - 1) / block * block + block).value();
+  std::vector<RangeRead> ranges;
+  for (std::uint64_t at = 0; at < size; at += 100 * block)
+    ranges.push_back(
+        {file, at,
+         memory->subspan(at, std::min(100 * block, (size - at + block - 1) / block * block))});
+  if (!files.Read(ranges)) return "not read";
+  for (const RangeRead& range : ranges)
+    if (range.status != ErrorCode::kOk) return "bad status";
+  return {reinterpret_cast<const char*>(memory->data()), size};
+}
+
+Made Cached(const Contents& contents, bool is_warm, bool is_damaged) {
+  auto source = std::make_shared<CachedSource>(contents);
+  source->Open();
+  if (is_warm)
+    for (std::uint32_t file = 0; file < contents.size(); ++file) WholeOf(*source->files, file);
+  if (is_damaged)
+    for (const auto& path : source->Entries()) {
+      std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+      for (std::uintmax_t at = 8192; at < std::filesystem::file_size(path); at += 20'000) {
+        stream.seekp(static_cast<std::streamoff>(at));
+        stream.put('x');
+      }
+    }
+  return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, RangeReaderConformance,
+    testing::Values(
+        RangeReaderForm{.name = "empty",
+                        .make = [](auto& contents) { return Cached(contents, false, false); }},
+        RangeReaderForm{.name = "warm",
+                        .make = [](auto& contents) { return Cached(contents, true, false); }},
+        RangeReaderForm{.name = "damaged",
+                        .make = [](auto& contents) { return Cached(contents, true, true); }}),
+    NameOfForm);
+
+// --- What the cache promises ---------------------------------------------------------------------
+
+class BlockCacheTest : public testing::Test {
+ protected:
+  BlockCacheTest() : contents_{RandomContent((20U << 20) + 777)}, source_(contents_) {
+    source_.Open();
+  }
+  std::uint64_t ReadBehind() {
+    return source_.Behind([&] { EXPECT_TRUE(WholeOf(*source_.files, 0) == contents_[0]); });
+  }
+
+  Contents contents_;
+  CachedSource source_;
+};
+
+TEST_F(BlockCacheTest, WhatWasReadIsNotReadAgain) {
+  EXPECT_EQ(ReadBehind(), contents_[0].size());
+  EXPECT_EQ(ReadBehind(), 0U);
+  source_.Open();  // As another process would.
+  EXPECT_EQ(ReadBehind(), 0U);
+}
+
+TEST_F(BlockCacheTest, AnotherVersionFindsNothing) {
+  ReadBehind();
+  source_.identities = {"file 0, replaced"};
+  source_.Open();
+  EXPECT_EQ(ReadBehind(), contents_[0].size());
+}
+
+TEST_F(BlockCacheTest, EveryDamagedBlockIsReadAgain) {
+  ReadBehind();
+  for (const auto& path : source_.Entries()) {
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(1'000'000);
+    stream.put('x').put('y');
+  }
+  EXPECT_GT(ReadBehind(), 0U);
+  EXPECT_EQ(ReadBehind(), 0U);  // It was mended.
+}
+
+TEST_F(BlockCacheTest, EntriesThatAreCutEmptyOrSwappedAreMisses) {
+  ReadBehind();
+  const auto entries = source_.Entries();
+  ASSERT_EQ(entries.size(), 2U);
+  std::filesystem::resize_file(entries[0], 1'000'000);
+  EXPECT_GT(ReadBehind(), 0U);
+  std::filesystem::resize_file(entries[0], 0);
+  std::filesystem::resize_file(entries[1], 4097);
+  source_.Open();
+  EXPECT_EQ(ReadBehind(), contents_[0].size());
+  const auto aside = source_.folder / "aside";
+  std::filesystem::rename(entries[0], aside);
+  std::filesystem::rename(entries[1], entries[0]);
+  std::filesystem::rename(aside, entries[1]);
+  source_.Open();
+  EXPECT_EQ(ReadBehind(), contents_[0].size());
+  EXPECT_EQ(ReadBehind(), 0U);
+}
+
+TEST_F(BlockCacheTest, AFolderThatIsRemovedIsMadeAgain) {
+  ReadBehind();
+  std::filesystem::remove_all(source_.folder / "cache");
+  ReadBehind();  // Perhaps out of files that have no name any more.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ReadBehind();
+  EXPECT_EQ(ReadBehind(), 0U);
+  EXPECT_EQ(source_.Entries().size(), 2U);
+}
+
+TEST_F(BlockCacheTest, AFullDiskCostsTimeAlone) {
+  const auto in_child = [this] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{1 << 20, 1 << 20};
+    ::setrlimit(RLIMIT_FSIZE, &small);  // Writes fail as on a full disk.
+    return WholeOf(*source_.files, 0) == contents_[0] && WholeOf(*source_.files, 0) == contents_[0]
+               ? 0
+               : 1;
+  };
+  EXPECT_EQ(RunInChild(in_child), 0);
+  EXPECT_GT(ReadBehind(), 0U);
+}
+
+std::uint64_t UsedBytes(const std::filesystem::path& folder) {
+  std::uint64_t used = 0;
+  for (const auto& one : std::filesystem::recursive_directory_iterator(folder)) {
+    struct stat facts {};
+    if (::stat(one.path().c_str(), &facts) == 0 && S_ISREG(facts.st_mode))
+      used += static_cast<std::uint64_t>(facts.st_blocks) * 512;
+  }
+  return used;
+}
+
+TEST(BlockCacheBoundTest, HoldsForSeveralProcessesAndWhatWasUsedLastStays) {
+  Contents contents;
+  for (int i = 0; i < 12; ++i) contents.push_back(RandomContent((10U << 20) + i));
+  CachedSource source(contents);
+  source.Open();
+  std::vector<pid_t> children;
+  for (std::uint32_t child = 0; child < 3; ++child) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      bool is_right = true;
+      for (std::uint32_t turn = 0; turn < 12; ++turn) {
+        const std::uint32_t file = (turn + 4 * child) % 12;
+        is_right = is_right && WholeOf(*source.files, file) == contents[file];
+      }
+      ::_exit(is_right ? 0 : 1);
+    }
+    children.push_back(pid);
+  }
+  for (const pid_t pid : children) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_LE(UsedBytes(source.folder.path()), kBound);
+  EXPECT_GT(UsedBytes(source.folder.path()), kBound / 3);
+  for (std::uint32_t file = 0; file < 5; ++file) WholeOf(*source.files, file);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  WholeOf(*source.files, 4);
+  WholeOf(*source.files, 7);
+  WholeOf(*source.files, 8);
+  EXPECT_EQ(source.Behind([&] { WholeOf(*source.files, 4); }), 0U);
+  EXPECT_LE(UsedBytes(source.folder.path()), kBound);
+}
+
+TEST(BlockCacheKillTest, AKilledProcessLeavesNothingWrong) {
+  const Contents contents{RandomContent(30U << 20)};
+  CachedSource source(contents);
+  source.Open();
+  for (int round = 0; round < 10; ++round) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      for (;;) {
+        WholeOf(*source.files, 0);
+        std::error_code ignored;
+        std::filesystem::remove_all(source.folder / "cache", ignored);
+        source.Open();
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(30 + 17 * round));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    source.Open();
+    ASSERT_TRUE(WholeOf(*source.files, 0) == contents[0]);
+  }
+}
+
+TEST(BlockCacheFilesTest, LeavesFilesOfOthersAlone) {
+  Contents contents;
+  for (int i = 0; i < 10; ++i) contents.push_back(RandomContent(10U << 20));
+  CachedSource source(contents);
+  source.Open();
+  const auto mine = source.folder / "cache/blocks-1/mine.blocks";
+  std::ofstream(mine) << std::string(1000, 'm');
+  for (std::uint32_t file = 0; file < 10; ++file) WholeOf(*source.files, file);
+  EXPECT_TRUE(std::filesystem::exists(mine));
+}
+
+TEST(BlockCacheOpenTest, RefusesWhatCannotBe) {
+  const TempFolder folder;
+  EXPECT_EQ(BlockCache::Open(folder.path(), kBound - 1).error().code, ErrorCode::kInvalidArgument);
+  std::ofstream(folder / "file") << "x";
+  EXPECT_EQ(BlockCache::Open(folder / "file", kBound).error().code, ErrorCode::kIo);
+}
+
+}  // namespace
+}  // namespace ffrecord::test
