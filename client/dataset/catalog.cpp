@@ -107,14 +107,15 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
 Result<void> Catalog::Remove(std::string_view name, net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
   const auto body = net::Delete{0, std::string(name)}.Encode();
-  int tries = 0;
+  bool may_be_done = false;
   return session_->Run(
       [&](net::Connection& connection) -> Result<void> {
-        ++tries;
         auto reply = connection.Call(net::FrameType::kDelete, body, {}, deadline, "a removal");
         if (reply) return {};
         // A repeated request that finds nothing: the first one did it, and its reply was lost.
-        if (tries > 1 && reply.error().code == ErrorCode::kNotFound) return {};
+        if (may_be_done && reply.error().code == ErrorCode::kNotFound) return {};
+        // One that was answered BUSY has done nothing.
+        if (!connection.retry_after()) may_be_done = true;
         return std::move(reply).error();
       },
       deadline);
