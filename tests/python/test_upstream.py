@@ -104,6 +104,18 @@ def test_folders_and_lists_are_one_sequence(tmp_path: Path) -> None:
     assert [r.tobytes() for r in FileReader(names).read([0, 1])] == [b"a", b"9"]
 
 
+def test_a_reader_of_a_relative_name_stays_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    with FileReader(path.name) as reader:
+        (path.parent / "elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        reader.validate()
+        assert len(reader.get_offsets(0)) == 11
+        assert pickle.loads(pickle.dumps(reader)).read_one(3).tobytes() == b"\3" * 3
+
+
 def test_a_reader_pickles_as_its_arguments(path: Path) -> None:
     reader = FileReader(path, check_data=False)
     reader.read([1])
@@ -290,7 +302,7 @@ assert grown < 64 << 10, f"{grown} KiB"
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("index", [-1, 10, 2**62])
+@pytest.mark.parametrize("index", [-1, 10, 2**62, 2**63, -(2**70)])
 def test_an_index_out_of_range_is_refused_before_any_read(path: Path, index: int) -> None:
     reader = FileReader(path)
 

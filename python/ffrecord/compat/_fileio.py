@@ -83,12 +83,12 @@ class FileReader(Closing):
             CorruptionError: a record fails its check; names file and index.
         """
         source = self._opened()
-        wanted = np.array([operator.index(index) for index in indices], np.int64)
+        wanted = [operator.index(index) for index in indices]
         count = len(source)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= count):
-            bad = wanted[(wanted < 0) | (wanted >= count)][0]
+        if wanted and (min(wanted) < 0 or max(wanted) >= count):
+            bad = next(index for index in wanted if not 0 <= index < count)
             raise RangeError(f"record index {bad} is out of range: there are {count} records")
-        return owned(source.read(wanted).records())
+        return owned(source.read(np.array(wanted, np.int64)).records())
 
     def read_one(self, index: int) -> Bytes:
         """The record `index`; see `read`."""
@@ -100,8 +100,7 @@ class FileReader(Closing):
         Raises:
             CorruptionError: the first record that fails its check; names file and index.
         """
-        self._opened()
-        for _ in Reader(self.fnames).batches():
+        for _ in Reader(self._opened().where).batches():
             pass
 
     def get_offsets(self, file_index: int) -> npt.NDArray[np.int64]:
@@ -120,7 +119,8 @@ class FileReader(Closing):
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FileReader, (self.fnames, self.check_data)
+        # Not the names as they were given: the process may have gone to another folder.
+        return FileReader, (list(self.source.where), self.check_data)
 
     def __repr__(self) -> str:
         return f"<ffrecord.FileReader over {self.source!r}>"
