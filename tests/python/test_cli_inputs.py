@@ -160,6 +160,17 @@ def test_the_exit_code_tells_where_messages_cannot_be_shown(tmp_path: Path, stde
         assert done.returncode == code
 
 
+def test_a_closed_pipe_does_not_promise_that_nothing_was_changed() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "ffrecord._cli.main", "topology", "simulate", "--ranks", "8"]
+    with os.fdopen(writes, "wb") as nobody:
+        done = subprocess.run(
+            command, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (4, "")
+
+
 def test_a_name_that_is_empty_is_refused() -> None:
     for command in ("inspect", "verify"):
         done = run("ffrecord", command, "")
