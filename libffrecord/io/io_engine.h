@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +55,13 @@ class IoEngine {
   // Requires count_min <= done.size(). Fails only if the kernel no longer lets us ask.
   virtual Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
                                      std::chrono::milliseconds timeout) = 0;
+
+  // A descriptor that is readable while Wait() has something to return without waiting; it may be
+  // so once more, until the next Wait() has found nothing. The engine's own. Fails with kIo if
+  // there is none to be had.
+  virtual Result<int> EventDescriptor() {
+    return Error{ErrorCode::kIo, "I/O engine: it has no descriptor to wait for", ENOTSUP};
+  }
 
   // Requests taken and not yet returned by Wait().
   virtual std::uint32_t in_flight() const noexcept = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/process_threads.h"
 #include "libffrecord/io/blocking_request.h"
@@ -24,6 +25,13 @@ struct Front {
   std::vector<IoRequest*> done;
   std::size_t wanted = 0;  // Completions that the engine sleeps for.
   std::condition_variable wake;
+  EventFd event;  // Rung while something is done, if somebody wants to wait for it.
+
+  void Done(IoRequest* request) {
+    done.push_back(request);
+    if (done.size() >= wanted) wake.notify_one();
+    if (event.fd() >= 0) event.Ring();
+  }
 };
 
 // The process's threads for blocking I/O. At exit they end and are joined, and what comes later is
@@ -33,6 +41,8 @@ class Pool {
   void Submit(Front& front, std::span<IoRequest* const> requests);
   std::uint32_t Wait(Front& front, std::span<IoRequest*> done, std::size_t wanted,
                      const Deadline& deadline);
+  // A descriptor that is readable while something of the front is done.
+  Result<int> EventDescriptor(Front& front);
   void EndThreads();
 
  private:
@@ -77,8 +87,7 @@ void Pool::RunFront(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   RunBlocking(*job.request);
   lock.lock();
-  job.front->done.push_back(job.request);
-  if (job.front->done.size() >= job.front->wanted) job.front->wake.notify_one();
+  job.front->Done(job.request);
 }
 
 void* Pool::Work(void* pool) {
@@ -119,7 +128,15 @@ std::uint32_t Pool::Wait(Front& front, std::span<IoRequest*> done, std::size_t w
   const auto end = front.done.begin() + static_cast<std::ptrdiff_t>(count);
   std::copy(front.done.begin(), end, done.begin());
   front.done.erase(front.done.begin(), end);
+  if (front.done.empty() && front.event.fd() >= 0) front.event.Clear();
   return static_cast<std::uint32_t>(count);
+}
+
+Result<int> Pool::EventDescriptor(Front& front) {
+  const std::lock_guard lock(mutex_);
+  if (front.event.fd() < 0) front.event = FFR_TRY(EventFd::Make());
+  if (!front.done.empty()) front.event.Ring();
+  return front.event.fd();
 }
 
 class ThreadsEngine final : public IoEngine {
@@ -155,6 +172,7 @@ class ThreadsEngine final : public IoEngine {
     return count;
   }
 
+  Result<int> EventDescriptor() override { return pool_.EventDescriptor(*front_); }
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
  private:

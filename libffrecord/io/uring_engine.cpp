@@ -8,6 +8,7 @@
 #include <string>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/io/engine_support.h"
 #include "libffrecord/io/io_engine.h"
@@ -60,6 +61,7 @@ class UringEngine final : public IoEngine {
   Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override;
   Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
                              std::chrono::milliseconds timeout) override;
+  Result<int> EventDescriptor() override;
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
  private:
@@ -70,6 +72,7 @@ class UringEngine final : public IoEngine {
   io_uring ring_;
   const std::uint32_t depth_;
   const HomeProcess home_;
+  EventFd event_;  // None until somebody asks for it.
   std::uint32_t in_flight_ = 0;
   bool enabled_ = false;
   int broken_ = 0;           // The errno with which the kernel refused a Submit() for good.
@@ -102,6 +105,19 @@ UringEngine::~UringEngine() {
   }
   FFR_ASSERT(in_flight_ == 0);
   io_uring_queue_exit(&ring_);
+}
+
+// The ring's own descriptor would not do: with DEFER_TASKRUN nobody who polls it is woken by what
+// completes (Linux 6.18: io_req_local_work_add signals the eventfd alone).
+Result<int> UringEngine::EventDescriptor() {
+  FFR_ASSERT(home_.is_here());
+  if (event_.fd() >= 0) return event_.fd();
+  auto event = FFR_TRY(EventFd::Make());
+  const int status = io_uring_register_eventfd(&ring_, event.fd());
+  if (status < 0) return UringError("register an eventfd", -status);
+  event_ = std::move(event);
+  event_.Ring();  // For what has completed before.
+  return event_.fd();
 }
 
 Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) {
@@ -175,12 +191,21 @@ Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_
                                         std::chrono::milliseconds timeout) {
   FFR_ASSERT(home_.is_here());
   FFR_ASSERT(count_min <= done.size());
-  if (in_flight_ == 0) return 0U;
+  if (in_flight_ == 0) {
+    if (event_.fd() >= 0) event_.Clear();
+    return 0U;
+  }
   if (in_flight_ == stuck_) return UringError("wait on a ring that has failed", broken_);
   const std::uint32_t wanted = std::min(count_min, in_flight_ - stuck_);
   const Deadline deadline(timeout);
+  // The kernel signals the first completion alone that it has not yet been asked to run: ask for
+  // all, once the event is cleared.
+  bool entered = event_.fd() >= 0;
+  if (entered) {
+    event_.Clear();
+    Enter(0, {});
+  }
   std::uint32_t count = Reap(done);
-  bool entered = false;
   while (count < wanted || (count == 0 && !entered)) {
     const auto left = deadline.left();
     if (left.count() == 0 && entered) break;
@@ -193,6 +218,7 @@ Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_
     if (count == 0) return UringError("wait", -status);
     break;
   }
+  if (event_.fd() >= 0 && io_uring_cq_ready(&ring_) > 0) event_.Ring();
   return count;
 }
 

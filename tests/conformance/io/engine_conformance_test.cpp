@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <functional>
@@ -291,6 +293,45 @@ TEST_P(EngineConformance, WaitReturnsAtItsTimeoutAndTheRequestLater) {
   EXPECT_EQ(engine_->Wait({&done, 1}, 1, kIoForever).value(), 1U);
   EXPECT_EQ(done, pointer);
   EXPECT_EQ(pointer->result, 1);
+}
+
+bool IsReadable(int descriptor, milliseconds timeout) {
+  pollfd ready{descriptor, POLLIN, 0};
+  return ::poll(&ready, 1, static_cast<int>(timeout.count())) == 1 && (ready.revents & POLLIN) != 0;
+}
+
+TEST_P(EngineConformance, ItsDescriptorIsReadableWhileSomethingIsDone) {
+  const auto descriptor = engine_->EventDescriptor();
+  if (!descriptor) GTEST_SKIP() << descriptor.error().message;
+  auto late = LateRead::Make(engine_->name() == "io_uring");
+  if (!late) GTEST_SKIP() << "no read can be held up here: " << late.error().message;
+  IoRequest* done = nullptr;
+  EXPECT_EQ(engine_->Wait({&done, 1}, 0, milliseconds(0)).value(), 0U);
+
+  IoRequest* pointer = &late.value()->request();
+  ASSERT_EQ(engine_->Submit({&pointer, 1}).value(), 1U);
+  EXPECT_EQ(engine_->Wait({&done, 1}, 0, milliseconds(0)).value(), 0U);
+  EXPECT_FALSE(IsReadable(descriptor.value(), milliseconds(20)));
+  late.value()->Release();
+  ASSERT_TRUE(IsReadable(descriptor.value(), milliseconds(10'000)));
+  EXPECT_EQ(engine_->Wait({&done, 1}, 0, milliseconds(0)).value(), 1U);
+  EXPECT_EQ(engine_->Wait({&done, 1}, 0, milliseconds(0)).value(), 0U);
+  EXPECT_FALSE(IsReadable(descriptor.value(), milliseconds(0)));
+
+  // What is done and does not fit stays visible.
+  std::array<std::byte, 3> bytes{};
+  std::array<IoRequest, 3> reads{Read(0, {&bytes[0], 1}), Read(1, {&bytes[1], 1}),
+                                 Read(2, {&bytes[2], 1})};
+  for (IoRequest& read : reads) {
+    IoRequest* next = &read;
+    ASSERT_EQ(engine_->Submit({&next, 1}).value(), 1U);
+  }
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    ASSERT_TRUE(IsReadable(descriptor.value(), milliseconds(10'000))) << i;
+    ASSERT_EQ(engine_->Wait({&done, 1}, 1, kIoForever).value(), 1U);
+  }
+  EXPECT_EQ(engine_->Wait({&done, 1}, 0, milliseconds(0)).value(), 0U);
+  EXPECT_FALSE(IsReadable(descriptor.value(), milliseconds(0)));
 }
 
 TEST_P(EngineConformance, WaitWithNothingInFlightReturnsAtOnce) {
