@@ -345,6 +345,10 @@ def curves(
     own = harness.Outcome(outcome.unit, [], {}, {})
     for _, alike in itertools.groupby(shapes, lambda shape: shape.key):
         on_links(settings, own, list(alike), ("ours",))
+    outcome.notes += own.notes
+    if any(f"bound {shape.key}" not in own.values for shape in shapes):
+        outcome.notes.append(f"no curves of {name}: without iperf3 there is no bound")
+        return
     found = {
         arm: [quotient(own.values, f"{arm} {each.name}", f"bound {each.key}") for each in shapes]
         for arm in ("ours", "gloo", "openmpi")
@@ -354,7 +358,6 @@ def curves(
         for shape, rounds in zip(shapes, shares, strict=True):
             size = shape.size.replace(" ", "").lower()
             outcome.figures[f"{arm}_{shape.key}_{size}_vs_bound"] = rounds
-    outcome.notes += own.notes
     of = shapes[0]
     same_ranks = len({shape.ranks for shape in shapes}) == 1
     cases = [each.size if same_ranks else f"{each.ranks} ranks" for each in shapes]
