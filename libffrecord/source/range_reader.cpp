@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/source/threaded_queue.h"
 
 namespace ffrecord {
 namespace {
@@ -19,6 +20,10 @@ bool RangeReader::PassesEnd(const RangeRead& range) const noexcept {
   const std::uint64_t block = alignment_bytes(range.file);
   const std::uint64_t end = (file_size_bytes(range.file) + block - 1) & ~(block - 1);
   return PassesEndOf(end, range.offset_bytes, range.destination.size());
+}
+
+Result<std::unique_ptr<RangeQueue>> RangeReader::MakeQueue() const {
+  return MakeThreadedQueue(*this);
 }
 
 Result<RangeReader::IndexBytes> RangeReader::MapIndex(std::uint32_t file,

@@ -17,6 +17,8 @@
 
 namespace ffrecord {
 
+class RangeQueue;  // range_queue.h
+
 // Bytes [offset_bytes, offset_bytes + destination.size()) of one file, to be put at `destination`.
 struct RangeRead {
   std::uint32_t file = 0;  // Index into the RangeReader's files.
@@ -75,6 +77,10 @@ class RangeReader {
   Result<void> Read(std::span<RangeRead> ranges) const {
     return ReadEach(ranges, [](RangeRead&) {});
   }
+
+  // Reads many calls' ranges at a time: range_queue.h. Borrows the reader. Fails with kIo if there
+  // are no descriptors or memory for it.
+  virtual Result<std::unique_ptr<RangeQueue>> MakeQueue() const;
 
   // Bytes of an index, addressable without a copy where the reader can map them, else read into
   // memory; they stay valid as long as the returned owner lives, or, without one, the reader. Fails

@@ -23,6 +23,7 @@
 
 #include "child.h"
 #include "libffrecord/source/range_reader.h"
+#include "queued_reader.h"
 #include "seed.h"
 
 namespace ffrecord::test {
@@ -37,7 +38,19 @@ struct RangeReaderForm {
   std::size_t file_count_max = 100;
   std::uint64_t range_count = 3000;  // Where many are read; fewer where each takes long.
   bool may_be_forked = true;
+  bool is_queued = false;  // Its calls go through a RangeQueue.
 };
+
+// The forms, and beside each the same through its queues.
+inline std::vector<RangeReaderForm> AndTheirQueues(std::vector<RangeReaderForm> forms) {
+  const std::size_t count = forms.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    forms.push_back(forms[i]);
+    forms.back().name += "_queued";
+    forms.back().is_queued = true;
+  }
+  return forms;
+}
 
 inline std::string RandomContent(std::uint64_t size_bytes) {
   std::mt19937_64 random(Seed() + size_bytes);
@@ -145,6 +158,7 @@ class RangeReaderConformance : public testing::TestWithParam<RangeReaderForm> {
       GTEST_SKIP() << reader.error().message;
     ASSERT_TRUE(reader) << reader.error().message;
     reader_ = std::move(reader).value();
+    if (GetParam().is_queued) reader_ = std::make_shared<QueuedReader>(std::move(reader_));
   }
 
   std::uint64_t SizeOf(std::uint32_t file) const { return contents_[file].size(); }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ffrecord/batch.h>
+#include <ffrecord/batch_queue.h>
 #include <ffrecord/epoch_plan.h>
 #include <ffrecord/export.h>
 #include <ffrecord/io_policy.h>
@@ -98,6 +99,11 @@ class FFR_EXPORT RecordReader {
   // the batch's memory any more.
   using GiveUp = std::function<bool()>;
   Result<Batch> ReadBatch(std::span<const std::uint64_t> indices, const GiveUp& give_up = {}) const;
+
+  // Opens a queue that reads several batches at a time; it borrows the reader. Fails with
+  // kInvalidArgument for options that are out of range, and with kIo if there are no descriptors or
+  // memory for it.
+  Result<BatchQueue> OpenQueue(const BatchQueue::Options& options = {}) const;
 
   // Looks up the size in bytes of each record in `indices`, without reading a record. A damaged
   // index entry gives 0. Requires sizes_bytes.size() == indices.size().

@@ -11,7 +11,10 @@
 
 namespace ffrecord {
 
-// RecordReader::ReadBatch.
+// Fails with kOutOfRange if an index is not below the record count.
+Result<void> CheckIndices(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices);
+
+// RecordReader::ReadBatch. `patience` is the thread's youngest.
 Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
                           Patience& patience);
 

@@ -7,6 +7,7 @@
 #include "client/checkpoint/files_with_copies.h"
 #include "client/checkpoint/packed_files.h"
 #include "memory_files.h"
+#include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 
 namespace ffrecord::test {
@@ -66,14 +67,15 @@ auto TwoCopies(std::uint32_t first_alignment, std::uint32_t second_alignment) {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance,
-                         testing::Values(RangeReaderForm{"packed", Packed(1)},
-                                         RangeReaderForm{"packed_in_blocks", Packed(4096)},
-                                         RangeReaderForm{"copies", TwoCopies(1, 1)},
-                                         RangeReaderForm{"copies_in_blocks", TwoCopies(4096, 512)},
-                                         RangeReaderForm{"copies_of_which_one_in_blocks",
-                                                         TwoCopies(512, 1)}),
+const std::vector<RangeReaderForm> kForms{{"packed", Packed(1)},
+                                          {"packed_in_blocks", Packed(4096)},
+                                          {"copies", TwoCopies(1, 1)},
+                                          {"copies_in_blocks", TwoCopies(4096, 512)},
+                                          {"copies_of_which_one_in_blocks", TwoCopies(512, 1)}};
+
+INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
                          NameOfForm);
+INSTANTIATE_TEST_SUITE_P(Forms, RangeQueueConformance, testing::ValuesIn(kForms), NameOfForm);
 
 // --- What they hand on ---------------------------------------------------------------------------
 

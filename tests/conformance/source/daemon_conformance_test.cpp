@@ -10,6 +10,7 @@
 #include "daemon.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/net/rpc/remote_files.h"
+#include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "server/service/read_ahead/extent_files.h"
 
@@ -72,11 +73,13 @@ Made Extents(const Contents& contents) {
   return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
 }
 
-const RangeReaderForm kForms[] = {{"remote_tcp", Remote(Transport::kTcp)},
-                                  {"remote_shm", Remote(Transport::kShm)},
-                                  {"extents", Extents}};
+const std::vector<RangeReaderForm> kForms = {{"remote_tcp", Remote(Transport::kTcp)},
+                                             {"remote_shm", Remote(Transport::kShm)},
+                                             {"extents", Extents}};
 
-INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(kForms), NameOfForm);
+INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
+                         NameOfForm);
+INSTANTIATE_TEST_SUITE_P(Forms, RangeQueueConformance, testing::ValuesIn(kForms), NameOfForm);
 
 // --- Files of several extents --------------------------------------------------------------------
 

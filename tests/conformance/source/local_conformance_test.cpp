@@ -7,6 +7,7 @@
 #include "libffrecord/source/file_window.h"
 #include "libffrecord/source/local_files.h"
 #include "memory_files.h"
+#include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "temp_folder.h"
 
@@ -61,18 +62,17 @@ Made Locked(const Contents& contents) {
   return Made(std::shared_ptr<const RangeReader>(source, &*source->reader));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance,
-                         testing::Values(RangeReaderForm{"local_buffered",
-                                                         Local(IoPolicy::kBuffered)},
-                                         RangeReaderForm{"local_direct", Local(IoPolicy::kDirect)},
-                                         RangeReaderForm{"local_auto", Local(IoPolicy::kAuto)},
-                                         RangeReaderForm{"memory", Memory(1)},
-                                         RangeReaderForm{"memory_in_blocks", Memory(512)},
-                                         RangeReaderForm{.name = "locked",
-                                                         .make = Locked,
-                                                         .file_count_max = 1,
-                                                         .may_be_forked = false}),
+const std::vector<RangeReaderForm> kForms{
+    {"local_buffered", Local(IoPolicy::kBuffered)},
+    {"local_direct", Local(IoPolicy::kDirect)},
+    {"local_auto", Local(IoPolicy::kAuto)},
+    {"memory", Memory(1)},
+    {"memory_in_blocks", Memory(512)},
+    {.name = "locked", .make = Locked, .file_count_max = 1, .may_be_forked = false}};
+
+INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
                          NameOfForm);
+INSTANTIATE_TEST_SUITE_P(Forms, RangeQueueConformance, testing::ValuesIn(kForms), NameOfForm);
 
 // --- FileWindow ----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 #include "fake_bucket.h"
 #include "libffrecord/object_store/object_files.h"
+#include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 
 namespace ffrecord::test {
@@ -30,10 +31,11 @@ Made Objects(const Contents& contents) {
   return Made(std::shared_ptr<const RangeReader>(source, source->files.get()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance,
-                         testing::Values(RangeReaderForm{
-                             .name = "objects", .make = Objects, .range_count = 300}),
+const std::vector<RangeReaderForm> kForms{{.name = "objects", .make = Objects, .range_count = 300}};
+
+INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
                          NameOfForm);
+INSTANTIATE_TEST_SUITE_P(Forms, RangeQueueConformance, testing::ValuesIn(kForms), NameOfForm);
 
 TEST(ObjectFilesTest, AnObjectThatIsNotThereSaysSo) {
   FakeBucket store({});

@@ -1,0 +1,280 @@
+#include "libffrecord/record/read/batch_queue.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/record/read/read_batch.h"
+#include "libffrecord/record/read/resident_batch.h"
+
+namespace ffrecord {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Rounded up: a wait that ends before its time would be repeated.
+milliseconds MillisecondsUntil(BatchQueue::Clock::time_point end) {
+  if (end == BatchQueue::kNoDeadline) return BatchQueue::kForever;
+  return std::max(std::chrono::ceil<milliseconds>(end - BatchQueue::Clock::now()), milliseconds(0));
+}
+
+BatchQueue::Clock::time_point EndOf(milliseconds timeout) {
+  constexpr std::chrono::hours kYear{24 * 365};
+  return timeout >= kYear ? BatchQueue::kNoDeadline : BatchQueue::Clock::now() + timeout;
+}
+
+Error OfParent() {
+  return {ErrorCode::kInvalidArgument,
+          "read batches: the queue belongs to the parent of this process; open another one"};
+}
+
+}  // namespace
+
+// One batch, from Submit() until it is returned or dropped.
+class BatchQueue::Impl::Ask final : public RangeGroup {
+ public:
+  Ask(Impl& queue, std::span<const std::uint64_t> indices, std::uint64_t its_token,
+      Clock::time_point its_deadline)
+      : token(its_token),
+        deadline(its_deadline),
+        queue_(queue),
+        indices_(indices.begin(), indices.end()) {}
+
+  bool has_begun() const noexcept { return is_under_way || result; }
+  bool is_over() const {
+    return is_dropped || (deadline != kNoDeadline && Clock::now() >= deadline);
+  }
+
+  // Complete at once, or on its way.
+  void Begin();
+  std::span<RangeRead> ranges() noexcept override { return read_->ranges(); }
+  void Arrived(RangeRead& range) override {
+    if (!is_dropped) read_->Arrived(range);
+  }
+  void Ended(Result<void> result) override;
+
+  const std::uint64_t token;
+  const Clock::time_point deadline;
+  bool is_dropped = false;    // By Cancel().
+  bool is_given_up = false;   // Its ranges are.
+  bool is_under_way = false;  // They are in the range queue.
+  std::optional<Result<Batch>> result;
+
+ private:
+  void Complete(Result<Batch> with);
+
+  Impl& queue_;
+  const std::vector<std::uint64_t> indices_;
+  std::unique_ptr<BatchRead::Workspace> workspace_;
+  std::optional<BatchRead> read_;
+};
+
+void BatchQueue::Impl::Ask::Begin() {
+  const Patience::GiveUp asks = [this] { return is_over(); };
+  Patience patience(asks);
+  if (is_over()) return Complete(GivenUp());
+  const RecordReader::Impl& reader = queue_.reader;
+  if (auto resident = CopyResident(reader, indices_, patience)) {
+    reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
+    return Complete(*std::move(resident));
+  }
+  if (patience.was_over()) return Complete(GivenUp());
+  reader.batches_read.fetch_add(1, std::memory_order_relaxed);
+  workspace_ = queue_.TakeWorkspace();
+  read_.emplace(reader, *workspace_);
+  if (auto planned = read_->Plan(indices_); !planned) return Complete(std::move(planned).error());
+  is_under_way = true;
+  queue_.ranges->Submit(*this);
+}
+
+// Its memory is nobody else's again.
+void BatchQueue::Impl::Ask::Ended(Result<void> ended) {
+  is_under_way = false;
+  if (!ended) return Complete(std::move(ended).error());
+  if (is_dropped) return Complete(GivenUp());
+  const Patience::GiveUp asks = [this] { return is_over(); };
+  const Patience patience(asks);
+  Complete(read_->Finish());
+}
+
+void BatchQueue::Impl::Ask::Complete(Result<Batch> with) {
+  result.emplace(std::move(with));
+  read_.reset();
+  if (workspace_) queue_.spare.push_back(std::move(workspace_));
+}
+
+// --- The queue -----------------------------------------------------------------------------------
+
+BatchQueue::Impl::Impl(const RecordReader::Impl& of_reader, const Options& with,
+                       std::unique_ptr<RangeQueue> through)
+    : reader(of_reader), options(with), ranges(std::move(through)) {}
+
+BatchQueue::Impl::~Impl() {
+  if (home.is_here()) return;
+  // In a forked child what is on its way, and who works on it, is the parent's.
+  for (auto& ask : asks) static_cast<void>(ask.release());
+}
+
+std::unique_ptr<BatchRead::Workspace> BatchQueue::Impl::TakeWorkspace() {
+  if (spare.empty()) return std::make_unique<BatchRead::Workspace>();
+  auto workspace = std::move(spare.back());
+  spare.pop_back();
+  return workspace;
+}
+
+// Begins what waits, as far as it may.
+void BatchQueue::Impl::BeginMore() {
+  for (const auto& ask : asks) {
+    if (begun_count() >= options.batches_in_flight) return;
+    if (!ask->has_begun()) ask->Begin();
+  }
+}
+
+// Batches that have memory.
+std::size_t BatchQueue::Impl::begun_count() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(asks, [](const auto& ask) { return ask->has_begun(); }));
+}
+
+std::size_t BatchQueue::Impl::size() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(asks, [](const auto& ask) { return !ask->is_dropped; }));
+}
+
+// Gives up batches whose time is over, or that were cancelled.
+void BatchQueue::Impl::Expire() {
+  for (const auto& ask : asks) {
+    if (ask->result || !ask->is_over()) continue;
+    if (!ask->is_under_way) {
+      ask->Begin();  // Completes it.
+    } else if (!std::exchange(ask->is_given_up, true)) {
+      ranges->GiveUp(*ask);
+    }
+  }
+  std::erase_if(asks, [](const auto& ask) { return ask->is_dropped && ask->result; });
+}
+
+BatchQueue::Clock::time_point BatchQueue::Impl::NextDeadline() const {
+  auto next = kNoDeadline;
+  for (const auto& ask : asks)
+    if (!ask->result && !ask->is_given_up) next = std::min(next, ask->deadline);
+  return next;
+}
+
+std::optional<BatchQueue::Completion> BatchQueue::Impl::TakeComplete() {
+  for (auto ask = asks.begin(); ask != asks.end(); ++ask) {
+    if ((*ask)->is_dropped) continue;
+    if ((*ask)->result) {
+      Completion completion{(*ask)->token, *std::move((*ask)->result)};
+      asks.erase(ask);
+      return completion;
+    }
+    if (options.in_order) break;
+  }
+  return std::nullopt;
+}
+
+void BatchQueue::Impl::RingIfComplete() {
+  if (event.fd() < 0) return;
+  const bool has_complete =
+      std::ranges::any_of(asks, [](const auto& ask) { return ask->result && !ask->is_dropped; });
+  if (has_complete)
+    event.Ring();
+  else
+    event.Clear();
+}
+
+Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(milliseconds timeout) {
+  const auto end = EndOf(timeout);
+  for (bool has_polled = false;; has_polled = true) {
+    Expire();
+    BeginMore();
+    auto complete = TakeComplete();
+    const bool is_over = has_polled && (Clock::now() >= end || size() == 0);
+    if (complete || asks.empty() || is_over) {
+      RingIfComplete();
+      return complete;
+    }
+    // Of those that were cancelled nobody waits for the end.
+    ranges->Poll(size() == 0 ? milliseconds(0) : MillisecondsUntil(std::min(end, NextDeadline())));
+  }
+}
+
+Result<int> BatchQueue::Impl::EventDescriptor() {
+  if (events) return events.get();
+  const auto failure = [](const char* what) {
+    return Error{ErrorCode::kIo,
+                 std::string("read batches: cannot ") + what + ": " + std::strerror(errno), errno};
+  };
+  auto ring = FFR_TRY(EventFd::Make());
+  const int source = FFR_TRY(ranges->EventDescriptor());
+  UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  if (!set) return failure("make a set of descriptors");
+  for (const int fd : {ring.fd(), source}) {
+    epoll_event event_wanted{};
+    event_wanted.events = EPOLLIN;
+    if (::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event_wanted) != 0)
+      return failure("wait for a descriptor");
+  }
+  event = std::move(ring);
+  events = std::move(set);
+  RingIfComplete();
+  return events.get();
+}
+
+// --- The public face -----------------------------------------------------------------------------
+
+BatchQueue::BatchQueue(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+BatchQueue::BatchQueue(BatchQueue&&) noexcept = default;
+BatchQueue& BatchQueue::operator=(BatchQueue&&) noexcept = default;
+BatchQueue::~BatchQueue() = default;
+
+Result<void> BatchQueue::Submit(std::span<const std::uint64_t> indices, std::uint64_t token,
+                                Clock::time_point deadline) {
+  if (!impl_->home.is_here()) return OfParent();
+  FFR_TRY(CheckIndices(impl_->reader, indices));
+  impl_->asks.push_back(std::make_unique<Impl::Ask>(*impl_, indices, token, deadline));
+  impl_->BeginMore();
+  impl_->RingIfComplete();
+  return {};
+}
+
+Result<std::optional<BatchQueue::Completion>> BatchQueue::Poll(milliseconds timeout) {
+  if (!impl_->home.is_here()) return OfParent();
+  return impl_->Poll(timeout);
+}
+
+bool BatchQueue::Cancel(std::uint64_t token) {
+  const auto ask = std::ranges::find_if(impl_->asks, [&](const auto& candidate) {
+    return candidate->token == token && !candidate->is_dropped;
+  });
+  if (!impl_->home.is_here() || ask == impl_->asks.end()) return false;
+  (*ask)->is_dropped = true;
+  impl_->Expire();
+  impl_->RingIfComplete();
+  return true;
+}
+
+std::size_t BatchQueue::size() const noexcept { return impl_->size(); }
+
+Result<int> BatchQueue::EventDescriptor() {
+  if (!impl_->home.is_here()) return OfParent();
+  return impl_->EventDescriptor();
+}
+
+Result<BatchQueue> RecordReader::OpenQueue(const BatchQueue::Options& options) const {
+  constexpr std::uint32_t kBatchesMax = 64;
+  if (options.batches_in_flight < 1 || options.batches_in_flight > kBatchesMax)
+    return Error{ErrorCode::kInvalidArgument, "read batches: batches_in_flight is " +
+                                                  std::to_string(options.batches_in_flight) +
+                                                  ", must be 1 to 64"};
+  auto ranges = FFR_TRY(impl_->source->MakeQueue());
+  return BatchQueue(std::make_unique<BatchQueue::Impl>(*impl_, options, std::move(ranges)));
+}
+
+}  // namespace ffrecord

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ffrecord/batch.h>
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/patience.h"
+#include "libffrecord/base/shared_work.h"
+#include "libffrecord/record/read/batch_block.h"
+#include "libffrecord/record/read/batch_plan.h"
+#include "libffrecord/record/read/record_reader_impl.h"
+
+namespace ffrecord {
+
+// One batch on its way: plans what is to be read, checks and decompresses records as their ranges
+// arrive. Who reads the ranges, and when, is for others to say.
+//
+// Thread-bound; its thread's patience is asked during long work.
+class BatchRead {
+ public:
+  struct Progress {  // Of one planned read.
+    std::uint32_t pieces_left = 0;
+    ErrorCode status = ErrorCode::kOk;
+  };
+
+  // Memory that one batch leaves to the next, so that none is allocated for each record.
+  struct Workspace {
+    bool Recycle() const noexcept {
+      constexpr std::size_t kKeptRecordsMax = std::size_t{1} << 16;
+      return plan.wishes.capacity() <= kKeptRecordsMax;
+    }
+
+    BatchPlan plan;
+    std::vector<RangeRead> ranges;
+    std::vector<std::uint32_t> range_reads;  // For each range, the read that it is a piece of.
+    std::vector<Progress> progress;          // For each read.
+    std::vector<std::uint32_t> waiting;      // Records that are to be decompressed by workers,
+    std::vector<std::uint32_t> piece_ends;   // cut into pieces.
+  };
+
+  // Borrows both.
+  BatchRead(const RecordReader::Impl& reader, Workspace& workspace);
+
+  // Plans the batch, takes its memory and sets ranges(). Requires every index to be below the
+  // record count. Fails as PlanBatch, and with kIo (ENOMEM).
+  Result<void> Plan(std::span<const std::uint64_t> indices);
+
+  // What is to be read, for one ReadEach or one RangeGroup.
+  std::span<RangeRead> ranges() noexcept { return ranges_; }
+  // As RangeReader::Arrived.
+  void Arrived(RangeRead& range);
+
+  // The batch, once all ranges have arrived. What was read together and failed is read again one by
+  // one, by calls that wait. Fails with kDeadlineExceeded once the thread's patience is over, and
+  // as RangeReader::Read.
+  Result<Batch> Finish();
+
+ private:
+  void AskForHelp();
+  void Postpone(std::size_t record);
+  void EndPiece();
+  void FinishPieces();
+  void DecompressPiece(std::size_t piece, std::uint32_t slot);
+  std::span<const std::byte> StoredOf(const PlannedRecord& record) const;
+  std::span<std::byte> BufferOf(const PlannedRead& read) const;
+  void PlanRanges();
+  void FinishRecord(PlannedRecord& record, std::span<const std::byte> stored);
+  Result<void> ReadAgain();
+  Result<void> ReadAlone(PlannedRecord& record);
+  void FillTables() const;
+
+  const RecordReader::Impl& reader_;
+  std::atomic<bool> is_given_up_{false};
+  BatchPlan& plan_;
+  std::vector<RangeRead>& ranges_;
+  std::vector<std::uint32_t>& range_reads_;
+  std::vector<Progress>& progress_;
+  std::vector<std::uint32_t>& waiting_;
+  std::vector<std::uint32_t>& piece_ends_;
+  std::uint32_t waiting_count_ = 0;
+  std::uint32_t piece_count_ = 0;
+  std::uint64_t piece_bytes_ = 0;  // Of the piece that is being made.
+  BatchBlock block_;
+  PooledBuffer scratch_;
+  std::optional<SharedWork> workers_;  // Ends before what it works on.
+};
+
+}  // namespace ffrecord

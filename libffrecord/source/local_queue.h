@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "libffrecord/source/local_files_impl.h"
+
+namespace ffrecord {
+
+// A queue with an I/O engine of its own: all groups are on one ring, where the system allows one.
+Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files);
+
+// LocalFiles::ReadEach: one group on a queue that lasts as long as the call, on the thread's
+// engine.
+Result<void> ReadLocalFiles(const LocalFiles& files, std::span<RangeRead> ranges,
+                            const RangeReader::Arrived& arrived, Patience& patience);
+
+}  // namespace ffrecord

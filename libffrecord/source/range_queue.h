@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <span>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/source/range_reader.h"
+
+namespace ffrecord {
+
+// Ranges that are read together. Its owner keeps it, the ranges and their destinations in place
+// until Ended().
+class RangeGroup {
+ public:
+  virtual std::span<RangeRead> ranges() noexcept = 0;
+
+  // Called once for each range, as soon as its status is set, in any order: as `arrived` of
+  // RangeReader::ReadEach.
+  virtual void Arrived(RangeRead& range) = 0;
+
+  // Called once, when nothing is on its way to a destination any more, with what ReadEach would
+  // have returned; after a failure some ranges have not arrived. The group may be gone when it
+  // returns.
+  virtual void Ended(Result<void> result) = 0;
+
+ protected:
+  ~RangeGroup() = default;
+};
+
+// Reads many groups of ranges of one RangeReader at a time: while the last ranges of one group are
+// on their way, those of the next are begun, in the order of Submit().
+//
+// Thread-bound, and bound to the process that made it: in a forked child it can only be destroyed.
+// The reader outlives it. Groups are called from Poll() alone, and may submit others there.
+class RangeQueue {
+ public:
+  // Gives up all groups and waits until nothing is on its way. They are not called.
+  virtual ~RangeQueue() = default;
+
+  // Takes `group`, whose ranges are ReadEach's. Does not wait.
+  virtual void Submit(RangeGroup& group) = 0;
+
+  // Begins no more of `group`, which is this queue's. It ends with kDeadlineExceeded once nothing
+  // of it is on its way.
+  virtual void GiveUp(RangeGroup& group) = 0;
+
+  // Calls the groups of what has arrived or ended; before that waits for it, at most `timeout`.
+  // Returns at once if there are no groups.
+  virtual void Poll(std::chrono::milliseconds timeout) = 0;
+
+  // A descriptor that is readable while Poll() has somebody to call without waiting, once Poll()
+  // has been called after the last Submit(). The queue's own. Fails with kIo if there is none to be
+  // had.
+  virtual Result<int> EventDescriptor() = 0;
+};
+
+}  // namespace ffrecord

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "libffrecord/source/range_queue.h"
+
+namespace ffrecord {
+
+// A queue for any reader: each group is one ReadEach on a thread of the queue's own. At most
+// kThreadedGroupsMax groups are read at a time; the others wait in the order of Submit().
+inline constexpr std::size_t kThreadedGroupsMax = 8;
+Result<std::unique_ptr<RangeQueue>> MakeThreadedQueue(const RangeReader& reader);
+
+}  // namespace ffrecord

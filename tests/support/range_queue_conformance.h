@@ -1,0 +1,187 @@
+#pragma once
+
+// Goal: many groups of ranges are on their way at a time through each form's queue, and one that is
+// given up, left or never asked for is neither told nor written to.
+// Method: the same tests over the queue of each form; a form's program includes this header beside
+// range_reader_conformance.h and instantiates RangeQueueConformance.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "child.h"
+#include "libffrecord/source/range_queue.h"
+#include "queued_reader.h"
+#include "range_reader_conformance.h"
+
+namespace ffrecord::test {
+
+class RangeQueueConformance : public RangeReaderConformance {
+ protected:
+  static constexpr std::chrono::milliseconds kLong{10'000};
+
+  void SetUp() override {
+    RangeReaderConformance::SetUp();
+    if (reader_ == nullptr) return;
+    auto queue = reader_->MakeQueue();
+    ASSERT_TRUE(queue) << queue.error().message;
+    queue_ = std::move(queue).value();
+  }
+  // The queue goes before its reader.
+  void TearDown() override { queue_.reset(); }
+
+  // Ranges of one group, and the group.
+  struct Asked {
+    Asked(const RangeReader& reader, const Contents& contents, std::mt19937& random,
+          std::size_t count)
+        : wanted(reader, contents) {
+      wanted.AddRandomly(count, random);
+      group = std::make_unique<NotedGroup>(wanted.Prepare());
+    }
+    RangesWanted wanted;
+    std::unique_ptr<NotedGroup> group;
+
+    void ExpectRight() const {
+      ASSERT_TRUE(group->ended);
+      EXPECT_TRUE(*group->ended);
+      EXPECT_EQ(group->arrived_count, group->ranges().size());
+      for (const RangeRead& range : group->ranges()) ASSERT_EQ(range.status, ErrorCode::kOk);
+      wanted.ExpectRight();
+    }
+  };
+  std::unique_ptr<Asked> Ask(std::size_t count) {
+    auto asked = std::make_unique<Asked>(*reader_, contents_, random_, count);
+    queue_->Submit(*asked->group);
+    return asked;
+  }
+  void PollUntilEnded(const Asked& asked) {
+    while (!asked.group->ended) queue_->Poll(kLong);
+  }
+
+  std::unique_ptr<RangeQueue> queue_;
+};
+
+TEST_P(RangeQueueConformance, ManyGroupsAreOnTheirWayAtATime) {
+  const std::uint64_t count = GetParam().range_count / 50;
+  std::vector<std::unique_ptr<Asked>> all;
+  for (std::size_t i = 0; i < 20; ++i) all.push_back(Ask(1 + i * count / 10));
+  for (const auto& asked : all) PollUntilEnded(*asked);
+  for (const auto& asked : all) asked->ExpectRight();
+}
+
+TEST_P(RangeQueueConformance, NobodyIsCalledButByPoll) {
+  const auto asked = Ask(20);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(asked->group->arrived_count, 0U);
+  EXPECT_FALSE(asked->group->ended);
+  PollUntilEnded(*asked);
+  asked->ExpectRight();
+}
+
+TEST_P(RangeQueueConformance, AGroupOfNothingEnds) {
+  NotedGroup group({});
+  queue_->Submit(group);
+  while (!group.ended) queue_->Poll(kLong);
+  EXPECT_TRUE(*group.ended);
+  EXPECT_EQ(group.arrived_count, 0U);
+}
+
+TEST_P(RangeQueueConformance, WithoutGroupsPollReturnsAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  queue_->Poll(kLong);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
+}
+
+TEST_P(RangeQueueConformance, AGroupThatHasEndedMaySubmitTheNext) {
+  class Chain final : public NotedGroup {
+   public:
+    Chain(std::span<RangeRead> ranges, RangeQueue& queue, NotedGroup& next)
+        : NotedGroup(ranges), queue_(queue), next_(next) {}
+    void Ended(Result<void> result) override {
+      NotedGroup::Ended(std::move(result));
+      queue_.Submit(next_);
+    }
+
+   private:
+    RangeQueue& queue_;
+    NotedGroup& next_;
+  };
+  Asked second(*reader_, contents_, random_, 30);
+  Asked first(*reader_, contents_, random_, 30);
+  Chain chain(first.group->ranges(), *queue_, *second.group);
+  queue_->Submit(chain);
+  PollUntilEnded(second);
+  EXPECT_TRUE(chain.ended);
+  first.wanted.ExpectRight();
+  second.ExpectRight();
+}
+
+TEST_P(RangeQueueConformance, AGroupThatIsGivenUpEndsAndIsNotWrittenToAnyMore) {
+  std::vector<std::unique_ptr<Asked>> all;
+  for (std::size_t i = 0; i < 12; ++i) all.push_back(Ask(GetParam().range_count / 50));
+  for (std::size_t i = 0; i < all.size(); i += 2) queue_->GiveUp(*all[i]->group);
+  for (const auto& asked : all) PollUntilEnded(*asked);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const NotedGroup& group = *all[i]->group;
+    if (i % 2 == 1) {
+      all[i]->ExpectRight();
+    } else if (*group.ended) {  // All of it had arrived.
+      all[i]->ExpectRight();
+    } else {
+      EXPECT_EQ(group.ended->error().code, ErrorCode::kDeadlineExceeded);
+      std::ranges::fill(all[i]->wanted.memory(), RangesWanted::kGuard);
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (std::size_t i = 0; i < all.size(); i += 2)
+    if (!*all[i]->group->ended) all[i]->wanted.ExpectUntouched();
+}
+
+TEST_P(RangeQueueConformance, AQueueThatIsLeftWithGroupsTellsAndWritesNothing) {
+  std::vector<std::unique_ptr<Asked>> all;
+  for (std::size_t i = 0; i < 12; ++i) all.push_back(Ask(GetParam().range_count / 50));
+  queue_.reset();
+  for (const auto& asked : all) {
+    EXPECT_EQ(asked->group->arrived_count, 0U);
+    EXPECT_FALSE(asked->group->ended);
+    std::ranges::fill(asked->wanted.memory(), RangesWanted::kGuard);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (const auto& asked : all) asked->wanted.ExpectUntouched();
+}
+
+TEST_P(RangeQueueConformance, ItsDescriptorTellsWhenToPoll) {
+  const auto descriptor = queue_->EventDescriptor();
+  ASSERT_TRUE(descriptor) << descriptor.error().message;
+  std::vector<std::unique_ptr<Asked>> all;
+  for (std::size_t i = 0; i < 10; ++i) all.push_back(Ask(GetParam().range_count / 50));
+  const auto no_wait = std::chrono::milliseconds(0);
+  queue_->Poll(no_wait);
+  const auto has_ended = [](const auto& asked) { return asked->group->ended.has_value(); };
+  while (!std::ranges::all_of(all, has_ended)) {
+    pollfd ready{descriptor.value(), POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, static_cast<int>(kLong.count())), 1) << "nobody said so";
+    queue_->Poll(no_wait);
+  }
+  for (const auto& asked : all) asked->ExpectRight();
+}
+
+TEST_P(RangeQueueConformance, AChildLeavesItAlone) {
+  if (!GetParam().may_be_forked) GTEST_SKIP() << "no child may use this form";
+  const auto asked = Ask(GetParam().range_count / 50);
+  EXPECT_EQ(RunInChild([&] {
+              queue_.reset();
+              return ReadsRight(5) ? 0 : 1;
+            }),
+            0);
+  PollUntilEnded(*asked);
+  asked->ExpectRight();
+}
+
+}  // namespace ffrecord::test
