@@ -50,16 +50,26 @@ Result<void> Run(TransferQueue& queue, std::span<IoRequest> requests, RunMemory&
   return {};
 }
 
-}  // namespace
+using MakeEngine = Result<std::unique_ptr<IoEngine>> (*)(std::uint32_t depth);
 
-Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
+Result<std::unique_ptr<IoEngine>> MakeWithRing(std::uint32_t depth, MakeEngine make_ring) {
   static std::atomic<bool> refused{false};
   if (!refused.load(std::memory_order_relaxed)) {
-    auto engine = MakeUringEngine(depth);
+    auto engine = make_ring(depth);
     if (engine || engine.error().code == ErrorCode::kInvalidArgument) return engine;
     if (!IsExhaustion(engine.error().system_errno)) refused.store(true, std::memory_order_relaxed);
   }
   return MakeThreadsEngine(depth);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth) {
+  return MakeWithRing(depth, MakeUringEngine);
+}
+
+Result<std::unique_ptr<IoEngine>> MakeRovingIoEngine(std::uint32_t depth) {
+  return MakeWithRing(depth, MakeRovingUringEngine);
 }
 
 Result<IoEngine*> ThreadIoEngine(std::uint32_t depth) {

@@ -72,6 +72,10 @@ class IoEngine {
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
 Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
 
+// One that is bound to no thread, if no two calls overlap: for owners that may be destroyed by
+// another thread than the one that used them. It costs interrupts that MakeUringEngine's saves.
+Result<std::unique_ptr<IoEngine>> MakeRovingUringEngine(std::uint32_t depth);
+
 // One that runs each request in Submit(), which then blocks: for writes through the page cache,
 // which are copies of memory. A ring hands such writes to threads of the kernel, one at a time for
 // each file; nothing is won by that, and more can go wrong.
@@ -82,6 +86,8 @@ Result<std::unique_ptr<IoEngine>> MakeInlineEngine(std::uint32_t depth);
 // environment is not read here: only server/config reads the environment; tests choose by calling
 // the maker they want.
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
+// The same, bound to no thread.
+Result<std::unique_ptr<IoEngine>> MakeRovingIoEngine(std::uint32_t depth);
 
 // The calling thread's engine, made at first use and anew in a forked child. Never destroyed while
 // requests are in flight. Has room for `depth` requests (1 to 4096) or more; one with less room is

@@ -26,6 +26,12 @@ constexpr std::array<unsigned, 3> kSetupFlags{
     IORING_SETUP_R_DISABLED,
 };
 
+// Without them any thread may submit and wait, and a completion needs none to run.
+constexpr std::array<unsigned, 2> kRovingSetupFlags{
+    IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
+    IORING_SETUP_R_DISABLED,
+};
+
 Error UringError(std::string_view tried, int system_errno) {
   return Error{ErrorCode::kIo,
                "io_uring: " + std::string(tried) + ": " + strerrordesc_np(system_errno),
@@ -54,7 +60,9 @@ void Prepare(io_uring_sqe* sqe, IoRequest& request) {
 // One ring. Submit() is one system call; Wait() is one unless what it wants has arrived already.
 class UringEngine final : public IoEngine {
  public:
-  static Result<std::unique_ptr<IoEngine>> Make(std::uint32_t depth);
+  // `setup_flags`: the first set that the kernel knows is taken.
+  static Result<std::unique_ptr<IoEngine>> Make(std::uint32_t depth,
+                                                std::span<const unsigned> setup_flags);
   ~UringEngine() override;
 
   std::string_view name() const noexcept override { return "io_uring"; }
@@ -79,12 +87,14 @@ class UringEngine final : public IoEngine {
   std::uint32_t stuck_ = 0;  // In flight, but refused with it: never to be completed.
 };
 
-Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth) {
+Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
+                                                    std::span<const unsigned> setup_flags) {
+  if (auto checked = CheckDepth(depth); !checked) return checked.error();
   io_uring ring{};
   int status = -EINVAL;
-  for (std::size_t i = 0; i < kSetupFlags.size() && status == -EINVAL; ++i) {
+  for (std::size_t i = 0; i < setup_flags.size() && status == -EINVAL; ++i) {
     ring = {};
-    status = io_uring_queue_init(depth, &ring, kSetupFlags[i]);
+    status = io_uring_queue_init(depth, &ring, setup_flags[i]);
   }
   if (status < 0) return UringError("set up a ring of " + std::to_string(depth), -status);
   std::unique_ptr<IoEngine> engine(new UringEngine(ring, depth));
@@ -225,8 +235,11 @@ Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_
 }  // namespace
 
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth) {
-  if (auto checked = CheckDepth(depth); !checked) return checked.error();
-  return UringEngine::Make(depth);
+  return UringEngine::Make(depth, kSetupFlags);
+}
+
+Result<std::unique_ptr<IoEngine>> MakeRovingUringEngine(std::uint32_t depth) {
+  return UringEngine::Make(depth, kRovingSetupFlags);
 }
 
 }  // namespace ffrecord

@@ -294,7 +294,7 @@ class WaitingCall final : public RangeGroup {
 
 Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files) {
   return std::unique_ptr<RangeQueue>(
-      std::make_unique<OwnLocalQueue>(files, FFR_TRY(MakeIoEngine(files.queue_depth()))));
+      std::make_unique<OwnLocalQueue>(files, FFR_TRY(MakeRovingIoEngine(files.queue_depth()))));
 }
 
 Result<void> ReadLocalFiles(const LocalFiles& files, std::span<RangeRead> ranges,

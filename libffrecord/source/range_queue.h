@@ -31,7 +31,8 @@ class RangeGroup {
 // Reads many groups of ranges of one RangeReader at a time: while the last ranges of one group are
 // on their way, those of the next are begun, in the order of Submit().
 //
-// Thread-bound, and bound to the process that made it: in a forked child it can only be destroyed.
+// One thread at a time calls it, any thread may destroy it. Bound to the process that made it: in a
+// forked child it can only be destroyed.
 // The reader outlives it. Groups are called from Poll() alone, and may submit others there.
 class RangeQueue {
  public:

@@ -18,9 +18,8 @@ namespace ffrecord {
 // share one ring, so that the device has work while one batch ends and the next begins.
 // RecordReader::OpenQueue makes it.
 //
-// Thread-bound: one thread calls it, which need not be the one that made it if no two calls
-// overlap. The reader outlives it. In a forked child a queue of the parent's can only be destroyed;
-// the child makes its own.
+// Any thread may call it, one at a time: calls must not overlap. The reader outlives it. In a
+// forked child a queue of the parent's can only be destroyed; the child opens its own.
 class FFR_EXPORT BatchQueue {
  public:
   struct Options {

@@ -515,6 +515,7 @@ TEST_P(EngineConformance, DepthOutOfRangeIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(AllEngines, EngineConformance,
                          testing::Values(EngineUnderTest{"uring", MakeUringEngine},
+                                         EngineUnderTest{"roving_uring", MakeRovingUringEngine},
                                          EngineUnderTest{"threads", MakeThreadsEngine},
                                          EngineUnderTest{"inline", MakeInlineEngine},
                                          EngineUnderTest{"chosen", MakeIoEngine},
