@@ -69,6 +69,8 @@ Server::Options::Transport TransportOf(const std::string& transport) {
 Server::Options OptionsOf(const Settings& settings) {
   Server::Options options;
   options.data = settings.data;
+  options.metadata = settings.metadata;
+  options.disks = {settings.missing_disks, ParseDiskIds(settings.forget_disks).value()};
   options.listen = net::Address::Parse(settings.listen, kDefaultPort).value();
   if (!settings.admin.empty())
     options.admin = net::Address::Parse(settings.admin, kDefaultAdminPort).value();
@@ -91,6 +93,12 @@ Server::Options OptionsOf(const Settings& settings) {
   return options;
 }
 
+std::string DataOf(const Settings& settings) {
+  std::string text;
+  for (const auto& folder : settings.data) text += (text.empty() ? "" : ",") + folder.string();
+  return text;
+}
+
 int Serve(const Settings& settings) {
   SetUpLog(settings);
   const sigset_t signals = BlockSignals();
@@ -107,9 +115,9 @@ int Serve(const Settings& settings) {
   if (!server) return Refuse(kExitEnvironment, server.error().message);
   const auto admin = server.value()->admin_address();
   spdlog::info("event=ready listen={} data={} transports={} auth={} admin={} engine={} version={}",
-               server.value()->address().ToString(), settings.data.string(),
-               server.value()->transports(), server.value()->authentication(),
-               admin ? admin->ToString() : "none", server.value()->engine_name(), FFRECORD_VERSION);
+               server.value()->address().ToString(), DataOf(settings), server.value()->transports(),
+               server.value()->authentication(), admin ? admin->ToString() : "none",
+               server.value()->engine_name(), FFRECORD_VERSION);
 
   NotifyServiceManager("READY=1");
   int signal = 0;

@@ -14,7 +14,18 @@ constexpr std::array<std::string_view, 4> kTransports{"auto", "shm", "tcp", "rdm
 constexpr std::array<std::string_view, 4> kLogLevels{"debug", "info", "warn", "error"};
 
 constexpr std::array kTable{
-    Setting{"data", &Settings::data, "DIR", "Folder that holds all data; created if missing"},
+    Setting{"data", &Settings::data, "DIR",
+            "Folder that holds the data, one for each disk (given several times, or as a list); "
+            "created if missing"},
+    Setting{"metadata", &Settings::metadata, "DIR",
+            "Folder for the metadata; empty: the first data folder"},
+    Setting{"missing_disks",
+            &Settings::missing_disks,
+            "COUNT",
+            "Start without up to so many of the disks; what is on them is unavailable meanwhile",
+            {},
+            0,
+            1024},
     Setting{"listen", &Settings::listen, "HOST:PORT", "Address to serve on"},
     Setting{"admin", &Settings::admin, "HOST:PORT",
             "Address for metrics, health and the dashboard, over HTTP; empty: none"},
@@ -125,6 +136,20 @@ std::string Quoted(std::string_view text) {
   return quoted + '"';
 }
 
+template <class Texts>
+std::string ListOf(const Texts& texts) {
+  std::string list;
+  for (const auto& text : texts)
+    list.append(list.empty() ? "[" : ", ").append(Quoted(std::filesystem::path(text).string()));
+  return list.empty() ? "[]" : list + "]";
+}
+
+std::string Shown(const SettingValue& value) {
+  if (const auto* const text = std::get_if<std::string>(&value)) return Quoted(*text);
+  if (const auto* const number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
+  return ListOf(std::get<std::vector<std::string>>(value));
+}
+
 }  // namespace
 
 std::span<const Setting> SettingTable() noexcept { return kTable; }
@@ -139,14 +164,23 @@ Result<void> Assign(Settings& settings, const Setting& setting, const SettingVal
     const std::string wanted =
         "a whole number from " + std::to_string(setting.min) + " to " + std::to_string(setting.max);
     const auto* const given = std::get_if<std::int64_t>(&value);
-    if (given == nullptr) return Bad(setting, wanted, Quoted(std::get<std::string>(value)));
+    if (given == nullptr) return Bad(setting, wanted, Shown(value));
     if (*given < setting.min || *given > setting.max)
       return Bad(setting, wanted, std::to_string(*given));
     settings.*(*number) = static_cast<std::uint32_t>(*given);
     return {};
   }
+  if (const auto* const paths = std::get_if<Setting::Paths>(&setting.member)) {
+    const auto* const one = std::get_if<std::string>(&value);
+    const auto* const many = std::get_if<std::vector<std::string>>(&value);
+    if (one == nullptr && many == nullptr) return Bad(setting, "a text or a list", Shown(value));
+    (settings.*(*paths)).clear();
+    if (one != nullptr) (settings.*(*paths)).emplace_back(*one);
+    if (many != nullptr) (settings.*(*paths)).assign(many->begin(), many->end());
+    return {};
+  }
   const auto* const given = std::get_if<std::string>(&value);
-  if (given == nullptr) return Bad(setting, "a text", std::to_string(std::get<1>(value)));
+  if (given == nullptr) return Bad(setting, "a text", Shown(value));
   if (!setting.choices.empty() &&
       std::ranges::find(setting.choices, *given) == setting.choices.end())
     return Bad(setting, "one of " + Joined(setting.choices), Quoted(*given));
@@ -157,7 +191,11 @@ Result<void> Assign(Settings& settings, const Setting& setting, const SettingVal
   return {};
 }
 
-Result<void> AssignText(Settings& settings, const Setting& setting, const std::string& text) {
+Result<void> AssignTexts(Settings& settings, const Setting& setting,
+                         const std::vector<std::string>& texts) {
+  if (setting.has_many()) return Assign(settings, setting, texts);
+  if (texts.size() > 1) return Bad(setting, "given once", std::to_string(texts.size()) + " times");
+  const std::string& text = texts.front();
   if (!std::holds_alternative<Setting::Number>(setting.member))
     return Assign(settings, setting, text);
   std::int64_t number = 0;
@@ -172,6 +210,10 @@ std::string PrintValue(const Settings& settings, const Setting& setting) {
     return std::to_string(settings.*(*number));
   if (const auto* const path = std::get_if<Setting::Path>(&setting.member))
     return Quoted((settings.*(*path)).string());
+  if (const auto* const paths = std::get_if<Setting::Paths>(&setting.member)) {
+    const auto& given = settings.*(*paths);
+    return given.size() == 1 ? Quoted(given[0].string()) : given.empty() ? "\"\"" : ListOf(given);
+  }
   return Quoted(settings.*std::get<Setting::Text>(setting.member));
 }
 

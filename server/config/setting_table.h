@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -16,16 +17,19 @@ namespace ffrecord::server {
 // One key of the settings file, which is also a flag: io_engine and --io-engine.
 struct Setting {
   using Path = std::filesystem::path Settings::*;
+  using Paths = std::vector<std::filesystem::path> Settings::*;
   using Text = std::string Settings::*;
   using Number = std::uint32_t Settings::*;
 
   std::string_view key;
-  std::variant<Path, Text, Number> member;
+  std::variant<Path, Paths, Text, Number> member;
   std::string_view shape;  // What its value looks like: DIR, HOST:PORT.
   std::string_view help;
   std::span<const std::string_view> choices = {};  // Of a text; empty: any.
   std::uint32_t min = 0;                           // Of a number.
   std::uint32_t max = 0;
+
+  bool has_many() const noexcept { return std::holds_alternative<Paths>(member); }
 };
 
 // All of them, in the order in which they are printed.
@@ -36,12 +40,13 @@ const Setting* FindSetting(std::string_view key) noexcept;
 
 // Sets one. Fails with kInvalidArgument, naming the key and what is wanted, if `value` is of the
 // wrong kind, not one of the choices, or out of range.
-using SettingValue = std::variant<std::string, std::int64_t>;
+using SettingValue = std::variant<std::string, std::int64_t, std::vector<std::string>>;
 Result<void> Assign(Settings& settings, const Setting& setting, const SettingValue& value);
-// Likewise; a number may be given as text.
-Result<void> AssignText(Settings& settings, const Setting& setting, const std::string& text);
+// Likewise; a number may be given as text, and what has many values by several.
+Result<void> AssignTexts(Settings& settings, const Setting& setting,
+                         const std::vector<std::string>& texts);
 
-// The value as the file would have it: 4, or "auto".
+// The value as the file would have it: 4, "auto", or ["/mnt/a", "/mnt/b"].
 std::string PrintValue(const Settings& settings, const Setting& setting);
 
 }  // namespace ffrecord::server

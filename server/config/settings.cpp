@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "libffrecord/base/hex.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 #include "server/config/quotas.h"
@@ -37,15 +38,19 @@ std::string ShapeOf(const Setting& setting) {
 }
 
 // What the command line says about settings, as it stands there; the file comes first.
-using Given = std::map<const Setting*, std::string>;
+using Given = std::map<const Setting*, std::vector<std::string>>;
 
 void AddSettings(CLI::App& app, Given& given) {
   static const Settings kDefaults;
   for (const Setting& setting : SettingTable()) {
-    const auto keep = [&given, &setting](const std::string& text) { given[&setting] = text; };
-    auto* const option =
-        app.add_option_function<std::string>(FlagOf(setting.key), keep, std::string(setting.help))
-            ->type_name(ShapeOf(setting));
+    const auto keep = [&given, &setting](const std::vector<std::string>& texts) {
+      given[&setting] = texts;
+    };
+    auto* const option = app.add_option_function<std::vector<std::string>>(
+                                FlagOf(setting.key), keep, std::string(setting.help))
+                             ->expected(1)
+                             ->type_name(ShapeOf(setting));
+    if (setting.has_many()) option->take_all()->allow_extra_args(false);
     const std::string value = PrintValue(kDefaults, setting);
     if (value != "\"\"") option->default_str(value)->run_callback_for_default(false);
   }
@@ -68,8 +73,8 @@ Result<std::optional<std::string>> FileOf(const CLI::Option& flag) {
 Result<Settings> Assemble(const CLI::Option& flag, const Given& given) {
   Settings settings;
   if (const auto file = FFR_TRY(FileOf(flag))) FFR_TRY(ReadSettingsFile(*file, settings));
-  for (const auto& [setting, text] : given) {
-    auto assigned = AssignText(settings, *setting, text);
+  for (const auto& [setting, texts] : given) {
+    auto assigned = AssignTexts(settings, *setting, texts);
     if (assigned) continue;
     Error error = std::move(assigned).error();
     error.message.replace(0, setting->key.size(), FlagOf(setting->key));
@@ -100,9 +105,10 @@ std::string HostOf(const std::string& text) { return net::Address::Parse(text, 0
 }  // namespace
 
 Result<void> CheckSettings(const Settings& settings) {
-  if (settings.data.empty())
+  if (settings.data.empty() || std::ranges::any_of(settings.data, &std::filesystem::path::empty))
     return Error{ErrorCode::kInvalidArgument,
                  "no folder for the data: give --data DIR, or data = \"DIR\" in the file"};
+  FFR_TRY(ParseDiskIds(settings.forget_disks));
   FFR_TRY(CheckAddress("listen", settings.listen));
   if (!settings.admin.empty()) FFR_TRY(CheckAddress("admin", settings.admin));
   FFR_TRY(CheckTls(settings));
@@ -145,7 +151,7 @@ std::vector<std::string> PlaintextWarnings(const Settings& settings) {
 Command ParseCommandLine(int argc, char** argv) {
   CLI::App app(
       "The storage daemon of FFRecord: keeps published datasets and checkpoints in one "
-      "folder and serves them.");
+      "folder for each disk and serves them.");
   app.name("ffrecordd");
   Given given;
   Command command;
@@ -156,6 +162,12 @@ Command ParseCommandLine(int argc, char** argv) {
                                ->envname(kFileVariable);
   AddSettings(app, given);
   bool insecure = false;
+  std::vector<std::string> forget_disks;
+  app.add_option("--forget-disk", forget_disks,
+                 "Give up this disk, and what is stored only there, for good")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->type_name("ID");
   app.add_flag("--insecure", insecure,
                "Serve without authentication on an address that other machines can reach");
   app.add_flag("--check-config", wants_check, "Validate the settings and exit");
@@ -169,6 +181,7 @@ Command ParseCommandLine(int argc, char** argv) {
   }
   auto settings = Assemble(*file, given);
   if (settings) settings.value().insecure = insecure;
+  if (settings) settings.value().forget_disks = forget_disks;
   // What is printed is to be looked at, also when it would not do.
   Result<void> checked;
   if (settings && !wants_print) checked = CheckSettings(settings.value());
@@ -183,6 +196,17 @@ Command ParseCommandLine(int argc, char** argv) {
                  : wants_check ? Command::Kind::kCheckConfig
                                : Command::Kind::kServe;
   return command;
+}
+
+Result<std::vector<DiskIdBytes>> ParseDiskIds(std::span<const std::string> texts) {
+  std::vector<DiskIdBytes> ids(texts.size());
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    if (!FromHex(texts[i], ids[i]))
+      return Error{ErrorCode::kInvalidArgument,
+                   "--forget-disk: must be the id of a disk, 32 hex "
+                   "digits, not '" +
+                       texts[i] + "'"};
+  return ids;
 }
 
 // Names other than localhost may lead anywhere, whatever they look like.

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,10 +12,13 @@
 
 namespace ffrecord::server {
 
-// What a daemon is told at start: by a file, and by flags, which override it. Each member but the
-// last is one key of the file and one flag of the same name; setting_table.h describes them.
+// What a daemon is told at start: by a file, and by flags, which override it. Each member but
+// the last two is one key of the file and one flag of the same name; setting_table.h describes
+// them.
 struct Settings {
-  std::filesystem::path data;  // Required.
+  std::vector<std::filesystem::path> data;  // Required: one folder for each disk.
+  std::filesystem::path metadata;           // Empty: in the first of them.
+  std::uint32_t missing_disks = 0;          // Starts without so many of its disks.
   std::string listen = "127.0.0.1:9400";
   std::string admin;        // Where to serve metrics and the dashboard; empty: nowhere.
   std::uint32_t cores = 0;  // 0: one event loop for each core.
@@ -36,6 +42,8 @@ struct Settings {
 
   // May listen where others reach it, without authentication. A flag only: no file hides it.
   bool insecure = false;
+  // Ids of disks that are given up. A flag only: it is for one start.
+  std::vector<std::string> forget_disks;
 };
 
 // What the command line wants done.
@@ -58,6 +66,10 @@ Command ParseCommandLine(int argc, char** argv);
 // Fails with kInvalidArgument, naming the remedy, if there is no data folder, an address cannot be
 // read, or one can be reached by others who need no token there.
 Result<void> CheckSettings(const Settings& settings);
+
+// The ids that --forget-disk names. Fails with kInvalidArgument.
+using DiskIdBytes = std::array<std::byte, 16>;
+Result<std::vector<DiskIdBytes>> ParseDiskIds(std::span<const std::string> texts);
 
 // What goes over a network as it is, though it lets people in: tokens without TLS on an address
 // that other machines reach. One line each, with the remedy.

@@ -79,6 +79,13 @@ Result<void> AssignNode(Settings& settings, std::string_view key, const toml::no
   if (const auto* const text = node.as_string()) return Assign(settings, *setting, text->get());
   if (const auto* const number = node.as_integer())
     return Assign(settings, *setting, number->get());
+  if (const auto* const list = node.as_array(); list != nullptr && setting->has_many()) {
+    std::vector<std::string> texts;
+    for (const toml::node& one : *list)
+      if (const auto* const text = one.as_string()) texts.push_back(text->get());
+    if (texts.size() == list->size() && !texts.empty()) return Assign(settings, *setting, texts);
+    return Error{ErrorCode::kInvalidArgument, std::string(key) + ": must be a list of texts"};
+  }
   return Error{ErrorCode::kInvalidArgument,
                std::string(key) + ": must be a text in quotes or a whole number"};
 }

@@ -82,9 +82,10 @@ Scrubber::Position Scrubber::Position::Decode(std::span<const std::byte> bytes) 
   return position;
 }
 
-Scrubber::Scrubber(ExtentStore& extents, const Options& options, const Position& from, Save save,
-                   Found found)
+Scrubber::Scrubber(ExtentStore& extents, const Disk& disk, const Options& options,
+                   const Position& from, Save save, Found found)
     : extents_(extents),
+      disk_(disk),
       options_(options),
       save_(std::move(save)),
       found_(std::move(found)),
@@ -148,7 +149,7 @@ bool Scrubber::AwaitPass() {
     if (!Sleep(Clock::now() + std::min<Clock::duration>(left, options_.period))) return false;
   }
   // A pass over nothing is none: what comes next would wait for a period.
-  while (extents_.totals().extent_count == 0)
+  while (disk_.totals().extent_count == 0)
     if (!Sleep(Clock::now() + std::min<Clock::duration>(options_.period, kEmptyWait))) return false;
   position_.pass_begin = Now();
   position_.is_under_way = true;
@@ -165,8 +166,8 @@ void Scrubber::SavePosition() {
 
 std::vector<ExtentId> Scrubber::Left() const {
   std::vector<ExtentId> ids;  // Not the extents: those that are held cannot be unlinked.
-  for (const auto& extent :
-       extents_.FindAll([&](const Extent& one) { return one.id > position_.after; }))
+  for (const auto& extent : extents_.FindAll(
+           [&](const Extent& one) { return one.disk == &disk_ && one.id > position_.after; }))
     ids.push_back(extent->id);
   std::ranges::sort(ids);  // As they lie in their folders, more or less.
   return ids;
@@ -222,6 +223,7 @@ std::optional<std::string> Scrubber::Examine(const Extent& extent) {
   while (!sum && IsOfTheProcess(sum.error()) && !is_deleted() && Sleep(Clock::now() + kLackWait))
     sum = Sum(extent);
   if (is_deleted() || IsEnding()) return std::nullopt;
+  if (!sum && sum.error().code == ErrorCode::kIo) extent.disk->reads().NoteError();
   if (!sum) return sum.error().message;
   if (sum.value() == extent.xxh3) return "";
   return extent.disk->PathOf(extent.id).string() + ": the bytes are not those of the checksum";

@@ -17,9 +17,9 @@
 
 namespace ffrecord::server {
 
-// Reads all extents again and again, slowly, and marks those whose bytes are no longer those of
-// their checksum, whose trailer is not theirs, or that cannot be read. Nothing is changed on the
-// disk.
+// Reads all extents of a disk again and again, slowly, and marks those whose bytes are no longer
+// those of their checksum, whose trailer is not theirs, or that cannot be read. Nothing is changed
+// on the disk.
 //
 // A pass reads what is there when it begins, or goes on, in order of the ids, as fast as it must to
 // be through in its period, and the next one begins when the period is over. Where it stands is
@@ -58,9 +58,9 @@ class Scrubber {
   // Likewise now and then, when a pass begins or ends, and at the end.
   using Save = std::function<void(const Position&)>;
 
-  // The store outlives it; what `from` says is bad is marked in it.
-  Scrubber(ExtentStore& extents, const Options& options, const Position& from, Save save,
-           Found found);
+  // The store and its disk outlive it; what `from` says is bad is marked in the store.
+  Scrubber(ExtentStore& extents, const Disk& disk, const Options& options, const Position& from,
+           Save save, Found found);
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
   ~Scrubber();  // Ends the pass where it stands.
@@ -93,6 +93,7 @@ class Scrubber {
   bool IsEnding();
 
   ExtentStore& extents_;
+  const Disk& disk_;
   const Options options_;
   const Save save_;
   const Found found_;

@@ -55,6 +55,15 @@ def test_the_file_is_overridden_by_flags_and_the_rest_is_as_ever(written: Path) 
     assert printed(FFRECORD_CONFIG=str(written))["cores"] == 3
 
 
+def test_several_data_folders_are_a_list_and_flags_replace_it(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text('data = ["/srv/a", "/srv/b"]\nmetadata = "/srv/c"\n')
+    assert printed("--config", path)["data"] == ["/srv/a", "/srv/b"]
+    assert printed("--config", path)["metadata"] == "/srv/c"
+    assert printed("--config", path, "--data", "x")["data"] == "x"
+    assert printed("--data", "x", "--data", 'y"z')["data"] == ["x", 'y"z']
+
+
 def test_an_empty_name_of_a_file_is_an_error_and_not_the_defaults(written: Path) -> None:
     for arguments in (("--config", ""), ("--config=",)):
         done = ffrecordd("--print-config", "--data", "d", *arguments)
@@ -86,6 +95,9 @@ def test_what_is_printed_is_a_file_that_says_the_same(tmp_path: Path) -> None:
         ("data = 'd'\ncorse = 2\n", 2, "unknown key 'corse'; did you mean 'cores'?"),
         ("data = 'd'\n\nio-engine = 'auto'\n", 3, "did you mean 'io_engine'?"),
         ("insecure = true\ndata = 'd'\n", 1, "unknown key 'insecure'"),
+        ("data = ['d', 7]\n", 1, "data: must be a list of texts"),
+        ("data = []\n", 1, "data: must be a list of texts"),
+        ("listen = ['a', 'b']\n", 1, "listen: must be a text"),
         ("cores = '2'\n", 1, "cores: must be a whole number from 0 to 1024"),
         ("cores = 2.0\n", 1, "cores: must be"),
         ("cores = 1025\n", 1, "not 1025"),
@@ -132,6 +144,10 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
         (["--rdma-traffic-class", "256"], 2, "not 256"),
         (["--rdma-service-level", "16"], 2, "not 16"),
         (["--admin", "nonsense:port"], 2, "admin: 'nonsense:port' is not a valid address"),
+        (["--data", ""], 2, "no folder for the data"),
+        (["--forget-disk", "0123"], 2, "32 hex digits, not '0123'"),
+        (["--forget-disk", "0" * 32, "--missing-disks", "2"], 0, ""),
+        (["--cores", "2", "--cores", "3"], 2, "--cores"),
         (["--cores", "many"], 2, "--cores: must be a whole number"),
         (["--io-engine", "magic"], 2, "--io-engine: must be one of auto, io_uring, threads"),
         (["--config", "/nowhere/at/all"], 4, "/nowhere/at/all"),

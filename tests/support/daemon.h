@@ -18,7 +18,7 @@ namespace ffrecord::test {
 class Daemon {
  public:
   explicit Daemon(server::Server::Options options = {}) : options_(std::move(options)) {
-    options_.data = folder_ / "data";
+    if (options_.data.empty()) options_.data = {folder_ / "data"};
     if (options_.core_count == 0) options_.core_count = 2;
     Start();
   }
@@ -40,13 +40,12 @@ class Daemon {
   std::string Uri(const std::string& name) const {
     return "ffrecord://" + options_.listen.ToString() + "/" + name;
   }
-  std::filesystem::path data() const { return options_.data; }
+  std::filesystem::path data() const { return options_.data.front(); }
 
   // The files of all extents.
   std::vector<std::filesystem::path> Extents() const {
     std::vector<std::filesystem::path> paths;
-    for (const auto& entry :
-         std::filesystem::recursive_directory_iterator(options_.data / "extents"))
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(data() / "extents"))
       if (entry.is_regular_file()) paths.push_back(entry.path());
     return paths;
   }

@@ -148,10 +148,32 @@ def status(metrics: Metrics) -> dict[str, Any]:
             if name == "ffrecord_quota_bytes"
         },
         "disk_free_bytes": int(metrics.get("ffrecord_disk_free_bytes")),
+        "missing_disks": int(metrics.get("ffrecord_disks_missing")),
+        "disks": _disks(metrics),
         "pieces_read": int(metrics.get("ffrecord_entries_total", status="ok")),
         "read_bytes": int(metrics.sum("ffrecord_read_bytes_total")),
         "written_bytes": int(metrics.get("ffrecord_written_bytes_total")),
         "errors": errors,
+    }
+
+
+def _disks(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """The facts of each disk, by its folder."""
+    states = {
+        dict(has)["disk"]: dict(has)["state"]
+        for (name, has), value in metrics.samples.items()
+        if name == "ffrecord_disk_state" and value
+    }
+    return {
+        disk: {
+            "state": state,
+            "extents": int(metrics.get("ffrecord_data_extents", disk=disk)),
+            "free_bytes": int(metrics.get("ffrecord_data_free_bytes", disk=disk)),
+            "bad_extents": int(metrics.get("ffrecord_data_extents_bad", disk=disk)),
+            "read_errors": int(metrics.get("ffrecord_data_read_errors_total", disk=disk)),
+            "slow": int(metrics.get("ffrecord_data_slow_total", disk=disk)),
+        }
+        for disk, state in states.items()
     }
 
 
@@ -162,9 +184,18 @@ def show_status(facts: dict[str, Any]) -> str:
         if name.endswith("_bytes"):
             value = show_size(value)
         elif isinstance(value, dict):
-            value = ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
+            value = ", ".join(f"{key} {_shown(count)}" for key, count in value.items()) or "none"
         lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<16}{value}")
     return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    """Of a disk only what is to be looked at."""
+    if not isinstance(value, dict):
+        return str(value)
+    counts = [f"{value[name]} {name.replace('_', ' ')}" for name in ("bad_extents", "read_errors")]
+    notes = [value["state"], f"{show_size(value['free_bytes'])} free"]
+    return " ".join(notes + [count for count in counts if not count.startswith("0 ")])
 
 
 def activity(before: Metrics, now: Metrics) -> dict[str, float]:

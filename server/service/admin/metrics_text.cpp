@@ -124,7 +124,7 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
   out.Gauge("ffrecord_scrub_age_seconds",
             "Time since the last complete pass of the scrubber, or since the first began.",
             static_cast<std::uint64_t>(view.scrub_age.count()));
-  out.Family("ffrecord_read_only", "gauge", "1 if the disk takes no writes, by reason.");
+  out.Family("ffrecord_read_only", "gauge", "1 if no disk takes writes, by reason.");
   out.Value("reason", "full", view.writes == WriteHealth::State::kFull ? 1 : 0);
   out.Value("reason", "failed", view.writes == WriteHealth::State::kFailed ? 1 : 0);
   if (!view.quotas.empty()) {
@@ -133,10 +133,41 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
     out.Family("ffrecord_quota_used_bytes", "gauge", "Size of all names under a prefix.");
     for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.used_bytes);
   }
-  out.Gauge("ffrecord_disk_free_bytes", "Free space on the disk of the data folder.",
+  out.Gauge("ffrecord_disk_free_bytes", "Free space on the disks of the data folders.",
             view.disk_free_bytes);
-  out.Gauge("ffrecord_disk_size_bytes", "Size of the disk of the data folder.",
+  out.Gauge("ffrecord_disk_size_bytes", "Size of the disks of the data folders.",
             view.disk_size_bytes);
+}
+
+void WriteDisks(const MetricsView& view, Writer& out) {
+  out.Gauge("ffrecord_disks_missing", "Disks of the daemon that are not there.",
+            view.missing_disk_count);
+  const auto family = [&](const char* name, const char* type, const char* help, auto of) {
+    out.Family(name, type, help);
+    for (const DiskView& disk : view.disks) out.Value("disk", disk.name, of(disk));
+  };
+  out.Family("ffrecord_disk_state", "gauge", "1 for the current state of a disk.");
+  for (const DiskView& disk : view.disks)
+    for (const std::string_view state : kDiskStates)
+      out.Append("ffrecord_disk_state{{disk=\"{}\",state=\"{}\"}} {}\n", disk.name, state,
+                 state == disk.state ? 1 : 0);
+  family("ffrecord_data_free_bytes", "gauge", "Space for extents on a disk.",
+         [](const DiskView& disk) { return disk.free_bytes; });
+  family("ffrecord_data_size_bytes", "gauge", "Size of a disk.",
+         [](const DiskView& disk) { return disk.size_bytes; });
+  family("ffrecord_data_extents", "gauge", "Sealed extents on a disk.",
+         [](const DiskView& disk) { return disk.extent_count; });
+  family("ffrecord_data_extent_bytes", "gauge", "Bytes of sealed extents on a disk.",
+         [](const DiskView& disk) { return disk.extent_bytes; });
+  family("ffrecord_data_extents_bad", "gauge", "Extents on a disk that failed their checksum.",
+         [](const DiskView& disk) { return disk.bad_extent_count; });
+  family("ffrecord_data_read_errors_total", "counter", "Reads that a disk failed.",
+         [](const DiskView& disk) { return disk.read_error_count; });
+  family("ffrecord_data_slow_total", "counter", "Reads and writes that took a disk 2 s or more.",
+         [](const DiskView& disk) { return disk.slow_count; });
+  family("ffrecord_data_scrub_age_seconds", "gauge",
+         "Time since the last complete pass of the scrubber over a disk, or since the first began.",
+         [](const DiskView& disk) { return static_cast<std::uint64_t>(disk.scrub_age.count()); });
 }
 
 void WriteConnections(const MetricsView& view, Writer& out) {
@@ -255,6 +286,7 @@ void WriteTimes(Writer& out) {
 std::string MetricsText(const MetricsView& view) {
   Writer out(view);
   WriteDaemon(view, out);
+  WriteDisks(view, out);
   WriteConnections(view, out);
   WriteRequests(out);
   WriteQueues(view, out);

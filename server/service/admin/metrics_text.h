@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,22 @@
 #include "server/storage/write_health.h"
 
 namespace ffrecord::server {
+
+// What the metrics tell of one disk.
+struct DiskView {
+  std::string name;        // Of its folder, without characters that a label would have to escape.
+  std::string_view state;  // One of kDiskStates.
+  std::uint64_t free_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t extent_count = 0;
+  std::uint64_t extent_bytes = 0;
+  std::uint64_t bad_extent_count = 0;
+  std::uint64_t read_error_count = 0;
+  std::uint64_t slow_count = 0;
+  std::chrono::seconds scrub_age{};
+};
+// Suspect: a moment ago it failed a read, or was slow. Full and failed: it takes no writes.
+inline constexpr std::array<std::string_view, 4> kDiskStates{"good", "suspect", "full", "failed"};
 
 // What the metrics tell of one daemon.
 struct MetricsView {
@@ -37,7 +54,9 @@ struct MetricsView {
   std::uint64_t scrub_bytes_per_s = 0;
   std::chrono::seconds scrub_age{};
   std::vector<Catalog::Usage> quotas;
-  std::uint64_t disk_free_bytes = 0;
+  std::vector<DiskView> disks;
+  std::uint64_t missing_disk_count = 0;
+  std::uint64_t disk_free_bytes = 0;  // Of all file systems of the data folders, likewise the size.
   std::uint64_t disk_size_bytes = 0;
   std::span<const std::unique_ptr<WorkerMetrics>> workers;
   const ReadAhead::Metrics* read_ahead = nullptr;  // Null while it starts.

@@ -91,7 +91,7 @@ Result<void> Catalog::LoadUploads() {
   FFR_TRY(ForEachEntry(meta_, kUploads, [&](const MetaStore::KeyValue& entry) {
     std::uint64_t upload = 0;
     if (ParseNumberKey(kUploads, entry.key, upload))
-      uploads_.emplace(upload, Upload{entry.mod_revision, now});
+      uploads_.emplace(upload, Upload{entry.mod_revision, now, extents_.missing_disk_count() > 0});
   }));
   report_.open_upload_count = uploads_.size();
   return {};
@@ -155,7 +155,7 @@ Result<void> Catalog::RecordUpload(std::uint64_t upload) {
   const auto outcome = FFR_TRY(Commit(commit));
   if (!outcome.committed)
     return Error{ErrorCode::kUnavailable, "the upload was being recorded by another; try again"};
-  uploads_.emplace(upload, Upload{outcome.revision, Clock::now()});
+  uploads_.emplace(upload, Upload{outcome.revision, Clock::now(), false});
   return {};
 }
 
@@ -475,7 +475,7 @@ Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
   MetaStore::Commit commit;
   std::map<std::uint64_t, std::vector<ExtentId>> silent;
   for (const auto& [upload, state] : uploads_) {
-    if (now - state.heard < options_.upload_grace) continue;
+    if (state.may_be_absent || now - state.heard < options_.upload_grace) continue;
     silent.try_emplace(upload);
     commit.compares.push_back({NumberKey(kUploads, upload), state.revision});
     commit.deletes.push_back(NumberKey(kUploads, upload));

@@ -115,6 +115,8 @@ class Catalog {
   struct Upload {
     std::uint64_t revision = 0;
     Clock::time_point heard;
+    // Begun before the start, and perhaps in part on a disk that is missing: kept until it is back.
+    bool may_be_absent = false;
   };
   struct Tombstone {
     std::string key;

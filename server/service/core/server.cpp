@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -13,22 +12,24 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/foreign_fd.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/machine_identity.h"
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/unique_fd.h"
-#include "libffrecord/io/file.h"
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "server/service/access/local_tickets.h"
 #include "server/service/access/tokens.h"
 #include "server/service/admin/admin_server.h"
 #include "server/service/admin/metrics_text.h"
+#include "server/service/catalog/disk_members.h"
 #include "server/service/core/connection_count.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/core/worker.h"
@@ -50,21 +51,6 @@ constexpr std::uint32_t kRetryAfterMs = 1000;
 constexpr std::size_t kExamplesMax = 10;
 // On the dashboard; the count of all is a metric.
 constexpr std::uint32_t kDatasetsShown = 200;
-
-Result<UniqueFd> LockFolder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0750) == 0) {
-    FFR_TRY(SyncParentFolder(folder));
-  } else if (errno != EEXIST) {
-    return ErrnoError("make the data folder", folder, errno);
-  }
-  const fs::path path = folder / "lock";
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
-  if (!fd) return ErrnoError("open", path, errno);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
-  if (errno != EWOULDBLOCK) return ErrnoError("lock", path, errno);
-  return Error{ErrorCode::kConflict, "another ffrecordd uses " + folder.string() +
-                                         "; stop it, or give another --data folder"};
-}
 
 // The soft limit of descriptors is raised to the hard one; half of what there is may be extents.
 std::size_t OpenFilesMax(std::size_t worker_count) {
@@ -101,6 +87,50 @@ void LogFindings(const ExtentStore::ScanReport& scan, const Catalog::Report& cat
       catalog.unpublished_count, catalog.deleted_count);
 }
 
+// Of each file system once, though several folders are on it.
+void AddSpace(MetricsView& view, std::span<const fs::path> folders) {
+  std::set<dev_t> seen;
+  for (const fs::path& folder : folders) {
+    struct stat status {};
+    struct statvfs disk {};
+    if (::stat(folder.c_str(), &status) != 0 || !seen.insert(status.st_dev).second) continue;
+    if (::statvfs(folder.c_str(), &disk) != 0) continue;
+    view.disk_free_bytes += std::uint64_t{disk.f_bavail} * disk.f_frsize;
+    view.disk_size_bytes += std::uint64_t{disk.f_blocks} * disk.f_frsize;
+  }
+}
+
+std::string_view StateOf(const Disk& disk) {
+  switch (disk.writes().report().state) {
+    case WriteHealth::State::kFailed:
+      return "failed";
+    case WriteHealth::State::kFull:
+      return "full";
+    case WriteHealth::State::kGood:
+      break;
+  }
+  return disk.reads().is_suspect() ? "suspect" : "good";
+}
+
+DiskView ViewOf(const Disk& disk, std::span<const DiskView> others) {
+  DiskView view;
+  view.name = disk.folder().parent_path().string();
+  for (char& c : view.name)
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+  if (std::ranges::find(others, view.name, &DiskView::name) != others.end())
+    view.name = Hex(disk.id());
+  view.state = StateOf(disk);
+  const Disk::Space space = disk.space();
+  view.free_bytes = space.free_bytes;
+  view.size_bytes = space.size_bytes;
+  view.extent_count = disk.totals().extent_count;
+  view.extent_bytes = disk.totals().size_bytes;
+  view.bad_extent_count = disk.totals().bad_count;
+  view.read_error_count = disk.reads().error_count();
+  view.slow_count = disk.reads().slow_count();
+  return view;
+}
+
 void LogRail(const Result<std::shared_ptr<net::RdmaDevice>>& device) {
   if (!device)
     return spdlog::warn("event=rdma_rail_unavailable error=\"{}\"", device.error().message);
@@ -118,8 +148,12 @@ struct Server::Impl {
 
   Result<void> StartAdmin();
   MetricsView View() const;
+  WriteHealth::Report Writes() const;
+  std::string Remark() const;
   Result<std::string> DatasetsJson();
   Result<void> Open();
+  Result<ExtentStore::Disks> OpenDisks();
+  void KeepRoomAtHome();
   Result<void> StartWorkers();
   Result<void> ListenLocally(std::uint64_t epoch);
   Result<void> OpenRdma();
@@ -129,9 +163,9 @@ struct Server::Impl {
   void Give(std::unique_ptr<net::Endpoint> endpoint);
   void NoteFailedWorker();
   void TurnAway(net::Endpoint& endpoint);
-  void SaveScrub(const Scrubber::Position& position);
+  Result<void> StartScrubbers();
+  void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void Collect();
-  WriteHealth& home_writes() const { return extents->disks().front()->writes(); }
   bool Stop(Clock::time_point deadline);
 
   const Options options;
@@ -142,14 +176,20 @@ struct Server::Impl {
   std::string transports;
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
   std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
-  UniqueFd lock;
+  fs::path home;  // Where the metadata is.
+  UniqueFd home_lock;
+  std::vector<FoundFolder> folders;  // As they were found before any was written to.
+  std::vector<UniqueFd> locks;       // Of the others.
+  WriteHealth own_home_writes;
+  // Of the home's disk: that one's, if it holds extents too.
+  WriteHealth* home_writes = &own_home_writes;
   EventFd stop_accepting;
   std::optional<TokenKeys> token_keys;
   std::unique_ptr<MetaStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::optional<DiskReserve> reserve;
   std::unique_ptr<Catalog> catalog;
-  std::unique_ptr<Scrubber> scrubber;
+  std::vector<std::unique_ptr<Scrubber>> scrubbers;  // One for each disk.
   ReadAhead::Metrics read_ahead_metrics;
   std::unique_ptr<ReadAhead> read_ahead;
   std::unique_ptr<PlannedDatasets> planned;
@@ -182,11 +222,7 @@ Result<void> Server::Impl::StartAdmin() {
   pages.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
   pages.remark = [this]() -> std::string {
     if (state.load(std::memory_order_acquire) == State::kStarting) return "";
-    const auto writes = home_writes().report();
-    const std::uint64_t bad_count = extents->totals().bad_count;
-    if (writes.state == WriteHealth::State::kFull) return "disk full: " + writes.why;
-    if (writes.state == WriteHealth::State::kFailed) return "read-only: " + writes.why;
-    return bad_count > 0 ? "damaged extents: " + std::to_string(bad_count) : "";
+    return Remark();
   };
   pages.not_ready = [this]() -> std::string {
     switch (state.load(std::memory_order_acquire)) {
@@ -208,6 +244,37 @@ Result<void> Server::Impl::StartAdmin() {
   return {};
 }
 
+// Of the daemon: as that of the metadata, and while that is good, as the best of the disks.
+WriteHealth::Report Server::Impl::Writes() const {
+  WriteHealth::Report report = home_writes->report();
+  if (report.state != WriteHealth::State::kGood) return report;
+  for (const auto& disk : extents->disks()) {
+    auto of_disk = disk->writes().report();
+    if (of_disk.state == WriteHealth::State::kGood) return of_disk;
+    const bool is_better =
+        report.why.empty() || static_cast<int>(of_disk.state) < static_cast<int>(report.state);
+    if (is_better) report = std::move(of_disk);
+  }
+  return report;
+}
+
+std::string Server::Impl::Remark() const {
+  std::vector<std::string> remarks;
+  const auto add = [&](const WriteHealth::Report& writes) {
+    if (writes.state == WriteHealth::State::kFull) remarks.push_back("disk full: " + writes.why);
+    if (writes.state == WriteHealth::State::kFailed) remarks.push_back("read-only: " + writes.why);
+  };
+  if (home_writes == &own_home_writes) add(own_home_writes.report());
+  for (const auto& disk : extents->disks()) add(disk->writes().report());
+  if (const std::uint64_t count = extents->missing_disk_count(); count > 0)
+    remarks.push_back("missing disks: " + std::to_string(count));
+  if (const std::uint64_t count = extents->totals().bad_count; count > 0)
+    remarks.push_back("damaged extents: " + std::to_string(count));
+  std::string text;
+  for (const std::string& remark : remarks) text += (text.empty() ? "" : "; ") + remark;
+  return text;
+}
+
 MetricsView Server::Impl::View() const {
   MetricsView view;
   view.version = options.version;
@@ -215,11 +282,7 @@ MetricsView Server::Impl::View() const {
   view.authentication = AuthenticationOf(options);
   view.certificate_expires = certificate_expires.load(std::memory_order_relaxed);
   view.connection_count_max = options.connection_count_max;
-  struct statvfs disk {};
-  if (::statvfs(options.data.c_str(), &disk) == 0) {
-    view.disk_free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
-    view.disk_size_bytes = std::uint64_t{disk.f_blocks} * disk.f_frsize;
-  }
+  AddSpace(view, options.data);
   const State now = state.load(std::memory_order_acquire);
   view.state = now == State::kReady ? "ready" : now == State::kDraining ? "draining" : "starting";
   if (now == State::kStarting) return view;
@@ -232,11 +295,19 @@ MetricsView Server::Impl::View() const {
   view.extent_count = totals.extent_count;
   view.extent_bytes = totals.size_bytes;
   view.bad_extent_count = totals.bad_count;
-  view.writes = home_writes().report().state;
-  view.scrub_read_bytes = scrubber->read_bytes();
-  view.scrub_pass_count = scrubber->pass_count();
-  view.scrub_bytes_per_s = scrubber->bytes_per_s();
-  view.scrub_age = scrubber->age();
+  view.writes = Writes().state;
+  view.missing_disk_count = extents->missing_disk_count();
+  view.scrub_pass_count = UINT64_MAX;
+  for (std::size_t i = 0; i < scrubbers.size(); ++i) {
+    const Scrubber& scrubber = *scrubbers[i];
+    view.scrub_read_bytes += scrubber.read_bytes();
+    view.scrub_bytes_per_s += scrubber.bytes_per_s();
+    // Of all disks: as that with the fewest, and the oldest.
+    view.scrub_pass_count = std::min(view.scrub_pass_count, scrubber.pass_count());
+    view.scrub_age = std::max(view.scrub_age, scrubber.age());
+    view.disks.push_back(ViewOf(*extents->disks()[i], view.disks));
+    view.disks.back().scrub_age = scrubber.age();
+  }
   // Prefixes are names, or nearly so.
   if (!token_keys || !options.admin_token_file.empty()) view.quotas = catalog->Usages();
   view.workers = metrics;
@@ -265,16 +336,71 @@ Result<std::string> Server::Impl::DatasetsJson() {
 
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
-  auto database = FFR_TRY(OpenSqliteStore(options.data / "metadata.sqlite"));
+  auto database = FFR_TRY(OpenSqliteStore(home / "metadata.sqlite"));
   meta = FFR_TRY(MakeCachedStore(std::move(database)));
+  reserve.emplace(home / "reserve", options.reserve_bytes);
   auto published = FFR_TRY(ReadPublishedNames(*meta));
-  extents = FFR_TRY(ExtentStore::Open(options.data / "extents", published.Extents()));
-  reserve.emplace(options.data / "reserve", options.reserve_bytes);
-  catalog = FFR_TRY(Catalog::Open(
-      *meta, *extents, {options.upload_grace, options.quotas, &*reserve}, std::move(published)));
+  auto disks = FFR_TRY(OpenDisks());
+  extents = FFR_TRY(ExtentStore::Open(std::move(disks), published.Extents()));
+  KeepRoomAtHome();
+  catalog = FFR_TRY(Catalog::Open(*meta, *extents,
+                                  {options.upload_grace, options.quotas, &*reserve, home_writes},
+                                  std::move(published)));
   LogFindings(extents->scan_report(), catalog->report());
   stop_accepting = FFR_TRY(EventFd::Make());
   return {};
+}
+
+// Which folders are this daemon's disks, what is recorded of them, and what is missing.
+Result<ExtentStore::Disks> Server::Impl::OpenDisks() {
+  const DiskMembers members = FFR_TRY(ReadDiskMembers(*meta));
+  const DiskPlan plan = FFR_TRY(PlanDisks(folders, members.daemon, members.members, options.disks));
+  ExtentStore::Disks disks;
+  disks.missing_count = plan.missing.size();
+  disks.missing_count_max = options.disks.missing_count_max;
+  for (const std::string& why : plan.missing) spdlog::error("event=disk_missing why=\"{}\"", why);
+  for (const std::string& why : plan.ignored) spdlog::warn("event=data_ignored why=\"{}\"", why);
+  for (const DiskPlan::Use& use : plan.used) {
+    std::error_code ignored;
+    if (!fs::equivalent(use.path, home, ignored)) locks.push_back(FFR_TRY(LockFolder(use.path)));
+    const auto now = FFR_TRY(ReadDiskIdentity(use.path));
+    if (use.is_new == now.has_value() || (now && now->disk != use.id))
+      return Error{
+          ErrorCode::kConflict,
+          use.path.string() + " became another disk while the daemon started; start again"};
+  }
+  if (const auto recorded = RecordDisks(*meta, members, plan); !recorded) {
+    // A full disk is to be emptied through the daemon: one that is all there is can do without.
+    const bool can_wait = plan.used.size() == 1 && plan.used.front().is_new;
+    if (!can_wait || !WriteHealth::StateOf(recorded.error())) return Error(recorded.error());
+    spdlog::warn("event=identity_not_written error=\"{}\"", recorded.error().message);
+  }
+  for (const DiskPlan::Use& use : plan.used) {
+    spdlog::info("event=disk id={} data={} new={}", Hex(use.id), use.path.string(), use.is_new);
+    auto disk = Disk::Open(use.path / "extents", use.id);
+    if (disk) {
+      disks.present.push_back(std::move(disk).value());
+      continue;
+    }
+    if (++disks.missing_count > disks.missing_count_max) return std::move(disk).error();
+    spdlog::error("event=disk_missing why=\"{}\"", disk.error().message);
+  }
+  return disks;
+}
+
+// The disk with the metadata also takes extents: so many that names can still be published when it
+// is full of them and others are not.
+void Server::Impl::KeepRoomAtHome() {
+  constexpr std::uint64_t kTimesReserve = 4;
+  struct stat at_home {};
+  if (::stat(home.c_str(), &at_home) != 0) return;
+  for (const auto& disk : extents->disks()) {
+    struct stat at_disk {};
+    if (::stat(disk->folder().c_str(), &at_disk) != 0 || at_disk.st_dev != at_home.st_dev) continue;
+    std::error_code ignored;
+    if (fs::equivalent(disk->folder().parent_path(), home, ignored)) home_writes = &disk->writes();
+    if (extents->disks().size() > 1) disk->set_kept_bytes(kTimesReserve * reserve->size_bytes());
+  }
 }
 
 Result<void> Server::Impl::StartWorkers() {
@@ -313,21 +439,32 @@ Result<void> Server::Impl::StartWorkers() {
     engine_name = engine->name();
     workers.push_back(FFR_TRY(Worker::Start(context, std::move(engine))));
   }
-  const auto scrubbed = FFR_TRY(meta->Get(kScrubKey));
-  scrubber = std::make_unique<Scrubber>(
-      *extents, options.scrub,
-      scrubbed ? Scrubber::Position::Decode(scrubbed->value) : Scrubber::Position{},
-      [this](const Scrubber::Position& position) { SaveScrub(position); },
-      [](const Extent& extent, const std::string& why_bad) {
-        if (why_bad.empty())
-          spdlog::info("event=extent_good extent={}", extent.disk->PathOf(extent.id).string());
-        else
-          spdlog::error("event=extent_bad error=\"{}\"", why_bad);
-      });
+  FFR_TRY(StartScrubbers());
   if (const auto bad_count = extents->totals().bad_count; bad_count > 0)
     spdlog::error("event=extents_bad count={}", bad_count);
   acceptor = std::thread([this] { Accept(); });
   state.store(State::kReady, std::memory_order_release);
+  return {};
+}
+
+// The first one goes on where that of a daemon with one disk stood.
+Result<void> Server::Impl::StartScrubbers() {
+  for (const auto& disk : extents->disks()) {
+    const bool is_only = extents->disks().size() == 1 && extents->missing_disk_count() == 0;
+    const std::string key = is_only ? kScrubKey : kScrubKey + ("/" + Hex(disk->id()));
+    auto from = FFR_TRY(meta->Get(key));
+    if (!from && disk == extents->disks().front()) from = FFR_TRY(meta->Get(kScrubKey));
+    scrubbers.push_back(std::make_unique<Scrubber>(
+        *extents, *disk, options.scrub,
+        from ? Scrubber::Position::Decode(from->value) : Scrubber::Position{},
+        [this, key](const Scrubber::Position& position) { SaveScrub(key, position); },
+        [](const Extent& extent, const std::string& why_bad) {
+          if (why_bad.empty())
+            spdlog::info("event=extent_good extent={}", extent.disk->PathOf(extent.id).string());
+          else
+            spdlog::error("event=extent_bad error=\"{}\"", why_bad);
+        }));
+  }
   return {};
 }
 
@@ -436,10 +573,9 @@ void Server::Impl::TurnAway(net::Endpoint& endpoint) {
 }
 
 // Not where it could take the room of a deletion: what is read twice then is no harm.
-void Server::Impl::SaveScrub(const Scrubber::Position& position) {
-  if (!reserve->is_whole() || !home_writes().CheckWritable()) return;
-  const auto saved =
-      home_writes().Noted(meta->TryCommit({{}, {{kScrubKey, position.Encode()}}, {}}));
+void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& position) {
+  if (!reserve->is_whole() || !home_writes->CheckWritable()) return;
+  const auto saved = home_writes->Noted(meta->TryCommit({{}, {{key, position.Encode()}}, {}}));
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 
@@ -482,10 +618,17 @@ Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
   std::unique_ptr<net::TlsContext> tls;
   if (!options.tls.certificate.empty())
     tls = FFR_TRY(net::TlsContext::Load(net::TlsContext::Side::kServer, options.tls));
-  auto lock = FFR_TRY(LockFolder(options.data));
+  if (options.data.empty()) return Error{ErrorCode::kInvalidArgument, "no folder for the data"};
+  const fs::path home = options.metadata.empty() ? options.data.front() : options.metadata;
+  std::vector<FoundFolder> folders;
+  for (const fs::path& path : options.data) folders.push_back(LookAtFolder(path));
+  FFR_TRY(CheckFolders(LookAtFolder(home), folders));
+  auto lock = FFR_TRY(LockFolder(home));
   // Before the scan, which may take long: a port in use is told at once, and early clients wait.
   auto impl = std::make_unique<Impl>(options, FFR_TRY(net::TcpListener::Listen(options.listen)));
-  impl->lock = std::move(lock);
+  impl->home = home;
+  impl->home_lock = std::move(lock);
+  impl->folders = std::move(folders);
   impl->tls = std::move(tls);
   impl->RefreshTls();
   FFR_TRY(impl->StartAdmin());

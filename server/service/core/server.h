@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -16,18 +17,21 @@
 #include "libffrecord/net/transport/tls/tls.h"
 #include "server/service/catalog/catalog.h"
 #include "server/service/read/disk_reader.h"
+#include "server/storage/disk_set.h"
 #include "server/storage/scrubber.h"
 
 namespace ffrecord::server {
 
-// One storage daemon: the extents and names of one folder, served on one address.
+// One storage daemon: the extents and names of its disks, served on one address.
 //
 // Owns its threads: one that accepts, one for each core, a few for what blocks. Start, Stop and the
 // destructor belong to one thread.
 class Server {
  public:
   struct Options {
-    std::filesystem::path data = {};      // Made if it is missing.
+    std::vector<std::filesystem::path> data = {};  // One folder for each disk; made if missing.
+    std::filesystem::path metadata = {};           // Likewise. Empty: in the first of them.
+    DiskPermissions disks = {};
     net::Address listen{"127.0.0.1", 0};  // Port 0 lets the kernel choose.
     std::uint32_t core_count = 0;         // Event loops; 0: one for each core of the machine.
     std::uint32_t connection_count_max = 10'000;  // BUSY beyond.
@@ -69,9 +73,9 @@ class Server {
     std::function<void()> on_failure = {};
   };
 
-  // Serves when it returns. Fails with kConflict if a port is in use or another daemon holds the
-  // folder, kNotFound, kDenied or kIo if the folder cannot be used, kCorruption if its metadata is
-  // damaged. The message names the remedy.
+  // Serves when it returns. Fails with kConflict if a port is in use, another daemon holds a
+  // folder, or a folder is not the disk that it should be; kNotFound, kDenied or kIo if the folder
+  // cannot be used, kCorruption if its metadata is damaged. The message names the remedy.
   static Result<std::unique_ptr<Server>> Start(const Options& options);
   ~Server();  // Stop() with no time to finish.
   Server(const Server&) = delete;

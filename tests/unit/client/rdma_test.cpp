@@ -64,7 +64,7 @@ TEST(RdmaChoiceTest, WhereTheDaemonOffersNoneADemandFailsAtOnceWithTheRemedy) {
 TEST(RdmaChoiceTest, ADaemonThatMustOfferItDoesNotStartWithoutItsDevice) {
   test::TempFolder folder;
   auto options = Offering(Server::Options::Transport::kRdma);
-  options.data = folder / "data";
+  options.data = {folder / "data"};
   options.rdma.devices = {"no-such-device"};
 
   const auto server = Server::Start(options);

@@ -108,7 +108,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
   std::filesystem::resize_file(store_->disks().front()->PathOf(cut->id), 100);
 
   {
-    const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), kHurry, {}, Keeps(), Notes());
     WaitPasses(scrubber, 3);
   }
 
@@ -124,7 +124,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
 
   Flip(*flipped, (2 << 20) + 5);
   {
-    const Scrubber scrubber(*store_, kHurry, Saved(), Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), kHurry, Saved(), Keeps(), Notes());
     WaitPasses(scrubber, 1);
   }
   EXPECT_FALSE(flipped->is_bad);
@@ -139,7 +139,7 @@ TEST_F(ScrubberTest, FindsWhatIsBadOnceAndWhatIsGoodAgain) {
 TEST_F(ScrubberTest, WhatFailsButOnceIsNotTheDisksFault) {
   (void)Put(1, "good");
   failing_read_count = 1;
-  const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+  const Scrubber scrubber(*store_, *store_->disks().front(), kHurry, {}, Keeps(), Notes());
   WaitPasses(scrubber, 1);
   EXPECT_LE(failing_read_count, 0);
   EXPECT_TRUE(notes().empty());
@@ -153,7 +153,7 @@ TEST_F(ScrubberTest, WhatTheDaemonLacksIsNotTheDisksFault) {
   const rlimit none{static_cast<rlim_t>(next.get()), before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
 
-  const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+  const Scrubber scrubber(*store_, *store_->disks().front(), kHurry, {}, Keeps(), Notes());
   std::this_thread::sleep_for(50ms);
   EXPECT_EQ(scrubber.pass_count(), 0U);  // It has not been read, nor passed over.
   EXPECT_EQ(store_->totals().bad_count, 0U);
@@ -169,7 +169,7 @@ TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {
   (void)Put(1, std::string(8 << 20, 'a'));
   const auto begin = std::chrono::steady_clock::now();
   {
-    const Scrubber scrubber(*store_, kSlow, {}, Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), kSlow, {}, Keeps(), Notes());
     while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(scrubber.read_bytes(), std::uint64_t{1} << 20);
@@ -182,7 +182,8 @@ TEST_F(ScrubberTest, ReadsNoFasterThanItMayAndEndsAtOnce) {
 TEST_F(ScrubberTest, WhatIsRemovedIsNotReadToItsEnd) {
   constexpr std::uint64_t kSize = 8 << 20;
   const ExtentId id = Put(1, std::string(kSize, 'a'))->id;
-  const Scrubber scrubber(*store_, {1000h, 4 << 20}, {}, Keeps(), Notes());
+  const Scrubber scrubber(*store_, *store_->disks().front(), {1000h, 4 << 20}, {}, Keeps(),
+                          Notes());
   while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
 
   const ExtentPtr removed = store_->MarkDeleted(id);
@@ -197,7 +198,7 @@ TEST_F(ScrubberTest, GoesOnWhereItStoodWhenItIsStartedAgain) {
   std::ranges::sort(extents, {}, [](const ExtentPtr& extent) { return extent->id; });
   const auto begun = Ago(0ms);
   for (std::size_t start = 0; start < extents.size(); ++start) {
-    const Scrubber scrubber(*store_, kSlow, Saved(), Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), kSlow, Saved(), Keeps(), Notes());
     const auto deadline = std::chrono::steady_clock::now() + 10s;
     // One extent is read at once, the next one is due in days.
     while (Saved().after != extents[start]->id) {
@@ -214,7 +215,7 @@ TEST_F(ScrubberTest, GoesOnWhereItStoodWhenItIsStartedAgain) {
 }
 
 TEST_F(ScrubberTest, APassOverNothingIsNone) {
-  const Scrubber scrubber(*store_, kHurry, {}, Keeps(), Notes());
+  const Scrubber scrubber(*store_, *store_->disks().front(), kHurry, {}, Keeps(), Notes());
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(scrubber.pass_count(), 0U);
   EXPECT_EQ(Saved(), Scrubber::Position{});
@@ -233,7 +234,8 @@ TEST_F(ScrubberTest, ADiskOnWhichAllIsBadIsNotWrittenForEachOfThem) {
     Keeps()(position);
   };
   {
-    const Scrubber scrubber(*store_, {1000h, std::uint64_t{1} << 40}, {}, keep, Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), {1000h, std::uint64_t{1} << 40}, {},
+                            keep, Notes());
     WaitPasses(scrubber, 1);
   }
   EXPECT_EQ(notes().size(), 50U);
@@ -245,7 +247,8 @@ TEST_F(ScrubberTest, WhereItStoodIsSavedWhenItEndsThoughThatIsNotDueYet) {
   for (std::uint64_t i = 1; i <= 2; ++i) (void)Put(i, std::string(1 << 20, 'a'));
   // One extent is read at once, the next one is due in days.
   for (auto time = 1ms; Saved().after == ExtentId{} && time < 10s; time *= 2) {
-    const Scrubber scrubber(*store_, {1000h, 1, 1000h}, {}, Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), {1000h, 1, 1000h}, {}, Keeps(),
+                            Notes());
     std::this_thread::sleep_for(time);
   }
   EXPECT_NE(Saved().after, ExtentId{});
@@ -258,14 +261,15 @@ TEST_F(ScrubberTest, WhatIsBadStaysSoAfterAStartAndIsNotReadBeforeThePeriodIsOve
   Flip(*flipped, 5);
   Flip(*gone, 0);
   {
-    const Scrubber scrubber(*store_, {1000h, std::uint64_t{1} << 40}, {}, Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), {1000h, std::uint64_t{1} << 40}, {},
+                            Keeps(), Notes());
     WaitPasses(scrubber, 1);
   }
   EXPECT_EQ(Saved().bad.size(), 2U);
   std::filesystem::remove(store_->disks().front()->PathOf(gone->id));
   store_ = ExtentStore::Open(folder_ / "extents").value();
 
-  const Scrubber scrubber(*store_, kSlow, Saved(), Keeps(), Notes());
+  const Scrubber scrubber(*store_, *store_->disks().front(), kSlow, Saved(), Keeps(), Notes());
 
   EXPECT_TRUE(store_->Find(flipped->id)->is_bad);
   EXPECT_EQ(store_->totals().bad_count, 1U);
@@ -279,7 +283,8 @@ TEST_F(ScrubberTest, ItsAgeGrowsThoughTheLastPassEndedInTheFuture) {
   const Scrubber::WallTime before_1970(-1h);
   const auto started = [&](Scrubber::WallTime last_end) {
     const Scrubber::Position from{Ago(5h), last_end, false, {}, {}};
-    return std::make_unique<Scrubber>(*store_, Scrubber::Options{0h, 1}, from, Keeps(), Notes());
+    return std::make_unique<Scrubber>(*store_, *store_->disks().front(), Scrubber::Options{0h, 1},
+                                      from, Keeps(), Notes());
   };
   const auto ahead = started(Ago(-90h));
 
@@ -299,7 +304,7 @@ TEST_F(ScrubberTest, ItsRateFollowsFromWhatIsLeftAndTheTimeThatIsLeft) {
   const auto second = Put(2, std::string(4 << 20, 'b'));
   const ExtentId& low = std::min(first->id, second->id);
   const auto rate_of = [&](const Scrubber::Position& from) {
-    const Scrubber scrubber(*store_, {10h, 1}, from, Keeps(), Notes());
+    const Scrubber scrubber(*store_, *store_->disks().front(), {10h, 1}, from, Keeps(), Notes());
     while (scrubber.read_bytes() == 0) std::this_thread::sleep_for(1ms);
     return static_cast<double>(scrubber.bytes_per_s());
   };
@@ -310,7 +315,7 @@ TEST_F(ScrubberTest, ItsRateFollowsFromWhatIsLeftAndTheTimeThatIsLeft) {
   EXPECT_NEAR(rate_of({Ago(5h), {}, true, low, {}}), whole, 2);       // Half of it is done.
   EXPECT_NEAR(rate_of({Ago(50h), {}, true, {}, {}}), 10 * whole, 2);  // Late: at most this.
   EXPECT_NEAR(rate_of({Ago(-90h), {}, true, {}, {}}), whole, 2);      // The clock was set back.
-  const Scrubber small(*store_, {10h, 1 << 20}, {}, Keeps(), Notes());
+  const Scrubber small(*store_, *store_->disks().front(), {10h, 1 << 20}, {}, Keeps(), Notes());
   while (small.read_bytes() == 0) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(small.bytes_per_s(), 1U << 20);
 }

@@ -152,7 +152,7 @@ TEST(ServerStartTest, RefusesWithWordsThatHelp) {
   const test::TempFolder folder;
   const auto start = [&](const std::filesystem::path& data, const net::Address& listen) {
     Server::Options options;
-    options.data = data;
+    options.data = {data};
     options.listen = listen;
     const auto server = Server::Start(options);
     return server ? Error{ErrorCode::kOk, ""} : server.error();
