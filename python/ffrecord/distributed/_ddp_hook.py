@@ -20,8 +20,8 @@ class CommHook(Group):
 
     Register it once, before the first forward. For float32, float64, float16 and bfloat16 buckets
     in CPU memory. If a rank dies, hangs or runs other operations, the backward pass of all others
-    ends, like the operations of a `Group`, with a RuntimeError that names the rank. A model that
-    was saved or copied has no hook: make and register a new one.
+    ends with a RuntimeError that names the rank. A model that was saved or copied has no hook: make
+    and register a new one.
     """
 
     def __init__(
