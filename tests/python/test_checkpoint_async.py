@@ -193,6 +193,42 @@ def test_errors_of_the_target_come_out_of_the_result(tmp_path: Path) -> None:
     assert ckpt.async_save(tmp_path, 2, {"w": 1}).result(60).step == 2
 
 
+class UnsayableError(ValueError):
+    """An error without a message."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("failing", ["message", "handler"])
+def test_a_failure_that_cannot_be_logged_is_the_result_all_the_same(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bad:
+        def state_dict(self) -> dict[str, object]:
+            raise UnsayableError if failing == "message" else ValueError("no state")
+
+        def load_state_dict(self, _: object) -> None:
+            pass
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no log")
+
+    if failing == "handler":
+        monkeypatch.setattr(_background._log, "error", refuse)
+    pending = ckpt.async_save(tmp_path, 1, {"bad": Bad()})
+    assert isinstance(pending.exception(timeout_s=30), ValueError)
+
+
+def test_a_failure_without_a_valid_step_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step: Any = "twelve"
+    with pytest.raises(ValueError, match="step is 'twelve'"):
+        ckpt.async_save(tmp_path, step, {}).result()
+    assert "the save of step twelve has failed: ValueError" in caplog.text
+
+
 def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

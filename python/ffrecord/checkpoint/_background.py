@@ -130,15 +130,17 @@ class Background:
         self.raise_unseen()
 
     def _fail(self, pending: PendingSave, error: BaseException) -> None:
-        why = "; ".join([str(error), *getattr(error, "__notes__", ())])
-        _log.error(
-            "the save of step %d has failed: %s: %s", pending.step, type(error).__name__, why
-        )
-        # What was never accepted is not lost; others were, and the next save tells of them.
-        kind = error.kind if isinstance(error, PeerError) else type(error).__name__
-        if kind not in (BusyError.__name__, FailedSaveError.__name__):
-            self._failed.append(pending)
-        pending._future.set_exception(error)
+        try:
+            why = "; ".join([str(error), *getattr(error, "__notes__", ())])
+            _log.error(
+                "the save of step %s has failed: %s: %s", pending.step, type(error).__name__, why
+            )
+        finally:  # Whoever waits is told, also if the message or a handler of the log fails.
+            # What was never accepted is not lost; others were, and the next save tells of them.
+            kind = error.kind if isinstance(error, PeerError) else type(error).__name__
+            if kind not in (BusyError.__name__, FailedSaveError.__name__):
+                self._failed.append(pending)
+            pending._future.set_exception(error)
 
     def start(
         self,
