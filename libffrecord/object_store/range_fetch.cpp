@@ -224,7 +224,11 @@ class RangeFetch {
     StorePace& pace = range.store->pace();
     if (transfer.error && transfer.error->code == ErrorCode::kCorruption)
       return Failed(wish, TooLong(range, transfer), false, {});
-    if (transfer.error) return Failed(wish, *std::move(transfer.error), true, {});
+    if (transfer.error) {
+      const bool may_pass = transfer.error->code == ErrorCode::kUnavailable ||
+                            transfer.error->code == ErrorCode::kDeadlineExceeded;
+      return Failed(wish, *std::move(transfer.error), may_pass, {});
+    }
     const net::HttpResponse& response = transfer.response;
     const bool is_probe = range.version == nullptr;
     if (is_probe && IsEmptyObject(response)) {

@@ -38,6 +38,13 @@ bool IsForTheMoment(int status, std::string_view code) {
   return MayPass(status) || code == "RequestTimeout" || code == "ConditionalRequestConflict";
 }
 
+// A store answers some of them with 400.
+bool IsAboutCredentials(std::string_view code) {
+  constexpr std::array kCodes{"ExpiredToken", "InvalidToken", "TokenRefreshRequired",
+                              "InvalidAccessKeyId"};
+  return std::ranges::find(kCodes, code) != kCodes.end();
+}
+
 ErrorCode CodeOf(int status) {
   switch (status) {
     case 401:
@@ -127,9 +134,7 @@ struct S3Bucket::Impl {
 
   // Whether the store would take other credentials than those of the moment, and there are some.
   bool MayRenewCredentials(std::string_view code) const {
-    constexpr std::array kCodes{"ExpiredToken", "InvalidToken", "TokenRefreshRequired",
-                                "ExpiredTokenException", "InvalidAccessKeyId"};
-    if (!settings.chain || std::ranges::find(kCodes, code) == kCodes.end()) return false;
+    if (!settings.chain || !IsAboutCredentials(code)) return false;
     const auto used = settings.chain->Get();
     return used && settings.chain->Refused(used.value().access_key);
   }
@@ -140,7 +145,8 @@ struct S3Bucket::Impl {
     const std::string message = "S3: " + tried + ": " + std::to_string(response.status) + " " +
                                 code + " " + TextOfElement(text, "Message");
     if (IsForTheMoment(response.status, code)) return {{ErrorCode::kUnavailable, message}, true};
-    return {{CodeOf(response.status), message}, LearnRegion(response) || MayRenewCredentials(code)};
+    return {{IsAboutCredentials(code) ? ErrorCode::kDenied : CodeOf(response.status), message},
+            LearnRegion(response) || MayRenewCredentials(code)};
   }
 
   // Signs and runs until something lasting is known; any 2xx is a success.
@@ -168,7 +174,8 @@ struct S3Bucket::Impl {
     auto client = FFR_TRY(Take());
     auto run = client->Run(request, {timeout, body_size_max});
     if (!run) {
-      may_pass = run.error().code != ErrorCode::kCorruption;
+      may_pass = run.error().code == ErrorCode::kUnavailable ||
+                 run.error().code == ErrorCode::kDeadlineExceeded;
       return run;
     }
     GiveBack(std::move(client));

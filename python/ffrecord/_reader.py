@@ -102,6 +102,8 @@ class Reader(Records, Closing):
             "max_corrupt": max_corrupt,
         }
         if cache is not None:
+            if not os.fspath(cache):
+                raise ValueError("cache is empty; it must name a folder")
             self._options.update(cache=absolute(os.fspath(cache)), cache_size=cache_size)
         self._closed = False
         self._expected: str | None = None

@@ -14,7 +14,8 @@ from typing import Any
 # What to do with the request of that number for a path: None serves it. Others: an int is a status;
 # "cut" ends the body in its middle; "reset" hangs up; "stall" sends half of the body and waits;
 # "silent" sends nothing and waits; "whole" answers 200 with the whole file; "shifted" sends another
-# range; "untagged" leaves the version out; "dribble" sends byte by byte.
+# range; "untagged" leaves the version out; "dribble" sends byte by byte; "expired" refuses
+# credentials as S3 does; "/path" redirects there.
 Fault = Callable[[int, str], str | int | None]
 
 
@@ -60,6 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
         data = served.files.get(path)
         if isinstance(fault, int):
             return self._refuse(fault)
+        if fault == "expired":
+            return self._refuse(400, body=b"<Error><Code>ExpiredToken</Code></Error>")
+        if fault and fault.startswith("/") and fault != path:
+            return self._refuse(302, {"Location": fault})
         if fault == "reset":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -107,12 +112,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.served.stopped.wait(30)
         self.close_connection = True
 
-    def _refuse(self, status: int, headers: dict[str, str] | None = None) -> None:
+    def _refuse(
+        self, status: int, headers: dict[str, str] | None = None, body: bytes = b""
+    ) -> None:
         self.send_response(status)
         for name, value in {**self.served.headers, **(headers or {})}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
 
 @contextmanager

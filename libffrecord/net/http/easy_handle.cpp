@@ -12,11 +12,15 @@ namespace ffrecord::net {
 namespace {
 
 constexpr std::uint64_t kErrorSizeMax = 64 << 10;
-constexpr long kBufferBytes = 128 << 10;  // One call for a record, most often.
+constexpr long kBufferBytes = 64 << 10;
+constexpr std::size_t kHeadersSizeMax = 256 << 10;
 constexpr long kRedirectsMax = 5;
 
 std::size_t TakeHeader(char* text, std::size_t size, std::size_t count, void* context) {
-  auto& response = static_cast<HttpSink*>(context)->response;
+  auto& sink = *static_cast<HttpSink*>(context);
+  HttpResponse& response = sink.response;
+  sink.headers_size_bytes += size * count;
+  if (sink.headers_size_bytes > kHeadersSizeMax) return 0;  // Breaks it off.
   std::string_view line(text, size * count);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
   if (line.starts_with("HTTP/")) {
@@ -68,6 +72,23 @@ std::string UrlOf(const HttpRequest& request) {
   std::string url = place + UriEncode(request.path, true);
   if (!request.query.empty()) url += "?" + EncodeQuery(request.query);
   return url;
+}
+
+// What trying again does not mend is no matter of the moment.
+ErrorCode CodeOf(CURLcode code) {
+  switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+      return ErrorCode::kDeadlineExceeded;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+      return ErrorCode::kDenied;
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_TOO_MANY_REDIRECTS:
+      return ErrorCode::kInvalidArgument;
+    default:
+      return ErrorCode::kUnavailable;
+  }
 }
 
 // Without the query, which may hold a signature that opens the object to everybody.
@@ -163,9 +184,8 @@ Result<void> EasyHandle::Outcome(CURLcode code) const {
   if (sink_->is_too_long)
     return Error{ErrorCode::kCorruption, tried_ + ": the response is longer than expected"};
   if (code == CURLE_OK) return {};
-  return Error{
-      code == CURLE_OPERATION_TIMEDOUT ? ErrorCode::kDeadlineExceeded : ErrorCode::kUnavailable,
-      tried_ + ": " + (reason_[0] != '\0' ? reason_ : curl_easy_strerror(code))};
+  return Error{CodeOf(code),
+               tried_ + ": " + (reason_[0] != '\0' ? reason_ : curl_easy_strerror(code))};
 }
 
 }  // namespace ffrecord::net

@@ -26,6 +26,7 @@ struct HttpSink {
 
   std::chrono::steady_clock::time_point began;
   std::chrono::steady_clock::time_point progressed;  // When the last bytes arrived.
+  std::size_t headers_size_bytes = 0;
   bool is_too_long = false;
   bool is_for_destination = false;
   bool has_body = false;  // Its first byte has arrived.

@@ -28,7 +28,7 @@ struct HttpTransfer {
   std::function<bool(const HttpResponse&)> accepts;
 
   HttpResponse response;
-  // kUnavailable, kDeadlineExceeded (to connect), kCorruption; any status is a success.
+  // As HttpClient::Run() fails; any status is a success.
   std::optional<Error> error;
   std::chrono::steady_clock::duration first_byte_after{};  // 0: none came.
   void* user = nullptr;                                    // The caller's own.

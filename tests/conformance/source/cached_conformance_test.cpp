@@ -191,7 +191,7 @@ std::uint64_t UsedBytes(const std::filesystem::path& folder) {
 
 TEST(BlockCacheBoundTest, HoldsForSeveralProcessesAndWhatWasUsedLastStays) {
   Contents contents;
-  for (int i = 0; i < 12; ++i) contents.push_back(RandomContent((10U << 20) + i));
+  for (std::uint64_t i = 0; i < 12; ++i) contents.push_back(RandomContent((10U << 20) + i));
   CachedSource source(contents);
   source.Open();
   std::vector<pid_t> children;
