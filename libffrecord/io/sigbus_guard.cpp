@@ -20,6 +20,7 @@ struct SigbusGuard::Range {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};
   std::atomic<bool> has_lost{false};
+  std::atomic<bool> is_written{false};
 };
 
 namespace {
@@ -91,7 +92,8 @@ bool ReplaceLostPage(const siginfo_t& info) {
   range->has_lost.store(true);
   void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
   lost.fetch_add(1);
-  return ::mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+  const int access = PROT_READ | (range->is_written.load() ? PROT_WRITE : 0);
+  return ::mmap(page, page_size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
 }
 
 void CallPrevious(int signal, siginfo_t* info, void* context) {
@@ -150,13 +152,14 @@ void SigbusGuard::TakeOver() noexcept {
 
 void RestoreSigbusGuard() noexcept { SigbusGuard::TakeOver(); }
 
-SigbusGuard::SigbusGuard(const void* begin, std::size_t size_bytes) {
+SigbusGuard::SigbusGuard(const void* begin, std::size_t size_bytes, Access access) {
   static const bool installed = Install();
   FFR_ASSERT(installed);
   if (IsReset()) FFR_ASSERT(SetHandler());
   range_ = TakeRange();
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
   range_->has_lost.store(false);
+  range_->is_written.store(access == Access::kReadWrite);
   range_->begin.store(address);
   range_->end.store(address + size_bytes);
 }

@@ -15,8 +15,11 @@ namespace ffrecord {
 // brings ours back, for all ranges. Thread-safe; inherited by forked children.
 class SigbusGuard {
  public:
+  // What a lost page becomes: private memory that may be written to, where the range is.
+  enum class Access : std::uint8_t { kRead, kReadWrite };
+
   SigbusGuard() noexcept = default;
-  SigbusGuard(const void* begin, std::size_t size_bytes);
+  SigbusGuard(const void* begin, std::size_t size_bytes, Access access = Access::kRead);
   SigbusGuard(SigbusGuard&& other) noexcept;
   SigbusGuard& operator=(SigbusGuard&& other) noexcept;
   ~SigbusGuard();

@@ -49,8 +49,8 @@ class Slab {
 };
 
 // The writer's side: a slab of a peer that is not trusted. Nothing that the peer does later takes
-// the memory away under a writer; let the kernel write into it all the same (read(2) and the like),
-// for a page that cannot be had is then an error and no signal. Shared by all who write into it.
+// the memory away under a writer, but a page may be unobtainable: an error where the kernel writes
+// (read(2) and the like), else a SIGBUS (sigbus_guard.h). Shared by all who write into it.
 class RemoteSlab {
  public:
   // Maps what came from the peer. Fails with kInvalidArgument, naming what is wrong, unless it is a

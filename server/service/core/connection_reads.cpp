@@ -126,10 +126,13 @@ Result<ClientSlab> Connection::TakeSlab(const net::SlabRegister& request) {
                  "slabs are for clients of the same machine, on the local socket, or for RDMA"};
   ForeignFd descriptor = descriptors->TakeDescriptor();
   if (!descriptor || request.remote) return OutOfPlace("SLAB_REG without a descriptor");
-  if (is_read)
+  if (is_read) {
     slab.source = FFR_TRY(net::UploadSlab::Take(std::move(descriptor), request.size_bytes));
-  else
-    slab.mapped = FFR_TRY(net::RemoteSlab::Map(std::move(descriptor), request.size_bytes));
+    return slab;
+  }
+  slab.mapped = FFR_TRY(net::RemoteSlab::Map(std::move(descriptor), request.size_bytes));
+  const auto bytes = FFR_TRY(slab.mapped->At(0, request.size_bytes));
+  slab.guard = SigbusGuard(bytes.data(), bytes.size(), SigbusGuard::Access::kReadWrite);
   return slab;
 }
 

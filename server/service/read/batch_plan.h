@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "libffrecord/io/sigbus_guard.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/transport/slab.h"
 #include "server/storage/extent_store.h"
@@ -35,6 +36,7 @@ struct ReadRun {
 struct ClientSlab {
   std::uint64_t size_bytes = 0;
   std::shared_ptr<const net::RemoteSlab> mapped = {};  // Null over RDMA.
+  SigbusGuard guard = {};  // Of `mapped`: the client can have its pages become unobtainable.
   net::RemoteRegion remote = {};
   net::SlabRegister::Use use = net::SlabRegister::Use::kIsWritten;
   std::shared_ptr<const net::UploadSlab> source = {};  // If it is read. Null over RDMA.

@@ -1,6 +1,7 @@
 #include "server/service/read/batch_reads.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
@@ -152,14 +153,18 @@ void BatchReads::Cancel(std::uint64_t request_id) {
   }
 }
 
-// The slab stays mapped as long as somebody may write there, also when the client is gone.
-PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
+std::span<std::byte> BatchReads::BytesInSlab(const Batch& batch, const ReadRun& run) {
   FFR_ASSERT(run.piece_count == 1);
   const RunPiece& piece = batch.plan.pieces[run.first_piece];
   const auto place = batch.slab->mapped->At(
       std::uint64_t{batch.slab_offsets[piece.entry]} + piece.entry_offset_bytes, piece.size_bytes);
   FFR_ASSERT(place);  // The plan has left out what passes the slab.
-  return {new std::span<std::byte>(place.value()),
+  return place.value();
+}
+
+// The slab stays mapped as long as somebody may write there, also when the client is gone.
+PooledBuffer BatchReads::PlaceInSlab(const Batch& batch, const ReadRun& run) {
+  return {new std::span<std::byte>(BytesInSlab(batch, run)),
           [slab = batch.slab](std::span<std::byte>* dead) { delete dead; }};
 }
 
@@ -172,30 +177,34 @@ std::uint64_t BatchReads::PayloadOf(const Batch& batch, std::uint32_t run) {
   return size_bytes;
 }
 
-// A mapped slab is read into by the kernel, whose copy is the only one.
-bool BatchReads::LandResident(Batch& batch, std::uint32_t run, const Extent*& whole,
-                              Clock::time_point now) {
-  if (IsReadInPlace(batch)) return false;
+// A mapped slab gets a copy, the only one: nothing of it is held.
+bool BatchReads::CompleteResident(Batch& batch, std::uint32_t run, const Extent*& whole,
+                                  Clock::time_point now) {
   const ReadRun& planned = batch.plan.runs[run];
   auto resident = disk_.FindInMemory(planned, whole, now);
   if (!resident) return false;
-  *held_bytes_ += planned.size_bytes;
-  batch.runs[run] = {.state = RunState::kCompleted,
-                     .bytes = resident->bytes,
-                     .owner = resident->file,
-                     .file = resident->file->fd.get()};
+  if (IsReadInPlace(batch)) {
+    const auto place = BytesInSlab(batch, planned);
+    std::memcpy(place.data(), resident->bytes.data(), place.size());
+    // The file was cut meanwhile: a read says so.
+    if (resident->file->mapped->has_lost()) return false;
+    batch.runs[run].state = RunState::kCompleted;
+  } else {
+    *held_bytes_ += planned.size_bytes;
+    batch.runs[run] = {.state = RunState::kCompleted,
+                       .bytes = resident->bytes,
+                       .owner = resident->file,
+                       .file = resident->file->fd.get()};
+  }
   batch.completed.push_back(run);
   has_completed_ = true;
   return true;
 }
 
-// Also over shared memory, where it is not looked at for any other reason.
-void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole,
-                            Clock::time_point now) {
+void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run) {
   if (!read_ahead_.has_plans()) return;
   const ReadRun& planned = batch.plan.runs[run];
-  const bool is_in_memory = batch.slab ? disk_.FindInMemory(planned, whole, now).has_value()
-                                       : batch.runs[run].state == RunState::kCompleted;
+  const bool is_in_memory = batch.runs[run].state == RunState::kCompleted;
   wanted_.push_back({planned.extent.get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
 }
 
@@ -231,13 +240,15 @@ bool BatchReads::StartRuns() {
         return !is_window_full;
       }
       batch.begun_bytes += PayloadOf(batch, batch.next_run);
-      const bool is_resident = LandResident(batch, batch.next_run, whole, now);
-      NoteWanted(batch, batch.next_run, whole, now);
+      const bool is_resident = CompleteResident(batch, batch.next_run, whole, now);
+      NoteWanted(batch, batch.next_run);
       if (is_resident) {
         batch.ended = now;
         resident_bytes += run.size_bytes;
-        const bool is_small = batch.slab && run.size_bytes < kSmallBytes;
-        if (resident_bytes < (is_small ? kFramePayloadBytes : kResidentStepBytes)) continue;
+        // Into memory of this machine it is copied anyhow, and each frame wakes the client.
+        const bool fills_frame =
+            IsReadInPlace(batch) || (batch.slab && run.size_bytes < kSmallBytes);
+        if (resident_bytes < (fills_frame ? kFramePayloadBytes : kResidentStepBytes)) continue;
         ++batch.next_run;
         return false;
       }
@@ -332,7 +343,11 @@ Result<void> BatchReads::SendRun(Batch& batch, std::uint32_t run, Frame& frame) 
                                            planned.offset_bytes};
     for (const RunPiece& piece :
          std::span(batch.plan.pieces).subspan(planned.first_piece, planned.piece_count)) {
-      if (batch.plan.statuses[piece.entry] != EntryStatus::kOk) {
+      EntryStatus& status = batch.plan.statuses[piece.entry];
+      // The client has made its memory unobtainable: it does not hear of bytes that it cannot see.
+      const bool is_lost = IsReadInPlace(batch) && batch.slab->guard.has_lost();
+      if (is_lost && status == EntryStatus::kOk) status = EntryStatus::kIoError;
+      if (status != EntryStatus::kOk) {
         batch.begun_bytes -= piece.size_bytes;  // The client does not hear of it.
         continue;
       }

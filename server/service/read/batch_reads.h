@@ -97,10 +97,12 @@ class BatchReads {
   class Frame;
 
   static bool IsReadInPlace(const Batch& batch) { return batch.slab && batch.slab->mapped; }
+  static std::span<std::byte> BytesInSlab(const Batch& batch, const ReadRun& run);
   static PooledBuffer PlaceInSlab(const Batch& batch, const ReadRun& run);
   static std::uint64_t PayloadOf(const Batch& batch, std::uint32_t run);
   static net::RemoteRegion PlaceOf(const Batch& batch, const RunPiece& piece);
-  bool LandResident(Batch& batch, std::uint32_t run, const Extent*& whole, Clock::time_point now);
+  bool CompleteResident(Batch& batch, std::uint32_t run, const Extent*& whole,
+                        Clock::time_point now);
   void Split(Batch& batch, std::uint32_t run);
   void Fail(Batch& batch, std::uint32_t run, net::EntryStatus status);
   Result<void> SendRun(Batch& batch, std::uint32_t run, Frame& frame);
@@ -111,8 +113,7 @@ class BatchReads {
   OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
 
   bool StartRuns();
-  void NoteWanted(const Batch& batch, std::uint32_t run, const Extent*& whole,
-                  Clock::time_point now);
+  void NoteWanted(const Batch& batch, std::uint32_t run);
 
   DiskReader& disk_;
   ReadAhead& read_ahead_;

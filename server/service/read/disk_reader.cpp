@@ -29,6 +29,7 @@ std::optional<DiskReader::Resident> DiskReader::FindInMemory(
     const ReadRun& run, const Extent*& whole, ResidentChunks::Clock::time_point now) {
   auto file = files_.Get(run.extent);
   if (!file || !file.value()->mapped) return std::nullopt;  // Start() says why.
+  if (file.value()->mapped->has_lost()) return std::nullopt;
   // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
   if (whole != run.extent.get()) {
     struct stat status {};

@@ -106,6 +106,36 @@ TEST(MappedFileTest, MovedMappingsKeepTheirProtection) {
   EXPECT_EQ(CountOf(third.bytes(), std::byte{0}), 2 * kPage);
 }
 
+TEST(SigbusGuardTest, AWriterIntoPagesThatAreGoneWritesIntoPrivateMemoryAndIsTold) {
+  TempFolder folder;
+  const UniqueFd fd = MakeFile(folder / "file", 4 * kPage);
+  void* const begin = ::mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(begin, MAP_FAILED);
+  {
+    const SigbusGuard guard(begin, 4 * kPage, SigbusGuard::Access::kReadWrite);
+    std::memset(begin, 'a', 4 * kPage);
+    EXPECT_FALSE(guard.has_lost());
+    ASSERT_EQ(::ftruncate(fd.get(), kPage), 0);
+
+    std::memset(begin, 'b', 4 * kPage);
+
+    EXPECT_TRUE(guard.has_lost());
+    const std::span bytes(static_cast<const std::byte*>(begin), 4 * kPage);
+    EXPECT_EQ(CountOf(bytes, std::byte{'b'}), 4 * kPage);
+  }
+  EXPECT_EQ(test::ReadFile(folder / "file"), std::string(kPage, 'b'));
+  // An entry of the table that is used again is one of a reader.
+  EXPECT_EXIT(
+      {
+        const auto mapped = MappedFile::Map(fd.get(), 0, kPage).value();
+        const bool cut = ::ftruncate(fd.get(), 0) == 0;
+        const bool is_zero = CountOf(mapped.bytes(), std::byte{0}) == kPage;
+        if (cut && is_zero) const_cast<std::byte&>(mapped.bytes()[0]) = std::byte{1};
+      },
+      testing::KilledBySignal(SIGSEGV), "");
+  ::munmap(begin, 4 * kPage);
+}
+
 TEST(MappedFileTest, ThousandsOfMappingsComeAndGoWhileThreadsFault) {
   TempFolder folder;
   const UniqueFd fd = MakeFile(folder / "file", 4 * kPage);
