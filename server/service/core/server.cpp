@@ -416,7 +416,7 @@ Result<void> Server::Impl::StartWorkers() {
   transports =
       std::string(tls ? "tls" : "tcp") + (local_listener ? ",shm" : "") + (rdma ? ",rdma" : "");
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
-                                  options.held_bytes_max};
+                                  options.held_bytes_max, extents->disks().size()};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Context context{.catalog = *catalog,

@@ -235,7 +235,7 @@ bool BatchReads::StartRuns() {
         break;
       }
       const bool is_window_full = *held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes;
-      if (is_window_full || (*held_bytes_ > 0 && !disk_.has_room())) {
+      if (is_window_full || (*held_bytes_ > 0 && !disk_.HasRoomFor(*run.extent))) {
         if (reading_count_ == 0) batch.stalled = now;
         return !is_window_full;
       }

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -14,6 +15,31 @@ namespace ffrecord::server {
 DiskReader::~DiskReader() {
   // The kernel may still write into the buffers of what is in flight.
   DrainOrDie(*engine_);
+}
+
+bool DiskReader::HasRoomFor(const Extent& extent) const noexcept {
+  if (!has_room()) return false;
+  const auto queue = std::ranges::find(queues_, extent.disk, &Queue::disk);
+  return disk_count_ == 1 || queue == queues_.end() ||
+         queue->reading_bytes < held_bytes_max_ / disk_count_;
+}
+
+DiskReader::Queue& DiskReader::QueueOf(const Disk* disk) {
+  const auto queue = std::ranges::find(queues_, disk, &Queue::disk);
+  return queue != queues_.end() ? *queue : queues_.emplace_back(Queue{.disk = disk});
+}
+
+Result<void> DiskReader::Submit() {
+  for (Queue& queue : queues_) {
+    const std::size_t part = std::max<std::size_t>(kDepth / disk_count_, 1);
+    const std::size_t room = part - std::min<std::size_t>(part, queue.reading_count);
+    const std::size_t count = std::min(queue.queued.size(), room);
+    if (count == 0) continue;
+    const std::uint32_t taken = FFR_TRY(engine_->Submit(std::span(queue.queued).first(count)));
+    queue.queued.erase(queue.queued.begin(), queue.queued.begin() + taken);
+    queue.reading_count += taken;
+  }
+  return {};
 }
 
 IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
@@ -67,7 +93,9 @@ void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer pl
   const IoRequest request = Request(run, buffer.value(), *file.value());
   auto read =
       std::make_unique<Read>(ticket, std::move(buffer).value(), std::move(file).value(), request);
-  queued_.push_back(&read->transfer.request());
+  Queue& queue = QueueOf(run.extent->disk);
+  queue.queued.push_back(&read->transfer.request());
+  queue.reading_bytes += run.size_bytes;
   Transfer* const key = &read->transfer;
   reads_.emplace(key, std::move(read));
 }
@@ -99,22 +127,22 @@ Result<void> DiskReader::Poll(std::chrono::milliseconds timeout,
   for (Completed& failed : failed_) completed.push_back(std::move(failed));
   const bool has_news = !failed_.empty();
   failed_.clear();
-  if (!queued_.empty()) {
-    const std::uint32_t taken = FFR_TRY(engine_->Submit(queued_));
-    queued_.erase(queued_.begin(), queued_.begin() + taken);
-  }
+  FFR_TRY(Submit());
   if (engine_->in_flight() == 0) return {};
   std::array<IoRequest*, 64> done;
   const bool may_wait = !has_news && timeout.count() > 0;
   const std::uint32_t count = FFR_TRY(engine_->Wait(done, may_wait ? 1 : 0, timeout));
   for (IoRequest* const request : std::span(done).first(count)) {
     auto* const transfer = static_cast<Transfer*>(request->user);
-    if (!transfer->Finish()) {
-      queued_.push_back(&transfer->request());
-      continue;
-    }
     const auto read = reads_.find(transfer);
     FFR_ASSERT(read != reads_.end());
+    Queue& queue = QueueOf(read->second->file->extent->disk);
+    --queue.reading_count;
+    if (!transfer->Finish()) {
+      queue.queued.push_back(&transfer->request());
+      continue;
+    }
+    queue.reading_bytes -= read->second->buffer->size();
     completed.push_back(Finish(*read->second));
     reads_.erase(read);
   }

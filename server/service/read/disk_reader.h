@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,8 @@
 namespace ffrecord::server {
 
 // Reads runs for all connections of one thread, through that thread's engine. Thread-bound.
+//
+// Each disk has a queue and its part of the engine: one that does not answer stops no other.
 //
 // Its memory is bounded: what was started and not yet released counts against held_bytes_max.
 // Beyond it, who holds nothing may still start one run, so that those who hold much and take
@@ -55,17 +58,21 @@ class DiskReader {
     std::size_t files_count_max = 0;   // How many files to keep open,
     std::size_t mapped_count_max = 0;  // and how many of them mapped.
     std::uint64_t held_bytes_max = std::uint64_t{64} << 20;
+    std::size_t disk_count = 1;  // That share the engine and the memory.
   };
   DiskReader(std::unique_ptr<IoEngine> engine, const Bounds& bounds)
       : engine_(std::move(engine)),
         files_(bounds.files_count_max, bounds.mapped_count_max),
-        held_bytes_max_(bounds.held_bytes_max) {}
+        held_bytes_max_(bounds.held_bytes_max),
+        disk_count_(std::max<std::size_t>(bounds.disk_count, 1)) {}
   ~DiskReader();
 
   std::string_view engine_name() const noexcept { return engine_->name(); }
   std::uint32_t reading_count() const noexcept { return static_cast<std::uint32_t>(reads_.size()); }
   std::uint64_t held_bytes() const noexcept { return held_bytes_; }
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
+  // Likewise for reads of that extent's disk, of which others are left a part.
+  bool HasRoomFor(const Extent& extent) const noexcept;
   // Runs that ended without being read: Poll() will report them.
   bool has_failed() const noexcept { return !failed_.empty(); }
 
@@ -98,6 +105,14 @@ class DiskReader {
     Transfer transfer;
     ReadHealth::Clock::time_point started = ReadHealth::Clock::now();
   };
+  struct Queue {
+    const Disk* disk = nullptr;
+    std::vector<IoRequest*> queued = {};  // Not yet taken by the engine.
+    std::uint32_t reading_count = 0;
+    std::uint64_t reading_bytes = 0;  // Of both.
+  };
+  Queue& QueueOf(const Disk* disk);
+  Result<void> Submit();
   static IoRequest Request(const ReadRun& run, const PooledBuffer& buffer, const OpenFile& file);
   static net::EntryStatus NoteNotStarted(const Extent& extent, const Error& why);
   Completed Finish(Read& read);
@@ -105,9 +120,10 @@ class DiskReader {
   std::unique_ptr<IoEngine> engine_;
   OpenFiles files_;
   const std::uint64_t held_bytes_max_;
+  const std::size_t disk_count_;
   std::uint64_t held_bytes_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
-  std::vector<IoRequest*> queued_;  // Not yet taken by the engine.
+  std::vector<Queue> queues_;  // Of the disks that were read; they are few.
   std::vector<Completed> failed_;
 };
 
