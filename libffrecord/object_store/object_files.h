@@ -23,7 +23,8 @@ struct StoredObject {
 inline constexpr std::uint32_t kObjectRequestsAtOnce = 64;
 
 // Objects as files: each range is one request, and many of them travel at once; range_fetch.h says
-// how they fail. A forked child may go on using it.
+// how they fail. For half a second after a range of an object could not be read in time, a single
+// range of it fails at once. A forked child may go on using it.
 std::unique_ptr<RangeReader> OpenObjectFiles(
     std::vector<StoredObject> objects, std::uint32_t requests_at_once = kObjectRequestsAtOnce);
 

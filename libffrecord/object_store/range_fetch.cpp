@@ -69,7 +69,10 @@ struct Wish {
   ObjectRange* range = nullptr;
   std::array<Attempt*, 2> attempts{};  // The second is made when the first is late.
   BackOff back_off;
-  Clock::time_point deadline;  // Set with the first attempt.
+  // Set with the first attempt: no other begins after `deadline`, and one that still makes progress
+  // ends at `deadline_of_all`.
+  Clock::time_point deadline;
+  Clock::time_point deadline_of_all;
   Clock::time_point next_try;
   bool has_begun = false;
   bool was_hedged = false;
@@ -170,8 +173,11 @@ class RangeFetch {
     const milliseconds timeout = range.store->timeout();
     auto request = range.store->GetRequest(range.key, HeadersFor(range));
     const auto now = Clock::now();
-    if (!std::exchange(wish.has_begun, true))
-      wish.deadline = now + timeout + milliseconds(range.destination.size() / kBytesPerMsMin);
+    if (!std::exchange(wish.has_begun, true)) {
+      wish.deadline = now + timeout;
+      wish.deadline_of_all =
+          wish.deadline + milliseconds(range.destination.size() / kBytesPerMsMin);
+    }
     ++live_count_;  // Until Free().
     Attempt& attempt = TakeAttempt();
     attempt.wish = &wish;
@@ -311,7 +317,7 @@ class RangeFetch {
       if (!attempt.is_under_way) continue;
       Wish& wish = *attempt.wish;
       const auto silent = now - transfers_.ProgressOf(attempt.transfer);
-      if (now > wish.deadline) {
+      if (now > wish.deadline_of_all) {
         TimedOut(wish);
       } else if (silent > StallOf(wish)) {
         Cancel(attempt);

@@ -202,6 +202,22 @@ def test_an_answer_that_is_late_is_asked_for_again(
     assert time.monotonic() - begin < 7
 
 
+def test_a_store_that_is_gone_is_waited_for_once(served: RangeServer) -> None:
+    reader = ffrecord.open(addresses(served), timeout_s=2)
+    len(reader)  # No page of an index has been read.
+    served.fault = lambda number, path: "silent"
+    for wanted in (range(100), range(100, COUNT, 3)):
+        begin = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            reader.read(wanted)
+        assert time.monotonic() - begin < 9
+        served.fault = lambda number, path: None
+        time.sleep(0.6)
+        reader.read([0, 150, 299])
+        served.fault = lambda number, path: "silent"
+    served.fault = lambda number, path: None
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "text"),
     [
@@ -225,6 +241,7 @@ def test_a_fault_that_stays_is_told(
         reader.read([5])
     assert time.monotonic() - begin < 6
     served.fault = lambda number, path: None
+    time.sleep(0.6)
     assert len(reader.read([5])) == 1
 
 
@@ -556,6 +573,7 @@ def test_credentials_are_renewed_before_they_end(
     with pytest.raises(UnavailableError, match="credentials service"):
         reader.read([0])
     identities.status = 200
+    time.sleep(0.6)
     reader.read([0])
 
 
