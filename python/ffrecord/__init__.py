@@ -2,6 +2,7 @@
 
 from ffrecord._batch import Batch
 from ffrecord._ffrecord import __version__
+from ffrecord._queue import BatchQueue, Completion
 from ffrecord._reader import FileInfo, Reader, open
 from ffrecord._records import Records
 from ffrecord._repairing import RepairReport, repair
@@ -15,6 +16,8 @@ from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, Un
 
 __all__ = [
     "Batch",
+    "BatchQueue",
+    "Completion",
     "ConflictError",
     "CorruptionError",
     "DeadlineExceeded",

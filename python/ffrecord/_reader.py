@@ -3,12 +3,13 @@
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Iterable
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import context
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,9 @@ from ffrecord._batch import Batch
 from ffrecord._closing import Closing
 from ffrecord._locations import Where, absolute, expand, is_address, normalise
 from ffrecord._order import EpochShare, Indices
+from ffrecord._queue import BatchQueue, FutureReads, LoopReads
 from ffrecord._records import OnCorrupt as OnCorrupt
-from ffrecord._records import Records
+from ffrecord._records import Records, as_indices, check_on_corrupt
 from ffrecord._schema import Column, columns_of
 from ffrecord.errors import CorruptionError
 
@@ -28,6 +30,10 @@ _CACHE_SIZE_MIN = 64 << 20
 CACHE_SIZE = 64 << 30
 _PROBE_BATCH = 128
 _PROBE_MAX_S = 3600.0
+# Batches of `submit`, and of each loop of `read_async`, that are read at a time.
+_READS_IN_FLIGHT = 8
+_ReadsByOwner = weakref.WeakKeyDictionary[object, tuple[int, object]]
+_Reads = TypeVar("_Reads", FutureReads, LoopReads)
 _NOTHING_READ: dict[str, Any] = {
     "batches": 0,
     "batches_from_memory": 0,
@@ -111,6 +117,10 @@ class Reader(Records, Closing):
         self._kept: dict[str, _ffrecord.RecordReader] = {}
         self._schema: _ffrecord.Schema | None = None
         self._columns: tuple[Column, ...] = ()
+        # Of `submit`, and of each loop that awaits reads; with the process that made them.
+        self._reads: weakref.WeakKeyDictionary[object, tuple[int, object]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def __len__(self) -> int:
         return len(self._open())
@@ -210,6 +220,54 @@ class Reader(Records, Closing):
         inner.read_column(number, first, count, values.reshape(-1).view(np.uint8))
         return values
 
+    def open_queue(
+        self,
+        *,
+        batches_in_flight: int = 4,
+        in_order: bool = False,
+        on_corrupt: OnCorrupt = "raise",
+    ) -> BatchQueue:
+        """Open a queue that reads several batches at a time.
+
+        Args:
+            batches_in_flight: batches that have memory and are read or complete, 1 to 64; others
+                wait in the order of `submit`.
+            in_order: `poll` returns batches in the order of `submit`; else as they become complete.
+            on_corrupt: as for `read`.
+
+        Raises:
+            ValueError: an option is out of range.
+            OSError: a file is missing or cannot be read.
+        """
+        check_on_corrupt(on_corrupt)
+        inner = _ffrecord.BatchQueue(
+            self._open(), batches_in_flight=batches_in_flight, in_order=in_order
+        )
+        return BatchQueue(inner, self._settle, on_corrupt)
+
+    def submit(
+        self, indices: npt.ArrayLike, *, timeout_s: float | None = None
+    ) -> futures.Future[Batch]:
+        """Begin to read a batch, and return a future of it.
+
+        Batches that were submitted are read eight at a time. A future that is cancelled before its
+        batch is complete stops the read. Thread-safe. `Future.result` raises what `read` raises,
+        and `DeadlineExceeded` once `timeout_s` is over.
+        """
+        reads = self._reads_of(FutureReads, FutureReads)
+        return reads.submit(indices, timeout_s)
+
+    async def read_async(self, indices: npt.ArrayLike, *, timeout_s: float | None = None) -> Batch:
+        """Read a batch while the asyncio loop does other work.
+
+        As `read`; several tasks read at the same time, eight batches of each loop. A task that is
+        cancelled stops its read. Raises `DeadlineExceeded` once `timeout_s` is over.
+        """
+        import asyncio  # Slow to import, and few programs use it.
+
+        reads = self._reads_of(asyncio.get_running_loop(), LoopReads)
+        return await reads.read(indices, timeout_s)
+
     def hint_epoch(self, share: EpochShare) -> _ffrecord.PrefetchHint | None:
         """Send the daemon a prefetch hint for an epoch; it reads ahead while the result exists.
 
@@ -269,6 +327,7 @@ class Reader(Records, Closing):
         self._closed = True
         self._inner = None
         self._kept = {}
+        self._reads = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {"where": self.where, **self._options}
@@ -319,17 +378,38 @@ class Reader(Records, Closing):
         self._inner = inner
         return inner
 
+    def _reads_of(self, owner: object, kind: type[_Reads]) -> _Reads:
+        """The reads of an owner in this process, made at its first read."""
+        # Two threads that make them at once use one each; a lock would stay locked in a child.
+        pid, reads = self._reads.get(owner, (0, None))
+        if isinstance(reads, kind) and pid == os.getpid():
+            return reads
+        made = kind(self.open_queue(batches_in_flight=_READS_IN_FLIGHT))
+        self._reads[owner] = (os.getpid(), made)
+        return made
+
+    def _settle(
+        self, read: _ffrecord.Batch, indices: npt.ArrayLike, on_corrupt: OnCorrupt
+    ) -> Batch:
+        batch = self._batch_of(read, as_indices(indices))
+
+        def load(wanted: Indices, rows: Indices | None = None) -> Batch:
+            return self._read(wanted)
+
+        return self._settled(batch, load, indices, on_corrupt)
+
     def _sizes(self, wanted: Indices) -> Indices:
         return self._open().sizes(wanted)
 
     def _read(self, wanted: Indices) -> Batch:
-        inner = self._open()
+        return self._batch_of(self._open().read_batch(wanted), wanted)
+
+    def _batch_of(self, read: _ffrecord.Batch, wanted: Indices) -> Batch:
         assert self._schema is not None
-        batch = inner.read_batch(wanted)
         positive = wanted.copy()
         if wanted.size and wanted.min() < 0:
-            positive[wanted < 0] += len(inner)
-        return Batch(batch, positive, self._schema, self._columns)
+            positive[wanted < 0] += len(self)
+        return Batch(read, positive, self._schema, self._columns)
 
     def _describe(self, index: int, status: int) -> str:
         return self._open().describe(index, status)

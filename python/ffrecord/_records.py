@@ -119,8 +119,7 @@ class Records(ABC):
             UnavailableError: the daemon does not answer.
             DeadlineExceeded: the daemon did not answer in time.
         """
-        if on_corrupt not in ("raise", "skip", "replace", "keep"):
-            raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace, keep")
+        check_on_corrupt(on_corrupt)
 
         def load(wanted: Indices, rows: Indices | None = None) -> Batch:
             batch = self._read(wanted)
@@ -128,7 +127,16 @@ class Records(ABC):
                 return batch
             return decoded(batch, decode, Origin.of(indices), rows)
 
-        batch = load(_as_indices(indices))
+        return self._settled(load(as_indices(indices)), load, indices, on_corrupt)
+
+    def _settled(
+        self,
+        batch: Batch,
+        load: Callable[..., Batch],
+        indices: npt.ArrayLike,
+        on_corrupt: OnCorrupt,
+    ) -> Batch:
+        """The batch that was read for `indices`, with `on_corrupt` applied to it."""
         if not batch.status.any():
             return batch
         self._note_damage(batch, on_corrupt)
@@ -286,7 +294,14 @@ class Records(ABC):
         return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
 
 
-def _as_indices(indices: npt.ArrayLike) -> Indices:
+def check_on_corrupt(on_corrupt: OnCorrupt) -> None:
+    """Raise ValueError for a word that `read` does not know."""
+    if on_corrupt not in ("raise", "skip", "replace", "keep"):
+        raise ValueError(f"on_corrupt is {on_corrupt!r}; it can be raise, skip, replace, keep")
+
+
+def as_indices(indices: npt.ArrayLike) -> Indices:
+    """Return `indices` as int64, shape (n,); raise what `Records.read` raises for others."""
     if isinstance(indices, IndexBatch):
         return indices.array
     array = np.asarray(indices)

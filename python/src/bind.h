@@ -17,6 +17,7 @@ namespace py = pybind11;
 // One for each bind_<class>.cpp; called once, by module.cpp, bases before users.
 void BindArrays(py::module_& module);
 void BindBatch(py::module_& module);
+void BindBatchQueue(py::module_& module);
 void BindCollective(py::module_& module);
 void BindDataset(py::module_& module);
 void BindImages(py::module_& module);

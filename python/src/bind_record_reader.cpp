@@ -1,5 +1,3 @@
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,48 +13,13 @@
 #include <ffrecord/record_reader.h>
 
 #include "python/src/bind.h"
+#include "python/src/counting_reader.h"
 #include "python/src/errors.h"
 #include "python/src/signals.h"
 #include "python/src/time_limit.h"
 
 namespace ffrecord::python {
-namespace {
 
-// A reader and what it has done. Thread-safe, like the reader itself.
-struct CountingReader {
-  explicit CountingReader(RecordReader opened) : reader(std::move(opened)) {}
-
-  RecordReader reader;
-  std::atomic<std::uint64_t> batch_count{0};
-  std::atomic<std::uint64_t> record_count{0};
-  std::atomic<std::uint64_t> size_bytes{0};  // Of the blocks that were read into.
-  std::atomic<std::int64_t> wait_ns{0};      // Inside ReadBatch, over all threads.
-  std::atomic<std::int64_t> cpu_ns{0};       // Of that, what the threads computed.
-};
-
-// What the calling thread has computed so far.
-std::int64_t ThreadCpuNs() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
-                                     bool salvage, bool direct, TimeLimit timeout,
-                                     bool assume_running, const std::string& cache,
-                                     std::uint64_t cache_size) {
-  const RecordReader::Options options{.verify_checksums = check_data,
-                                      .salvage = salvage,
-                                      .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
-  SessionOptions session = SessionOptionsOf(timeout);
-  session.assume_running = assume_running;
-  const client::CacheOptions kept{cache, cache_size};
-  return std::make_unique<CountingReader>(ValueOrRaise(
-      WithoutGil([&] { return client::OpenDataset(locations, options, session, kept); })));
-}
-
-// Copied, for another thread may change the array while the GIL is away. Negative indices count
-// from the end.
 std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::c_style>& array,
                                      std::uint64_t count) {
   const auto signed_count = static_cast<std::int64_t>(count);
@@ -72,6 +35,22 @@ std::vector<std::uint64_t> IndicesOf(const py::array_t<std::int64_t, py::array::
   Raise({ErrorCode::kOutOfRange,
          "record index " + std::to_string(given[static_cast<std::size_t>(out - indices.begin())]) +
              " is out of range: there are " + std::to_string(count) + " records"});
+}
+
+namespace {
+
+std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, bool check_data,
+                                     bool salvage, bool direct, TimeLimit timeout,
+                                     bool assume_running, const std::string& cache,
+                                     std::uint64_t cache_size) {
+  const RecordReader::Options options{.verify_checksums = check_data,
+                                      .salvage = salvage,
+                                      .io = direct ? IoPolicy::kDirect : IoPolicy::kAuto};
+  SessionOptions session = SessionOptionsOf(timeout);
+  session.assume_running = assume_running;
+  const client::CacheOptions kept{cache, cache_size};
+  return std::make_unique<CountingReader>(ValueOrRaise(
+      WithoutGil([&] { return client::OpenDataset(locations, options, session, kept); })));
 }
 
 std::shared_ptr<Batch> ReadBatch(CountingReader& self,

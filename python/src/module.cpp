@@ -9,6 +9,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindSchema(module);
   BindBatch(module);
   BindRecordReader(module);
+  BindBatchQueue(module);
   BindRecordWriter(module);
   BindDataset(module);
   BindVerify(module);

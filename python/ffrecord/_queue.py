@@ -1,0 +1,232 @@
+"""Reading several batches of one reader at a time."""
+
+import itertools
+import select
+import threading
+from collections.abc import Callable, Hashable
+from concurrent import futures
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
+
+from ffrecord import _ffrecord
+from ffrecord._batch import Batch
+from ffrecord._closing import Closing
+from ffrecord._records import OnCorrupt, as_indices
+
+if TYPE_CHECKING:
+    import asyncio
+
+_DAY_S = 86_400.0
+# How often a thread that waits looks for futures that were cancelled, or whose time is over.
+_LOOK_S = 0.05
+# What a loop's timer adds, so that the time is over when it looks.
+_TIMER_SLACK_S = 0.005
+
+# Makes a batch of what was read for some indices.
+Settle = Callable[[_ffrecord.Batch, npt.ArrayLike, OnCorrupt], Batch]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A batch that is complete; made by `BatchQueue.poll`."""
+
+    token: Hashable
+    _result: Callable[[], Batch]
+
+    def result(self) -> Batch:
+        """Return the batch, or raise what `Reader.read` raises.
+
+        Also raises `DeadlineExceeded` if the batch's `timeout_s` was over.
+        """
+        return self._result()
+
+
+@dataclass
+class _Asked:
+    token: Hashable
+    indices: npt.ArrayLike
+
+
+class BatchQueue(Closing):
+    """Reads several batches at a time; made by `Reader.open_queue`.
+
+    The device reads the next batch while one ends and is used. Not thread-safe: a call that
+    overlaps another raises. A forked child opens its own.
+    """
+
+    def __init__(self, inner: _ffrecord.BatchQueue, settle: Settle, on_corrupt: OnCorrupt) -> None:
+        """For `Reader.open_queue`."""
+        self._inner: _ffrecord.BatchQueue | None = inner
+        self._settle = settle
+        self._on_corrupt = on_corrupt
+        self._numbers = itertools.count()
+        self._asked: dict[int, _Asked] = {}
+
+    def submit(
+        self,
+        indices: npt.ArrayLike,
+        *,
+        token: Hashable = None,
+        timeout_s: float | None = None,
+    ) -> Hashable:
+        """Begin to read a batch, and wait for nothing.
+
+        Args:
+            indices: as for `Reader.read`.
+            token: what the batch is known by; a number by default. Two may have the same.
+            timeout_s: after that time the batch is complete with `DeadlineExceeded`.
+
+        Returns:
+            The token.
+
+        Raises:
+            IndexError: an index is out of range; nothing was begun.
+            ValueError: the queue is closed, or belongs to the parent of this process.
+        """
+        number = next(self._numbers)
+        self._open().submit(as_indices(indices), number, timeout_s)
+        token = number if token is None else token
+        self._asked[number] = _Asked(token, indices)
+        return token
+
+    def poll(self, timeout_s: float | None = None) -> Completion | None:
+        """Return the next batch that is complete.
+
+        Waits at most `timeout_s`; without it, as long as it takes. None if that time is over, or if
+        there is no batch to wait for.
+        """
+        done = self._open().poll(_DAY_S if timeout_s is None else timeout_s)
+        if done is None:
+            return None
+        number, batch, error = done
+        asked = self._asked.pop(number)
+
+        def result() -> Batch:
+            if error is not None:
+                raise error
+            assert batch is not None
+            return self._settle(batch, asked.indices, self._on_corrupt)
+
+        return Completion(asked.token, result)
+
+    def cancel(self, token: Hashable) -> bool:
+        """Drop the oldest batch with `token`; False if `poll` has returned it, or there is none."""
+        for number, asked in self._asked.items():
+            if asked.token == token:
+                del self._asked[number]
+                return self._open().cancel(number)
+        return False
+
+    def fileno(self) -> int:
+        """Return a descriptor for event loops: readable while `poll(0)` has something to do.
+
+        Call `poll(0)` until it returns None, after each `submit` and whenever the descriptor is
+        readable, and when the `timeout_s` of a batch is over.
+        """
+        return self._open().fileno()
+
+    def __len__(self) -> int:
+        """Batches that were submitted, and neither returned nor cancelled."""
+        return len(self._asked)
+
+    def close(self) -> None:
+        """Give up what is not complete. Batches that were returned stay valid."""
+        self._inner = None
+        self._asked = {}
+
+    def _open(self) -> _ffrecord.BatchQueue:
+        if self._inner is None:
+            raise ValueError("read batches: the queue is closed")
+        return self._inner
+
+
+class FutureReads:
+    """A queue whose batches end as futures. A thread waits for them while there are any."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+        self._descriptor = queue.fileno()
+        self._lock = threading.Lock()  # Of all that follows, and the queue.
+        self._futures: dict[Hashable, futures.Future[Batch]] = {}
+        self._is_waited_for = False
+
+    def submit(self, indices: npt.ArrayLike, timeout_s: float | None) -> "futures.Future[Batch]":
+        """A future of the batch. Thread-safe."""
+        future: futures.Future[Batch] = futures.Future()
+        with self._lock:
+            self._futures[self._queue.submit(indices, timeout_s=timeout_s)] = future
+            starts = not self._is_waited_for
+            self._is_waited_for = True
+        if starts:
+            threading.Thread(target=self._wait, name="ffrecord-reads").start()
+        else:
+            self._take()
+        return future
+
+    def _wait(self) -> None:
+        with select.epoll() as events:
+            events.register(self._descriptor, select.EPOLLIN)
+            while self._take():
+                events.poll(_LOOK_S)
+
+    def _take(self) -> bool:
+        """Whether there is still something to wait for."""
+        while True:
+            with self._lock:
+                for token in [t for t, future in self._futures.items() if future.cancelled()]:
+                    del self._futures[token]
+                    self._queue.cancel(token)
+                done = self._queue.poll(0)
+                if done is None:
+                    self._is_waited_for = bool(self._futures)
+                    return self._is_waited_for
+                future = self._futures.pop(done.token)
+            if future.set_running_or_notify_cancel():
+                _settle_future(future, done)
+
+
+class LoopReads:
+    """A queue whose batches end as futures of one asyncio loop. Belongs to the loop's thread."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+        self._futures: dict[Hashable, asyncio.Future[Batch]] = {}
+
+    async def read(self, indices: npt.ArrayLike, timeout_s: float | None) -> Batch:
+        """The batch; a task that is cancelled gives it up."""
+        import asyncio  # By now it is imported.
+
+        loop = asyncio.get_running_loop()
+        token = self._queue.submit(indices, timeout_s=timeout_s)
+        future: asyncio.Future[Batch] = loop.create_future()
+        self._futures[token] = future
+        if len(self._futures) == 1:
+            loop.add_reader(self._queue.fileno(), self._take)
+        timer = timeout_s and loop.call_later(timeout_s + _TIMER_SLACK_S, self._take)
+        try:
+            self._take()
+            return await future
+        finally:
+            if timer:
+                timer.cancel()
+            if self._futures.pop(token, None) is not None:
+                self._queue.cancel(token)
+            if not self._futures:
+                loop.remove_reader(self._queue.fileno())
+
+    def _take(self) -> None:
+        while (done := self._queue.poll(0)) is not None:
+            future = self._futures.pop(done.token)
+            if not future.done():
+                _settle_future(future, done)
+
+
+def _settle_future(
+    future: "futures.Future[Batch] | asyncio.Future[Batch]", done: Completion
+) -> None:
+    try:
+        future.set_result(done.result())
+    except Exception as error:
+        future.set_exception(error)
