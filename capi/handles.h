@@ -38,6 +38,10 @@ struct ffr_batch {
   ffrecord::Batch batch;
 };
 
+struct ffr_queue {
+  ffrecord::BatchQueue queue;
+};
+
 struct ffr_writer {
   ffrecord::RecordWriter writer;
 };

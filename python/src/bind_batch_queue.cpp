@@ -108,7 +108,10 @@ void BindBatchQueue(py::module_& module) {
   py::class_<CountingQueue>(module, "BatchQueue", py::is_final())
       .def(py::init(&OpenQueue), py::arg("reader"), py::kw_only(), py::arg("batches_in_flight"),
            py::arg("in_order"), py::keep_alive<1, 2>())
-      .def("__len__", [](CountingQueue& self) { return self.Do([](BatchQueue& queue) { return queue.size(); }); })
+      .def("__len__",
+           [](CountingQueue& self) {
+             return self.Do([](BatchQueue& queue) { return queue.size(); });
+           })
       .def("submit", &Submit, py::arg("indices"), py::arg("token"), py::arg("timeout_s"))
       .def("poll", &Poll, py::arg("timeout_s"))
       .def(

@@ -302,11 +302,54 @@ static void options_grow(void) {
   check_error(code, FFR_INVALID_ARGUMENT, error, "compression_level is 20");
 }
 
+static void a_queue_reads_many_batches(void) {
+  static const char* const texts[] = {"zero", "one", "two"};
+  write_texts(path_of("queue.ffr"), texts, 3);
+  ffr_reader* reader = open_file(path_of("queue.ffr"));
+  ffr_queue_options options = {.struct_size = sizeof options, .batches_in_flight = 65};
+  ffr_queue* queue = NULL;
+  CHECK(ffr_queue_open(reader, &options, &queue, NULL) == FFR_INVALID_ARGUMENT);
+  CHECK(ffr_queue_open(NULL, NULL, &queue, NULL) == FFR_INVALID_ARGUMENT);
+  options.batches_in_flight = 2;
+  options.in_order = 1;
+  CHECK(ffr_queue_open(reader, &options, &queue, NULL) == FFR_OK);
+  int descriptor = -1;
+  CHECK(ffr_queue_descriptor(queue, &descriptor, NULL) == FFR_OK && descriptor >= 0);
+
+  for (uint64_t token = 0; token < 6; ++token) {
+    const uint64_t indices[] = {token % 3, 2};
+    CHECK(ffr_queue_submit(queue, indices, 2, token, -1, NULL) == FFR_OK);
+  }
+  const uint64_t beyond = 3;
+  CHECK(ffr_queue_submit(queue, &beyond, 1, 9, -1, NULL) == FFR_OUT_OF_RANGE);
+  CHECK(ffr_queue_size(queue) == 6);
+  CHECK(ffr_queue_cancel(queue, 4) == 1 && ffr_queue_cancel(queue, 4) == 0);
+  ffr_completion done;
+  for (uint64_t token = 0; token < 6; ++token) {
+    if (token == 4) continue;
+    CHECK(ffr_queue_poll(queue, 10000, &done, NULL) == FFR_OK);
+    CHECK(done.is_complete && done.token == token && done.error == NULL);
+    CHECK(record_is(done.batch, 0, texts[token % 3]) && record_is(done.batch, 1, "two"));
+    ffr_batch_free(done.batch);
+  }
+  CHECK(ffr_queue_poll(queue, -1, &done, NULL) == FFR_OK && !done.is_complete);
+
+  const uint64_t first = 0; /* Its time is over before it begins. */
+  CHECK(ffr_queue_submit(queue, &first, 1, 7, 0, NULL) == FFR_OK);
+  CHECK(ffr_queue_poll(queue, -1, &done, NULL) == FFR_OK && done.is_complete);
+  CHECK(done.batch == NULL && ffr_error_code(done.error) == FFR_DEADLINE_EXCEEDED);
+  ffr_error_free(done.error);
+  CHECK(ffr_queue_submit(queue, &first, 1, 8, -1, NULL) == FFR_OK);
+  ffr_queue_free(queue); /* With a batch that nobody took. */
+  ffr_reader_free(reader);
+}
+
 int main(void) {
   make_folder();
   version_is_that_of_the_header();
   records_come_back_in_request_order();
   several_files_are_one_sequence();
+  a_queue_reads_many_batches();
   columns_come_back_as_they_were_written();
   damage_costs_its_own_record_only();
   unclosed_file_leaves_nothing();

@@ -179,6 +179,53 @@ typedef struct ffr_batch ffr_batch;
 FFR_EXPORT ffr_code ffr_reader_read(const ffr_reader* reader, const uint64_t* indices,
                                     size_t index_count, ffr_batch** batch, ffr_error** error);
 
+// Reads several batches of one reader at a time, without a call that waits for each. Any thread may
+// call it, one at a time. The reader outlives it. In a forked child a queue of the parent's can
+// only be freed.
+typedef struct ffr_queue ffr_queue;
+
+typedef struct ffr_queue_options {
+  size_t struct_size;
+  uint32_t batches_in_flight;  // Batches that have memory, 1 to 64; 0: 4. The others wait.
+  uint32_t in_order;  // Not 0: batches are returned in the order of submission, else as they end.
+} ffr_queue_options;
+
+// A batch that is complete.
+typedef struct ffr_completion {
+  uint32_t is_complete;  // 0: there was none; the rest is zero.
+  uint64_t token;        // As it was submitted.
+  ffr_batch* batch;      // The caller's to free; NULL if the whole batch failed,
+  ffr_error* error;      // which this says; the caller's to free.
+} ffr_completion;
+
+// Opens a queue. `options` may be NULL.
+//
+// Fails with FFR_INVALID_ARGUMENT if an option is out of range, and with FFR_IO if there are no
+// descriptors or memory for it.
+FFR_EXPORT ffr_code ffr_queue_open(const ffr_reader* reader, const ffr_queue_options* options,
+                                   ffr_queue** queue, ffr_error** error);
+// Gives up what is not complete. Batches that were returned stay valid.
+FFR_EXPORT void ffr_queue_free(ffr_queue* queue);
+// Begins to read the records `indices`, which are copied; does not wait. `token` is the caller's.
+// After `timeout_ms` the batch fails with FFR_DEADLINE_EXCEEDED; -1: never.
+//
+// Fails with FFR_OUT_OF_RANGE as ffr_reader_read, and in a forked child with FFR_INVALID_ARGUMENT;
+// then there is no batch.
+FFR_EXPORT ffr_code ffr_queue_submit(ffr_queue* queue, const uint64_t* indices, size_t index_count,
+                                     uint64_t token, int64_t timeout_ms, ffr_error** error);
+// Fills `completion` with the next batch that is complete. Waits for one, at most `timeout_ms`; -1:
+// as long as it takes. Returns at once if there is no batch to wait for.
+FFR_EXPORT ffr_code ffr_queue_poll(ffr_queue* queue, int64_t timeout_ms, ffr_completion* completion,
+                                   ffr_error** error);
+// Drops the oldest batch with `token`. 0 if there is none that was not returned.
+FFR_EXPORT int ffr_queue_cancel(ffr_queue* queue, uint64_t token);
+// Batches that were submitted and neither returned nor cancelled.
+FFR_EXPORT size_t ffr_queue_size(const ffr_queue* queue);
+// A descriptor for an event loop, the queue's own: readable while ffr_queue_poll would find
+// something to do. Poll with 0 until nothing is complete, once after each submission, whenever the
+// descriptor is readable, and when the time of a batch is over.
+FFR_EXPORT ffr_code ffr_queue_descriptor(ffr_queue* queue, int* descriptor, ffr_error** error);
+
 // Explains the status of a record: returns a new error of that code, which the caller frees.
 FFR_EXPORT ffr_error* ffr_reader_describe(const ffr_reader* reader, uint64_t index,
                                           ffr_code status);
