@@ -146,6 +146,7 @@ class FutureReads:
     """A queue whose batches end as futures. A thread waits for them while there are any."""
 
     def __init__(self, queue: BatchQueue) -> None:
+        """Use `queue`, which nobody else uses."""
         self._queue = queue
         self._descriptor = queue.fileno()
         self._lock = threading.Lock()  # Of all that follows, and the queue.
@@ -191,6 +192,7 @@ class LoopReads:
     """A queue whose batches end as futures of one asyncio loop. Belongs to the loop's thread."""
 
     def __init__(self, queue: BatchQueue) -> None:
+        """Use `queue`, which nobody else uses."""
         self._queue = queue
         self._futures: dict[Hashable, asyncio.Future[Batch]] = {}
 
