@@ -60,10 +60,16 @@ class CatalogTest : public testing::Test {
  protected:
   void SetUp() override { Open(); }
 
-  void Open() {
+  void Open() { OpenOn({"extents"}, 0); }
+
+  void OpenOn(const std::vector<std::string>& disk_names, std::size_t missing_count) {
     catalog_.reset();
     auto published = ReadPublishedNames(store_).value();
-    extents_ = ExtentStore::Open(folder_ / "extents", published.Extents()).value();
+    ExtentStore::Disks disks;
+    disks.missing_count = missing_count;
+    for (const std::string& name : disk_names)
+      disks.present.push_back(Disk::Open(folder_ / name).value());
+    extents_ = ExtentStore::Open(std::move(disks), published.Extents()).value();
     reserve_.emplace(folder_ / "reserve", 64 << 10);
     auto catalog =
         Catalog::Open(store_, *extents_, {60s, quotas_, &*reserve_}, std::move(published));
@@ -356,6 +362,39 @@ TEST_F(CatalogTest, ExtentsThatNoRecordExplainsAreReportedAndKept) {
   EXPECT_EQ(Collect(24h), 0U);
   EXPECT_TRUE(extents_->Find(extent.id));
   catalog_.reset();
+}
+
+TEST_F(CatalogTest, WhatIsOnAMissingDiskIsNeitherForgottenNorPublishedAgain) {
+  const auto kept = Put(1, 0, "a");
+  const auto removed = Put(2, 0, "b");
+  const auto unpublished = Put(3, 0, "c");
+  ASSERT_TRUE(Publish("kept", {kept}));
+  ASSERT_TRUE(Publish("removed", {removed}));
+
+  OpenOn({"other"}, 1);
+
+  EXPECT_TRUE(catalog_->report().missing.empty());
+  EXPECT_TRUE(catalog_->Resolve("kept"));
+  EXPECT_EQ(Publish("again", {kept}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(catalog_->BeginPut({kept.id, kept.size_bytes}).error().code, ErrorCode::kConflict);
+  ASSERT_TRUE(catalog_->Remove({0, "removed"}));
+  const auto fresh = Put(4, 0, "d");
+  EXPECT_EQ(Collect(1h), 1U);  // The fresh one, which nobody published.
+  EXPECT_FALSE(extents_->Find(fresh.id));
+  OpenOn({"other"}, 1);  // Once more: what waits for the disk goes on waiting.
+  EXPECT_EQ(Collect(1h), 0U);
+
+  OpenOn({"extents", "other"}, 0);
+
+  EXPECT_TRUE(catalog_->report().unexplained.empty());
+  EXPECT_TRUE(catalog_->report().missing.empty());
+  EXPECT_EQ(catalog_->report().unpublished_count, 1U);
+  EXPECT_EQ(catalog_->report().deleted_count, 1U);
+  EXPECT_EQ(Collect(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(removed.id)));
+  EXPECT_TRUE(extents_->Find(unpublished.id));
+  EXPECT_EQ(Collect(1h), 1U);
+  EXPECT_TRUE(extents_->Find(kept.id)->disk);
 }
 
 TEST_F(CatalogTest, WhileAManifestIsDamagedNothingIsUnlinked) {
