@@ -71,10 +71,22 @@ Result<void> Disk::MakeSlot(const ExtentId& id) {
   return {};
 }
 
+Result<void> Disk::CheckInPlace() const {
+  struct stat opened {};
+  struct stat named {};
+  if (::fstat(folder_fd_.get(), &opened) == 0 && ::stat(folder_.c_str(), &named) == 0 &&
+      opened.st_dev == named.st_dev && opened.st_ino == named.st_ino)
+    return {};
+  return Error{ErrorCode::kIo,
+               folder_.string() + " is not there any more: the disk was unmounted or moved",
+               ENODEV};
+}
+
 Result<void> Disk::Unlink(const ExtentId& id) {
   const fs::path path = PathOf(id);
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoError("unlink", path, errno);
-  return {};
+  if (::unlink(path.c_str()) == 0) return {};
+  if (errno != ENOENT) return ErrnoError("unlink", path, errno);
+  return CheckInPlace();
 }
 
 Result<void> Disk::SyncNames(std::span<const ExtentId> ids) const {
@@ -84,6 +96,7 @@ Result<void> Disk::SyncNames(std::span<const ExtentId> ids) const {
     const auto synced = SyncParentFolder(PathOf(id));
     // Where the folder itself is gone, so are the names in it.
     if (!synced && synced.error().code != ErrorCode::kNotFound) return synced;
+    if (!synced) FFR_TRY(CheckInPlace());
   }
   return {};
 }

@@ -39,6 +39,9 @@ class Disk {
 
   // Makes the folder of the extent's slot, durably. Fails with kIo, kDenied.
   Result<void> MakeSlot(const ExtentId& id);
+  // That the folder is still at its path, and not unmounted or moved away: a file that is not found
+  // there tells nothing then. Fails with kIo, which says that the disk has failed.
+  Result<void> CheckInPlace() const;
   // Removes the extent's file, if there is one. Fails with kIo, kDenied.
   Result<void> Unlink(const ExtentId& id);
   // Makes it durable that their files are there, or not. Fails with kIo.

@@ -247,14 +247,18 @@ Result<UniqueFd> ExtentStore::OpenFile(const Extent& extent) {
 
 // --- Where new extents go ------------------------------------------------------------------------
 
+Result<AtomicFile> ExtentStore::BeginFile(Disk& disk, const ExtentId& id) {
+  FFR_TRY(disk.CheckInPlace());
+  FFR_TRY(disk.MakeSlot(id));
+  return AtomicFile::Create(disk.PathOf(id), {});
+}
+
 Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_bytes) {
   std::vector<Disk*> tried;
   for (;;) {
     WritingClaim claim = FFR_TRY(Claim(id, size_bytes, tried));
     Disk& disk = claim.disk();
-    auto slot = disk.writes().Noted(disk.MakeSlot(id));
-    auto file = slot ? disk.writes().Noted(AtomicFile::Create(disk.PathOf(id), {}))
-                     : Result<AtomicFile>(slot.error());
+    auto file = disk.writes().Noted(BeginFile(disk, id));
     if (file) return ExtentWriter(*this, std::move(claim), std::move(file).value(), id, size_bytes);
     tried.push_back(&disk);
     if (!WriteHealth::StateOf(file.error()) || tried.size() == disks_.size())
@@ -417,7 +421,7 @@ Result<bool> ExtentStore::Unlink(const Extent& extent) {
   }
   for (Disk* const disk : disks) {
     if (!disk->writes().CheckWritable()) return false;
-    FFR_TRY(disk->Unlink(extent.id));
+    FFR_TRY(disk->writes().Noted(disk->Unlink(extent.id)));
   }
   const std::lock_guard lock(mutex_);
   copies_.erase(extent.id);

@@ -223,6 +223,7 @@ class ExtentStore {
   void TakeCopy(Disk& disk, const ExtentTrailer& copy);
   void AddAbsent(std::span<const ManifestExtent> known);
   bool HasOtherFor(const Disk& disk) const;
+  static Result<AtomicFile> BeginFile(Disk& disk, const ExtentId& id);
   Result<WritingClaim> Claim(const ExtentId& id, std::uint64_t size_bytes,
                              std::span<Disk* const> tried);
   Result<Disk*> Choose(std::uint64_t size_bytes, std::span<Disk* const> tried);

@@ -152,6 +152,30 @@ TEST_F(SeveralDisksTest, AFolderThatCannotBeMadeSendsAnExtentToTheOtherDisk) {
   EXPECT_EQ(DiskOf("a").writes().report().state, WriteHealth::State::kFailed);
 }
 
+TEST_F(SeveralDisksTest, AFolderThatIsUnmountedUnderARunningDaemonIsAFailedDisk) {
+  const ExtentPtr on_a = PutOn("a");
+  const ExtentPtr other_on_a = PutOn("a");
+  fs::rename(folder_ / "a", folder_ / "elsewhere");
+  fs::create_directory(folder_ / "a");  // Its mount point.
+
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_EQ(NameOf(*Put(i).value()->disk), "b");
+
+  EXPECT_EQ(DiskOf("a").writes().report().state, WriteHealth::State::kFailed);
+  EXPECT_TRUE(fs::is_empty(folder_ / "a"));
+  EXPECT_TRUE(ExtentStore::OpenFile(*on_a));  // Where it was when it was opened.
+  EXPECT_FALSE(store_->Unlink(*store_->MarkDeleted(on_a->id)).value());
+
+  // It may be the deletion that finds out.
+  fs::remove(folder_ / "a");
+  fs::rename(folder_ / "elsewhere", folder_ / "a");
+  Open({"a", "b"});
+  fs::rename(folder_ / "a", folder_ / "elsewhere");
+  const ExtentPtr deleted = store_->MarkDeleted(other_on_a->id);
+  EXPECT_FALSE(store_->Unlink(*deleted));
+  EXPECT_EQ(DiskOf("a").writes().report().state, WriteHealth::State::kFailed);
+  EXPECT_FALSE(store_->SyncNames(std::span(&deleted->id, 1)));
+}
+
 TEST_F(SeveralDisksTest, ADiskThatAnswersSlowlyOrWithErrorsIsTheLastChoice) {
   DiskOf("a").reads().NoteTime(ReadHealth::kSlow);
   for (std::uint32_t i = 0; i < 4; ++i) EXPECT_EQ(NameOf(*Put(i).value()->disk), "b");
