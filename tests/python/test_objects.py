@@ -275,7 +275,8 @@ def test_a_replaced_file_is_no_damage_but_a_conflict(served: RangeServer, is_tag
     reader = ffrecord.open(addresses(served)[0])
     reader.read([5])
     path = sorted(served.files)[0]
-    served.files[path] = served.files[path] + b"more" if not is_tagged else os.urandom(10**6)
+    data = served.files[path]
+    served.files[path] = os.urandom(len(data)) if is_tagged else data + b"more"
     for policy in ("raise", "skip", "replace"):
         with pytest.raises(ConflictError, match="was replaced since it was opened"):
             reader.read([7], on_corrupt=policy)
@@ -393,6 +394,11 @@ def test_a_replaced_object_is_not_taken_from_the_cache(
     served.files[first] = served.files[second]
     reader = ffrecord.open(served.url(first), cache=tmp_path)
     assert reader[3]["label"] == COUNT // 3 + 3
+    data = bytearray(served.files[first])  # Of the same size, but damaged: that is the truth.
+    data[data.find(bytes(reader[3]["data"])[:64])] ^= 1
+    served.files[first] = bytes(data)
+    with pytest.raises(CorruptionError):
+        ffrecord.open(served.url(first), cache=tmp_path).read([3])
 
 
 def test_what_happens_to_a_cache_changes_no_record(
