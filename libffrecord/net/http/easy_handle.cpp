@@ -91,6 +91,18 @@ ErrorCode CodeOf(CURLcode code) {
   }
 }
 
+// The file with the authorities to trust in place of the system's, where other tools find it too.
+// Never destroyed: threads may read while the process exits.
+const std::string& CaBundle() {
+  static const auto* const path = new std::string([] {
+    for (const char* const name : {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"})
+      if (const char* const value = std::getenv(name); value != nullptr && *value != '\0')
+        return std::string(value);
+    return std::string();
+  }());
+  return *path;
+}
+
 // Without the query, which may hold a signature that opens the object to everybody.
 std::string ShownUrlOf(const HttpRequest& request) {
   const std::string path =
@@ -170,6 +182,7 @@ void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
     curl_easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
                      request.scheme == "https" ? "https" : "http,https");
   }
+  if (!CaBundle().empty()) curl_easy_setopt(curl_, CURLOPT_CAINFO, CaBundle().c_str());
   if (request.without_proxy) curl_easy_setopt(curl_, CURLOPT_NOPROXY, "*");
   curl_easy_setopt(curl_, CURLOPT_HEADERFUNCTION, &TakeHeader);
   curl_easy_setopt(curl_, CURLOPT_HEADERDATA, &sink);
