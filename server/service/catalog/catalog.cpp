@@ -518,8 +518,11 @@ Result<std::uint64_t> Catalog::UnlinkAll(std::span<Tombstone> tombstones) {
   return unlinked_count;
 }
 
-Result<void> Catalog::Forget(std::span<const Tombstone> tombstones) {
-  if (tombstones.empty()) return {};
+Result<bool> Catalog::Forget(std::span<const Tombstone> tombstones) {
+  if (tombstones.empty()) return true;
+  // What was unlinked on a disk that has failed since cannot be made durable; the room is there.
+  for (const auto& disk : extents_.disks())
+    if (!disk->writes().CheckWritable()) return false;
   MetaStore::Commit commit;
   std::vector<ExtentId> ids;
   for (const Tombstone& tombstone : tombstones) {
@@ -530,7 +533,7 @@ Result<void> Catalog::Forget(std::span<const Tombstone> tombstones) {
   FFR_TRY(extents_.SyncNames(ids));
   FFR_TRY(CommitDeletion(commit));
   for (const Tombstone& tombstone : tombstones) extents_.Release(tombstone.ids);
-  return {};
+  return true;
 }
 
 // A disk may take long over each unlink: only the next Collect waits for it.
@@ -548,7 +551,7 @@ Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
   const auto done = std::partition(tombstones.begin(), tombstones.end(),
                                    [](const Tombstone& one) { return !one.extents.empty(); });
   const auto forgotten = Forget({done, tombstones.end()});
-  const auto left = forgotten ? done : tombstones.end();
+  const auto left = forgotten && forgotten.value() ? done : tombstones.end();
   {
     const std::lock_guard lock(mutex_);
     std::move(tombstones.begin(), left, std::back_inserter(tombstones_));

@@ -160,8 +160,9 @@ class Catalog {
   Result<void> GiveUpSilent(Clock::time_point now);
   // Unlinks what can be unlinked of each. Fails with the last failure, after all were tried.
   Result<std::uint64_t> UnlinkAll(std::span<Tombstone> tombstones);
-  // Takes those whose extents are all unlinked off the record.
-  Result<void> Forget(std::span<const Tombstone> tombstones);
+  // Takes those whose extents are all unlinked off the record. False: not now, as a disk has
+  // failed.
+  Result<bool> Forget(std::span<const Tombstone> tombstones);
 
   MetaStore& meta_;
   ExtentStore& extents_;

@@ -397,6 +397,28 @@ TEST_F(CatalogTest, WhatIsOnAMissingDiskIsNeitherForgottenNorPublishedAgain) {
   EXPECT_TRUE(extents_->Find(kept.id)->disk);
 }
 
+TEST_F(CatalogTest, ADiskThatHasFailedHoldsUpNoDeletionOnAnother) {
+  OpenOn({"extents", "other"}, 0);
+  std::vector<ManifestExtent> put;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    put.push_back(Put(i + 1, 0, "data"));
+    ASSERT_TRUE(Publish("name" + std::to_string(i), {put.back()}));
+  }
+  Disk& failed = *extents_->disks().back();
+  failed.writes().Note({ErrorCode::kIo, "failed", EIO});
+  for (std::uint64_t i = 0; i < 4; ++i)
+    ASSERT_TRUE(catalog_->Remove({0, "name" + std::to_string(i)}));
+
+  EXPECT_EQ(Collect(), 2U);
+  EXPECT_EQ(Collect(), 0U);
+  EXPECT_EQ(memory_->List("deletes/", "", 10).value().entries.size(), 4U);
+
+  OpenOn({"extents", "other"}, 0);
+  EXPECT_EQ(catalog_->report().deleted_count, 2U);
+  EXPECT_EQ(Collect(), 2U);
+  EXPECT_TRUE(memory_->List("deletes/", "", 10).value().entries.empty());
+}
+
 TEST_F(CatalogTest, WhileAManifestIsDamagedNothingIsUnlinked) {
   const auto a = Put(1, 0, "a");
   const auto b = Put(2, 0, "b");
