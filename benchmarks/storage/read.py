@@ -226,6 +226,7 @@ class Arms:
             "direct": "RecordReader, O_DIRECT, checksums on",
             "direct-unchecked": "RecordReader, O_DIRECT, checksums off",
             "direct-pair": "two threads of one processor, each with half of the depth",
+            "direct-queue": "one thread, four batches in flight",
             "auto": "RecordReader as it is by default, checksums on",
             "buffered": "RecordReader, buffered, checksums on",
             "pread": "a loop of pread, buffered, no checks",
@@ -354,6 +355,7 @@ def blocks(settings: harness.Settings) -> harness.Outcome:
         arms.fio("blocks_fio", batches),
         arms.ours("blocks_ours", "direct", True, batches),
         arms.ours("blocks_pair", "direct-pair", True, batches),
+        arms.ours("blocks_queue", "direct-queue", True, batches),
     ]
     values = harness.interleave(parts, settings.rounds)
     arms.stop()
@@ -365,6 +367,7 @@ def blocks(settings: harness.Settings) -> harness.Outcome:
         ratios={
             "cold_4k_vs_fio": ("blocks_pair", "blocks_fio"),
             "cold_4k_one_thread_vs_fio": ("blocks_ours", "blocks_fio"),
+            "cold_4k_queue_vs_fio": ("blocks_queue", "blocks_fio"),
             "cold_4k_cpu_cost": ("blocks_pair_cpu_s_per_gb", "blocks_fio_cpu_s_per_gb"),
         },
         notes=[f"blocks: batch {BLOCK_BATCH}, depth {BLOCK_DEPTH}, {batches} batches a round"],

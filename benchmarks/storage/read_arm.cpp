@@ -6,8 +6,9 @@
 //   read-arm epoch KIND FILE ORDER RECORDS BATCH WARM_UPS SEED
 //   read-arm files FOLDER RECORDS BATCH SEED              all files of the folder as one list
 //
-// KIND is auto, direct, direct-unchecked, direct-pair, buffered, pread, checked-pread, malloc-zlib,
-// memcpy or, with `epoch`, lookup; ORDER is random, sequential or window.
+// KIND is auto, direct, direct-unchecked, direct-pair, direct-queue, buffered, pread,
+// checked-pread, malloc-zlib, memcpy or, with `epoch`, lookup; ORDER is random, sequential or
+// window.
 //
 // TRACE holds three u64 for each record: index, offset, size. `serve` stays until its input ends,
 // so that what a process has to do once, such as touching mapped pages for the first time, is not
@@ -238,6 +239,39 @@ class Reader final : public Way {
   ffrecord::RecordReader reader_;
 };
 
+// One thread, several batches in flight on one ring.
+class Queue final : public Way {
+ public:
+  explicit Queue(ffrecord::RecordReader reader)
+      : reader_(std::move(reader)), queue_(ValueOrFail(reader_.OpenQueue())) {}
+  Measured Run(std::span<const Read> reads, std::size_t batch) override {
+    std::vector<std::uint64_t> indices(reads.size());
+    std::ranges::transform(reads, indices.begin(), &Read::index);
+    const Stopwatch watch;
+    std::uint64_t size = 0;
+    std::size_t next = 0;
+    while (next < indices.size() || queue_.size() > 0) {
+      for (; next < indices.size() && queue_.size() < kBatchesInFlight; next += batch) {
+        const auto wanted = std::span(indices).subspan(next, std::min(batch, reads.size() - next));
+        if (!queue_.Submit(wanted, next)) Fail("a batch was refused");
+      }
+      const auto done = ValueOrFail(queue_.Poll(ffrecord::BatchQueue::kForever));
+      const ffrecord::Batch& got = ValueOrFail(std::move(done->batch));
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        if (got.statuses()[i] != ffrecord::ErrorCode::kOk)
+          Fail(reader_.Describe(indices[done->token + i], got.statuses()[i]));
+        size += static_cast<std::uint64_t>(got.sizes_bytes()[i]);
+      }
+    }
+    return Stop(watch, size);
+  }
+
+ private:
+  static constexpr std::size_t kBatchesInFlight = 4;
+  ffrecord::RecordReader reader_;
+  ffrecord::BatchQueue queue_;
+};
+
 // Two threads of one processor take turns with the batches, each with half of the depth, as a
 // loader with two of them does: while one batch ends, the other keeps the device busy.
 class Pair final : public Way {
@@ -402,6 +436,8 @@ std::unique_ptr<Way> MakeWay(std::string_view kind, const char* path, std::uint3
   if (kind == "malloc-zlib") return std::make_unique<MallocAndZlib>(path);
   if (kind == "memcpy") return std::make_unique<Memcpy>(path, std::vector<Read>());
   if (kind == "direct-pair") return std::make_unique<Pair>(path, depth);
+  if (kind == "direct-queue")
+    return std::make_unique<Queue>(OpenReader(path, ffrecord::IoPolicy::kDirect, depth));
   if (kind == "direct-unchecked")
     return std::make_unique<Reader>(OpenReader(path, ffrecord::IoPolicy::kDirect, depth, false));
   return std::make_unique<Reader>(OpenReader(path, PolicyOf(kind), depth));
