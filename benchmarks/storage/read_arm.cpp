@@ -243,7 +243,7 @@ class Reader final : public Way {
 class Queue final : public Way {
  public:
   explicit Queue(ffrecord::RecordReader reader)
-      : reader_(std::move(reader)), queue_(ValueOrFail(reader_.OpenQueue())) {}
+      : reader_(std::move(reader)), queue_(ValueOrFail(reader_.OpenQueue({.one_thread = true}))) {}
   Measured Run(std::span<const Read> reads, std::size_t batch) override {
     std::vector<std::uint64_t> indices(reads.size());
     std::ranges::transform(reads, indices.begin(), &Read::index);

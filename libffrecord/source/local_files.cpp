@@ -41,7 +41,9 @@ Result<void> LocalFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& ar
   return ReadLocalFiles(*this, ranges, arrived, patience);
 }
 
-Result<std::unique_ptr<RangeQueue>> LocalFiles::MakeQueue() const { return MakeLocalQueue(*this); }
+Result<std::unique_ptr<RangeQueue>> LocalFiles::MakeQueue(QueueUse use) const {
+  return MakeLocalQueue(*this, use);
+}
 
 std::span<const std::byte> LocalFiles::Mapped(std::uint32_t file) const {
   if (policy_ == IoPolicy::kDirect && !page_cache_first_) return {};

@@ -43,7 +43,7 @@ class LocalFiles final : public RangeReader {
   }
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
-  Result<std::unique_ptr<RangeQueue>> MakeQueue() const override;
+  Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::span<const std::byte> Mapped(std::uint32_t file) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   bool HasChanged() const override;

@@ -292,9 +292,12 @@ class WaitingCall final : public RangeGroup {
 
 }  // namespace
 
-Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files) {
-  return std::unique_ptr<RangeQueue>(
-      std::make_unique<OwnLocalQueue>(files, FFR_TRY(MakeRovingIoEngine(files.queue_depth()))));
+Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files,
+                                                   RangeReader::QueueUse use) {
+  const bool roves = use == RangeReader::QueueUse::kAnyThread;
+  const std::uint32_t depth = files.queue_depth();
+  auto engine = FFR_TRY(roves ? MakeRovingIoEngine(depth) : MakeIoEngine(depth));
+  return std::unique_ptr<RangeQueue>(std::make_unique<OwnLocalQueue>(files, std::move(engine)));
 }
 
 Result<void> ReadLocalFiles(const LocalFiles& files, std::span<RangeRead> ranges,

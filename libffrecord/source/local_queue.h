@@ -8,7 +8,8 @@
 namespace ffrecord {
 
 // A queue with an I/O engine of its own: all groups are on one ring, where the system allows one.
-Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files);
+Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files,
+                                                   RangeReader::QueueUse use);
 
 // LocalFiles::ReadEach: one group on a queue that lasts as long as the call, on the thread's
 // engine.

@@ -22,7 +22,7 @@ bool RangeReader::PassesEnd(const RangeRead& range) const noexcept {
   return PassesEndOf(end, range.offset_bytes, range.destination.size());
 }
 
-Result<std::unique_ptr<RangeQueue>> RangeReader::MakeQueue() const {
+Result<std::unique_ptr<RangeQueue>> RangeReader::MakeQueue(QueueUse /*use*/) const {
   return MakeThreadedQueue(*this);
 }
 

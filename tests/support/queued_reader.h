@@ -58,7 +58,7 @@ class QueuedReader final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {
     if (patience.IsOver()) return GivenUp();
-    const auto queue = FFR_TRY(real_->MakeQueue());
+    const auto queue = FFR_TRY(real_->MakeQueue(QueueUse::kOneThread));
     NotedGroup group(ranges, arrived);
     queue->Submit(group);
     bool has_given_up = false;

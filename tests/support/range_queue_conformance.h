@@ -29,7 +29,7 @@ class RangeQueueConformance : public RangeReaderConformance {
   void SetUp() override {
     RangeReaderConformance::SetUp();
     if (reader_ == nullptr) return;
-    auto queue = reader_->MakeQueue();
+    auto queue = reader_->MakeQueue(RangeReader::QueueUse::kAnyThread);
     ASSERT_TRUE(queue) << queue.error().message;
     queue_ = std::move(queue).value();
   }

@@ -18,8 +18,9 @@ namespace ffrecord {
 // share one ring, so that the device has work while one batch ends and the next begins.
 // RecordReader::OpenQueue makes it.
 //
-// Any thread may call it, one at a time: calls must not overlap. The reader outlives it. In a
-// forked child a queue of the parent's can only be destroyed; the child opens its own.
+// Any thread may call it, one at a time: calls must not overlap. (Options::one_thread: one thread.)
+// The reader outlives it. In a forked child a queue of the parent's can only be destroyed; the
+// child opens its own.
 class FFR_EXPORT BatchQueue {
  public:
   struct Options {
@@ -28,6 +29,9 @@ class FFR_EXPORT BatchQueue {
     std::uint32_t batches_in_flight = 4;
     // Poll() returns batches in the order of Submit(); else in that in which they become complete.
     bool in_order = false;
+    // Whoever submits first makes all calls and destroys the queue. Of local files that saves about
+    // a quarter of the processor's time for small records.
+    bool one_thread = false;
   };
 
   // A batch that is complete.

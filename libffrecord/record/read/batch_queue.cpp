@@ -273,7 +273,8 @@ Result<BatchQueue> RecordReader::OpenQueue(const BatchQueue::Options& options) c
     return Error{ErrorCode::kInvalidArgument, "read batches: batches_in_flight is " +
                                                   std::to_string(options.batches_in_flight) +
                                                   ", must be 1 to 64"};
-  auto ranges = FFR_TRY(impl_->source->MakeQueue());
+  auto ranges = FFR_TRY(impl_->source->MakeQueue(
+      options.one_thread ? RangeReader::QueueUse::kOneThread : RangeReader::QueueUse::kAnyThread));
   return BatchQueue(std::make_unique<BatchQueue::Impl>(*impl_, options, std::move(ranges)));
 }
 

@@ -109,7 +109,7 @@ TEST_P(BatchQueueOfFilesTest, ReturnsEachBatchOnceAsReadBatchDoes) {
     RecordReader::Options options;
     options.io = GetParam();
     const auto reader = test::OpenOne(file.path(), options).value();
-    auto queue = reader.OpenQueue({.batches_in_flight = 3}).value();
+    auto queue = reader.OpenQueue({.batches_in_flight = 3, .one_thread = true}).value();
     std::mt19937_64 random(test::Seed());
     std::map<std::uint64_t, std::vector<std::uint64_t>> asked;
     for (std::uint64_t token = 0; token < 20; ++token) {
