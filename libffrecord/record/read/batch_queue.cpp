@@ -75,18 +75,18 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
 };
 
 void BatchQueue::Impl::Ask::Begin() {
-  const Patience::GiveUp asks = [this] { return is_over(); };
-  Patience patience(asks);
+  const Patience::GiveUp give_up = [this] { return is_over(); };
+  Patience patience(give_up);
   if (is_over()) return Complete(GivenUp());
-  const RecordReader::Impl& reader = queue_.reader;
-  if (auto resident = CopyResident(reader, indices_, patience)) {
-    reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
+  const RecordReader::Impl& source = queue_.reader;
+  if (auto resident = CopyResident(source, indices_, patience)) {
+    source.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
     return Complete(*std::move(resident));
   }
   if (patience.was_over()) return Complete(GivenUp());
-  reader.batches_read.fetch_add(1, std::memory_order_relaxed);
+  source.batches_read.fetch_add(1, std::memory_order_relaxed);
   workspace_ = queue_.TakeWorkspace();
-  read_.emplace(reader, *workspace_);
+  read_.emplace(source, *workspace_);
   if (auto planned = read_->Plan(indices_); !planned) return Complete(std::move(planned).error());
   is_under_way = true;
   queue_.ranges->Submit(*this);
@@ -97,8 +97,8 @@ void BatchQueue::Impl::Ask::Ended(Result<void> ended) {
   is_under_way = false;
   if (!ended) return Complete(std::move(ended).error());
   if (is_dropped) return Complete(GivenUp());
-  const Patience::GiveUp asks = [this] { return is_over(); };
-  const Patience patience(asks);
+  const Patience::GiveUp give_up = [this] { return is_over(); };
+  const Patience patience(give_up);
   Complete(read_->Finish());
 }
 
