@@ -16,8 +16,9 @@ namespace ffrecord::server {
 namespace {
 
 constexpr std::uint64_t kWakeId = 0;  // Of the eventfd; connections count from 1.
+constexpr std::uint64_t kDiskId = UINT64_MAX;
 constexpr auto kTickInterval = std::chrono::milliseconds(200);
-// How long the thread waits for the disk before it looks at the network again: an engine has no
+// How long the thread waits for the disk before it looks at the network again, if the engine has no
 // descriptor that epoll could watch.
 constexpr auto kDiskWait = std::chrono::milliseconds(1);
 
@@ -122,7 +123,7 @@ void Worker::Wake() { wake_.Ring(); }
 // --- The loop ------------------------------------------------------------------------------------
 
 void Worker::Loop() {
-  using std::chrono::milliseconds;
+  WatchDisk();
   while (!is_stopping_) {
     const auto now = std::chrono::steady_clock::now();
     if (now >= next_tick_) {
@@ -132,12 +133,12 @@ void Worker::Loop() {
     WakeThrottled();
     context_.metrics.disk_reads.Set(disk_.reading_count());
     context_.metrics.held_bytes.Set(disk_.held_bytes());
-    const bool is_busy = !ready_.empty() || disk_.reading_count() > 0 || disk_.has_failed();
-    const auto until_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
-    WaitForEvents(is_busy ? milliseconds(0) : std::max(until_tick, milliseconds(0)));
+    WaitForEvents(EventWait(now));
     PollAll();
-    if (disk_.reading_count() == 0 && !disk_.has_failed()) continue;
-    const auto polled = disk_.Poll(ready_.empty() ? kDiskWait : milliseconds(0), completed_);
+    const bool has_news = std::exchange(has_disk_news_, false);
+    if (!has_news && !disk_.must_poll() && (is_disk_watched_ || disk_.reading_count() == 0))
+      continue;
+    const auto polled = disk_.Poll(DiskWait(), completed_);
     if (!polled) {
       Fail(polled.error());
       break;
@@ -148,6 +149,26 @@ void Worker::Loop() {
   std::vector<std::uint64_t> ids;
   for (const auto& [id, member] : connections_) ids.push_back(id);
   for (const std::uint64_t id : ids) Close(id);
+}
+
+void Worker::WatchDisk() {
+  const int fd = disk_.EventFd();
+  epoll_event event{};
+  // It may stay readable when nothing is in flight any more.
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = kDiskId;
+  is_disk_watched_ = fd >= 0 && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+std::chrono::milliseconds Worker::EventWait(std::chrono::steady_clock::time_point now) const {
+  using std::chrono::milliseconds;
+  const bool waits_for_disk = !is_disk_watched_ && disk_.reading_count() > 0;
+  if (!ready_.empty() || disk_.must_poll() || waits_for_disk) return milliseconds(0);
+  return std::max(std::chrono::ceil<milliseconds>(next_tick_ - now), milliseconds(0));
+}
+
+std::chrono::milliseconds Worker::DiskWait() const {
+  return is_disk_watched_ || !ready_.empty() ? std::chrono::milliseconds(0) : kDiskWait;
 }
 
 // Without its engine this thread can serve nobody; the others go on.
@@ -171,6 +192,8 @@ void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
     const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
     if (id == kWakeId)
       ReadMailbox();
+    else if (id == kDiskId)
+      has_disk_news_ = true;
     else
       Touch(id);
   }
@@ -241,6 +264,8 @@ void Worker::Tick() {
     if (member.connection->wants_turns()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
+  // What the kernel had no memory to take goes out with the next look, and has no event.
+  has_disk_news_ = has_disk_news_ || disk_.reading_count() > 0;
   disk_.DropDeleted();
 }
 

@@ -69,6 +69,10 @@ class Worker {
   void Loop();
   void Fail(const Error& error);
   void ReadMailbox();
+  void WatchDisk();
+  // How long the thread may wait for events, and how long then for the disk alone.
+  std::chrono::milliseconds EventWait(std::chrono::steady_clock::time_point now) const;
+  std::chrono::milliseconds DiskWait() const;
   void WaitForEvents(std::chrono::milliseconds timeout);
   void PollAll();
   void TakeCompleted();
@@ -84,6 +88,8 @@ class Worker {
   UniqueFd epoll_;
   EventFd wake_;
   DiskReader disk_;
+  bool is_disk_watched_ = false;  // By epoll: nobody else waits for the disk then.
+  bool has_disk_news_ = false;
   Connection::Context connection_context_;
 
   struct Member {

@@ -95,9 +95,15 @@ void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer pl
       std::make_unique<Read>(ticket, std::move(buffer).value(), std::move(file).value(), request);
   Queue& queue = QueueOf(run.extent->disk);
   queue.queued.push_back(&read->transfer.request());
+  must_submit_ = true;
   queue.reading_bytes += run.size_bytes;
   Transfer* const key = &read->transfer;
   reads_.emplace(key, std::move(read));
+}
+
+int DiskReader::EventFd() {
+  const auto fd = engine_->EventDescriptor();
+  return fd ? fd.value() : -1;
 }
 
 void DiskReader::Release(std::uint32_t size_bytes) {
@@ -128,25 +134,36 @@ Result<void> DiskReader::Poll(std::chrono::milliseconds timeout,
   const bool has_news = !failed_.empty();
   failed_.clear();
   FFR_TRY(Submit());
+  // The engine takes no more before it has given some back.
+  must_submit_ = has_queued() && engine_->in_flight() == 0;
   if (engine_->in_flight() == 0) return {};
   std::array<IoRequest*, 64> done;
-  const bool may_wait = !has_news && timeout.count() > 0;
-  const std::uint32_t count = FFR_TRY(engine_->Wait(done, may_wait ? 1 : 0, timeout));
-  for (IoRequest* const request : std::span(done).first(count)) {
-    auto* const transfer = static_cast<Transfer*>(request->user);
-    const auto read = reads_.find(transfer);
-    FFR_ASSERT(read != reads_.end());
-    Queue& queue = QueueOf(read->second->file->extent->disk);
-    --queue.reading_count;
-    if (!transfer->Finish()) {
-      queue.queued.push_back(&transfer->request());
-      continue;
-    }
-    queue.reading_bytes -= read->second->buffer->size();
-    completed.push_back(Finish(*read->second));
-    reads_.erase(read);
+  std::uint32_t count = FFR_TRY(engine_->Wait(done, has_news ? 0 : 1, timeout));
+  const bool has_room = count > 0;
+  for (;;) {
+    for (IoRequest* const request : std::span(done).first(count)) TakeBack(*request, completed);
+    // All: its descriptor tells of each completion once.
+    if (count < done.size()) break;
+    count = FFR_TRY(engine_->Wait(done, 0, std::chrono::milliseconds(0)));
   }
+  must_submit_ = has_room && has_queued();
   return {};
+}
+
+bool DiskReader::has_queued() const noexcept {
+  return std::ranges::any_of(queues_, [](const Queue& queue) { return !queue.queued.empty(); });
+}
+
+void DiskReader::TakeBack(const IoRequest& request, std::vector<Completed>& completed) {
+  auto* const transfer = static_cast<Transfer*>(request.user);
+  const auto read = reads_.find(transfer);
+  FFR_ASSERT(read != reads_.end());
+  Queue& queue = QueueOf(read->second->file->extent->disk);
+  --queue.reading_count;
+  if (!transfer->Finish()) return queue.queued.push_back(&transfer->request());
+  queue.reading_bytes -= read->second->buffer->size();
+  completed.push_back(Finish(*read->second));
+  reads_.erase(read);
 }
 
 }  // namespace ffrecord::server

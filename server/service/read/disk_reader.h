@@ -73,8 +73,12 @@ class DiskReader {
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
   // Likewise for reads of that extent's disk, of which others are left a part.
   bool HasRoomFor(const Extent& extent) const noexcept;
-  // Runs that ended without being read: Poll() will report them.
-  bool has_failed() const noexcept { return !failed_.empty(); }
+  // Poll() has something to do now: runs to submit, or to report without their being read. It has
+  // also where EventFd() is readable.
+  bool must_poll() const noexcept { return !failed_.empty() || must_submit_; }
+  // Becomes readable when runs end, for an edge-triggered epoll: Poll() takes all that have ended.
+  // -1 if the engine has no such descriptor. To be asked for by the thread that polls.
+  int EventFd();
 
   // The run, if no byte of it has to be waited for, as far as is known at `now`. Holds no memory of
   // ours: nothing is to be released. It stays in memory as long as the kernel likes, usually longer
@@ -116,6 +120,8 @@ class DiskReader {
   static IoRequest Request(const ReadRun& run, const PooledBuffer& buffer, const OpenFile& file);
   static net::EntryStatus NoteNotStarted(const Extent& extent, const Error& why);
   Completed Finish(Read& read);
+  void TakeBack(const IoRequest& request, std::vector<Completed>& completed);
+  bool has_queued() const noexcept;
 
   std::unique_ptr<IoEngine> engine_;
   OpenFiles files_;
@@ -124,6 +130,7 @@ class DiskReader {
   std::uint64_t held_bytes_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
   std::vector<Queue> queues_;  // Of the disks that were read; they are few.
+  bool must_submit_ = false;   // The engine may take some of what is queued.
   std::vector<Completed> failed_;
 };
 
