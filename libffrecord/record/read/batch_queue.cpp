@@ -166,24 +166,25 @@ BatchQueue::Clock::time_point BatchQueue::Impl::NextDeadline() const {
   return next;
 }
 
+// The batch that Poll() returns next; the end if there is none now.
+std::vector<std::unique_ptr<BatchQueue::Impl::Ask>>::iterator BatchQueue::Impl::FindComplete() {
+  const auto ask = std::ranges::find_if(asks, [&](const auto& candidate) {
+    return !candidate->is_dropped && (candidate->result || options.in_order);
+  });
+  return ask != asks.end() && (*ask)->result ? ask : asks.end();
+}
+
 std::optional<BatchQueue::Completion> BatchQueue::Impl::TakeComplete() {
-  for (auto ask = asks.begin(); ask != asks.end(); ++ask) {
-    if ((*ask)->is_dropped) continue;
-    if ((*ask)->result) {
-      Completion completion{(*ask)->token, *std::move((*ask)->result)};
-      asks.erase(ask);
-      return completion;
-    }
-    if (options.in_order) break;
-  }
-  return std::nullopt;
+  const auto ask = FindComplete();
+  if (ask == asks.end()) return std::nullopt;
+  Completion completion{(*ask)->token, *std::move((*ask)->result)};
+  asks.erase(ask);
+  return completion;
 }
 
 void BatchQueue::Impl::RingIfComplete() {
   if (event.fd() < 0) return;
-  const bool has_complete =
-      std::ranges::any_of(asks, [](const auto& ask) { return ask->result && !ask->is_dropped; });
-  if (has_complete)
+  if (FindComplete() != asks.end())
     event.Ring();
   else
     event.Clear();

@@ -33,7 +33,7 @@ struct BatchQueue::Impl {
   const RecordReader::Impl& reader;
   const Options options;
   const HomeProcess home;
-  EventFd event;    // Rung while a batch is complete.
+  EventFd event;    // Rung while Poll() has a batch to return.
   UniqueFd events;  // Both that and the range queue's; none until somebody asks for it.
   std::vector<std::unique_ptr<BatchRead::Workspace>> spare;
   std::vector<std::unique_ptr<Ask>> asks;  // In the order of Submit().
@@ -42,6 +42,7 @@ struct BatchQueue::Impl {
  private:
   std::size_t begun_count() const;
   Clock::time_point NextDeadline() const;
+  std::vector<std::unique_ptr<Ask>>::iterator FindComplete();
   std::optional<Completion> TakeComplete();
 };
 

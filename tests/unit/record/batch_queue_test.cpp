@@ -207,6 +207,24 @@ TEST(BatchQueueTest, InOrderTheFirstBatchComesFirst) {
   }
 }
 
+TEST(BatchQueueTest, InOrderNobodyIsWokenBeforeTheFirstBatchIsComplete) {
+  Held held;
+  auto queue = held.Open({.in_order = true});
+  pollfd ready{queue.EventDescriptor().value(), POLLIN, 0};
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{1}}}, 1));
+  held.WaitUntilBegun(1);
+  held.files->mapped = true;  // The other is in memory.
+  ASSERT_TRUE(queue.Submit({{std::uint64_t{2}}}, 2));
+  EXPECT_FALSE(queue.Poll(kNoWait).value());
+  EXPECT_EQ(::poll(&ready, 1, 0), 0);
+  held.files->is_open = true;
+  EXPECT_EQ(::poll(&ready, 1, static_cast<int>(kLong.count())), 1);
+  EXPECT_EQ(Next(queue).token, 1U);
+  EXPECT_EQ(::poll(&ready, 1, 0), 1);
+  EXPECT_EQ(Next(queue).token, 2U);
+  EXPECT_EQ(::poll(&ready, 1, 0), 0);
+}
+
 TEST(BatchQueueTest, ACancelledBatchIsNotReturnedAndMakesRoom) {
   Held held;
   auto queue = held.Open({.batches_in_flight = 1});
