@@ -157,20 +157,29 @@ class FutureReads:
         """A future of the batch. Thread-safe."""
         future: futures.Future[Batch] = futures.Future()
         with self._lock:
-            self._futures[self._queue.submit(indices, timeout_s=timeout_s)] = future
+            token = self._queue.submit(indices, timeout_s=timeout_s)
             starts = not self._is_waited_for
-            self._is_waited_for = True
-        if starts:
-            threading.Thread(target=self._wait, name="ffrecord-reads").start()
-        else:
+            if starts:
+                self._start_waiting(token)
+            self._futures[token] = future
+        if not starts:
             self._take()
         return future
 
+    def _start_waiting(self, token: Hashable) -> None:
+        """Start the thread, which looks once the lock is free. Without it nobody would wait."""
+        try:
+            threading.Thread(target=self._wait, name="ffrecord-reads").start()
+        except BaseException:
+            self._queue.cancel(token)
+            raise
+        self._is_waited_for = True
+
     def _wait(self) -> None:
-        with select.epoll() as events:
-            events.register(self._descriptor, select.EPOLLIN)
-            while self._take():
-                events.poll(_LOOK_S)
+        events = select.poll()  # Needs no descriptor of its own: there may be none to be had.
+        events.register(self._descriptor, select.POLLIN)
+        while self._take():
+            events.poll(_LOOK_S * 1000)
 
     def _take(self) -> bool:
         """Whether there is still something to wait for."""
@@ -194,6 +203,7 @@ class LoopReads:
     def __init__(self, queue: BatchQueue) -> None:
         """Use `queue`, which nobody else uses."""
         self._queue = queue
+        self._descriptor = queue.fileno()
         self._futures: dict[Hashable, asyncio.Future[Batch]] = {}
 
     async def read(self, indices: npt.ArrayLike, timeout_s: float | None) -> Batch:
@@ -204,10 +214,10 @@ class LoopReads:
         token = self._queue.submit(indices, timeout_s=timeout_s)
         future: asyncio.Future[Batch] = loop.create_future()
         self._futures[token] = future
-        if len(self._futures) == 1:
-            loop.add_reader(self._queue.fileno(), self._take)
         timer = timeout_s and loop.call_later(timeout_s + _TIMER_SLACK_S, self._take)
         try:
+            if len(self._futures) == 1:
+                loop.add_reader(self._descriptor, self._take)
             self._take()
             return await future
         finally:
@@ -216,7 +226,7 @@ class LoopReads:
             if self._futures.pop(token, None) is not None:
                 self._queue.cancel(token)
             if not self._futures:
-                loop.remove_reader(self._queue.fileno())
+                loop.remove_reader(self._descriptor)
 
     def _take(self) -> None:
         while (done := self._queue.poll(0)) is not None:

@@ -238,6 +238,60 @@ def test_a_child_reads_with_queues_of_its_own(reader: ffrecord.Reader) -> None:
     assert len(first.result(20)) == COUNT
 
 
+def test_futures_need_no_further_descriptor(reader: ffrecord.Reader) -> None:
+    program = f"""
+import resource, ffrecord
+reader = ffrecord.open({str(reader.where[0])!r})
+reader.submit([0]).result(20)
+limit = resource.RLIMIT_NOFILE
+resource.setrlimit(limit, (3, resource.getrlimit(limit)[1]))
+for _ in range(50):
+    futures = [reader.submit(range(400)) for _ in range(4)]
+    assert all(len(future.result(5)) == 400 for future in futures)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_thread_that_cannot_start_fails_one_submit_alone(
+    reader: ffrecord.Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader.submit([0]).result(20)
+    for thread in threading.enumerate():
+        if thread.name == "ffrecord-reads":
+            thread.join()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            reader.submit(range(COUNT))
+    later = [reader.submit(range(COUNT)) for _ in range(10)]
+    assert all(len(future.result(10)) == COUNT for future in later)
+
+
+def test_a_loop_that_refuses_a_descriptor_fails_one_read_alone(
+    reader: ffrecord.Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def some() -> list[ffrecord.Batch]:
+        loop = asyncio.get_running_loop()
+
+        def refuse(*_arguments: object) -> None:
+            raise OSError("no descriptor")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "add_reader", refuse)
+            with pytest.raises(OSError, match="no descriptor"):
+                await reader.read_async(range(COUNT))
+        later = asyncio.gather(*(reader.read_async(range(COUNT)) for _ in range(20)))
+        return await asyncio.wait_for(later, 10)
+
+    assert all(len(batch) == COUNT for batch in asyncio.run(some()))
+
+
 @pytest.mark.parametrize(
     "left",
     [
