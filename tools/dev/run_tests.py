@@ -11,7 +11,6 @@ has changed. Exits 0 if nothing failed, 1 if something did, 2 for a name that is
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
 import functools
 import json
@@ -19,7 +18,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
@@ -100,21 +98,11 @@ def junit_counts(report: pathlib.Path) -> Counts:
     return counts
 
 
-# `file`, if this thread has one: where what its commands print goes.
-OUTPUT = threading.local()
-
-
 def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
     """Run a command in the root of the tree and return its exit code."""
-    output = getattr(OUTPUT, "file", None)
+    words = [str(word) for word in command]
     return subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT,
-        env=os.environ | (environment or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output and subprocess.STDOUT,
-        check=False,
+        words, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, check=False
     ).returncode
 
 
@@ -346,8 +334,6 @@ SECOND = ("clang", "fuzz")
 AGAIN = ("tsan",)
 # A part of what the others run.
 PARTS = ("changed",)
-# Suites that mostly wait run one after another beside those that compute.
-WAITING = ("python", "rdma")
 
 
 def begin_second_build(names: Sequence[str]) -> None:
@@ -356,36 +342,6 @@ def begin_second_build(names: Sequence[str]) -> None:
         return
     if PLAIN.make():  # First what is wanted first.
         CLANG.make_beside("all", "fuzz-targets")
-
-
-@dataclasses.dataclass
-class Results:
-    """What has come of the suites that have ended; several threads add to it."""
-
-    total: Counts = dataclasses.field(default_factory=Counts)
-    lines: list[str] = dataclasses.field(default_factory=list)
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-
-    def run(self, name: str) -> None:
-        """Run a suite; add its counts."""
-        start = time.monotonic()
-        counts = SUITES[name][1]()
-        with self.lock:
-            self.total.add(counts)
-            self.lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
-            print(self.lines[-1], flush=True)
-
-    def run_here(self, name: str) -> None:
-        """Run a suite of which all is shown at once."""
-        print(f"== {name}: {SUITES[name][0]}", flush=True)
-        self.run(name)
-
-    def run_beside(self, name: str) -> None:
-        """Run a suite; show what its commands print when it has ended."""
-        with tempfile.TemporaryFile("w+", errors="replace") as OUTPUT.file:
-            self.run(name)
-            OUTPUT.file.seek(0)
-            print(f"== {name}, which ran beside others:\n{OUTPUT.file.read()}", flush=True)
 
 
 def main() -> int:
@@ -413,25 +369,19 @@ def main() -> int:
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     begin_second_build(names)
-    start = time.monotonic()
-    results = Results()
-    waiting = WAITING if set(names) - set(WAITING) else ()
-    pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
-    try:
-        beside = [pool.submit(results.run_beside, name) for name in names if name in waiting]
-        for name in names:
-            if name not in waiting:
-                results.run_here(name)
-        for suite in beside:
-            suite.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # After Ctrl-C no other begins.
-    total = results.total
+    total = Counts()
+    lines = []
+    for name in names:
+        print(f"== {name}: {SUITES[name][0]}", flush=True)
+        start = time.monotonic()
+        counts = SUITES[name][1]()
+        total.add(counts)
+        lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
+        print(lines[-1], flush=True)
     print("\n== the slowest\n" + "\n".join(total.slowest(SLOWEST)))
     if total.failures:
         print("\n== what failed\n" + "\n".join(total.failures))
-    print("\n== summary\n" + "\n".join(results.lines))
-    print(f"{'all':12} {time.monotonic() - start:.0f} s")
+    print("\n== summary\n" + "\n".join(lines))
     print(total)
     return 1 if total.failed or not total.passed else 0
 
