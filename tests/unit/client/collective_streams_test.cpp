@@ -100,10 +100,10 @@ TEST(CollectiveStreamsTest, ASlowStreamCarriesLessThanTheOthers) {
 
 // The root of a broadcast takes nothing in; that others take from it is what moves.
 TEST(CollectiveStreamsTest, WhoOnlySendsHasTimeAsLongAsItIsTakenFrom) {
-  RelayedPair pair({.timeout = 1500ms, .algorithm = Algorithm::kRing},
+  RelayedPair pair({.timeout = 3s, .algorithm = Algorithm::kRing},
                    [](std::size_t) { return Relay::Fault{.bytes_per_s = 2 << 20}; });
   pair.group.ForEach([](std::uint32_t rank, CollectiveEngine& engine) {
-    std::vector<std::byte> data(8 << 20, std::byte(1 - rank));
+    std::vector<std::byte> data(16 << 20, std::byte(1 - rank));
     const auto token = engine.Broadcast(data.data(), data.size(), ReduceType::kBytes, 0).value();
     const auto ended = engine.Wait(token);
     ASSERT_TRUE(ended) << "rank " << rank << ": " << ended.error().message;
