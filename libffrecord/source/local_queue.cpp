@@ -118,8 +118,9 @@ class LocalQueue final : public RangeQueue {
   TransferQueue queue_;                               // Ends before what it writes to.
 };
 
-// Begins what descriptors allow, the oldest group first.
+// Begins what descriptors allow, the oldest group first. Of a broken engine nothing comes back.
 void LocalQueue::Begin() {
+  if (broken_) return;
   for (const auto& call : calls_)
     if (!BeginSome(*call)) return;
 }

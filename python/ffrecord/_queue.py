@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     import asyncio
 
 _DAY_S = 86_400.0
-# How often a thread that waits looks for futures that were cancelled, or whose time is over.
+# How often those who wait look for what no descriptor tells: futures that were cancelled, batches
+# whose time is over, and descriptors that files want and other threads have.
 _LOOK_S = 0.05
-# What a loop's timer adds, so that the time is over when it looks.
-_TIMER_SLACK_S = 0.005
 
 # Makes a batch of what was read for some indices.
 Settle = Callable[[_ffrecord.Batch, npt.ArrayLike, OnCorrupt], Batch]
@@ -178,11 +177,16 @@ class FutureReads:
     def _wait(self) -> None:
         events = select.poll()  # Needs no descriptor of its own: there may be none to be had.
         events.register(self._descriptor, select.POLLIN)
-        while self._take():
+        while True:
+            self._take()
+            with self._lock:
+                # Here alone: while this thread goes on, nobody starts another.
+                self._is_waited_for = bool(self._futures)
+                if not self._is_waited_for:
+                    return
             events.poll(_LOOK_S * 1000)
 
-    def _take(self) -> bool:
-        """Whether there is still something to wait for."""
+    def _take(self) -> None:
         while True:
             with self._lock:
                 for token in [t for t, future in self._futures.items() if future.cancelled()]:
@@ -190,8 +194,7 @@ class FutureReads:
                     self._queue.cancel(token)
                 done = self._queue.poll(0)
                 if done is None:
-                    self._is_waited_for = bool(self._futures)
-                    return self._is_waited_for
+                    return
                 future = self._futures.pop(done.token)
             if future.set_running_or_notify_cancel():
                 _settle_future(future, done)
@@ -205,6 +208,7 @@ class LoopReads:
         self._queue = queue
         self._descriptor = queue.fileno()
         self._futures: dict[Hashable, asyncio.Future[Batch]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, indices: npt.ArrayLike, timeout_s: float | None) -> Batch:
         """The batch; a task that is cancelled gives it up."""
@@ -214,19 +218,24 @@ class LoopReads:
         token = self._queue.submit(indices, timeout_s=timeout_s)
         future: asyncio.Future[Batch] = loop.create_future()
         self._futures[token] = future
-        timer = timeout_s and loop.call_later(timeout_s + _TIMER_SLACK_S, self._take)
         try:
             if len(self._futures) == 1:
                 loop.add_reader(self._descriptor, self._take)
+                self._look(loop)
             self._take()
             return await future
         finally:
-            if timer:
-                timer.cancel()
             if self._futures.pop(token, None) is not None:
                 self._queue.cancel(token)
             if not self._futures:
                 loop.remove_reader(self._descriptor)
+
+    def _look(self, loop: "asyncio.AbstractEventLoop") -> None:
+        """Take what is complete now, and again later while there is something to wait for."""
+        self._take()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(_LOOK_S, self._look, loop) if self._futures else None
 
     def _take(self) -> None:
         while (done := self._queue.poll(0)) is not None:
