@@ -17,7 +17,8 @@ Result<void> OpenQueue(const ffr_reader* reader, const ffr_queue_options* given,
   BatchQueue::Options options;
   if (taken.batches_in_flight != 0) options.batches_in_flight = taken.batches_in_flight;
   options.in_order = taken.in_order != 0;
-  *queue = new ffr_queue{FFR_TRY(reader->reader.OpenQueue(options))};
+  BatchQueue opened = FFR_TRY(reader->reader.OpenQueue(options));
+  *queue = new ffr_queue{std::move(opened)};
   return {};
 }
 

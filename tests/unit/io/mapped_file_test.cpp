@@ -132,7 +132,11 @@ TEST(SigbusGuardTest, AWriterIntoPagesThatAreGoneWritesIntoPrivateMemoryAndIsTol
         const bool is_zero = CountOf(mapped.bytes(), std::byte{0}) == kPage;
         if (cut && is_zero) const_cast<std::byte&>(mapped.bytes()[0]) = std::byte{1};
       },
-      testing::KilledBySignal(SIGSEGV), "");
+      [](int status) {
+        // A sanitizer ends the process in its own way.
+        return WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGABRT);
+      },
+      "");
   ::munmap(begin, 4 * kPage);
 }
 
