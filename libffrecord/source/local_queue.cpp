@@ -297,8 +297,12 @@ Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files,
                                                    RangeReader::QueueUse use) {
   const bool roves = use == RangeReader::QueueUse::kAnyThread;
   const std::uint32_t depth = files.queue_depth();
-  auto engine = FFR_TRY(roves ? MakeRovingIoEngine(depth) : MakeIoEngine(depth));
-  return std::unique_ptr<RangeQueue>(std::make_unique<OwnLocalQueue>(files, std::move(engine)));
+  return MakeLocalQueue(files, FFR_TRY(roves ? MakeRovingIoEngine(depth) : MakeIoEngine(depth)));
+}
+
+std::unique_ptr<RangeQueue> MakeLocalQueue(const LocalFiles& files,
+                                           std::unique_ptr<IoEngine> engine) {
+  return std::make_unique<OwnLocalQueue>(files, std::move(engine));
 }
 
 Result<void> ReadLocalFiles(const LocalFiles& files, std::span<RangeRead> ranges,

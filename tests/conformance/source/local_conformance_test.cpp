@@ -3,9 +3,11 @@
 #include <filesystem>
 
 #include "bytes.h"
+#include "libffrecord/io/blocking_request.h"
 #include "libffrecord/record/write/locked_file.h"
 #include "libffrecord/source/file_window.h"
 #include "libffrecord/source/local_files.h"
+#include "libffrecord/source/local_queue.h"
 #include "memory_files.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
@@ -73,6 +75,91 @@ const std::vector<RangeReaderForm> kForms{
 INSTANTIATE_TEST_SUITE_P(Forms, RangeReaderConformance, testing::ValuesIn(AndTheirQueues(kForms)),
                          NameOfForm);
 INSTANTIATE_TEST_SUITE_P(Forms, RangeQueueConformance, testing::ValuesIn(kForms), NameOfForm);
+
+// --- Reads that the device has not ended ---------------------------------------------------------
+
+// An engine whose requests are under way until Release().
+class HeldEngine final : public IoEngine {
+ public:
+  ~HeldEngine() override { EXPECT_EQ(in_flight(), 0U) << "somebody's memory is still written to"; }
+
+  std::string_view name() const noexcept override { return "held"; }
+  std::uint32_t in_flight() const noexcept override {
+    return static_cast<std::uint32_t>(held_.size());
+  }
+  Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
+    held_.insert(held_.end(), requests.begin(), requests.end());
+    return static_cast<std::uint32_t>(requests.size());
+  }
+  // Whoever waits without end, as at the end of a queue, has them released.
+  Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t,
+                             std::chrono::milliseconds timeout) override {
+    if (!is_released_ && timeout != kIoForever) return 0U;
+    const std::size_t count = std::min(done.size(), held_.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      RunBlocking(*held_[i]);
+      done[i] = held_[i];
+    }
+    held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
+    return static_cast<std::uint32_t>(count);
+  }
+  void Release() { is_released_ = true; }
+
+ private:
+  std::vector<IoRequest*> held_;
+  bool is_released_ = false;
+};
+
+struct HeldQueue {
+  HeldQueue() : source({RandomContent(100'000)}) {
+    source.files = OpenLocalFiles(source.paths, {.io = IoPolicy::kBuffered}).value();
+    auto held = std::make_unique<HeldEngine>();
+    engine = held.get();
+    queue = MakeLocalQueue(static_cast<const LocalFiles&>(*source.files), std::move(held));
+  }
+  std::vector<RangeRead> Ranges(std::span<std::byte> memory) const {
+    return {{0, 0, memory.first(1000)}, {0, 50'000, memory.subspan(1000, 1000)}};
+  }
+  LocalSource source;
+  HeldEngine* engine = nullptr;
+  std::unique_ptr<RangeQueue> queue;
+};
+
+TEST(LocalQueueTest, AGroupThatIsGivenUpEndsWhenTheDeviceHasEnded) {
+  constexpr std::chrono::milliseconds kNoWait{0};
+  HeldQueue held;
+  std::vector<std::byte> memory(4000);
+  auto ranges = held.Ranges(std::span(memory).first(2000));
+  auto others = held.Ranges(std::span(memory).last(2000));
+  NotedGroup group(ranges);
+  NotedGroup other(others);
+  held.queue->Submit(group);
+  held.queue->Submit(other);
+  held.queue->Poll(kNoWait);
+  ASSERT_GT(held.engine->in_flight(), 0U);
+
+  held.queue->GiveUp(group);
+  held.queue->Poll(kNoWait);
+  EXPECT_FALSE(group.ended) << "its memory is still being written to";
+
+  held.engine->Release();
+  while (!group.ended || !other.ended) held.queue->Poll(kNoWait);
+  ASSERT_FALSE(*group.ended);
+  EXPECT_EQ(group.ended->error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(group.arrived_count, 0U) << "nobody waits for its ranges";
+  EXPECT_TRUE(*other.ended);
+  EXPECT_EQ(other.arrived_count, 2U);
+}
+
+TEST(LocalQueueTest, AQueueThatIsLeftWaitsForTheDevice) {
+  HeldQueue held;
+  std::vector<std::byte> memory(2000);
+  auto ranges = held.Ranges(memory);
+  NotedGroup group(ranges);
+  held.queue->Submit(group);
+  held.queue.reset();  // The engine would say what was left.
+  EXPECT_FALSE(group.ended);
+}
 
 // --- FileWindow ----------------------------------------------------------------------------------
 
