@@ -19,7 +19,7 @@ class Room:
     python: tuple[str, ...] = ()  # Names below tests/python, as patterns.
 
 
-READING = ("test_reader.py", "test_writer.py", "test_v1_files.py", "test_views.py")
+READING = ("test_reader*.py", "test_writer.py", "test_v1_files.py", "test_views.py")
 DAEMON = ("test_daemon.py", "test_service.py", "test_admin.py", "test_tls.py", "test_config.py")
 COLLECTIVE = (
     *("test_backend*.py", "test_comm_hook.py", "test_net_check.py"),
