@@ -1,0 +1,202 @@
+"""Goal: a store is asked with the credentials that every cloud tool would find, renewed in time.
+
+Method: one small server plays the services of instances, containers and roles.
+"""
+
+# ruff: noqa: ANN401 - what WSGI hands over has no better type
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ffrecord
+from ffrecord import UnavailableError
+from files_at_a_store import COUNT, at_a_server, at_a_store, three_files
+from object_store import Store
+from range_server import RangeServer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return three_files(tmp_path_factory.mktemp("objects"))
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Iterator[Store]:
+    yield from at_a_store(folder)
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[RangeServer]:
+    yield from at_a_server(folder)
+
+
+class Identities:
+    """The services that give credentials, on one port; they hold for `holds_s`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, dict[str, str], str]] = []
+        self.holds_s = 3600.0
+        self.status = 200
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        """Answers as each service does."""
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)).decode()
+        headers = {name: value for name, value in environ.items() if name.startswith("HTTP_")}
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        self.asked.append((method, path, headers, body))
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.holds_s))
+        key = f"KEY{len(self.asked)}"
+        text = (
+            f'{{"Code": "Success", "AccessKeyId": "{key}", "SecretAccessKey": "s/e+c=",'
+            f' "Token": "t", "Expiration": "{end}"}}'
+        )
+        if path == "/latest/api/token":
+            text = "metadata-token"
+        elif path.endswith("security-credentials/"):
+            text = "the-role"
+        elif method == "POST":
+            text = (
+                f"<R><Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s"
+                f"</SecretAccessKey><SessionToken>t</SessionToken><Expiration>{end}</Expiration>"
+                "</Credentials></R>"
+            )
+        start_response(f"{self.status} X", [("Content-Length", str(len(text)))])
+        return [text.encode()]
+
+
+@pytest.fixture
+def identities(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """No credentials but those of the services, whose address is `.address`."""
+    from werkzeug.serving import make_server
+
+    services: Any = Identities()
+    server = make_server("127.0.0.1", 0, services, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    services.address = f"http://127.0.0.1:{server.server_port}"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    yield services
+    server.shutdown()
+    thread.join()
+
+
+def test_without_credentials_all_places_are_named(identities: Any) -> None:
+    with pytest.raises(PermissionError) as caught:
+        len(ffrecord.open("s3://bucket/train/"))
+    for place in ("AWS_ACCESS_KEY_ID", "WEB_IDENTITY", ".aws/credentials", "CONTAINER", "instance"):
+        assert place in str(caught.value)
+
+
+def test_an_instance_gives_credentials(identities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", identities.address)
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    (put, _, ttl, _), (get, path, token, _), _ = identities.asked
+    assert (put, get, path) == ("PUT", "GET", "/latest/meta-data/iam/security-credentials/")
+    assert ttl["HTTP_X_AWS_EC2_METADATA_TOKEN_TTL_SECONDS"] == "21600"
+    assert token["HTTP_X_AWS_EC2_METADATA_TOKEN"] == "metadata-token"
+
+
+def test_a_container_gives_credentials(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1?x=y")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    ((_, path, headers, _),) = identities.asked
+    assert (path, headers["HTTP_AUTHORIZATION"]) == ("/v1", "secret")
+
+
+def test_a_container_token_goes_to_no_other_machine(
+    identities: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://192.0.2.1/v1")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "secret")
+    with pytest.raises(PermissionError, match="neither https:// nor on this machine"):
+        len(ffrecord.open("s3://bucket/train/"))
+
+
+def test_a_web_identity_gives_credentials(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "jwt"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.address)
+    with pytest.raises(PermissionError, match="jwt cannot be read"):
+        len(ffrecord.open("s3://bucket/train/"))
+    (tmp_path / "jwt").write_text("a.b+c\n")
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    ((method, _, _, body),) = identities.asked
+    assert method == "POST"
+    assert "WebIdentityToken=a.b%2Bc" in body
+    assert "RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr" in body
+
+
+def test_a_profile_takes_a_role(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/config").write_text(
+        "[profile job]\nrole_arn = arn:r\nsource_profile = me\nexternal_id = x\n"
+    )
+    (tmp_path / ".aws/credentials").write_text(
+        "[me]\naws_access_key_id = A\naws_secret_access_key = S\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "job")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.address)
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    ((_, _, headers, body),) = identities.asked
+    assert "ExternalId=x" in body
+    assert "Credential=A/" in headers["HTTP_AUTHORIZATION"]
+
+
+def test_credentials_are_renewed_before_they_end(
+    identities: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1")
+    identities.holds_s = 2
+    reader = ffrecord.open("s3://bucket/train/")
+    reader.read([0])
+    assert len(identities.asked) == 1  # They hold; nobody is asked all the time.
+    time.sleep(3)
+    reader.read([0])
+    assert len(identities.asked) == 2
+    identities.status = 500
+    time.sleep(3)
+    with pytest.raises(UnavailableError, match="credentials service"):
+        reader.read([0])
+    identities.status = 200
+    time.sleep(0.6)
+    reader.read([0])
+
+
+def test_credentials_that_a_store_refuses_as_expired_are_renewed_at_once(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, served: RangeServer
+) -> None:
+    path = sorted(served.files)[0]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", served.address)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1")
+    reader = ffrecord.open(f"s3://{path[1:]}")
+    reader.read([0])
+    before = len(served.seen)
+    served.fault = lambda number, path: "expired" if number == before + 1 else None
+    reader.read([1])
+    assert len(identities.asked) == 2
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "old")
+    served.fault = lambda number, path: "expired"
+    begin = time.monotonic()
+    with pytest.raises(PermissionError, match="ExpiredToken"):
+        len(ffrecord.open(f"s3://{path[1:]}"))
+    assert time.monotonic() - begin < 2
