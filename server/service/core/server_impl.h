@@ -1,0 +1,112 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "libffrecord/base/event_fd.h"
+#include "libffrecord/base/unique_fd.h"
+#include "server/service/access/local_tickets.h"
+#include "server/service/access/tokens.h"
+#include "server/service/admin/admin_server.h"
+#include "server/service/admin/metrics_text.h"
+#include "server/service/catalog/disk_members.h"
+#include "server/service/core/connection_count.h"
+#include "server/service/core/job_pool.h"
+#include "server/service/core/server.h"
+#include "server/service/core/worker.h"
+#include "server/service/metrics.h"
+#include "server/service/read_ahead/read_ahead.h"
+
+namespace ffrecord::server {
+
+// What a server holds. It starts and stops in server.cpp, takes connections in server_accept.cpp,
+// and shows itself to operators in server_pages.cpp.
+struct Server::Impl {
+  using Clock = std::chrono::steady_clock;
+
+  explicit Impl(Options given, net::TcpListener at)
+      : options(std::move(given)), listener(std::move(at)) {}
+  ~Impl();
+
+  // Start and stop.
+  Result<void> Open();
+  Result<ExtentStore::Disks> OpenDisks();
+  void KeepRoomAtHome();
+  Result<void> StartWorkers();
+  Result<void> StartScrubbers();
+  void SaveScrub(const std::string& key, const Scrubber::Position& position);
+  void NoteFailedWorker();
+  void Collect();
+  bool Stop(Clock::time_point deadline);
+
+  // Connections.
+  Result<void> ListenLocally(std::uint64_t epoch);
+  Result<void> OpenRdma();
+  void Accept();
+  void Take(Result<std::unique_ptr<net::Endpoint>> accepted);
+  void Give(std::unique_ptr<net::Endpoint> endpoint);
+  void TurnAway(net::Endpoint& endpoint);
+  void RefreshTls();
+
+  // Operators.
+  Result<void> StartAdmin();
+  std::string_view Authentication() const;
+  WriteHealth::Report Writes() const;
+  std::string Remark() const;
+  MetricsView View() const;
+  Result<std::string> DatasetsJson();
+
+  const Options options;
+  net::TcpListener listener;
+  std::optional<net::LocalListener> local_listener;
+  std::unique_ptr<LocalTickets> local_tickets;  // With the listener.
+  std::unique_ptr<net::RdmaRails> rdma;         // Null: not offered.
+  std::string transports;
+  std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
+  std::atomic<std::chrono::system_clock::time_point> certificate_expires{};
+  std::filesystem::path home;  // Where the metadata is.
+  UniqueFd home_lock;
+  std::vector<FoundFolder> folders;  // As they were found before any was written to.
+  std::vector<UniqueFd> locks;       // Of the others.
+  WriteHealth own_home_writes;
+  // Of the home's disk: that one's, if it holds extents too.
+  WriteHealth* home_writes = &own_home_writes;
+  EventFd stop_accepting;
+  std::optional<TokenKeys> token_keys;
+  std::unique_ptr<MetaStore> meta;
+  std::unique_ptr<ExtentStore> extents;
+  std::optional<DiskReserve> reserve;
+  std::unique_ptr<Catalog> catalog;
+  std::vector<std::unique_ptr<Scrubber>> scrubbers;  // One for each disk.
+  ReadAhead::Metrics read_ahead_metrics;
+  std::unique_ptr<ReadAhead> read_ahead;
+  std::unique_ptr<PlannedDatasets> planned;
+  std::string engine_name;
+  // What is above is there, and stays, once this is not kStarting: the admin server's word.
+  enum class State : std::uint8_t { kStarting, kReady, kDraining };
+  std::atomic<State> state{State::kStarting};
+  const Clock::time_point started = Clock::now();
+  std::vector<std::unique_ptr<WorkerMetrics>> metrics;  // One for each worker.
+  std::atomic<std::uint32_t> failed_worker_count{0};
+  Counter connections_refused;
+  ConnectionCount connection_count;
+  std::atomic<bool> is_collecting{false};
+  std::unique_ptr<JobPool> jobs;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::unique_ptr<AdminServer> admin;
+  std::thread acceptor;
+  // The acceptor's own:
+  std::size_t next_worker = 0;
+  bool is_paused = false;  // Descriptors are exhausted.
+};
+
+}  // namespace ffrecord::server

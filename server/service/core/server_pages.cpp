@@ -1,0 +1,190 @@
+#include "server/service/core/server_impl.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <set>
+
+#include "libffrecord/base/hex.h"
+
+namespace ffrecord::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// On the dashboard; the count of all is a metric.
+constexpr std::uint32_t kDatasetsShown = 200;
+
+// Of each file system once, though several folders are on it.
+void AddSpace(MetricsView& view, std::span<const fs::path> folders) {
+  std::set<dev_t> seen;
+  for (const fs::path& folder : folders) {
+    struct stat status {};
+    struct statvfs disk {};
+    if (::stat(folder.c_str(), &status) != 0 || !seen.insert(status.st_dev).second) continue;
+    if (::statvfs(folder.c_str(), &disk) != 0) continue;
+    view.disk_free_bytes += std::uint64_t{disk.f_bavail} * disk.f_frsize;
+    view.disk_size_bytes += std::uint64_t{disk.f_blocks} * disk.f_frsize;
+  }
+}
+
+std::string_view StateOf(const Disk& disk) {
+  switch (disk.writes().report().state) {
+    case WriteHealth::State::kFailed:
+      return "failed";
+    case WriteHealth::State::kFull:
+      return "full";
+    case WriteHealth::State::kGood:
+      break;
+  }
+  return disk.reads().is_suspect() ? "suspect" : "good";
+}
+
+DiskView ViewOf(const Disk& disk, std::span<const DiskView> others) {
+  DiskView view;
+  view.name = disk.folder().parent_path().string();
+  for (char& c : view.name)
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+  if (std::ranges::find(others, view.name, &DiskView::name) != others.end())
+    view.name = Hex(disk.id());
+  view.state = StateOf(disk);
+  const Disk::Space space = disk.space();
+  view.free_bytes = space.free_bytes;
+  view.size_bytes = space.size_bytes;
+  view.extent_count = disk.totals().extent_count;
+  view.extent_bytes = disk.totals().size_bytes;
+  view.bad_extent_count = disk.totals().bad_count;
+  view.read_error_count = disk.reads().error_count();
+  view.slow_count = disk.reads().slow_count();
+  return view;
+}
+
+}  // namespace
+
+Result<void> Server::Impl::StartAdmin() {
+  if (!options.admin) return {};
+  AdminServer::Pages pages;
+  pages.metrics = [this] { return MetricsText(View()); };
+  pages.datasets = [this] { return DatasetsJson(); };
+  pages.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
+  pages.remark = [this]() -> std::string {
+    if (state.load(std::memory_order_acquire) == State::kStarting) return "";
+    return Remark();
+  };
+  pages.not_ready = [this]() -> std::string {
+    switch (state.load(std::memory_order_acquire)) {
+      case State::kStarting:
+        return "starting";
+      case State::kDraining:
+        return "draining";
+      case State::kReady:
+        break;
+    }
+    const std::uint32_t failed_count = failed_worker_count.load();
+    if (failed_count == 0) return "";
+    return fmt::format(
+        "{} of {} event loops have failed; see event=engine_failed in the log, and "
+        "start the daemon again",
+        failed_count, metrics.size());
+  };
+  admin = FFR_TRY(AdminServer::Start(*options.admin, std::move(pages)));
+  return {};
+}
+
+std::string_view Server::Impl::Authentication() const {
+  const bool wants_tokens = !options.token_keys.empty();
+  if (options.tls.authorities.empty()) return wants_tokens ? "tokens" : "none";
+  return wants_tokens ? "certificates,tokens" : "certificates";
+}
+
+// Of the daemon: as that of the metadata, and while that is good, as the best of the disks.
+WriteHealth::Report Server::Impl::Writes() const {
+  WriteHealth::Report report = home_writes->report();
+  if (report.state != WriteHealth::State::kGood) return report;
+  for (const auto& disk : extents->disks()) {
+    auto of_disk = disk->writes().report();
+    if (of_disk.state == WriteHealth::State::kGood) return of_disk;
+    const bool is_better =
+        report.why.empty() || static_cast<int>(of_disk.state) < static_cast<int>(report.state);
+    if (is_better) report = std::move(of_disk);
+  }
+  return report;
+}
+
+std::string Server::Impl::Remark() const {
+  std::vector<std::string> remarks;
+  const auto add = [&](const WriteHealth::Report& writes) {
+    if (writes.state == WriteHealth::State::kFull) remarks.push_back("disk full: " + writes.why);
+    if (writes.state == WriteHealth::State::kFailed) remarks.push_back("read-only: " + writes.why);
+  };
+  if (home_writes == &own_home_writes) add(own_home_writes.report());
+  for (const auto& disk : extents->disks()) add(disk->writes().report());
+  if (const std::uint64_t count = extents->missing_disk_count(); count > 0)
+    remarks.push_back("missing disks: " + std::to_string(count));
+  if (const std::uint64_t count = extents->totals().bad_count; count > 0)
+    remarks.push_back("damaged extents: " + std::to_string(count));
+  std::string text;
+  for (const std::string& remark : remarks) text += (text.empty() ? "" : "; ") + remark;
+  return text;
+}
+
+MetricsView Server::Impl::View() const {
+  MetricsView view;
+  view.version = options.version;
+  view.uptime = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
+  view.authentication = Authentication();
+  view.certificate_expires = certificate_expires.load(std::memory_order_relaxed);
+  view.connection_count_max = options.connection_count_max;
+  AddSpace(view, options.data);
+  const State now = state.load(std::memory_order_acquire);
+  view.state = now == State::kReady ? "ready" : now == State::kDraining ? "draining" : "starting";
+  if (now == State::kStarting) return view;
+  view.engine = engine_name;
+  view.failed_worker_count = failed_worker_count.load();
+  view.held_bytes_max = options.held_bytes_max * workers.size();
+  view.connections_refused = connections_refused.value();
+  view.dataset_count = catalog->name_count();
+  const auto totals = extents->totals();
+  view.extent_count = totals.extent_count;
+  view.extent_bytes = totals.size_bytes;
+  view.bad_extent_count = totals.bad_count;
+  view.writes = Writes().state;
+  view.missing_disk_count = extents->missing_disk_count();
+  view.scrub_pass_count = UINT64_MAX;
+  for (std::size_t i = 0; i < scrubbers.size(); ++i) {
+    const Scrubber& scrubber = *scrubbers[i];
+    view.scrub_read_bytes += scrubber.read_bytes();
+    view.scrub_bytes_per_s += scrubber.bytes_per_s();
+    // Of all disks: as that with the fewest, and the oldest.
+    view.scrub_pass_count = std::min(view.scrub_pass_count, scrubber.pass_count());
+    view.scrub_age = std::max(view.scrub_age, scrubber.age());
+    view.disks.push_back(ViewOf(*extents->disks()[i], view.disks));
+    view.disks.back().scrub_age = scrubber.age();
+  }
+  // Prefixes are names, or nearly so.
+  if (!token_keys || !options.admin_token_file.empty()) view.quotas = catalog->Usages();
+  view.workers = metrics;
+  view.read_ahead = &read_ahead_metrics;
+  view.read_ahead_bytes_max = options.read_ahead_bytes_max;
+  return view;
+}
+
+// Names have no characters that JSON would want escaped.
+Result<std::string> Server::Impl::DatasetsJson() {
+  if (state.load(std::memory_order_acquire) == State::kStarting)
+    return Error{ErrorCode::kUnavailable, "starting"};
+  // What names there are only a token tells.
+  if (token_keys && options.admin_token_file.empty())
+    return Error{ErrorCode::kDenied, "names are shown only to clients with a token"};
+  const auto listed = FFR_TRY(catalog->List({kDatasetsShown, "", ""}));
+  std::string json = "{\"datasets\": [";
+  for (const auto& entry : listed.entries)
+    json += fmt::format("{}{{\"name\": \"{}\", \"size_bytes\": {}, \"file_count\": {}}}",
+                        json.ends_with('[') ? "" : ", ", entry.name, entry.size_bytes,
+                        entry.file_count);
+  return json + (listed.more ? "], \"more\": true}" : "], \"more\": false}");
+}
+
+}  // namespace ffrecord::server
