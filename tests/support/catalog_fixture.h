@@ -1,0 +1,115 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bytes.h"
+#include "memory_store.h"
+#include "server/service/catalog/catalog.h"
+#include "temp_folder.h"
+
+namespace ffrecord::server {
+
+// A MetaStore whose next commits fail as a disk that is full does, or that is slow to answer.
+class FailingStore final : public MetaStore {
+ public:
+  explicit FailingStore(MetaStore& store) : store_(store) {}
+  Result<std::optional<KeyValue>> Get(std::string_view key) override { return store_.Get(key); }
+  Result<Page> List(std::string_view prefix, std::string_view after, std::uint32_t limit) override {
+    return store_.List(prefix, after, limit);
+  }
+  Result<Outcome> TryCommit(const Commit& commit) override {
+    if (fails || (is_full && is_full())) return Error{ErrorCode::kIo, "no space", ENOSPC};
+    auto outcome = store_.TryCommit(commit);
+    if (loses_reply) return Error{ErrorCode::kIo, "no answer", EIO};
+    return outcome;
+  }
+  bool fails = false;
+  std::function<bool()> is_full;
+  bool loses_reply = false;
+
+ private:
+  MetaStore& store_;
+};
+
+// A catalog over a memory MetaStore and a real folder; Open() again is a start after a kill.
+class CatalogTest : public testing::Test {
+ protected:
+  void SetUp() override { Open(); }
+
+  void Open() { OpenOn({"extents"}, 0); }
+
+  void OpenOn(const std::vector<std::string>& disk_names, std::size_t missing_count) {
+    catalog_.reset();
+    auto published = ReadPublishedNames(store_).value();
+    ExtentStore::Disks disks;
+    disks.missing_count = missing_count;
+    for (const std::string& name : disk_names)
+      disks.present.push_back(Disk::Open(folder_ / name).value());
+    extents_ = ExtentStore::Open(std::move(disks), published.Extents()).value();
+    reserve_.emplace(folder_ / "reserve", 64 << 10);
+    auto catalog = Catalog::Open(store_, *extents_, {std::chrono::seconds(60), quotas_, &*reserve_},
+                                 std::move(published));
+    ASSERT_TRUE(catalog) << catalog.error().message;
+    catalog_ = std::move(catalog).value();
+  }
+
+  // An extent of upload `upload`, sealed; what a manifest says of it.
+  ManifestExtent Put(std::uint64_t upload, std::uint32_t number, std::string_view data) {
+    const ManifestExtent extent{MakeExtentId(upload, number, 0), data.size(),
+                                Xxh3(test::AsBytes(data))};
+    auto writer = catalog_->BeginPut({extent.id, extent.size_bytes});
+    EXPECT_TRUE(writer) << writer.error().message;
+    EXPECT_TRUE(writer.value());
+    EXPECT_TRUE(writer.value()->Append(test::AsBytes(data)));
+    const auto sealed = catalog_->Seal(*writer.value(), {extent.id, extent.xxh3});
+    EXPECT_TRUE(sealed) << sealed.error().message;
+    return extent;
+  }
+
+  static std::vector<std::byte> ManifestOf(const std::vector<ManifestExtent>& extents) {
+    DatasetManifest manifest;
+    for (const auto& extent : extents)
+      manifest.files.push_back(
+          {"file-" + std::to_string(manifest.files.size()), extent.size_bytes, {extent}});
+    return EncodeDatasetManifest(manifest).value();
+  }
+
+  Result<net::RevisionReply> Publish(const std::string& name,
+                                     const std::vector<ManifestExtent>& extents,
+                                     net::Publish::Mode mode = net::Publish::Mode::kCreate,
+                                     std::uint64_t expected = 0, std::uint64_t attempt = 0) {
+    return catalog_->Publish({mode, attempt == 0 ? next_attempt_++ : attempt, expected, name},
+                             ManifestOf(extents));
+  }
+
+  std::uint64_t Collect(std::chrono::seconds later = {}) {
+    const auto collected = catalog_->Collect(Catalog::Clock::now() + later);
+    EXPECT_TRUE(collected) << collected.error().message;
+    return collected.value();
+  }
+
+  static constexpr auto kCreate = net::Publish::Mode::kCreate;
+  static constexpr auto kReplace = net::Publish::Mode::kReplace;
+  static constexpr auto kSwap = net::Publish::Mode::kSwap;
+
+  std::map<std::string, std::uint64_t> quotas_;
+  test::TempFolder folder_;
+  std::unique_ptr<MetaStore> memory_ = test::MakeMemoryStore();
+  FailingStore store_{*memory_};
+  std::unique_ptr<ExtentStore> extents_;
+  std::optional<DiskReserve> reserve_;
+  std::unique_ptr<Catalog> catalog_;
+  std::uint64_t next_attempt_ = 100;
+};
+
+}  // namespace ffrecord::server
