@@ -11,10 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::test {
+
+// One file of one extent.
+inline DatasetManifest OneFile(std::uint64_t size_bytes) {
+  return {{{"file", size_bytes, {{MakeExtentId(1, 0, 0), size_bytes, 0}}}}};
+}
 
 // Takes connections on a port of its own, greets, and leaves the rest to a script: a daemon that
 // answers as a test wants it.

@@ -1,6 +1,6 @@
-// Goal: every call ends by its deadline, has one effect however often it is sent, and believes no
-// byte that it did not ask for.
-// Method: a daemon that is a script: silent, busy, lying, breaking off at chosen places.
+// Goal: every call ends by its deadline, and has one effect however often it is sent.
+// Method: a daemon that is a script: silent, busy, breaking off at chosen places; callers who give
+// up.
 
 #include "libffrecord/net/rpc/session.h"
 
@@ -8,29 +8,21 @@
 
 #include <cerrno>
 
-#include "bytes.h"
 #include "child.h"
 #include "client/dataset/catalog.h"
-#include "client/dataset/upload.h"
 #include "fake_daemon.h"
-#include "libffrecord/base/checksum.h"
 #include "libffrecord/base/patience.h"
-#include "libffrecord/net/rpc/remote_files.h"
 
 namespace ffrecord::client {
 namespace {
 
 using net::FrameType;
-using test::AsBytes;
 using test::FakeDaemon;
+using test::OneFile;
 using Request = test::FakeDaemon::Request;
 using namespace std::chrono_literals;
 
 net::Deadline In(std::chrono::milliseconds time) { return net::Clock::now() + time; }
-
-DatasetManifest OneFile(std::uint64_t size_bytes) {
-  return {{{"file", size_bytes, {{MakeExtentId(1, 0, 0), size_bytes, 0}}}}};
-}
 
 TEST(LocationTest, AddressesAreParsed) {
   const auto location = net::Location::Parse("ffrecord://localhost/run/a");
@@ -274,10 +266,6 @@ TEST(SessionTest, AForkedChildHasAPoolOfItsOwn) {
   EXPECT_EQ(daemon.connection_count(), 2);
 }
 
-// --- Uploads -------------------------------------------------------------------------------------
-
-// --- Callers who give up -------------------------------------------------------------------------
-
 // Whoever gives a call up has lost patience long before the deadline of these tests.
 class GivenUpTest : public testing::Test {
  protected:
@@ -320,301 +308,6 @@ TEST_F(GivenUpTest, WhileTheDaemonIsBusy) {
     EXPECT_FALSE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(kLong)));
   });
   EXPECT_LT(net::Clock::now() - started, net::Channel::kRetryAfterMax / 2);
-}
-
-TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
-  int begun = 0;
-  FakeDaemon daemon([&](Request& request) {
-    if (request.header.type == FrameType::kPutBegin) {
-      ++begun;
-      FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutBegin),
-                       net::PutBeginReply{false}.Encode());
-    } else if (request.header.type == FrameType::kPutData) {
-      FakeDaemon::SendError(request, ErrorCode::kIo, ENOSPC);
-    } else {
-      FakeDaemon::SendError(request, ErrorCode::kIo, ENOSPC);
-    }
-    return true;
-  });
-  Upload upload(net::Session::Get(daemon.address()), {60s});
-  const std::vector<std::byte> bytes(20 << 20);
-  const std::span<const std::byte> piece(bytes);
-  const auto started = net::Clock::now();
-
-  const auto put = upload.PutBytes("file", {&piece, 1});
-
-  ASSERT_FALSE(put);
-  EXPECT_EQ(put.error().code, ErrorCode::kIo) << put.error().message;
-  EXPECT_EQ(put.error().system_errno, ENOSPC);
-  EXPECT_EQ(begun, 1);
-  EXPECT_LT(net::Clock::now() - started, 30s);
-}
-
-TEST(UploadTest, PiecesBecomeExtentsWithTheirSums) {
-  std::vector<std::byte> received;
-  FakeDaemon daemon([&](Request& request) {
-    const bool is_begin = request.header.type == FrameType::kPutBegin;
-    if (is_begin)
-      FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutBegin),
-                       net::PutBeginReply{false}.Encode());
-    else if (request.header.type == FrameType::kPutSeal)
-      FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutSeal), {});
-    return true;
-  });
-  Upload upload(net::Session::Get(daemon.address()), {20s});
-  const std::vector<std::byte> large(kExtentSizeMax - 1, std::byte{7});
-  const std::span<const std::byte> pieces[] = {AsBytes("ab"), {}, large, AsBytes("yz")};
-  std::uint64_t told = 0;
-
-  const auto file = upload.PutBytes("name", pieces, [&](std::uint64_t done) {
-    EXPECT_GT(done, told);
-    told = done;
-  });
-
-  ASSERT_TRUE(file) << file.error().message;
-  std::vector<std::byte> whole;
-  for (const auto piece : pieces) whole.insert(whole.end(), piece.begin(), piece.end());
-  EXPECT_EQ(file.value().size_bytes, whole.size());
-  EXPECT_EQ(told, whole.size());
-  ASSERT_EQ(file.value().extents.size(), 2U);
-  EXPECT_EQ(file.value().extents[0].xxh3, Xxh3(std::span(whole).first(kExtentSizeMax)));
-  EXPECT_EQ(file.value().extents[1].xxh3, Xxh3(std::span(whole).subspan(kExtentSizeMax)));
-  EXPECT_EQ(UploadOf(file.value().extents[0].id), UploadOf(file.value().extents[1].id));
-  EXPECT_TRUE(upload.PutBytes("empty", {}).value().extents.empty());
-}
-
-// --- Reading from a daemon that lies -------------------------------------------------------------
-
-class LyingDaemonTest : public testing::Test {
- protected:
-  // What is answered to a BATCH_READ of two entries of 100 and 50 bytes.
-  using Lie = std::function<void(Request&)>;
-
-  // Reads two ranges from a daemon that lies once, on its first connection if `lies_once`.
-  std::vector<ErrorCode> Read(const Lie& lie, bool lies_once = false) {
-    FakeDaemon daemon([&](Request& request) {
-      if (request.header.type == FrameType::kExtentBind) {
-        FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
-                         net::ExtentBindReply{1, 0, {}}.Encode());
-      } else if (lies_once && request.connection > 0) {
-        Truth(request);
-      } else {
-        lie(request);
-      }
-      return true;
-    });
-    memory_.assign(400, std::byte{0xEE});
-    const net::RemoteFiles files(net::Session::Get(daemon.address()), OneFile(1000), "location",
-                                 {lies_once ? 10s : 400ms});
-    RangeRead ranges[] = {{0, 0, std::span(memory_).subspan(100, 100)},
-                          {0, 500, std::span(memory_).subspan(250, 50)}};
-    const auto read = files.Read(ranges);
-    EXPECT_TRUE(read) << read.error().message;
-    // Whatever it said, nothing was written but to the places that it was asked for.
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      const bool is_asked = (i >= 100 && i < 200) || (i >= 250 && i < 300);
-      EXPECT_TRUE(is_asked || memory_[i] == std::byte{0xEE}) << i;
-    }
-    // What is good has its bytes.
-    for (const RangeRead& range : ranges)
-      for (const std::byte byte : range.destination)
-        EXPECT_TRUE(range.status != ErrorCode::kOk || byte == std::byte{0x11});
-    return {ranges[0].status, ranges[1].status};
-  }
-
-  static void Data(Request& request, const std::vector<net::BatchPiece>& pieces,
-                   std::size_t payload_size) {
-    const std::vector<std::byte> payload(payload_size, std::byte{0x11});
-    FakeDaemon::Send(request, FrameType::kBatchData, net::BatchData{pieces}.Encode(), payload);
-  }
-  static void Done(Request& request, const net::BatchDone& done) {
-    FakeDaemon::Send(request, net::ReplyTo(FrameType::kBatchRead), done.Encode());
-  }
-  // Every entry that was asked for, the last one first and in two pieces.
-  static void Truth(Request& request) {
-    const auto entries = net::BatchRead::Decode(request.body).value().entries;
-    net::BatchDone done;
-    for (auto i = static_cast<std::uint32_t>(entries.size()); i-- > 0;) {
-      const std::uint32_t size = entries[i].size_bytes;
-      Data(request, {{i, 0, 20}}, 20);
-      Data(request, {{i, 20, size - 20}}, size - 20);
-      ++done.ok_count;
-      done.size_bytes += size;
-    }
-    Done(request, done);
-  }
-
-  static inline const std::vector<ErrorCode> kGood{ErrorCode::kOk, ErrorCode::kOk};
-  std::vector<std::byte> memory_;
-};
-
-TEST_F(LyingDaemonTest, TheTruthIsBelieved) {
-  EXPECT_EQ(Read(Truth), kGood);
-  EXPECT_EQ(memory_[100], std::byte{0x11});
-  EXPECT_EQ(memory_[299], std::byte{0x11});
-}
-
-TEST_F(LyingDaemonTest, NoLieIsBelievedAndTheTruthIsFoundOnAnotherConnection) {
-  const std::pair<const char*, Lie> lies[] = {
-      {"an entry that was not asked for",
-       [](Request& r) {
-         Data(r, {{2, 0, 10}}, 10);
-       }},
-      {"a piece past the entry",
-       [](Request& r) {
-         Data(r, {{1, 0, 51}}, 51);
-       }},
-      {"a gap",
-       [](Request& r) {
-         Data(r, {{0, 10, 10}}, 10);
-       }},
-      {"a piece twice",
-       [](Request& r) {
-         Data(r, {{0, 0, 10}, {0, 0, 10}}, 20);
-       }},
-      {"a payload that is larger",
-       [](Request& r) {
-         Data(r, {{0, 0, 10}}, 11);
-       }},
-      {"a payload that is smaller",
-       [](Request& r) {
-         Data(r, {{0, 0, 10}}, 9);
-       }},
-      {"good without bytes",
-       [](Request& r) {
-         Done(r, {2, 0, 150, 0, 0, 0, 0, {}});
-       }},
-      {"good with half the bytes",
-       [](Request& r) {
-         Data(r, {{0, 0, 99}, {1, 0, 50}}, 149);
-         Done(r, {2, 0, 150, 0, 0, 0, 0, {}});
-       }},
-      {"too few statuses",
-       [](Request& r) {
-         Done(r, {0, 1, 0, 0, 0, 0, 0, {{}, {}}});
-       }},
-      {"another batch",
-       [](Request& r) {
-         Done(r, {3, 0, 0, 0, 0, 0, 0, {}});
-       }},
-      {"a batch of one entry",
-       [](Request& r) {
-         Done(r, {0, 1, 0, 0, 0, 0, 0, {net::EntryStatus::kNotHere}});
-       }},
-      {"another type", [](Request& r) { FakeDaemon::Send(r, FrameType::kPutData, {}); }},
-      {"the end", [](Request& r) { r.endpoint.Close(); }},
-  };
-  for (const auto& [name, lie] : lies) {
-    SCOPED_TRACE(name);
-    EXPECT_EQ(Read(lie, /*lies_once=*/true), kGood);
-    for (const ErrorCode status : Read(lie)) {
-      EXPECT_TRUE(status == ErrorCode::kUnavailable || status == ErrorCode::kDeadlineExceeded ||
-                  status == ErrorCode::kOk);
-    }
-  }
-}
-
-TEST_F(LyingDaemonTest, StatusesAreThoseOfTheEntriesAndOnlyBusyOnesAreAskedAgain) {
-  using net::EntryStatus;
-  const auto answer = [](EntryStatus status) {
-    return [status](Request& r) {
-      Data(r, {{0, 0, 100}}, 100);
-      Done(r, {1, 1, 100, 0, 0, 0, 0, {EntryStatus::kOk, status}});
-    };
-  };
-  const std::pair<EntryStatus, ErrorCode> expected[] = {
-      {EntryStatus::kNotHere, ErrorCode::kNotFound},
-      {EntryStatus::kCorrupt, ErrorCode::kCorruption},
-      {EntryStatus::kDenied, ErrorCode::kDenied},
-      {EntryStatus::kIoError, ErrorCode::kIo},
-      {EntryStatus::kDeadline, ErrorCode::kDeadlineExceeded},
-  };
-  for (const auto& [status, code] : expected)
-    EXPECT_EQ(Read(answer(status)), (std::vector{ErrorCode::kOk, code}));
-
-  int asked = 0;
-  const auto busy_at_first = [&](Request& request) {
-    if (++asked == 1) return answer(EntryStatus::kBusy)(request);
-    const auto batch = net::BatchRead::Decode(request.body).value();
-    EXPECT_EQ(batch.entries.size(), 1U);  // Only the one that failed.
-    EXPECT_EQ(batch.entries.at(0).offset_bytes, 500U);
-    Data(request, {{0, 0, 50}}, 50);
-    Done(request, {1, 0, 50, 0, 0, 0, 0, {}});
-  };
-  EXPECT_EQ(Read(busy_at_first), kGood);
-}
-
-// A range over two extents, of which the first comes in pieces, and the second does not come.
-TEST_F(LyingDaemonTest, ARangeHasArrivedWhenItsLastByteHas) {
-  const DatasetManifest two{
-      {{"file",
-        kExtentSizeMax + 100,
-        {{MakeExtentId(1, 0, 0), kExtentSizeMax, 0}, {MakeExtentId(1, 0, 1), 100, 0}}}}};
-  FakeDaemon daemon([&](Request& request) {
-    if (request.header.type == FrameType::kExtentBind) {
-      FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
-                       net::ExtentBindReply{2, 0, {}}.Encode());
-      return true;
-    }
-    Data(request, {{0, 0, 40}, {0, 40, 60}}, 100);
-    Done(request, {1, 1, 100, 0, 0, 0, 0, {net::EntryStatus::kOk, net::EntryStatus::kIoError}});
-    return true;
-  });
-  const net::RemoteFiles files(net::Session::Get(daemon.address()), two, "location", {10s});
-  std::vector<std::byte> memory(150);
-  RangeRead range{0, kExtentSizeMax - 100, memory};
-  std::vector<ErrorCode> told;
-
-  ASSERT_TRUE(files.RangeReader::ReadEach({&range, 1},
-                                          [&](RangeRead& one) { told.push_back(one.status); }));
-
-  EXPECT_EQ(told, std::vector{ErrorCode::kIo});
-}
-
-TEST_F(LyingDaemonTest, ExtentsAreBoundOnceUntilTheTableIsFull) {
-  std::atomic<int> bound_at_0 = 0;
-  FakeDaemon daemon([&](Request& request) {
-    if (request.header.type != FrameType::kExtentBind) {
-      Truth(request);
-      return true;
-    }
-    bound_at_0 += net::ExtentBind::Decode(request.body).value().first_index == 0;
-    FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
-                     net::ExtentBindReply{1, 0, {}}.Encode());
-    return true;
-  });
-  // Of two such files the table holds one.
-  DatasetManifest manifest = OneFile(kExtentSizeMax * (net::kBoundExtentCountMax / 2 + 1));
-  manifest.files[0].extents.resize(net::kBoundExtentCountMax / 2 + 1);
-  const auto session = net::Session::Get(daemon.address());
-  const net::RemoteFiles first(session, manifest, "first", {10s});
-  const net::RemoteFiles second(session, manifest, "second", {10s});
-  const auto reads = [](const net::RemoteFiles& files) {
-    std::vector<std::byte> memory(100);
-    RangeRead range{0, 0, memory};
-    return files.Read({&range, 1}) && range.status == ErrorCode::kOk;
-  };
-
-  EXPECT_TRUE(reads(first) && reads(first));
-  EXPECT_EQ(bound_at_0, 1);
-  EXPECT_TRUE(reads(second) && reads(second));
-  EXPECT_EQ(bound_at_0, 2);
-  EXPECT_TRUE(reads(first));
-  EXPECT_EQ(bound_at_0, 3);
-}
-
-TEST_F(LyingDaemonTest, ARangePastTheFileIsCorruptAndIsNotAskedFor) {
-  FakeDaemon daemon([](Request&) { return true; });
-  const net::RemoteFiles files(net::Session::Get(daemon.address()), OneFile(1000), "location",
-                               {300ms});
-  std::vector<std::byte> memory(100);
-  RangeRead ranges[] = {{0, 901, memory}, {0, ~std::uint64_t{0}, memory}, {0, 1000, {}}};
-  ASSERT_TRUE(files.Read(ranges));
-  EXPECT_EQ(ranges[0].status, ErrorCode::kCorruption);
-  EXPECT_EQ(ranges[1].status, ErrorCode::kCorruption);
-  EXPECT_EQ(ranges[2].status, ErrorCode::kOk);
-  EXPECT_EQ(files.MapIndex(0, 900, 101).error().code, ErrorCode::kCorruption);
-  EXPECT_EQ(daemon.connection_count(), 0);
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// Goal: an upload cuts what it is given into extents with their checksums, and ends at the first
+// error that waiting cannot mend.
+// Method: a daemon that is a script takes the pieces, or says that its disk is full.
+
+#include "client/dataset/upload.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "bytes.h"
+#include "fake_daemon.h"
+#include "libffrecord/base/checksum.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::FrameType;
+using test::AsBytes;
+using test::FakeDaemon;
+using Request = test::FakeDaemon::Request;
+using namespace std::chrono_literals;
+
+TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
+  int begun = 0;
+  FakeDaemon daemon([&](Request& request) {
+    if (request.header.type == FrameType::kPutBegin) {
+      ++begun;
+      FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutBegin),
+                       net::PutBeginReply{false}.Encode());
+    } else if (request.header.type == FrameType::kPutData) {
+      FakeDaemon::SendError(request, ErrorCode::kIo, ENOSPC);
+    } else {
+      FakeDaemon::SendError(request, ErrorCode::kIo, ENOSPC);
+    }
+    return true;
+  });
+  Upload upload(net::Session::Get(daemon.address()), {60s});
+  const std::vector<std::byte> bytes(20 << 20);
+  const std::span<const std::byte> piece(bytes);
+  const auto started = net::Clock::now();
+
+  const auto put = upload.PutBytes("file", {&piece, 1});
+
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, ErrorCode::kIo) << put.error().message;
+  EXPECT_EQ(put.error().system_errno, ENOSPC);
+  EXPECT_EQ(begun, 1);
+  EXPECT_LT(net::Clock::now() - started, 30s);
+}
+
+TEST(UploadTest, PiecesBecomeExtentsWithTheirSums) {
+  std::vector<std::byte> received;
+  FakeDaemon daemon([&](Request& request) {
+    const bool is_begin = request.header.type == FrameType::kPutBegin;
+    if (is_begin)
+      FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutBegin),
+                       net::PutBeginReply{false}.Encode());
+    else if (request.header.type == FrameType::kPutSeal)
+      FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutSeal), {});
+    return true;
+  });
+  Upload upload(net::Session::Get(daemon.address()), {20s});
+  const std::vector<std::byte> large(kExtentSizeMax - 1, std::byte{7});
+  const std::span<const std::byte> pieces[] = {AsBytes("ab"), {}, large, AsBytes("yz")};
+  std::uint64_t told = 0;
+
+  const auto file = upload.PutBytes("name", pieces, [&](std::uint64_t done) {
+    EXPECT_GT(done, told);
+    told = done;
+  });
+
+  ASSERT_TRUE(file) << file.error().message;
+  std::vector<std::byte> whole;
+  for (const auto piece : pieces) whole.insert(whole.end(), piece.begin(), piece.end());
+  EXPECT_EQ(file.value().size_bytes, whole.size());
+  EXPECT_EQ(told, whole.size());
+  ASSERT_EQ(file.value().extents.size(), 2U);
+  EXPECT_EQ(file.value().extents[0].xxh3, Xxh3(std::span(whole).first(kExtentSizeMax)));
+  EXPECT_EQ(file.value().extents[1].xxh3, Xxh3(std::span(whole).subspan(kExtentSizeMax)));
+  EXPECT_EQ(UploadOf(file.value().extents[0].id), UploadOf(file.value().extents[1].id));
+  EXPECT_TRUE(upload.PutBytes("empty", {}).value().extents.empty());
+}
+
+}  // namespace
+}  // namespace ffrecord::client
