@@ -8,6 +8,7 @@ namespace ffrecord::server {
 namespace {
 
 using test::AsBytes;
+using namespace std::chrono_literals;
 
 TEST_F(CatalogTest, WhatIsPublishedIsResolvedAlsoAfterAStart) {
   const auto extent = Put(1, 0, "data");
