@@ -37,7 +37,10 @@ ROOMS = (
     Room(
         ("libffrecord/object_store/", "libffrecord/net/http/", "tests/unit/object_store/"),
         ("object_store",),
-        ("test_archive.py", "test_checkpoint_store*.py", "test_objects*.py"),
+        (
+            *("test_archive.py", "test_checkpoint_store*.py", "test_checkpoint_mirror.py"),
+            "test_objects*.py",
+        ),
     ),
     Room(("libffrecord/net/", "tests/unit/net/"), ("net", "client"), ("test_daemon.py",)),
     Room(("server/", "tests/unit/server/"), ("server",), DAEMON),

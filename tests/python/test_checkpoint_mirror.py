@@ -1,0 +1,239 @@
+"""Goal: a mirror takes steps to a store, and a step leaves the folder only when it is whole there.
+
+Method: moto's server in this process; runs that are rolled back, damaged, interrupted.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ffrecord.checkpoint as ckpt
+from ffrecord.errors import CorruptionError
+from object_store import Store, serve
+from saved_at_a_store import client_of_store, keys_of, state
+from thread_ranks import same
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Store]:
+    yield from serve()
+
+
+@pytest.fixture
+def store(server: Store) -> Store:
+    server.serve_all()
+    return server
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, store: Store) -> str:
+    """An address of its own for each test."""
+    return f"s3://bucket/runs of/{request.node.name}"
+
+
+def test_what_left_the_folder_is_loaded_from_the_mirror(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "run"
+    with ckpt.Mirror(target, run, keep_local=1) as mirror:
+        for step in (1, 2):
+            ckpt.save(target, step, state(step))
+        assert [commit.step for commit in mirror.start().result()] == [1, 2]
+        ckpt.save(target, 3, state(3))
+        assert [commit.step for commit in mirror.sync()] == [3]
+        assert mirror.sync() == []
+
+    assert [commit.step for commit in ckpt.list(target)] == [3]
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    assert same(ckpt.load(target, step=1), state(1))
+    store.set_door(lambda number, method, path: "hang up")
+    assert same(ckpt.load(target), state(3))  # Without a word to the store.
+    assert store.seen == []
+    store.serve_all()
+    shutil.rmtree(target / "step-000000003")
+    assert same(ckpt.load(target), state(3))
+
+
+def test_a_mirror_follows_a_run_that_was_rolled_back(run: str, tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    for step in (1, 2):
+        ckpt.save(target, step, state(step))
+    ckpt.Mirror(target, run, keep_local=1).sync()
+    # Back to step 1, in another process; from there other steps.
+    ckpt.remove(target, 2)
+    for step in (2, 3):
+        ckpt.save(target, step, state(10 + step))
+
+    mirror = ckpt.Mirror(target, run, keep_local=1)
+    assert [commit.step for commit in mirror.sync()] == [2, 3]
+    assert mirror.sync() == []
+
+    for step, seed in ((1, 1), (2, 12), (3, 13)):
+        assert same(ckpt.load(run, step=step), state(seed))
+    assert [commit.step for commit in ckpt.list(target)] == [3]
+
+
+def test_a_mirror_replaces_nothing_of_another_run(run: str, tmp_path: Path) -> None:
+    ckpt.save(run, 2, state(2))
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(10 + step))
+    mirror = ckpt.Mirror(tmp_path, run, keep_local=1)
+    for _ in range(2):
+        with pytest.raises(FileExistsError, match="not copied from"):
+            mirror.sync()
+    assert same(ckpt.load(run, step=2), state(2))
+    assert [commit.step for commit in ckpt.list(run)] == [1, 2, 3]
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [2, 3]
+
+
+def test_one_damaged_step_keeps_no_other_from_the_mirror(run: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    (tmp_path / "step-000000002" / "part-00000.manifest").unlink()
+    with pytest.raises(FileNotFoundError, match="step-000000002"):
+        ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    assert [commit.step for commit in ckpt.list(run)] == [1, 3]
+
+
+def test_nothing_leaves_the_folder_whose_copy_is_not_whole(run: str, tmp_path: Path) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    segment = next(key for key in keys_of(run) if "step-000000001" in key and "seg-" in key)
+    client_of_store().delete_object(Bucket="bucket", Key=segment)
+    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    assert same(ckpt.load(tmp_path, step=1), state(1))
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_what_is_damaged_in_the_folder_is_read_at_the_mirror(
+    run: str, store: Store, tmp_path: Path, name: str, how: str
+) -> None:
+    run = run.replace("[", ".").replace("]", "").replace("/part", "part")
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    path = tmp_path / "step-000000002" / name
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.unlink() if how == "gone" else path.write_bytes(content)
+
+    assert same(ckpt.load(tmp_path), state(2))
+    store.set_door(lambda number, method, path: "hang up")
+    assert ckpt.verify(tmp_path, 2, timeout_s=0.3) != [] if how == "flipped" else True
+
+
+def test_steps_leave_a_folder_only_for_where_a_load_looks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep_local"):
+        ckpt.Mirror(tmp_path / "run", str(tmp_path / "copies"), keep_local=1)
+
+
+def test_a_mirror_that_was_interrupted_knows_what_it_has_copied(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    copy = ckpt._mirror.copy
+
+    def interrupted(source: object, target: object, step: int, **options: Any) -> object:  # noqa: ANN401
+        if step == 2:
+            raise KeyboardInterrupt
+        return copy(source, target, step, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ckpt._mirror, "copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ckpt.Mirror(tmp_path, run).sync()
+    ckpt.remove(tmp_path, 1)
+    ckpt.save(tmp_path, 1, state(11))
+    assert len(ckpt.Mirror(tmp_path, run).sync()) == 2
+    assert ckpt.list(run) == ckpt.list(tmp_path)
+
+
+def test_what_was_copied_stays_at_the_mirror_until_what_replaces_it_is_whole(
+    run: str, tmp_path: Path
+) -> None:
+    ckpt.save(tmp_path, 1, state(1))
+    ckpt.Mirror(tmp_path, run).sync()
+    ckpt.remove(tmp_path, 1)
+    ckpt.save(tmp_path, 1, state(11))
+    (tmp_path / "step-000000001/part-00000.manifest").write_bytes(b"damaged")
+    with pytest.raises(CorruptionError):
+        ckpt.Mirror(tmp_path, run).sync()
+    assert same(ckpt.load(run), state(1))
+
+
+def test_a_load_goes_back_to_a_step_that_is_only_at_the_mirror(run: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run, keep_local=1).sync()
+    ckpt.remove(run, 3)  # What is damaged here is nowhere else.
+    segment = tmp_path / "step-000000003/part-00000/seg-0000"
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+
+    with pytest.raises(CorruptionError, match="Step 2 is available"):
+        ckpt.load(tmp_path)
+    with pytest.warns(UserWarning, match="step 2 is loaded"):
+        loaded = ckpt.load(tmp_path, on_corrupt="previous")
+    assert same(loaded, state(2))
+
+
+def test_a_save_that_was_not_copied_is_not_mistaken_for_the_one_that_was(
+    run: str, tmp_path: Path
+) -> None:
+    """Damaged after a rollback, and saved anew: the store has the old one, and the step before."""
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    for step in (1, 2, 3):
+        ckpt.remove(tmp_path, step)
+    ckpt.save(tmp_path, 2, state(12))
+    (tmp_path / "step-000000002" / "part-00000.manifest").unlink()
+    with pytest.raises(FileNotFoundError):
+        ckpt.load(tmp_path, step=2)
+    assert same(ckpt.load(tmp_path), state(1))
+
+
+def test_a_mirror_may_keep_them_compressed(run: str, store: Store, tmp_path: Path) -> None:
+    """In less room; what is loaded and pulled from there is the same."""
+    target = tmp_path / "run"
+    chance = np.random.default_rng(3)
+    weights = {"w": chance.normal(0, 0.02, 3 << 20).astype("float32"), "step": 1}
+    with ckpt.Mirror(target, run, keep_local=1, compress=True) as mirror:
+        commits = [ckpt.save(target, step, weights) for step in (1, 2)]
+        assert mirror.sync() == commits
+
+    assert [commit.step for commit in ckpt.list(target)] == [2]
+    assert same(ckpt.load(target, step=1), weights)
+    assert ckpt.verify(run) == []
+    assert ckpt.copy(run, tmp_path / "back", 1) == commits[0]
+    assert same(ckpt.load(tmp_path / "back"), weights)
+    plain = tmp_path / "back" / "step-000000001" / "part-00000" / "seg-0000"
+    ckpt.copy(target, tmp_path / "cold", compress=True)
+    packed = tmp_path / "cold" / "step-000000002" / "part-00000" / "seg-0000.packed"
+    assert packed.stat().st_size < 0.9 * plain.stat().st_size
+
+
+def test_nothing_leaves_the_folder_that_is_not_at_the_mirror(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    store.set_door(lambda number, method, path: "503" if ".root" in path else "serve")
+    mirror = ckpt.Mirror(tmp_path, run, keep_local=1, timeout_s=0.3)
+
+    mirror.start()
+    with pytest.raises((ConnectionError, TimeoutError)):
+        mirror.close()
+
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2]
+    with pytest.raises(ValueError, match="keep_local"):
+        ckpt.Mirror(tmp_path, run, keep_local=0)
