@@ -20,12 +20,9 @@ import argparse
 import contextlib
 import dataclasses
 import itertools
-import json
-import os
 import pathlib
 import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -36,13 +33,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 
 import open_mpi
 import picture
+from links import iperf_bytes_per_s, shaped, stream_ports, tc
+from rank_group import Group
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs" / "internals"
-PORT = 29_400
 SMALL = (4 << 10, 64 << 10)
 LOOPBACK_BYTES = 64 << 20
-IPERF_SECONDS = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,139 +92,6 @@ GRID = {
 }
 STEP_SHAPE = Shape(2, 1000, 0)
 TRAINED_STEPS = 3
-
-
-class Group:
-    """Processes as ranks, which do what they are told."""
-
-    def __init__(
-        self,
-        hosts: list[str],
-        prefixes: list[list[str]],
-        interface: str,
-        arms: tuple[str, ...] = ("ours", "ours f16"),
-    ) -> None:
-        """Start them, each behind its command prefix."""
-        environment = os.environ | {
-            "MASTER_ADDR": hosts[0],
-            "MASTER_PORT": str(PORT),
-            "WORLD_SIZE": str(len(hosts)),
-            "GLOO_SOCKET_IFNAME": interface,
-            "OMP_NUM_THREADS": "1",
-        }
-        self.ranks = [
-            subprocess.Popen(
-                [*prefix, sys.executable, str(HERE / "rank" / "rank.py"), host, *arms],
-                env=environment | {"RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank, (host, prefix) in enumerate(zip(hosts, prefixes, strict=True))
-        ]
-
-    def reduce(
-        self,
-        arm: str,
-        sizes_bytes: list[int],
-        repeats: int,
-        computing_s: list[float],
-        setting: dict[str, Any] | None = None,
-    ) -> dict[str, float]:
-        """Seconds of all-reducing these arrays, and processor seconds of all ranks for it."""
-        order = {
-            "arm": arm,
-            "sizes_bytes": sizes_bytes,
-            "repeats": repeats,
-            "computing_s": computing_s,
-            "setting": setting,
-        }
-        found = self.order(order)
-        if len({each["digest"] for each in found}) != 1:
-            raise harness.Unable(f"the ranks' results differ: {order}")
-        slowest = [max(each["seconds"][i] for each in found) for i in range(repeats)]
-        return {
-            "seconds": statistics.median(slowest),
-            "cpu_seconds": sum(each["cpu_seconds"] for each in found) / repeats,
-        }
-
-    def order(self, what: dict[str, Any]) -> list[dict[str, Any]]:
-        """What all ranks answer."""
-        order = json.dumps(what)
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            print(order, file=rank.stdin, flush=True)
-        found: list[dict[str, Any]] = []
-        for rank in self.ranks:
-            assert rank.stdout is not None
-            line = rank.stdout.readline()
-            if not line:
-                raise harness.Unable(f"a rank has ended during {order}; its message stands above")
-            found.append(json.loads(line))
-        return found
-
-    def close(self) -> None:
-        """End the ranks."""
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            rank.stdin.close()
-        for rank in self.ranks:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                rank.wait(10)
-            rank.kill()
-            rank.wait()
-
-
-def ip(*words: str) -> None:
-    """Run `ip`."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise harness.Unable(
-            f"ip {' '.join(words)}: {done.stderr.strip()}; namespaces need root and iproute2"
-        )
-
-
-@contextlib.contextmanager
-def shaped(ranks: int, mbit: int) -> Iterator[list[str]]:
-    """Namespaces joined by a bridge, each link limited both ways; yields their names."""
-    tag = f"ffr{os.getpid() % 100_000}"
-    names = [f"{tag}-{rank}" for rank in range(ranks)]
-    limit = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "128kb", "latency", "30ms"]
-    try:
-        ip("netns", "add", tag)
-        ip("-n", tag, "link", "add", "bridge", "type", "bridge")
-        ip("-n", tag, "link", "set", "bridge", "up")
-        for rank, name in enumerate(names):
-            ip("netns", "add", name)
-            port = f"port{rank}"
-            ip("-n", tag, "link", "add", port, "type", "veth", "peer", "eth0", "netns", name)
-            ip("-n", tag, "link", "set", port, "master", "bridge", "up")
-            ip("-n", name, "addr", "add", f"10.77.0.{rank + 1}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", "eth0", "up")
-            for space, device in ((name, "eth0"), (tag, port)):
-                subprocess.run(
-                    ["tc", "-n", space, "qdisc", "add", "dev", device, *limit], check=True
-                )
-        yield names
-    finally:
-        for name in [*names, tag]:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def iperf_bytes_per_s(names: list[str]) -> float:
-    """What one stream carries from the first rank's namespace to the second's."""
-    iperf = harness.foreign("iperf3", "iperf3")
-    inside = ["ip", "netns", "exec"]
-    with subprocess.Popen(
-        [*inside, names[1], iperf, "-s", "-1", "--forceflush"], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        while "listening" not in server.stdout.readline():
-            pass
-        client = [*inside, names[0], iperf, "-c", "10.77.0.2", "-t", str(IPERF_SECONDS), "-J"]
-        found = harness.run_json(*client)
-    return float(found["end"]["sum_received"]["bits_per_second"]) / 8
 
 
 def arms_of(
@@ -471,39 +335,11 @@ def step_arm(
     return harness.Arm(f"{arm} {model} step", f"{STEP_SHAPE.mbit} Mbit/s", once)
 
 
-def tc(space: str, words: str) -> None:
-    """Run `tc` in a namespace."""
-    done = subprocess.run(
-        ["tc", "-n", space, *words.split()], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise harness.Unable(f"tc {words} in {space}: {done.stderr.strip()}")
-
-
-def stream_ports(space: str) -> list[int]:
-    """The ports here of the connections that are the streams to the other rank, in their order."""
-    listed = subprocess.run(
-        ["ip", "netns", "exec", space, harness.foreign("ss", "iproute2"), "-Htn"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    ports: dict[str, list[int]] = {}
-    for line in listed.splitlines():
-        state, _, _, here, there = line.split()[:5]
-        if state == "ESTAB":
-            ports.setdefault(there, []).append(int(here.rpartition(":")[2]))
-    streams = [sorted(found) for found in ports.values() if len(found) == len(RAILS)]
-    if len(streams) != 1:
-        raise harness.Unable(f"{space}: which connections are the streams? {ports}")
-    return streams[0]
-
-
 def make_rails(space: str) -> None:
     """Give each stream of this namespace a rail of its own."""
     tc(space, "qdisc replace dev eth0 root handle 1: htb default 99")
     tc(space, "class add dev eth0 parent 1: classid 1:99 htb rate 1gbit")
-    for rail, port in zip(RAILS, stream_ports(space), strict=True):
+    for rail, port in zip(RAILS, stream_ports(space, len(RAILS)), strict=True):
         tc(space, f"class add dev eth0 parent 1: classid 1:{rail} htb rate {RAILS_MBIT}mbit")
         match = f"match ip sport {port} 0xffff flowid 1:{rail}"
         tc(space, f"filter add dev eth0 parent 1: protocol ip u32 {match}")
