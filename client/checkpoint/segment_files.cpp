@@ -17,6 +17,7 @@
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/transfer.h"
+#include "libffrecord/io/transfer_queue.h"
 #include "libffrecord/io/unnamed_file.h"
 
 namespace ffrecord::client {
@@ -86,11 +87,11 @@ class JobList {
 class PieceWriter {
  public:
   PieceWriter(JobList& jobs, std::unique_ptr<IoEngine> engine)
-      : jobs_(jobs), engine_(std::move(engine)) {
+      : jobs_(jobs),
+        engine_(std::move(engine)),
+        queue_(*engine_, kWritesInFlight, TransferQueue::Wants::kAny, queue_memory_) {
     for (Slot& slot : slots_) idle_.push_back(&slot);
   }
-  // The kernel writes from our buffers and from the caller's tensors.
-  ~PieceWriter() { DrainOrDie(*engine_); }
 
   Result<void> Run(const SideBySide& others) {
     for (;;) {
@@ -105,10 +106,16 @@ class PieceWriter {
   }
 
  private:
+  struct Slot;
+  struct Write : Transfer {
+    Write(const IoRequest& request, const Job& of_job, Slot& of_slot)
+        : Transfer(request, of_job.segment->file.fd()), job(&of_job), slot(&of_slot) {}
+    const Job* job;
+    Slot* slot;
+  };
   struct Slot {
     PooledBuffer buffer;  // Taken when it is first needed.
-    const Job* job = nullptr;
-    std::optional<Transfer> transfer;
+    std::optional<Write> write;
   };
 
   Result<void> Start(const Job& job) {
@@ -122,44 +129,22 @@ class PieceWriter {
     request.fd = job.segment->write_fd();
     request.offset_bytes = job.piece->offset_bytes;
     request.buffer = {const_cast<std::byte*>(bytes.data()), bytes.size()};  // Only read from.
-    slot.job = &job;
     idle_.pop_back();
-    pending_.push_back(&slot.transfer.emplace(request).request());
-    return SubmitPending();
-  }
-
-  Result<void> SubmitPending() {
-    const auto taken = FFR_TRY(engine_->Submit(pending_));
-    if (taken == 0 && engine_->in_flight() == 0)
-      return Error{ErrorCode::kIo, "write: the idle engine takes no request", EAGAIN};
-    pending_.erase(pending_.begin(), pending_.begin() + taken);
-    return {};
+    queue_.Add(slot.write.emplace(request, job, slot));
+    return queue_.Submit();
   }
 
   Result<void> WaitForSome() {
-    std::array<IoRequest*, kWritesInFlight> done{};
-    const auto count = FFR_TRY(engine_->Wait(done, 1, kIoForever));
-    for (IoRequest* request : std::span(done).first(count)) FFR_TRY(Returned(*request));
-    if (!pending_.empty()) FFR_TRY(SubmitPending());
-    return {};
-  }
-
-  Result<void> Returned(IoRequest& request) {
-    auto& transfer = *static_cast<Transfer*>(request.user);
-    Slot& slot = *std::find_if(slots_.begin(), slots_.end(), [&](const Slot& candidate) {
-      return candidate.transfer && &*candidate.transfer == &transfer;
-    });
-    const OpenSegment& segment = *slot.job->segment;
-    if (!transfer.Finish()) {
-      // After a short write an odd offset may be left, from where no direct write may start.
-      if (request.offset_bytes % kSegmentAlignment != 0) request.fd = segment.file.fd();
-      pending_.push_back(&request);
-      return {};
+    ended_.clear();
+    FFR_TRY(queue_.Poll(kIoForever, ended_));
+    for (Transfer* transfer : ended_) {
+      const auto& write = *static_cast<Write*>(transfer);
+      if (write.result() < 0)
+        return ErrnoError("write", write.job->segment->file.path(),
+                          static_cast<int>(-write.result()));
+      jobs_.Written(*write.job);
+      idle_.push_back(write.slot);
     }
-    if (transfer.result() < 0)
-      return ErrnoError("write", segment.file.path(), static_cast<int>(-transfer.result()));
-    jobs_.Written(*slot.job);
-    idle_.push_back(&slot);
     return {};
   }
 
@@ -167,7 +152,10 @@ class PieceWriter {
   std::unique_ptr<IoEngine> engine_;
   std::array<Slot, kWritesInFlight> slots_;
   std::vector<Slot*> idle_;
-  std::vector<IoRequest*> pending_;
+  std::vector<Transfer*> ended_;
+  TransferQueue::Memory queue_memory_;
+  // Ends before the buffers: the kernel writes from them and from the caller's tensors.
+  TransferQueue queue_;
 };
 
 Result<void> WritePayloads(std::span<OpenSegment> segments, const std::function<void()>& released) {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "libffrecord/base/buffer_pool.h"
-#include "libffrecord/base/home_process.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/transfer.h"
+#include "libffrecord/io/transfer_queue.h"
 
 namespace ffrecord {
 namespace {
@@ -41,10 +41,16 @@ Result<void> CheckOptions(const FileAppender::Options& options) {
 }  // namespace
 
 struct FileAppender::Impl {
+  struct Slot;
+  struct Write : Transfer {
+    Write(const IoRequest& request, int unaligned_fd, Slot& of_slot)
+        : Transfer(request, unaligned_fd), slot(&of_slot) {}
+    Slot* slot;
+  };
   // A buffer that is filled, then written, then idle.
   struct Slot {
     PooledBuffer buffer;
-    std::optional<Transfer> transfer;
+    std::optional<Write> write;
   };
 
   Impl(const std::filesystem::path& name, int descriptor, UniqueFd direct, const Options& chosen,
@@ -54,19 +60,14 @@ struct FileAppender::Impl {
         direct_fd(std::move(direct)),
         options(chosen),
         engine(std::move(own_engine)),
+        queue(*engine, chosen.buffers_in_flight, TransferQueue::Wants::kAny, queue_memory),
         started_bytes(chosen.begin_bytes) {}
-  ~Impl() {
-    // The kernel writes from our buffers; a forked child has only copies of them.
-    if (home.is_here()) DrainOrDie(*engine);
-  }
 
   Result<void> Usable() const;
   Error Poison(Error error);
   Result<void> TakeSlot();
   Result<void> StartWrite(std::uint64_t size);
-  Result<void> SubmitPending();
   Result<void> WaitUntilBusyIsAtMost(std::size_t busy_max);
-  Result<void> Returned(IoRequest& request);
   Result<void> RunNow(IoRequest request, std::string_view tried);
   Result<void> WriteNow(std::uint64_t offset, std::span<const std::byte> bytes);
   Result<void> Append(std::span<const std::byte> bytes);
@@ -82,12 +83,12 @@ struct FileAppender::Impl {
   const UniqueFd direct_fd;
   const Options options;
   const std::unique_ptr<IoEngine> engine;
-  const HomeProcess home;
   std::vector<std::unique_ptr<Slot>> slots;
   std::vector<Slot*> idle;
-  std::vector<IoRequest*> pending;  // To be submitted: not yet taken, or interrupted.
-  std::size_t busy = 0;             // Slots that are pending or in flight.
   Slot* filling = nullptr;
+  std::vector<Transfer*> ended;
+  TransferQueue::Memory queue_memory;
+  TransferQueue queue;          // Ends before the buffers that it writes from.
   std::uint64_t started_bytes;  // Handed to the engine; where the buffer being filled begins.
   std::uint64_t filled_bytes = 0;
   std::optional<Error> first_error;
@@ -112,7 +113,7 @@ Result<void> FileAppender::Impl::TakeSlot() {
     idle.push_back(slots.back().get());
   }
   if (idle.empty()) {
-    if (auto waited = WaitUntilBusyIsAtMost(busy - 1); !waited) return waited;
+    if (auto waited = WaitUntilBusyIsAtMost(queue.count() - 1); !waited) return waited;
   }
   filling = idle.back();
   idle.pop_back();
@@ -126,54 +127,26 @@ Result<void> FileAppender::Impl::StartWrite(std::uint64_t size) {
   request.fd = write_fd();
   request.offset_bytes = started_bytes;
   request.buffer = filling->buffer->first(size);
-  pending.push_back(&filling->transfer.emplace(request).request());
-  ++busy;
+  queue.Add(filling->write.emplace(request, fd, *filling));
   filling = nullptr;
   started_bytes += size;
   filled_bytes = 0;
-  return SubmitPending();
-}
-
-Result<void> FileAppender::Impl::SubmitPending() {
-  if (pending.empty()) return {};
-  auto taken = engine->Submit(pending);
-  if (!taken) return Poison(std::move(taken).error());
-  if (taken.value() == 0 && engine->in_flight() == 0)
-    return Poison(Error{ErrorCode::kIo, "write: the idle engine takes no request", EAGAIN});
-  pending.erase(pending.begin(), pending.begin() + taken.value());
+  if (auto submitted = queue.Submit(); !submitted) return Poison(std::move(submitted).error());
   return {};
 }
 
+// After a failure the file is done with: others in flight are waited for by the destructor.
 Result<void> FileAppender::Impl::WaitUntilBusyIsAtMost(std::size_t busy_max) {
-  std::array<IoRequest*, 16> done{};
-  while (busy > busy_max) {
-    if (auto submitted = SubmitPending(); !submitted) return submitted;
-    auto count = engine->Wait(done, 1, kIoForever);
-    if (!count) return Poison(std::move(count).error());
-    for (IoRequest* request : std::span(done).first(count.value())) {
-      if (auto returned = Returned(*request); !returned) return returned;
+  while (queue.count() > busy_max) {
+    ended.clear();
+    if (auto polled = queue.Poll(kIoForever, ended); !polled)
+      return Poison(std::move(polled).error());
+    for (Transfer* transfer : ended) {
+      if (transfer->result() < 0)
+        return Poison(ErrnoError("write", path, static_cast<int>(-transfer->result())));
+      idle.push_back(static_cast<Write*>(transfer)->slot);
     }
   }
-  return {};
-}
-
-// Takes what the engine gave back. After a failure the file is done with: others in flight are
-// waited for by the destructor.
-Result<void> FileAppender::Impl::Returned(IoRequest& request) {
-  auto& transfer = *static_cast<Transfer*>(request.user);
-  if (!transfer.Finish()) {
-    // After a short write an odd offset may be left, from where no direct write may start.
-    if (request.offset_bytes % kBlockBytes != 0) request.fd = fd;
-    pending.push_back(&request);
-    return {};
-  }
-  if (transfer.result() < 0)
-    return Poison(ErrnoError("write", path, static_cast<int>(-transfer.result())));
-  const auto slot = std::find_if(slots.begin(), slots.end(), [&](const auto& candidate) {
-    return candidate->transfer && &*candidate->transfer == &transfer;
-  });
-  idle.push_back(slot->get());
-  --busy;
   return {};
 }
 

@@ -16,11 +16,15 @@ constexpr std::uint32_t kFruitlessMax = 10000;
 
 // Direct I/O moves whole blocks of at least this size; an odd number of bytes is a file's end.
 constexpr std::uint64_t kSmallestBlockBytes = 512;
+constexpr std::uint64_t kLargestBlockBytes = 4096;
 
 }  // namespace
 
-Transfer::Transfer(const IoRequest& whole)
-    : whole_(whole.buffer), offset_bytes_(whole.offset_bytes), request_(whole) {
+Transfer::Transfer(const IoRequest& whole, int unaligned_fd)
+    : whole_(whole.buffer),
+      offset_bytes_(whole.offset_bytes),
+      unaligned_fd_(unaligned_fd),
+      request_(whole) {
   request_.user = this;
   Cut();
 }
@@ -60,6 +64,8 @@ bool Transfer::Finish() {
   }
   fruitless_count_ = 0;
   Cut();
+  if (unaligned_fd_ >= 0 && request_.offset_bytes % kLargestBlockBytes != 0)
+    request_.fd = unaligned_fd_;
   return false;
 }
 

@@ -10,7 +10,9 @@ namespace ffrecord {
 // ask Finish() when the engine has returned it. Stays in place meanwhile.
 class Transfer {
  public:
-  explicit Transfer(const IoRequest& whole);
+  // `unaligned_fd`, if there is one, is the same file without O_DIRECT: what is left of a short
+  // transfer goes there where no direct one may start.
+  explicit Transfer(const IoRequest& whole, int unaligned_fd = -1);
 
   // What to submit next. Its `user` is this Transfer.
   IoRequest& request() noexcept { return request_; }
@@ -27,6 +29,7 @@ class Transfer {
 
   std::span<std::byte> whole_;
   std::uint64_t offset_bytes_ = 0;
+  int unaligned_fd_;
   std::uint64_t moved_bytes_ = 0;
   std::uint32_t fruitless_count_ = 0;
   std::int64_t result_ = 0;
