@@ -38,7 +38,7 @@ Result<void> Repair(const char* source, const char* destination, const ffr_repai
   made->record_count = done.kept_count;
   made->lost_count = done.lost_count;
   for (const std::string& part : done.kept_parts) made->lines.push_back("kept: " + part);
-  for (const std::string& part : done.rebuilt_parts) made->lines.push_back("made anew: " + part);
+  for (const std::string& part : done.rebuilt_parts) made->lines.push_back("rebuilt: " + part);
   for (const std::string& loss : done.other_losses) made->lines.push_back("lost: " + loss);
   if (done.lost_count > 0)
     made->lines.push_back("lost: " + std::string(done.record_count_is_known ? "" : "at least ") +

@@ -25,7 +25,7 @@ class RepairReport:
     kept_parts: tuple[str, ...]
     """What stands beside the records and is as it was, in words."""
     rebuilt_parts: tuple[str, ...]
-    """What was made anew for the records that are kept."""
+    """What was rebuilt for the records that are kept."""
     other_losses: tuple[str, ...]
     kept_key_count: int
     lost_key_count: int

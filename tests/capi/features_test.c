@@ -251,7 +251,7 @@ static void files_are_checked_and_repaired(void) {
   CHECK(ffr_repair(damaged, repaired, NULL, &report, NULL) == FFR_OK);
   CHECK(!ffr_report_is_whole(report) && ffr_report_lost_count(report) == 1);
   CHECK(ffr_report_record_count(report) == COUNT - 1);
-  CHECK(has_line(report, "kept: the dictionary") && has_line(report, "made anew: the keys: 299"));
+  CHECK(has_line(report, "kept: the dictionary") && has_line(report, "rebuilt: the keys: 299"));
   CHECK(ffr_report_lost_range_count(report) == 1);
   uint64_t begin = 9, end = 9;
   CHECK(ffr_report_lost_range(report, 0, &begin, &end, NULL) == FFR_OK && begin == 0 && end == 1);

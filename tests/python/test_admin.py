@@ -472,7 +472,7 @@ def test_status_and_top_read_the_port(daemon: Daemon, records: Path) -> None:
     assert facts["errors"].keys() <= {"not_found"}  # Publishing asks whether the name is there.
     assert re.search(r"^state +ready$", text, re.MULTILINE)
     for look in map(json.loads, looks.splitlines()):
-        assert look["pieces_per_s"] == 0
+        assert look["reads_per_s"] == 0
         assert look["batch_p99_s"] == 0
     assert len(looks.splitlines()) == 2
     assert "a batch" in cli.ok("ffrecord", "top", address, "--interval", "0.1", "--count", "1")

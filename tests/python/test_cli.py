@@ -201,9 +201,9 @@ def test_repair_brings_keys_copies_and_metadata_along_and_says_so(tmp_path: Path
     done = run("ffrecord", "repair", old, new)
 
     assert done.returncode == 3
-    for line in ("kept: the schema", "kept: the metadata", "made anew: the keys: 49"):
+    for line in ("kept: the schema", "kept: the metadata", "rebuilt: the keys: 49"):
         assert line in done.stdout
-    assert "made anew: the copy of column label" in done.stdout
+    assert "rebuilt: the copy of column label" in done.stdout
     assert "kept 49 records, lost 1" in done.stdout
     with ffrecord.open(new) as reader:
         assert [reader.find(f"name {i:02}") for i in (6, 7, 8)] == [6, None, 7]

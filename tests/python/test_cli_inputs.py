@@ -68,7 +68,7 @@ def test_numbers_that_are_none_are_refused_by_option(
             assert console.run(cli) == console.EXIT_USAGE
         message = capsys.readouterr().err
         assert option in message
-        assert "no finite number" in message or "is not in the range" in message
+        assert "not a finite number" in message or "is not in the range" in message
 
 
 def test_a_flow_without_a_rate_is_refused() -> None:
@@ -141,7 +141,7 @@ def test_nobody_to_ask_is_told_of_yes() -> None:
     )
 
     assert done.returncode == 2
-    assert "nobody is there to be asked: say --yes" in done.stderr
+    assert "add --yes" in done.stderr
 
 
 def test_without_standard_input_nobody_is_asked() -> None:
@@ -149,7 +149,7 @@ def test_without_standard_input_nobody_is_asked() -> None:
     command = f"{sys.executable} -m ffrecord._cli.main remove ffrecord://localhost:1/x <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "nobody is there to be asked: say --yes" in done.stderr
+    assert "add --yes" in done.stderr
 
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
@@ -212,7 +212,7 @@ def test_too_little_memory_is_said(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (4, "failed: there is not enough memory\n")
+    assert (done.returncode, done.stderr) == (4, "failed: out of memory\n")
     assert os.listdir(tmp_path) == ["big.tar"]
 
 
@@ -280,7 +280,7 @@ def test_json_of_many_levels_is_refused_by_line(tmp_path: Path) -> None:
     (tmp_path / "mds" / "index.json").write_text("[" * 200_000)
     (tmp_path / "c.json").write_text("[" * 200_000)
 
-    assert "line 2: JSON of more levels" in wrong("ffrecord-pack", tmp_path / "a.jsonl", tmp_path)
+    assert "line 2: JSON is nested" in wrong("ffrecord-pack", tmp_path / "a.jsonl", tmp_path)
     assert "is no index of MDS" in wrong("ffrecord-pack", tmp_path / "mds", tmp_path)
     wrong("ffrecord", "topology", "plan", "--cabling", tmp_path / "c.json")
 

@@ -445,4 +445,4 @@ def test_a_size_that_is_none_is_a_usage_error(images: Path, tmp_path: Path, size
     done = run("ffrecord-pack", images, tmp_path / "x", f"--part-size={size}")
 
     assert done.returncode == 2
-    assert "is no size; write 64MiB" in done.stderr
+    assert "is not a size; write one such as 64MiB" in done.stderr

@@ -163,6 +163,6 @@ def test_doctor_looks_at_certificates(tmp_path: Path) -> None:
     (folder / "key.pem").chmod(0o644)
     assert "chmod 600" in " ".join(findings()["advice"])
     shutil.copy(other / "ca.pem", folder / "ca.pem")
-    assert "does not lead to an authority" in " ".join(findings()["advice"])
+    assert "is not signed by an authority" in " ".join(findings()["advice"])
     (folder / "ca.pem").unlink()
     assert "ca.pem" in " ".join(findings()["advice"])

@@ -77,7 +77,7 @@ def test_hdrm_gives_every_message_a_direct_link_of_its_own(shape: tuple[int, int
 
 
 def test_hdrm_refuses_what_it_cannot_place() -> None:
-    with pytest.raises(ValueError, match="choose k and h so that 2kh"):
+    with pytest.raises(ValueError, match="choose k and h so that 2"):
         topo.place("hdrm", topo.bigraph(4, 4), 16)
     with pytest.raises(ValueError, match="powers of two"):
         topo.place("hdrm", topo.bigraph(3, 4), 24)
@@ -106,9 +106,9 @@ def test_a_dead_link_breaks_the_certificate_and_traffic_goes_around() -> None:
     assert topo.collective_seconds(broken, placement, steps) > topo.collective_seconds(
         network, placement, steps
     )
-    with pytest.raises(ValueError, match="no link is called"):
+    with pytest.raises(ValueError, match="there is no link"):
         network.without(["U1->L9"])
-    with pytest.raises(ValueError, match=r"no way from u0\.0"):
+    with pytest.raises(ValueError, match=r"no route from u0\.0"):
         network.without([f"U0->L{j}" for j in range(4)]).route(0, 31)
 
 
@@ -198,7 +198,7 @@ def test_cabling_files_are_read_or_refused(tmp_path: Path) -> None:
         ("[]", "cabling.json"),
         ('{"hosts": ["x"]}', "'cables' is missing"),
         ('{"hosts": ["x"], "cables": []}', "host x has no cable"),
-        ('{"hosts": ["x", "x"], "cables": [{"a": "x", "b": "S"}]}', "named twice"),
+        ('{"hosts": ["x", "x"], "cables": [{"a": "x", "b": "S"}]}', "host x is listed twice"),
         ('{"hosts": ["x"], "cables": [{"a": "x", "b": "S", "count": 0}]}', "above 0"),
         ('{"hosts": ["x"], "cables": [{"a": "x", "b": "S", "count": 1e400}]}', "infinity"),
     ]:

@@ -72,14 +72,16 @@ def fetch(address: str, timeout_s: float, token_file: str | None = None) -> Metr
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.UNAUTHORIZED:
             raise PermissionError(
-                None, f"{url} wants its admin token; name the file that holds it: --token-file"
+                None, f"{url} requires its admin token; name its file with --token-file"
             ) from error
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ConnectionError(
             None, f"no admin port answers at {url} ({reason}); start ffrecordd with --admin"
         ) from error
     if not any(name == "ffrecord_build_info" for name, _ in samples):
-        raise ConnectionError(None, f"the server at {url} is not ffrecordd")
+        raise ConnectionError(
+            None, f"the server at {url} is not ffrecordd; give the address of its --admin port"
+        )
     return Metrics(time.monotonic(), samples)
 
 
@@ -91,7 +93,7 @@ def _read_token(path: str) -> str:
     """
     token = Path(path).read_bytes().partition(b"\n")[0].strip()
     if not re.fullmatch(rb"[!-~]+", token):
-        raise ValueError(f"{path} holds no token: a line of letters, digits and signs")
+        raise ValueError(f"{path} holds no token: its first line must be ASCII without spaces")
     return token.decode()
 
 
@@ -116,7 +118,7 @@ def status(metrics: Metrics) -> dict[str, Any]:
     """The facts of now, and the counts since the start."""
     info = metrics.labels("ffrecord_build_info")
     errors = {
-        f"pieces_{name}": count
+        f"reads_{name}": count
         for name, count in metrics.nonzero("ffrecord_entries_total", "status").items()
         if name != "ok"
     }
@@ -150,7 +152,7 @@ def status(metrics: Metrics) -> dict[str, Any]:
         "disk_free_bytes": int(metrics.get("ffrecord_disk_free_bytes")),
         "missing_disks": int(metrics.get("ffrecord_disks_missing")),
         "disks": _disks(metrics),
-        "pieces_read": int(metrics.get("ffrecord_entries_total", status="ok")),
+        "reads": int(metrics.get("ffrecord_entries_total", status="ok")),
         "read_bytes": int(metrics.sum("ffrecord_read_bytes_total")),
         "written_bytes": int(metrics.get("ffrecord_written_bytes_total")),
         "errors": errors,
@@ -213,7 +215,7 @@ def activity(before: Metrics, now: Metrics) -> dict[str, float]:
         "shm_bytes_per_s": gained("ffrecord_read_bytes_total", transport="shm") / span_s,
         "rdma_bytes_per_s": gained("ffrecord_read_bytes_total", transport="rdma") / span_s,
         "written_bytes_per_s": gained("ffrecord_written_bytes_total") / span_s,
-        "pieces_per_s": gained("ffrecord_entries_total", status="ok") / span_s,
+        "reads_per_s": gained("ffrecord_entries_total", status="ok") / span_s,
         "failed_per_s": (
             gained("ffrecord_entries_total") - gained("ffrecord_entries_total", status="ok")
         )
@@ -258,8 +260,7 @@ def show_activity(rates: dict[str, float]) -> str:
             f"shm {show_size(rates['shm_bytes_per_s']):>9}/s   "
             f"rdma {show_size(rates['rdma_bytes_per_s']):>9}/s   "
             f"written {show_size(rates['written_bytes_per_s']):>9}/s",
-            f"pieces     {rates['pieces_per_s']:12,.0f}/s   "
-            f"failed {rates['failed_per_s']:10,.0f}/s",
+            f"reads      {rates['reads_per_s']:12,.0f}/s   failed {rates['failed_per_s']:10,.0f}/s",
             f"a batch    p50 <= {rates['batch_p50_s'] * 1e3:10.3f} ms   "
             f"p99 <= {rates['batch_p99_s'] * 1e3:10.3f} ms",
             f"its time   {stages}   (s/s, all batches)",

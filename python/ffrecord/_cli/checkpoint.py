@@ -30,7 +30,7 @@ def _committed(target: str) -> list[ckpt.Commit]:
     """The steps of TARGET: a name without any is a wrong name."""
     commits = ckpt.list(target)
     if not commits:
-        raise FileNotFoundError(errno.ENOENT, f"there is no checkpoint at {target}")
+        raise FileNotFoundError(errno.ENOENT, f"no checkpoint at {target}; check the name")
     return commits
 
 
@@ -58,7 +58,7 @@ def verify(target: str, step: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"damage": damage}))
     else:
-        click.echo("\n".join(damage) if damage else "every byte is as it was written")
+        click.echo("\n".join(damage) if damage else "no damage found")
     if damage:
         raise click.exceptions.Exit(EXIT_DAMAGE)
 
@@ -142,14 +142,14 @@ def _show_copied(copied: list[ckpt.Commit], where: str, as_json: bool) -> None:
     for commit in copied:
         click.echo(f"step {commit.step} is at {where}: {show_size(commit.size_bytes)}")
     if not copied:
-        click.echo(f"every step is at {where} already")
+        click.echo(f"all steps are already at {where}")
 
 
 @checkpoint.command()
 @click.argument("target", type=Target())
 @click.option("--keep-last", type=_COUNT, required=True, help="Keep this many of the newest steps.")
 @click.option("--keep-every", type=_COUNT, help="Also keep every step that is a multiple of this.")
-@click.option("--verify", is_flag=True, help="Count a step as kept only after reading all of it.")
+@click.option("--verify", is_flag=True, help="Count a step as kept only if all its bytes verify.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_as_json
 def prune(

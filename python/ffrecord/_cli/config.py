@@ -18,7 +18,9 @@ def find_daemon() -> str:
         "ffrecordd", path=str(pathlib.Path(sys.executable).parent)
     )
     if found is None:
-        raise FileNotFoundError(None, "no ffrecordd is in the PATH or beside Python")
+        raise FileNotFoundError(
+            None, "ffrecordd is neither in PATH nor beside Python; add its folder to PATH"
+        )
     return found
 
 

@@ -45,10 +45,10 @@ def run(command: click.Command) -> int:
         say(f"wrong: {error}")
         return EXIT_USAGE
     except MemoryError:
-        say("failed: there is not enough memory")
+        say("failed: out of memory")
         return EXIT_ENVIRONMENT
     except RecursionError:
-        say("wrong: JSON or text in the input has more levels than Python reads")
+        say("wrong: JSON or text in the input is nested more deeply than Python can read")
         return EXIT_USAGE
 
 
@@ -66,7 +66,9 @@ def confirm(question: str) -> None:
         click.UsageError: standard input is not a terminal, and has no answer.
         click.exceptions.Exit: the answer is no.
     """
-    nobody = click.UsageError("nobody is there to be asked: say --yes")
+    nobody = click.UsageError(
+        "this command asks before it removes, and standard input is no terminal: add --yes"
+    )
     if sys.stdin is None:
         raise nobody
     try:

@@ -67,13 +67,13 @@ def examine(
         advice += trouble
     if engine != "io_uring":
         advice.append(
-            "reads go through a pool of threads, for io_uring is refused; in a container, allow "
-            "the calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
+            "io_uring is not available, so reads use a pool of threads; in a container, allow the "
+            "calls io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
         )
     if soft < _DESCRIPTORS_ENOUGH:
-        advice.append(f"only {soft} files may be open at once: ulimit -n {max(soft, hard)}")
+        advice.append(f"at most {soft} files can be open at once: run ulimit -n {max(soft, hard)}")
     if facts["torch"] is None:
-        advice.append("torch is not installed, so there is no ffrecord.torch: pip install torch")
+        advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
     return {**facts, "advice": advice}
 
 
@@ -88,15 +88,17 @@ def examine_rdma() -> dict[str, Any]:
     usable = [port for port in ports if not port["skipped"]]
     advice = []
     if why_absent:
-        advice.append(f"no RDMA here, for {why_absent}")
+        advice.append(f"RDMA is not available: {why_absent}")
     elif not ports:
-        advice.append("the kernel knows no RDMA device: is there one, and is its driver loaded?")
+        advice.append(
+            "the kernel lists no RDMA device: check that there is one and that its driver is loaded"
+        )
     elif not usable:
-        advice.append("no port can be used; each says why")
+        advice.append("no RDMA port can be used; the list of ports gives the reasons")
     if usable and 0 <= locked < _LOCKED_ENOUGH_BYTES:
         advice.append(
-            f"only {show_size(locked)} of memory may be locked, which every RDMA connection needs: "
-            "ulimit -l unlimited, or LimitMEMLOCK=infinity for a service"
+            f"only {show_size(locked)} of memory may be locked, and every RDMA connection locks "
+            "some: run ulimit -l unlimited, or set LimitMEMLOCK=infinity for a service"
         )
     return {
         "rails": ", ".join(f"{port['device']}:{port['port']}" for port in usable) or None,
@@ -128,7 +130,7 @@ def show_findings(findings: dict[str, Any]) -> str:
             value = "unlimited" if value is None else show_size(value)
         if name != "advice":
             lines.append(f"{name.removesuffix('_bytes').replace('_', ' '):<22}{value}")
-    lines += [f"advice: {line}" for line in findings["advice"]] or ["all is as it should be"]
+    lines += [f"advice: {line}" for line in findings["advice"]] or ["no problems found"]
     return "\n".join(lines)
 
 

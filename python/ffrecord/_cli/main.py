@@ -135,7 +135,7 @@ def repair(source: str, destination: str, replace: bool, as_json: bool) -> None:
 def _account(report: ffrecord.RepairReport) -> list[str]:
     """The records that were kept, and those that were not."""
     lines = [f"kept: {part}" for part in report.kept_parts]
-    lines += [f"made anew: {part}" for part in report.rebuilt_parts]
+    lines += [f"rebuilt: {part}" for part in report.rebuilt_parts]
     lines += [f"lost: {loss}" for loss in report.other_losses]
     ranges = [
         f"{first}" if end == first + 1 else f"{first} to {end - 1}" for first, end in report.lost
@@ -148,7 +148,7 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
         lines.append(f"lost: records {', '.join(ranges)}: {skipped} skipped")
     lost = f"lost {report.lost_count}"
     if not report.record_count_is_known:
-        lines.append("the file does not say any more how many records it had: more may be lost")
+        lines.append("the file no longer says how many records it had: more may be lost")
         lost = f"lost at least {report.lost_count}" if report.lost_count else "lost: unknown"
     size = show_size(report.size_bytes)
     return [*lines, f"kept {report.kept_count} records, {lost}, {size}"]
@@ -178,7 +178,7 @@ def push(files: tuple[str, ...], target: str, timeout_s: float, as_json: bool) -
     """
     with progress_bar("pushing") as show:
         sent = archive.push(files, target, timeout_s=timeout_s, progress=show)
-    click.echo(json.dumps({"sent": sent}) if as_json else f"sent {len(sent)} files to {target}")
+    click.echo(json.dumps({"sent": sent}) if as_json else f"uploaded {len(sent)} files to {target}")
 
 
 @cli.command()
@@ -190,9 +190,8 @@ def pull(target: str, folder: str, timeout_s: float, as_json: bool) -> None:
     """Download the dataset at TARGET, made by `push`, to FOLDER; existing files stay."""
     with progress_bar("pulling") as show:
         brought = archive.pull(target, folder, timeout_s=timeout_s, progress=show)
-    click.echo(
-        json.dumps({"brought": brought}) if as_json else f"brought {len(brought)} files to {folder}"
-    )
+    text = f"downloaded {len(brought)} files to {folder}"
+    click.echo(json.dumps({"brought": brought}) if as_json else text)
 
 
 @cli.command()
@@ -211,7 +210,7 @@ def evict(folder: str, target: str, keep_gib: float, timeout_s: float, as_json: 
     click.echo(
         json.dumps({"evicted": gone})
         if as_json
-        else f"evicted {len(gone)} files of {folder}, which are at {target}"
+        else f"evicted {len(gone)} files from {folder}; they remain at {target}"
     )
 
 
@@ -245,7 +244,7 @@ def remove(address: str, yes: bool, timeout_s: float) -> None:
 @cli.command()
 @click.argument("keys", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path))
 @click.option("--prefix", default="", help="Only names with this prefix; end it with /.")
-@click.option("--rights", default="read", show_default=True, help="A list of read, write, delete.")
+@click.option("--rights", default="read", show_default=True, help="Any of read,write,delete.")
 @click.option("--hours", type=Number(0, 24 * 366), default=12.0, show_default=True)
 @click.option("--client", default="", help="The name of the client in the daemon's log.")
 def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: str) -> None:
@@ -276,9 +275,9 @@ def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: st
 )
 @_as_json
 def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_json: bool) -> None:
-    """Show what this machine offers to the library, and how to get more.
+    """Show which features of this machine the library uses, and how to enable more.
 
-    With the ADDRESS of a daemon, also show the transport to it, and why this one. With the word
+    With the ADDRESS of a daemon, also show which transport reaches it, and why. With the word
     `rdma` instead, list the ports of RDMA devices, and why some are not used.
     """
     if address == "rdma":

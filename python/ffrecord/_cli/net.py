@@ -77,4 +77,4 @@ def _shown(report: "Report") -> str:
     lines += [f"{each.name}: {each.ms:.2f} ms" for each in report.collectives if not each.error]
     lines += [f"slow: {line}" for line in report.slow]
     lines += [f"wrong: {line}" for line in report.wrong]
-    return "\n".join([*lines, "nothing is wrong"] if not (report.slow or report.wrong) else lines)
+    return "\n".join([*lines, "no problems found"] if not (report.slow or report.wrong) else lines)

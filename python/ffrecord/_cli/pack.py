@@ -74,7 +74,7 @@ def command(
     SOURCE is a folder with a subfolder for each class, a folder of MDS shards, or any number of
     files of one kind: tars (plain or compressed; a sample of WebDataset is one record), *.jsonl,
     TFRecords, Parquet, record files. DESTINATION is one file if it ends in .ffr, else a folder of
-    parts. Nothing is visible under its name before all of it is there.
+    parts. DESTINATION appears only once it is complete.
     """
     begin = time.monotonic()
     with progress_bar("packing") as show:

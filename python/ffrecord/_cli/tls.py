@@ -26,7 +26,9 @@ def examine_tls(folder: str) -> tuple[dict[str, Any], list[str]]:
         if dates:
             ends["authority"] = min(map(ssl.cert_time_to_seconds, dates))
     except OSError as error:  # SSLError is one.
-        advice.append(f"{path / 'ca.pem'}: {_reason(error)}: it holds whom to believe, in PEM")
+        advice.append(
+            f"{path / 'ca.pem'}: {_reason(error)}; it must hold the trusted authorities, in PEM"
+        )
     if (path / "cert.pem").exists() or (path / "key.pem").exists():
         end, trouble = _own(path, trusted)
         advice += trouble
@@ -39,7 +41,7 @@ def examine_tls(folder: str) -> tuple[dict[str, Any], list[str]]:
         if moment <= now:
             advice.append(f"the {what} in {folder} has expired: issue a new one")
         elif moment - now < datetime.timedelta(days=_SOON_DAYS):
-            advice.append(f"the {what} in {folder} expires in {(moment - now).days} days")
+            advice.append(f"the {what} in {folder} expires in {(moment - now).days} days: renew it")
     return facts, advice
 
 
@@ -49,7 +51,7 @@ def _own(path: Path, trusted: ssl.SSLContext) -> tuple[float | None, list[str]]:
     advice = []
     try:
         if key.stat().st_mode & _OTHERS_MAY:
-            advice.append(f"{key} is accessible to other users: chmod 600 it")
+            advice.append(f"{key} is accessible to other users: run chmod 600 on it")
         own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         own.check_hostname = False
         own.verify_mode = ssl.CERT_NONE
@@ -64,7 +66,7 @@ def _own(path: Path, trusted: ssl.SSLContext) -> tuple[float | None, list[str]]:
         return _shaken(trusted, own), advice
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", None) or _reason(error)
-        return None, [*advice, f"{certificate} does not lead to an authority in ca.pem: {why}"]
+        return None, [*advice, f"{certificate} is not signed by an authority in ca.pem: {why}"]
 
 
 def _shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> float:

@@ -36,7 +36,7 @@ def _number(
     return click.option(flag, type=bounds, default=default, show_default=True, help=text)
 
 
-_gbit = _number("--gbit", 100.0, "Rate of every cable.", most=1e6, min_open=True)
+_gbit = _number("--gbit", 100.0, "Rate of every cable, in Gbit/s.", most=1e6, min_open=True)
 _broken = click.option("--break", "broken", multiple=True, metavar="A->B", help="Leave out a link.")
 
 
@@ -57,7 +57,9 @@ def _with_network(command: Callable[..., None]) -> Callable[..., None]:
         shapes = {"bigraph": bigraph, "fat-tree": fat_tree, "rails": rails}
         wanted = {kind: text for kind, text in shapes.items() if text is not None}
         if len(wanted) + (cabling is not None) != 1:
-            raise click.UsageError("give one of --bigraph, --fat-tree, --rails, --cabling")
+            raise click.UsageError(
+                "describe the network with exactly one of --bigraph, --fat-tree, --rails, --cabling"
+            )
         if cabling is not None:
             network = topo.read_cabling(cabling)
         else:
@@ -88,7 +90,7 @@ def _shaped(kind: str, text: str, gbit: float) -> topo.Network:
     try:
         one, two, three = (int(number) for number in text.split(","))
     except ValueError:
-        raise click.UsageError(f"--{kind} {text}: three whole numbers, such as 4,4,1") from None
+        raise click.UsageError(f"--{kind} {text}: write three numbers, such as 4,4,1") from None
     return _SHAPES[kind](one, two, three, rate=gbit * GBIT)
 
 
@@ -120,7 +122,7 @@ _algorithm = click.option(
     default="halving-doubling",
     show_default=True,
 )
-_size = _number("--mib", 100.0, "Size of the all-reduce.")
+_size = _number("--mib", 100.0, "Size of the all-reduce, in MiB.")
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of hashes and searches.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _storage = click.option(
@@ -137,7 +139,10 @@ def _storage_pairs(network: topo.Network, texts: tuple[str, ...]) -> list[tuple[
     for text in texts:
         source, _, target = text.partition(":")
         if source not in numbers or target not in numbers:
-            raise click.UsageError(f"--storage {text}: hosts are called like {network.hosts[0]}")
+            raise click.UsageError(
+                f"--storage {text}: write two hosts of the network, such as"
+                f" {network.hosts[0]}:{network.hosts[-1]}"
+            )
         pairs.append((numbers[source], numbers[target]))
     return pairs
 
@@ -183,7 +188,10 @@ def check(
     storage: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Certify RANK_MAP: host names in rank order, one a line. Exit 3 if links are shared."""
+    """Certify RANK_MAP: host names in rank order, one per line.
+
+    Exits with status 3 if links are shared.
+    """
     try:
         lines = rank_map.read_text().splitlines()
     except UnicodeDecodeError as error:
@@ -198,7 +206,9 @@ def check(
 def _rank_count(network: topo.Network, ranks: int | None) -> int:
     count = ranks or len(network.hosts)
     if count > len(network.hosts):
-        raise click.UsageError(f"--ranks {count}: there are {len(network.hosts)} hosts")
+        raise click.UsageError(
+            f"--ranks {count}: there are {len(network.hosts)} hosts, and a host takes one rank"
+        )
     return count
 
 
@@ -223,7 +233,8 @@ def _print_plan(
     verdict = (
         "free of contention: no two messages share a lane"
         if offender is None
-        else f"contention: {offender.flows_max} messages on {offender.link} in {offender.name}"
+        else f"contention: {offender.flows_max} messages share a lane of {offender.link}"
+        f" in step {offender.name}"
     )
     rank_map = placement.rank_map(network)
     if as_json:
@@ -243,7 +254,7 @@ def _print_plan(
 @click.option("--ranks", default="8,64,512", show_default=True, help="Counts, powers of two.")
 @_size
 @_gbit
-@_number("--compute-ms", 100.0, "Compute time of a training step.")
+@_number("--compute-ms", 100.0, "Compute time of a training step, in ms.")
 @click.option(
     "--buckets",
     type=click.IntRange(1, 4096),
@@ -251,8 +262,8 @@ def _print_plan(
     show_default=True,
     help="Number of equal gradient buckets.",
 )
-@_number("--start-up-us", 30.0, "Start-up time of each message.")
-@_number("--storage-gbit", 0.0, "Storage traffic that every host reads meanwhile.", most=1e6)
+@_number("--start-up-us", 30.0, "Start-up time of each message, in us.")
+@_number("--storage-gbit", 0.0, "Storage traffic to every host meanwhile, in Gbit/s.", most=1e6)
 @_broken
 @_seed
 @_as_json
@@ -268,15 +279,15 @@ def simulate(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Print step times on BiGraphs by algorithm and placement, with storage traffic or without.
+    """Print step times on BiGraphs by algorithm and placement.
 
-    "beside" is the step with storage traffic on the same links throughout; held back while a
-    collective runs, it costs nothing there.
+    With --storage-gbit, the column "beside ms" is the step time while storage traffic uses the same
+    links. Storage traffic that waits while a collective runs does not slow the step.
     """
     try:
         counts = [int(count) for count in ranks.split(",")]
     except ValueError:
-        raise click.UsageError(f"--ranks {ranks}: whole numbers, such as 8,64") from None
+        raise click.UsageError(f"--ranks {ranks}: write whole numbers, such as 8,64") from None
     rows = []
     for count in counts:
         network = topo.bigraph_for(count, rate=gbit * GBIT)
@@ -364,7 +375,7 @@ def _simulated(
 def draw(
     network: topo.Network, picture: Path, ranks: int | None, rule: str, algorithm: str, seed: int
 ) -> None:
-    """Write PICTURE, an SVG file: hosts with their ranks, links by the most that they carry."""
+    """Write PICTURE, an SVG file: hosts with their ranks, and links coloured by their load."""
     count = _rank_count(network, ranks)
     steps = topo.collective(algorithm, count, MIB)
     placement = _placed(network, rule, count, steps, seed)

@@ -90,7 +90,7 @@ class Size(_IntType):
         power = "KMGTP".index(match[2][0].upper()) + 1 if match and match[2] else 0
         size = float(match[1]) * 1024**power if match else 0
         if size < 1:
-            self.fail(f"{value!r} is no size; write 64MiB", param, ctx)
+            self.fail(f"{value!r} is not a size; write one such as 64MiB", param, ctx)
         if not self._least <= size <= self._most:
             bounds = f"{show_size(self._least)} to {show_size(self._most)}"
             self.fail(f"{value!r} is out of range: {bounds}", param, ctx)
@@ -102,7 +102,7 @@ class Number(_Checked, click.FloatRange):
 
     def problem(self, value: float) -> str | None:
         """Whether it is finite."""
-        return None if math.isfinite(value) else f"{value} is no finite number"
+        return None if math.isfinite(value) else f"{value} is not a finite number"
 
 
 class Timeout(Number):

@@ -60,7 +60,7 @@ class JsonLinesSource(Source):
             raise ValueError(f"{self._path}, line {number}: not JSON: {error}") from None
         except RecursionError:
             raise ValueError(
-                f"{self._path}, line {number}: JSON of more levels than Python reads"
+                f"{self._path}, line {number}: JSON is nested more deeply than Python can read"
             ) from None
 
     def _label(self, number: int, value: Any) -> int:  # noqa: ANN401 - any JSON

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,14 +91,15 @@ class Network:
                 )
             links.append(Link(cable.a, cable.b, cable.count, cable.rate))
             links.append(Link(cable.b, cable.a, cable.count, cable.rate))
-        if len(set(hosts)) != len(hosts):
-            raise ValueError("a host is named twice")
+        if twice := [host for host, count in Counter(hosts).items() if count > 1]:
+            raise ValueError(f"host {twice[0]} is listed twice")
         ends = {link.source for link in links}
         if lost := [host for host in hosts if host not in ends]:
-            raise ValueError(f"host {lost[0]} has no cable")
-        pairs = [(link.source, link.target) for link in links]
-        if len(set(pairs)) != len(pairs):
-            raise ValueError("two cables join the same nodes: give one with a count")
+            raise ValueError(f"host {lost[0]} has no cable; add one, or remove the host")
+        pairs = Counter((link.source, link.target) for link in links)
+        if parallel := [pair for pair, count in pairs.items() if count > 1]:
+            one, other = parallel[0]
+            raise ValueError(f"two cables join {one} and {other}: write one cable with a count")
         return cls(tuple(hosts), tuple(links), shape)
 
     def __post_init__(self) -> None:
@@ -112,7 +113,7 @@ class Network:
         broken = set(names)
         known = {link.name for link in self.links}
         if unknown := broken - known:
-            raise ValueError(f"no link is called {min(unknown)}; names are like {min(known)}")
+            raise ValueError(f"there is no link {min(unknown)}; write names such as {min(known)}")
         left = tuple(
             link
             for link in self.links
@@ -137,7 +138,7 @@ class Network:
         while here != end:
             nearer = self._nearer(here, end)
             if not nearer:
-                raise ValueError(f"there is no way from {self.hosts[source]} to {end}")
+                raise _no_route(self.hosts[source], end)
             way.append(nearer[_mixed(seed, source, target, len(way)) % len(nearer)])
             here = self.links[way[-1]].target
         self._routes[key] = tuple(way)
@@ -158,7 +159,7 @@ class Network:
                 continue
             begun += [(self.links[link].target, (*way, link)) for link in self._nearer(here, end)]
         if not ways:
-            raise ValueError(f"there is no way from {self.hosts[source]} to {end}")
+            raise _no_route(self.hosts[source], end)
         return ways
 
     def _nearer(self, here: str, end: str) -> list[int]:
@@ -240,9 +241,13 @@ def rails(nodes: int, cards: int, spines: int, *, rate: float = 100 * GBIT) -> N
     return Network.of(hosts, cables)
 
 
+def _no_route(source: str, target: str) -> ValueError:
+    return ValueError(f"no route from {source} to {target}: a cable is missing or left out")
+
+
 def _check_size(what: str, parts: int) -> None:
     if parts > _PARTS_MAX:
-        raise ValueError(f"{what}: more than {_PARTS_MAX:,} hosts and cables are not planned")
+        raise ValueError(f"{what} is too large: it has more than {_PARTS_MAX:,} hosts and cables")
 
 
 def read_cabling(path: Path) -> Network:

@@ -115,7 +115,7 @@ def hierarchical(ranks: int, size: float, local: int = 8) -> list[Step]:
     Traffic inside a node is not on the network and is not counted.
     """
     if ranks % local:
-        raise ValueError(f"{ranks} ranks are not nodes of {local}: choose a divisor")
+        raise ValueError(f"{ranks} ranks do not fill nodes of {local}: choose a divisor of {ranks}")
     nodes = ranks // local
     if nodes < 2:
         return []
@@ -135,7 +135,7 @@ ALGORITHMS: dict[str, Callable[[int, float], list[Step]]] = {
 def collective(algorithm: str, ranks: int, size: float) -> list[Step]:
     """Give the steps of an all-reduce of `size` bytes. Raises ValueError for an unknown name."""
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"no algorithm is called {algorithm}; algorithms: {', '.join(ALGORITHMS)}")
+        raise ValueError(f"no algorithm {algorithm}; choose one of {', '.join(ALGORITHMS)}")
     if ranks < 1:
-        raise ValueError(f"{ranks} ranks: there must be at least 1")
+        raise ValueError(f"a collective needs at least 1 rank, not {ranks}")
     return ALGORITHMS[algorithm](ranks, size)

@@ -1,5 +1,6 @@
 """Which host each rank runs on."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -59,11 +60,11 @@ def hdrm(network: Network, ranks: int, seed: int) -> npt.NDArray[np.int64]:
     del seed
     shape = network.shape
     if shape is None or shape.k & (shape.k - 1) or shape.h & (shape.h - 1):
-        raise ValueError("hdrm needs a BiGraph whose k and h are powers of two")
+        raise ValueError("placement hdrm needs a BiGraph whose k and h are powers of two")
     if ranks != 2 * shape.k * shape.h:
         raise ValueError(
-            f"hdrm places {2 * shape.k * shape.h} ranks in this network, not {ranks}: "
-            "choose k and h so that 2kh is the number of ranks"
+            f"hdrm needs exactly {2 * shape.k * shape.h} ranks in this network, not {ranks}: "
+            "choose k and h so that 2 * k * h is the number of ranks"
         )
     port_bits = shape.h.bit_length() - 1
     used = np.zeros(2 * shape.k, np.int64)
@@ -88,9 +89,9 @@ PLACEMENTS: dict[str, Callable[[Network, int, int], npt.NDArray[np.int64]]] = {
 def place(name: str, network: Network, ranks: int, seed: int = 0) -> Placement:
     """Place ranks by a rule. Raises ValueError if the rule or the network does not allow it."""
     if name not in PLACEMENTS:
-        raise ValueError(f"no placement is called {name}; placements: {', '.join(PLACEMENTS)}")
+        raise ValueError(f"no placement {name}; choose one of {', '.join(PLACEMENTS)}")
     if not 1 <= ranks <= len(network.hosts):
-        raise ValueError(f"{ranks} ranks do not fit into {len(network.hosts)} hosts")
+        raise ValueError(f"{ranks} ranks need as many hosts; there are {len(network.hosts)}")
     return Placement(name, PLACEMENTS[name](network, ranks, seed))
 
 
@@ -98,9 +99,11 @@ def given(hosts: Sequence[str], network: Network) -> Placement:
     """Use a given rank map: host names in rank order. Raises ValueError."""
     numbers = {name: number for number, name in enumerate(network.hosts)}
     if unknown := [host for host in hosts if host not in numbers]:
-        raise ValueError(f"the network has no host {unknown[0]}")
-    if len(set(hosts)) != len(hosts):
-        raise ValueError("two ranks have the same host")
+        raise ValueError(
+            f"the network has no host {unknown[0]}; write names such as {network.hosts[0]}"
+        )
+    if twice := [host for host, count in Counter(hosts).items() if count > 1]:
+        raise ValueError(f"two ranks are on host {twice[0]}; a host takes one rank")
     return Placement("given", np.array([numbers[host] for host in hosts], np.int64))
 
 

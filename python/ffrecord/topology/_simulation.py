@@ -162,7 +162,9 @@ def training_step(training: Training, seconds: Sequence[float]) -> StepTime:
     One collective runs at a time, in the order in which the buckets become ready.
     """
     if len(seconds) != len(training.bucket_sizes):
-        raise ValueError("each bucket needs the time of its collective")
+        raise ValueError(
+            f"{len(seconds)} times for {len(training.bucket_sizes)} buckets: give one for each"
+        )
     total = sum(training.bucket_sizes)
     start = training.compute_s * (1 - training.backward_part)
     done, ready_bytes = 0.0, 0.0
