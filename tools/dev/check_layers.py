@@ -24,6 +24,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/source": SOURCE,
     f"{LIB}/record/index": SOURCE | FORMAT,
     f"{LIB}/record/read": SOURCE | FORMAT | {f"{LIB}/record/index"},
+    f"{LIB}/record/stream": BASE,
     f"{LIB}/record/write": SOURCE | FORMAT | {f"{LIB}/record/index"},
     f"{LIB}/record/check": {
         f"{LIB}/{room}" for room in ("base", "format", "source", "record/index", "record/write")

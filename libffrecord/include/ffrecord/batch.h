@@ -61,8 +61,14 @@ class FFR_EXPORT Batch {
   // record whose status is not kOk. Fails with kInvalidArgument unless `destination` has exactly
   // that size.
   Result<void> GatherFixed(std::size_t column, std::span<std::byte> destination) const;
+  // The same for several columns at once. `destinations` has one span for each column of the
+  // schema; empty: leave the column out.
+  Result<void> GatherFixed(std::span<const std::span<std::byte>> destinations) const;
 
  private:
+  Result<void> CheckFits() const;
+  void GatherAt(std::uint64_t offset, std::uint64_t width, std::byte* out) const;
+
   Owner owner_;
   std::span<const std::byte> data_;
   std::span<const std::int64_t> starts_bytes_;

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "child.h"
+#include "held_files.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/source/range_queue.h"
-#include "memory_files.h"
 #include "seed.h"
 #include "test_file.h"
 
@@ -30,7 +30,7 @@ namespace {
 using std::chrono::milliseconds;
 using test::AsString;
 using test::FileOf;
-using test::MemoryFiles;
+using test::HeldFiles;
 using test::TestFile;
 using test::TestFileOptions;
 using Clock = BatchQueue::Clock;
@@ -51,25 +51,6 @@ std::vector<std::string> Texts(const Batch& batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) texts.push_back(AsString(batch.record(i)));
   return texts;
 }
-
-// Files in memory, each of whose calls waits for the test.
-class HeldFiles final : public MemoryFiles {
- public:
-  using MemoryFiles::MemoryFiles;
-
-  Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
-                        Patience& patience) const override {
-    ++begun;
-    while (!is_open) {
-      if (patience.IsOver()) return GivenUp();
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    return MemoryFiles::ReadEach(ranges, arrived, patience);
-  }
-
-  std::atomic<bool> is_open = false;
-  mutable std::atomic<std::uint64_t> begun = 0;
-};
 
 struct Held {
   Held() : records(RandomRecords(60)) {

@@ -1,0 +1,372 @@
+#include <ffrecord/batch_stream.h>
+
+#include <pthread.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/home_process.h"
+#include "libffrecord/base/process_threads.h"
+#include "libffrecord/record/stream/gather_columns.h"
+#include "libffrecord/record/stream/read_ahead_depth.h"
+#include "libffrecord/record/stream/step_order.h"
+
+namespace ffrecord {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kThreadsMax = 64;
+// Of one thread: while one ends and is checked, the device reads the next ones.
+constexpr std::uint32_t kInFlightMax = 4;
+// A thread that waits for its device looks so often whether the stream is closed.
+constexpr milliseconds kStopInterval{20};
+
+// What the calling thread has computed so far.
+nanoseconds ThreadCpu() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
+}
+
+// Adds the time of a block to `sum`.
+class Timed {
+ public:
+  explicit Timed(nanoseconds& sum) : sum_(sum) {}
+  ~Timed() { sum_ += Clock::now() - begin_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  nanoseconds& sum_;
+  const Clock::time_point begin_ = Clock::now();
+};
+
+// Also what the thread computed in it.
+class TimedRead {
+ public:
+  explicit TimedRead(BatchStream::Stats& stats) : stats_(stats), wall_(stats.read) {}
+  ~TimedRead() { stats_.cpu += ThreadCpu() - cpu_begin_; }
+
+ private:
+  BatchStream::Stats& stats_;
+  const Timed wall_;
+  const nanoseconds cpu_begin_ = ThreadCpu();
+};
+
+void Add(BatchStream::Stats& sum, const BatchStream::Stats& more) {
+  sum.batches += more.batches;
+  sum.records += more.records;
+  sum.size_bytes += more.size_bytes;
+  sum.plan += more.plan;
+  sum.read += more.read;
+  sum.cpu += more.cpu;
+  sum.collate += more.collate;
+  sum.queue += more.queue;
+  sum.idle += more.idle;
+}
+
+Result<void> Check(const BatchStream::Options& options, const Schema& schema) {
+  const auto refuse = [](const char* option, std::uint64_t value, std::uint64_t max) {
+    return Error{ErrorCode::kInvalidArgument, std::string("stream batches: ") + option + " is " +
+                                                  std::to_string(value) + ", must be 1 to " +
+                                                  std::to_string(max)};
+  };
+  if (options.threads < 1 || options.threads > kThreadsMax)
+    return refuse("threads", options.threads, kThreadsMax);
+  if (options.batches_ahead < 1 || options.batches_ahead > ReadAheadDepth::kMax)
+    return refuse("batches_ahead", options.batches_ahead, ReadAheadDepth::kMax);
+  for (const std::uint32_t column : options.gathered_columns)
+    if (column >= schema.columns().size() || schema.width_bytes(column) == 0)
+      return Error{ErrorCode::kInvalidArgument, "stream batches: there is no column " +
+                                                    std::to_string(column) +
+                                                    " of fixed width to gather"};
+  return {};
+}
+
+}  // namespace
+
+// --- What threads and consumer share -------------------------------------------------------------
+
+struct BatchStream::Impl {
+  class Worker;
+
+  Impl(const RecordReader& of_reader, StepOrder of_steps, const Options& with)
+      : reader(of_reader),
+        order(of_steps),
+        options(with),
+        depth(std::max(with.batches_ahead, with.threads), with.threads, with.memory_limit_bytes) {}
+  ~Impl();
+
+  bool Start();
+  std::optional<std::uint64_t> TakeStep(bool wait);
+  void Deliver(std::uint64_t number, Item item, Stats& spent);
+  std::optional<Item> Next(milliseconds timeout);
+
+  const RecordReader& reader;
+  const StepOrder order;
+  const Options options;
+  const HomeProcess home;
+  std::atomic<bool> is_closed{false};
+
+  mutable std::mutex mutex;  // Guards what follows.
+  ReadAheadDepth depth;
+  Stats stats;
+  std::uint64_t begun = 0;  // Steps that threads have taken,
+  std::uint64_t taken = 0;  // and that the consumer has.
+
+ private:
+  struct Slot {
+    std::optional<Item> item;
+    Clock::time_point ready_at;
+  };
+  struct Ask {
+    Clock::time_point since;
+    bool all_were_ready;
+  };
+
+  static void* Run(void* impl);
+  bool HasRoom() const { return begun - taken < depth.value(); }
+  bool IsWorthWaking() const;
+  Slot& SlotOf(std::uint64_t number) { return slots_[number % slots_.size()]; }
+
+  std::vector<pthread_t> threads_;
+  std::condition_variable room_, arrived_;
+  std::array<Slot, ReadAheadDepth::kMax> slots_;  // Of the steps [taken, begun).
+  std::uint32_t ready_count_ = 0;
+  std::uint32_t idle_threads_ = 0;
+  bool is_awaited_ = false;   // By the consumer, step `taken`.
+  std::optional<Ask> asked_;  // For that step.
+};
+
+// The step to begin next. Nothing: there is no room for one, or, if it had to wait for room, the
+// stream is closed.
+std::optional<std::uint64_t> BatchStream::Impl::TakeStep(bool wait) {
+  std::unique_lock lock(mutex);
+  if (wait && !HasRoom() && !is_closed) {
+    const Timed timed(stats.idle);
+    ++idle_threads_;
+    room_.wait(lock, [&] { return is_closed || HasRoom(); });
+    --idle_threads_;
+  }
+  if (is_closed || !HasRoom()) return std::nullopt;
+  const std::uint64_t number = begun++;
+  if (idle_threads_ > 0 && HasRoom()) room_.notify_one();
+  return number;
+}
+
+void BatchStream::Impl::Deliver(std::uint64_t number, Item item, Stats& spent) {
+  const std::uint64_t size_bytes = item.batch ? item.batch.value().data().size() : std::uint64_t{1};
+  const std::lock_guard lock(mutex);
+  Slot& slot = SlotOf(number);
+  slot.item.emplace(std::move(item));
+  slot.ready_at = Clock::now();
+  ++ready_count_;
+  depth.Weigh(size_bytes);
+  Add(stats, std::exchange(spent, {}));
+  if (is_awaited_ && number == taken) arrived_.notify_one();
+}
+
+// A thread is woken for several steps, if there are many.
+bool BatchStream::Impl::IsWorthWaking() const {
+  const std::uint64_t room = depth.value() - std::min<std::uint64_t>(begun - taken, depth.value());
+  return idle_threads_ > 0 && room >= std::max<std::uint64_t>(depth.value() / 4, 1);
+}
+
+std::optional<BatchStream::Item> BatchStream::Impl::Next(milliseconds timeout) {
+  std::unique_lock lock(mutex);
+  Slot& slot = SlotOf(taken);
+  if (!asked_)
+    asked_ =
+        Ask{slot.item ? slot.ready_at : Clock::now(), ready_count_ == begun - taken && !HasRoom()};
+  const bool had_to_wait = !slot.item;
+  if (had_to_wait) {
+    is_awaited_ = true;
+    arrived_.wait_for(lock, timeout, [&] { return slot.item.has_value(); });
+    is_awaited_ = false;
+    if (!slot.item) return std::nullopt;
+  }
+  const auto now = Clock::now();
+  depth.Taken(had_to_wait ? now - asked_->since : nanoseconds(0), asked_->all_were_ready);
+  if (!had_to_wait) stats.queue += now - slot.ready_at;
+  asked_.reset();
+  std::optional<Item> item = std::exchange(slot.item, std::nullopt);
+  --ready_count_;
+  ++taken;
+  if (IsWorthWaking()) room_.notify_one();
+  return item;
+}
+
+// --- A thread ------------------------------------------------------------------------------------
+
+// Reads steps, several at a time. Lives on its thread's stack, for the queue is the thread's.
+class BatchStream::Impl::Worker {
+ public:
+  explicit Worker(Impl& shared)
+      : shared_(shared),
+        in_flight_max_(
+            std::clamp(shared.options.batches_ahead / shared.options.threads, 1u, kInFlightMax)),
+        indices_(shared.order),
+        queue_(shared.reader.OpenQueue(
+            {.batches_in_flight = in_flight_max_, .in_order = false, .one_thread = true})) {}
+
+  void Work() {
+    while (!shared_.is_closed) {
+      const bool may_begin = under_way_.size() < in_flight_max_;
+      const auto number = may_begin ? shared_.TakeStep(under_way_.empty()) : std::nullopt;
+      if (number) {
+        Begin(*number);
+        if (auto complete = Poll(milliseconds(0))) Deliver(*std::move(complete));
+      } else if (auto complete = Poll(kStopInterval)) {
+        // First give the device more to do.
+        if (const auto following = shared_.TakeStep(false)) Begin(*following);
+        Deliver(*std::move(complete));
+      }
+    }
+  }
+
+ private:
+  struct UnderWay {
+    std::uint64_t number;
+    Item item;
+  };
+
+  void Begin(std::uint64_t number) {
+    Item item;
+    if (auto submitted = Submit(number, item); !submitted) {
+      item.batch = std::move(submitted).error();
+      return shared_.Deliver(number, std::move(item), spent_);
+    }
+    under_way_.push_back({number, std::move(item)});
+  }
+
+  Result<void> Submit(std::uint64_t number, Item& item) {
+    {
+      const Timed timed(spent_.plan);
+      const Step step = shared_.order.At(number);
+      item.epoch = step.epoch;
+      item.position = step.position;
+      item.indices = FFR_TRY(indices_.Of(step));
+    }
+    if (!queue_) return queue_.error();
+    const TimedRead timed(spent_);
+    return queue_.value().Submit(item.indices, number);
+  }
+
+  std::optional<BatchQueue::Completion> Poll(milliseconds timeout) {
+    if (under_way_.empty()) return std::nullopt;
+    const TimedRead timed(spent_);
+    auto polled = queue_.value().Poll(timeout);
+    // It fails in a forked child alone, where there is no such thread.
+    return polled ? std::move(polled).value() : std::nullopt;
+  }
+
+  void Deliver(BatchQueue::Completion complete) {
+    const auto found = std::ranges::find(under_way_, complete.token, &UnderWay::number);
+    Item item = std::move(found->item);
+    under_way_.erase(found);
+    item.batch = std::move(complete.batch);
+    if (item.batch) {
+      ++spent_.batches;
+      spent_.records += item.batch.value().size();
+      spent_.size_bytes += item.batch.value().data().size();
+      const Timed timed(spent_.collate);
+      GatherColumns(item.batch.value(), shared_.options.gathered_columns, item.columns,
+                    item.columns_owner);
+    }
+    shared_.Deliver(complete.token, std::move(item), spent_);
+  }
+
+  Impl& shared_;
+  const std::uint32_t in_flight_max_;
+  StepOrder::Indices indices_;
+  std::vector<UnderWay> under_way_;
+  Stats spent_;
+  Result<BatchQueue> queue_;
+};
+
+void* BatchStream::Impl::Run(void* impl) {
+  Worker(*static_cast<Impl*>(impl)).Work();
+  return nullptr;
+}
+
+bool BatchStream::Impl::Start() {
+  for (std::uint32_t i = 0; i < options.threads; ++i) {
+    pthread_t thread;
+    if (!StartQuietThread(thread, &Run, this)) break;
+    ::pthread_setname_np(thread, "ffrecord-loader");
+    threads_.push_back(thread);
+  }
+  return !threads_.empty();
+}
+
+BatchStream::Impl::~Impl() {
+  {
+    const std::lock_guard lock(mutex);
+    is_closed = true;
+  }
+  room_.notify_all();
+  for (const pthread_t thread : threads_) ::pthread_join(thread, nullptr);
+}
+
+// --- The public face -----------------------------------------------------------------------------
+
+Result<BatchStream> BatchStream::Open(const RecordReader& reader, const EpochPlan& plan,
+                                      std::uint64_t epoch_end, const Options& options) {
+  FFR_TRY(Check(options, reader.schema()));
+  auto order = FFR_TRY(StepOrder::Make(plan, epoch_end, reader.record_count()));
+  auto impl = std::make_unique<Impl>(reader, order, options);
+  if (!impl->Start())
+    return Error{ErrorCode::kIo, "stream batches: the system has no thread to give", EAGAIN};
+  return BatchStream(std::move(impl));
+}
+
+BatchStream::BatchStream(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+BatchStream::BatchStream(BatchStream&&) noexcept = default;
+
+BatchStream& BatchStream::operator=(BatchStream&& other) noexcept {
+  std::swap(impl_, other.impl_);
+  return *this;
+}
+
+BatchStream::~BatchStream() {
+  // In a forked child the threads, and what they read into, are the parent's.
+  if (impl_ && !impl_->home.is_here()) static_cast<void>(impl_.release());
+}
+
+Result<std::optional<BatchStream::Item>> BatchStream::Next(milliseconds timeout) {
+  if (!impl_->home.is_here())
+    return Error{ErrorCode::kInvalidArgument,
+                 "stream batches: the stream belongs to the parent of this process; open another"};
+  return impl_->Next(timeout);
+}
+
+std::uint32_t BatchStream::depth() const {
+  if (!impl_->home.is_here()) return 0;
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->depth.value();
+}
+
+std::uint32_t BatchStream::pending() const {
+  if (!impl_->home.is_here()) return 0;
+  const std::lock_guard lock(impl_->mutex);
+  return static_cast<std::uint32_t>(impl_->begun - impl_->taken);
+}
+
+BatchStream::Stats BatchStream::stats() const {
+  if (!impl_->home.is_here()) return {};
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats;
+}
+
+}  // namespace ffrecord
