@@ -185,6 +185,39 @@ class BatchQueue:
     def fileno(self) -> int: ...
 
 @final
+class BatchStream:
+    """The steps of epochs, read ahead by native threads. For one consumer at a time."""
+
+    def __init__(
+        self,
+        reader: RecordReader,
+        *,
+        seed: int,
+        epoch: int,
+        first: int,
+        end: int,
+        epoch_end: int,
+        block: int,
+        window: int,
+        step_size: int,
+        world_size: int,
+        rank: int,
+        threads: int,
+        batches_ahead: int,
+        memory_limit_bytes: int,
+        columns: list[tuple[int, np.dtype[Any], list[int]]],
+    ) -> None: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    def next(
+        self, timeout_s: float
+    ) -> tuple[Batch, tuple[npt.NDArray[Any], ...] | None] | None: ...
+    def times(self) -> dict[str, float]: ...
+    def close(self) -> None: ...
+
+@final
 class RecordWriter:
     """One version 2 file."""
 

@@ -296,6 +296,49 @@ class Reader(Records, Closing):
                 )
         return None
 
+    def open_stream(
+        self,
+        share: EpochShare,
+        epoch_end: int,
+        columns: Iterable[Column],
+        *,
+        threads: int,
+        batches_ahead: int,
+        memory_limit_bytes: int,
+    ) -> _ffrecord.BatchStream:
+        """Begin to read `share`, and the epochs that follow it, ahead with native threads.
+
+        For loaders; a `DataLoader` does so by itself.
+
+        Args:
+            share: the rest of the first epoch; its order is no mixture.
+            epoch_end: where the epochs that follow it end; they begin at 0.
+            columns: columns of fixed width, of which each batch gets arrays.
+            threads: 1 to 64.
+            batches_ahead: batches that are read or wait to be taken, 1 to 256, at the beginning.
+            memory_limit_bytes: for these batches; one always fits.
+        """
+        inner = self._open()
+        order = share.order
+        numbers = {column.name: number for number, column in enumerate(self._columns)}
+        return _ffrecord.BatchStream(
+            inner,
+            seed=order.seed,
+            epoch=order.epoch,
+            first=share.first,
+            end=share.end,
+            epoch_end=epoch_end,
+            block=order.block or 0,
+            window=order.window or 0,
+            step_size=share.step_size,
+            world_size=share.world_size,
+            rank=share.rank,
+            threads=threads,
+            batches_ahead=batches_ahead,
+            memory_limit_bytes=memory_limit_bytes,
+            columns=[(numbers[c.name], np.dtype(c.dtype), list(c.shape)) for c in columns],
+        )
+
     def stats(self) -> dict[str, Any]:
         """Return statistics of this reader in this process.
 

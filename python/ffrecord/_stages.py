@@ -45,6 +45,11 @@ class Stages:
             thread = threading.current_thread().native_id or 0  # Without a system call.
             self._events.append((stage, begin_ns, end_ns, thread))
 
+    def count(self, stage: str, seconds: float) -> None:
+        """Add `seconds` to `stage`, of which there is no event."""
+        with self._lock:
+            self._sums[stage] = self._sums.get(stage, 0.0) + seconds
+
     def sums(self) -> dict[str, float]:
         """Seconds by stage."""
         with self._lock:

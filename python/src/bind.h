@@ -18,6 +18,7 @@ namespace py = pybind11;
 void BindArrays(py::module_& module);
 void BindBatch(py::module_& module);
 void BindBatchQueue(py::module_& module);
+void BindBatchStream(py::module_& module);
 void BindCollective(py::module_& module);
 void BindDataset(py::module_& module);
 void BindImages(py::module_& module);

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindBatch(module);
   BindRecordReader(module);
   BindBatchQueue(module);
+  BindBatchStream(module);
   BindRecordWriter(module);
   BindDataset(module);
   BindVerify(module);

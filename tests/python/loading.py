@@ -19,13 +19,21 @@ ENGINES: dict[str, dict[str, Any]] = {
 every_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 
 
-def written(folder: Path) -> Path:
-    """A file of COUNT records whose labels are their indices."""
+IMAGE_BYTES = 10_000
+# Threads of Python's make batches with bytes in them, native ones those of numbers alone.
+KINDS = ["bytes", "numbers"]
+
+
+def written(folder: Path, kind: str = "bytes") -> Path:
+    """A file of COUNT records whose labels are their indices; their images are of that kind."""
     path = folder / "data.ffr"
-    with ffrecord.Writer(path, {"label": "i64", "x": "f32[3]", "image": "bytes"}) as writer:
+    fixed = kind == "numbers"
+    image_type = f"u8[{IMAGE_BYTES}]" if fixed else "bytes"
+    with ffrecord.Writer(path, {"label": "i64", "x": "f32[3]", "image": image_type}) as writer:
         for i in range(COUNT):
-            image = bytes([i]) * (10_000 + i)
-            writer.write({"label": i, "x": np.arange(3) + i, "image": image})
+            image = bytes([i]) * (IMAGE_BYTES + (0 if fixed else i))
+            value = np.frombuffer(image, np.uint8) if fixed else image
+            writer.write({"label": i, "x": np.arange(3) + i, "image": value})
     return path
 
 

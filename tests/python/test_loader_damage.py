@@ -10,23 +10,23 @@ import pytest
 
 import ffrecord
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
-from loading import COUNT, ENGINES, every_engine, labels, written
+from loading import COUNT, ENGINES, IMAGE_BYTES, KINDS, every_engine, labels, written
 
 # As many as are always allowed, and one more.
 ALLOWED = range(0, 110, 11)
 TOO_MANY = range(0, 120, 11)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("loader"))
+@pytest.fixture(scope="module", params=KINDS)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"), request.param)
 
 
 def damaged(path: Path, to: Path, records: range) -> Path:
     """A copy of which these records fail their checksums."""
     content = bytearray(path.read_bytes())
     for i in records:
-        content[content.index(bytes([i]) * (10_000 + i))] ^= 1
+        content[content.index(bytes([i]) * IMAGE_BYTES)] ^= 1
     to.write_bytes(content)
     return to
 

@@ -22,12 +22,12 @@ from torch.utils import data
 import ffrecord
 from daemon import Daemon
 from ffrecord.torch import DataLoader, Dataset, Sampler
-from loading import COUNT, every_engine, expected, labels, written
+from loading import COUNT, KINDS, every_engine, expected, labels, written
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("loader"))
+@pytest.fixture(scope="module", params=KINDS)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"), request.param)
 
 
 def kill_worker(sample: dict[str, Any]) -> int:

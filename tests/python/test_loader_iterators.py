@@ -21,12 +21,12 @@ from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor
 from ffrecord.torch._threads import Threads
-from loading import COUNT, every_engine, expected, labels, written
+from loading import COUNT, KINDS, every_engine, expected, labels, written
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("loader"))
+@pytest.fixture(scope="module", params=KINDS)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"), request.param)
 
 
 def first_labels(batches: Any, count: int) -> list[list[int]]:  # noqa: ANN401 - an iterator

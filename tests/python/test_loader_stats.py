@@ -16,12 +16,12 @@ import torch
 import ffrecord
 from ffrecord._stages import Stages, verdict
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
-from loading import COUNT, every_engine, written
+from loading import COUNT, KINDS, every_engine, written
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("loader"))
+@pytest.fixture(scope="module", params=KINDS)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("loader"), request.param)
 
 
 TRANSFORM_S, COLLATE_S, WORK_S = 0.001, 0.01, 0.005

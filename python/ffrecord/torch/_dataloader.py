@@ -231,6 +231,8 @@ class DataLoader(data.DataLoader[Any]):
             and `work_s`, the time it worked between batches; `depth`, batches read ahead by threads
             now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence, `verdict`.
         """
+        if self._threads is not None:
+            self._threads.note_times()
         own = self.stages.sums()
         counts = self._counts()
         checking = counts.get("cpu_s", 0.0)

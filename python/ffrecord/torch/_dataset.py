@@ -170,12 +170,16 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         ]
 
     @property
-    def is_plain(self) -> bool:
-        """Whether samples are unchanged records, so a large batch can be cut into small ones."""
+    def is_unchanged(self) -> bool:
+        """Whether samples are records as they stand in the files."""
         if type(self) is not Dataset:  # Who derives from it may have none of what follows.
             return False
-        made = self.transform is not None or vars(self).get("decode") is not None
-        return not made and self.on_corrupt == "raise"
+        return self.transform is None and vars(self).get("decode") is None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a large batch can be cut into small ones: nothing is changed or left out."""
+        return self.is_unchanged and self.on_corrupt == "raise"
 
     def __len__(self) -> int:
         return len(self.source)

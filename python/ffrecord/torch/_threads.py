@@ -21,6 +21,7 @@ from ffrecord.torch._dataset import ConcatDataset, Dataset, Subset
 from ffrecord.torch._handover import CrossingCollate
 from ffrecord.torch._pinning import size_of
 from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._stream import Stream, source_of
 
 # Of several batches that are loaded as one. More fill the caches, and would gain nothing.
 _TOGETHER_RECORDS_MAX = 4096
@@ -28,7 +29,7 @@ _TOGETHER_RECORDS_MAX = 4096
 # A plan: the place behind the step, None if there is no such place, and what makes the indices to
 # load, in the thread that loads them.
 _Plan = tuple[Cursor | None, Callable[[], Any]]
-_Ahead = Prefetcher[_Plan, Any]
+_Ahead = Prefetcher[_Plan, Any] | Stream
 
 
 class _Spare(NamedTuple):
@@ -70,6 +71,12 @@ class Threads:
         """Batches that all of them read ahead now."""
         return sum(ahead.depth for ahead in self._all if ahead.alive)
 
+    def note_times(self) -> None:
+        """Bring the stages of the loader up to date."""
+        for ahead in self._all:
+            if isinstance(ahead, Stream):
+                ahead.note_times()
+
     def pending(self, loader: data.DataLoader[Any], sampler: Sampler, start: Cursor) -> int:
         """Batches that were read ahead for an iterator that begins at `start`."""
         spare = self._spare
@@ -92,7 +99,7 @@ class Threads:
         ahead = self._begin(loader, steps, sampler, start)
         stream = None if sampler is None else sampler.identity()
         try:
-            for (cursor, _), batch in ahead:
+            for cursor, batch in _with_cursors(ahead):
                 yield cursor, batch
                 if start is not None and cursor is not None and cursor.epoch != start.epoch:
                     if stream is not None and ahead.alive:
@@ -100,17 +107,17 @@ class Threads:
                     return
         finally:
             if self._spare is None or self._spare.ahead is not ahead:
-                ahead.close()
+                _end(ahead)
 
     def close(self) -> None:
         """End them all."""
         self._spare = None
         for ahead in list(self._all):
-            ahead.close()
+            _end(ahead)
 
     def _keep(self, spare: _Spare) -> None:
         if self._spare is not None:
-            self._spare.ahead.close()
+            _end(self._spare.ahead)
         self._spare = spare
 
     def _begin(
@@ -126,7 +133,11 @@ class Threads:
             stream = None if sampler is None else sampler.identity()
             if spare.fits(loader, stream, start):
                 return spare.ahead
-            spare.ahead.close()
+            _end(spare.ahead)
+        native = self._stream(loader, sampler, start)
+        if native is not None:
+            self._all.add(native)
+            return native
         if sampler is None or start is None:
             # As torch's own iterator, which seeds its workers so: a generator gives one order.
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
@@ -146,6 +157,26 @@ class Threads:
         )
         self._all.add(ahead)
         return ahead
+
+    def _stream(
+        self, loader: data.DataLoader[Any], sampler: Sampler | None, start: Cursor | None
+    ) -> Stream | None:
+        """Native threads, if the loader's batches are theirs to make."""
+        source = source_of(loader.dataset)
+        if source is None or sampler is None or start is None or not _collates_plainly(loader):
+            return None
+        if not Stream.fits(source, sampler, start):
+            return None
+        return Stream(
+            source,
+            sampler,
+            start,
+            loader.stages,  # type: ignore[attr-defined]
+            threads=self._count,
+            depth=self._depth,
+            memory_limit_bytes=self._memory_limit_bytes,
+            timeout_s=self._timeout_s,
+        )
 
 
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
@@ -169,15 +200,9 @@ class _Loads:
         self._dataset: Any = loader.dataset
         self._collate_fn = loader.collate_fn
         self.stages = loader.stages
-        self._pinned = loader.pin_memory and torch.cuda.is_available()
-        collates = loader.collate_fn
-        self.can_cut = (
-            isinstance(self._dataset, Dataset)
-            and self._dataset.is_plain
-            and isinstance(collates, CrossingCollate)
-            and collates.collate_fn is collate
-            and not self._pinned
-        )
+        self._pinned = _pins(loader)
+        plain = isinstance(self._dataset, Dataset) and self._dataset.is_plain
+        self.can_cut = plain and _collates_plainly(loader)
         """Whether several batches may be loaded as one and then cut."""
 
     def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
@@ -209,6 +234,27 @@ class _Loads:
         batch = self._collate_fn(samples)
         ends = accumulate(map(len, indices), initial=0)
         return [_rows(batch, begin, end) for begin, end in pairwise(ends)]
+
+
+def _pins(loader: Any) -> bool:  # noqa: ANN401 - a `DataLoader`
+    return bool(loader.pin_memory and torch.cuda.is_available())
+
+
+def _collates_plainly(loader: Any) -> bool:  # noqa: ANN401 - likewise
+    """Whether a batch is what `collate` makes."""
+    collates = loader.collate_fn
+    ours = isinstance(collates, CrossingCollate) and collates.collate_fn is collate
+    return ours and not _pins(loader)
+
+
+def _end(ahead: _Ahead) -> None:
+    if isinstance(ahead, Stream):
+        ahead.note_times()
+    ahead.close()
+
+
+def _with_cursors(ahead: _Ahead) -> Iterator[tuple[Cursor | None, Any]]:
+    return ahead if isinstance(ahead, Stream) else ((plan[0], item) for plan, item in ahead)
 
 
 def _rows(batch: Any, begin: int, end: int) -> Any:  # noqa: ANN401 - as collate makes it
