@@ -24,7 +24,7 @@ Error ReadOnly(const std::filesystem::path& path) {
                                   "published, or write a new file"};
 }
 
-// Takes the lock at once or not at all.
+// Takes the lock without waiting for it.
 Result<void> Lock(int fd, const std::filesystem::path& path) {
   if (Uninterrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return {};
   if (errno == EWOULDBLOCK)
@@ -44,14 +44,15 @@ AppendFile::AppendFile(AppendFile&& other) noexcept = default;
 
 AppendFile::~AppendFile() {
   appender_.reset();
-  // Said aloud: a forked child may have the descriptor, and with it the lock, for long.
+  // Unlocks explicitly: a forked child may keep the descriptor, and with it the lock, open for
+  // long.
   if (fd_ && home_.is_here()) ::flock(fd_.get(), LOCK_UN);
 }
 
 Result<AppendFile> AppendFile::Open(const std::filesystem::path& path,
                                     std::unique_ptr<IoEngine> engine) {
   FFR_TRY(CheckPath(path));
-  // O_NONBLOCK: a FIFO must not hold us.
+  // O_NONBLOCK: opening a FIFO must not block.
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd && (errno == EACCES || errno == EPERM || errno == EROFS)) return ReadOnly(path);
   if (!fd && errno != ENXIO && errno != EISDIR) return ErrnoError("open", path, errno);
@@ -60,7 +61,7 @@ Result<AppendFile> AppendFile::Open(const std::filesystem::path& path,
   if (!fd || !S_ISREG(opened.st_mode))
     return Error{ErrorCode::kInvalidArgument,
                  "append to " + path.string() + ": not a regular file"};
-  // Root may write to it all the same.
+  // Root could open it for writing in spite of its mode.
   if ((opened.st_mode & (S_IWUSR | S_IWGRP | S_IWOTH)) == 0) return ReadOnly(path);
   if (::fcntl(fd.get(), F_SETFL, 0) != 0) return ErrnoError("open", path, errno);
   FFR_TRY(Lock(fd.get(), path));
@@ -104,7 +105,7 @@ Result<void> AppendFile::BeginAt(std::uint64_t size_bytes) {
   options.buffers_in_flight = kWritesInFlight;
   appender_.emplace(
       FFR_TRY(FileAppender::Make(path_, fd_.get(), UniqueFd(), options, std::move(engine_))));
-  // Else a power cut could leave new bytes among the old ones.
+  // Without it, a power cut could leave new bytes among the old ones.
   if (cuts) return appender_->Sync();
   return {};
 }

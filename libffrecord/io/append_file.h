@@ -19,7 +19,7 @@ namespace ffrecord {
 // An existing file that is extended in place, by this one writer: from Open() to the destructor it
 // holds the file's exclusive lock (flock), as nothing else in the library does.
 //
-// What is below the file's old size is only read. A failed write or sync poisons the file, as with
+// Bytes below the file's old size are only read. A failed write or sync poisons the file, as with
 // FileAppender. Thread-bound.
 class AppendFile {
  public:
@@ -33,14 +33,14 @@ class AppendFile {
   ~AppendFile();
 
   const std::filesystem::path& path() const noexcept { return path_; }
-  // When it was opened.
+  // The size of the file when it was opened.
   std::uint64_t old_size_bytes() const noexcept { return old_size_bytes_; }
-  // Bytes of the file, all of them; after BeginAt() only such as were synced. Fails with kIo, and
-  // with kCorruption if it has fewer.
+  // Fills all of `destination`. After BeginAt(), reads only bytes that were synced. Fails with kIo,
+  // and with kCorruption if the file ends before.
   Result<void> Read(std::uint64_t offset_bytes, std::span<std::byte> destination);
 
-  // Cuts the file to `size_bytes`, a multiple of 4096, durably if that removes anything; from there
-  // on Append() goes. Call it once, before the first Append().
+  // Cuts the file to `size_bytes`, a multiple of 4096, durably if that removes anything. Append()
+  // continues there. Call it once, before the first Append().
   Result<void> BeginAt(std::uint64_t size_bytes);
 
   Result<void> Append(std::span<const std::byte> bytes) { return appender_->Append(bytes); }

@@ -32,7 +32,7 @@ Result<void> AtomicFile::Impl::Usable() const {
 Result<void> AtomicFile::Impl::Publish() {
   if (auto usable = Usable(); !usable) return usable;
   if (auto flushed = appender.Flush(); !flushed) return flushed;
-  // What was reserved in vain goes back.
+  // Gives back the space that was reserved and not used.
   const std::uint64_t size = appender.size_bytes();
   if (expected_size_bytes > size && ::ftruncate(file.fd(), static_cast<off_t>(size)) != 0)
     return appender.Poison(ErrnoError("cut", file.path(), errno));

@@ -16,12 +16,12 @@ namespace ffrecord {
 // A new file that appears under its name whole and durable, or not at all.
 //
 // Bytes are appended through a buffer to an unnamed file (O_TMPFILE; where the file system has
-// none, a temporary name that does not end in .ffr). Publish() writes the rest, syncs, gives it
-// its name, and syncs the folder. Destroyed before that, or killed, it leaves nothing (a kill while
-// there is a temporary name, as for an instant in each replacement, leaves that name,
-// .ffrecord-*.tmp in the same folder, which the next replacement there by this host removes). A
-// failed write or sync poisons the file: it is never retried, and every later call fails with the
-// first error. Thread-bound; needs an engine of its own, which it owns.
+// none, a temporary name that does not end in .ffr). Publish() writes the rest, syncs, gives it its
+// name, and syncs the folder. Destroyed before that, or killed, it leaves nothing. Only a kill
+// while there is a temporary name, which each replacement has for an instant, leaves that name:
+// .ffrecord-*.tmp in the same folder. The next replacement there by this host removes it. A failed
+// write or sync poisons the file: it is never retried, and every later call fails with the first
+// error. Thread-bound; needs an engine of its own, which it owns.
 class AtomicFile {
  public:
   struct Options {
@@ -49,11 +49,12 @@ class AtomicFile {
   // in flight. The range must lie below size_bytes().
   Result<void> WriteAt(std::uint64_t offset_bytes, std::span<const std::byte> bytes);
 
-  // For reading what is written: all of it once it is published.
+  // For reading the file: complete once it is published.
   int fd() const noexcept;
 
-  // Fails with kConflict if the name has come into being meanwhile (and `replace` is false). If
-  // only the folder's sync fails, kIo, the file has its name but may lose it in a crash.
+  // Fails with kConflict if the name was created meanwhile (and `replace` is false). If only the
+  // sync of the folder fails, it fails with kIo, and the file has its name but may lose it in a
+  // crash.
   Result<void> Publish();
 
  private:

@@ -31,7 +31,7 @@ class Deadline {
   bool forever() const noexcept { return forever_; }
   Clock::time_point end() const noexcept { return end_; }
 
-  // Not below 0; kForever if it never passes.
+  // 0 or more; kForever if it never passes.
   std::chrono::nanoseconds left() const {
     if (forever_) return kForever;
     return std::max(std::chrono::nanoseconds(end_ - Clock::now()), std::chrono::nanoseconds(0));

@@ -51,7 +51,8 @@ std::string_view RemedyFor(int system_errno) {
   }
 }
 
-// The file of `fd` opened anew with O_DIRECT: by its descriptor, for the name may have moved on.
+// Opens the file of `fd` again with O_DIRECT: by its descriptor, because its name may be another
+// file's by now.
 UniqueFd ReopenDirect(int fd) {
   const std::string self = "/proc/self/fd/" + std::to_string(fd);
   return UniqueFd(::open(self.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
@@ -94,7 +95,7 @@ Result<void> CheckPath(const std::filesystem::path& path) {
 Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct) {
   FFR_TRY(CheckPath(path));
   ReadOnlyFile file;
-  // O_NONBLOCK: a FIFO without a writer must not hold us.
+  // O_NONBLOCK: opening a FIFO without a writer must not block.
   file.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   // ENXIO: a socket, or a device without a driver.
   if (!file.fd && errno != ENXIO) return ErrnoError("open", path, errno);
@@ -103,7 +104,8 @@ Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_d
     return ErrnoError("stat", path, errno);
   if (!S_ISREG(status.stx_mode))
     return Error{ErrorCode::kInvalidArgument, "open " + path.string() + ": not a regular file"};
-  // Through io_uring a non-blocking file answers EAGAIN for what is not in memory.
+  // Through io_uring, reads of a non-blocking file fail with EAGAIN where the page is not in
+  // memory.
   if (::fcntl(file.fd.get(), F_SETFL, 0) != 0) return ErrnoError("open", path, errno);
   file.size_bytes = status.stx_size;
   if (want_direct) {
@@ -126,10 +128,11 @@ DirectFile OpenDirect(int fd) {
 }
 
 std::uint64_t MakeRoomForDescriptors(std::uint64_t count) noexcept {
-  constexpr rlim_t kSpareMax = 256;  // For all else that the process has open or will open.
+  constexpr rlim_t kSpareMax = 256;  // For other descriptors of the process.
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
-  // Descriptors are numbered from below: the next one tells about how many there are.
+  // The kernel gives out the lowest free number, so the next descriptor tells about how many are
+  // open.
   const UniqueFd next(::open("/", O_PATH | O_CLOEXEC));
   const rlim_t used = next ? static_cast<rlim_t>(next.get()) : limit.rlim_cur;
   const rlim_t wanted = used + count + kSpareMax;

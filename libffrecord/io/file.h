@@ -11,7 +11,8 @@
 
 namespace ffrecord {
 
-// What statx says about direct I/O on a file; memory and offset apart. 0 is "not possible".
+// The alignment that direct I/O on a file needs, as statx reports it, for memory and for offsets.
+// 0: direct I/O is not possible.
 struct DirectAlignment {
   std::uint32_t memory_bytes = 0;
   std::uint32_t offset_bytes = 0;
@@ -25,14 +26,14 @@ struct ReadOnlyFile {
   std::uint64_t size_bytes = 0;
 };
 
-// Fails with kInvalidArgument if the path holds a zero byte, at which the kernel would cut it: it
-// would be another file's. For whoever opens or makes what a caller names.
+// Fails with kInvalidArgument if the path holds a zero byte: the kernel would cut the path there
+// and use another file. Call it before opening or creating a path that a caller gave.
 Result<void> CheckPath(const std::filesystem::path& path);
 
 // Opens `path` with O_CLOEXEC. Fails with kNotFound if there is none, with kInvalidArgument if it
 // is not a regular file (a folder, a FIFO: never blocks), with kDenied if it may not be read, with
-// kIo otherwise. Every message names the path. A file system without O_DIRECT (tmpfs, overlay) is
-// no failure.
+// kIo otherwise. Every message names the path. It is no failure if the file system has no O_DIRECT
+// (tmpfs, overlay).
 Result<ReadOnlyFile> OpenReadOnly(const std::filesystem::path& path, bool want_direct);
 
 // The file of `fd` opened once more, with O_DIRECT; without a descriptor where the file system does
@@ -43,12 +44,13 @@ struct DirectFile {
 };
 DirectFile OpenDirect(int fd);
 
-// An Error of kIo, or of the code that fits `system_errno`, that says what was tried on what.
+// An Error with the code that fits `system_errno`, kIo by default. Its message names the action and
+// the file.
 Error ErrnoError(std::string_view tried, const std::filesystem::path& path, int system_errno);
 
-// Raises the process's soft limit of open files, if need be and as far as the hard limit allows, so
-// that `count` more can be opened. The limit stays raised. Returns how many there is room for, some
-// being left to the rest of the process: `count`, fewer, or more.
+// Raises the process's soft limit of open files if necessary, as far as the hard limit allows, so
+// that `count` more can be opened. The limit stays raised. Returns how many descriptors the caller
+// may open, which may be fewer or more than `count`; some are left for the rest of the process.
 std::uint64_t MakeRoomForDescriptors(std::uint64_t count) noexcept;
 
 // Reads all of `destination` at `offset_bytes`. Fails with kIo, or with kCorruption if the file

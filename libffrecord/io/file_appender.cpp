@@ -135,7 +135,7 @@ Result<void> FileAppender::Impl::StartWrite(std::uint64_t size) {
   return {};
 }
 
-// After a failure the file is done with: others in flight are waited for by the destructor.
+// After a failure nothing more is written; the destructor waits for the writes in flight.
 Result<void> FileAppender::Impl::WaitUntilBusyIsAtMost(std::size_t busy_max) {
   while (queue.count() > busy_max) {
     ended.clear();
@@ -150,7 +150,7 @@ Result<void> FileAppender::Impl::WaitUntilBusyIsAtMost(std::size_t busy_max) {
   return {};
 }
 
-// One request to its end, with nothing else in flight.
+// Runs one request to its end, with nothing else in flight.
 Result<void> FileAppender::Impl::RunNow(IoRequest request, std::string_view tried) {
   if (auto waited = WaitUntilBusyIsAtMost(0); !waited) return waited;
   if (auto run = RunAll(*engine, {&request, 1}, 1); !run) return Poison(run.error());
@@ -158,7 +158,7 @@ Result<void> FileAppender::Impl::RunNow(IoRequest request, std::string_view trie
   return {};
 }
 
-// Through the page cache, so from any address to any offset.
+// Writes through the page cache, so neither address nor offset need be aligned.
 Result<void> FileAppender::Impl::WriteNow(std::uint64_t offset, std::span<const std::byte> bytes) {
   IoRequest request;
   request.kind = IoRequest::Kind::kWrite;

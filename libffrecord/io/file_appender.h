@@ -26,9 +26,9 @@ class FileAppender {
     std::uint32_t buffers_in_flight = 4;        // 1 to 1024.
   };
 
-  // `path` is for messages. `direct_fd`, if there is one, is the same file with O_DIRECT: most
-  // bytes then go there. `engine` null: MakeIoEngine for those, else MakeInlineEngine. Fails with
-  // kInvalidArgument if an option is out of range, with kIo.
+  // `path` is for messages. `direct_fd`, if there is one, is the same file with O_DIRECT; most
+  // bytes are then written through it. `engine` null: MakeIoEngine with a `direct_fd`, else
+  // MakeInlineEngine. Fails with kInvalidArgument if an option is out of range, with kIo.
   static Result<FileAppender> Make(const std::filesystem::path& path, int fd, UniqueFd direct_fd,
                                    const Options& options, std::unique_ptr<IoEngine> engine);
   FileAppender(FileAppender&&) noexcept;
@@ -49,10 +49,11 @@ class FileAppender {
   // only if size_bytes() is then a multiple of 4096.
   Result<void> Flush();
 
-  // fdatasync of what was flushed: never tried twice.
+  // Runs fdatasync on the flushed bytes. A failed sync is never retried.
   Result<void> Sync();
 
-  // For those who share its fate: the first error, kept; then every later call fails alike.
+  // Fails the appender: keeps the first error, which every later call returns. For owners whose own
+  // failure makes the file useless.
   Error Poison(Error error);
   Result<void> Usable() const;
 

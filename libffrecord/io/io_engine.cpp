@@ -13,7 +13,7 @@
 namespace ffrecord {
 namespace {
 
-// Whether the kernel lacked something for this one ring, rather than refusing every ring.
+// Whether the kernel lacked a resource for this ring, rather than refusing every ring.
 bool IsExhaustion(int system_errno) {
   return system_errno == EMFILE || system_errno == ENFILE || system_errno == ENOMEM ||
          system_errno == EAGAIN;

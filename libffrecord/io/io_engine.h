@@ -51,13 +51,13 @@ class IoEngine {
   virtual Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) = 0;
 
   // Blocks until `count_min` requests are done, all that are in flight if those are fewer, or
-  // `timeout` has passed; fills `done` from the front with all that fit and returns how many.
+  // `timeout` has passed. Fills `done` from the front with as many as fit and returns how many.
   // Requires count_min <= done.size(). Fails only if the kernel no longer lets us ask.
   virtual Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t count_min,
                                      std::chrono::milliseconds timeout) = 0;
 
-  // A descriptor that is readable while Wait() has something to return without waiting; it may be
-  // so once more, until the next Wait() has found nothing. The engine's own. Fails with kIo if
+  // A descriptor that is readable while Wait() can return requests without waiting. It may be
+  // readable once too often, until a Wait() finds nothing. The engine owns it. Fails with kIo if
   // there is none to be had.
   virtual Result<int> EventDescriptor() {
     return Error{ErrorCode::kIo, "I/O engine: it has no descriptor to wait for", ENOTSUP};
@@ -72,19 +72,19 @@ class IoEngine {
 Result<std::unique_ptr<IoEngine>> MakeUringEngine(std::uint32_t depth);
 Result<std::unique_ptr<IoEngine>> MakeThreadsEngine(std::uint32_t depth);
 
-// One that is bound to no thread, if no two calls overlap: for owners that may be destroyed by
-// another thread than the one that used them. It costs interrupts that MakeUringEngine's saves.
+// An engine that is bound to no thread, as long as no two calls overlap: for owners that another
+// thread may destroy. It costs interrupts that the engine of MakeUringEngine avoids.
 Result<std::unique_ptr<IoEngine>> MakeRovingUringEngine(std::uint32_t depth);
 
-// One that runs each request in Submit(), which then blocks: for writes through the page cache,
-// which are copies of memory. A ring hands such writes to threads of the kernel, one at a time for
-// each file; nothing is won by that, and more can go wrong.
+// An engine that runs each request in Submit(), which then blocks: for writes through the page
+// cache, which are copies of memory. A ring would hand such writes to kernel threads, one at a time
+// for each file, which is no faster and has more ways to fail.
 Result<std::unique_ptr<IoEngine>> MakeInlineEngine(std::uint32_t depth);
 
-// io_uring where it is allowed, else threads. A refusal holds for the process; without descriptors
-// or memory for one more ring, only this engine has threads. FFRECORD_IO_ENGINE=threads in the
-// environment is not read here: only server/config reads the environment; tests choose by calling
-// the maker they want.
+// io_uring where it is allowed, else threads. If io_uring is refused, the process does not try
+// again; if there are no descriptors or memory for one more ring, only this engine uses threads.
+// FFRECORD_IO_ENGINE=threads in the environment is not read here: only server/config reads the
+// environment; tests choose by calling the maker they want.
 Result<std::unique_ptr<IoEngine>> MakeIoEngine(std::uint32_t depth);
 // The same, bound to no thread.
 Result<std::unique_ptr<IoEngine>> MakeRovingIoEngine(std::uint32_t depth);

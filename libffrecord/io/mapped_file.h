@@ -13,9 +13,9 @@ namespace ffrecord {
 
 // A read-only, shared mapping of a part of a file: no copy in any process.
 //
-// A file that is cut while mapped would end the process with SIGBUS. Here the pages that are gone
-// read as zeros instead, which every index refuses: a handler, installed at the first mapping and
-// chained to the one before it, replaces the page that faulted inside one of our mappings.
+// Reading a mapped file that was truncated would end the process with SIGBUS. Here the lost pages
+// read as zeros instead, which every index rejects: a handler, installed at the first mapping and
+// chained to the previous one, replaces each page that faults inside one of our mappings.
 // Immutable, thread-safe, inherited by forked children.
 class MappedFile {
  public:
@@ -28,7 +28,7 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
-  // Whether some of them are zeros for ever, for the file was cut when they were touched.
+  // Whether some of these bytes stay zeros, because the file was truncated when they were read.
   bool has_lost() const noexcept { return guard_.has_lost(); }
 
  private:

@@ -16,12 +16,12 @@
 namespace ffrecord {
 namespace {
 
-// Below this a list is not worth reading from; a process that has less room will hear EMFILE.
+// With fewer descriptors, reading would be too slow; a process without room for them gets EMFILE.
 constexpr std::size_t kCapacityMin = 16;
 constexpr std::size_t kPinCountMax = 256;
 
-// One descriptor in a word, so that it changes hands without a lock: its number plus one, 0 if it
-// is closed; how many use it; whether it was used since the hand passed it last.
+// One descriptor in one word, so that it changes without a lock: its number plus one (0: closed),
+// how many pins use it, and whether it was used since the clock hand last passed it.
 constexpr std::uint64_t kFdMask = 0xFFFF'FFFF;
 constexpr std::uint64_t kOnePin = std::uint64_t{1} << 32;
 constexpr std::uint64_t kUsed = std::uint64_t{1} << 63;
@@ -38,8 +38,8 @@ Error Status(const std::filesystem::path& path) { return ErrnoError("stat", path
 struct OpenFiles::Slots {
   explicit Slots(std::size_t count) : words(count) {}
 
-  // Closes the first that nobody uses and that was not used since the hand passed it last. False
-  // if all are in use.
+  // Closes the first descriptor that has no pin and was not used since the clock hand last passed
+  // it. False if all are in use.
   bool CloseOne() {
     for (std::size_t step = 0; step < 2 * words.size(); ++step) {
       auto& slot = words[hand.fetch_add(1, std::memory_order_relaxed) % words.size()];
@@ -60,7 +60,7 @@ struct OpenFiles::Slots {
   std::vector<std::atomic<std::uint64_t>> words;
   std::atomic<std::size_t> open_count{0};
   std::atomic<std::size_t> hand{0};
-  std::unique_ptr<Slots> parents;  // Of a forked child: the same descriptors, not looked at again.
+  std::unique_ptr<Slots> parents;  // In a forked child: never used again.
 };
 
 OpenFiles::Pin::~Pin() {
@@ -77,7 +77,7 @@ OpenFiles::OpenFiles(std::size_t file_count, bool direct_too)
 // Decides how many of the `wanted` descriptors are open at a time.
 void OpenFiles::Divide(std::size_t wanted) {
   closes_ = wanted > room_;
-  // Half of it, for the rest of the process opens files too.
+  // Half of the room: the rest of the process opens files too.
   capacity_ = closes_ ? std::max<std::size_t>(room_ / 2, kCapacityMin) : wanted;
   pin_count_max_ = closes_ ? std::clamp<std::size_t>(capacity_ / 4, 1, kPinCountMax)
                            : std::numeric_limits<std::size_t>::max();
@@ -135,7 +135,7 @@ Result<void> OpenFiles::OpenDirectly(std::uint32_t alignment_max_bytes) {
   return {};
 }
 
-// The parent's descriptors are a child's too; whoever used them there does not exist here.
+// A forked child inherits the descriptors, but not the threads that pinned them.
 OpenFiles::Slots& OpenFiles::SlotsOfThisProcess() const {
   Slots* slots = slots_.load(std::memory_order_acquire);
   if (slots->home.is_here()) return *slots;

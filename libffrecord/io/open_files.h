@@ -17,13 +17,13 @@
 
 namespace ffrecord {
 
-// A list of sealed files that are read, of which only so many are open at a time as the process's
-// limit of descriptors allows; a list that fits below it stays open. What was closed is opened
-// again by its name when it is next needed, and must then be the same file: device, inode, time of
-// birth and size. (What bytes it holds is for checksums to say, as with a file that stays open.)
+// A list of sealed files for reading. Only as many are open at a time as the process's limit of
+// descriptors allows; if all fit, all stay open. A file that was closed is opened again by its name
+// when it is next needed, and must then be the same file: same device, inode, birth time and size.
+// (Checksums verify its bytes, as for a file that stays open.)
 //
-// Files are counted from 0 in list order. Thread-safe without a mutex: one that a thread holds
-// while another forks stays locked in the child for ever. Parent and child may both go on using
+// Files are counted from 0 in list order. Thread-safe without a mutex: a mutex that one thread
+// holds while another forks would stay locked in the child. Parent and child may both go on using
 // it; each then opens and closes for itself.
 class OpenFiles {
  public:
@@ -64,21 +64,22 @@ class OpenFiles {
   // Whether it is smaller, or cannot be opened any more.
   bool HasShrunk(std::uint32_t file) const;
 
-  // Opens all for direct I/O too; what each file demands is then in direct_alignment_bytes(), 0
-  // where the file system refuses or wants blocks larger than `alignment_max_bytes`. For set-up:
-  // nothing else may be called meanwhile.
+  // Opens all files for direct I/O too. direct_alignment_bytes() then tells the alignment of each;
+  // 0 where the file system refuses or needs blocks larger than `alignment_max_bytes`. For set-up:
+  // call nothing else meanwhile.
   Result<void> OpenDirectly(std::uint32_t alignment_max_bytes);
-  // What direct reads must be a multiple of; 0 if there are none.
+  // The alignment of direct reads; 0 if there are none.
   std::uint32_t direct_alignment_bytes(std::uint32_t file) const noexcept {
     return files_[file].direct_alignment_bytes;
   }
 
-  // The file's descriptor. kDirect only if there is a direct alignment. Fails with kCorruption
-  // if another file has taken the name, else with what open says; with kIo (EMFILE) if there is no
-  // descriptor, nor one to close: others hold them.
+  // The file's descriptor. kDirect only if there is a direct alignment. Fails with kCorruption if
+  // another file has taken the name, with the error of open otherwise, and with kIo (EMFILE) if
+  // there is no free descriptor and none can be closed because all are pinned.
   Result<Pin> Take(std::uint32_t file, Way way) const;
 
-  // How many one thread should pin at a time, that others get some too; at least 1.
+  // How many descriptors one thread should pin at a time, to leave some for other threads; at least
+  // 1.
   std::size_t pin_count_max() const noexcept { return pin_count_max_; }
 
   // Descriptors that are open now, about.
@@ -87,7 +88,7 @@ class OpenFiles {
  private:
   struct File {
     std::filesystem::path path;      // As it was given, for messages.
-    std::filesystem::path absolute;  // The process may go to another folder.
+    std::filesystem::path absolute;  // The working directory may change.
     std::uint64_t size_bytes = 0;
     std::uint64_t device = 0;
     std::uint64_t inode = 0;

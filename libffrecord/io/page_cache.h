@@ -7,23 +7,23 @@
 namespace ffrecord {
 
 // Whether all pages of these bytes of a mapped file are in memory; true where the kernel does not
-// say. A system call for each MiB. A read that may not wait (RWF_NOWAIT) would tell too, but has
-// the kernel fetch what is not there.
+// tell. Costs a system call for each MiB. A read with RWF_NOWAIT would tell too, but it makes the
+// kernel fetch the missing pages.
 bool IsInMemory(std::span<const std::byte> mapped) noexcept;
 
-// Whether the kernel tells this process which pages of the file are in memory: those who may not
-// write to a file that is not theirs are told that all are.
+// Whether the kernel tells this process which pages of the file are in memory. To a process that
+// neither owns the file nor may write to it, the kernel reports all pages as present.
 bool TellsWhatIsInMemory(int fd) noexcept;
 
 // How many bytes of files the page cache could hold now, as far as the machine and this container
 // say; 0 if they do not.
 std::uint64_t PageCacheRoomBytes();
 
-// How many pages this thread waited for a device to fill, since it began. Costs one system call.
+// How many times this thread has waited for a device to fill a page. Costs one system call.
 std::uint64_t MajorFaultsOfThread() noexcept;
 
-// Says that pages of mapped memory are wanted one by one: else the kernel fetches, for each that it
-// has to, as many around it as its read-ahead allows, up to some MiB. Only a hint.
+// Tells the kernel that mapped pages will be read one by one. Otherwise it fetches the pages around
+// each one too, as far as its read-ahead allows, up to some MiB. Only a hint.
 void ExpectRandomAccess(std::span<const std::byte> mapped) noexcept;
 
 // Asks the kernel to fetch the pages of mapped memory, without waiting for them. Only a hint.

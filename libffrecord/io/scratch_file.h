@@ -11,10 +11,11 @@
 
 namespace ffrecord {
 
-// Bytes that do not fit in memory, in an unnamed file that goes with this object. Thread-bound.
+// Bytes that do not fit in memory, in an unnamed file that disappears with this object.
+// Thread-bound.
 class ScratchFile {
  public:
-  // In the folder of `path`, for that is where there is room for large things. Fails with
+  // In the folder of `path`, which is where the user has room for large files. Fails with
   // kNotFound, kDenied, or kIo.
   static Result<ScratchFile> Create(const std::filesystem::path& path);
 

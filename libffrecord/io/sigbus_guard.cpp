@@ -27,12 +27,12 @@ namespace {
 
 using Range = SigbusGuard::Range;
 
-// The table: blocks that are only ever added, for the handler walks them at any moment, in a child
-// too that was forked while another thread changed them. Nothing here takes a lock.
+// The table: blocks are only ever added, because the handler may walk them at any moment, also in a
+// child that was forked while another thread changed them. Nothing here takes a lock.
 struct Block {
   static constexpr std::size_t kRangeCount = 512;
   std::array<Range, kRangeCount> ranges;
-  std::atomic<std::size_t> used{0};  // About; says which blocks are not worth searching.
+  std::atomic<std::size_t> used{0};  // Approximate; blocks with 0 are not searched.
   Block* next = nullptr;
 };
 
@@ -76,7 +76,7 @@ Range* RangeOf(std::uintptr_t address) {
     for (Range& range : block->ranges) {
       const std::uintptr_t end = range.end.load();
       const std::uintptr_t begin = range.begin.load();
-      // Unchanged, so both are of one mapping.
+      // `end` is unchanged, so both values belong to one mapping.
       if (begin <= address && address < end && range.end.load() == end) return &range;
     }
   }
@@ -102,7 +102,8 @@ void CallPrevious(int signal, siginfo_t* info, void* context) {
   if (previous.sa_handler == SIG_IGN && !fault) return;
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
     return previous.sa_handler(signal);
-  // Ends the process: a fault repeats itself as soon as we return, a sent signal must be repeated.
+  // Ends the process: a fault repeats itself as soon as the handler returns; a signal that a
+  // process sent must be sent again.
   ::signal(signal, SIG_DFL);
   if (!fault) static_cast<void>(::raise(signal));
 }
@@ -128,8 +129,8 @@ bool Install() {
   return ::sigaction(SIGBUS, nullptr, &previous) == 0 && SetHandler();
 }
 
-// Frameworks that save and restore signals leave the default behind, which ends the process. A
-// handler of somebody's own is left alone: it may chain ours.
+// Frameworks that save and restore signal handlers may leave the default, which ends the process.
+// Any other handler is left alone: it may chain ours.
 bool IsReset() {
   struct sigaction now {};
   return ::sigaction(SIGBUS, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&

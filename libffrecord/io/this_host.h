@@ -4,9 +4,9 @@
 
 namespace ffrecord {
 
-// This host since it was booted, in 16 hex digits. Locks of files (flock) may be a matter of one
-// host, so who finds a temporary file of another host, or of this one before its last boot, cannot
-// know whether its writer lives. Digits that nobody else has if the kernel does not say.
+// Identifies this boot of this host, in 16 hex digits. File locks (flock) may not reach other
+// hosts, so the writer of a temporary file of another host, or of an earlier boot, may or may not
+// be alive. If the kernel does not tell, the digits are random.
 std::string_view ThisHost();
 
 }  // namespace ffrecord

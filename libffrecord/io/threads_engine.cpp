@@ -25,7 +25,7 @@ struct Front {
   std::vector<IoRequest*> done;
   std::size_t wanted = 0;  // Completions that the engine sleeps for.
   std::condition_variable wake;
-  EventFd event;  // Rung while something is done, if somebody wants to wait for it.
+  EventFd event;  // Rung when a request is done; none until it is asked for.
 
   void Done(IoRequest* request) {
     done.push_back(request);
@@ -34,8 +34,8 @@ struct Front {
   }
 };
 
-// The process's threads for blocking I/O. At exit they end and are joined, and what comes later is
-// run by those who wait for it. So it is too if no thread can be started.
+// The process's threads for blocking I/O. At exit they end and are joined; later requests run on
+// the thread that waits for them. The same happens if no thread can be started.
 class Pool {
  public:
   void Submit(Front& front, std::span<IoRequest* const> requests);
@@ -63,7 +63,7 @@ class Pool {
   bool stopping_ = false;
 };
 
-// Requires the lock. Failure is no error: then those who wait do the work.
+// Requires the lock. Failure is no error: the waiting threads then do the work.
 void Pool::StartThreads() {
   while (idle_ < jobs_.size() && threads_.size() < kThreadsMax && !stopping_) {
     pthread_t thread{};
@@ -144,7 +144,8 @@ class ThreadsEngine final : public IoEngine {
   explicit ThreadsEngine(std::uint32_t depth) : depth_(depth) {}
 
   ~ThreadsEngine() override {
-    // In a child the front stays: its condition variable may show waiters that are not here.
+    // In a forked child the front is not destroyed: its condition variable may record waiters that
+    // exist only in the parent.
     if (!home_.is_here())
       static_cast<void>(front_.release());
     else

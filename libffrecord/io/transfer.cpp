@@ -10,8 +10,8 @@
 namespace ffrecord {
 namespace {
 
-// Interruptions in a row, without a byte moved, until they count as a failure: far more than
-// signals or a short lack of kernel memory explain.
+// So many interruptions in a row, without a byte moved, count as a failure: far more than signals
+// or a short lack of kernel memory explain.
 constexpr std::uint32_t kFruitlessMax = 10000;
 
 // Direct I/O moves whole blocks of at least this size; an odd number of bytes is a file's end.
@@ -39,7 +39,7 @@ void Transfer::Cut() {
 bool Transfer::Finish() {
   const std::int64_t result = request_.result;
   const bool sync = request_.kind == IoRequest::Kind::kSync;
-  // A sync is never retried: the second may succeed over data that the first has lost.
+  // A sync is never retried: the second may succeed although the first one lost data.
   if (!sync && (result == -EINTR || result == -EAGAIN) && ++fruitless_count_ < kFruitlessMax) {
     std::this_thread::yield();
     return false;

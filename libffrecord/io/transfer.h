@@ -36,9 +36,8 @@ class Transfer {
   IoRequest request_;
 };
 
-// Waits until nothing is in flight. The buffers belong to someone who frees them next: an engine
-// that does not give them back would have the kernel write into foreign memory, so that ends the
-// process.
+// Waits until nothing is in flight, because the caller frees the buffers next. If the engine fails
+// to return a request, this ends the process: the kernel could still write to freed memory.
 void DrainOrDie(IoEngine& engine);
 
 }  // namespace ffrecord

@@ -57,7 +57,7 @@ Result<void> TransferQueue::Submit() {
   return {};
 }
 
-// Refilled when a quarter of the depth is free, an engine neither runs dry nor is asked too often.
+// Refilling when a quarter of the depth is free keeps the engine busy with few calls.
 std::uint32_t TransferQueue::CountWanted() const noexcept {
   if (wants_ == Wants::kAny) return 1;
   if (wants_ == Wants::kAll && !has_queued()) return in_flight();
@@ -70,7 +70,8 @@ Result<void> TransferQueue::Poll(std::chrono::milliseconds timeout, std::vector<
     FFR_TRY(Submit());
     if (wants_ != Wants::kEach || !has_queued() || in_flight() >= depth_) break;
     const std::uint32_t count = FFR_TRY(Wait(0, std::chrono::milliseconds(0), ended));
-    // What comes from a device comes later: ask for more of it at a time.
+    // Nothing came from the page cache, so reads wait for the device: submit more of them at a
+    // time.
     chunk_bytes_ = count > 0 ? kSubmissionChunkBytes : chunk_bytes_ * 2;
     if (ended.size() > ended_before) return {};
   }

@@ -23,23 +23,24 @@ class TransferQueue {
   enum class Wants : std::uint8_t {
     kAny,  // One request that comes back.
     kAll,  // All of them; while others are still to be submitted, room for some of those.
-    // As many as make the waiting cheap, for its owner looks at the bytes of each at once. What is
-    // in the page cache arrives with its submission and is then in the processor's cache, so the
-    // engine is given little at a time until nothing arrives so.
+    // As many as make the waiting cheap; the owner processes each one at once. Requests that the
+    // page cache serves complete during submission, and their bytes are then in the processor's
+    // cache. So the queue submits little at a time until a submission completes nothing.
     kEach,
   };
 
-  // What one queue leaves to the next, so that none allocates for each transfer.
+  // Memory that one queue leaves to the next, so that none allocates for each transfer.
   struct Memory {
     std::vector<IoRequest*> queue;
     std::vector<IoRequest*> done;
   };
 
-  // At most `depth` in flight; at least 1. Borrows `memory`, which nobody else uses meanwhile.
+  // At most `depth` transfers, 1 or more, are in flight. Borrows `memory`, which nobody else uses
+  // meanwhile.
   TransferQueue(IoEngine& engine, std::uint32_t depth, Wants wants, Memory& memory);
   TransferQueue(const TransferQueue&) = delete;
   TransferQueue& operator=(const TransferQueue&) = delete;
-  // Waits for what is in flight. In a forked child it is the parent's and left alone.
+  // Waits for what is in flight. In a forked child does nothing: that is the parent's.
   ~TransferQueue();
 
   // `transfer` stays in place until Poll() or Withdraw() has given it back.
@@ -59,8 +60,8 @@ class TransferQueue {
   // Submits what there is room for; waits for nothing.
   Result<void> Submit();
 
-  // Gives back what has not been submitted of those for which `unwanted` holds: adds it to `ended`,
-  // without a result.
+  // Gives back the transfers for which `unwanted` holds and that were not submitted: adds them to
+  // `ended`, without a result.
   template <class Unwanted>
   void Withdraw(const Unwanted& unwanted, std::vector<Transfer*>& ended) {
     const auto is_withdrawn = [&](IoRequest* request) {

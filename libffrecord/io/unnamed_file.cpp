@@ -34,7 +34,8 @@ std::string RandomName() {
   return name.append(ThisHost()).append("-").append(Hex(RandomNumber())).append(kTemporaryEnd);
 }
 
-// The host that made a temporary name; nothing if `name` is none. Earlier versions named no host.
+// The host that made the temporary name `name`, empty for names of earlier versions; none if `name`
+// is not a temporary name.
 std::optional<std::string_view> HostOfTemporary(std::string_view name) {
   if (!name.starts_with(kTemporaryBegin) || !name.ends_with(kTemporaryEnd)) return std::nullopt;
   if (name.size() < kTemporaryBegin.size() + kTemporaryEnd.size()) return std::nullopt;
@@ -45,8 +46,8 @@ std::optional<std::string_view> HostOfTemporary(std::string_view name) {
   return name.substr(0, kHexSize);
 }
 
-// A living writer holds the lock of its file from before it has a temporary name until it has none
-// any more. Where there are no locks, nothing is collected.
+// A living writer holds the lock of its file as long as the file has a temporary name. Where the
+// file system has no locks, nothing is collected.
 bool TryLock(int fd) {
   return Uninterrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0;
 }
@@ -59,8 +60,8 @@ bool IsNameOf(int folder, const char* name, int fd) {
          named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
-// Whether nothing was written to `file` for so long before `now` that its writer, of whom nothing
-// is known, is taken for dead.
+// Whether nothing was written to `file` for so long before `now` that its writer, which may be on
+// another host, counts as dead.
 bool IsForgotten(int file, const struct stat& now) {
   constexpr std::chrono::seconds kAge = UnnamedFile::kForeignLeftoverAge;
   struct stat status {};
@@ -68,7 +69,8 @@ bool IsForgotten(int file, const struct stat& now) {
 }
 
 // Removes the temporary names that killed writers left in `folder`; `mine` is a file that was just
-// made there: its time is that of the file system. What fails is left for another time.
+// made there, and its time is the file system's clock. Names that cannot be removed stay for the
+// next call.
 void CollectLeftovers(int folder, int mine) {
   struct stat now {};
   if (::fstat(mine, &now) != 0) return;
@@ -84,14 +86,14 @@ void CollectLeftovers(int folder, int mine) {
     if (!host) continue;
     const UniqueFd file(
         ::openat(folder, entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-    // With the lock in our hands nobody of this host gives the file another name.
+    // While we hold the lock, nobody on this host gives the file another name.
     if (file && TryLock(file.get()) && IsNameOf(folder, entry->d_name, file.get()) &&
         (*host == ThisHost() || IsForgotten(file.get(), now)))
       ::unlinkat(folder, entry->d_name, 0);
   }
 }
 
-// What a file system says that has no unnamed files.
+// Whether the error means that the file system has no unnamed files.
 bool LacksUnnamedFiles(int system_errno) {
   return system_errno == EOPNOTSUPP || system_errno == EISDIR || system_errno == EINVAL ||
          system_errno == ENOSYS;
@@ -105,8 +107,9 @@ int Link(int fd, int folder, const std::string& name) {
   return ErrnoOf(::linkat(AT_FDCWD, SelfPath(fd).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW));
 }
 
-// Whether an unnamed file in `folder` can be given a name later: asked with one that never may be
-// given one (O_EXCL), so that nothing is ever seen. A file system with links says that it is gone.
+// Whether an unnamed file in `folder` can be given a name later: tried with a file that may never
+// be linked (O_EXCL), so that no name ever appears. A file system that supports links then fails
+// with ENOENT.
 bool CanLink(int folder) {
   const UniqueFd probe(
       ::openat(folder, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
@@ -156,8 +159,8 @@ Result<void> UnnamedFile::Open() {
   return ErrnoError("create a file in", folder, errno);
 }
 
-// A writer that may not replace must be able to take a name that nobody else takes: tried with its
-// temporary one.
+// A writer that may not replace needs a rename that fails if the name exists (RENAME_NOREPLACE):
+// tried on its own temporary name.
 Result<void> UnnamedFile::CheckRename() {
   int failure = EEXIST;
   std::string name;
@@ -199,7 +202,8 @@ Result<void> UnnamedFile::OpenTemporary() {
                             O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kMode));
     if (!fd_ && errno == EEXIST) continue;
     if (!fd_) break;
-    // Before it was locked, another may have collected it, or be about to: who has the lock.
+    // Before it was locked, another writer may have collected it, or, holding the lock, be about
+    // to.
     struct stat status {};
     if (!TryLock(fd_.get()) && errno == EWOULDBLOCK) {
       ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
@@ -231,7 +235,7 @@ Result<void> UnnamedFile::Reserve(std::uint64_t size_bytes) {
   const int status = Uninterrupted([&] {
     return ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes));
   });
-  // A file system that cannot reserve says ENOSPC when it is written to.
+  // A file system that cannot reserve space fails with ENOSPC on a later write.
   if (status == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return {};
   return ErrnoError("reserve " + std::to_string(size_bytes) + " bytes for", path_, errno);
 }
@@ -254,7 +258,8 @@ int UnnamedFile::LinkOrRename() {
   if (!temporary_name_.empty()) return replace_ ? RenameOver() : RenameWithoutReplacing(name_);
   const int linked = LinkTo(name_);
   if (linked != EEXIST || !replace_) return linked;
-  // Nothing links over a file; a rename of a name does. A kill in between leaves that name.
+  // A link cannot replace a file, but a rename can, so the file first gets a temporary name. A kill
+  // in between leaves that name.
   TryLock(fd_.get());
   int status = EEXIST;
   for (std::string name; status == EEXIST;) {

@@ -26,9 +26,9 @@ class UnnamedFile {
  public:
   static constexpr std::chrono::hours kForeignLeftoverAge{7 * 24};
 
-  // For later use as `path`. Fails with kNotFound if the folder does not exist, with kConflict if
-  // `path` does and `replace` is false, with kInvalidArgument if it cannot name a file, with
-  // kDenied, or kIo.
+  // Creates a file that Publish() will name `path`. Fails with kNotFound if the folder does not
+  // exist, with kConflict if `path` does and `replace` is false, with kInvalidArgument if it cannot
+  // name a file, with kDenied, or kIo.
   static Result<UnnamedFile> Create(const std::filesystem::path& path, bool replace);
   UnnamedFile(UnnamedFile&&) noexcept = default;
   UnnamedFile& operator=(UnnamedFile&&) noexcept = delete;
@@ -37,7 +37,8 @@ class UnnamedFile {
   int fd() const noexcept { return fd_.get(); }
   const std::filesystem::path& path() const noexcept { return path_; }
 
-  // The same file for writing with O_DIRECT in multiples of 4096, or none where that cannot be.
+  // The same file, opened for direct writes in multiples of 4096; no descriptor where that is not
+  // possible.
   UniqueFd OpenDirect() const;
 
   // Reserves room for `size_bytes` without changing the size. Fails with kIo (ENOSPC).

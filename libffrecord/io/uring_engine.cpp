@@ -16,9 +16,10 @@
 namespace ffrecord {
 namespace {
 
-// From the newest kernels' set to none. DEFER_TASKRUN (6.1) runs completions only inside Wait(),
-// SINGLE_ISSUER drops a lock, COOP_TASKRUN (5.19) saves interrupts. A ring that starts disabled is
-// bound to the thread that enables it, the first that submits, not to the one that made it.
+// Tried in this order, from the newest kernel's flags to none. DEFER_TASKRUN (6.1) runs completions
+// only inside Wait(), SINGLE_ISSUER drops a lock, COOP_TASKRUN (5.19) saves interrupts. A ring that
+// starts disabled is bound to the thread that enables it, the first that submits, not to the one
+// that made it.
 constexpr std::array<unsigned, 3> kSetupFlags{
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN |
         IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
@@ -26,7 +27,7 @@ constexpr std::array<unsigned, 3> kSetupFlags{
     IORING_SETUP_R_DISABLED,
 };
 
-// Without them any thread may submit and wait, and a completion needs none to run.
+// Without SINGLE_ISSUER and DEFER_TASKRUN, any thread may submit and wait.
 constexpr std::array<unsigned, 2> kRovingSetupFlags{
     IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,
     IORING_SETUP_R_DISABLED,
@@ -41,7 +42,8 @@ Error UringError(std::string_view tried, int system_errno) {
 void Prepare(io_uring_sqe* sqe, IoRequest& request) {
   const auto size =
       static_cast<unsigned>(std::min<std::uint64_t>(request.buffer.size(), kIoTransferMaxBytes));
-  // To the kernel -1 is the file's position; every other negative offset is refused, as here.
+  // The kernel takes offset -1 for the file's current position and refuses all other negative
+  // offsets; here -1 is refused too.
   const std::uint64_t offset = std::min(request.offset_bytes, ~std::uint64_t{1});
   switch (request.kind) {
     case IoRequest::Kind::kRead:
@@ -57,7 +59,8 @@ void Prepare(io_uring_sqe* sqe, IoRequest& request) {
   io_uring_sqe_set_data(sqe, &request);
 }
 
-// One ring. Submit() is one system call; Wait() is one unless what it wants has arrived already.
+// One ring. Submit() makes one system call; Wait() makes one unless enough requests have completed
+// already.
 class UringEngine final : public IoEngine {
  public:
   // `setup_flags`: the first set that the kernel knows is taken.
@@ -83,8 +86,8 @@ class UringEngine final : public IoEngine {
   EventFd event_;  // None until somebody asks for it.
   std::uint32_t in_flight_ = 0;
   bool enabled_ = false;
-  int broken_ = 0;           // The errno with which the kernel refused a Submit() for good.
-  std::uint32_t stuck_ = 0;  // In flight, but refused with it: never to be completed.
+  int broken_ = 0;           // The errno of a Submit() that failed for good.
+  std::uint32_t stuck_ = 0;  // Counted in flight, but will never complete.
 };
 
 Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
@@ -101,7 +104,7 @@ Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
   // Waiting with a timeout in the same call, kernel 5.11. All operations used here are older.
   if ((ring.features & IORING_FEAT_EXT_ARG) == 0)
     return UringError("wait with a timeout (needs Linux 5.11)", ENOSYS);
-  // A child's memory never shows the ring; the descriptor it inherits is closed unused.
+  // A forked child does not get the mapping of the ring; it closes the descriptor unused.
   status = io_uring_ring_dontfork(&ring);
   if (status < 0) return UringError("keep the ring from children", -status);
   return engine;
@@ -109,7 +112,7 @@ Result<std::unique_ptr<IoEngine>> UringEngine::Make(std::uint32_t depth,
 
 UringEngine::~UringEngine() {
   if (!home_.is_here()) {
-    // A child: the mapping is the parent's, and other memory may have taken its addresses here.
+    // In a forked child the mapping does not exist, and other memory may have its addresses.
     ::close(ring_.ring_fd);
     return;
   }
@@ -117,8 +120,8 @@ UringEngine::~UringEngine() {
   io_uring_queue_exit(&ring_);
 }
 
-// The ring's own descriptor would not do: with DEFER_TASKRUN nobody who polls it is woken by what
-// completes (Linux 6.18: io_req_local_work_add signals the eventfd alone).
+// Polling the ring's own descriptor would not work: with DEFER_TASKRUN, completions do not wake its
+// pollers (Linux 6.18: io_req_local_work_add signals the eventfd only).
 Result<int> UringEngine::EventDescriptor() {
   FFR_ASSERT(home_.is_here());
   if (event_.fd() >= 0) return event_.fd();
@@ -126,7 +129,7 @@ Result<int> UringEngine::EventDescriptor() {
   const int status = io_uring_register_eventfd(&ring_, event.fd());
   if (status < 0) return UringError("register an eventfd", -status);
   event_ = std::move(event);
-  event_.Ring();  // For what has completed before.
+  event_.Ring();  // For requests that completed before.
   return event_.fd();
 }
 
@@ -151,10 +154,10 @@ Result<std::uint32_t> UringEngine::Submit(std::span<IoRequest* const> requests) 
   for (;;) {
     const int status = io_uring_submit(&ring_);
     const std::uint32_t left = io_uring_sq_ready(&ring_);
-    // For lack of memory, what is left goes out in Wait().
+    // The kernel lacks memory now; Wait() submits the rest.
     if (left == 0 || status == -EAGAIN || status == -EBUSY || status == -ENOMEM) break;
     if (status >= 0 || status == -EINTR) continue;
-    // What is left must never go out, for its owner gets it back now.
+    // The rest must never be submitted, because its owner gets it back now.
     broken_ = -status;
     stuck_ = left - std::min(left, count);
     if (left >= count) return UringError("submit", -status);
@@ -181,7 +184,7 @@ std::uint32_t UringEngine::Reap(std::span<IoRequest*> done) {
   return count;
 }
 
-// Submits what Submit() could not, runs completions, and waits for `count_min` of them.
+// Submits requests that Submit() could not, runs completions, and waits for `count_min` of them.
 int UringEngine::Enter(std::uint32_t count_min, std::chrono::nanoseconds timeout) {
   using std::chrono::seconds;
   __kernel_timespec time{};
@@ -208,8 +211,8 @@ Result<std::uint32_t> UringEngine::Wait(std::span<IoRequest*> done, std::uint32_
   if (in_flight_ == stuck_) return UringError("wait on a ring that has failed", broken_);
   const std::uint32_t wanted = std::min(count_min, in_flight_ - stuck_);
   const Deadline deadline(timeout);
-  // The kernel signals the first completion alone that it has not yet been asked to run: ask for
-  // all, once the event is cleared.
+  // The kernel signals only the first completion that has not been run yet. So run all of them once
+  // the event is cleared.
   bool entered = event_.fd() >= 0;
   if (entered) {
     event_.Clear();

@@ -28,7 +28,7 @@ constexpr std::uint64_t kHeaderBytes = 4096;
 constexpr std::uint64_t kTableBytes = kBlocksPerEntry * sizeof(std::uint64_t);
 constexpr std::uint64_t kDataBegin = kHeaderBytes + kTableBytes;
 constexpr std::uint64_t kEntryCostBytes = kHeaderBytes + kTableBytes;
-constexpr std::size_t kMarkBytes = 48;  // Of the header, what says whose the entry is.
+constexpr std::size_t kMarkBytes = 48;  // The part of the header that identifies the file.
 constexpr std::array<char, 8> kMagic{'F', 'F', 'R', 'C', 'A', 'C', 'H', '1'};
 
 constexpr const char* kSubfolder = "blocks-1";
@@ -49,7 +49,7 @@ std::string NameOf(const BlockCache::File& file, std::uint64_t number) {
   return Hex(file.id) + "-" + Hex(number) + std::string(kSuffix);
 }
 
-// What only we call files: 32 digits, a dash, 16 digits and the suffix.
+// Names that only this cache uses: 32 digits, a dash, 16 digits and the suffix.
 bool IsEntryName(std::string_view name) {
   if (name.size() != 32 + 1 + 16 + kSuffix.size() || !name.ends_with(kSuffix) || name[32] != '-')
     return false;
@@ -85,7 +85,7 @@ bool WriteAll(int fd, std::uint64_t offset, std::span<const std::byte> bytes) {
   return true;
 }
 
-// Never 0, which stands for a block that is not there.
+// Never 0, because 0 means that the block is missing.
 std::uint64_t CheckOf(const PlaceSeeds& seeds, std::uint64_t block,
                       std::span<const std::byte> bytes) {
   return std::max<std::uint64_t>(Xxh3(bytes, seeds.Of(block)), 1);
@@ -95,14 +95,14 @@ std::uint64_t BlockCount(std::uint64_t size_bytes) {
   return (size_bytes + BlockCache::kBlockBytes - 1) / BlockCache::kBlockBytes;
 }
 
-// Descriptors of entries that a process keeps open.
+// How many entries a process keeps open.
 std::size_t OpenCountMax() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 64;
   return std::clamp<std::size_t>(limit.rlim_cur / 4, 16, 1024);
 }
 
-// Most turns are over in microseconds; one that evicts is not waited for.
+// Most turns take microseconds. Does not wait for a process that evicts.
 bool TakeTurn(int ledger) {
   constexpr int kTries = 5;
   for (int i = 0; i < kTries; ++i) {
@@ -142,7 +142,7 @@ Result<std::shared_ptr<const BlockCache>> BlockCache::Open(const std::filesystem
 
 Result<void> BlockCache::OpenFolder(Kept& kept) const {
   std::error_code error;
-  std::filesystem::create_directories(folder_.parent_path(), error);  // Or mkdir tells.
+  std::filesystem::create_directories(folder_.parent_path(), error);  // mkdir reports the error.
   const std::filesystem::path inside = folder_ / kSubfolder;
   for (const auto& path : {folder_, inside})
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
@@ -166,7 +166,7 @@ UniqueFd BlockCache::OpenEntry(Kept& kept, const File& file, std::uint64_t numbe
   if (!fd) return fd;
   Mark found{};
   if (ReadAll(fd.get(), 0, found) && found == MarkOf(file, number)) return fd;
-  ::unlinkat(kept.folder.get(), name.c_str(), 0);  // Damaged: it is made anew.
+  ::unlinkat(kept.folder.get(), name.c_str(), 0);  // Damaged; a new one replaces it.
   return {};
 }
 
@@ -191,7 +191,7 @@ UniqueFd BlockCache::MakeEntry(Kept& kept, const File& file, std::uint64_t numbe
   return is_anothers ? OpenEntry(kept, file, number) : UniqueFd();
 }
 
-// Of an entry that was evicted or removed, the next use makes a new one.
+// If an entry was evicted or removed, its next use makes a new one.
 std::shared_ptr<BlockCache::Entry> BlockCache::EntryOf(const File& file, std::uint64_t number,
                                                        bool make) const {
   static const std::size_t open_count_max = OpenCountMax();
@@ -208,7 +208,7 @@ std::shared_ptr<BlockCache::Entry> BlockCache::EntryOf(const File& file, std::ui
         (make || is_due) && (::fstat(entry->fd.get(), &facts) != 0 || facts.st_nlink == 0);
     if (!is_gone) {
       if (is_due) {
-        ::futimens(entry->fd.get(), nullptr);  // For those who look for what was not used.
+        ::futimens(entry->fd.get(), nullptr);  // Evict() removes the entries that were not used.
         entry->touched_ms.store(now);
       }
       kept.by_use.splice(kept.by_use.begin(), kept.by_use, found->second.place);
@@ -274,7 +274,8 @@ void BlockCache::Keep(const File& file, std::uint64_t offset_bytes,
   }
 }
 
-// The blocks first: a check that is there without them would only be a miss, but a costly one.
+// Writes the blocks before their checks: a check without its block would be a miss that costs a
+// read.
 void BlockCache::KeepInEntry(const File& file, std::uint64_t offset_bytes,
                              std::span<const std::byte> bytes) const {
   {
@@ -295,13 +296,13 @@ void BlockCache::KeepInEntry(const File& file, std::uint64_t offset_bytes,
   const std::uint64_t at = kHeaderBytes + inside / kBlockBytes * sizeof(std::uint64_t);
   const bool is_kept = WriteAll(entry->fd.get(), kDataBegin + inside, bytes) &&
                        WriteAll(entry->fd.get(), at, std::as_bytes(std::span(checks)));
-  if (!is_kept) Pause();  // The disk is full, or worse.
+  if (!is_kept) Pause();  // The disk is full or failing.
 }
 
 // --- The bound -----------------------------------------------------------------------------------
 
-// Takes room from what this process has reserved, or a chunk more of what all have. Hardly waits
-// for another process: without a turn at the ledger, a block is not kept.
+// Takes room from what this process has reserved, or reserves one more chunk of the bound. Waits
+// only briefly for other processes: if the ledger stays locked, the block is not kept.
 bool BlockCache::Reserve(Kept& kept, std::uint64_t size_bytes) const {
   if (kept.reserved_bytes >= size_bytes) {
     kept.reserved_bytes -= size_bytes;
@@ -316,7 +317,7 @@ bool BlockCache::Reserve(Kept& kept, std::uint64_t size_bytes) const {
   if (!ledger && errno == ENOENT && OpenFolder(kept)) ledger = open_ledger();
   if (!ledger || !TakeTurn(ledger.get())) return false;
   const std::uint64_t wanted = std::max(size_bytes, chunk_bytes_);
-  std::array<std::uint64_t, 2> used{};  // And its check.
+  std::array<std::uint64_t, 2> used{};  // The block and its check.
   const bool is_known = ReadAll(ledger.get(), 0, std::as_writable_bytes(std::span(used))) &&
                         used[1] == Mix64(used[0] + kGoldenGamma);
   if (!is_known || used[0] > size_bytes_max_ || used[0] + wanted > size_bytes_max_) {
@@ -331,8 +332,8 @@ bool BlockCache::Reserve(Kept& kept, std::uint64_t size_bytes) const {
   return true;
 }
 
-// Counts what is there, and removes what was used least recently until no more than this is left.
-// Returns how much that is.
+// Removes the least recently used entries until at most `size_bytes_max` are left. Returns the
+// bytes that are left.
 std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const {
   struct Found {
     timespec used;
@@ -342,7 +343,7 @@ std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const 
   std::vector<Found> entries;
   std::uint64_t total = 0;
   DIR* const listing = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (listing == nullptr) return size_bytes_max_;  // Unknown: as good as full.
+  if (listing == nullptr) return size_bytes_max_;  // Unknown size: treated as full.
   while (const dirent* one = ::readdir(listing)) {
     const std::string name = one->d_name;
     struct stat facts {};
@@ -369,7 +370,8 @@ std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const 
     if (total <= size_bytes_max) break;
     const UniqueFd fd(::openat(folder, entry.name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (::unlinkat(folder, entry.name.c_str(), 0) != 0) continue;
-    // Others may have it open: they find nothing in it from now on, and its room is free at once.
+    // Other processes may have it open: truncated, it holds nothing for them and its room is free
+    // at once.
     if (fd) static_cast<void>(!::ftruncate(fd.get(), 0));
     total -= entry.size_bytes;
   }

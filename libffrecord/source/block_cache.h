@@ -26,12 +26,12 @@ namespace ffrecord {
 //
 // Many processes may use one folder at once. A block is used only if it passes its checksum, which
 // also covers the file and the place it belongs to: a block that is damaged, half written, of
-// another version or gone is a miss, never an error. Nothing needs to survive a crash. What was
-// used least recently goes first, in entries of 16 MiB; a disk that is full ends the filling for a
-// while.
+// another version or gone is a miss, never an error. Nothing needs to survive a crash. Evicts the
+// least recently used entries of 16 MiB first. When the disk is full, the cache keeps nothing new
+// for a while.
 //
-// The bound holds for what all processes write, give or take one chunk (an eighth of the bound at
-// most) for each. Thread-safe; a forked child may go on using it.
+// The bound holds for all processes together, plus at most one chunk (an eighth of the bound or
+// less) for each. Thread-safe; a forked child may go on using it.
 class BlockCache {
  public:
   static constexpr std::uint64_t kBlockBytes = 4096;
@@ -45,7 +45,7 @@ class BlockCache {
 
   // One version of one file.
   struct File {
-    Digest128 id;  // Of all that tells it from others.
+    Digest128 id;  // A digest of all that identifies the version.
     std::uint64_t size_bytes;
   };
 
@@ -56,10 +56,10 @@ class BlockCache {
     std::atomic<std::int64_t> touched_ms{0};
   };
 
-  // Where blocks are that may be good: read `size_bytes` at `offset_bytes` of the entry, then ask
+  // Where to find blocks in the cache: read `size_bytes` at `offset_bytes` of the entry, then call
   // IsGood().
   struct Piece {
-    std::shared_ptr<Entry> entry;  // Null: some of the blocks are not there.
+    std::shared_ptr<Entry> entry;  // Null: some of the blocks are missing.
     std::uint64_t offset_bytes = 0;
     std::vector<std::uint64_t> checks;  // One for each block.
   };
@@ -77,14 +77,14 @@ class BlockCache {
     std::shared_ptr<Entry> entry;
     std::list<EntryName>::iterator place;
   };
-  // What one process has open.
+  // The state of one process.
   struct Kept {
     std::mutex mutex;
     UniqueFd folder;
     std::map<EntryName, OpenEntryOf> entries;
     std::list<EntryName> by_use;  // The most recently used first.
     std::uint64_t reserved_bytes = 0;
-    std::int64_t paused_until_ms = 0;  // No filling before.
+    std::int64_t paused_until_ms = 0;  // Nothing is kept before this time.
   };
 
   BlockCache(std::filesystem::path folder, std::uint64_t size_bytes_max);

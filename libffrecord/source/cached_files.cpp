@@ -88,13 +88,13 @@ class CachedFiles final : public RangeReader {
     BlockCache::Piece piece;
   };
 
-  // Without what lies behind the end of the file.
+  // The bytes of the range that lie inside the file.
   std::span<std::byte> BytesOf(const RangeRead& range) const {
     const std::uint64_t left = files_[range.file].size_bytes - range.offset_bytes;
     return range.destination.first(std::min<std::uint64_t>(range.destination.size(), left));
   }
 
-  // Reads what the cache has; the rest is `missing`.
+  // Reads the ranges that the cache has and adds the others to `missing`.
   Result<void> ReadKept(std::span<RangeRead> ranges, std::vector<RangeRead*>& missing,
                         const Arrived& arrived, Patience& patience) const {
     std::vector<Part> parts;

@@ -6,10 +6,10 @@ namespace ffrecord {
 
 // How wanted ranges of a file become reads. The defaults are for a disk.
 struct CoalescingOptions {
-  // Neighbours whose gap is at most this are read together: a disk moves so many bytes in the time
-  // that one more request costs.
+  // Neighbours whose gap is at most this are read together: a disk moves as many bytes in the time
+  // of one more request.
   std::uint64_t gap_bytes_max = std::uint64_t{16} << 10;
-  // A merged read does not grow beyond this: what is read together arrives together.
+  // A merged read does not grow beyond this, because its first record waits for its last byte.
   std::uint64_t merged_bytes_max = std::uint64_t{1} << 20;
   // A larger range is cut into reads of this size, which run in parallel.
   std::uint64_t piece_bytes_max = std::uint64_t{1} << 20;

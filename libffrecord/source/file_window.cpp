@@ -25,7 +25,7 @@ Result<std::span<const std::byte>> FileWindow::View(std::uint64_t offset_bytes,
   if (!there) {
     const std::uint64_t left = file_size_bytes - offset_bytes;
     auto filled = Fill(offset_bytes, std::min(std::max(size_bytes, kWindowSizeBytes), left));
-    // What nobody asked for may be what cannot be read.
+    // Bytes outside the requested range may be the ones that cannot be read.
     if (!filled) filled = Fill(offset_bytes, size_bytes);
     if (!filled) return std::move(filled).error();
   }

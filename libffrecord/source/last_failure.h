@@ -10,8 +10,8 @@
 
 namespace ffrecord {
 
-// Why a range failed, for RangeReader::Trouble: statuses are codes alone. The last failure counts.
-// Thread-safe, in a forked child too, which begins with none.
+// The message of the last failed range, for RangeReader::Trouble: a status is only a code.
+// Thread-safe; a forked child begins without one.
 class LastFailure {
  public:
   void Note(Error error) {

@@ -16,8 +16,8 @@ namespace {
 
 using Way = OpenFiles::Way;
 
-// Mappings that one reader makes: half of what the kernel allows a process by default
-// (vm.max_map_count), for memory and threads need some too.
+// The most mappings of one reader: half of the kernel's default limit for a process
+// (vm.max_map_count), because memory and threads need some too.
 constexpr std::uint32_t kMappingsMax = 32'000;
 
 }  // namespace
@@ -48,7 +48,7 @@ Result<std::unique_ptr<RangeQueue>> LocalFiles::MakeQueue(QueueUse use) const {
 std::span<const std::byte> LocalFiles::Mapped(std::uint32_t file) const {
   if (policy_ == IoPolicy::kDirect && !page_cache_first_) return {};
   const Mapping* whole = Whole(file);
-  // Where it has lost a page, a read knows whether the file has it.
+  // If a page of the mapping was lost, a read tells whether the file has it.
   const bool is_whole = whole != nullptr && !(*whole)->has_lost();
   return is_whole ? (*whole)->bytes() : std::span<const std::byte>();
 }
@@ -108,12 +108,12 @@ void LocalFiles::PreferPageCache(std::span<const RangeRead> ranges, std::vector<
     warm_guess_.Right();
 }
 
-// The whole file is mapped once, for addresses cost nothing; parts of it are handed out.
+// Maps the whole file once, because address space is free, and hands out parts of it.
 Result<RangeReader::IndexBytes> LocalFiles::MapInside(std::uint32_t file,
                                                       std::uint64_t offset_bytes,
                                                       std::uint64_t size_bytes) const {
   const Mapping* whole = Whole(file);
-  // Under a limit of address space a large file may not fit, though its index does.
+  // Under a limit of address space, a large file may not fit although its index does.
   if (whole == nullptr) return MapPart(file, offset_bytes, size_bytes);
   return IndexBytes{*whole, (*whole)->bytes().subspan(offset_bytes, size_bytes)};
 }
@@ -131,13 +131,14 @@ const LocalFiles::Mapping* LocalFiles::Whole(std::uint32_t file) const {
   ExpectRandomAccess(mapped.value().bytes());
   auto fresh = std::make_unique<const Mapping>(
       std::make_shared<const MappedFile>(std::move(mapped).value()));
-  // Of two threads that map at once, one wins and the other's goes. No mutex: see V2Index.
+  // If two threads map at once, the second mapping is dropped. No mutex, because a fork could leave
+  // it locked.
   if (whole_[file].compare_exchange_strong(whole, fresh.get())) whole = fresh.release();
   return whole;
 }
 
-// A part of the file, mapped; or read into memory, where there are as many mappings as this
-// reader makes or the kernel allows, as with more files than that.
+// Maps a part of the file; reads it into memory if this reader has kMappingsMax mappings, or the
+// kernel refuses one more, as with very many files.
 Result<RangeReader::IndexBytes> LocalFiles::MapPart(std::uint32_t file, std::uint64_t offset_bytes,
                                                     std::uint64_t size_bytes) const {
   const auto pin = FFR_TRY(Take(file, Way::kBuffered));
@@ -179,7 +180,7 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
   for (std::uint32_t file = 0; file < paths.size(); ++file) size_bytes += files->size_bytes(file);
   const bool fits = size_bytes <= page_cache_room_bytes / 2;
   const bool direct = options.io == IoPolicy::kDirect || (options.io == IoPolicy::kAuto && !fits);
-  // Batches are aligned to this much and no more.
+  // The buffers of batches have no larger alignment.
   if (direct) FFR_TRY(files->OpenDirectly(BufferPool::kAlignment));
   std::vector<bool> tells(paths.size());
   if (direct && options.io == IoPolicy::kAuto)

@@ -19,11 +19,11 @@ struct SourceOptions {
 };
 
 // A RangeReader over local files. Fails with kNotFound, kIo and kInvalidArgument for missing and
-// refused files. `page_cache_room_bytes` is what kAuto compares the size of the list with.
+// refused files. kAuto compares `page_cache_room_bytes` with the size of the list.
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
                                                     const SourceOptions& options,
                                                     std::uint64_t page_cache_room_bytes);
-// The room is that of this moment.
+// The same, with the room that the page cache has now.
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
                                                     const SourceOptions& options = {});
 

@@ -24,8 +24,8 @@ class LocalFiles final : public RangeReader {
  public:
   using Way = OpenFiles::Way;
 
-  // `page_cache_first`: direct descriptors are for what the page cache does not hold; which files
-  // tell what that is.
+  // `page_cache_first`: direct descriptors are used only for pages that are not in the page cache,
+  // and only for files whose cached pages the kernel tells.
   LocalFiles(std::unique_ptr<OpenFiles> files, const SourceOptions& options, IoPolicy policy,
              bool page_cache_first, std::vector<bool> tells_what_is_in_memory);
   ~LocalFiles() override;
@@ -55,9 +55,9 @@ class LocalFiles final : public RangeReader {
   std::uint32_t queue_depth() const noexcept { return queue_depth_; }
   // How many descriptors one call should pin at a time.
   std::size_t pin_count_max() const noexcept { return files_->pin_count_max(); }
-  // Sets the way in which each of `ranges` is read: what is in the page cache is read from there.
+  // Chooses how each of `ranges` is read: through the page cache if it is there.
   void ChooseWays(std::span<const RangeRead> ranges, std::vector<Way>& ways) const;
-  // The file's descriptor. A file that is gone now, but was there, is an error of I/O.
+  // The file's descriptor. Fails with kIo if the file was removed since it was opened.
   Result<OpenFiles::Pin> Take(std::uint32_t file, Way way) const;
   // The status of a range of which a transfer brought `result`: bytes, or -errno.
   ErrorCode StatusOf(const RangeRead& range, std::int64_t result) const noexcept;
@@ -81,7 +81,7 @@ class LocalFiles final : public RangeReader {
 
   const std::unique_ptr<const OpenFiles> files_;
   const std::uint32_t queue_depth_;
-  const IoPolicy policy_;  // Of what is not in memory.
+  const IoPolicy policy_;  // For ranges that are not in memory.
   const bool page_cache_first_;
   const std::vector<bool> tells_what_is_in_memory_;  // Asked only where that is of use.
   mutable std::atomic<std::uint32_t> mapping_count_{0};

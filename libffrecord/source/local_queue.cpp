@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
 
-// For how long a group waits for a descriptor while others use them all, and how often it looks.
+// How long a group waits for a descriptor while others use them all, and how often it tries.
 constexpr std::chrono::seconds kDescriptorWaitMax{5};
 constexpr milliseconds kDescriptorInterval{1};
 
@@ -54,7 +54,7 @@ struct Call {
   bool is_done() const noexcept { return next == ranges.size() && under_way == 0; }
 };
 
-// What one queue leaves to the next of its thread, so that no call allocates for each range.
+// Memory that one queue leaves to the next of its thread, so that no call allocates for each range.
 struct QueueMemory {
   bool Recycle() {
     constexpr std::size_t kKeptRangesMax = std::size_t{1} << 14;
@@ -91,7 +91,7 @@ class LocalQueue final : public RangeQueue {
     files_.ChooseWays(call.ranges, call.ways);
     call.transfers.reserve(call.ranges.size());
     Begin();
-    // What fails now is told by the next Poll().
+    // The next Poll() reports a failure.
     if (auto submitted = queue_.Submit(); !submitted) broken_ = std::move(submitted).error();
   }
 
@@ -118,14 +118,15 @@ class LocalQueue final : public RangeQueue {
   TransferQueue queue_;                               // Ends before what it writes to.
 };
 
-// Begins what descriptors allow, the oldest group first. Of a broken engine nothing comes back.
+// Begins as many ranges as descriptors allow, the oldest group first. With a broken engine nothing
+// would complete.
 void LocalQueue::Begin() {
   if (broken_) return;
   for (const auto& call : calls_)
     if (!BeginSome(*call)) return;
 }
 
-// False: it has to wait for a descriptor, and so have those behind it.
+// False: this group and all later ones must wait for a descriptor.
 bool LocalQueue::BeginSome(Call& call) {
   if (call.under_way == 0) call.pins.clear();
   for (; call.next < call.ranges.size(); ++call.next) {
@@ -152,8 +153,8 @@ bool LocalQueue::Pin(Call& call) {
   if (call.pins.size() == files_.pin_count_max()) return false;
   auto pin = files_.Take(range.file, call.ways[call.next]);
   if (!pin && IsExhausted(pin.error())) {
-    // Others have all descriptors. Those of this queue come back with what is under way; without
-    // one, somebody else's do.
+    // All descriptors are in use. Transfers of this queue that are under way will free some; if
+    // there are none, wait a while for other queues.
     if (queue_.count() > 0) return false;
     const auto now = SteadyClock::now();
     if (!call.starved_since) call.starved_since = now;
@@ -194,7 +195,7 @@ void LocalQueue::Poll(milliseconds timeout) {
   Begin();
   if (Tell()) timeout = milliseconds(0);
   if (calls_.empty()) return;
-  // Nothing is on its way for want of a descriptor.
+  // Nothing is on its way because no descriptor is free.
   if (queue_.count() == 0) timeout = std::min(timeout, kDescriptorInterval);
   std::vector<Transfer*>& ended = memory_.ended;
   ended.clear();
@@ -207,14 +208,14 @@ void LocalQueue::Poll(milliseconds timeout) {
     own.call->group->Arrived(*own.range);
   }
   Tell();
-  // Whoever waits for the descriptor would wait for ever.
+  // With nothing in flight, the event descriptor would never become readable.
   if (queue_.in_flight() == 0 && !broken_) {
     Begin();
     if (auto submitted = queue_.Submit(); !submitted) broken_ = std::move(submitted).error();
   }
 }
 
-// Tells groups of ranges that have failed, and that they have ended.
+// Reports failed ranges and ended groups. True if it reported any.
 bool LocalQueue::Tell() {
   if (broken_) queue_.Drain();
   bool has_told = false;
@@ -256,7 +257,7 @@ void LocalQueue::Drop(std::size_t index) {
   memory_.spare.push_back(std::move(call));
 }
 
-// A queue that lasts, with what it stands on.
+// A queue for many calls, with its own engine and memory.
 class OwnLocalQueue final : public RangeQueue {
  public:
   OwnLocalQueue(const LocalFiles& files, std::unique_ptr<IoEngine> engine)
@@ -273,7 +274,7 @@ class OwnLocalQueue final : public RangeQueue {
   LocalQueue queue_;
 };
 
-// The one group of a call that waits.
+// The group of a blocking call.
 class WaitingCall final : public RangeGroup {
  public:
   WaitingCall(std::span<RangeRead> ranges, const RangeReader::Arrived& arrived)

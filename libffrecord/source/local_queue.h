@@ -15,8 +15,7 @@ Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files,
 std::unique_ptr<RangeQueue> MakeLocalQueue(const LocalFiles& files,
                                            std::unique_ptr<IoEngine> engine);
 
-// LocalFiles::ReadEach: one group on a queue that lasts as long as the call, on the thread's
-// engine.
+// Implements LocalFiles::ReadEach: one group on a queue for this call, on the thread's engine.
 Result<void> ReadLocalFiles(const LocalFiles& files, std::span<RangeRead> ranges,
                             const RangeReader::Arrived& arrived, Patience& patience);
 

@@ -27,7 +27,7 @@ struct RangeRead {
   ErrorCode status = ErrorCode::kOk;  // Set by Read: kOk only if every byte has arrived.
 };
 
-// What a call says that its caller had no more patience with.
+// The error of a call whose patience is over.
 inline Error GivenUp() {
   return {ErrorCode::kDeadlineExceeded, "read records: the caller gave it up"};
 }
@@ -48,26 +48,25 @@ class RangeReader {
   // BufferPool::kAlignment.
   virtual std::uint32_t alignment_bytes(std::uint32_t file) const noexcept = 0;
 
-  // How its callers merge and cut what they read.
+  // How callers merge and cut ranges.
   virtual const CoalescingOptions& coalescing() const noexcept { return kDiskCoalescing; }
 
-  // Memory for what is going to be read: such that Read reaches it at the least cost. Fails with
-  // kIo (ENOMEM).
+  // Memory that Read can fill at the least cost. Fails with kIo (ENOMEM).
   virtual Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const {
     return BufferPool::Process().Take(size_bytes);
   }
 
-  // Reads all ranges in one submission, in any order, of any of the files; they may overlap, but
-  // not where they are put. A range that fails spoils only its own status. One that passes the end
-  // of the file is kCorruption, also if it is empty; an aligned read of the last block ends at the
-  // file's end, and what lies behind it at the destination is undefined.
+  // Reads all ranges in one submission, in any order, of any of the files. The ranges may overlap,
+  // their destinations may not. A range that fails affects only its own status. One that passes the
+  // end of the file is kCorruption, also if it is empty; an aligned read of the last block ends at
+  // the file's end, and what lies behind it at the destination is undefined.
   //
   // Calls `arrived` on the calling thread once for each range, as soon as its status is set, in any
   // order: the caller checks one range while others are on their way. `arrived` must not read.
   //
-  // Fails as a whole only if nothing could be tried, or if what reads breaks down (memory, the I/O
-  // engine): then `arrived` is not called for the rest. Once `patience` is over, nothing more is
-  // begun, and it fails with kDeadlineExceeded as soon as nothing is on its way to a destination.
+  // Fails as a whole only if nothing could be tried, or if memory or the I/O engine fails: then
+  // `arrived` is not called for the rest. Once `patience` is over, nothing more is begun, and it
+  // fails with kDeadlineExceeded as soon as nothing is on its way to a destination.
   using Arrived = std::function<void(RangeRead&)>;
   virtual Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                                 Patience& patience) const = 0;
@@ -78,11 +77,11 @@ class RangeReader {
     return ReadEach(ranges, [](RangeRead&) {});
   }
 
-  // Reads many calls' ranges at a time: range_queue.h. Borrows the reader. Fails with kIo if there
-  // are no descriptors or memory for it.
+  // A queue that reads the ranges of many calls at a time (range_queue.h). Borrows the reader.
+  // Fails with kIo if there are no descriptors or memory for it.
   //
-  // kOneThread: whoever uses it first does so always, and destroys it. That saves a ring about a
-  // quarter of the processor's time for small reads.
+  // kOneThread: the thread that uses it first is the only one to use and destroy it. For a ring,
+  // that saves about a quarter of the processor time of small reads.
   enum class QueueUse : std::uint8_t { kAnyThread, kOneThread };
   virtual Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const;
 
@@ -96,30 +95,31 @@ class RangeReader {
   Result<IndexBytes> MapIndex(std::uint32_t file, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) const;
 
-  // The bytes of the whole file, if they are mapped and a record whose pages are in memory is best
-  // copied from there; empty if all records are to be read. Whoever touches what is not in memory
-  // waits for its page alone, and what the file has lost reads as zeros: check the copy; one
-  // that is not checked is good only if HasShrunk() says no after it was made.
+  // The bytes of the whole file, if it is mapped and copying from the mapping is the best way to
+  // read a record whose pages are in memory; empty if all records are to be read. Touching a page
+  // that is not in memory waits for that page. Pages that the file has lost read as zeros, so
+  // verify the copy; without a checksum, a copy is valid only if HasShrunk() is false after it was
+  // made.
   virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
 
-  // For people: why a range of the file may have ended with `status`, if more is known than that;
-  // else empty.
+  // For messages: why a range of the file ended with `status`, if the reader knows; else empty.
   virtual std::string Trouble(std::uint32_t /*file*/, ErrorCode /*status*/) const { return {}; }
 
-  // Whether a file has another size now than when it was opened: what fails may not be damaged.
+  // Whether the size of a file has changed since it was opened: a failed check may then not mean
+  // damage.
   virtual bool HasChanged() const { return false; }
 
   // Whether the file is smaller now than when it was opened, as far as that is known.
   virtual bool HasShrunk(std::uint32_t /*file*/) const { return false; }
 
-  // How what is not in memory is read: kBuffered or kDirect.
+  // How ranges that are not in memory are read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
 
  protected:
   // Whether a range passes the end of its file, the last block being whole where reads are aligned.
   bool PassesEnd(const RangeRead& range) const noexcept;
 
-  // MapIndex, of bytes that lie in the file, at least one: reads them into memory. Requires an
+  // MapIndex for a non-empty range inside the file. By default reads it into memory. Requires an
   // alignment of 1.
   virtual Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,
                                        std::uint64_t size_bytes) const;

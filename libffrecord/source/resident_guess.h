@@ -6,12 +6,12 @@
 
 namespace ffrecord {
 
-// Whether it is worth looking for records in memory before they are read: not for a while, after
-// pages that were believed to be there had to be waited for. The while grows as that repeats.
-// Thread-safe; a lost update costs time alone.
+// Whether it is worth looking for records in memory before reading them. After a wrong guess, in
+// which the thread waited for pages, it says no for a number of batches, which grows with each
+// wrong guess in a row. Thread-safe; a lost update costs only time.
 class ResidentGuess {
  public:
-  // Asked once for each batch.
+  // Call it once for each batch.
   bool Try() noexcept {
     const std::uint32_t left = left_.load(std::memory_order_relaxed);
     if (left == 0) return true;
@@ -29,12 +29,12 @@ class ResidentGuess {
 
   // The batch was in memory, or enough of it.
   void Right() noexcept {
-    if (was_right()) return;  // No write, for all threads read it.
+    if (was_right()) return;  // Not written again, because all threads read it.
     pause_.store(0, std::memory_order_relaxed);
     was_right_.store(true, std::memory_order_relaxed);
   }
 
-  // It was not, and that was found out without waiting.
+  // It was not, and the thread found out without waiting.
   void Absent() noexcept {
     if (was_right()) was_right_.store(false, std::memory_order_relaxed);
   }

@@ -24,14 +24,14 @@ struct Call {
   std::atomic<bool> is_given_up = false;
 };
 
-// Something that the group is to be told: a range has arrived, or, without one, the call has ended.
+// A message to a group: a range has arrived or, without a range, the call has ended.
 struct News {
   Call* call = nullptr;
   RangeRead* range = nullptr;
   Result<void> result;
 };
 
-// What the queue shares with its threads.
+// State that the queue shares with its threads.
 struct Shared {
   Shared(const RangeReader& for_reader, EventFd fd) : reader(for_reader), event(std::move(fd)) {}
 
@@ -91,7 +91,7 @@ class ThreadedQueue final : public RangeQueue {
 
   ~ThreadedQueue() override {
     if (!home_.is_here()) {
-      // The threads, and whoever held the lock, are the parent's.
+      // In a forked child the threads do not exist, and the lock may be held.
       static_cast<void>(shared_.release());
       return;
     }
@@ -112,7 +112,7 @@ class ThreadedQueue final : public RangeQueue {
     shared_->waiting.push_back(calls_.back().get());
     if (shared_->idle < shared_->waiting.size() && threads_.size() < kThreadedGroupsMax) {
       pthread_t thread{};
-      // Without threads, Poll() reads.
+      // If no thread can be started, Poll() reads.
       if (StartQuietThread(thread, &Shared::Work, shared_.get())) {
         threads_.push_back(thread);
         ++shared_->idle;
@@ -158,7 +158,7 @@ class ThreadedQueue final : public RangeQueue {
   std::vector<News> TakeNews(std::chrono::milliseconds timeout) {
     std::unique_lock lock(shared_->mutex);
     const auto has_news = [&] { return !shared_->news.empty(); };
-    // A wait as long as the clock can count would overflow it.
+    // A very long wait would overflow the clock.
     if (timeout >= std::chrono::hours(24))
       shared_->told.wait(lock, has_news);
     else
