@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kPageCountOffset = 8;
 
-// Of ascending ranges, the last that does not begin behind `value`.
+// The last of the ascending ranges that begins at or before `value`.
 template <class Ranges>
 auto LastBeginningAt(const Ranges& ranges, std::uint64_t value) {
   const auto above =
@@ -88,7 +88,7 @@ Result<void> KeyRecovery::TakeFromRuns(RecordWriter::Impl& writer) {
     return std::tuple(std::uint64_t{a.record_index}, a.offset_bytes) <
            std::tuple(std::uint64_t{b.record_index}, b.offset_bytes);
   });
-  // Runs that were merged list the same key once more.
+  // Merged runs list the same keys as their sources.
   const auto of_one_record = [](const KeyEntry& a, const KeyEntry& b) {
     return a.record_index == b.record_index;
   };

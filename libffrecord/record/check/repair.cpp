@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::array<Magic, 2> kMagics{{{0xe5, 'R', 'E', 'C'}, {0xe5, 'K', 'E', 'Y'}}};
 
-// What both versions have in common: the account of what is lost.
+// The common part of both versions: counts the records that are lost.
 class Repair {
  public:
   Repair(const RangeReader& source, const RepairOptions& options)
@@ -45,7 +45,7 @@ class Repair {
                  source_.file_name(0) + ": the repair was cancelled; no file was written"};
   }
 
-  // Records [next_index_, index) are not there; what was kept ends at kept_end_.
+  // Records [next_index_, index) are lost; the kept bytes end at kept_end_.
   void Lose(std::uint64_t index, std::uint64_t next_begin_bytes) {
     if (index <= next_index_) return;
     report_.lost_count += index - next_index_;
@@ -87,7 +87,7 @@ class Repair {
   const std::uint64_t size_bytes_;
   RepairReport report_;
   std::uint64_t next_index_ = 0;
-  std::uint64_t claimed_count_ = 0;  // Of records that there were, by all that is left of them.
+  std::uint64_t claimed_count_ = 0;  // The number of records that the file had, by all evidence.
   std::uint64_t kept_end_ = 0;
   std::uint64_t displaced_count_ = 0;
   std::optional<KeyRecovery> keys_;
@@ -136,8 +136,8 @@ Result<std::unique_ptr<RecordWriter::Impl>> Repair::BeginFile(
   return writer;
 }
 
-// Where to go on: behind what is whole. Behind the header of what is damaged the scan goes on:
-// headers that belong to another place or file do not hold here.
+// Keeps the whole structure that begins at `offset`, and returns its end; else the next offset. A
+// header from another place or file is not valid here.
 Result<std::uint64_t> Repair::KeepWhatBeginsAt(const SalvageScan& scan, std::uint64_t offset,
                                                RecordWriter::Impl& writer) {
   if (FFR_TRY(KeepRecordAt(scan, offset, writer))) return kept_end_;
@@ -147,10 +147,10 @@ Result<std::uint64_t> Repair::KeepWhatBeginsAt(const SalvageScan& scan, std::uin
 }
 
 Result<void> Repair::EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer) {
-  // What stands between the records lacks nothing if it is as much as the runs list.
+  // The key blocks are complete if they hold as many keys as the runs list.
   if (scan.key_count != keys_->found_count()) FFR_TRY(keys_->TakeFromRuns(writer));
   report_.kept_key_count = keys_->written_count();
-  // Those of pages that are damaged, too, may have been of records that are kept.
+  // Keys on damaged pages may also have belonged to kept records.
   const std::uint64_t listed_count = scan.key_count.value_or(0);
   report_.lost_key_count =
       keys_->damaged_count() + listed_count - std::min(listed_count, keys_->found_count());
@@ -161,7 +161,7 @@ Result<void> Repair::EndKeys(const SalvageScan& scan, RecordWriter::Impl& writer
   return {};
 }
 
-// Whether a record that is whole begins there.
+// Keeps the record that begins there, if it is whole. True if it was.
 Result<bool> Repair::KeepRecordAt(const SalvageScan& scan, std::uint64_t header_offset,
                                   RecordWriter::Impl& writer) {
   const FileId& id = scan.header.file_id;
@@ -192,7 +192,7 @@ Result<bool> Repair::KeepRecordAt(const SalvageScan& scan, std::uint64_t header_
     ++displaced_count_;
     return false;
   }
-  // Only a forger writes what does not fit; nothing of it could be copied.
+  // Only a forged record does not fit the schema; its columns could not be copied.
   if (writer.copies && !scan.schema.Split(raw, writer.fields)) return false;
   FFR_TRY(writer.WriteStored(raw, stored.value()));
   if (keys_) keys_->NoteKept(record.index, report_.kept_count);
@@ -201,7 +201,7 @@ Result<bool> Repair::KeepRecordAt(const SalvageScan& scan, std::uint64_t header_
   return true;
 }
 
-// Whether the record is whole; then its place and its bytes.
+// True if the record is whole; sets its location and its bytes.
 bool Repair::ViewWhole(const FileIndex& index, std::uint64_t record, RecordLocation& location,
                        std::span<const std::byte>& bytes) {
   if (index.Locate(record, location) != ErrorCode::kOk) return false;
@@ -255,7 +255,7 @@ Result<RepairReport> RepairSource(const RangeReader& source,
 Result<RepairReport> RepairFile(const std::filesystem::path& source,
                                 const std::filesystem::path& destination,
                                 const RepairOptions& options) {
-  // Any piece at any offset.
+  // Buffered, to read any bytes at any offset.
   const auto file = FFR_TRY(OpenLocalFiles({&source, 1}, {.io = IoPolicy::kBuffered}));
   return RepairSource(*file, destination, options);
 }

@@ -40,14 +40,15 @@ class SalvageScanner {
     scan_.record_count_min = committed.record_count;
     scan_.record_count_is_known = has_footer_ && committed.size_bytes == size_bytes_;
     if (!scan_.record_count_is_known) ExamineWhatIsBehind(committed);
-    // A commit's list is complete; without one, or with a hole in it, the whole file is searched.
+    // The list of a commit is complete. Without a commit, or with a damaged section, searches the
+    // whole file.
     if (!scan_.record_count_is_known || !damaged_types_.empty()) FindSections();
     Conclude();
     return std::optional<SalvageScan>(std::move(scan_));
   }
 
  private:
-  // The header, or from a tail at least the id.
+  // Finds the header, or at least the file id, from a tail.
   Result<bool> FindHeader() {
     const auto head = window_.View(0, std::min<std::uint64_t>(size_bytes_, 128));
     if (head) {
@@ -75,7 +76,7 @@ class SalvageScanner {
     return false;
   }
 
-  // What the newest commit that is whole does not say may be lost, and somebody must be told.
+  // Reports what may be lost behind the newest whole commit.
   void ExamineWhatIsBehind(const CommittedPart& committed) {
     const auto end = ExamineEnd(window_, size_bytes_, scan_.header, committed);
     if (end) scan_.record_count_min = end.value().record_count_min;
@@ -100,7 +101,7 @@ class SalvageScanner {
   // Notes the section if it is whole.
   bool Take(const V2Section& section) {
     has_key_directory_ = has_key_directory_ || section.type == V2Section::kKeyDirectory;
-    // These two say only where things were, and are made anew.
+    // These two list only offsets; the repair writes new ones.
     if (section.type == V2Section::kSegmentDirectory || section.type == V2Section::kKeyDirectory)
       return true;
     const bool known =
@@ -143,13 +144,13 @@ class SalvageScanner {
       if (!header) continue;
       const std::uint64_t offset = at + V2SectionHeader::kEncodedSizeBytes;
       if (header.value().size_bytes > size_bytes_ - offset) continue;
-      // Inside one that is whole there is no other, else its bytes would be kept more than once.
+      // Skips a whole section: it contains no other, or its bytes would be kept twice.
       if (Take({header.value().type, offset, header.value().size_bytes, header.value().check}))
         begin = offset + header.value().size_bytes;
     }
   }
 
-  // Of several schemas and metadata the last counts: it is of the newest commit.
+  // The last schema and metadata count: they are those of the newest commit.
   void Conclude() {
     for (auto& [offset, section] : sections_) {
       auto& [type, bytes] = section;
@@ -178,7 +179,7 @@ class SalvageScanner {
     Account();
   }
 
-  // In words.
+  // Writes the messages.
   void Account() {
     const V2Header& header = scan_.header;
     auto& kept = scan_.kept;
@@ -195,7 +196,7 @@ class SalvageScanner {
       kept.push_back(dictionaries == 1 ? std::string("the dictionary")
                                        : std::to_string(dictionaries) + " dictionaries");
     const bool needs_one = (header.required_features & V2Header::kDictionary) != 0;
-    // A file of which too little was known to train one has none, and says so in its footer.
+    // A file with too few records to train a dictionary has none, and its footer says so.
     if (IsDamaged(V2Section::kDictionary) || (needs_one && dictionaries == 0 && !has_footer_))
       losses.push_back("a dictionary, and the records that need it");
     for (const std::uint32_t type : damaged_types_)
@@ -208,7 +209,7 @@ class SalvageScanner {
     return std::find(damaged_types_.begin(), damaged_types_.end(), type) != damaged_types_.end();
   }
 
-  // Which columns were copied, only their sections say.
+  // Only the sections tell which columns were copied.
   void ConcludeColumnCopies() {
     if ((scan_.header.append_features & V2Header::kColumnCopies) == 0) return;
     const auto& columns = scan_.schema.columns();
@@ -253,9 +254,9 @@ class SalvageScanner {
   SalvageScan scan_;
   bool header_is_whole_ = false;
   bool has_schema_ = false;
-  bool has_footer_ = false;  // Of any commit.
+  bool has_footer_ = false;  // Of at least one commit.
   bool has_key_directory_ = false;
-  // Of sections that the newest footer lists and that are damaged, or whose contents are.
+  // The types of listed sections that are damaged, or whose contents are.
   std::vector<std::uint32_t> damaged_types_;
   std::map<std::uint64_t, std::pair<std::uint32_t, std::vector<std::byte>>> sections_;  // By place.
   std::vector<const std::vector<std::byte>*> column_copies_;  // Among them.

@@ -17,29 +17,30 @@
 
 namespace ffrecord {
 
-// What a damaged version 2 file still says of itself, its records apart.
+// The structures that can still be read from a damaged version 2 file, without its records.
 struct SalvageScan {
-  V2Header header;  // If the file's is damaged, one that fits what was found.
+  V2Header header;  // If the file's header is damaged, one that fits the rest.
   Schema schema;
   std::vector<std::vector<std::byte>> dictionary_sections;
   std::vector<ZstdDictionary> dictionaries;  // The same, prepared.
   Metadata metadata;
   bool has_keys = false;
-  std::vector<std::string> copied_columns;  // Such as can be copied again.
-  // How many records there were at least, by commits and what is left of one at the end; and
-  // whether there were no more: the file ends in a commit that is whole.
+  std::vector<std::string> copied_columns;  // Columns whose copies can be made again.
+  // The least number of records that the file had, by its commits and the remains of one at the
+  // end; and whether this is the exact number, because the file ends with a whole commit.
   std::uint64_t record_count_min = 0;
   bool record_count_is_known = false;
   // How many keys its runs list; known only if the file ends in that commit.
   std::optional<std::uint64_t> key_count;
-  // For people: what is as it was; what is not, or not at all.
+  // Messages: the parts that are intact, rebuilt, and lost.
   std::vector<std::string> kept;
   std::vector<std::string> losses;
 };
 
-// Looks for header, commits and sections: where they ought to be, and if something is missing, in
-// all of the file. `window` is over file 0 of `source`. None if the file has neither a header nor a
-// tail of version 2. Fails with kInvalidArgument if the file needs a newer library, or as MapIndex.
+// Looks for header, commits and sections: first where they should be and, if something is missing,
+// in the whole file. `window` is over file 0 of `source`. None if the file has neither a header nor
+// a tail of version 2. Fails with kInvalidArgument if the file needs a newer library, or as
+// MapIndex.
 Result<std::optional<SalvageScan>> ScanForSalvage(const RangeReader& source, FileWindow& window);
 
 }  // namespace ffrecord

@@ -21,11 +21,11 @@
 namespace ffrecord {
 namespace {
 
-constexpr std::uint64_t kPaddingViewBytes = std::uint64_t{1} << 20;  // Looked at in one piece.
+constexpr std::uint64_t kPaddingViewBytes = std::uint64_t{1} << 20;  // Checked in one piece.
 
 using Progress = std::function<bool(std::uint64_t, std::uint64_t)>;
 
-// One file, from front to back. `end_` is where the structures checked so far end.
+// Verifies one file from front to back. `end_` is the end of the structures checked so far.
 class Verification {
  public:
   Verification(const RangeReader& source, const FileIndex& index, const Progress& progress)
@@ -77,7 +77,7 @@ class Verification {
     }
   }
 
-  // Whether the payload is what was written. Adds it to the fingerprint.
+  // True if the payload is intact. Adds it to the fingerprint.
   bool CheckPayload(std::uint64_t index, const RecordLocation& location) {
     const auto stored = window_.View(location.offset_bytes, location.stored_size_bytes);
     if (!stored) {
@@ -120,7 +120,8 @@ class Verification {
     return {};
   }
 
-  // Records come in the order of their indices; all else is known before, and comes in between.
+  // Records are in the order of their indices. All other structures are known before, and lie
+  // between them.
   Result<void> CheckV2(const V2Layout& layout) {
     FFR_TRY(CollectStructures(layout));
     fingerprint_ = FingerprintChain(index_.schema().Encode());
@@ -152,15 +153,15 @@ class Verification {
               "refused");
   }
 
-  // What is not a record: its place, and what is to be said of it.
+  // A structure that is not a record: its range, and its name in messages.
   struct Structure {
     std::uint64_t begin_bytes;
     std::uint64_t end_bytes;
     std::string name;
   };
 
-  // Of all commits, newest first, as long as their chain holds. What they have in common is looked
-  // at once.
+  // Collects the structures of all commits, newest first, as far as their chain is intact; those
+  // that commits share once.
   Result<void> CollectStructures(const V2Layout& layout) {
     const V2Source source{source_, 0, layout.header.file_id};
     std::set<std::uint64_t> known;
@@ -215,7 +216,7 @@ class Verification {
       Problem(name + ": checksum does not match");
     else if (section.type == V2Section::kMetadata)
       CheckMetadata(bytes.value());
-    // The first files have no section headers. One that is there and damaged is found as padding
+    // Files of the first versions have no section headers. A damaged header is reported as padding
     // that is not zero.
     std::uint64_t begin = section.offset_bytes;
     const std::uint64_t header_offset = begin - V2SectionHeader::kEncodedSizeBytes;
@@ -229,14 +230,14 @@ class Verification {
     structures_.push_back({begin, section.offset_bytes + section.size_bytes, name});
   }
 
-  // Only a forger makes metadata whose checksum holds and which cannot be read.
+  // Only forged metadata has a valid checksum and cannot be read.
   void CheckMetadata(std::span<const std::byte> bytes) {
     const auto metadata = DecodeMetadata(bytes);
     if (!metadata) Problem(metadata.error().message);
   }
 
-  // Segments of the newest commit are checked when records are looked up; those that were replaced
-  // are checked here.
+  // Looking up records checks the segments of the newest commit. This checks the segments that were
+  // replaced.
   void CollectSegments(const V2Source& source, const V2Header& header, const V2Commit& commit,
                        const V2Section& section, std::set<std::uint64_t>& known) {
     const IndexGeometry geometry{commit.footer.record_count, header.pages_per_segment};
@@ -253,7 +254,7 @@ class Verification {
       if (!known.insert(offset).second) continue;
       if (offset > commit.footer_offset_bytes || size > commit.footer_offset_bytes - offset) {
         if (!is_newest) Problem(name + ": does not lie below the footer of its commit");
-        continue;  // Else its records say so.
+        continue;  // Damage is reported by its records.
       }
       structures_.push_back({offset, offset + size, name});
       if (!is_newest) CheckReplacedSegment(header, geometry, segment, offset);
@@ -317,7 +318,7 @@ class Verification {
     }
   }
 
-  // Key blocks, which nothing lists, stand directly behind what is before them.
+  // Checks key blocks, which no section lists: they stand directly behind the previous structure.
   Result<void> PassKeyBlocks(std::uint64_t begin_bytes) {
     const V2Header& header = index_.v2_layout()->header;
     if ((header.append_features & V2Header::kKeys) == 0) return {};
@@ -326,7 +327,7 @@ class Verification {
       std::uint64_t size_bytes = 0;
       const auto checked = CheckKeyBlock(window_, header.file_id, end_, keys_, size_bytes);
       if (!checked) Problem(checked.error().message);
-      if (size_bytes == 0) break;  // What is left must be padding.
+      if (size_bytes == 0) break;  // The rest must be padding.
       FFR_TRY(Advance(end_ + size_bytes));
     }
     return {};
@@ -386,8 +387,8 @@ class Verification {
       Problem("record " + std::to_string(index) + ": its header and its index entry differ");
   }
 
-  // Of the commits, oldest first, that have not had their turn. There may be none: the one that was
-  // opened may be damaged, or cut off, when it is read again.
+  // Checks the totals of the commits with this count that were not checked yet, oldest first. There
+  // may be none: the opened commit may be damaged, or cut off, when it is read again.
   void CheckTotalsOfCommitsWith(std::uint64_t record_count) {
     for (; totals_count_ < commits_.size(); ++totals_count_) {
       const V2Commit& commit = commits_[commits_.size() - 1 - totals_count_];
@@ -398,7 +399,7 @@ class Verification {
 
   // Requires that the records below the commit's count, and no others, have been checked.
   void CheckTotals(const V2Commit& commit) {
-    if (report_.bad_record_count > 0) return;  // Then they cannot agree.
+    if (report_.bad_record_count > 0) return;  // The totals cannot agree then.
     const V2Footer& footer = commit.footer;
     if (raw_size_bytes_ != footer.raw_size_bytes)
       Problem("footer: the raw sizes of the records do not add up to what it states");
@@ -414,11 +415,11 @@ class Verification {
   const Progress& progress_;
   VerifyReport report_;
   std::uint64_t end_ = 0;
-  bool lost_ = false;                  // `end_` is not known, for a record's place is not.
+  bool lost_ = false;                  // `end_` is unknown, because a record's place is.
   std::vector<V2Commit> commits_;      // Newest first.
-  std::size_t totals_count_ = 0;       // Of them, from the oldest on, whose totals are checked.
+  std::size_t totals_count_ = 0;       // How many of them, from the oldest on, were checked.
   std::vector<Structure> structures_;  // In file order.
-  std::size_t passed_count_ = 0;       // Of the structures.
+  std::size_t passed_count_ = 0;       // Structures passed so far.
   std::set<std::uint64_t> known_runs_;
   std::set<std::uint64_t> known_chunks_;
   KeyTally keys_;

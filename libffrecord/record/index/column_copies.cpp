@@ -27,7 +27,7 @@ Result<std::vector<ColumnCopy>> ReadColumnCopies(const RangeReader& source, std:
   std::vector<ColumnCopy> copies;
   for (const V2Section& section : layout.footer.sections) {
     if (section.type != V2Section::kColumnCopy) continue;
-    // Before anything is read or allocated by it.
+    // Checked before any read or allocation depends on it.
     if (section.size_bytes != ColumnCopySizeBytes(geometry.segment_count()))
       return Error{ErrorCode::kCorruption, "column copy: it does not fit the records"};
     const auto fetched = FFR_TRY(bytes.FetchSection(section));

@@ -23,8 +23,8 @@ struct ColumnPlace {
 // Requires schema.width_bytes(column) > 0.
 ColumnPlace PlaceOf(const Schema& schema, std::size_t column) noexcept;
 
-// The column copies of one file, checked against its schema; none if there are none. Fails with
-// kCorruption, or with what the RangeReader said.
+// The column copies of one file, checked against its schema; empty if there are none. Fails with
+// kCorruption, or as the RangeReader.
 Result<std::vector<ColumnCopy>> ReadColumnCopies(const RangeReader& source, std::uint32_t file,
                                                  const V2Layout& layout, const Schema& schema);
 

@@ -26,7 +26,7 @@ ErrorCode DictionarySet::Load() const {
     auto dictionary = ZstdDictionary::Make(bytes.value());
     if (dictionary) fresh->push_back(std::move(dictionary).value());
   }
-  // Of two threads that load at once, one wins and the other's goes.
+  // If two threads load at once, the second result is dropped.
   const std::vector<ZstdDictionary>* none = nullptr;
   if (loaded_.compare_exchange_strong(none, fresh.get(), std::memory_order_acq_rel))
     (void)fresh.release();

@@ -15,9 +15,9 @@ namespace ffrecord {
 
 // The dictionaries of one open file, fetched and prepared when the first record may need one.
 //
-// One that is damaged is left out: it spoils the records that name it, not the file. Memory: a copy
-// of each dictionary. Borrows the RangeReader and the footer. Thread-safe; holds no lock that a
-// fork could leave locked.
+// A damaged dictionary is left out: records that use it cannot be read, other records can. Memory:
+// a copy of each dictionary. Borrows the RangeReader and the footer. Thread-safe; holds no lock
+// that a fork could leave locked.
 class DictionarySet {
  public:
   DictionarySet(const RangeReader& source, std::uint32_t file, const FileId& id,
@@ -27,10 +27,11 @@ class DictionarySet {
   DictionarySet& operator=(const DictionarySet&) = delete;
   ~DictionarySet() { delete loaded_.load(); }
 
-  // Fetches them, unless that is done. Else what the RangeReader said; then it may be tried again.
+  // Fetches the dictionaries, once. Returns the error of the RangeReader if it fails; a later call
+  // tries again.
   ErrorCode Load() const;
 
-  // What Load() has fetched; nothing before.
+  // The dictionaries that Load() has fetched; empty before.
   std::span<const ZstdDictionary> loaded() const noexcept {
     const auto* loaded = loaded_.load(std::memory_order_acquire);
     return loaded == nullptr ? std::span<const ZstdDictionary>() : std::span(*loaded);
@@ -44,7 +45,7 @@ class DictionarySet {
   mutable std::atomic<const std::vector<ZstdDictionary>*> loaded_{nullptr};  // Owned.
 };
 
-// One dictionary section, checked. Fails with kCorruption, or with what the RangeReader said.
+// Reads and checks one dictionary section. Fails with kCorruption, or as the RangeReader.
 Result<std::vector<std::byte>> FetchDictionary(const RangeReader& source, std::uint32_t file,
                                                const FileId& id, const V2Section& section);
 

@@ -30,7 +30,7 @@ struct V2Layout {
   V2Header header;
   V2Footer footer;
   std::uint64_t footer_offset_bytes = 0;
-  std::uint64_t commit_size_bytes = 0;  // Where the tail ends; what lies behind is ignored.
+  std::uint64_t commit_size_bytes = 0;  // Where the tail ends; bytes behind it are ignored.
   RangeReader::IndexBytes directory;    // The offset of each index segment, u64 each.
 };
 
@@ -43,26 +43,27 @@ class FileIndex {
   virtual std::uint64_t record_count() const noexcept = 0;
   virtual const Schema& schema() const noexcept = 0;
   virtual const Digest128& fingerprint() const noexcept = 0;
-  // For people, found while opening.
+  // Warnings for people, found while opening.
   virtual std::span<const std::string> warnings() const noexcept = 0;
 
-  // Fills `location`, whose bytes then lie inside the file, or says why that is not possible:
-  // kCorruption, or what the RangeReader said. Requires index < record_count().
+  // Fills `location`, whose bytes then lie inside the file. Otherwise returns kCorruption, or the
+  // error of the RangeReader. Requires index < record_count().
   virtual ErrorCode Locate(std::uint64_t index, RecordLocation& location) const = 0;
 
-  // Brings what Locate will touch closer, without waiting. Requires index < record_count().
+  // Prefetches the memory that Locate will read, without waiting. Requires index < record_count().
   virtual void Prefetch(std::uint64_t /*index*/) const noexcept {}
 
-  // The pages of the index, for those who look up many records and cannot afford a virtual call for
-  // each; null where there are none, as in version 1.
+  // The pages of the index, for callers that look up many records and avoid a virtual call for
+  // each; null in version 1.
   virtual const IndexPages* pages() const noexcept { return nullptr; }
 
-  // Whether `stored` are the bytes that were written for the record, by the check of its location.
+  // Whether `stored` are the bytes that were written for the record; `check` is that of its
+  // location.
   virtual bool Matches(std::uint64_t index, std::uint64_t check,
                        std::span<const std::byte> stored) const noexcept = 0;
 
-  // Decompresses the frame `stored`, which Locate found to be one, to `raw`. Reads nothing and
-  // allocates nothing. Fails with kCorruption.
+  // Decompresses to `raw` the frame `stored`, of a record that Locate reported as compressed. Reads
+  // nothing and allocates nothing. Fails with kCorruption.
   virtual Result<void> Decompress(std::span<const std::byte> /*stored*/,
                                   std::span<std::byte> /*raw*/) const {
     return Error{ErrorCode::kCorruption, "this version of the format has no compressed records"};
@@ -71,23 +72,22 @@ class FileIndex {
   // Whether it was written so that records may have keys.
   virtual bool has_keys() const noexcept { return false; }
 
-  // The record with this key, of several the first; none if there is none. Fails with kCorruption,
-  // or with what the RangeReader said.
+  // The first record with this key, if there is one. Fails with kCorruption, or as the RangeReader.
   virtual Result<std::optional<std::uint64_t>> FindKey(std::span<const std::byte> /*key*/) const {
     return std::optional<std::uint64_t>();
   }
 
-  // The keys of all records. Fails with kCorruption, or with what the RangeReader said.
+  // The keys of all records. Fails with kCorruption, or as the RangeReader.
   virtual Result<RecordReader::Keys> ReadKeys() const { return RecordReader::Keys{}; }
 
-  // What the user keeps with the file: fetched and checked now, not when the file was opened. Empty
-  // if there is none. Fails with kCorruption, or with what the RangeReader said.
+  // The user's metadata, fetched and checked by this call, not when the file was opened. Empty if
+  // there is none. Fails with kCorruption, or as the RangeReader.
   virtual Result<Metadata> ReadMetadata() const { return Metadata{}; }
 
-  // For those who look at more than records; null in version 1.
+  // For callers that need the file's structures; null in version 1.
   virtual const V2Layout* v2_layout() const noexcept { return nullptr; }
 
-  // What is wrong with the index entry that Locate refuses; empty if it does not.
+  // Why Locate rejects the index entry; empty if it does not.
   virtual std::string Explain(std::uint64_t index) const = 0;
 };
 

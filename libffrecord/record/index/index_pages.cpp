@@ -37,7 +37,7 @@ void IndexPages::PrefetchPage(std::uint64_t index) const noexcept {
   if (segment == nullptr) {
     // The first random batch of a large file touches nearly as many segments as it has records.
     const auto fetched = FetchSegment(segment_number);
-    if (!fetched) return;  // Entry says why.
+    if (!fetched) return;  // Entry() will report why.
     segment = fetched.value();
   }
   WillNeed({segment + InSegment(page, segment_number), kIndexPageSizeBytes});

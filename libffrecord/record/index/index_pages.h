@@ -31,11 +31,11 @@ class IndexPages {
   };
   explicit IndexPages(const File& file);
 
-  // Whether there was memory for what keeps track of the pages. Else good for nothing.
+  // False if there was no memory to keep track of the pages: then call nothing else.
   explicit operator bool() const noexcept { return segments_ && checked_; }
 
-  // The entry of record `index`, if its page was checked before, else null: the way that nearly
-  // every look-up takes. Requires index < record_count.
+  // The entry of record `index` if its page was checked before, else null. Nearly every look-up
+  // succeeds here. Requires index < record_count.
   const std::byte* CheckedEntry(std::uint64_t index) const noexcept {
     const std::uint64_t page = index / kIndexEntriesPerPage;
     const std::uint64_t word = checked_[page / 64].load(std::memory_order_acquire);
@@ -45,7 +45,8 @@ class IndexPages {
     return IndexEntryIn(begin + InSegment(page, segment), index % kIndexEntriesPerPage);
   }
 
-  // The same, fetched and checked now. Fails with kCorruption, or with what the RangeReader said.
+  // The same, fetching and checking the page if necessary. Fails with kCorruption, or as the
+  // RangeReader.
   Result<const std::byte*> Entry(std::uint64_t index) const;
 
   // Brings an entry into the processor's cache, without waiting.
@@ -57,7 +58,7 @@ class IndexPages {
   // over a network, as Entry would.
   void PrefetchPage(std::uint64_t index) const noexcept;
 
-  // Whether what an entry says can be: the bytes lie inside the file, and the sizes agree.
+  // Whether an entry is plausible: its bytes lie inside the file, and the sizes agree.
   bool IsSane(const RecordLocation& location) const noexcept {
     constexpr std::uint64_t kPayloadOffsetMin =
         V2Header::kEncodedSizeBytes + V2RecordHeader::kEncodedSizeBytes;
@@ -68,7 +69,7 @@ class IndexPages {
   }
 
  private:
-  // A shift where it can be: most writers make segments of a power of two of pages.
+  // A shift where possible: most writers make segments of 2^n pages.
   std::uint64_t SegmentOf(std::uint64_t page) const noexcept {
     return segment_shift_ >= 0 ? page >> segment_shift_ : page / file_.geometry.pages_per_segment;
   }

@@ -9,8 +9,8 @@
 
 namespace ffrecord {
 
-// An array of atomics, all zero, whose pages take memory only once they are written to: the index
-// of an enormous file costs what is touched of it.
+// An array of atomics, all zero, whose pages take memory only once they are written to: for the
+// index of an enormous file, only touched pages cost memory.
 template <class T>
 class ZeroedAtomics {
  public:
@@ -19,7 +19,7 @@ class ZeroedAtomics {
     static_assert(std::is_trivially_destructible_v<std::atomic<T>> &&
                   sizeof(std::atomic<T>) == sizeof(T));
   }
-  // Whether there was memory for it.
+  // False if there was no memory for it.
   explicit operator bool() const noexcept { return first_ != nullptr; }
   std::atomic<T>& operator[](std::size_t i) const noexcept { return first_.get()[i]; }
 
@@ -30,8 +30,8 @@ class ZeroedAtomics {
   std::unique_ptr<std::atomic<T>, Free> first_;
 };
 
-// Owners of mapped bytes that are kept for as long as this lives. Thread-safe without a mutex: one
-// that a thread holds while another forks stays locked in the child for ever.
+// Owners of mapped bytes that are kept for as long as this lives. Thread-safe without a mutex: a
+// mutex that one thread holds while another forks would stay locked in the child.
 class KeptOwners {
  public:
   KeptOwners() = default;

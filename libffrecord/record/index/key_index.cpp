@@ -14,7 +14,7 @@
 namespace ffrecord {
 namespace {
 
-// Fetched at once, for a source that cannot map pays for each fetch.
+// Pages that are fetched together: a source without mappings pays for each fetch.
 constexpr std::uint64_t kPagesPerChunk = 16;
 
 std::span<const std::byte> Bytes(const std::byte* page) { return {page, kKeyPageSizeBytes}; }
@@ -68,7 +68,7 @@ class KeyIndex::Run {
   }
 
   // The first page whose last hash is not below `hash`; page_count() if there is none. Hashes are
-  // spread evenly, so where one lies is guessed from its value; where that misleads, it is halved.
+  // evenly spread, so this guesses the page from the value, and falls back to bisection.
   Result<std::uint64_t> FirstPageNotBelow(std::uint64_t hash) const {
     constexpr int kGuessesMax = 6;
     std::uint64_t low = 0;
@@ -142,7 +142,7 @@ Result<const KeyIndex::Runs*> KeyIndex::Load() const {
         return Error{ErrorCode::kIo, "no memory to keep track of the pages of keys", ENOMEM};
     }
   }
-  // Of two threads that load at once, one wins and the other's goes.
+  // If two threads load at once, the second result is dropped.
   if (runs_.compare_exchange_strong(loaded, fresh.get(), std::memory_order_acq_rel))
     return fresh.release();
   return loaded;
@@ -177,7 +177,7 @@ Result<std::optional<std::uint64_t>> KeyIndex::FindIn(const Run& run, std::uint6
 
 Result<RecordReader::Keys> KeyIndex::ReadAll() const {
   const Runs* runs = FFR_TRY(Load());
-  // A hostile directory lists one page many times.
+  // A forged directory may list one page many times.
   std::uint64_t entry_count = 0;
   for (const auto& run : runs->runs) entry_count += run->run().entry_count;
   if (entry_count > layout_.footer.record_count)
@@ -207,7 +207,7 @@ Result<RecordReader::Keys> KeyIndex::ReadAll() const {
           V2KeyBlockHeader::kContentsSizeBytesMax, layout_.footer_offset_bytes - window_begin);
       window = FFR_TRY(source_.MapIndex(file_, window_begin, size));
     }
-    // Each key has bytes of its own; hostile entries share them.
+    // Each key has its own bytes; only forged entries share them.
     if (keys.bytes.size() + entry.size_bytes > layout_.footer_offset_bytes)
       return Corrupt(entry, "the keys are together larger than the file");
     const auto key = window.bytes.subspan(entry.offset_bytes - window_begin, entry.size_bytes);

@@ -24,7 +24,7 @@ class KeyIndex {
  public:
   using Hash = std::uint64_t (*)(const FileId& id, std::span<const std::byte> key) noexcept;
 
-  // `hash` is another than KeyHash only in tests, which want collisions.
+  // `hash` differs from KeyHash only in tests that need collisions.
   KeyIndex(const RangeReader& source, std::uint32_t file, const V2Layout& layout,
            Hash hash = &KeyHash) noexcept
       : source_(source), file_(file), layout_(layout), hash_(hash) {}
@@ -32,9 +32,8 @@ class KeyIndex {
   KeyIndex& operator=(const KeyIndex&) = delete;
   ~KeyIndex();
 
-  // The record with this key, of several the one with the lowest index. Fails with kCorruption if a
-  // page or a key that had to be looked at is damaged, with kIo (ENOMEM), or with what the
-  // RangeReader said.
+  // The record with this key and the lowest index, if there is one. Fails with kCorruption if a
+  // page or a key on the way is damaged, with kIo (ENOMEM), or as the RangeReader.
   Result<std::optional<std::uint64_t>> Find(std::span<const std::byte> key) const;
 
   // All keys, ascending by record. Every page and every key is checked. Fails like Find, and with

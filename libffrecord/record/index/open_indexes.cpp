@@ -9,8 +9,9 @@
 namespace ffrecord {
 namespace {
 
-// What is read of each file at once: its beginning, with the schema unless that is enormous, and
-// the end, which in version 2 holds tail, footer and, for all but enormous files, the directory.
+// The first reads of each file: its beginning, with the schema unless that is very large, and its
+// end, which in version 2 holds the tail, the footer and, except for very large files, the
+// directory.
 constexpr std::uint64_t kHeadSizeBytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t kTailSizeBytes = std::uint64_t{64} << 10;
 // An aligned read begins up to one block before the tail.
@@ -19,7 +20,8 @@ constexpr std::uint64_t kRoomBytes = kHeadSizeBytes + kTailRoomBytes;
 // Files opened in one round of reads: 21 MiB of memory.
 constexpr std::size_t kFilesPerRound = 256;
 
-// The ends of one file and the reads that fetch them. A small file is all tail.
+// The beginning and end of one file, and the reads that fetch them. Of a small file, all is in the
+// tail.
 struct FileEnds {
   std::span<const std::byte> head;
   std::span<const std::byte> tail;
@@ -48,7 +50,7 @@ FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::
   return ends;
 }
 
-// Of a file that is being appended to, or whose last append was killed, the newest commit.
+// Opens the newest commit, also if an append is running or was killed.
 Result<std::unique_ptr<FileIndex>> OpenV2(const RangeReader& reader, std::uint32_t file,
                                           const FileEnds& ends) {
   const V2Header header = FFR_TRY(DecodeV2Header(ends.head));

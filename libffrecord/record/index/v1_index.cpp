@@ -22,8 +22,8 @@ class V1Index final : public FileIndex {
   const Digest128& fingerprint() const noexcept override { return fingerprint_; }
   std::span<const std::string> warnings() const noexcept override { return warnings_; }
 
-  // The tables are checked here too: they may not have been at opening, and the file may have
-  // been changed since.
+  // Checks the entry here too: opening may not have checked the tables, and the file may have
+  // changed since.
   ErrorCode Locate(std::uint64_t index, RecordLocation& location) const override {
     const V1Entry entry = LoadV1Entry(header_, metadata_.bytes, index, file_size_bytes_);
     if (!IsSane(entry)) return ErrorCode::kCorruption;

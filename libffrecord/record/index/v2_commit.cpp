@@ -11,13 +11,14 @@
 namespace ffrecord {
 namespace {
 
-// What is looked at in one piece when a commit is looked for; a multiple of where commits end.
-// The first is small, for most commits are near; the largest is as many reads side by side.
+// Bytes that one step of the search for a commit covers; a multiple of the alignment of commit
+// ends. The first step is small, because most commits are near; the largest ones are several reads
+// side by side.
 constexpr std::uint64_t kSearchPieceBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSearchPieceBytesMax = std::uint64_t{16} << 20;
 
-// Reads all of `bytes`, from a multiple of every alignment: a mapping would wait for each page
-// alone. What the file has lost meanwhile is blank.
+// Reads all of `bytes`, from an offset that suits every alignment; a mapping would wait for each
+// page alone. Bytes that the file has lost meanwhile stay zero.
 Result<void> ReadPiece(const V2Source& source, std::uint64_t offset_bytes,
                        std::span<std::byte> bytes) {
   const std::uint64_t piece_bytes_max = source.reader.coalescing().piece_bytes_max;

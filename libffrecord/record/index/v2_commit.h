@@ -12,11 +12,11 @@
 
 namespace ffrecord {
 
-// How far down from the end of a file its newest commit is looked for. Writers keep commits nearer
-// to each other than this.
+// How far before the end of a file readers look for its newest commit. Writers keep the distance
+// between commits below this.
 inline constexpr std::uint64_t kCommitSearchBytesMax = std::uint64_t{1} << 30;
 
-// One file as it is being opened: what of it was read already need not be read again. All borrowed.
+// One file that is being opened, with the bytes that were read already. All borrowed.
 struct V2Source {
   const RangeReader& reader;
   std::uint32_t file = 0;
@@ -24,14 +24,14 @@ struct V2Source {
   std::span<const std::byte> head = {};  // The first bytes of the file.
   std::span<const std::byte> tail = {};  // The last ones.
 
-  // Bytes of the file; without an owner if they are among those that were read. Fails as MapIndex.
+  // Bytes of the file; without an owner if they were read already. Fails as MapIndex.
   Result<RangeReader::IndexBytes> Fetch(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
-  // The same, which must be what the footer says of the section.
+  // The bytes of a section, checked against the footer's entry.
   Result<RangeReader::IndexBytes> FetchSection(const V2Section& section) const;
   std::uint64_t file_size_bytes() const noexcept { return reader.file_size_bytes(file); }
 };
 
-// What ends a commit: tail and footer, checked.
+// The end of a commit: tail and footer, checked.
 struct V2Commit {
   std::uint64_t size_bytes = 0;  // Of the file when the commit was made: where its tail ends.
   std::uint64_t footer_offset_bytes = 0;
@@ -42,7 +42,7 @@ struct V2Commit {
 // The commit that ends at `size_bytes`. Fails with kCorruption if none does, or as MapIndex.
 Result<V2Commit> ReadCommit(const V2Source& source, std::uint64_t size_bytes);
 
-// The newest commit that ends below `end_bytes` and at most kCommitSearchBytesMax from there; none
+// The newest commit that ends before `end_bytes`, but at most kCommitSearchBytesMax before it; none
 // if there is none. Fails as MapIndex.
 Result<std::optional<V2Commit>> FindCommitBelow(const V2Source& source, std::uint64_t end_bytes);
 

@@ -28,7 +28,7 @@ class V2Index final : public FileIndex {
                 layout_.directory.bytes, layout_.footer_offset_bytes,
                 (layout_.header.required_features & V2Header::kZstd) != 0}) {}
 
-  // Whether there was memory for what keeps track of the pages. Else good for nothing.
+  // False if there was no memory to keep track of the pages.
   explicit operator bool() const noexcept { return static_cast<bool>(pages_); }
 
   std::uint32_t format_version() const noexcept override { return 2; }
@@ -121,7 +121,8 @@ Result<std::unique_ptr<FileIndex>> OpenV2Index(const V2Source& source, const V2H
   layout.commit_size_bytes = commit.size_bytes;
   layout.footer = std::move(commit.footer);
 
-  // Divided, and compared with what the file has room for, before anything is allocated by it.
+  // Compares the record count with the room in the file, by division, before any allocation depends
+  // on it.
   const IndexGeometry geometry{layout.footer.record_count, header.pages_per_segment};
   const V2Section* directory = layout.footer.Find(V2Section::kSegmentDirectory);
   if (directory == nullptr || directory->size_bytes / 8 != geometry.segment_count() ||

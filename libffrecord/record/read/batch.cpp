@@ -9,7 +9,7 @@
 namespace ffrecord {
 namespace {
 
-// What a Batch over vectors owns.
+// The memory of a Batch over vectors.
 struct Tables {
   Batch::Owner owner;
   std::vector<std::int64_t> starts_bytes;

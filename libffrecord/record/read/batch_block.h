@@ -23,11 +23,12 @@ struct BatchBlock {
   std::span<std::int64_t> sizes_bytes;
   std::span<ErrorCode> statuses;
 
-  // Memory that `source` reads into at the least cost. Fails with kIo (ENOMEM).
+  // Takes memory that `source` can read into at the least cost. Fails with kIo (ENOMEM).
   static Result<BatchBlock> Take(const RangeReader& source, std::uint64_t data_size_bytes,
                                  std::size_t record_count);
 
-  // The Batch, which shares the block. `data` of it may be less than was taken.
+  // Makes the Batch, which shares the block. Its `data` may be smaller than the memory that was
+  // taken.
   Batch Finish(std::shared_ptr<const Schema> schema) const;
 };
 

@@ -12,7 +12,7 @@
 namespace ffrecord {
 namespace {
 
-// Where records and reads begin in memory: no cache line is shared.
+// Alignment of records and reads in memory, so that none share a cache line.
 constexpr std::uint64_t kPlaceAlignmentBytes = 64;
 // More than any machine has; far from overflow, with the sizes of one more record added.
 constexpr std::uint64_t kBatchSizeBytesMax = std::uint64_t{1} << 46;
@@ -43,7 +43,8 @@ void SortByIndex(std::uint64_t index_max, std::vector<BatchPlan::Wish>& wishes,
   }
 }
 
-// So many records are planned between two looks at the caller's patience: a millisecond's worth.
+// Records that are planned between two checks of the caller's patience: about a millisecond of
+// work.
 constexpr std::size_t kStepRecords = 4096;
 
 // In a file offsets rise with the index, so records sorted by index are sorted by offset.

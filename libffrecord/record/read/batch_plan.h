@@ -19,12 +19,12 @@ struct PlannedRecord {
   std::uint64_t index = 0;  // In its file.
   std::uint32_t file = 0;
   ErrorCode status = ErrorCode::kOk;
-  std::uint32_t read = kNoRead;  // Which brings its stored bytes; none if it is empty or bad.
+  std::uint32_t read = kNoRead;  // The read of its stored bytes; none if it is empty or bad.
   RecordLocation location;
   std::uint64_t arena_begin_bytes = 0;  // Where its raw bytes will be.
 };
 
-// One piece of a file that is read at once, widened to the file's alignment.
+// One read of a file, widened to the file's alignment.
 struct PlannedRead {
   std::uint32_t file = 0;
   bool into_scratch = false;  // All its records are compressed: the bytes are not kept.
@@ -52,13 +52,12 @@ struct BatchPlan {
   std::vector<PlannedRead> reads;
   std::uint64_t arena_size_bytes = 0;
   std::uint64_t scratch_size_bytes = 0;
-  std::uint64_t decompressed_size_bytes = 0;  // Of the arena, what is decompressed into it.
+  std::uint64_t decompressed_size_bytes = 0;  // Bytes of the arena that decompression fills.
 };
 
-// Plans anew in `plan`, whose memory is reused. Touches index pages, but reads no record. Fails
-// with kIo (ENOMEM) if the batch cannot fit in memory, with kDeadlineExceeded once `patience` is
-// over. Requires every index to be below the record
-// count.
+// Fills `plan` and reuses its memory. Touches index pages, but reads no record. Fails with kIo
+// (ENOMEM) if the batch cannot fit in memory, with kDeadlineExceeded once `patience` is over.
+// Requires every index to be below the record count.
 Result<void> PlanBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
                        BatchPlan& plan, Patience& patience);
 

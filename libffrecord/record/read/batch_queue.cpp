@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Rounded up: a wait that ends before its time would be repeated.
+// Rounded up, so that no wait ends early and has to be repeated.
 milliseconds MillisecondsUntil(BatchQueue::Clock::time_point end) {
   if (end == BatchQueue::kNoDeadline) return BatchQueue::kForever;
   return std::max(std::chrono::ceil<milliseconds>(end - BatchQueue::Clock::now()), milliseconds(0));
@@ -92,7 +92,7 @@ void BatchQueue::Impl::Ask::Begin() {
   queue_.ranges->Submit(*this);
 }
 
-// Its memory is nobody else's again.
+// Nothing writes to its memory any more.
 void BatchQueue::Impl::Ask::Ended(Result<void> ended) {
   is_under_way = false;
   if (!ended) return Complete(std::move(ended).error());
@@ -116,7 +116,7 @@ BatchQueue::Impl::Impl(const RecordReader::Impl& of_reader, const Options& with,
 
 BatchQueue::Impl::~Impl() {
   if (home.is_here()) return;
-  // In a forked child what is on its way, and who works on it, is the parent's.
+  // In a forked child, the parent still works on the batches: leave their memory alone.
   for (auto& ask : asks) static_cast<void>(ask.release());
 }
 
@@ -127,7 +127,7 @@ std::unique_ptr<BatchRead::Workspace> BatchQueue::Impl::TakeWorkspace() {
   return workspace;
 }
 
-// Begins what waits, as far as it may.
+// Begins waiting batches, as far as the limits allow.
 void BatchQueue::Impl::BeginMore() {
   for (const auto& ask : asks) {
     if (begun_count() >= options.batches_in_flight) return;
@@ -135,7 +135,7 @@ void BatchQueue::Impl::BeginMore() {
   }
 }
 
-// Batches that have memory.
+// The number of batches that have memory.
 std::size_t BatchQueue::Impl::begun_count() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(asks, [](const auto& ask) { return ask->has_begun(); }));
@@ -146,7 +146,7 @@ std::size_t BatchQueue::Impl::size() const {
       std::ranges::count_if(asks, [](const auto& ask) { return !ask->is_dropped; }));
 }
 
-// Gives up batches whose time is over, or that were cancelled.
+// Gives up batches whose deadline has passed or that were cancelled.
 void BatchQueue::Impl::Expire() {
   for (const auto& ask : asks) {
     if (ask->result || !ask->is_over()) continue;
@@ -201,7 +201,7 @@ Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(millisecond
       RingIfComplete();
       return complete;
     }
-    // Of those that were cancelled nobody waits for the end.
+    // Nobody waits for cancelled batches to end.
     ranges->Poll(size() == 0 ? milliseconds(0) : MillisecondsUntil(std::min(end, NextDeadline())));
   }
 }

@@ -34,7 +34,7 @@ struct BatchQueue::Impl {
   const Options options;
   const HomeProcess home;
   EventFd event;    // Rung while Poll() has a batch to return.
-  UniqueFd events;  // Both that and the range queue's; none until somebody asks for it.
+  UniqueFd events;  // Epoll of `event` and `ranges`; none until it is asked for.
   std::vector<std::unique_ptr<BatchRead::Workspace>> spare;
   std::vector<std::unique_ptr<Ask>> asks;  // In the order of Submit().
   std::unique_ptr<RangeQueue> ranges;      // Ends before what it writes to.

@@ -46,12 +46,12 @@ void BatchRead::AskForHelp() {
   workers_.emplace(reader_.options.worker_count_max,
                    [this](std::size_t piece, std::uint32_t slot) { DecompressPiece(piece, slot); });
   if (workers_->worker_count() == 0) return workers_.reset();
-  // They look at these while more is written behind.
+  // Workers read their fronts while more is appended, so the vectors must not grow.
   waiting_.resize(plan_.records.size());
   piece_ends_.resize(plan_.records.size());
 }
 
-// Leaves the record to whoever comes first.
+// Queues the record for any thread.
 void BatchRead::Postpone(std::size_t record) {
   waiting_[waiting_count_++] = static_cast<std::uint32_t>(record);
   piece_bytes_ += plan_.records[record].location.raw_size_bytes;
@@ -127,7 +127,7 @@ void BatchRead::Arrived(RangeRead& range) {
   }
 }
 
-// Checks the stored bytes and brings the raw ones to their place.
+// Checks the stored bytes and puts the raw ones in their place.
 void BatchRead::FinishRecord(PlannedRecord& record, std::span<const std::byte> stored) {
   if (reader_.options.verify_checksums &&
       !reader_.indexes[record.file]->Matches(record.index, record.location.check, stored)) {
@@ -140,8 +140,8 @@ void BatchRead::FinishRecord(PlannedRecord& record, std::span<const std::byte> s
   if (!decompressed) record.status = decompressed.error().code;
 }
 
-// What was read together failed together: bytes of one record, or of a gap that nobody asked
-// for, must not cost their neighbours. A connection that is gone is not tried again here.
+// Reads the records of a failed merged read again one by one: one bad record, or a bad gap between
+// two, must not cost its neighbours. Does not retry after a lost connection.
 Result<void> BatchRead::ReadAgain() {
   for (std::size_t number = 0; number < plan_.reads.size(); ++number) {
     const ErrorCode status = progress_[number].status;

@@ -18,10 +18,10 @@
 
 namespace ffrecord {
 
-// One batch on its way: plans what is to be read, checks and decompresses records as their ranges
-// arrive. Who reads the ranges, and when, is for others to say.
+// One batch on its way: plans the ranges to read, and checks and decompresses records as the ranges
+// arrive. Its owner reads the ranges.
 //
-// Thread-bound; its thread's patience is asked during long work.
+// Thread-bound; long work stops when its thread's patience is over.
 class BatchRead {
  public:
   struct Progress {  // Of one planned read.
@@ -51,14 +51,14 @@ class BatchRead {
   // record count. Fails as PlanBatch, and with kIo (ENOMEM).
   Result<void> Plan(std::span<const std::uint64_t> indices);
 
-  // What is to be read, for one ReadEach or one RangeGroup.
+  // The ranges to read, for one ReadEach or one RangeGroup.
   std::span<RangeRead> ranges() noexcept { return ranges_; }
-  // As RangeReader::Arrived.
+  // Call it as RangeReader::Arrived.
   void Arrived(RangeRead& range);
 
-  // The batch, once all ranges have arrived. What was read together and failed is read again one by
-  // one, by calls that wait. Fails with kDeadlineExceeded once the thread's patience is over, and
-  // as RangeReader::Read.
+  // The batch, once all ranges have arrived. If a merged read failed, reads its records again one
+  // by one, and blocks meanwhile. Fails with kDeadlineExceeded once the thread's patience is over,
+  // and as RangeReader::Read.
   Result<Batch> Finish();
 
  private:

@@ -14,13 +14,12 @@ namespace ffrecord {
 // As RecordReader::HintEpoch, for the files of one source.
 using PrefetchHinter = std::function<Result<std::unique_ptr<PrefetchHint>>(const EpochPlan&)>;
 
-// A RecordReader over the files of `source`. Without `hinter` there is nobody to give hints to.
+// A RecordReader over the files of `source`. An empty `hinter`: hints have no effect.
 Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
                                  const RecordReader::Options& options, PrefetchHinter hinter = {});
 
-// A RecordReader over what `open_source` opens. A file that an appender cuts while it is opened,
-// because a killed appender left something behind, looks damaged: it is opened again, a few times
-// at most.
+// A RecordReader over what `open_source` opens. A file looks damaged if an appender truncates it
+// meanwhile, to remove what a killed appender left. It is then opened again, a few times at most.
 Result<RecordReader> OpenRecordsAgain(
     const std::function<Result<std::unique_ptr<RangeReader>>()>& open_source,
     const RecordReader::Options& options);

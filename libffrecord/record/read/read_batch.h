@@ -14,7 +14,7 @@ namespace ffrecord {
 // Fails with kOutOfRange if an index is not below the record count.
 Result<void> CheckIndices(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices);
 
-// RecordReader::ReadBatch. `patience` is the thread's youngest.
+// RecordReader::ReadBatch. `patience` is the innermost one of the thread.
 Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
                           Patience& patience);
 

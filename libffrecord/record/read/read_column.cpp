@@ -12,11 +12,11 @@
 namespace ffrecord {
 namespace {
 
-// Read at once where there is no copy.
+// Records that are read at once if there is no column copy.
 constexpr std::uint64_t kBatchRecordsMax = 4096;
 constexpr std::uint64_t kBatchBytesMax = std::uint64_t{64} << 20;
 
-// The values of one column of consecutive records, out of the copy where there is one.
+// Reads the values of one column of consecutive records, from the column copy if there is one.
 class ColumnRead {
  public:
   ColumnRead(const RecordReader& records, const RecordReader::Impl& reader, std::size_t column,
@@ -46,7 +46,7 @@ class ColumnRead {
     const V2Layout* layout = reader_.indexes[file]->v2_layout();
     if (layout != nullptr) {
       auto copies = ReadColumnCopies(*reader_.source, file, *layout, *reader_.schema);
-      // Damage to a copy costs its speed, not the values.
+      // If the copy is damaged, the values come from the records.
       if (!copies && copies.error().code != ErrorCode::kCorruption)
         return std::move(copies).error();
       if (copies)
@@ -86,7 +86,7 @@ class ColumnRead {
                          std::span<std::byte> part) {
     if (part.size() == chunk_size_bytes)
       return ReadColumnChunk(*reader_.source, file, layout, chunk, part);
-    // Of a hostile segment, more than the file has room for.
+    // A forged segment may claim more than the file holds.
     if (chunk_size_bytes > layout.footer_offset_bytes)
       return Error{ErrorCode::kCorruption, "column chunk: it does not fit the file"};
     whole_chunk_.resize(chunk_size_bytes);

@@ -19,7 +19,7 @@ namespace ffrecord {
 struct RecordReader::Impl {
   std::shared_ptr<const RangeReader> source;
   RecordReader::Options options;
-  PrefetchHinter hinter;  // Empty: there is nobody to give hints to.
+  PrefetchHinter hinter;  // Empty: hints have no effect.
   std::vector<std::unique_ptr<FileIndex>> indexes;
   std::vector<std::uint64_t> first_indexes;  // Of each file, and behind the last.
   std::shared_ptr<const Schema> schema;

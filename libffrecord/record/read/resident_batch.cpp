@@ -28,38 +28,38 @@ namespace {
 // buffer once too many lines are on their way (8 records of 100 bytes take about 24).
 constexpr std::size_t kGroup = 8;
 constexpr std::size_t kCacheLineBytes = 64;
-// Of one record; what follows the processor fetches by itself.
+// Per record; the processor prefetches the rest by itself.
 constexpr std::uint64_t kPrefetchBytesMax = 512;
 
-// After so many records or bytes the thread asks whether it had to wait; then after twice as many,
-// and so on.
+// After so many records or bytes the thread checks whether it had to wait; then after twice as
+// many, and so on.
 constexpr std::size_t kFirstStepRecords = 16;
 constexpr std::uint64_t kFirstStepBytes = std::uint64_t{256} << 10;
-// Waiting for one page takes about as long as reading so many records in the usual way.
+// Waiting for one page takes about as long as reading this many records in the usual way.
 constexpr std::size_t kRecordsPerFault = 64;
 constexpr std::uint64_t kFaultsAlways = 2;
-// No device brings a page sooner: what took less time has not waited, and the clock, unlike the
-// count of faults, is read without a system call.
+// No device delivers a page in less time. So a faster step has not waited, and reading the clock,
+// unlike the fault count, needs no system call.
 constexpr std::chrono::microseconds kFaultTimeMin{5};
 
-// To decompress a byte takes about as long as to copy and check so many.
+// Decompressing one byte takes about as long as copying and checking this many.
 constexpr std::uint64_t kBytesCopiedPerDecompressed = 8;
-// What those who decompress together may have of memory for records that are not yet decompressed.
+// Memory that the workers of one batch may use for records that are not yet decompressed.
 constexpr std::uint64_t kSharedRoomBytesMax = std::uint64_t{64} << 20;
 
-// Records that are looked for before a batch is believed to be in memory, and after one that was.
+// Records that are sampled before a batch counts as in memory: usually, and if the last batch was.
 constexpr std::size_t kSamples = 4;
 constexpr std::size_t kSamplesAfterSuccess = 1;
 
-// Records of this size, on average, are copied for each time they are named: then records of one
-// size lie at one distance, and nobody has to look for duplicates.
+// If records are this small on average, duplicates are copied too: then records of one size have
+// one distance, and there is no search for duplicates.
 constexpr std::uint64_t kCopyTwiceBytesMax = 4096;
 
-// So many records, or bytes, lie between two looks at the caller's patience: a millisecond's worth.
+// Records, or bytes, between two checks of the caller's patience: about a millisecond of work.
 constexpr std::size_t kStepRecords = 4096;
 constexpr std::uint64_t kStepBytes = std::uint64_t{4} << 20;
 
-// A batch holds no more than this of raw bytes; what is larger is for BatchPlan to refuse.
+// The most raw bytes of a batch; BatchPlan rejects a larger one.
 constexpr std::uint64_t kBatchSizeBytesMax = std::uint64_t{1} << 46;
 
 // Where one record of the batch lies. Small: a batch of 4096 is walked twice, and should stay in
@@ -100,7 +100,7 @@ class ResidentBatch {
     const std::uint64_t lost_before = SigbusGuard::lost_count();
     if (!Locate() || !SampleIsInMemory()) return std::nullopt;
     auto block = BatchBlock::Take(*reader_.source, size_bytes_, indices_.size());
-    if (!block) return std::nullopt;  // Without duplicates and one by one it may fit.
+    if (!block) return std::nullopt;  // Read one by one, without duplicates, it may fit.
     block_ = std::move(block).value();
     if (!CopyRecords()) return std::nullopt;
     if (SigbusGuard::lost_count() != lost_before) return std::nullopt;
@@ -113,8 +113,8 @@ class ResidentBatch {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Without checksums nothing else tells zeros of a file that was cut inside a page, of which no
-  // fault comes, from its bytes.
+  // If a file was truncated inside a page, the rest of that page reads as zeros without a fault.
+  // Without checksums, only the size tells.
   bool FilesAreWhole() const {
     std::optional<std::uint32_t> known;
     for (const Source& source : scratch_.sources) {
@@ -151,7 +151,7 @@ class ResidentBatch {
     for (std::size_t i = begin; i < end; ++i) Approach(i);
   }
 
-  // Finds out which file holds the record, and brings its index entry closer.
+  // Finds the file of the record, and prefetches its index entry.
   void Approach(std::size_t i) {
     Source& source = scratch_.sources[i];
     const std::uint64_t index = indices_[i];
@@ -171,7 +171,7 @@ class ResidentBatch {
       reader_.indexes[file_]->Prefetch(source.index_in_file);
   }
 
-  // Learns where the bytes of the record lie, in a file that is mapped.
+  // Finds the bytes of the record in its mapped file.
   bool LocateOne(Source& source) {
     RecordLocation location;
     if (source.at != nullptr) location = DecodeIndexEntry(source.at);
@@ -214,7 +214,7 @@ class ResidentBatch {
     const std::size_t samples = std::min(
         reader_.resident_guess.was_right() ? kSamplesAfterSuccess : kSamples, indices_.size());
     for (std::size_t sample = 0; sample < samples; ++sample) {
-      // Of random batches any place will do; of neighbours it should be the last.
+      // In a random batch any position will do; in a batch of neighbours it should be the last.
       const std::size_t position = indices_.size() - 1 - sample * indices_.size() / samples;
       const Source& source = scratch_.sources[scratch_.sources[position].same_as];
       const std::span stored(source.at, source.stored_size_bytes);
@@ -223,8 +223,8 @@ class ResidentBatch {
     return true;
   }
 
-  // One by one, until what was seen suffices to believe that the rest is in memory too; that may
-  // then be worth sharing with workers.
+  // Copies one by one until enough records were in memory to expect the same of the rest; then
+  // workers may share the rest.
   bool CopyRecords() {
     const std::uint64_t faults_before = MajorFaultsOfThread();
     const Clock::time_point start = Clock::now();
@@ -266,7 +266,7 @@ class ResidentBatch {
     return true;
   }
 
-  // More often than `record_count` records, read in the usual way, would excuse.
+  // Whether so many faults cost more time than reading `record_count` records in the usual way.
   static bool IsTooOften(std::uint64_t faults, std::size_t record_count) {
     return faults > kFaultsAlways + record_count / kRecordsPerFault;
   }
@@ -289,7 +289,7 @@ class ResidentBatch {
                kDecompressedBytesMin;
   }
 
-  // The rest, from position `from` on, together with those who help.
+  // Copies the rest, from position `from` on, together with workers.
   bool CopyTogether(std::size_t from) {
     const std::uint64_t room_bytes = PlanPieces(from);
     const std::uint64_t rooms_max = kSharedRoomBytesMax / room_bytes;
@@ -325,7 +325,7 @@ class ResidentBatch {
     return AlignUp(std::max<std::uint64_t>(room_bytes, 1), kCacheLineBytes);
   }
 
-  // On any thread; with `patience` on that of the batch.
+  // Runs on any thread; `patience` is null on all but the batch's own.
   void CopyPiece(std::size_t from, std::size_t piece, std::span<std::byte> room,
                  Patience* patience) {
     if (patience != nullptr && patience->IsOver()) failed_ = true;
@@ -365,8 +365,8 @@ class ResidentBatch {
     return scratch_.stored;
   }
 
-  // Copies first and checks the copy: the page behind the original may go at any moment. What is
-  // compressed is copied to `room`.
+  // Copies first and checks the copy, because the mapped page may be lost at any moment. Copies
+  // compressed bytes to `room`.
   bool CopyOne(std::size_t i, std::span<std::byte> room, Patience* patience) const {
     const Source& source = scratch_.sources[i];
     const std::span<std::byte> raw =
@@ -395,11 +395,11 @@ class ResidentBatch {
   std::uint64_t size_bytes_ = 0;
   std::uint64_t decompressed_bytes_ = 0;
   std::uint64_t placed_bytes_ = 0;
-  // Of the record that is located.
+  // For LocateOne().
   std::span<const std::byte> mapped_;
   const IndexPages* mapped_pages_ = nullptr;
   std::uint32_t mapped_file_ = 0;
-  // Of the record that is approached.
+  // For Approach().
   const IndexPages* pages_ = nullptr;
   std::uint32_t file_ = 0;
   std::uint64_t file_begin_ = 0;

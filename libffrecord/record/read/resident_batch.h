@@ -11,14 +11,14 @@
 
 namespace ffrecord {
 
-// Returns the batch if all its records are in memory and whole: each is copied out of its mapped
-// file to the place behind the one before it, and the copy is checked. None if any is not, or if
-// that is not likely, or if the source does not map: then it must be read, and whoever reads it
-// finds out what is wrong. None too once `patience` is over.
+// Returns the batch if all its records are in memory and whole: copies each from its mapped file to
+// the place behind the previous one, and checks the copy. Returns none if a record is not in memory
+// or not whole, if that is unlikely, if the source is not mapped, or once `patience` is over. The
+// caller then reads the batch, and that read reports errors.
 //
-// A page that is not in memory would be fetched alone while the thread waits. So a few records are
-// looked for first, and the thread's major faults tell whether the guess was right. If it was not,
-// the next batches are read at once. Requires every index to be below the record count.
+// The thread would wait for each page that is not in memory, one at a time. So it tries a few
+// records first; its major faults tell whether the guess was right. If it was wrong, the next
+// batches are read without a try. Requires every index to be below the record count.
 std::optional<Batch> CopyResident(const RecordReader::Impl& reader,
                                   std::span<const std::uint64_t> indices, Patience& patience);
 

@@ -13,7 +13,7 @@
 namespace ffrecord {
 namespace {
 
-// A longer time between commits would lose more than readers look for.
+// With more bytes between commits, readers might not find the last one (kCommitSearchBytesMax).
 constexpr std::uint64_t kCommitIntervalBytesMax = std::uint64_t{64} << 20;
 constexpr std::uint64_t kCommitIntervalBytesMin = std::uint64_t{1} << 20;
 
@@ -65,7 +65,8 @@ Result<void> CheckFeatures(const std::string& path, const V2Header& header,
   return {};
 }
 
-// What lies behind the newest whole commit is cut off, so it must be what a killed append leaves.
+// The bytes behind the newest whole commit will be cut off, so they must be only what a killed
+// append leaves.
 Result<void> CheckEnd(const LockedFile& source, const V2Layout& layout) {
   const std::uint64_t size_bytes = source.file_size_bytes(0);
   if (layout.commit_size_bytes == size_bytes) return {};

@@ -43,7 +43,7 @@ Result<ColumnCopyWriter> ColumnCopyWriter::Resume(const RangeReader& source, con
     if (geometry.record_count % per_segment != 0) {
       const std::uint64_t size_bytes =
           geometry.record_count % per_segment * copied.place.width_bytes;
-      // Each has a chunk of its own; hostile ones share it.
+      // Each chunk has its own bytes; only forged ones overlap.
       if (size_bytes > room_bytes)
         return Error{ErrorCode::kCorruption, "column copies: they do not fit the file together"};
       room_bytes -= size_bytes;

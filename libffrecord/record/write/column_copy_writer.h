@@ -18,8 +18,8 @@ namespace ffrecord {
 
 struct V2Layout;
 
-// Writes the values of some columns once more: a chunk of each behind each index segment, and
-// before each commit the sections that say where the chunks are.
+// Writes copies of some columns: a chunk of each column behind each index segment and, before each
+// commit, the sections that list the chunks.
 //
 // Memory: the values of one segment (43,520 records), at most 512 bytes of each record, and 16
 // bytes for each chunk. Thread-bound.
@@ -30,16 +30,16 @@ class ColumnCopyWriter {
   // Fails with kInvalidArgument if a name is no column or stands twice, if a column is variable or
   // wider than kCopiedColumnBytesMax, or if all together exceed kCopiedBytesMax.
   static Result<ColumnCopyWriter> Make(const Schema& schema, std::span<const std::string> names);
-  // Goes on with the copies that a file has. Fails with kCorruption if they are damaged, or with
-  // what the RangeReader said.
+  // Continues the column copies of a file. Fails with kCorruption if they are damaged, or as the
+  // RangeReader.
   static Result<ColumnCopyWriter> Resume(const RangeReader& source, const V2Layout& layout,
                                          const Schema& schema);
 
-  // A record that was added to the stream. It fits the schema.
+  // Call it for each record that was added to the stream. Requires that the record fits the schema.
   void Add(std::span<const std::byte> record);
-  // After V2Stream::EndSegment().
+  // Call it after V2Stream::EndSegment().
   Result<void> EndSegment(V2Stream& stream);
-  // Before each commit, after EndSegment().
+  // Call it before each commit, after EndSegment().
   Result<void> Finish(V2Stream& stream) const;
 
  private:

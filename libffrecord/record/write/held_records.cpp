@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kSamplesPerDictionary = 100;
 constexpr std::size_t kHeldBytesMax = std::size_t{16} << 20;
-// What a record takes beside its bytes.
+// Memory for a record besides its bytes.
 constexpr std::size_t kSizesBytes = 2 * sizeof(std::size_t);
 
 }  // namespace

@@ -9,15 +9,15 @@
 
 namespace ffrecord {
 
-// The first records of a file, with their keys, held back until a dictionary is made of them.
+// The first records of a file, with their keys, held back until a dictionary is trained from them.
 //
-// Memory: the records, 100 times the dictionary's size and at most 16 MiB; more teaches zstd
-// nothing. Thread-bound.
+// Memory: the records, 100 times the dictionary's size and at most 16 MiB; more do not improve the
+// dictionary. Thread-bound.
 class HeldRecords {
  public:
   explicit HeldRecords(std::size_t dictionary_size_bytes);
 
-  // False: the records held must be written first, then this one.
+  // False: write the held records first, then this one.
   bool HasRoomFor(std::span<const std::byte> record, std::span<const std::byte> key) const noexcept;
   void Add(std::span<const std::byte> record, std::span<const std::byte> key);
   std::uint64_t count() const noexcept { return record_sizes_bytes_.size(); }

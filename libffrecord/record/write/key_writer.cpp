@@ -13,11 +13,11 @@ namespace {
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 constexpr std::size_t kSpillBufferEntries = 1024;
 constexpr std::uint64_t kPagesPerRead = 16;
-// With more, 400 MB of pages, what is written between two commits could exceed what readers look
-// through for the older one when the newer never comes (kCommitSearchBytesMax).
+// Larger runs (this is 400 MB of pages) could put more bytes between two commits than readers
+// search for the older one (kCommitSearchBytesMax).
 constexpr std::uint64_t kMergedEntriesMax = std::uint64_t{1} << 24;
 
-// Sorted entries that are taken one by one. `current` is null at the end.
+// A source of sorted entries, one by one. `current` is null at the end.
 class EntrySource {
  public:
   virtual ~EntrySource() = default;
@@ -29,7 +29,7 @@ class EntrySource {
     if (++at_ < entries_.size()) return {};
     return Fill();
   }
-  // The next entries; must be called once before all else.
+  // Fetches the next entries; call it once before all else.
   Result<void> Fill() {
     at_ = 0;
     entries_ = FFR_TRY(Next());
@@ -173,7 +173,7 @@ Result<KeyRun> Merge(Sources& sources, V2Stream& stream) {
   return writer.End();
 }
 
-// The process may go to another folder before a scratch file is needed.
+// The working directory may change before a scratch file is needed.
 std::filesystem::path Absolute(const std::filesystem::path& path) {
   std::error_code failure;
   auto absolute = std::filesystem::absolute(path, failure);

@@ -19,10 +19,10 @@ namespace ffrecord {
 // Writes the keys of records: blocks of them between the records, and before each commit a run in
 // which they are found.
 //
-// Memory: 24 bytes for each key since the last commit, at most 24 MiB: more go, sorted, to a
-// scratch file, from which they are merged (up to 24 KiB for each million keys). What a commit adds
-// is merged with the older runs that are not at least twice as large, up to 2^24 entries, so that
-// commits stay near to each other; what would need a 65th run is refused. Thread-bound.
+// Memory: 24 bytes for each key since the last commit, at most 24 MiB. Further keys are sorted into
+// a scratch file and merged from there (up to 24 KiB for each million keys). Each commit merges its
+// keys with the older runs that are less than twice as large, up to 2^24 entries, so that commits
+// stay near each other. A commit that would need a 65th run fails. Thread-bound.
 class KeyWriter {
  public:
   // Reads bytes of the file below its last commit.
@@ -30,20 +30,21 @@ class KeyWriter {
   using Hash = std::uint64_t (*)(const FileId& id, std::span<const std::byte> key) noexcept;
 
   struct Options {
-    std::filesystem::path path;         // Of the file: scratch files lie beside it.
-    std::vector<KeyRun> runs = {};      // Of the commit that is gone on from.
-    ReadAt read_at = nullptr;           // Needed where there will be more than one commit.
+    std::filesystem::path path;         // The record file; scratch files are made beside it.
+    std::vector<KeyRun> runs = {};      // Of the commit that the append continues.
+    ReadAt read_at = nullptr;           // Required if there will be more than one commit.
     std::size_t pending_max = 1 << 20;  // Other values are for tests, as is another hash.
     Hash hash = &KeyHash;
   };
   explicit KeyWriter(Options options);
 
-  // The key of a record that `stream` has. Requires 1 <= key.size() <= kKeySizeBytesMax. Keys come
-  // in the order of their records, or a new block is begun. Fails as the stream, or with kIo if the
-  // scratch file does.
+  // Adds the key of a record that `stream` has. Requires 1 <= key.size() <= kKeySizeBytesMax. Keys
+  // come in the order of their records, or a new block is begun. Fails as the stream, or with kIo
+  // if the scratch file fails.
   Result<void> Add(std::uint64_t record_index, std::span<const std::byte> key, V2Stream& stream);
 
-  // Writes what is not yet in `stream`, and the key directory. To be called before each commit.
+  // Writes the keys that are not yet in `stream`, and the key directory. Call it before each
+  // commit.
   Result<void> Finish(V2Stream& stream);
 
  private:

@@ -10,9 +10,8 @@
 
 namespace ffrecord {
 
-// A file that is going to be extended, as readers would see it: read through the descriptor that
-// holds its lock. Borrows the file; its own thread is the only one that may extend it meanwhile.
-// Not for a forked child, whose lock it is not.
+// Reads a file that is about to be extended, through the descriptor that holds its lock. Borrows
+// the file; only the thread that uses it may extend the file meanwhile. Not for forked children.
 class LockedFile final : public RangeReader {
  public:
   explicit LockedFile(AppendFile& file) : file_(file), name_(file.path().string()) {}

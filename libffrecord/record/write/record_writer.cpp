@@ -13,7 +13,7 @@
 namespace ffrecord {
 namespace {
 
-// With all that may stand around it, an append stays below what readers look through.
+// Larger records could put more bytes between two commits than readers search.
 constexpr std::uint64_t kAppendedRecordSizeBytesMax = std::uint64_t{512} << 20;
 
 Result<void> CheckOptions(const RecordWriter::Options& options) {

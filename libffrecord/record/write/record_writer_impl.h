@@ -23,12 +23,12 @@
 
 namespace ffrecord {
 
-// Record files are written with O_DIRECT in pieces of this size: they are read much later, if here
-// at all, and the kernel slows down whoever fills its page cache. Measured: performance.md.
+// Record files are written with O_DIRECT in pieces of this size: they are read much later, if at
+// all on this host, and filling the page cache slows the writer down (performance.md).
 inline constexpr std::uint64_t kWriteSizeBytes = 2 << 20;
 
-// What is fixed in ordinary use, and chosen by tests: golden files need a fixed id, faults need an
-// engine that fails.
+// Options that only tests choose: golden files need a fixed id, fault tests need an engine that
+// fails.
 struct WriterInternals {
   std::optional<FileId> file_id;  // Random if there is none.
   std::uint32_t pages_per_segment = V2Header::kPagesPerSegmentDefault;
@@ -45,7 +45,7 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
 Result<V1Writer> CreateV1Writer(const std::filesystem::path& path, std::uint64_t record_count,
                                 bool replace, std::unique_ptr<IoEngine> engine);
 
-// What both ways to write records have in common: each record is checked, compressed, streamed.
+// Creates and appends: checks, compresses and streams each record.
 //
 // Memory: the stream's, the largest record if it is compressed or made of fields, what is held for
 // training, and the output's buffers.
@@ -63,8 +63,8 @@ struct RecordWriter::Impl {
   std::vector<std::byte> metadata_section;  // Goes into the next commit; empty if there is none.
   std::vector<std::span<const std::byte>> fields;  // Only to check records against the schema.
   std::vector<std::byte> joined;
-  std::uint64_t commit_interval_bytes = 0;  // Of an append; 0: one commit, when it is closed.
-  std::optional<Error> broken;  // The first failure of the disk; all that follows fails alike.
+  std::uint64_t commit_interval_bytes = 0;  // For appends; 0: one commit, on close.
+  std::optional<Error> broken;              // The first failure of the disk; later calls return it.
   bool closed = false;
 
   Impl(std::string name, Schema columns, std::unique_ptr<V2Output> destination, V2Stream stream_)
@@ -75,22 +75,23 @@ struct RecordWriter::Impl {
         fields(schema.columns().size()) {}
 
   Error Invalid(const std::string& found) const;
-  // Passes a failure of the file on, and keeps it.
+  // Returns `result`, and keeps its error for later calls.
   Result<void> Kept(Result<void> result);
   Result<void> Usable() const;
   bool is_append() const noexcept { return commit_interval_bytes != 0; }
 
-  // Of records that were taken, written or held.
+  // The number of records, written or held.
   std::uint64_t record_count() const noexcept;
-  // Compresses what follows with this dictionary, of zstd's format.
+  // Compresses later records with this dictionary, in zstd's format.
   Result<void> UseDictionary(std::span<const std::byte> dictionary);
   Result<void> Write(std::span<const std::byte> record, std::span<const std::byte> key);
-  // A record that is stored as its maker stored it. Requires that it fits the schema if columns
-  // are copied.
+  // Writes a record whose stored bytes are given, without compressing it again. Requires that it
+  // fits the schema if columns are copied.
   Result<void> WriteStored(std::span<const std::byte> raw, std::span<const std::byte> stored);
-  // The key of a record that was stored so. Requires keys, and a key of a size that is allowed.
+  // Writes the key of a record that was written with WriteStored(). Requires keys, and a key of a
+  // size that is allowed.
   Result<void> WriteKey(std::uint64_t record_index, std::span<const std::byte> key);
-  // What is new, if anything is. Requires Usable().
+  // Commits new records, if there are any. Requires Usable().
   Result<void> Commit();
   Result<WriteSummary> Close();
 
@@ -107,7 +108,7 @@ struct RecordWriter::Impl {
   Result<void> EndCommit();
 };
 
-// What CreateRecordWriter makes a RecordWriter of.
+// The same as CreateRecordWriter, but returns the Impl.
 Result<std::unique_ptr<RecordWriter::Impl>> MakeRecordWriter(const std::filesystem::path& path,
                                                              Schema schema,
                                                              const RecordWriter::Options& options,

@@ -65,7 +65,7 @@ class Examination {
     return std::string();
   }
 
-  // What names itself: records, key blocks, sections.
+  // Follows structures that have a header: records, key blocks, sections.
   Result<void> FollowHeaders() {
     std::uint64_t at = FindMagic(window_, size_bytes_, kMagics, begin_bytes_);
     while (at < size_bytes_) {
@@ -76,7 +76,8 @@ class Examination {
     return {};
   }
 
-  // Where it ends by its header, or would if it were whole; the place itself if nothing begins.
+  // Where the structure at `at` ends, or would if it were whole, by its header; `at` if none begins
+  // there.
   Result<std::uint64_t> EndOfWhatBeginsAt(std::uint64_t at) {
     constexpr std::uint64_t kHeaderBytes = V2RecordHeader::kEncodedSizeBytes;
     static_assert(V2KeyBlockHeader::kEncodedSizeBytes == kHeaderBytes);
@@ -103,7 +104,8 @@ class Examination {
     return body + section.value().size_bytes;
   }
 
-  // The index segment behind the last records, by any of its pages. What they list was there.
+  // Finds the index segment behind the last records by any of its pages. The records that the pages
+  // list existed.
   Result<void> FindIndex() {
     const std::uint64_t first = records_end_bytes_.value_or(begin_bytes_);
     if (record_count_ == 0 || first > size_bytes_) return {};
@@ -144,11 +146,11 @@ class Examination {
     return {};
   }
 
-  // The last place where the footer of a commit may begin that ends with what was found.
+  // The last offset at which the footer of a commit with these structures may begin.
   std::uint64_t FooterOffsetMax() const {
     const IndexGeometry geometry{record_count_, header_.pages_per_segment};
     std::uint64_t end = explained_bytes_ + 8 * geometry.segment_count();
-    // The chunks of a segment do not name themselves.
+    // The column chunks of a segment have no headers.
     if (committed_.copies_columns && !has_column_copies_)
       end += ColumnCopyWriter::kCopiedBytesMax * kIndexEntriesPerPage * header_.pages_per_segment;
     return AlignUp(end, kBlockBytes);
@@ -162,7 +164,7 @@ class Examination {
   std::uint64_t explained_bytes_;  // Where the last structure that was found ends.
   std::uint64_t record_count_;
   std::optional<std::uint64_t> records_end_bytes_;  // Of the last record and its keys.
-  bool is_ended_ = false;  // What comes when no more records do was found behind the last one.
+  bool is_ended_ = false;  // A structure that ends a commit follows the last record.
   bool has_column_copies_ = false;
 };
 

@@ -11,17 +11,17 @@
 
 namespace ffrecord {
 
-// What the bytes behind the newest whole commit of a file are.
+// What is known about the bytes behind the newest whole commit of a file.
 struct UncommittedEnd {
-  // What says that they may be a damaged commit, which somebody was told is durable, in words;
-  // empty if they are no more than what a killed append leaves.
+  // A message with the evidence that these bytes may be a damaged commit, which a writer reported
+  // as durable. Empty if they are only what a killed append leaves.
   std::string sign_of_commit;
-  // How many records the file had at least: by the headers and index pages among these bytes, or
-  // of the newest whole commit.
+  // The least number of records that the file had, by the headers and index pages among these
+  // bytes, or by the newest whole commit.
   std::uint64_t record_count_min = 0;
 };
 
-// Where they begin and what the file was until there; all zero where no commit is whole.
+// The file up to these bytes; all zero if no commit is whole.
 struct CommittedPart {
   std::uint64_t size_bytes = 0;
   std::uint64_t record_count = 0;
@@ -30,9 +30,9 @@ struct CommittedPart {
 
 // Reads the end of the file behind `committed`, at most the last kCommitSearchBytesMax of it.
 //
-// A killed append leaves the first bytes of a commit and never its footer or tail, which are
-// written when all else is durable. So the end is that of a commit if a footer or a tail is there,
-// even a damaged one; or if records are followed by their index, and that by more than a segment
+// A killed append leaves the beginning of a commit, but never its footer or tail, which are written
+// after all else is durable. So the bytes are a whole commit, perhaps damaged, if they contain a
+// footer or a tail, or if records are followed by their index and that by more bytes than a segment
 // directory takes. Fails as FileWindow::View.
 Result<UncommittedEnd> ExamineEnd(FileWindow& window, std::uint64_t file_size_bytes,
                                   const V2Header& header, const CommittedPart& committed);

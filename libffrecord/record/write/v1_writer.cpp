@@ -19,7 +19,7 @@ namespace {
 // Table entries that are kept until they are written in one piece.
 constexpr std::size_t kEntriesKeptMax = 65'536;
 
-// One of the two tables, written behind the data's back as it grows.
+// One of the two tables in front of the data, written as it grows.
 class TableWriter {
  public:
   TableWriter(std::uint64_t begin_bytes, std::size_t entry_size_bytes)
@@ -109,8 +109,8 @@ Result<void> V1Writer::Impl::Finish() {
   return file.Publish();
 }
 
-// The tables in one piece exist only in the file; which is not looked up by its name, for that may
-// be another's by now.
+// Only the file has the whole tables. It is read through its descriptor, because its name may be
+// another file's by now.
 Result<Digest128> V1Writer::Impl::PublishedFingerprint() const {
   const MappedFile metadata = FFR_TRY(MappedFile::Map(file.fd(), 0, header.metadata_size_bytes()));
   return V1Fingerprint(metadata.bytes(), file.size_bytes());

@@ -59,7 +59,7 @@ Result<void> V2Stream::AddRecord(std::span<const std::byte> raw,
 
   const std::uint64_t slot = index % entries_per_segment();
   const std::uint64_t page_begin = slot / kIndexEntriesPerPage * kIndexPageSizeBytes;
-  // As records come: what a header says of segments is no reason to take memory.
+  // Grows as records come: a header alone must not make the stream allocate a segment.
   if (pages_.size() < page_begin + kIndexPageSizeBytes)
     pages_.resize(page_begin + kIndexPageSizeBytes);
   const auto page = std::span(pages_).subspan(page_begin, kIndexPageSizeBytes);

@@ -14,23 +14,24 @@
 
 namespace ffrecord {
 
-// Where the bytes of a file go, strictly forward. A failure is final: every later call fails alike.
+// The output of a stream: bytes are only appended. After a failure every later call returns the
+// same error.
 class V2Output {
  public:
   virtual ~V2Output() = default;
 
   virtual Result<void> Append(std::span<const std::byte> bytes) = 0;
   virtual Result<void> AppendZeros(std::uint64_t count_bytes) = 0;
-  // Of the file: where the next byte goes.
+  // The size of the file, where the next byte goes.
   virtual std::uint64_t size_bytes() const noexcept = 0;
 
-  // What was appended before is durable before anything that is appended later.
+  // Bytes appended before it become durable before any that are appended later.
   virtual Result<void> Barrier() = 0;
-  // All that was appended is durable, and visible under the file's name.
+  // Makes all appended bytes durable, and visible under the file's name.
   virtual Result<void> Commit() = 0;
 };
 
-// What a stream goes on from: the newest commit of a file.
+// The newest commit of a file, which a stream continues.
 struct V2Resume {
   V2Footer footer;
   std::vector<std::uint64_t> segment_offsets;
@@ -48,7 +49,7 @@ class V2Stream {
  public:
   // A new file; `schema_section` is empty if there is none. Call WriteFront() first.
   V2Stream(V2Output& output, const V2Header& header, std::span<const std::byte> schema_section);
-  // Goes on behind a commit, at whose end the output stands.
+  // Continues behind a commit; the output is at its end.
   V2Stream(V2Output& output, const V2Header& header, V2Resume resume);
 
   // The header and, if there is one, the schema section. Dictionaries may follow at once.
@@ -61,28 +62,29 @@ class V2Stream {
   // requires of both, and !segment_is_full().
   Result<void> AddRecord(std::span<const std::byte> raw, std::span<const std::byte> stored);
 
-  // Records that no written segment names yet, in this commit or an older one; and whether they
-  // fill one, which EndSegment() must then write before the next record comes.
+  // The number of records that are in no written segment yet, and whether they fill one: then call
+  // EndSegment() before the next record.
   std::uint64_t pending_count() const noexcept { return pending_count_; }
   bool segment_is_full() const noexcept;
   // Number of the segment that the newest record belongs to. Requires a record.
   std::uint64_t segment_number() const noexcept;
-  // Writes the segment of the newest records, in place of an older one that was not full. Requires
+  // Writes the segment of the newest records; it replaces an older one that was not full. Requires
   // pending_count() > 0.
   Result<void> EndSegment();
 
-  // Zeros up to the next multiple of `alignment_bytes`, a power of two; returns where it is: for
-  // what must know its place before it is made.
+  // Appends zeros up to the next multiple of `alignment_bytes`, a power of two, and returns that
+  // offset: for structures that contain their own offset.
   Result<std::uint64_t> AlignTo(std::uint64_t alignment_bytes);
-  // Bytes at the next multiple of `alignment_bytes`, a power of two; returns where. For what lies
-  // between the records and is named by a section: key blocks and runs, column chunks.
+  // Appends `bytes` at the next multiple of `alignment_bytes`, a power of two, and returns their
+  // offset. For structures between the records that a section lists: key blocks and runs, column
+  // chunks.
   Result<std::uint64_t> AppendStructure(std::span<const std::byte> bytes,
                                         std::uint64_t alignment_bytes);
 
   // A section behind its header, listed in every footer from here on. Fails with kInvalidArgument
   // if there are too many.
   Result<void> AddSection(std::uint32_t type, std::span<const std::byte> bytes);
-  // Lists no section of that type any more: another is about to take its place.
+  // Removes the sections of that type from the list, because a new one replaces them.
   void ForgetSections(std::uint32_t type) noexcept;
 
   // The rest of a commit: the last segment, the segment directory, footer and tail; all of it
