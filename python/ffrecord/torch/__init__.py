@@ -29,8 +29,8 @@ __all__ = [
     "collate",
 ]
 
-# What loading does without. Every process of a loader imports this package, and these would double
-# what that takes.
+# Names that loading does not need, imported on use: every process of a loader imports this package,
+# and they would double the time and memory of that.
 __getattr__ = later(
     __name__,
     {

@@ -60,7 +60,7 @@ Place = str | os.PathLike[str]
 
 _SCHEMES = ("ffrecord://", "s3://", SCHEME)
 _STEP = re.compile(r"(.+)/step-(\d{9,})/*")
-_PART = "#ffrecord.part"  # Index of the result that carries what a rank wrote.
+_PART = "#ffrecord.part"  # Index of the result that carries the description of a rank's shard.
 
 
 def _split(place: Place) -> tuple[str, int | None]:
@@ -71,14 +71,14 @@ def _split(place: Place) -> tuple[str, int | None]:
 
 
 class _AtPlace:
-    """What the two storages share: where the checkpoint is, and a pickle without what is open."""
+    """The common part of the two storages: the place, and a pickle without open objects."""
 
     _path: str | None
     _step: int | None
     _OPEN: ClassVar[tuple[str, ...]]  # Attributes that a pickle holds as None.
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what is open."""
+        """Everything but open objects."""
         return {**self.__dict__, **dict.fromkeys(self._OPEN)}
 
     @classmethod
@@ -110,7 +110,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
     """
 
     _OPEN = ("_parts", "_seen")
-    _seen: Save | None = None  # Told to who watches.
+    _seen: Save | None = None  # For monitors.
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         self._drop()
 
     def _drop(self) -> None:
-        """Abandon a save in progress: another rank has failed."""
+        """Abandon a save in progress, because another rank has failed."""
         self._parts = None
         self._ended(committed=False)
 
@@ -170,17 +170,17 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """Part of a save; a stall on the main thread: `dcp.async_save` writes on another."""
+        """Run one phase of a save; on the main thread it counts as a stall."""
         is_main = threading.current_thread() is threading.main_thread()
         with ledger().stall() if is_main else contextlib.nullcontext():
             try:
                 yield
             except BaseException:
-                self._drop()  # Also what was written, unless it may be committed.
+                self._drop()  # Also removes its files, unless they may be committed.
                 raise
 
     def __del__(self) -> None:
-        """Nobody will finish it."""
+        """Report a save that was never finished."""
         self._ended(committed=False)
 
     def _ended(self, *, committed: bool) -> None:
@@ -249,7 +249,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         with self._kept():
             done.set_result(self._write(plan, planner))
         if not self._is_coordinator:
-            self._ended(committed=True)  # As far as this rank hears of it.
+            self._ended(committed=True)  # As far as this rank knows.
         return done
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
@@ -341,7 +341,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
 
 
 def _plain(planner_data: object) -> object:
-    """Paths of keys as they are; other planners may use data that has no plain form."""
+    """Paths of keys, unchanged; other planners may use data that has no plain form."""
     try:
         encode(planner_data)
     except TypeError as error:
@@ -464,7 +464,7 @@ class CheckpointReader(_AtPlace, StorageReader):
                 f"{reader.commit[0]}: a save was committed in between; set step="
             )
         values = [item for item in plan.items if item.type is LoadItemType.BYTE_IO]
-        streams = [self._bytes(item.storage_index.fqn, planner) for item in values]  # May refuse.
+        streams = [self._bytes(item.storage_index.fqn, planner) for item in values]  # It may raise.
         wanted: list[Wanted] = []
         filled: list[tuple[ReadItem, torch.Tensor]] = []
         for item in plan.items:
@@ -476,7 +476,7 @@ class CheckpointReader(_AtPlace, StorageReader):
             offset = [a + b for a, b in zip(chunk, item.storage_offsets, strict=True)]
             wanted.append((key, offset, list(item.lengths), tensor))
             filled.append((item, tensor))
-        # Of whatever type a tensor is, as DCP does.
+        # Converts between types of tensors, as DCP does.
         read_into(reader, wanted, {key: dtype for key, dtype, _ in reader.tensors})
         for item, tensor in filled:
             planner.commit_tensor(item, tensor)

@@ -1,4 +1,4 @@
-"""From samples to tensors."""
+"""Makes tensors from samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -27,10 +27,10 @@ from ffrecord.torch._pinning import on_device
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._threads import Threads
 
-# What timeout=0 stands for: every wait ends.
+# The value of timeout=0, so that every wait ends.
 _TIMEOUT_S = 600.0
 _MEMORY_LIMIT_BYTES = 1 << 30
-# What torch says when a worker is late; it has no type of its own.
+# torch's message when a worker is late; the error has no type of its own.
 _TORCH_IS_LATE = "DataLoader timed out after"
 
 
@@ -108,12 +108,12 @@ class DataLoader(data.DataLoader[Any]):
         self._device = None if wanted.type == "cpu" else wanted
         if self._device is not None and (wanted.type != "cuda" or not torch.cuda.is_available()):
             raise ValueError(f"device is {device}: batches can be copied to a CUDA device only")
-        if isinstance(collate_fn, CrossingCollate):  # Of a loader that this one is made after.
+        if isinstance(collate_fn, CrossingCollate):  # When this loader is made from another one.
             collate_fn = collate_fn.collate_fn
         if processes:
             options["prefetch_factor"] = prefetch_factor
             options["persistent_workers"] = persistent_workers
-        # With batch_size=None what the dataset gives is a sample, unless it is asked for many.
+        # With batch_size=None the dataset returns samples, unless the sampler asks for several.
         many = batch_size is not None or isinstance(sampler, Sampler | data.BatchSampler)
         self.stages = Stages()
         self._told = Told()
@@ -136,7 +136,7 @@ class DataLoader(data.DataLoader[Any]):
         )
         self._accelerated: Accelerated | None = None
         if isinstance(self.batch_sampler, Sampler):
-            vars(self)["sampler"] = Share(self.batch_sampler)  # torch lets nobody assign it.
+            vars(self)["sampler"] = Share(self.batch_sampler)  # torch forbids assigning it.
         self.mode = mode
         self.skippable = skippable
         self._threads: Threads | None = None
@@ -149,7 +149,7 @@ class DataLoader(data.DataLoader[Any]):
             )
         self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         self._delivered = 0
-        self._before: dict[str, float] | None = None  # What others had read of the dataset.
+        self._before: dict[str, float] | None = None  # What was read before the first iteration.
 
     def set_step(self, step: int) -> None:
         """Start epochs at batch `step`, in the same order; 0 starts them at the first batch.
@@ -291,7 +291,7 @@ class DataLoader(data.DataLoader[Any]):
         seeded = isinstance(self.dataset, Dataset)
         return _Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
 
-    # torch promises its own iterator class; what callers need of it is that it iterates.
+    # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         sampler = self.batch_sampler if isinstance(self.batch_sampler, Sampler) else None
         start = None if sampler is None else sampler.skipped(sampler.begin(), self._steps.step)
@@ -299,7 +299,7 @@ class DataLoader(data.DataLoader[Any]):
             self._before = self._dataset_numbers()
         self._steps.seed = (self.generator or torch.default_generator).initial_seed()
         self._steps.epoch += 1
-        hinter = self._hint_epoch(sampler, start)  # Before anybody asks for a record.
+        hinter = self._hint_epoch(sampler, start)  # Before the first record is requested.
         batches: Iterator[tuple[Cursor | None, Any]]
         if self._threads is not None:
             batches = self._threads.batches(self, self._steps, sampler, start)
@@ -313,7 +313,7 @@ class DataLoader(data.DataLoader[Any]):
             device = self._accelerated.device
         if device is not None:
             batches = on_device(batches, device)
-        # Before the generator begins: the caller's frame is not on the stack of what it does later.
+        # Checked before the generator starts: later, the caller's frame is not on its stack.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
         return _Iteration(self._watched(batches, _Delivery(sampler, start, hinter, held_back)))
 
@@ -339,7 +339,7 @@ class DataLoader(data.DataLoader[Any]):
         try:
             for found in _taken(batches) if self.num_workers else batches:
                 count += 1
-                while self._told.damaged:  # Of all workers: `max_corrupt` is of what they find.
+                while self._told.damaged:  # Damage is summed over all workers, for `max_corrupt`.
                     self.dataset.note_damaged(self._told.damaged.popleft())  # type: ignore[attr-defined]
                 crossed = isinstance(found, Placed)
                 if isinstance(sampler, Sampler) and cursor is not None:
@@ -353,7 +353,7 @@ class DataLoader(data.DataLoader[Any]):
                 "timeout, or run `ffrecord doctor` to see what reads wait for"
             ) from None
         if walk is not None and not (walk.ended and walk.taken == count):
-            # torch's iterators let a StopIteration out of the dataset pass for their own.
+            # If the dataset raises StopIteration, torch's iterators take it for their own end.
             raise RuntimeError(
                 f"the epoch ended after {count} batches although steps are left: the dataset, a "
                 "transform or collate_fn raised StopIteration, as next() of an empty iterator does"
@@ -418,7 +418,7 @@ class DataLoader(data.DataLoader[Any]):
 
 
 def _taken(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield what torch's iterator over workers gives; free it as soon as it has failed.
+    """Yield the batches of torch's iterator over workers; free it as soon as it has failed.
 
     torch raises a worker's error from frames that hold the error and the iterator in a circle. Left
     to the garbage collector, the iterator ends its workers there, and waits 5 s for each.
@@ -454,8 +454,9 @@ class _Iteration:
             return next(self._batches)
         except StopIteration:
             raise
-        except BaseException as error:  # Not kept: its traceback would keep the batch.
-            reason = str(error).strip().rpartition("\n")[2]  # Of a worker's, which has a traceback.
+        except BaseException as error:  # Do not keep it: its traceback would keep the batch alive.
+            # A worker's error has the worker's traceback in its message.
+            reason = str(error).strip().rpartition("\n")[2]
             self._error = f"{type(error).__name__}: {reason}"
             raise
 
@@ -568,7 +569,7 @@ class _Steps:
             at = cursor
 
     def _skipping(self) -> Iterator[Any]:
-        # Not before the first batch is asked for: torch draws from its generator in that order.
+        # Only when the first batch is requested: torch draws from its generator in that order.
         origin = SeededIndices.at(self.seed, self.epoch)
         for number, indices in enumerate(self._inner):
             if number >= self.step:

@@ -26,7 +26,7 @@ from ffrecord.decode._decoder import Decode, Timed
 from ffrecord.errors import BadArgumentError, RangeError
 
 OnCorrupt = Literal["raise", "skip", "replace"]
-_guarded_pid = 0  # The last worker process whose handler was looked after.
+_guarded_pid = 0  # The id of the last worker process in which the handler was installed.
 
 Key = int | slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 
@@ -172,7 +172,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
     @property
     def is_unchanged(self) -> bool:
         """Whether samples are records as they stand in the files."""
-        if type(self) is not Dataset:  # Who derives from it may have none of what follows.
+        if type(self) is not Dataset:  # A subclass may not have called `__init__`.
             return False
         return self.transform is None and vars(self).get("decode") is None
 
@@ -194,7 +194,7 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
             index = operator.index(key)  # type: ignore[arg-type]
         except TypeError:
             return self._batch(key, self.on_corrupt)  # type: ignore[arg-type]
-        # There is nothing to shorten here: a record that would be skipped is an error.
+        # A single sample cannot be skipped, so "skip" raises.
         return self._batch([index], "raise" if self.on_corrupt == "skip" else self.on_corrupt)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
@@ -228,10 +228,10 @@ class Dataset(data.Dataset[Any], ReaderRegistry):
         _guard_in_worker()
         with self.stages.timed("read"):
             batch = self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
-            if not len(batch) and len(indices):  # A step without a sample would end the training.
+            if not len(batch) and len(indices):  # Training would end at a step without a sample.
                 indices = _first(indices)
                 batch = self.source.read(indices, on_corrupt="replace", decode=self._timed_decode())
-        if on_corrupt != "raise":  # Others may stand there now, or fewer.
+        if on_corrupt != "raise":  # The batch may have other records, or fewer.
             indices = SeededIndices.like(batch.indices.tolist(), indices)
         return self._made(indices, batch)
 
@@ -370,7 +370,7 @@ class ConcatDataset(Dataset):
             first = self.cumulative_sizes[number - 1] if number else 0
             own = SeededIndices.like((places[rows] - first).tolist(), key)
             made = _fetch(self.datasets[number], own)
-            if len(made) != len(own):  # Some were skipped: which, only one by one can tell.
+            if len(made) != len(own):  # Some were skipped; only reading one by one tells which.
                 each = (SeededIndices.like([index], own) for index in own)
                 made = [_fetch(self.datasets[number], one)[0] for one in each]
             for row, sample in zip(rows.tolist(), made, strict=True):
@@ -417,7 +417,7 @@ def _takes_generator(transform: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(transform).parameters.values())
     except (TypeError, ValueError):
-        return False  # A builtin that does not tell.
+        return False  # A builtin without a signature.
     needed = [
         parameter
         for parameter in parameters

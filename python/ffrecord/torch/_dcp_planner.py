@@ -28,7 +28,7 @@ class _Share:
     """The part of a division that a rank keeps; all of it is from one save, or it is empty."""
 
     division: str
-    local: SavePlan  # As this rank proposed it.
+    local: SavePlan  # The plan that this rank proposed.
     final: SavePlan
 
 
@@ -53,7 +53,7 @@ class BalancedSavePlanner(DefaultSavePlanner):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of DefaultSavePlanner
         """Takes the options of `DefaultSavePlanner`, except `enable_plan_caching`."""
         super().__init__(**options)
-        self._proposed: SavePlan | None = None  # Of a save that has not got its share yet.
+        self._proposed: SavePlan | None = None  # The plan of a save that has no share yet.
         self._share: _Share | None = None
         self._division: _Division | None = None
 
@@ -61,7 +61,7 @@ class BalancedSavePlanner(DefaultSavePlanner):
         """This rank's items, or a note that they are those of the previous save."""
         plan = super().create_local_plan()
         if self._proposed is not None:
-            self._share = None  # The save before failed: nobody knows how far on other ranks.
+            self._share = None  # The previous save failed, perhaps elsewhere on other ranks.
         self._proposed = plan
         if self._share is not None and plan == self._share.local:
             return SavePlan([], planner_data=[_UNCHANGED, self._share.division])
@@ -167,7 +167,7 @@ def _divided(plans: list[SavePlan]) -> list[SavePlan]:
             else:
                 items[rank].append(item)
                 load[rank] += _size_of(item)
-    # The largest first, so that the small ones even out what is left.
+    # The largest first, so that the small ones even out the differences.
     for index, item in sorted(shared.items(), key=lambda pair: (-_size_of(pair[1]), pair[0].fqn)):
         ranks = holders[index]
         about = item.tensor_data

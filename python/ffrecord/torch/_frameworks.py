@@ -28,7 +28,7 @@ class Share(DistributedSampler[int], data.SequentialSampler):
     def __init__(self, inner: Sampler) -> None:
         """Wrap `inner`. Does not run the initialisers of the bases, which need a process group."""
         self.inner = inner
-        self._offset = 0  # Epochs that the sampler is ahead of its framework.
+        self._offset = 0  # How many epochs the sampler is ahead of its framework.
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]

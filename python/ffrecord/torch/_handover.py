@@ -26,7 +26,7 @@ from ffrecord._order import EpochOrder, IndexBatch
 from ffrecord._stages import Stages, numbers_of, since, summed
 
 _ALIGNMENT = 64
-# Below this a pipe is faster than a descriptor, which takes a handshake.
+# Below this size a pipe is faster than sending a descriptor, which takes a handshake.
 _SHARE_FROM_BYTES = 512 << 10
 
 
@@ -50,10 +50,10 @@ class Told:
     def __init__(self) -> None:
         """Start with nothing reported."""
         self.token = secrets.token_hex(8)
-        self.workers: dict[int, dict[str, float]] = {}  # Sums over the life of each process.
-        self.past: dict[str, float] = {}  # Sums of those that have ended.
-        self.received_s = 0.0  # What it took to get at the batches.
-        self.damaged: deque[dict[int, str]] = deque()  # What nobody has taken note of yet.
+        self.workers: dict[int, dict[str, float]] = {}  # By process: sums over its life.
+        self.past: dict[str, float] = {}  # Sums of the processes that have ended.
+        self.received_s = 0.0  # The time that receiving the batches took.
+        self.damaged: deque[dict[int, str]] = deque()  # Records not passed on yet.
         _told[self.token] = self
 
     def end_workers(self) -> None:
@@ -66,8 +66,8 @@ class Told:
         return summed([self.past, *self.workers.values()])
 
 
-# By token. Who receives a batch may be another loader that was given our collate function, as
-# accelerate does: it gets the batch all the same.
+# By token. The receiver may be another loader that was given our collate function, as accelerate
+# does; it gets the batch all the same.
 _told: "weakref.WeakValueDictionary[str, Told]" = weakref.WeakValueDictionary()
 
 
@@ -89,7 +89,7 @@ class PlacedIndices(IndexBatch):
         return _unplaced, (self.order, self.position, len(self), self.step)
 
 
-# The step whose batch this worker makes: it takes up one list of indices at a time.
+# The step of the batch that this worker makes now; it makes one batch at a time.
 _step: int | None = None
 
 
@@ -130,7 +130,7 @@ class Crossing:
             try:
                 return self._reduced()
             except Exception as error:
-                # multiprocessing would print it and drop the batch, for which torch would wait.
+                # multiprocessing would print it and drop the batch, and torch would wait for that.
                 return _refuse, (f"{type(error).__name__}: {error}", self.origin.worker)
 
     def _reduced(self) -> tuple[Any, ...]:
@@ -156,7 +156,7 @@ class CrossingCollate:
         self._stages = stages
         self._token = token
         self._before: dict[str, float] = {}
-        self._known: set[int] = set()  # Damaged records that need not be told.
+        self._known: set[int] = set()  # Damaged records that were reported already.
 
     def remember(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
         """Ignore earlier work of this process: a worker started by fork begins with its sums."""
@@ -176,7 +176,7 @@ class CrossingCollate:
         numbers = since(self._numbers(stats), self._before)
         if not hasattr(worker.dataset, "note_damaged"):
             return Crossing(value, self._token, worker.id, numbers, {}, step)
-        # By index: each worker sees but a part, and another may find the same record later.
+        # By index, because several workers may find the same damaged record.
         found = {i: what for i, what in stats.get("damaged", {}).items() if i not in self._known}
         self._known.update(found)
         numbers.pop("damaged_records", None)
@@ -198,7 +198,7 @@ def _stats(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
     return found
 
 
-# Of this process: what is sent is pickled by a thread of torch's.
+# The time that this process spends on sending; a thread of torch's pickles the batches.
 _sending = Stages()
 _lender = Lender()
 
@@ -211,7 +211,7 @@ class _Pickler(pickle.Pickler):
         if not plain or value.device.type != "cpu" or value.requires_grad or value.is_quantized:
             return NotImplemented
         flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        if not flat.numel():  # Its stride may be one that cannot be viewed as bytes.
+        if not flat.numel():  # Its strides may not allow a view as bytes.
             flat = torch.empty(0, dtype=torch.uint8)
         data = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
         return _tensor, (data, str(value.dtype).removeprefix("torch."), tuple(value.shape))

@@ -1,4 +1,4 @@
-"""Memory that a GPU can read on its own."""
+"""Page-locked memory, and copies of batches to a device."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -91,6 +91,6 @@ def _handed_to_consumer(batch: Any, stream: Any) -> Any:  # noqa: ANN401 - as th
     consumer = torch.cuda.current_stream(stream.device)
     consumer.wait_stream(stream)
     for tensor in tensors_of(batch):
-        # Its memory must not be given to the next copy while the consumer's kernels read it.
+        # The next copy must not reuse its memory while the consumer's kernels read it.
         tensor.record_stream(consumer)
     return batch

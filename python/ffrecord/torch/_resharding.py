@@ -9,7 +9,8 @@ from types import FrameType
 
 from torch.utils import data
 
-# Between who shards and the sampler that it asks stand a few wrappers and an iterator of torch's.
+# On the stack, a few wrappers and an iterator of torch's are between the code that shards and the
+# sampler.
 _FRAMES_MAX = 12
 
 
@@ -43,6 +44,6 @@ def _shares_of(owner: object) -> int:
     if isinstance(owner, data.Sampler):
         parts = getattr(owner, "num_processes", 1), getattr(owner, "num_replicas", 1)
         return max((part for part in parts if isinstance(part, int)), default=1)
-    if type(owner).__name__ == "DataLoaderDispatcher":  # One rank reads, for all.
+    if type(owner).__name__ == "DataLoaderDispatcher":  # One rank reads for all.
         return int(getattr(getattr(owner, "state", None), "num_processes", 1))
     return 1

@@ -89,7 +89,7 @@ class Sampler(data.Sampler[Any]):
         self._rank = rank
         self._world_size = world_size
         self._next = Cursor(0, 0)  # Where the next iteration begins.
-        self._cursor = self._next  # What the state says: all before it was handed out.
+        self._cursor = self._next  # The state: all batches before it were delivered.
         self.was_restored = False
         """Whether `load_state_dict` set the position, and no epoch has been counted since."""
         self._check()
@@ -182,7 +182,7 @@ class Sampler(data.Sampler[Any]):
         cursor = Cursor(state["epoch"], state["position"], self._delivered_ahead(state))
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
         resumed.was_restored = True
-        vars(self).update(vars(resumed))  # All of it at once: a refused state changes nothing.
+        vars(self).update(vars(resumed))  # Together: a rejected state changes nothing.
 
     def begin(self) -> Cursor:
         """The position where an iteration that begins now begins."""
@@ -192,7 +192,7 @@ class Sampler(data.Sampler[Any]):
     def deliver(self, cursor: Cursor) -> None:
         """Set the state to `cursor`: everything before it is with the consumer."""
         self._cursor = cursor
-        # An iteration that is broken off starts its epoch again.
+        # After an interrupted iteration, the epoch starts again.
         self._next = Cursor(cursor.epoch, 0)
 
     def skipped(self, cursor: Cursor, steps: int) -> Cursor:
@@ -312,7 +312,7 @@ class Sampler(data.Sampler[Any]):
                 f"an epoch would be empty: {self.count} records are fewer than global_batch "
                 f"{self.global_batch}; use last='pad', last='short' or a smaller global_batch"
             )
-        self._order(0)  # Refuses what it cannot do: seed, block, window.
+        self._order(0)  # Raises for an invalid seed, block or window.
         if self._world_size is not None:
             self._place()
 

@@ -1,4 +1,4 @@
-"""Batches that native threads make: records of numbers alone, which need no Python on their way."""
+"""Batches that native threads make, without Python, from records that hold only numbers."""
 
 import os
 import weakref
@@ -82,7 +82,7 @@ class Stream:
             memory_limit_bytes=memory_limit_bytes,
         )
         self._names = [(column.name, column.type == "bf16") for column in source.columns]
-        # Also at exit: no thread may read when the libraries go down.
+        # Also at exit, because no thread may read while libraries are unloaded.
         self.close = weakref.finalize(self, _close, self._inner, self._pid)
 
     @staticmethod
@@ -163,5 +163,5 @@ class Stream:
 
 
 def _close(inner: _ffrecord.BatchStream, pid: int) -> None:
-    if os.getpid() == pid:  # Else the threads are the parent's.
+    if os.getpid() == pid:  # In a forked child the threads are the parent's.
         inner.close()

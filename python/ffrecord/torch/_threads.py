@@ -23,11 +23,12 @@ from ffrecord.torch._pinning import size_of
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._stream import Stream, source_of
 
-# Of several batches that are loaded as one. More fill the caches, and would gain nothing.
+# The limits of several batches that are loaded as one; more would fill the caches and gain
+# nothing.
 _TOGETHER_RECORDS_MAX = 4096
 
-# A plan: the place behind the step, None if there is no such place, and what makes the indices to
-# load, in the thread that loads them.
+# A plan: the position after the step, or None without a sampler, and a function that makes the
+# indices, called in the thread that loads them.
 _Plan = tuple[Cursor | None, Callable[[], Any]]
 _Ahead = Prefetcher[_Plan, Any] | Stream
 
@@ -139,7 +140,8 @@ class Threads:
             self._all.add(native)
             return native
         if sampler is None or start is None:
-            # As torch's own iterator, which seeds its workers so: a generator gives one order.
+            # Like torch's own iterator, which seeds its workers this way: the same generator gives
+            # the same order.
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
             plans: Iterator[_Plan] = ((None, partial(_same, indices)) for indices in steps)
         else:
@@ -218,7 +220,7 @@ class _Loads:
 
     def together(self, plans: list[_Plan]) -> list[Any] | None:
         """Load several batches in one submission; None if each must be loaded alone."""
-        if not self._dataset.is_plain:  # Any more.
+        if not self._dataset.is_plain:  # It cannot load several any more.
             return None
         with self.stages.timed("plan"):
             indices = [plan[1]() for plan in plans]
@@ -230,7 +232,7 @@ class _Loads:
             try:
                 samples = self._dataset[np.concatenate([each.array for each in indices])]
             except CorruptionError:
-                return None  # Those before the damaged one are good.
+                return None  # The batches before the damaged one are good.
         batch = self._collate_fn(samples)
         ends = accumulate(map(len, indices), initial=0)
         return [_rows(batch, begin, end) for begin, end in pairwise(ends)]
