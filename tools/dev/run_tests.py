@@ -11,6 +11,7 @@ has changed. Exits 0 if nothing failed, 1 if something did, 2 for a name that is
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import functools
 import json
@@ -18,6 +19,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
@@ -98,11 +100,26 @@ def junit_counts(report: pathlib.Path) -> Counts:
     return counts
 
 
+# `file`, if this thread has one: where what it and its commands print goes.
+OUTPUT = threading.local()
+
+
+def say(text: str) -> None:
+    """Print where this thread prints."""
+    print(text, file=getattr(OUTPUT, "file", None), flush=True)
+
+
 def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
     """Run a command in the root of the tree and return its exit code."""
-    words = [str(word) for word in command]
+    output = getattr(OUTPUT, "file", None)
     return subprocess.run(
-        words, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, check=False
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output and subprocess.STDOUT,
+        check=False,
     ).returncode
 
 
@@ -178,19 +195,21 @@ class Build:
         if not (self.make("build.ninja") and self.make(*self.targets(*suites))):
             return Counts(failed=1)
         if not self.suites() & set(suites):
-            print(f"no test belongs to {', '.join(suites)}", flush=True)
+            say(f"no test belongs to {', '.join(suites)}")
             return Counts()
         logs = ROOT / self.folder / "meson-logs"  # Meson adds the wrapper to the report's name.
-        for old in logs.glob("testlog*.junit.xml"):
+        log = "-".join(suites)  # Others may run beside.
+        for old in logs.glob(f"{log}*.junit.xml"):
             old.unlink()
         command = [BIN / "meson", "test", "-C", self.folder, "--no-rebuild", "--print-errorlogs"]
+        command += ["--logbase", log]
         command += ["--timeout-multiplier", "4" if self.wrapper or self.environment else "1"]
         command += [word for suite in suites for word in ("--suite", suite)]
         if self.wrapper:
             command += ["--wrapper", self.wrapper]
         code = run(*command, "--quiet", environment=dict(self.environment))
         counts = Counts()
-        for report in logs.glob("testlog*.junit.xml"):
+        for report in logs.glob(f"{log}*.junit.xml"):
             counts.add(junit_counts(report))
         if code and not counts.failed:  # A program that died before it could report.
             counts.failed += 1
@@ -334,6 +353,8 @@ SECOND = ("clang", "fuzz")
 AGAIN = ("tsan",)
 # A part of what the others run.
 PARTS = ("changed",)
+# Suites that measure no time get the time that the others leave over.
+BESIDE = ("style", "fuzz")
 
 
 def begin_second_build(names: Sequence[str]) -> None:
@@ -342,6 +363,52 @@ def begin_second_build(names: Sequence[str]) -> None:
         return
     if PLAIN.make():  # First what is wanted first.
         CLANG.make_beside("all", "fuzz-targets")
+
+
+class Results:
+    """What has come of the suites that have ended; two threads add to it."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.total = Counts()
+        self.lines: list[str] = []
+        self._lock = threading.Lock()
+
+    def run(self, name: str) -> None:
+        """Run a suite."""
+        say(f"== {name}: {SUITES[name][0]}")
+        start = time.monotonic()
+        counts = SUITES[name][1]()
+        with self._lock:
+            self.total.add(counts)
+            self.lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
+            print(self.lines[-1], flush=True)
+
+    def run_beside(self, name: str) -> None:
+        """Run a suite at the lowest priority; show what it prints when it has ended."""
+        # Of this thread, from which all that it starts has it.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE_NICENESS)
+        with tempfile.TemporaryFile("w+", errors="replace") as OUTPUT.file:
+            self.run(name)
+            OUTPUT.file.seek(0)
+            print(OUTPUT.file.read(), flush=True)
+
+
+def run_all(names: Sequence[str]) -> Results:
+    """Run those suites, one after another or beside the others."""
+    results = Results()
+    beside = BESIDE if set(names) - set(BESIDE) else ()
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    try:
+        begun = [pool.submit(results.run_beside, name) for name in names if name in beside]
+        for name in names:
+            if name not in beside:
+                results.run(name)
+        for suite in begun:
+            suite.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # After Ctrl-C no other begins.
+    return results
 
 
 def main() -> int:
@@ -369,19 +436,14 @@ def main() -> int:
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     begin_second_build(names)
-    total = Counts()
-    lines = []
-    for name in names:
-        print(f"== {name}: {SUITES[name][0]}", flush=True)
-        start = time.monotonic()
-        counts = SUITES[name][1]()
-        total.add(counts)
-        lines.append(f"{name:12} {counts} ({time.monotonic() - start:.0f} s)")
-        print(lines[-1], flush=True)
+    start = time.monotonic()
+    results = run_all(names)
+    total = results.total
     print("\n== the slowest\n" + "\n".join(total.slowest(SLOWEST)))
     if total.failures:
         print("\n== what failed\n" + "\n".join(total.failures))
-    print("\n== summary\n" + "\n".join(lines))
+    print("\n== summary\n" + "\n".join(results.lines))
+    print(f"{'all':12} {time.monotonic() - start:.0f} s")
     print(total)
     return 1 if total.failed or not total.passed else 0
 
