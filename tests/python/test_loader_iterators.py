@@ -33,6 +33,10 @@ def first_labels(batches: Any, count: int) -> list[list[int]]:  # noqa: ANN401 -
     return labels(itertools.islice(batches, count))
 
 
+def doubled(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"label": 2 * sample["label"]}
+
+
 @every_engine
 def test_two_iterators_side_by_side_each_give_the_whole_epoch(
     path: Path, options: dict[str, Any]
@@ -111,6 +115,26 @@ def test_an_iterator_of_a_loader_that_was_closed_says_so(path: Path) -> None:
     with pytest.raises(ffrecord.errors.ClosedError, match="start a new iteration"):
         next(batches)
     assert labels(loader) == expected()
+
+
+def test_what_native_threads_have_read_ahead_is_made_as_the_user_has_set_since(
+    tmp_path: Path,
+) -> None:
+    dataset = Dataset(written(tmp_path, "numbers"))
+    sampler = Sampler(dataset, 20)
+    loader = DataLoader(dataset, batch_sampler=sampler, mode="threads", num_workers=2)
+    batches = iter(loader)
+    first = next(batches)["label"].tolist()
+
+    dataset.transform = doubled
+    second = next(batches)["label"].tolist()
+
+    assert [first, second] == [expected()[0], [2 * label for label in expected()[1]]]
+    assert isinstance(dataset.source, ffrecord.Reader)
+    dataset.source.close()
+    with pytest.raises(ValueError, match="closed"):
+        list(zip(batches, itertools.count()))
+    loader.close()
 
 
 def test_an_iterator_that_a_fork_takes_along_says_so_in_the_child(path: Path) -> None:

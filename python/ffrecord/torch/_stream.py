@@ -145,7 +145,8 @@ class Stream:
 
     def _collated(self, arrays: tuple[Any, ...] | None, at: Cursor) -> Any:  # noqa: ANN401
         """As `collate` makes it."""
-        if arrays is None or not self._source.dataset.is_unchanged:
+        dataset, reader = self._source.dataset, self._source.reader
+        if arrays is None or reader.closed or not dataset.is_unchanged:
             return self._again(at)
         batch = {}
         for (name, is_bf16), array in zip(self._names, arrays, strict=True):
@@ -154,7 +155,7 @@ class Stream:
         return batch
 
     def _again(self, at: Cursor) -> Any:  # noqa: ANN401
-        """The step at `at`, of which a record is damaged, as every other loader makes it."""
+        """The step at `at` as every other loader makes it; for damage, and what the user changed."""
         _, make = next(self._sampler.plans(at))
         with self._stages.timed("fetch"):
             samples = self._source.dataset[make()]
