@@ -155,7 +155,7 @@ class Stream:
         return batch
 
     def _again(self, at: Cursor) -> Any:  # noqa: ANN401
-        """The step at `at` as every other loader makes it; for damage, and what the user changed."""
+        """The step at `at` as other loaders make it: for damage, and what the user changed."""
         _, make = next(self._sampler.plans(at))
         with self._stages.timed("fetch"):
             samples = self._source.dataset[make()]
