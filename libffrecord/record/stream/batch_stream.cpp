@@ -76,6 +76,13 @@ void Add(BatchStream::Stats& sum, const BatchStream::Stats& more) {
   sum.idle += more.idle;
 }
 
+std::uint64_t MemoryOf(const BatchStream::Item& item) {
+  std::uint64_t size_bytes = item.batch ? item.batch.value().data().size() : 0;
+  if (item.columns_owner)
+    for (const auto column : item.columns) size_bytes += column.size();
+  return size_bytes;
+}
+
 Result<void> Check(const BatchStream::Options& options, const Schema& schema) {
   const auto refuse = [](const char* option, std::uint64_t value, std::uint64_t max) {
     return Error{ErrorCode::kInvalidArgument, std::string("stream batches: ") + option + " is " +
@@ -166,7 +173,7 @@ std::optional<std::uint64_t> BatchStream::Impl::TakeStep(bool wait) {
 }
 
 void BatchStream::Impl::Deliver(std::uint64_t number, Item item, Stats& spent) {
-  const std::uint64_t size_bytes = item.batch ? item.batch.value().data().size() : std::uint64_t{1};
+  const std::uint64_t size_bytes = MemoryOf(item);
   const std::lock_guard lock(mutex);
   Slot& slot = SlotOf(number);
   slot.item.emplace(std::move(item));

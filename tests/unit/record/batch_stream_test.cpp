@@ -214,6 +214,16 @@ TEST(BatchStreamTest, OneBatchFitsWhateverTheMemory) {
   EXPECT_LE(stream.pending(), 1u);
 }
 
+TEST(BatchStreamTest, GatheredColumnsCountAsMemory) {
+  const TestFile file(RowsOf(false), {.schema = SchemaOf(false)});
+  const auto reader = test::OpenOne(file.path()).value();
+  // Twelve bytes of a record, and eight of its number.
+  auto stream = Open(reader, PlanOf(10),
+                     {.batches_ahead = 9, .memory_limit_bytes = 600, .gathered_columns = {1}});
+  for (int step = 0; step < 30; ++step) EXPECT_TRUE(Next(stream).batch);
+  EXPECT_EQ(stream.depth(), 3u);
+}
+
 TEST(BatchStreamTest, AWaitThatIsOverLosesNoStep) {
   const Held held;
   auto stream = Open(*held.reader, PlanOf(10), {});
