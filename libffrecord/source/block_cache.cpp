@@ -26,7 +26,7 @@ namespace {
 constexpr std::uint64_t kBlocksPerEntry = BlockCache::kEntryBytes / BlockCache::kBlockBytes;
 constexpr std::uint64_t kHeaderBytes = 4096;
 constexpr std::uint64_t kTableBytes = kBlocksPerEntry * sizeof(std::uint64_t);
-constexpr std::uint64_t kDataBegin = kHeaderBytes + kTableBytes;
+static_assert(BlockCache::kDataBegin == kHeaderBytes + kTableBytes);
 constexpr std::uint64_t kEntryCostBytes = kHeaderBytes + kTableBytes;
 constexpr std::size_t kMarkBytes = 48;  // The part of the header that identifies the file.
 constexpr std::array<char, 8> kMagic{'F', 'F', 'R', 'C', 'A', 'C', 'H', '1'};
@@ -132,74 +132,75 @@ Result<std::shared_ptr<const BlockCache>> BlockCache::Open(const std::filesystem
                                                   std::to_string(size_bytes_max) +
                                                   " bytes; it must be at least 64 MiB"};
   std::shared_ptr<const BlockCache> cache(new BlockCache(folder, size_bytes_max));
-  Kept& kept = cache->kept_.Get();
-  const std::scoped_lock lock(kept.mutex);
-  FFR_TRY(cache->OpenFolder(kept));
-  if (::faccessat(kept.folder.get(), ".", R_OK | W_OK | X_OK, 0) != 0)
+  Opened& opened = cache->opened_.Get();
+  const std::scoped_lock lock(opened.mutex);
+  FFR_TRY(cache->OpenFolder(opened));
+  if (::faccessat(opened.folder.get(), ".", R_OK | W_OK | X_OK, 0) != 0)
     return Refused(folder, "the folder cannot be written");
   return cache;
 }
 
-Result<void> BlockCache::OpenFolder(Kept& kept) const {
+Result<void> BlockCache::OpenFolder(Opened& opened) const {
   std::error_code error;
   std::filesystem::create_directories(folder_.parent_path(), error);  // mkdir reports the error.
   const std::filesystem::path inside = folder_ / kSubfolder;
   for (const auto& path : {folder_, inside})
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
       return Refused(folder_, "the folder cannot be made");
-  kept.folder.Reset(::open(inside.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (!kept.folder) return Refused(folder_, "the folder cannot be opened");
+  opened.folder.Reset(::open(inside.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!opened.folder) return Refused(folder_, "the folder cannot be opened");
   return {};
 }
 
 void BlockCache::Pause() const {
-  Kept& kept = kept_.Get();
-  const std::scoped_lock lock(kept.mutex);
-  kept.paused_until_ms = NowMs() + kPauseMs;
+  Opened& opened = opened_.Get();
+  const std::scoped_lock lock(opened.mutex);
+  opened.paused_until_ms = NowMs() + kPauseMs;
 }
 
 // --- Entries -------------------------------------------------------------------------------------
 
-UniqueFd BlockCache::OpenEntry(Kept& kept, const File& file, std::uint64_t number) const {
+UniqueFd BlockCache::OpenEntry(Opened& opened, const File& file, std::uint64_t number) const {
   const std::string name = NameOf(file, number);
-  UniqueFd fd(::openat(kept.folder.get(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  UniqueFd fd(::openat(opened.folder.get(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return fd;
   Mark found{};
   if (ReadAll(fd.get(), 0, found) && found == MarkOf(file, number)) return fd;
-  ::unlinkat(kept.folder.get(), name.c_str(), 0);  // Damaged; a new one replaces it.
+  ::unlinkat(opened.folder.get(), name.c_str(), 0);  // Damaged; a new one replaces it.
   return {};
 }
 
 // Appears under its name with its header, or not at all.
-UniqueFd BlockCache::MakeEntry(Kept& kept, const File& file, std::uint64_t number) const {
+UniqueFd BlockCache::MakeEntry(Opened& opened, const File& file, std::uint64_t number) const {
   const std::string temporary = std::string(kTemporary) + Hex(RandomNumber());
   const auto make = [&] {
-    return UniqueFd(::openat(kept.folder.get(), temporary.c_str(),
+    return UniqueFd(::openat(opened.folder.get(), temporary.c_str(),
                              O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   };
   UniqueFd fd = make();
-  if (!fd && errno == ENOENT && OpenFolder(kept)) fd = make();  // Somebody has removed the folder.
+  if (!fd && errno == ENOENT && OpenFolder(opened))
+    fd = make();  // Somebody has removed the folder.
   if (!fd) return fd;
   const std::string name = NameOf(file, number);
   const Mark mark = MarkOf(file, number);
   const bool is_there =
       WriteAll(fd.get(), 0, mark) &&
-      ::linkat(kept.folder.get(), temporary.c_str(), kept.folder.get(), name.c_str(), 0) == 0;
+      ::linkat(opened.folder.get(), temporary.c_str(), opened.folder.get(), name.c_str(), 0) == 0;
   const bool is_anothers = !is_there && errno == EEXIST;
-  ::unlinkat(kept.folder.get(), temporary.c_str(), 0);
+  ::unlinkat(opened.folder.get(), temporary.c_str(), 0);
   if (is_there) return fd;
-  return is_anothers ? OpenEntry(kept, file, number) : UniqueFd();
+  return is_anothers ? OpenEntry(opened, file, number) : UniqueFd();
 }
 
 // If an entry was evicted or removed, its next use makes a new one.
 std::shared_ptr<BlockCache::Entry> BlockCache::EntryOf(const File& file, std::uint64_t number,
                                                        bool make) const {
   static const std::size_t open_count_max = OpenCountMax();
-  Kept& kept = kept_.Get();
+  Opened& opened = opened_.Get();
   const EntryName name{file.id, number};
-  const std::scoped_lock lock(kept.mutex);
-  if (!kept.folder && !OpenFolder(kept)) return nullptr;
-  if (const auto found = kept.entries.find(name); found != kept.entries.end()) {
+  const std::scoped_lock lock(opened.mutex);
+  if (!opened.folder && !OpenFolder(opened)) return nullptr;
+  if (const auto found = opened.entries.find(name); found != opened.entries.end()) {
     const auto entry = found->second.entry;
     const std::int64_t now = NowMs();
     struct stat facts {};
@@ -211,26 +212,29 @@ std::shared_ptr<BlockCache::Entry> BlockCache::EntryOf(const File& file, std::ui
         ::futimens(entry->fd.get(), nullptr);  // Evict() removes the entries that were not used.
         entry->touched_ms.store(now);
       }
-      kept.by_use.splice(kept.by_use.begin(), kept.by_use, found->second.place);
+      opened.by_use.splice(opened.by_use.begin(), opened.by_use, found->second.place);
       return entry;
     }
-    kept.by_use.erase(found->second.place);
-    kept.entries.erase(found);
+    opened.by_use.erase(found->second.place);
+    opened.entries.erase(found);
   }
-  UniqueFd fd = OpenEntry(kept, file, number);
-  if (!fd && make && Reserve(kept, kEntryCostBytes)) {
-    fd = MakeEntry(kept, file, number);
-    if (!fd) kept.paused_until_ms = NowMs() + kPauseMs;
+  UniqueFd fd = OpenEntry(opened, file, number);
+  if (!fd && make && Reserve(opened, kEntryCostBytes)) {
+    fd = MakeEntry(opened, file, number);
+    if (!fd) opened.paused_until_ms = NowMs() + kPauseMs;
   }
   if (!fd) return nullptr;
   auto entry = std::make_shared<Entry>();
   entry->fd = std::move(fd);
   entry->number = number;
-  kept.by_use.push_front(name);
-  kept.entries[name] = {entry, kept.by_use.begin()};
-  if (kept.entries.size() > open_count_max) {
-    kept.entries.erase(kept.by_use.back());
-    kept.by_use.pop_back();
+  struct stat facts {};
+  if (::fstat(entry->fd.get(), &facts) != 0) return nullptr;
+  entry->inode = facts.st_ino;
+  opened.by_use.push_front(name);
+  opened.entries[name] = {entry, opened.by_use.begin()};
+  if (opened.entries.size() > open_count_max) {
+    opened.entries.erase(opened.by_use.back());
+    opened.by_use.pop_back();
   }
   return entry;
 }
@@ -243,12 +247,28 @@ BlockCache::Piece BlockCache::Find(const File& file, std::uint64_t offset_bytes,
   if (entry == nullptr) return piece;
   const std::uint64_t inside = offset_bytes - number * kEntryBytes;
   piece.checks.resize(BlockCount(size_bytes));
-  const std::uint64_t at = kHeaderBytes + inside / kBlockBytes * sizeof(std::uint64_t);
-  if (!ReadAll(entry->fd.get(), at, std::as_writable_bytes(std::span(piece.checks)))) return piece;
+  if (!ReadChecks(*entry, inside / kBlockBytes, piece.checks)) return piece;
   if (std::ranges::find(piece.checks, 0U) != piece.checks.end()) return piece;
   piece.offset_bytes = kDataBegin + inside;
   piece.entry = std::move(entry);
   return piece;
+}
+
+bool BlockCache::ReadChecks(const Entry& entry, std::uint64_t first_block,
+                            std::span<std::uint64_t> checks) {
+  return ReadAll(entry.fd.get(), kHeaderBytes + first_block * sizeof(std::uint64_t),
+                 std::as_writable_bytes(checks));
+}
+
+bool BlockCache::Touch(const File& file, std::uint64_t number, std::uint64_t inode) const {
+  Opened& opened = opened_.Get();
+  const std::scoped_lock lock(opened.mutex);
+  const int folder = opened.folder.get();
+  const std::string name = NameOf(file, number);
+  struct stat facts {};
+  return ::fstatat(folder, name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+         facts.st_ino == inode &&
+         ::utimensat(folder, name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 bool BlockCache::IsGood(const File& file, std::uint64_t offset_bytes, const Piece& piece,
@@ -264,11 +284,11 @@ bool BlockCache::IsGood(const File& file, std::uint64_t offset_bytes, const Piec
 }
 
 void BlockCache::Keep(const File& file, std::uint64_t offset_bytes,
-                      std::span<const std::byte> bytes) const {
+                      std::span<const std::byte> bytes, const Kept& kept) const {
   while (!bytes.empty()) {
     const std::uint64_t room = kEntryBytes - offset_bytes % kEntryBytes;
     const auto part = bytes.first(std::min<std::uint64_t>(room, bytes.size()));
-    KeepInEntry(file, offset_bytes, part);
+    KeepInEntry(file, offset_bytes, part, kept);
     bytes = bytes.subspan(part.size());
     offset_bytes += part.size();
   }
@@ -277,12 +297,12 @@ void BlockCache::Keep(const File& file, std::uint64_t offset_bytes,
 // Writes the blocks before their checks: a check without its block would be a miss that costs a
 // read.
 void BlockCache::KeepInEntry(const File& file, std::uint64_t offset_bytes,
-                             std::span<const std::byte> bytes) const {
+                             std::span<const std::byte> bytes, const Kept& kept) const {
   {
-    Kept& kept = kept_.Get();
-    const std::scoped_lock lock(kept.mutex);
-    if (NowMs() < kept.paused_until_ms) return;
-    if (!Reserve(kept, BlockCount(bytes.size()) * kBlockBytes)) return;
+    Opened& opened = opened_.Get();
+    const std::scoped_lock lock(opened.mutex);
+    if (NowMs() < opened.paused_until_ms) return;
+    if (!Reserve(opened, BlockCount(bytes.size()) * kBlockBytes)) return;
   }
   const std::uint64_t number = offset_bytes / kEntryBytes;
   const auto entry = EntryOf(file, number, true);
@@ -296,25 +316,26 @@ void BlockCache::KeepInEntry(const File& file, std::uint64_t offset_bytes,
   const std::uint64_t at = kHeaderBytes + inside / kBlockBytes * sizeof(std::uint64_t);
   const bool is_kept = WriteAll(entry->fd.get(), kDataBegin + inside, bytes) &&
                        WriteAll(entry->fd.get(), at, std::as_bytes(std::span(checks)));
-  if (!is_kept) Pause();  // The disk is full or failing.
+  if (!is_kept) return Pause();  // The disk is full or failing.
+  kept(entry, offset_bytes, bytes.size());
 }
 
 // --- The bound -----------------------------------------------------------------------------------
 
 // Takes room from what this process has reserved, or reserves one more chunk of the bound. Waits
 // only briefly for other processes: if the ledger stays locked, the block is not kept.
-bool BlockCache::Reserve(Kept& kept, std::uint64_t size_bytes) const {
-  if (kept.reserved_bytes >= size_bytes) {
-    kept.reserved_bytes -= size_bytes;
+bool BlockCache::Reserve(Opened& opened, std::uint64_t size_bytes) const {
+  if (opened.reserved_bytes >= size_bytes) {
+    opened.reserved_bytes -= size_bytes;
     return true;
   }
-  if (!kept.folder && !OpenFolder(kept)) return false;
+  if (!opened.folder && !OpenFolder(opened)) return false;
   const auto open_ledger = [&] {
     return UniqueFd(
-        ::openat(kept.folder.get(), kLedger, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+        ::openat(opened.folder.get(), kLedger, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   };
   UniqueFd ledger = open_ledger();
-  if (!ledger && errno == ENOENT && OpenFolder(kept)) ledger = open_ledger();
+  if (!ledger && errno == ENOENT && OpenFolder(opened)) ledger = open_ledger();
   if (!ledger || !TakeTurn(ledger.get())) return false;
   const std::uint64_t wanted = std::max(size_bytes, chunk_bytes_);
   std::array<std::uint64_t, 2> used{};  // The block and its check.
@@ -322,13 +343,13 @@ bool BlockCache::Reserve(Kept& kept, std::uint64_t size_bytes) const {
                         used[1] == Mix64(used[0] + kGoldenGamma);
   if (!is_known || used[0] > size_bytes_max_ || used[0] + wanted > size_bytes_max_) {
     const std::uint64_t room = size_bytes_max_ - size_bytes_max_ / 8;
-    used[0] = Evict(kept.folder.get(), room > wanted ? room - wanted : 0);
+    used[0] = Evict(opened.folder.get(), room > wanted ? room - wanted : 0);
   }
   const bool fits = used[0] + wanted <= size_bytes_max_;
   if (fits) used[0] += wanted;
   used[1] = Mix64(used[0] + kGoldenGamma);
   if (!WriteAll(ledger.get(), 0, std::as_bytes(std::span(used))) || !fits) return false;
-  kept.reserved_bytes += wanted - size_bytes;
+  opened.reserved_bytes += wanted - size_bytes;
   return true;
 }
 

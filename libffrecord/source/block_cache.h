@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -37,6 +38,9 @@ class BlockCache {
   static constexpr std::uint64_t kBlockBytes = 4096;
   static constexpr std::uint64_t kEntryBytes = std::uint64_t{16} << 20;
   static constexpr std::uint64_t kSizeMin = std::uint64_t{64} << 20;
+  // Where the blocks of an entry begin, in its file.
+  static constexpr std::uint64_t kDataBegin =
+      kBlockBytes + kEntryBytes / kBlockBytes * sizeof(std::uint64_t);
 
   // Makes the folder if there is none, for this user alone. Fails with kInvalidArgument if the
   // bound is below kSizeMin, with kIo if the folder cannot be made or written.
@@ -53,6 +57,7 @@ class BlockCache {
   struct Entry {
     UniqueFd fd;
     std::uint64_t number = 0;
+    std::uint64_t inode = 0;
     std::atomic<std::int64_t> touched_ms{0};
   };
 
@@ -68,8 +73,23 @@ class BlockCache {
   static bool IsGood(const File& file, std::uint64_t offset_bytes, const Piece& piece,
                      std::span<const std::byte> bytes);
 
-  // Keeps the bytes, if that is possible now. Requires a range as Find(), but in any entries.
-  void Keep(const File& file, std::uint64_t offset_bytes, std::span<const std::byte> bytes) const;
+  // Keeps the bytes, if that is possible now. Requires a range as Find(), but in any entries. Calls
+  // `kept` for the part in each entry that was kept.
+  using Kept = std::function<void(const std::shared_ptr<Entry>& entry, std::uint64_t offset_bytes,
+                                  std::uint64_t size_bytes)>;
+  void Keep(const File& file, std::uint64_t offset_bytes, std::span<const std::byte> bytes,
+            const Kept& kept) const;
+
+  // The file's entry of that number; null if there is none.
+  std::shared_ptr<Entry> EntryAt(const File& file, std::uint64_t number) const {
+    return EntryOf(file, number, false);
+  }
+  // The checks of the entry's blocks from `first_block` on; 0 for one that is not there. False if
+  // they cannot be read.
+  static bool ReadChecks(const Entry& entry, std::uint64_t first_block,
+                         std::span<std::uint64_t> checks);
+  // Says that the entry of that number is in use. False if it is gone, or another one now.
+  bool Touch(const File& file, std::uint64_t number, std::uint64_t inode) const;
 
  private:
   using EntryName = std::pair<Digest128, std::uint64_t>;
@@ -78,7 +98,7 @@ class BlockCache {
     std::list<EntryName>::iterator place;
   };
   // The state of one process.
-  struct Kept {
+  struct Opened {
     std::mutex mutex;
     UniqueFd folder;
     std::map<EntryName, OpenEntryOf> entries;
@@ -88,20 +108,20 @@ class BlockCache {
   };
 
   BlockCache(std::filesystem::path folder, std::uint64_t size_bytes_max);
-  Result<void> OpenFolder(Kept& kept) const;
+  Result<void> OpenFolder(Opened& opened) const;
   std::shared_ptr<Entry> EntryOf(const File& file, std::uint64_t number, bool make) const;
-  UniqueFd OpenEntry(Kept& kept, const File& file, std::uint64_t number) const;
-  UniqueFd MakeEntry(Kept& kept, const File& file, std::uint64_t number) const;
-  void KeepInEntry(const File& file, std::uint64_t offset_bytes,
-                   std::span<const std::byte> bytes) const;
-  bool Reserve(Kept& kept, std::uint64_t size_bytes) const;
+  UniqueFd OpenEntry(Opened& opened, const File& file, std::uint64_t number) const;
+  UniqueFd MakeEntry(Opened& opened, const File& file, std::uint64_t number) const;
+  void KeepInEntry(const File& file, std::uint64_t offset_bytes, std::span<const std::byte> bytes,
+                   const Kept& kept) const;
+  bool Reserve(Opened& opened, std::uint64_t size_bytes) const;
   std::uint64_t Evict(int folder, std::uint64_t size_bytes_max) const;
   void Pause() const;
 
   const std::filesystem::path folder_;
   const std::uint64_t size_bytes_max_;
   const std::uint64_t chunk_bytes_;
-  mutable PerProcess<Kept> kept_{[] { return new Kept; }};
+  mutable PerProcess<Opened> opened_{[] { return new Opened; }};
 };
 
 }  // namespace ffrecord

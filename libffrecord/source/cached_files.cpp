@@ -1,13 +1,19 @@
 #include "libffrecord/source/cached_files.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/per_process.h"
 #include "libffrecord/io/io_engine.h"
+#include "libffrecord/source/cached_view.h"
 
 namespace ffrecord {
 namespace {
@@ -45,6 +51,12 @@ class CachedFiles final : public RangeReader {
   std::string Trouble(std::uint32_t file, ErrorCode status) const override {
     return source_->Trouble(file, status);
   }
+  std::span<const std::byte> Mapped(std::uint32_t file) const override {
+    const CachedView& view = ViewOf(file);
+    view.Refresh();
+    return view.bytes();
+  }
+  const Presence* PresenceOf(std::uint32_t file) const override { return &ViewOf(file); }
   bool HasChanged() const override { return source_->HasChanged(); }
   bool HasShrunk(std::uint32_t file) const override { return source_->HasShrunk(file); }
 
@@ -80,6 +92,26 @@ class CachedFiles final : public RangeReader {
   }
 
  private:
+  // Of one process, made as they are asked for.
+  struct Views {
+    ~Views() {
+      for (const auto& view : all) delete view.load();
+    }
+    std::once_flag sized;
+    std::vector<std::atomic<const CachedView*>> all;  // One for each file.
+  };
+
+  const CachedView& ViewOf(std::uint32_t file) const {
+    Views& views = views_.Get();
+    std::call_once(views.sized,
+                   [&] { views.all = std::vector<std::atomic<const CachedView*>>(files_.size()); });
+    const CachedView* view = views.all[file].load(std::memory_order_acquire);
+    if (view != nullptr) return *view;
+    auto fresh = std::make_unique<const CachedView>(cache_, files_[file]);
+    if (views.all[file].compare_exchange_strong(view, fresh.get())) view = fresh.release();
+    return *view;
+  }
+
   // A range, or the part of one that lies in one entry of the cache.
   struct Part {
     std::size_t range = 0;
@@ -127,6 +159,11 @@ class CachedFiles final : public RangeReader {
       const bool is_good =
           request.result == std::ssize(part.bytes) &&
           BlockCache::IsGood(files_[range.file], part.offset_bytes, part.piece, part.bytes);
+      const CachedView& view = ViewOf(range.file);
+      if (is_good)
+        view.Add(part.piece.entry, part.offset_bytes, part.bytes.size());
+      else
+        view.Remove(part.offset_bytes, part.bytes.size());
       if (!is_good) is_bad[part.range] = true;
       if (--parts_left[part.range] > 0) return;
       if (is_bad[part.range])
@@ -148,7 +185,10 @@ class CachedFiles final : public RangeReader {
       const std::uint64_t room = BlockCache::kEntryBytes - offset_bytes % BlockCache::kEntryBytes;
       const auto part = bytes.first(std::min<std::uint64_t>(room, bytes.size()));
       auto piece = cache_->Find(files_[range.file], offset_bytes, part.size());
-      if (piece.entry == nullptr) return false;
+      if (piece.entry == nullptr) {
+        ViewOf(range.file).Remove(offset_bytes, part.size());
+        return false;
+      }
       parts.push_back({number, offset_bytes, part, std::move(piece)});
       bytes = bytes.subspan(part.size());
       offset_bytes += part.size();
@@ -169,7 +209,10 @@ class CachedFiles final : public RangeReader {
           RangeRead& range = *missing[static_cast<std::size_t>(&done - wanted.data())];
           range.status = done.status;
           if (done.status == ErrorCode::kOk)
-            cache_->Keep(files_[done.file], done.offset_bytes, done.destination);
+            cache_->Keep(files_[done.file], done.offset_bytes, done.destination,
+                         [&](const auto& entry, std::uint64_t offset, std::uint64_t size) {
+                           ViewOf(done.file).Add(entry, offset, size);
+                         });
           arrived(range);
         },
         patience);
@@ -178,6 +221,7 @@ class CachedFiles final : public RangeReader {
   const std::shared_ptr<const RangeReader> source_;
   const std::shared_ptr<const BlockCache> cache_;
   std::vector<BlockCache::File> files_;
+  mutable PerProcess<Views> views_{[] { return new Views; }};
 };
 
 }  // namespace

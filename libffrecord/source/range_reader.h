@@ -102,6 +102,18 @@ class RangeReader {
   // made.
   virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
 
+  // Tells which parts of Mapped() hold the file's bytes; null: all of them do. Other parts read as
+  // zeros. The answer may be out of date when the bytes are copied, so use only copies whose
+  // checksum was verified.
+  class Presence {
+   public:
+    virtual bool Has(std::uint64_t offset_bytes, std::uint64_t size_bytes) const = 0;
+
+   protected:
+    virtual ~Presence() = default;
+  };
+  virtual const Presence* PresenceOf(std::uint32_t /*file*/) const { return nullptr; }
+
   // For messages: why a range of the file ended with `status`, if the reader knows; else empty.
   virtual std::string Trouble(std::uint32_t /*file*/, ErrorCode /*status*/) const { return {}; }
 

@@ -69,11 +69,24 @@ def test_a_replaced_object_is_not_taken_from_the_cache(
         ffrecord.open(served.url(first), cache=tmp_path).read([3])
 
 
-def test_what_happens_to_a_cache_changes_no_record(
+def test_a_warm_cache_is_read_as_a_local_file_is(
     served: RangeServer, local: ffrecord.Reader, tmp_path: Path
 ) -> None:
+    assert_same(ffrecord.open(addresses(served), cache=tmp_path), local)
+    reader = ffrecord.open(addresses(served), cache=tmp_path)
+    reader.read([0])
+    before = reader.stats()
+    for _ in range(3):
+        reader.read(range(COUNT))
+    assert reader.stats()["batches_from_memory"] == before["batches_from_memory"] + 3
+
+
+@pytest.mark.parametrize("check_data", [True, False])
+def test_what_happens_to_a_cache_changes_no_record(
+    served: RangeServer, local: ffrecord.Reader, tmp_path: Path, check_data: bool
+) -> None:
     cache = tmp_path / "cache"
-    reader = ffrecord.open(addresses(served), cache=cache, check_data=False)
+    reader = ffrecord.open(addresses(served), cache=cache, check_data=check_data)
     assert_same(reader, local)
     entries = sorted(cache.rglob("*.blocks"))
     assert len(entries) == 3

@@ -136,9 +136,11 @@ class ResidentBatch {
         mapped_file_ = source.file;
         mapped_ = reader_.source->Mapped(source.file);
         mapped_pages_ = reader_.indexes[source.file]->pages();
-        if (mapped_.empty()) return false;
+        present_ = reader_.source->PresenceOf(source.file);
+        if (mapped_.empty() || (present_ != nullptr && !reader_.options.verify_checksums))
+          return false;
       }
-      if (!LocateOne(source)) return false;
+      if (!LocateOne(source) || !IsPresent(source)) return false;
       size_bytes_ += source.raw_size_bytes;
       if (size_bytes_ > kBatchSizeBytesMax) return false;
     }
@@ -169,6 +171,12 @@ class ResidentBatch {
       IndexPages::PrefetchEntry(source.at);
     else
       reader_.indexes[file_]->Prefetch(source.index_in_file);
+  }
+
+  bool IsPresent(const Source& source) const {
+    return present_ == nullptr ||
+           present_->Has(static_cast<std::uint64_t>(source.at - mapped_.data()),
+                         source.stored_size_bytes);
   }
 
   // Finds the bytes of the record in its mapped file.
@@ -397,6 +405,7 @@ class ResidentBatch {
   std::uint64_t placed_bytes_ = 0;
   // For LocateOne().
   std::span<const std::byte> mapped_;
+  const RangeReader::Presence* present_ = nullptr;
   const IndexPages* mapped_pages_ = nullptr;
   std::uint32_t mapped_file_ = 0;
   // For Approach().

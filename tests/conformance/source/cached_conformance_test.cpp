@@ -94,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(
         RangeReaderForm{.name = "warm",
                         .make = [](auto& contents) { return Cached(contents, true, false); }},
         RangeReaderForm{.name = "damaged",
-                        .make = [](auto& contents) { return Cached(contents, true, true); }}),
+                        .make = [](auto& contents) { return Cached(contents, true, true); },
+                        .presence_is_right = false}),
     NameOfForm);
 
 // --- What the cache promises ---------------------------------------------------------------------
@@ -179,6 +180,67 @@ TEST_F(BlockCacheTest, AFullDiskCostsTimeAlone) {
   EXPECT_GT(ReadBehind(), 0U);
 }
 
+// What is said to be in memory is there, and all of it is.
+bool IsInMemory(const RangeReader& files, std::uint32_t file, std::string_view content) {
+  const auto mapped = files.Mapped(file);
+  return files.PresenceOf(file)->Has(0, content.size()) &&
+         std::ranges::equal(mapped, std::as_bytes(std::span(content)));
+}
+
+TEST_F(BlockCacheTest, WhatIsKeptIsMapped) {
+  EXPECT_FALSE(source_.files->PresenceOf(0)->Has(0, 1));
+  ReadBehind();
+  EXPECT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
+  source_.Open();  // As another process would, that has read nothing.
+  EXPECT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
+  const auto in_child = [this] { return IsInMemory(*source_.files, 0, contents_[0]) ? 0 : 1; };
+  EXPECT_EQ(RunInChild(in_child), 0);
+}
+
+TEST_F(BlockCacheTest, WhatIsNotKeptIsNotMapped) {
+  const std::uint64_t block = source_.files->alignment_bytes(0);
+  auto memory = source_.files->TakeMemory(10 * block).value();
+  std::vector<RangeRead> ranges{{0, 70 * block, *memory}};
+  ASSERT_TRUE(source_.files->Read(ranges));
+  const auto* const present = source_.files->PresenceOf(0);
+  EXPECT_TRUE(present->Has(70 * block, 10 * block));
+  EXPECT_TRUE(present->Has(80 * block - 1, 1));
+  EXPECT_FALSE(present->Has(70 * block, 10 * block + 1));
+  EXPECT_FALSE(present->Has(70 * block - 1, 2));
+  EXPECT_FALSE(present->Has(18U << 20, 1));  // Of an entry that nobody has made.
+}
+
+TEST_F(BlockCacheTest, WhatOthersKeepIsMappedOnceItIsRead) {
+  auto another =
+      OpenCachedFiles(source_.counting, BlockCache::Open(source_.folder / "cache", kBound).value(),
+                      source_.identities);
+  EXPECT_FALSE(another->PresenceOf(0)->Has(0, 1));
+  ReadBehind();
+  EXPECT_EQ(source_.Behind([&] { WholeOf(*another, 0); }), 0U);
+  EXPECT_TRUE(IsInMemory(*another, 0, contents_[0]));
+}
+
+TEST_F(BlockCacheTest, AMappedEntryThatIsEvictedReadsAsZerosUntilItIsThereAgain) {
+  ReadBehind();
+  ASSERT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
+  for (const auto& path : source_.Entries()) {  // As the eviction of another process does.
+    std::filesystem::resize_file(path, 0);
+    std::filesystem::remove(path);
+  }
+  EXPECT_FALSE(IsInMemory(*source_.files, 0, contents_[0]));
+  EXPECT_EQ(ReadBehind(), contents_[0].size());
+  EXPECT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
+}
+
+TEST_F(BlockCacheTest, AMappedEntryThatIsRemovedIsLetGo) {
+  ReadBehind();
+  ASSERT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
+  std::filesystem::remove_all(source_.folder / "cache");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  source_.files->Mapped(0);
+  EXPECT_FALSE(source_.files->PresenceOf(0)->Has(0, 1));
+}
+
 std::uint64_t UsedBytes(const std::filesystem::path& folder) {
   std::uint64_t used = 0;
   for (const auto& one : std::filesystem::recursive_directory_iterator(folder)) {
@@ -221,6 +283,22 @@ TEST(BlockCacheBoundTest, HoldsForSeveralProcessesAndWhatWasUsedLastStays) {
   WholeOf(*source.files, 8);
   EXPECT_EQ(source.Behind([&] { WholeOf(*source.files, 4); }), 0U);
   EXPECT_LE(UsedBytes(source.folder.path()), kBound);
+}
+
+TEST(BlockCacheBoundTest, WhatIsUsedFromMemoryAloneStays) {
+  Contents contents;
+  for (std::uint64_t i = 0; i < 8; ++i) contents.push_back(RandomContent((10U << 20) + i));
+  CachedSource source(contents);
+  source.Open();
+  for (std::uint32_t file = 0; file < 4; ++file) WholeOf(*source.files, file);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
+  source.files->Mapped(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
+  for (std::uint32_t file = 4; file < 7; ++file) WholeOf(*source.files, file);
+  EXPECT_EQ(source.Behind([&] { WholeOf(*source.files, 0); }), 0U);
+  EXPECT_GT(source.Behind([&] { WholeOf(*source.files, 1); }), 0U);
 }
 
 TEST(BlockCacheKillTest, AKilledProcessLeavesNothingWrong) {
