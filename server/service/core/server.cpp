@@ -122,7 +122,11 @@ void Server::Impl::KeepRoomAtHome() {
 
 Result<void> Server::Impl::StartWorkers() {
   jobs = std::make_unique<JobPool>();
-  read_ahead = std::make_unique<ReadAhead>(options.read_ahead_bytes_max, read_ahead_metrics);
+  read_ahead = std::make_unique<ReadAhead>(
+      options.read_ahead_bytes_max, read_ahead_metrics,
+      [&pool = *jobs](std::string_view tenant, JobPool::Job job) {
+        pool.Post(pool.StrandOf(tenant, JobPool::Kind::kPlan, 0), std::move(job));
+      });
   planned = std::make_unique<PlannedDatasets>(*catalog, *extents);
   const std::uint32_t count = options.core_count > 0
                                   ? options.core_count

@@ -48,6 +48,7 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
       disk_(std::move(engine), context.disk_bounds),
+      idle_reads_(context.read_ahead, disk_),
       connection_context_{context.catalog,
                           context.extents,
                           disk_,
@@ -131,6 +132,7 @@ void Worker::Loop() {
       next_tick_ = now + kTickInterval;
     }
     WakeThrottled();
+    if (ready_.empty() && !disk_.must_poll()) idle_reads_.Start(now);
     context_.metrics.disk_reads.Set(disk_.reading_count());
     context_.metrics.held_bytes.Set(disk_.held_bytes());
     WaitForEvents(EventWait(now));
@@ -164,7 +166,8 @@ std::chrono::milliseconds Worker::EventWait(std::chrono::steady_clock::time_poin
   using std::chrono::milliseconds;
   const bool waits_for_disk = !is_disk_watched_ && disk_.reading_count() > 0;
   if (!ready_.empty() || disk_.must_poll() || waits_for_disk) return milliseconds(0);
-  return std::max(std::chrono::ceil<milliseconds>(next_tick_ - now), milliseconds(0));
+  const auto to_tick = std::chrono::ceil<milliseconds>(next_tick_ - now);
+  return idle_reads_.WaitMax(std::max(to_tick, milliseconds(0)), now);
 }
 
 std::chrono::milliseconds Worker::DiskWait() const {
@@ -188,8 +191,10 @@ void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
   std::array<epoll_event, 128> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(timeout.count()));
+  bool is_busy = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
+    is_busy = is_busy || id != kDiskId;
     if (id == kWakeId)
       ReadMailbox();
     else if (id == kDiskId)
@@ -197,6 +202,7 @@ void Worker::WaitForEvents(std::chrono::milliseconds timeout) {
     else
       Touch(id);
   }
+  if (is_busy) idle_reads_.NoteBusy(std::chrono::steady_clock::now());
 }
 
 void Worker::ReadMailbox() {
@@ -238,6 +244,10 @@ void Worker::PollAll() {
 void Worker::TakeCompleted() {
   for (DiskReader::Completed& completed : completed_) {
     const std::uint64_t id = completed.ticket.connection;
+    if (id == IdleReads::kConnection) {
+      idle_reads_.Take(completed);
+      continue;
+    }
     const auto found = connections_.find(id);
     if (found == connections_.end()) {
       disk_.Release(completed.size_bytes);  // The one who asked is gone.
@@ -247,6 +257,7 @@ void Worker::TakeCompleted() {
     Touch(id);
   }
   completed_.clear();
+  idle_reads_.NotePolled();
 }
 
 // Those that the bound of the disk has stopped, once others have released.

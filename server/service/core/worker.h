@@ -19,6 +19,7 @@
 #include "server/service/core/connection_count.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/read/disk_reader.h"
+#include "server/service/read/idle_reads.h"
 
 namespace ffrecord::server {
 
@@ -88,6 +89,7 @@ class Worker {
   UniqueFd epoll_;
   EventFd wake_;
   DiskReader disk_;
+  IdleReads idle_reads_;
   bool is_disk_watched_ = false;  // By epoll: nobody else waits for the disk then.
   bool has_disk_news_ = false;
   Connection::Context connection_context_;

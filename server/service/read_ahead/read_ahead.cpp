@@ -1,21 +1,14 @@
 #include "server/service/read_ahead/read_ahead.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <tuple>
 
 #include "libffrecord/base/assert.h"
-#include "libffrecord/io/page_cache.h"
 
 namespace ffrecord::server {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
-// Files open at a time, all of them mapped: that tells what is in memory anyhow.
-constexpr std::size_t kFilesMax = 256;
 constexpr std::size_t kPlansMax = 4096;
 // Pieces that are evaluated and not yet read, for all plans together and for each at least: what is
 // asked for is to be found among them even where the disk is slower than the clients.
@@ -29,13 +22,8 @@ constexpr std::size_t kEvaluatedAtOnce = 2048;
 constexpr std::size_t kLocatedAtOnce = 256;
 // What is more steps behind than any loader reads ahead will not be asked for any more.
 constexpr std::uint64_t kStepsBehindMax = 512;
-// Enough to keep a disk busy; what batches ask for waits behind it.
-constexpr std::uint64_t kInFlightBytesMax = std::uint64_t{8} << 20;
-constexpr std::size_t kInFlightRunsMax = 128;
-constexpr std::uint64_t kRunBytesMax = std::uint64_t{1} << 20;
-// Though nobody plans anything: files that are kept open take room on the disk after their removal.
-constexpr auto kUpkeepInterval = std::chrono::milliseconds(200);
 
+constexpr std::uint64_t kMergeGapBytesMax = std::uint64_t{16} << 10;
 std::uint64_t PagesDown(std::uint64_t offset) { return offset / kPageBytes * kPageBytes; }
 std::uint64_t PagesUp(std::uint64_t offset) { return PagesDown(offset + kPageBytes - 1); }
 // What a piece costs of the page cache, at most: its neighbours may share its pages.
@@ -43,21 +31,10 @@ std::uint64_t CostOf(std::uint32_t size_bytes) { return PagesUp(size_bytes); }
 
 }  // namespace
 
-ReadAhead::ReadAhead(std::uint64_t bytes_max, Metrics& metrics)
-    : bytes_max_(bytes_max),
-      metrics_(metrics),
-      files_(kFilesMax, kFilesMax),
-      thread_([this] { Loop(); }) {}
+ReadAhead::ReadAhead(std::uint64_t bytes_max, Metrics& metrics, Post post)
+    : bytes_max_(bytes_max), metrics_(metrics), post_(std::move(post)) {}
 
-ReadAhead::~ReadAhead() {
-  {
-    const std::lock_guard lock(mutex_);
-    FFR_ASSERT(plans_.empty());
-    is_stopping_ = true;
-  }
-  changed_.notify_one();
-  thread_.join();
-}
+ReadAhead::~ReadAhead() { FFR_ASSERT(plans_.empty()); }
 
 // --- Plans ---------------------------------------------------------------------------------------
 
@@ -79,19 +56,19 @@ Result<ReadAhead::Handle> ReadAhead::Begin(std::shared_ptr<const PlannedRecords>
   if (plans_.size() >= kPlansMax)
     return Error{ErrorCode::kUnavailable, "the daemon follows as many plans as it can"};
   const auto own = tenants_.find(tenant);
-  if (own != tenants_.end() && own->second >= kPlansMax - plans_.size())
-    return Error{ErrorCode::kUnavailable, "the daemon follows " + std::to_string(own->second) +
+  if (own != tenants_.end() && own->second.plan_count >= kPlansMax - plans_.size())
+    return Error{ErrorCode::kUnavailable, "the daemon follows " +
+                                              std::to_string(own->second.plan_count) +
                                               " plans of yours, and keeps the other places for "
                                               "others"};
-  ++tenants_[plan->tenant];
-  const std::uint64_t number = next_plan_++;
-  plans_.emplace(number, plan);
-  Enqueue(number, *plan, pieces);
+  ++tenants_[plan->tenant].plan_count;
+  plan->number = next_plan_++;
+  plans_.emplace(plan->number, plan);
+  Enqueue(plan->number, *plan, pieces);
   has_plans_.store(true, std::memory_order_relaxed);
   metrics_.plans.Add();
-  has_news_ = true;
-  changed_.notify_one();
-  return Handle(*this, number);
+  if (NeedsEvaluation(*plan)) PostJob(plan->tenant);
+  return Handle(*this, plan->number);
 }
 
 void ReadAhead::End(std::uint64_t number) {
@@ -102,12 +79,13 @@ void ReadAhead::End(std::uint64_t number) {
   for (const Place& place : found->second->begun) DropWant(number, place);
   FFR_ASSERT(found->second->held_bytes == 0);
   const auto tenant = tenants_.find(found->second->tenant);
-  if (--tenant->second == 0) tenants_.erase(tenant);
+  if (--tenant->second.plan_count == 0) tenants_.erase(tenant);
   plans_.erase(found);
+  // Extents are kept for nobody: they may be about to be deleted.
+  if (plans_.empty()) chosen_.clear();
   has_plans_.store(!plans_.empty(), std::memory_order_relaxed);
   metrics_.plans.Remove();
-  has_news_ = true;  // The others have a larger share.
-  changed_.notify_one();
+  has_work_ = !plans_.empty();  // The others have a larger share.
 }
 
 ReadAhead::Pieces ReadAhead::Evaluate(Plan& plan, std::size_t count_max) {
@@ -136,6 +114,7 @@ void ReadAhead::Enqueue(std::uint64_t number, Plan& plan, const Pieces& pieces) 
     plan.queued.push_back({extent, piece.offset_bytes, step});
   }
   plan.is_evaluated = plan.order.at_end();
+  has_work_ = true;
 }
 
 std::size_t ReadAhead::EvaluatedMax(const Plan& plan) const {
@@ -239,9 +218,15 @@ void ReadAhead::Count(const Item& item, bool is_in_memory) {
 
 void ReadAhead::Take(std::span<const Wanted> wanted) {
   const std::lock_guard lock(mutex_);
+  touched_.clear();
   for (const Wanted& one : wanted) TakeOne(one);
-  if (!has_news_) return;
-  changed_.notify_one();
+  for (const std::uint64_t number : touched_) {
+    Plan& plan = *plans_.at(number);
+    DropOld(number, plan.begun, plan.newest_step);
+    DropOld(number, plan.queued, plan.newest_step);
+    if (NeedsEvaluation(plan)) PostJob(plan.tenant);
+    has_work_ = has_work_ || NeedsMore(plan);
+  }
 }
 
 void ReadAhead::TakeOne(const Wanted& wanted) {
@@ -260,63 +245,46 @@ void ReadAhead::TakeOne(const Wanted& wanted) {
     at = item.wants.empty() ? items.erase(at) : std::next(at);
     Plan& plan = *plans_.at(want.plan);
     plan.newest_step = std::max(plan.newest_step, want.step);
-    has_news_ = has_news_ || is_short_ || NeedsMore(plan);
+    if (touched_.empty() || touched_.back() != want.plan) touched_.push_back(want.plan);
   }
   if (items.empty()) items_.erase(found);
 }
 
-// --- The thread ----------------------------------------------------------------------------------
+// --- The jobs ------------------------------------------------------------------------------------
 
-void ReadAhead::Loop() {
+void ReadAhead::PostJob(std::string_view tenant) {
+  const auto found = tenants_.find(tenant);
+  if (std::exchange(found->second.has_job, true)) return;
+  post_(tenant, [this, name = found->first] { RunJob(name); });
+}
+
+void ReadAhead::RunJob(const std::string& tenant) {
   std::unique_lock lock(mutex_);
-  while (!is_stopping_) {
-    has_news_ = false;
-    const bool has_evaluated = EvaluateAll(lock);
-    if (const auto runs = Choose(); !runs.empty())
-      ReadAll(lock, runs);
-    else if (!in_flight_.empty())
-      AwaitOldest(lock);
-    else if (!has_evaluated && std::ranges::none_of(plans_, [this](const auto& entry) {
-               return NeedsEvaluation(*entry.second);
-             }))
-      changed_.wait_for(lock, kUpkeepInterval, [this] { return is_stopping_ || has_news_; });
-    files_.DropDeleted();
-  }
+  if (const auto plan = NextToEvaluate(tenant)) EvaluateSome(lock, plan);
+  if (wants_runs_ && !NextToEvaluate(tenant)) Choose();
+  const auto found = tenants_.find(tenant);
+  if (found == tenants_.end()) return;  // It has left meanwhile.
+  found->second.has_job = false;
+  // Not at once: others of the tenant may wait for their first look.
+  if (NextToEvaluate(tenant)) PostJob(tenant);
 }
 
-bool ReadAhead::EvaluateAll(std::unique_lock<std::mutex>& lock) {
-  for (const auto& [number, plan] : plans_) {
-    DropOld(number, plan->begun, plan->newest_step);
-    DropOld(number, plan->queued, plan->newest_step);
-  }
-  bool has_evaluated = false;
-  for (const std::uint64_t number : NextToEvaluate()) {
-    const auto found = plans_.find(number);
-    if (found == plans_.end()) continue;  // It has ended meanwhile.
-    const std::shared_ptr<Plan> plan = found->second;
-    if (!NeedsEvaluation(*plan)) continue;
-    plan->turn = ++turns_;
-    const std::size_t count = std::min(EvaluatedMax(*plan) - plan->queued.size(), kEvaluatedAtOnce);
-    lock.unlock();
-    const Pieces pieces = Evaluate(*plan, count);
-    lock.lock();
-    has_evaluated = true;
-    if (plans_.contains(number)) Enqueue(number, *plan, pieces);
-  }
-  return has_evaluated;
+std::shared_ptr<ReadAhead::Plan> ReadAhead::NextToEvaluate(std::string_view tenant) const {
+  std::shared_ptr<Plan> next;
+  for (const auto& [number, plan] : plans_)
+    if (plan->tenant == tenant && NeedsEvaluation(*plan) && (!next || plan->turn < next->turn))
+      next = plan;
+  return next;
 }
 
-std::vector<std::uint64_t> ReadAhead::NextToEvaluate() const {
-  std::map<std::string_view, std::pair<std::uint64_t, std::uint64_t>> next;  // Turn and number.
-  for (const auto& [number, plan] : plans_) {
-    if (!NeedsEvaluation(*plan)) continue;
-    const std::pair candidate(plan->turn, number);
-    const auto place = next.try_emplace(plan->tenant, candidate).first;
-    place->second = std::min(place->second, candidate);
-  }
-  std::vector<std::uint64_t> numbers;
-  for (const auto& [tenant, chosen] : next) numbers.push_back(chosen.second);
-  return numbers;
+void ReadAhead::EvaluateSome(std::unique_lock<std::mutex>& lock,
+                             const std::shared_ptr<Plan>& plan) {
+  plan->turn = ++turns_;
+  const std::size_t count = std::min(EvaluatedMax(*plan) - plan->queued.size(), kEvaluatedAtOnce);
+  lock.unlock();
+  const Pieces pieces = Evaluate(*plan, count);
+  lock.lock();
+  if (plans_.contains(plan->number)) Enqueue(plan->number, *plan, pieces);
 }
 
 void ReadAhead::Reclaim() {
@@ -361,16 +329,19 @@ bool ReadAhead::LetGo(std::uint64_t number, const Plan& plan, const Place& place
 
 // What each plan's share has room for, in the order of the disk: names of extents sort as they were
 // written.
-std::vector<ReadAhead::Run> ReadAhead::Choose() {
+void ReadAhead::Choose() {
+  wants_runs_ = false;
+  for (const auto& [number, plan] : plans_) {
+    DropOld(number, plan->begun, plan->newest_step);
+    DropOld(number, plan->queued, plan->newest_step);
+  }
   Reclaim();
-  std::vector<Run> runs;
-  is_short_ = false;
+  std::vector<Chosen> pieces;
   for (const auto& [number, plan] : plans_) {
     if (!NeedsMore(*plan)) continue;
     while (!plan->queued.empty() && (plan->held_bytes == 0 || plan->held_bytes < Share(*plan))) {
       // Those who came before may hold more than what is their share by now.
-      is_short_ = held_bytes_ >= bytes_max_;
-      if (is_short_) break;
+      if (held_bytes_ >= bytes_max_) break;
       const Place place = plan->queued.front();
       plan->queued.pop_front();
       Item* const item = Find(place.extent, place.offset_bytes);
@@ -380,87 +351,84 @@ std::vector<ReadAhead::Run> ReadAhead::Choose() {
       if (item->state != State::kQueued) continue;  // Another plan wants it too.
       item->state = State::kReading;
       Charge(*item, number);
-      runs.push_back({items_.at(place.extent).extent,
-                      place.offset_bytes,
-                      std::uint64_t{place.offset_bytes} + item->size_bytes,
-                      {place.offset_bytes}});
+      const std::uint64_t end = std::uint64_t{place.offset_bytes} + item->size_bytes;
+      for (std::uint64_t begin = place.offset_bytes; begin < end; begin += kRunBytesMax)
+        pieces.push_back({items_.at(place.extent).extent,
+                          begin,
+                          std::min(begin + kRunBytesMax, end),
+                          {place.offset_bytes}});
     }
   }
-  std::ranges::sort(runs, [](const Run& a, const Run& b) {
+  chosen_ = Merged(std::move(pieces));
+  has_work_ = !chosen_.empty();
+}
+
+std::deque<ReadAhead::Chosen> ReadAhead::Merged(std::vector<Chosen> pieces) {
+  std::ranges::sort(pieces, [](const Chosen& a, const Chosen& b) {
     return std::tie(a.extent->id, a.begin_bytes) < std::tie(b.extent->id, b.begin_bytes);
   });
-  std::vector<Run> merged;
-  for (Run& run : runs) {
-    Run* const last = merged.empty() ? nullptr : &merged.back();
-    // Only where no page between is read for nobody.
-    if (last != nullptr && last->extent == run.extent &&
-        PagesDown(run.begin_bytes) <= PagesUp(last->end_bytes) &&
-        run.end_bytes - last->begin_bytes <= kRunBytesMax) {
-      last->end_bytes = std::max(last->end_bytes, run.end_bytes);
-      last->offsets.push_back(run.offsets.front());
+  std::deque<Chosen> merged;
+  for (Chosen& piece : pieces) {
+    Chosen* const last = merged.empty() ? nullptr : &merged.back();
+    // Over gaps that batches would read over too.
+    if (last != nullptr && last->extent == piece.extent &&
+        piece.begin_bytes <= last->end_bytes + kMergeGapBytesMax &&
+        piece.end_bytes - last->begin_bytes <= kRunBytesMax) {
+      last->end_bytes = std::max(last->end_bytes, piece.end_bytes);
+      last->offsets.push_back(piece.offsets.front());
     } else {
-      merged.push_back(std::move(run));
+      merged.push_back(std::move(piece));
     }
   }
   return merged;
 }
 
-void ReadAhead::ReadAll(std::unique_lock<std::mutex>& lock, const std::vector<Run>& runs) {
-  for (const Run& run : runs) {
-    if (is_stopping_) return;
-    ReadOne(lock, run);
-    while (in_flight_bytes_ > kInFlightBytesMax || in_flight_.size() > kInFlightRunsMax)
-      AwaitOldest(lock);
+// --- For workers ---------------------------------------------------------------------------------
+
+std::vector<ReadAhead::Run> ReadAhead::Next(std::uint64_t bytes_max, std::size_t count_max) {
+  std::vector<Run> runs;
+  std::uint64_t bytes = 0;
+  const std::lock_guard lock(mutex_);
+  while (!chosen_.empty() && bytes < bytes_max && runs.size() < count_max) {
+    Chosen run = std::move(chosen_.front());
+    chosen_.pop_front();
+    if (!IsWanted(run)) continue;
+    const auto size_bytes = static_cast<std::uint32_t>(run.end_bytes - run.begin_bytes);
+    const std::uint64_t number = next_run_++;
+    runs.push_back({number, run.extent, run.begin_bytes, size_bytes});
+    bytes += size_bytes;
+    in_flight_.emplace(number, std::move(run));
   }
+  if (chosen_.empty() && !wants_runs_) AskForRuns();
+  return runs;
 }
 
-void ReadAhead::ReadOne(std::unique_lock<std::mutex>& lock, const Run& run) {
-  const bool is_wanted = std::ranges::any_of(
+bool ReadAhead::IsWanted(const Chosen& run) {
+  return std::ranges::any_of(
       run.offsets, [&](std::uint32_t offset) { return Find(run.extent.get(), offset) != nullptr; });
-  if (!is_wanted) return;
-  lock.unlock();
-  auto file = files_.Get(run.extent);
-  const std::uint64_t size_bytes = run.end_bytes - run.begin_bytes;
-  const bool is_there =
-      !file || !file.value()->mapped ||
-      IsInMemory(file.value()->mapped->bytes().subspan(run.begin_bytes, size_bytes));
-  if (!is_there) {
-    // Exactly these pages: a read would have the kernel guess what comes next.
-    (void)::posix_fadvise(file.value()->fd.get(), static_cast<off_t>(run.begin_bytes),
-                          static_cast<off_t>(size_bytes), POSIX_FADV_WILLNEED);
-  }
-  lock.lock();
-  if (is_there) return SetRead(run);  // Or it cannot be read ahead: who asks for it is told why.
+}
+
+void ReadAhead::AskForRuns() {
+  const auto plan =
+      std::ranges::find_if(plans_, [this](const auto& entry) { return NeedsMore(*entry.second); });
+  wants_runs_ = plan != plans_.end();
+  has_work_ = wants_runs_;
+  if (wants_runs_) PostJob(plan->second->tenant);
+}
+
+void ReadAhead::Finish(std::uint64_t number, bool was_on_disk) {
+  const std::lock_guard lock(mutex_);
+  const auto found = in_flight_.find(number);
+  FFR_ASSERT(found != in_flight_.end());
+  const Chosen run = std::move(found->second);
+  in_flight_.erase(found);
+  if (was_on_disk) metrics_.read_bytes.Add(run.end_bytes - run.begin_bytes);
   for (const std::uint32_t offset : run.offsets) {
     Item* const item = Find(run.extent.get(), offset);
     if (item == nullptr || item->state != State::kReading) continue;
-    item->was_on_disk = true;
-    metrics_.read_bytes.Add(item->size_bytes);
+    item->was_on_disk = was_on_disk;
+    item->state = State::kRead;
   }
-  in_flight_bytes_ += size_bytes;
-  in_flight_.push_back({run, std::move(file).value()});
-}
-
-void ReadAhead::SetRead(const Run& run) {
-  for (const std::uint32_t offset : run.offsets) {
-    Item* const item = Find(run.extent.get(), offset);
-    if (item != nullptr && item->state == State::kReading) item->state = State::kRead;
-  }
-}
-
-void ReadAhead::AwaitOldest(std::unique_lock<std::mutex>& lock) {
-  FFR_ASSERT(!in_flight_.empty());
-  const InFlight oldest = std::move(in_flight_.front());
-  in_flight_.pop_front();
-  in_flight_bytes_ -= oldest.run.end_bytes - oldest.run.begin_bytes;
-  // Bytes that nobody reads any more would be waited for without end.
-  FFR_ASSERT(!in_flight_.empty() || in_flight_bytes_ == 0);
-  lock.unlock();
-  // Waits for the last page; what cannot be read is told to who asks for it.
-  char last = 0;
-  (void)!::pread(oldest.file->fd.get(), &last, 1, static_cast<off_t>(oldest.run.end_bytes - 1));
-  lock.lock();
-  SetRead(oldest.run);
 }
 
 }  // namespace ffrecord::server

@@ -1,16 +1,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -20,21 +19,22 @@
 #include "server/service/metrics.h"
 #include "server/service/read_ahead/plan_order.h"
 #include "server/service/read_ahead/planned_records.h"
-#include "server/storage/open_files.h"
+#include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
 
-// Reads ahead what clients have sent prefetch hints for: into the page cache, from which batches
-// are sent anyhow (15-read-ahead-into-the-page-cache.md).
+// Says what to read ahead of what clients have sent prefetch hints for: into the page cache, from
+// which batches are sent anyhow (15-read-ahead-into-the-page-cache.md). Workers that have nothing
+// else to do take it from here and read it (34-idle-workers-follow-hints.md).
 //
-// Each plan is evaluated some way ahead. Of that, as much as the bound allows is read, in the order
-// of the disk; what several plans want is read once. Tenants have equal shares of the bound, of the
-// thread's time and of the number of plans, whoever came first, and the plans of a tenant share
-// his. What a batch asks for makes room for more, whichever connection it comes on. It is only ever
-// a hint: nothing is kept from anybody, and what the kernel has dropped meanwhile is read again by
-// the batch, and counted.
+// Each plan is evaluated some way ahead. Of that, as much as the bound allows is handed out, in the
+// order of the disk; what several plans want is read once. Tenants have equal shares of the bound
+// and of the number of plans, whoever came first, and the plans of a tenant share his. What a batch
+// asks for makes room for more, whichever connection it comes on. It is only ever a hint: nothing
+// is kept from anybody, and what the kernel has dropped meanwhile is read again by the batch, and
+// counted.
 //
-// Thread-safe; has one thread of its own.
+// Thread-safe; has no thread. No call but Begin() waits for the disk.
 class ReadAhead {
  public:
   struct Metrics {
@@ -77,8 +77,21 @@ class ReadAhead {
     bool is_in_memory = false;
   };
 
-  // At most `bytes_max` are read and not yet asked for; 0: no plan is taken.
-  ReadAhead(std::uint64_t bytes_max, Metrics& metrics);
+  // Neighbours that are to be read together.
+  struct Run {
+    std::uint64_t number = 0;
+    ExtentPtr extent;
+    std::uint64_t offset_bytes = 0;
+    std::uint32_t size_bytes = 0;  // At most kRunBytesMax.
+  };
+  static constexpr std::uint64_t kRunBytesMax = std::uint64_t{256} << 10;
+
+  // Has the job run elsewhere, jobs of one tenant one after another, before the ReadAhead goes.
+  using Post = std::function<void(std::string_view tenant, std::function<void()> job)>;
+
+  // At most `bytes_max` are read and not yet asked for; 0: no plan is taken. `post` is for what may
+  // block on the disk; it is not called after the last plan has ended.
+  ReadAhead(std::uint64_t bytes_max, Metrics& metrics, Post post);
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
   ~ReadAhead();  // Plans have ended.
@@ -94,6 +107,14 @@ class ReadAhead {
   // Whether Take() is of any use. Cheap.
   bool has_plans() const noexcept { return has_plans_.load(std::memory_order_relaxed); }
   void Take(std::span<const Wanted> wanted);
+
+  // Whether Next() may have something, now or soon. Cheap.
+  bool has_work() const noexcept { return has_work_.load(std::memory_order_relaxed); }
+  // What to read next, of about `bytes_max` and at most `count_max` runs. Each is to be given to
+  // Finish() once it has been read, or could not be: who asks for it is told why.
+  std::vector<Run> Next(std::uint64_t bytes_max, std::size_t count_max);
+  // `was_on_disk`: it was not in memory anyhow.
+  void Finish(std::uint64_t number, bool was_on_disk);
 
  private:
   // A piece of a record that some plan wants.
@@ -123,8 +144,9 @@ class ReadAhead {
   struct Plan {
     Plan(std::shared_ptr<const PlannedRecords> of, PlanOrder in, std::string_view by)
         : records(std::move(of)), order(in), tenant(by) {}
+    std::uint64_t number = 0;
     const std::shared_ptr<const PlannedRecords> records;
-    PlanOrder order;  // Of whoever evaluates: Begin(), then the thread.
+    PlanOrder order;  // Of whoever evaluates: Begin(), then the tenant's jobs.
     const std::string tenant;
     std::uint64_t turn = 0;     // When it was evaluated last, as turns_ counts.
     bool is_evaluated = false;  // The order is at its end.
@@ -133,16 +155,16 @@ class ReadAhead {
     std::uint64_t held_bytes = 0;
     std::uint64_t newest_step = 0;  // Of what was asked for.
   };
-  // Neighbours that are read together, and where they are.
-  struct Run {
+  // A run before it is handed out, and the items in it.
+  struct Chosen {
     ExtentPtr extent;
     std::uint64_t begin_bytes = 0;
     std::uint64_t end_bytes = 0;
     std::vector<std::uint32_t> offsets;
   };
-  struct InFlight {
-    Run run;
-    OpenFilePtr file;
+  struct Tenant {
+    std::size_t plan_count = 0;
+    bool has_job = false;
   };
   using Pieces = std::vector<std::pair<PlannedRecords::Piece, std::uint64_t>>;  // And their steps.
 
@@ -161,52 +183,48 @@ class ReadAhead {
   void Erase(const Extent* extent, std::uint32_t offset_bytes);
   // What `plan` may have of `whole`.
   std::uint64_t ShareOf(const Plan& plan, std::uint64_t whole) const {
-    return whole / tenants_.size() / tenants_.at(plan.tenant);
+    return whole / tenants_.size() / tenants_.find(plan.tenant)->second.plan_count;
   }
   std::uint64_t Share(const Plan& plan) const { return ShareOf(plan, bytes_max_); }
   std::size_t EvaluatedMax(const Plan& plan) const;
   bool NeedsMore(const Plan& plan) const;
   bool NeedsEvaluation(const Plan& plan) const;
 
-  void Loop();
-  bool EvaluateAll(std::unique_lock<std::mutex>& lock);
-  // Of each tenant the one that has waited longest for its turn.
-  std::vector<std::uint64_t> NextToEvaluate() const;
+  // Has the tenant's plans evaluated further, and runs chosen if they are asked for.
+  void PostJob(std::string_view tenant);
+  void RunJob(const std::string& tenant);
+  // Of the tenant's plans that need it the one that has waited longest for its turn; or none.
+  std::shared_ptr<Plan> NextToEvaluate(std::string_view tenant) const;
+  void EvaluateSome(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Plan>& plan);
   // Lets go of what plans hold beyond their shares, so that others get theirs.
   void Reclaim();
   void ReclaimFrom(std::uint64_t number, Plan& plan);
   bool HoldsTooMuch(const Plan& plan) const;
   // True if the plan pays for what is at `place` no more: it is to be read again.
   bool LetGo(std::uint64_t number, const Plan& plan, const Place& place);
-  std::vector<Run> Choose();
-  void ReadAll(std::unique_lock<std::mutex>& lock, const std::vector<Run>& runs);
-  void ReadOne(std::unique_lock<std::mutex>& lock, const Run& run);
-  // Sets those of the run that are being read to kRead.
-  void SetRead(const Run& run);
-  void AwaitOldest(std::unique_lock<std::mutex>& lock);
+  void Choose();
+  static std::deque<Chosen> Merged(std::vector<Chosen> pieces);
+  bool IsWanted(const Chosen& run);
+  void AskForRuns();
 
   const std::uint64_t bytes_max_;
   Metrics& metrics_;
+  const Post post_;
   std::atomic<bool> has_plans_{false};
+  std::atomic<bool> has_work_{false};
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  bool has_news_ = false;
-  bool is_stopping_ = false;
-  bool is_short_ = false;  // Some plan was stopped by the bound, not by its share.
+  bool wants_runs_ = false;  // A job is to choose some.
   std::uint64_t next_plan_ = 1;
   std::uint64_t held_bytes_ = 0;
   std::uint64_t turns_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Plan>> plans_;
-  std::map<std::string, std::size_t, std::less<>> tenants_;  // How many plans each has.
+  std::map<std::string, Tenant, std::less<>> tenants_;
   std::unordered_map<const Extent*, Items> items_;
-
-  // The thread's own.
-  OpenFiles files_;
-  std::deque<InFlight> in_flight_;
-  std::uint64_t in_flight_bytes_ = 0;
-
-  std::thread thread_;  // Last: it uses all the others.
+  std::deque<Chosen> chosen_;  // To be handed out, in this order; some are not wanted any more.
+  std::map<std::uint64_t, Chosen> in_flight_;
+  std::uint64_t next_run_ = 1;
+  std::vector<std::uint64_t> touched_;  // By one Take().
 };
 
 }  // namespace ffrecord::server

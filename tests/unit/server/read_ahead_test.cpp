@@ -1,15 +1,18 @@
 // Goal: what a plan says is read ahead in its order, within its bound, whoever asks for it, and
 // whatever is asked for instead.
 // Method: a dataset in a store of extents; plans of every shape compared with the permutation and
-// with the file; a ReadAhead that is told of requests in order, out of order, twice and never.
+// with the file; a ReadAhead that is told of requests in order, out of order, twice and never, and
+// whose runs are read by a thread that always has time.
 
 #include "server/service/read_ahead/read_ahead.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <random>
@@ -19,6 +22,7 @@
 #include "bytes.h"
 #include "daemon.h"
 #include "seed.h"
+#include "server/service/core/job_pool.h"
 #include "server/service/read_ahead/plan_order.h"
 #include "server/service/read_ahead/plans.h"
 #include "temp_folder.h"
@@ -79,6 +83,48 @@ TEST(PlanOrderTest, AnOrderOfTheFutureIsRefused) {
   EXPECT_FALSE(PlanOrder::Make({.order = 2, .end = 1}, 1));
   EXPECT_FALSE(PlanOrder::Make({.end = 1}, 0));
 }
+
+// A ReadAhead with its jobs, and one worker, which is idle all the time.
+class FollowedReadAhead {
+ public:
+  FollowedReadAhead(std::uint64_t bytes_max, ReadAhead::Metrics& metrics)
+      : ahead_(bytes_max, metrics,
+               [this](std::string_view tenant, JobPool::Job job) {
+                 jobs_->Post(jobs_->StrandOf(tenant, JobPool::Kind::kPlan, 0), std::move(job));
+               }),
+        worker_([this] { Follow(); }) {}
+  ~FollowedReadAhead() {
+    is_stopping_ = true;
+    worker_.join();
+    jobs_ = nullptr;
+  }
+  FollowedReadAhead(const FollowedReadAhead&) = delete;
+  FollowedReadAhead& operator=(const FollowedReadAhead&) = delete;
+  ReadAhead* operator->() { return &ahead_; }
+  ReadAhead& operator*() { return ahead_; }
+
+ private:
+  void Follow() {
+    std::vector<char> sink(ReadAhead::kRunBytesMax);
+    while (!is_stopping_) {
+      const auto runs = ahead_.Next(1 << 20, 32);
+      for (const ReadAhead::Run& run : runs) {
+        EXPECT_LE(run.size_bytes, ReadAhead::kRunBytesMax);
+        const auto fd = ExtentStore::OpenFile(*run.extent).value();
+        EXPECT_EQ(
+            ::pread(fd.get(), sink.data(), run.size_bytes, static_cast<off_t>(run.offset_bytes)),
+            run.size_bytes);
+        ahead_.Finish(run.number, /*was_on_disk=*/true);
+      }
+      if (runs.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  std::unique_ptr<JobPool> jobs_ = std::make_unique<JobPool>();
+  ReadAhead ahead_;
+  std::atomic<bool> is_stopping_{false};
+  std::thread worker_;
+};
 
 class ReadAheadTest : public testing::Test {
  protected:
@@ -143,8 +189,8 @@ class ReadAheadTest : public testing::Test {
     return {pieces.front().extent->get(), 0, static_cast<std::uint32_t>(file_.size()), true};
   }
 
-  ReadAhead::Handle Begin(ReadAhead& ahead, const net::PlanSet& plan) {
-    auto begun = ahead.Begin(records_, plan);
+  ReadAhead::Handle Begin(FollowedReadAhead& ahead, const net::PlanSet& plan) {
+    auto begun = ahead->Begin(records_, plan);
     EXPECT_TRUE(begun) << begun.error().message;
     return std::move(begun).value();
   }
@@ -182,16 +228,16 @@ TEST_F(ReadAheadTest, RecordsLieWhereTheFileHasThem) {
 TEST_F(ReadAheadTest, AWholeEpochPassesThroughAndNoMoreThanTheBoundAtATime) {
   MakeCold();
   const auto pieces = PiecesOf(WholeEpoch());
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   const auto plan = Begin(ahead, WholeEpoch());
-  EXPECT_TRUE(ahead.has_plans());
+  EXPECT_TRUE(ahead->has_plans());
   std::uint64_t asked_bytes = 0;
   for (const auto& piece : pieces) {
     if (asked_bytes + kBound + 8192 < file_.size()) {
       ASSERT_TRUE(FillsItsBound());
     }
     const auto asked = Asked(piece);
-    ahead.Take({&asked, 1});
+    ahead->Take({&asked, 1});
     asked_bytes += piece.size_bytes;
   }
   EXPECT_EQ(metrics_.held_bytes.value(), 0U);
@@ -203,7 +249,7 @@ TEST_F(ReadAheadTest, AWholeEpochPassesThroughAndNoMoreThanTheBoundAtATime) {
 TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
   MakeCold();
   const auto pieces = PiecesOf(WholeEpoch());
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   {
     const auto plan = Begin(ahead, WholeEpoch());
     ASSERT_TRUE(FillsItsBound());
@@ -211,7 +257,7 @@ TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
     // index.
     for (std::size_t i = 0; i < 50; ++i) {
       const auto asked = Asked(pieces[i], /*is_in_memory=*/false);
-      ahead.Take({&asked, 1});
+      ahead->Take({&asked, 1});
     }
   }
   // On a file system in memory nothing is ever read from a disk.
@@ -222,13 +268,13 @@ TEST_F(ReadAheadTest, WhatTheKernelDroppedIsCountedAndWhatNobodyAsksForToo) {
             metrics_.read_bytes.value());
   EXPECT_EQ(metrics_.held_bytes.value(), 0U);
   EXPECT_EQ(metrics_.plans.value(), 0U);
-  EXPECT_FALSE(ahead.has_plans());
+  EXPECT_FALSE(ahead->has_plans());
 }
 
 TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
   MakeCold();
   const auto pieces = PiecesOf(WholeEpoch());
-  ReadAhead ahead(std::uint64_t{64} << 20, metrics_);
+  FollowedReadAhead ahead(std::uint64_t{64} << 20, metrics_);
   const auto first = Begin(ahead, WholeEpoch());
   const auto second = Begin(ahead, WholeEpoch());
   ASSERT_TRUE(Eventually([&] { return metrics_.held_bytes.value() >= file_.size() - 200'000; }));
@@ -240,13 +286,13 @@ TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
     EXPECT_GT(metrics_.held_bytes.value(), 0U) << rank;
     for (const auto& piece : pieces) {
       const auto asked = Asked(piece);
-      ahead.Take({&asked, 1});
+      ahead->Take({&asked, 1});
     }
   }
   EXPECT_EQ(places.size(), pieces.size());
   // What the second plan was evaluated to only after it had been asked for.
   EXPECT_TRUE(Eventually([&] {
-    ahead.Take({&all, 1});
+    ahead->Take({&all, 1});
     return metrics_.held_bytes.value() == 0;
   }));
   EXPECT_EQ(metrics_.unused_bytes.value(), 0U);
@@ -255,24 +301,100 @@ TEST_F(ReadAheadTest, TwoRanksThatWantTheSameGetItReadOnce) {
 TEST_F(ReadAheadTest, ARankThatSkipsWhatItHintedStopsNothing) {
   const net::PlanSet small{.end = kCount, .step_size = 1};
   const auto pieces = PiecesOf(small);
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   const auto plan = Begin(ahead, small);
   // Each time something is left out; a run of bytes may ask for many records at once.
   for (std::size_t i = 0; i < pieces.size(); i += 2) {
     const auto asked = Asked(pieces[i]);
-    ahead.Take({&asked, 1});
+    ahead->Take({&asked, 1});
   }
   EXPECT_TRUE(Eventually([&] { return metrics_.held_bytes.value() <= kBound; }));
   const auto all = Everything();
   EXPECT_TRUE(Eventually([&] {
-    ahead.Take({&all, 1});
+    ahead->Take({&all, 1});
     return metrics_.held_bytes.value() == 0;
   }));
 }
 
+TEST_F(ReadAheadTest, RunsAreInTheOrderOfTheDiskAndNeighboursAreOne) {
+  ReadAhead::Metrics metrics;
+  std::vector<std::function<void()>> posted;
+  ReadAhead ahead(std::uint64_t{64} << 20, metrics,
+                  [&](std::string_view, std::function<void()> job) { posted.push_back(job); });
+  const auto plan = ahead.Begin(records_, WholeEpoch()).value();
+  const auto run_jobs = [&] {
+    for (int i = 0; i < 100 && !posted.empty(); ++i) std::exchange(posted, {}).front()();
+  };
+  EXPECT_TRUE(ahead.has_work());
+  EXPECT_TRUE(ahead.Next(1 << 20, 32).empty());  // It is for a job to choose.
+  run_jobs();
+
+  std::uint64_t end_bytes = 0;
+  std::uint64_t read_bytes = 0;
+  for (;;) {
+    const auto runs = ahead.Next(1 << 20, 4);
+    if (runs.empty()) break;
+    EXPECT_LE(runs.size(), 4U);
+    for (const ReadAhead::Run& run : runs) {
+      EXPECT_GE(run.offset_bytes, end_bytes);
+      EXPECT_LE(run.size_bytes, ReadAhead::kRunBytesMax);
+      end_bytes = run.offset_bytes + run.size_bytes;
+      read_bytes += run.size_bytes;
+      ahead.Finish(run.number, run.number % 2 == 0);
+    }
+  }
+
+  EXPECT_LE(end_bytes, file_.size());
+  EXPECT_GT(read_bytes, file_.size() - 200'000);  // All records, and no gaps.
+  EXPECT_GT(metrics.read_bytes.value(), 0U);
+  EXPECT_LT(metrics.read_bytes.value(), read_bytes);
+  run_jobs();
+  EXPECT_FALSE(ahead.has_work());  // Nothing to do before something is asked for.
+}
+
+TEST_F(ReadAheadTest, WhatWasAskedForMeanwhileIsNotHandedOut) {
+  ReadAhead::Metrics metrics;
+  std::vector<std::function<void()>> posted;
+  ReadAhead ahead(std::uint64_t{64} << 20, metrics,
+                  [&](std::string_view, std::function<void()> job) { posted.push_back(job); });
+  const auto plan = ahead.Begin(records_, WholeEpoch()).value();
+  (void)ahead.Next(1 << 20, 32);
+  for (int i = 0; i < 100 && !posted.empty(); ++i) std::exchange(posted, {}).front()();
+  ASSERT_TRUE(ahead.has_work());
+
+  const auto all = Everything();
+  ahead.Take({&all, 1});
+
+  EXPECT_TRUE(ahead.Next(1 << 20, 32).empty());
+  EXPECT_EQ(metrics.held_bytes.value(), 0U);
+}
+
+TEST_F(ReadAheadTest, RunsThatAreReadAsTheirPlanEndsAreTakenBack) {
+  ReadAhead::Metrics metrics;
+  std::vector<std::function<void()>> posted;
+  ReadAhead ahead(std::uint64_t{64} << 20, metrics,
+                  [&](std::string_view, std::function<void()> job) { posted.push_back(job); });
+  std::vector<ReadAhead::Run> runs;
+  {
+    const auto plan = ahead.Begin(records_, WholeEpoch()).value();
+    (void)ahead.Next(1 << 20, 32);
+    for (int i = 0; i < 100 && !posted.empty(); ++i) std::exchange(posted, {}).front()();
+    runs = ahead.Next(1 << 20, 2);
+    ASSERT_FALSE(runs.empty());
+  }
+  EXPECT_EQ(metrics.held_bytes.value(), 0U);
+  for (const auto& run : runs) ahead.Finish(run.number, true);
+  // Nobody keeps the extent but the records, the store and the test.
+  records_ = nullptr;
+  runs.clear();
+  const ExtentPtr removed = store_->MarkDeleted(MakeExtentId(7, 0, 0));
+  EXPECT_EQ(removed.use_count(), 1);
+  EXPECT_TRUE(ahead.Next(1 << 20, 32).empty());
+}
+
 TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
   std::mt19937 random(test::Seed());
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   const auto pieces = PiecesOf(WholeEpoch());
   {
     Plans plans;
@@ -291,7 +413,7 @@ TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
       std::vector<ReadAhead::Wanted> asked;
       for (int j = 0; j < 20; ++j)
         asked.push_back(Asked(pieces[random() % pieces.size()], random() % 2 == 0));
-      ahead.Take(asked);
+      ahead->Take(asked);
       ASSERT_LE(metrics_.held_bytes.value(), kBound + 4096);  // The last piece may pass it.
     }
   }
@@ -301,14 +423,14 @@ TEST_F(ReadAheadTest, RandomTalkOfManyPlansKeepsTheBoundAndEndsEmpty) {
 
 TEST_F(ReadAheadTest, ATenantThatTakesNothingStarvesNoOther) {
   const auto records = Store(8, file_);
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   std::vector<ReadAhead::Handle> greedy;
   for (std::uint64_t seed = 0; seed < 50; ++seed)
-    greedy.push_back(ahead.Begin(records_, WholeEpoch(seed), "greedy").value());
+    greedy.push_back(ahead->Begin(records_, WholeEpoch(seed), "greedy").value());
   ASSERT_TRUE(FillsItsBound());
-  const auto other = ahead.Begin(records, WholeEpoch(), "other").value();
+  const auto other = ahead->Begin(records, WholeEpoch(), "other").value();
 
-  // Its share is half of all, or some hundred records: each that is late had not been read ahead.
+  // Its share is half of all, or some hundred records: each that is late had not been read ahead->
   std::vector<PlannedRecords::Piece> pieces;
   records->Locate(AllOf(WholeEpoch(), kCount, kCount), pieces);
   std::size_t next = 0;
@@ -317,7 +439,7 @@ TEST_F(ReadAheadTest, ATenantThatTakesNothingStarvesNoOther) {
     if (next == pieces.size()) return true;
     const auto late_bytes = metrics_.late_bytes.value();
     const auto asked = Asked(pieces[next++], /*is_in_memory=*/false);
-    ahead.Take({&asked, 1});
+    ahead->Take({&asked, 1});
     in_time_count += metrics_.late_bytes.value() == late_bytes ? 1 : 0;
     return in_time_count >= 100;
   }));
@@ -325,12 +447,12 @@ TEST_F(ReadAheadTest, ATenantThatTakesNothingStarvesNoOther) {
 }
 
 TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   const net::PlanSet small{.end = 1, .step_size = 1};
   std::map<std::string, std::vector<ReadAhead::Handle>> plans;
   for (const std::string tenant : {"first", "second", "third"}) {
     for (;;) {
-      auto begun = ahead.Begin(records_, small, tenant);
+      auto begun = ahead->Begin(records_, small, tenant);
       if (!begun) {
         EXPECT_EQ(begun.error().code, ErrorCode::kUnavailable);
         EXPECT_NE(begun.error().message.find("others"), std::string::npos);
@@ -343,16 +465,16 @@ TEST_F(ReadAheadTest, ATenantHasNoMorePlansThanAreLeftToOthers) {
   EXPECT_EQ(plans["second"].size(), 1024U);
   EXPECT_EQ(plans["third"].size(), 512U);
   plans.erase("first");
-  EXPECT_TRUE(ahead.Begin(records_, small, "second"));
+  EXPECT_TRUE(ahead->Begin(records_, small, "second"));
   // What has ended counts no more.
   auto& again = plans["first"];
-  while (auto begun = ahead.Begin(records_, small, "first"))
+  while (auto begun = ahead->Begin(records_, small, "first"))
     again.push_back(std::move(begun).value());
   EXPECT_EQ(again.size(), (4096U - 1024U - 512U) / 2);
 }
 
 TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
-  ReadAhead ahead(kBound, metrics_);
+  FollowedReadAhead ahead(kBound, metrics_);
   {
     const auto plan = Begin(ahead, WholeEpoch());
     ASSERT_TRUE(FillsItsBound());
@@ -366,11 +488,11 @@ TEST_F(ReadAheadTest, WhatIsRemovedWhenItsPlansAreOverIsLetGo) {
 }
 
 TEST_F(ReadAheadTest, APlanThatIsNotOfTheseRecordsIsRefused) {
-  ReadAhead ahead(kBound, metrics_);
-  EXPECT_FALSE(ahead.Begin(records_, {.first = kCount + 1, .end = kCount + 2}));
-  EXPECT_FALSE(ahead.Begin(records_, {.end = UINT64_MAX}));
-  EXPECT_FALSE(ahead.Begin(records_, {.order = 9, .end = 1}));
-  EXPECT_FALSE(ReadAhead(0, metrics_).Begin(records_, WholeEpoch()));
+  FollowedReadAhead ahead(kBound, metrics_);
+  EXPECT_FALSE(ahead->Begin(records_, {.first = kCount + 1, .end = kCount + 2}));
+  EXPECT_FALSE(ahead->Begin(records_, {.end = UINT64_MAX}));
+  EXPECT_FALSE(ahead->Begin(records_, {.order = 9, .end = 1}));
+  EXPECT_FALSE(FollowedReadAhead(0, metrics_)->Begin(records_, WholeEpoch()));
   EXPECT_EQ(metrics_.plans.value(), 0U);
   Plans plans;
   for (std::uint32_t id = 1; id <= Plans::kCountMax; ++id)

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "libffrecord/base/buffer_pool.h"
+#include "server/service/read/disk_reader.h"
+#include "server/service/read_ahead/read_ahead.h"
+
+namespace ffrecord::server {
+
+// Reads ahead for one worker while no client keeps that worker busy: takes runs from the ReadAhead
+// and has the worker's own DiskReader read them into the page cache. Thread-bound.
+//
+// A disk that answers quickly leaves no such time, and is not read ahead from: that would only take
+// processor time from the requests. A request waits for the few runs that are with the disk
+// already, and no new ones are started until the worker is idle again.
+class IdleReads {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Milliseconds = std::chrono::milliseconds;
+  static constexpr std::uint64_t kConnection = 0;  // In tickets; connections count from 1.
+  // The worker is idle once nothing but the disk has had news for it for so long while it reads for
+  // clients, which then wait for the disk,
+  static constexpr Milliseconds kIdleAfter{2};
+  // or for so long while it reads for none: clients that are about to ask may need the processor.
+  static constexpr Milliseconds kUnusedAfter{20};
+  static constexpr std::uint64_t kInFlightBytesMax = std::uint64_t{2} << 20;
+  static constexpr std::uint32_t kInFlightCountMax = 32;
+
+  IdleReads(ReadAhead& read_ahead, DiskReader& disk) : read_ahead_(read_ahead), disk_(disk) {}
+
+  // A socket or another thread has news for the worker.
+  void NoteBusy(Clock::time_point now) noexcept { busy_at_ = now; }
+  // How much of `wait` the worker may sleep before Start() is to be called again.
+  Milliseconds WaitMax(Milliseconds wait, Clock::time_point now) const noexcept;
+  // Starts what is to be read ahead, if the worker is idle.
+  void Start(Clock::time_point now);
+  // Of a run that was started here.
+  void Take(const DiskReader::Completed& completed);
+  // All completed runs were taken. What was with the disk before came from there.
+  void NotePolled() noexcept { polled_number_ = newest_number_; }
+
+ private:
+  bool has_room() const noexcept {
+    return count_ < kInFlightCountMax && bytes_ < kInFlightBytesMax && disk_.has_room();
+  }
+  Milliseconds Patience() const noexcept {
+    return disk_.reading_count() > count_ ? kIdleAfter : kUnusedAfter;
+  }
+  // Where runs are read to: nobody looks at it, and all share it.
+  PooledBuffer Place(std::uint32_t size_bytes);
+
+  ReadAhead& read_ahead_;
+  DiskReader& disk_;
+  Clock::time_point busy_at_{};
+  PooledBuffer sink_;  // Null before the first run.
+  std::uint32_t count_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t newest_number_ = 0;
+  std::uint64_t polled_number_ = 0;
+};
+
+}  // namespace ffrecord::server

@@ -1,0 +1,206 @@
+// Goal: a worker reads ahead only while no client keeps it busy, little at a time, and what it read
+// is counted where it came from.
+// Method: a plan of one dataset, jobs that run when the test says, and an engine that holds reads
+// back; time is what the test says it is.
+
+#include "server/service/read/idle_reads.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <random>
+
+#include "bytes.h"
+#include "seed.h"
+#include "temp_folder.h"
+#include "test_file.h"
+
+namespace ffrecord::server {
+namespace {
+
+using namespace std::chrono_literals;
+
+class HoldingEngine final : public IoEngine {
+ public:
+  explicit HoldingEngine(bool& holds) : holds_(holds) {}
+  std::string_view name() const noexcept override { return "holding"; }
+  Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
+    taken_.insert(taken_.end(), requests.begin(), requests.end());
+    return static_cast<std::uint32_t>(requests.size());
+  }
+  Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t,
+                             std::chrono::milliseconds) override {
+    std::uint32_t count = 0;
+    for (; !holds_ && !taken_.empty() && count < done.size(); ++count) {
+      done[count] = taken_.front();
+      done[count]->result = static_cast<std::int64_t>(done[count]->buffer.size());
+      taken_.pop_front();
+    }
+    return count;
+  }
+  std::uint32_t in_flight() const noexcept override {
+    return static_cast<std::uint32_t>(taken_.size());
+  }
+
+ private:
+  bool& holds_;
+  std::deque<IoRequest*> taken_;
+};
+
+class IdleReadsTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kCount = 4000;
+
+  void SetUp() override {
+    std::mt19937 random(test::Seed());
+    std::vector<std::string> texts;
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+      std::string record(3000 + random() % 3000, '\0');
+      for (std::size_t at = 0; at < 16; ++at) record[at] = static_cast<char>(random());
+      texts.push_back(std::move(record));
+    }
+    test::WriteRecords(folder_ / "a.ffr", texts);
+    const std::string bytes = test::ReadFile(folder_ / "a.ffr");
+    store_ = ExtentStore::Open(folder_ / "extents").value();
+    const auto id = MakeExtentId(7, 0, 0);
+    auto writer = store_->Create(id, bytes.size()).value();
+    ASSERT_TRUE(writer.Append(test::AsBytes(bytes)));
+    const auto sum = Xxh3(test::AsBytes(bytes));
+    extent_ = writer.Seal(sum).value();
+    DatasetManifest manifest;
+    manifest.files = {{"a.ffr", bytes.size(), {{id, bytes.size(), sum}}}};
+    plan_ = ahead_
+                .Begin(PlannedRecords::Open(manifest, *store_).value(),
+                       {.seed = 1, .end = kCount, .step_size = 100})
+                .value();
+    RunJobs();
+    // The first call says that somebody has time.
+    (void)ahead_.Next(1, 1);
+    RunJobs();
+  }
+
+  void RunJobs() {
+    while (!jobs_.empty()) {
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      job();
+    }
+  }
+
+  // What completed, as the worker's loop takes it.
+  std::size_t Poll() {
+    std::vector<DiskReader::Completed> completed;
+    EXPECT_TRUE(disk_.Poll(0ms, completed));
+    std::size_t count = 0;
+    for (const auto& one : completed) {
+      if (one.ticket.connection == IdleReads::kConnection) {
+        idle_.Take(one);
+        ++count;
+      } else {
+        disk_.Release(one.size_bytes);
+      }
+    }
+    idle_.NotePolled();
+    return count;
+  }
+
+  void ReadForClient() {
+    disk_.Start({.connection = 1},
+                {.extent = extent_, .offset_bytes = 0, .size_bytes = 100, .piece_count = 1});
+  }
+
+  test::TempFolder folder_;
+  std::deque<std::function<void()>> jobs_;
+  std::unique_ptr<ExtentStore> store_;
+  ExtentPtr extent_;
+  ReadAhead::Metrics metrics_;
+  ReadAhead ahead_{
+      std::uint64_t{64} << 20, metrics_,
+      [this](std::string_view, std::function<void()> job) { jobs_.push_back(std::move(job)); }};
+  ReadAhead::Handle plan_;
+  bool holds_ = false;
+  DiskReader disk_{std::make_unique<HoldingEngine>(holds_), {.files_count_max = 4}};
+  IdleReads idle_{ahead_, disk_};
+  const IdleReads::Clock::time_point now_ = IdleReads::Clock::now();
+};
+
+TEST_F(IdleReadsTest, NothingIsReadWhileRequestsCome) {
+  idle_.NoteBusy(now_);
+  idle_.Start(now_ + 1ms);
+  EXPECT_EQ(disk_.reading_count(), 0U);
+  // Nobody waits for the disk: the processor may be what clients wait for.
+  idle_.Start(now_ + IdleReads::kIdleAfter);
+  EXPECT_EQ(disk_.reading_count(), 0U);
+  EXPECT_EQ(idle_.WaitMax(200ms, now_ + IdleReads::kIdleAfter),
+            IdleReads::kUnusedAfter - IdleReads::kIdleAfter);
+
+  idle_.Start(now_ + IdleReads::kUnusedAfter);
+  EXPECT_GT(disk_.reading_count(), 0U);
+  EXPECT_GT(Poll(), 0U);
+}
+
+TEST_F(IdleReadsTest, AWorkerThatWaitsForItsDiskReadsAheadSoon) {
+  idle_.NoteBusy(now_);
+  ReadForClient();
+  idle_.Start(now_ + 1ms);
+  EXPECT_EQ(disk_.reading_count(), 1U);
+  EXPECT_EQ(idle_.WaitMax(200ms, now_ + 1ms), IdleReads::kIdleAfter - 1ms);
+  idle_.Start(now_ + IdleReads::kIdleAfter);
+  EXPECT_GT(disk_.reading_count(), 1U);
+  Poll();
+}
+
+TEST_F(IdleReadsTest, LittleIsWithTheDiskAtATimeAndTheRestIsGivenUpForARequest) {
+  holds_ = true;
+  const auto idle = now_ + IdleReads::kUnusedAfter;
+  for (int i = 0; i < 5; ++i) {
+    idle_.Start(idle);
+    Poll();
+  }
+  EXPECT_GT(disk_.reading_count(), 0U);
+  EXPECT_LE(disk_.reading_count(), IdleReads::kInFlightCountMax);
+  EXPECT_LE(disk_.held_bytes(), IdleReads::kInFlightBytesMax + ReadAhead::kRunBytesMax);
+  // The disk wakes the worker, and nothing else need do.
+  EXPECT_EQ(idle_.WaitMax(200ms, idle), 200ms);
+
+  holds_ = false;
+  idle_.NoteBusy(idle);
+  EXPECT_GT(Poll(), 0U);
+  idle_.Start(idle + 1ms);
+  EXPECT_EQ(disk_.reading_count(), 0U);
+  EXPECT_EQ(disk_.held_bytes(), 0U);
+}
+
+TEST_F(IdleReadsTest, OnlyWhatWasWaitedForCountsAsReadFromTheDisk) {
+  const auto idle = now_ + IdleReads::kUnusedAfter;
+  idle_.Start(idle);
+  ASSERT_GT(Poll(), 0U);  // At the first look: it was in memory.
+  EXPECT_EQ(metrics_.read_bytes.value(), 0U);
+
+  holds_ = true;
+  idle_.Start(idle);
+  const std::uint64_t bytes = disk_.held_bytes();
+  EXPECT_EQ(Poll(), 0U);
+  holds_ = false;
+  ASSERT_GT(Poll(), 0U);
+  EXPECT_EQ(metrics_.read_bytes.value(), bytes);
+}
+
+TEST_F(IdleReadsTest, AWholePlanIsReadAndThenTheWorkerSleeps) {
+  auto now = now_ + IdleReads::kUnusedAfter;
+  std::size_t count = 0;
+  for (int i = 0; i < 10'000 && ahead_.has_work(); ++i) {
+    idle_.Start(now);
+    count += Poll();
+    RunJobs();
+  }
+  EXPECT_GT(count, 0U);
+  EXPECT_FALSE(ahead_.has_work());
+  EXPECT_EQ(idle_.WaitMax(200ms, now), 200ms);
+  EXPECT_GT(metrics_.held_bytes.value(), kCount * 3000);
+}
+
+}  // namespace
+}  // namespace ffrecord::server
