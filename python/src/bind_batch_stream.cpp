@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -44,15 +45,17 @@ class CountingStream {
   CountingStream(const CountingStream&) = delete;
   CountingStream& operator=(const CountingStream&) = delete;
 
-  // Ends the threads.
+  // Ends the threads. Who waits for a batch, in another thread, then gets none.
   void Close() {
     const GilReleased released;
+    is_closed_ = true;  // Else who waits would take the mutex again and again.
     const std::lock_guard lock(mutex_);
     Count();
     stream_.reset();
   }
 
-  // None: the time is over. Else the batch, and the values of the columns, if they were gathered.
+  // None: the time is over, or the stream was closed. Else the batch, and the values of the
+  // columns, if they were gathered.
   py::object Next(WaitLimit timeout) {
     auto item = Take(timeout);
     if (!item) return py::none();
@@ -100,7 +103,7 @@ class CountingStream {
     for (;;) {
       const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
       auto item = WithoutGil([&] { return TryTake(std::clamp(left, milliseconds(0), kSliceMax)); });
-      if (item || left <= kSliceMax) return item;
+      if (item || left <= kSliceMax || is_closed_) return item;
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
   }
@@ -127,10 +130,11 @@ class CountingStream {
   }
 
   py::tuple ArraysOf(const BatchStream::Item& item, const std::shared_ptr<Batch>& batch) const {
-    // Whichever lives longer: arrays share it.
-    using Owners = std::pair<std::shared_ptr<Batch>, Batch::Owner>;
-    const py::capsule owner(new Owners(batch, item.columns_owner),
-                            [](void* owners) { delete static_cast<Owners*>(owners); });
+    // Arrays share the memory that they lie in. Where that is not the batch's, the batch may go: it
+    // is as large as all columns of its records.
+    const auto in = item.columns_owner ? item.columns_owner : Batch::Owner(batch);
+    const py::capsule owner(new Batch::Owner(in),
+                            [](void* shared) { delete static_cast<Batch::Owner*>(shared); });
     py::tuple arrays(columns_.size());
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(batch->size())};
@@ -144,6 +148,7 @@ class CountingStream {
   const pid_t home_ = ::getpid();
   CountingReader& reader_;
   const std::vector<GatheredColumn> columns_;
+  std::atomic<bool> is_closed_{false};
   std::mutex mutex_;  // Of whoever calls the stream.
   std::optional<BatchStream> stream_;
   BatchStream::Stats counted_;  // What the reader knows.

@@ -46,7 +46,7 @@ void GatherColumns(const Batch& batch, std::span<const std::uint32_t> wanted,
   };
   if (schema.columns().size() == 1 && !is_bool(0)) {
     if (const auto rows = InPlace(batch, schema.width_bytes(0)); !rows.empty()) {
-      columns.assign(1, rows);
+      columns.assign(wanted.size(), rows);  // One may be wanted twice.
       return;
     }
   }

@@ -129,19 +129,23 @@ class Stream:
             ClosedError: as of a `Prefetcher`.
             Exception: what reading the batch raises.
         """
-        if not self.alive:
-            raise ClosedError(
-                "the batches that threads had read ahead are lost: the loader was closed, or the "
-                "process forked, while this iterator was in use; start a new iteration"
-            )
+        self._require_alive()
         found = self._inner.next(self._timeout_s)
         if found is None:
+            self._require_alive()  # Another thread may have closed it.
             raise DeadlineExceeded(
                 f"no batch from {self._threads} loader threads within {self._timeout_s} s: it is "
                 "being loaded; raise timeout, or run `ffrecord doctor` to see what reads wait for"
             )
         at, self._cursor = self._cursor, self._sampler.after(self._cursor)
         return self._cursor, self._collated(found[1], at)
+
+    def _require_alive(self) -> None:
+        if not self.alive:
+            raise ClosedError(
+                "the batches that threads had read ahead are lost: the loader was closed, or the "
+                "process forked, while this iterator was in use; start a new iteration"
+            )
 
     def _collated(self, arrays: tuple[Any, ...] | None, at: Cursor) -> Any:  # noqa: ANN401
         """As `collate` makes it."""

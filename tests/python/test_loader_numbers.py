@@ -1,0 +1,89 @@
+"""Goal: batches that native threads make are the reader's, of their values' size, and end in time.
+
+Method: a loader over columns of fixed width; a daemon that is frozen while a thread waits.
+"""
+
+import gc
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import ffrecord
+from daemon import Daemon
+from ffrecord.errors import ClosedError
+from ffrecord.torch import DataLoader, Dataset, Sampler
+from loading import written
+
+
+def loader_of(dataset: Dataset, batch: int = 20, **options: Any) -> DataLoader:  # noqa: ANN401
+    return DataLoader(
+        dataset, batch_sampler=Sampler(dataset, batch), mode="threads", num_workers=2, **options
+    )
+
+
+def resident_bytes() -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def test_the_only_column_may_be_wanted_twice(tmp_path: Path) -> None:
+    with ffrecord.Writer(tmp_path / "one.ffr", {"x": "f64"}) as writer:
+        for i in range(40):
+            writer.write({"x": i})
+    dataset = Dataset(tmp_path / "one.ffr", columns=["x", "x"])
+
+    batches = list(loader_of(dataset))
+
+    inline = DataLoader(dataset, batch_sampler=Sampler(dataset, 20))
+    for batch, known in zip(batches, inline, strict=True):
+        assert torch.equal(batch["x"], known["x"])
+
+
+def test_a_small_column_that_is_kept_does_not_keep_the_whole_records(tmp_path: Path) -> None:
+    count, width = 200, 1 << 20
+    with ffrecord.Writer(tmp_path / "wide.ffr", {"label": "i64", "x": f"u8[{width}]"}) as writer:
+        for i in range(count):
+            writer.write({"label": i, "x": np.full(width, i % 256, np.uint8)})
+    loader = loader_of(Dataset(tmp_path / "wide.ffr", columns=["label"]), 10)
+    batches = iter(loader)
+    kept = [next(batches)]
+    before = resident_bytes()
+
+    kept += batches
+
+    loader.close()
+    gc.collect()
+    assert resident_bytes() - before < count * width // 2
+    assert sorted(torch.cat([batch["label"] for batch in kept]).tolist()) == list(range(count))
+
+
+def test_who_waits_for_a_batch_learns_at_once_that_the_loader_was_closed(tmp_path: Path) -> None:
+    found: list[BaseException] = []
+
+    def take(batches: Any) -> None:  # noqa: ANN401 - an iterator
+        try:
+            for _ in batches:
+                pass
+        except ClosedError as error:
+            found.append(error)
+
+    with Daemon(tmp_path / "data") as daemon:
+        ffrecord.publish(written(tmp_path, "numbers"), daemon.address("train"))
+        dataset = Dataset(ffrecord.open(daemon.address("train"), timeout_s=60))
+        loader = loader_of(dataset, timeout=600, memory_limit_bytes=1)  # One batch ahead.
+        batches = iter(loader)
+        next(batches)
+        daemon.freeze()
+        taking = threading.Thread(target=take, args=(batches,))
+        taking.start()
+        time.sleep(0.5)  # What was read before is taken by now.
+        loader.close()
+        taking.join(20)
+        assert not taking.is_alive()
+    assert len(found) == 1
