@@ -12,6 +12,9 @@
 namespace ffrecord::client {
 namespace {
 
+// A store answers many more requests at a time than a disk does reads, each of them later.
+constexpr std::uint32_t kRequestsPerRead = 2;
+
 // All that tells this version from any other object.
 std::string IdentityOf(const object_store::StoredObject& object) {
   const auto& version = object.version;
@@ -26,7 +29,7 @@ bool IsKnown(const object_store::StoredObject& object) {
 }  // namespace
 
 Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::string> addresses,
-                                                       std::uint32_t requests_at_once,
+                                                       std::uint32_t reads_at_once,
                                                        const SessionOptions& options,
                                                        const CacheOptions& cache) {
   auto objects = FFR_TRY(object_store::FindObjects(addresses, options.timeout));
@@ -34,7 +37,7 @@ Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::stri
   for (const auto& object : objects) identities.push_back(IdentityOf(object));
   const bool are_known = std::ranges::all_of(objects, IsKnown);
   std::shared_ptr<const RangeReader> files =
-      object_store::OpenObjectFiles(std::move(objects), requests_at_once);
+      object_store::OpenObjectFiles(std::move(objects), kRequestsPerRead * reads_at_once);
   if (cache.folder.empty()) return files;
   if (!are_known)
     return Error{

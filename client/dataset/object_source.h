@@ -17,10 +17,10 @@ namespace ffrecord::client {
 // Whether a location is an object's: s3://, http:// or https://.
 bool IsObjectAddress(std::string_view location) noexcept;
 
-// The objects at `addresses`, which object_store/find_objects.h explains. `requests_at_once` is for
+// The objects at `addresses`, which object_store/find_objects.h explains. `reads_at_once` is for
 // one call. Fails with kInvalidArgument if this build has no object stores, and as FindObjects.
 Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::string> addresses,
-                                                       std::uint32_t requests_at_once,
+                                                       std::uint32_t reads_at_once,
                                                        const SessionOptions& options,
                                                        const CacheOptions& cache);
 

@@ -3,7 +3,7 @@
 namespace ffrecord::client {
 
 Result<std::shared_ptr<const RangeReader>> OpenObjects(std::span<const std::string> addresses,
-                                                       std::uint32_t /*requests_at_once*/,
+                                                       std::uint32_t /*reads_at_once*/,
                                                        const SessionOptions& /*options*/,
                                                        const CacheOptions& /*cache*/) {
   return Error{
