@@ -12,6 +12,7 @@
 #include "libffrecord/base/thread_scratch.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/transfer_queue.h"
+#include "libffrecord/source/waiting_read.h"
 
 namespace ffrecord {
 namespace {
@@ -274,24 +275,6 @@ class OwnLocalQueue final : public RangeQueue {
   LocalQueue queue_;
 };
 
-// The group of a blocking call.
-class WaitingCall final : public RangeGroup {
- public:
-  WaitingCall(std::span<RangeRead> ranges, const RangeReader::Arrived& arrived)
-      : ranges_(ranges), arrived_(arrived) {}
-
-  std::span<RangeRead> ranges() noexcept override { return ranges_; }
-  void Arrived(RangeRead& range) override { arrived_(range); }
-  void Ended(Result<void> result) override { result_ = std::move(result); }
-
-  const std::optional<Result<void>>& result() const noexcept { return result_; }
-
- private:
-  const std::span<RangeRead> ranges_;
-  const RangeReader::Arrived& arrived_;
-  std::optional<Result<void>> result_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<RangeQueue>> MakeLocalQueue(const LocalFiles& files,
@@ -312,18 +295,8 @@ Result<void> ReadLocalFiles(const LocalFiles& files, std::span<RangeRead> ranges
   if (patience.IsOver()) return GivenUp();
   const ThreadScratch<QueueMemory> memory;
   IoEngine* engine = FFR_TRY(ThreadIoEngine(files.queue_depth()));
-  WaitingCall call(ranges, arrived);
   LocalQueue queue(files, *engine, *memory);
-  queue.Submit(call);
-  bool is_given_up = false;
-  while (!call.result()) {
-    if (!is_given_up && patience.IsOver()) {
-      queue.GiveUp(call);
-      is_given_up = true;
-    }
-    queue.Poll(patience.is_endless() ? kIoForever : Patience::kInterval);
-  }
-  return *call.result();
+  return ReadThrough(queue, ranges, arrived, patience);
 }
 
 }  // namespace ffrecord

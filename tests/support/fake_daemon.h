@@ -37,9 +37,10 @@ class FakeDaemon {
   };
   using Script = std::function<bool(Request&)>;
 
-  explicit FakeDaemon(Script script, bool greets = true)
+  explicit FakeDaemon(Script script, bool greets = true, std::uint64_t capabilities = 0)
       : script_(std::move(script)),
         greets_(greets),
+        capabilities_(capabilities),
         listener_(net::TcpListener::Listen({"127.0.0.1", 0}).value()),
         thread_([this] { Run(); }) {}
   ~FakeDaemon() {
@@ -109,12 +110,14 @@ class FakeDaemon {
     net::HelloReply reply;
     reply.body_size_bytes_max = 2U << 20;
     reply.payload_size_bytes_max = 8U << 20;
+    reply.capabilities = capabilities_;
     Send(request, net::ReplyTo(net::FrameType::kHello), reply.Encode());
     return true;
   }
 
   const Script script_;
   const bool greets_;
+  const std::uint64_t capabilities_;
   net::TcpListener listener_;
   std::deque<std::vector<std::byte>> payloads_;
   std::atomic<int> connection_count_{0};

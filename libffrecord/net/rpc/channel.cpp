@@ -117,7 +117,7 @@ bool Channel::Alive() {
   // endpoint that has read all there was does not look again at once.
   for (int i = 0; i < 2 && !broken_; ++i) {
     const auto event = endpoint_->Poll();
-    broken_ = has_frame_ || !event || event.value() != Endpoint::Event::kNone;
+    broken_ = found_ || !event || event.value() != Endpoint::Event::kNone;
   }
   return !broken_;
 }
@@ -154,18 +154,18 @@ Result<std::uint64_t> Channel::SendDescriptor(FrameType type, std::span<const st
 }
 
 Result<bool> Channel::Push() {
-  if (has_frame_) return true;
+  if (found_) return true;
   auto event = endpoint_->Poll();
   if (!event) return Break(std::move(event).error());
   if (event.value() == Endpoint::Event::kClosed)
     return Break({ErrorCode::kUnavailable, peer() + " closed the connection"});
-  has_frame_ = event.value() == Endpoint::Event::kFrame;
-  return has_frame_;
+  if (event.value() != Endpoint::Event::kNone) found_ = event.value();
+  return found_.has_value();
 }
 
 Result<void> Channel::Flush(Deadline deadline) {
-  auto flushed = has_frame_ ? Result<void>(Error{ErrorCode::kConflict, "a frame has come"})
-                            : net::Flush(*endpoint_, deadline);
+  auto flushed = found_ ? Result<void>(Error{ErrorCode::kConflict, "a frame has come"})
+                        : net::Flush(*endpoint_, deadline);
   if (flushed) return {};
   if (flushed.error().code != ErrorCode::kConflict) return Break(std::move(flushed).error());
   // The daemon speaks before it was asked: it has failed, or it stops.
@@ -178,8 +178,8 @@ Result<void> Channel::Flush(Deadline deadline) {
 Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
                                      std::string_view what) {
   for (;;) {
-    auto event = std::exchange(has_frame_, false) ? Result(Endpoint::Event::kFrame)
-                                                  : NextEvent(*endpoint_, deadline, what);
+    const auto found = std::exchange(found_, std::nullopt);
+    auto event = found ? Result(*found) : NextEvent(*endpoint_, deadline, what);
     if (!event) return Break(std::move(event).error());
     if (event.value() != Endpoint::Event::kFrame)
       return Break({ErrorCode::kUnavailable,
@@ -192,23 +192,45 @@ Result<FrameHeader> Channel::Receive(std::uint64_t request, Deadline deadline,
     if (header.request_id != request)
       return Break({ErrorCode::kUnavailable, peer() + " sent " + TypeName(header.type) +
                                                  " for another request than " + std::string(what)});
-    if (header.type == FrameType::kError) return TakeError();
-    if (header.type == FrameType::kBusy) {
-      const auto busy = Busy::Decode(body());
-      if (!busy) return Break(busy.error());
-      retry_after_ =
-          std::min(std::chrono::milliseconds(busy.value().retry_after_ms), kRetryAfterMax);
-      return Error{ErrorCode::kUnavailable,
-                   peer() + " is busy and did not take the request for " + std::string(what)};
-    }
+    if (auto refusal = Refusal(what)) return *std::move(refusal);
     return header;
   }
 }
 
-Result<void> Channel::ReceivePayload(std::span<const std::span<std::byte>> places,
-                                     Deadline deadline) {
+std::optional<Error> Channel::Refusal(std::string_view what) {
+  if (header().type == FrameType::kError) return TakeError();
+  if (header().type != FrameType::kBusy) return std::nullopt;
+  const auto busy = Busy::Decode(body());
+  if (!busy) return Break(busy.error());
+  retry_after_ = std::min(std::chrono::milliseconds(busy.value().retry_after_ms), kRetryAfterMax);
+  return Error{ErrorCode::kUnavailable,
+               peer() + " is busy and did not take the request for " + std::string(what)};
+}
+
+Result<Endpoint::Event> Channel::Poll() {
+  for (;;) {
+    const auto found = std::exchange(found_, std::nullopt);
+    auto event = found ? Result(*found) : endpoint_->Poll();
+    if (!event) return Break(std::move(event).error());
+    if (event.value() == Endpoint::Event::kClosed)
+      return Break({ErrorCode::kUnavailable, peer() + " closed the connection"});
+    const bool is_frame = event.value() == Endpoint::Event::kFrame;
+    // What the daemon has taken it still answers after GOAWAY, which comes once.
+    if (is_frame && header().type == FrameType::kGoAway && !std::exchange(going_away_, true))
+      continue;
+    return event;
+  }
+}
+
+Result<void> Channel::BeginPayload(std::span<const std::span<std::byte>> places) {
   if (auto taken = endpoint_->ReceivePayload(places); !taken)
     return Break(std::move(taken).error());
+  return {};
+}
+
+Result<void> Channel::ReceivePayload(std::span<const std::span<std::byte>> places,
+                                     Deadline deadline) {
+  FFR_TRY(BeginPayload(places));
   auto event = NextEvent(*endpoint_, deadline, "the rest of a payload");
   if (!event) return Break(std::move(event).error());
   if (event.value() != Endpoint::Event::kPayload)

@@ -32,7 +32,8 @@ class Backoff {
   std::chrono::milliseconds step_{10};
 };
 
-// A client's end of a connection to a daemon, after HELLO: one dialogue at a time.
+// A client's end of a connection to a daemon, after HELLO: one dialogue at a time, or many requests
+// whose replies are taken as they come.
 //
 // Thread-bound. Fails with kUnavailable if the connection breaks, a frame is damaged or out of
 // place, or the daemon is busy; with kDeadlineExceeded; with the daemon's own error if it answers
@@ -112,6 +113,19 @@ class Channel {
   std::span<const std::byte> body() const noexcept { return endpoint_->body(); }
   Result<void> ReceivePayload(std::span<const std::span<std::byte>> places, Deadline deadline);
 
+  // For many requests at a time: sends and receives what it can without waiting. kNone: nothing
+  // more can be done now. kFrame: header() and body() hold a frame, of any request; one with a
+  // payload must be followed by BeginPayload. kPayload: that payload has arrived.
+  Result<Endpoint::Event> Poll();
+  const FrameHeader& header() const noexcept { return endpoint_->header(); }
+  // The places are borrowed until kPayload or until the connection is broken.
+  Result<void> BeginPayload(std::span<const std::span<std::byte>> places);
+  // Why the frame that has just arrived refuses the request for `what`, and retry_after() if it is
+  // BUSY. None: it refuses nothing.
+  std::optional<Error> Refusal(std::string_view what);
+  // To wait for, after Poll() has said kNone.
+  Endpoint* endpoint() noexcept { return endpoint_.get(); }
+
   // A request and its one reply, whose type must be ReplyTo(type).
   struct Reply {
     std::vector<std::byte> body;
@@ -131,7 +145,7 @@ class Channel {
   std::unique_ptr<Endpoint> endpoint_;
   HelloReply hello_;
   std::uint64_t next_request_ = 1;
-  bool has_frame_ = false;  // Push() has found one.
+  std::optional<Endpoint::Event> found_;  // By Push(): a frame, or its payload.
   bool broken_ = false;
   bool going_away_ = false;
   RetryAfter retry_after_;

@@ -17,7 +17,8 @@
 namespace ffrecord::net {
 
 // The files of one manifest, read from the daemon that serves them: one BATCH_READ for a call, its
-// bytes received where they are wanted, or, over shared memory, read there by the daemon itself.
+// bytes received where they are wanted, or, over shared memory, read there by the daemon itself. A
+// queue has many calls under way on one connection.
 //
 // If the daemon goes away, a call connects again and asks for what has not arrived, until
 // `options.timeout` has passed; then each range that is missing gets kUnavailable or
@@ -41,13 +42,21 @@ class RemoteFiles final : public RangeReader {
   }
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
+  Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t, ErrorCode status) const override {
     return last_failure_.Of(status);
   }
 
- private:
-  class Batch;
+  // --- For its queues ---
+  Session& session() const noexcept { return *session_; }
+  std::chrono::milliseconds timeout() const noexcept { return options_.timeout; }
+  std::uint64_t number() const noexcept { return number_; }
+  std::span<const ExtentId> extents() const noexcept { return extents_; }
+  std::uint32_t first_extent(std::uint32_t file) const noexcept { return first_extent_[file]; }
+  bool Passes(const RangeRead& range) const noexcept { return PassesEnd(range); }
+  void NoteFailure(const Error& error) const { last_failure_.Note(error); }
 
+ private:
   const std::shared_ptr<Session> session_;
   const DatasetManifest manifest_;
   const SessionOptions options_;

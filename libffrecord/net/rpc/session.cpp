@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "libffrecord/base/assert.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/random.h"
@@ -26,14 +27,14 @@ constexpr std::size_t kConnectionsMax = 16;
 
 // How often idle connections are looked at, while there are calls.
 constexpr auto kLookEvery = 1000ms;
-// For the deadline of a call that failed for another reason first: that one says more.
-Error AtDeadline(Error last, const std::string& peer) {
+
+}  // namespace
+
+Error TriedUntilTimeout(Error last, const std::string& peer) {
   if (last.code == ErrorCode::kUnavailable)
     last.message += " (" + peer + " was tried until the timeout)";
   return last;
 }
-
-}  // namespace
 
 // --- Connections ---------------------------------------------------------------------------------
 
@@ -120,13 +121,7 @@ Result<std::unique_ptr<Connection>> Session::Take(Deadline deadline, RetryAfter&
                          " connections to " + peer() + ", all of which are in use"};
     }
     ++pool.used_count;
-    if (pool.rails.HasReturned()) pool.idle.clear();
-    CloseDead(pool);
-    while (!pool.idle.empty()) {
-      auto connection = std::move(pool.idle.back());
-      pool.idle.pop_back();
-      if (connection->Alive()) return connection;
-    }
+    if (auto connection = TakeIdle(pool)) return connection;
   }
   auto made = connector_.Connect(pool.rails, deadline, busy);
   const std::lock_guard lock(pool.mutex);
@@ -141,6 +136,17 @@ Result<std::unique_ptr<Connection>> Session::Take(Deadline deadline, RetryAfter&
   pool.why_no_upload_memory.clear();
   pool.reached = true;
   return std::move(connection);
+}
+
+std::unique_ptr<Connection> Session::TakeIdle(Pool& pool) {
+  if (pool.rails.HasReturned()) pool.idle.clear();
+  CloseDead(pool);
+  while (!pool.idle.empty()) {
+    auto connection = std::move(pool.idle.back());
+    pool.idle.pop_back();
+    if (connection->Alive()) return connection;
+  }
+  return nullptr;
 }
 
 // A call looks at the connection it takes; others may hold a device that was taken away, and that
@@ -178,56 +184,103 @@ void Session::CloseIdle(const std::function<bool(Connection&)>& unwanted) {
 }
 
 Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient) {
-  std::optional<Backoff> backoff;  // A random number costs more than many a call.
-  Pool& pool = pool_.Get();
-  Error last{ErrorCode::kDeadlineExceeded,
-             "timed out: " + peer() + " does not answer, and another caller was already trying it"};
+  Tries tries(*this, patient);
   for (;;) {
-    if (Patience::OfThread().IsOver()) return AtDeadline(std::move(last), peer());
-    const auto entry = pool.breaker.Enter(deadline);
-    if (entry == Breaker::Entry::kNotYet) return AtDeadline(std::move(last), peer());
-    RetryAfter busy;
-    bool connected = false;
-    if (auto connection = Take(deadline, busy)) {
-      connected = true;
-      auto done = attempt(*connection.value());
-      busy = connection.value()->retry_after();
-      // Where the link is gone the others are as dead, and take as long to find out.
-      const auto rail = connection.value()->rail();
-      const bool is_link_gone = rail && !connection.value()->reusable();
-      GiveBack(std::move(connection).value());
-      if (is_link_gone) CloseIdle([rail](const Connection& other) { return other.rail() == rail; });
-      if (done) {
-        pool.breaker.Succeeded();
-        return {};
-      }
-      last = std::move(done).error();
-    } else if (last.code == ErrorCode::kUnavailable &&
-               connection.error().code == ErrorCode::kDeadlineExceeded) {
-      pool.breaker.Abandoned(entry);
-      return AtDeadline(std::move(last), peer());  // Why it had to connect again says more.
-    } else {
-      last = std::move(connection).error();
-    }
-    const bool has_answered = busy || (connected && last.code != ErrorCode::kUnavailable &&
-                                       last.code != ErrorCode::kDeadlineExceeded);
-    if (has_answered)
-      pool.breaker.Succeeded();
-    else if (last.code == ErrorCode::kUnavailable)
-      pool.breaker.Failed(entry);
-    else
-      pool.breaker.Abandoned(entry);
-    if (last.code != ErrorCode::kUnavailable) return last;
-    if (!connected && !busy && !patient && !WasReached(pool)) {
-      last.message = "no daemon answers at " + peer() + ": " + last.message +
-                     "; start one there with: ffrecordd --data DIR";
-      return last;
-    }
-    if (!backoff) backoff.emplace(RandomNumber());
-    const Deadline next = Clock::now() + backoff->Next(busy.value_or(0ms));
-    if (next >= deadline) return AtDeadline(std::move(last), peer());
-    SleepPatiently(next);
+    FFR_TRY(tries.Begin(deadline));
+    auto done = tries.End(attempt(*tries.connection()));
+    if (done || done.error().code != ErrorCode::kUnavailable) return done;
   }
+}
+
+// --- Tries ---------------------------------------------------------------------------------------
+
+Result<void> Session::Tries::Begin(Deadline deadline) {
+  FFR_ASSERT(connection_ == nullptr);
+  Pool& pool = session_.pool_.Get();
+  const auto at_deadline = [&]() -> Error {
+    if (last_) return TriedUntilTimeout(*last_, session_.peer());
+    return {ErrorCode::kDeadlineExceeded,
+            "timed out: " + session_.peer() +
+                " does not answer, and another caller was already trying it"};
+  };
+  for (;;) {
+    if (next_ != Deadline{}) {
+      if (next_ >= deadline) return at_deadline();
+      SleepPatiently(next_);
+    }
+    if (Patience::OfThread().IsOver()) return at_deadline();
+    entry_ = pool.breaker.Enter(deadline);
+    if (entry_ == Breaker::Entry::kNotYet) return at_deadline();
+    RetryAfter busy;
+    auto taken = session_.Take(deadline, busy);
+    if (taken) {
+      connection_ = std::move(taken).value();
+      return {};
+    }
+    if (last_ && taken.error().code == ErrorCode::kDeadlineExceeded) {
+      pool.breaker.Abandoned(entry_);
+      return at_deadline();  // Why it had to connect again says more.
+    }
+    Error error = std::move(taken).error();
+    Note(error, busy.has_value(), busy.value_or(0ms));
+    if (error.code != ErrorCode::kUnavailable) return error;
+    if (!busy && !patient_ && !WasReached(pool)) {
+      error.message = "no daemon answers at " + session_.peer() + ": " + error.message +
+                      "; start one there with: ffrecordd --data DIR";
+      return error;
+    }
+  }
+}
+
+bool Session::Tries::BeginAtOnce() {
+  Pool& pool = session_.pool_.Get();
+  if (Clock::now() < next_ || pool.breaker.is_open()) return false;
+  const std::lock_guard lock(pool.mutex);
+  if (pool.used_count == kConnectionsMax) return false;
+  connection_ = session_.TakeIdle(pool);
+  if (connection_ == nullptr) return false;
+  ++pool.used_count;
+  entry_ = Breaker::Entry::kTogether;
+  return true;
+}
+
+void Session::Tries::NoteConnected() {
+  if (std::exchange(entry_, Breaker::Entry::kTogether) == Breaker::Entry::kAlone)
+    session_.pool_.Get().breaker.Succeeded();
+}
+
+Result<void> Session::Tries::End(Result<void> done) {
+  const auto busy = connection_->retry_after();
+  // Where the link is gone the others are as dead, and take as long to find out.
+  const auto rail = connection_->rail();
+  const bool is_link_gone = rail && !connection_->reusable();
+  session_.GiveBack(std::move(connection_));
+  if (is_link_gone)
+    session_.CloseIdle([rail](const Connection& other) { return other.rail() == rail; });
+  if (done) {
+    session_.pool_.Get().breaker.Succeeded();
+    return done;
+  }
+  const ErrorCode code = done.error().code;
+  const bool has_answered =
+      busy || (code != ErrorCode::kUnavailable && code != ErrorCode::kDeadlineExceeded);
+  Note(done.error(), has_answered, busy.value_or(0ms));
+  return done;
+}
+
+void Session::Tries::Note(const Error& error, bool has_answered,
+                          std::chrono::milliseconds at_least) {
+  Breaker& breaker = session_.pool_.Get().breaker;
+  if (has_answered)
+    breaker.Succeeded();
+  else if (error.code == ErrorCode::kUnavailable)
+    breaker.Failed(entry_);
+  else
+    breaker.Abandoned(entry_);
+  if (error.code != ErrorCode::kUnavailable) return;
+  last_ = error;
+  if (!backoff_) backoff_.emplace(RandomNumber());
+  next_ = Clock::now() + backoff_->Next(at_least);
 }
 
 // --- Calls ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ffrecord/result.h>
@@ -12,6 +13,7 @@
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/per_process.h"
+#include "libffrecord/net/rpc/breaker.h"
 #include "libffrecord/net/rpc/connection.h"
 #include "libffrecord/net/rpc/connector.h"
 #include "libffrecord/net/rpc/location.h"
@@ -60,6 +62,9 @@ class Session {
   using Attempt = std::function<Result<void>(Connection&)>;
   Result<void> Run(const Attempt& attempt, Deadline deadline, bool patient = false);
 
+  // What Run() does around each attempt, for those who do more with a connection than one call.
+  class Tries;
+
   // Of the connection made last; empty before.
   Connector::Link link();
   // Memory for what is to be read from this daemon: such that it can write there itself, if it can.
@@ -84,6 +89,7 @@ class Session {
   struct Pool;
   using RetryAfter = Channel::RetryAfter;
   Result<std::unique_ptr<Connection>> Take(Deadline deadline, RetryAfter& busy);
+  std::unique_ptr<Connection> TakeIdle(Pool& pool);  // Null: there is none. Requires its lock.
   void NoteReached();
   static bool WasReached(Pool& pool);
   static void CloseDead(Pool& pool);  // Of its idle connections. Requires its lock.
@@ -93,6 +99,43 @@ class Session {
   // Whether daemons write into our memory over the connection made last; also in a forked child.
   std::atomic<bool> uses_slabs_ = false;
   mutable PerProcess<Pool> pool_;  // With a lock of its own.
+};
+
+// For the end of a call that failed with `last` until there was no time left: that says more than
+// the deadline.
+Error TriedUntilTimeout(Error last, const std::string& peer);
+
+// One caller's tries to be served by the daemon: after each failure with kUnavailable it waits a
+// while, which grows, for a place among the other callers, and for a connection.
+//
+// Thread-bound, but it may go from one thread to another. At its end it has no connection.
+class Session::Tries {
+ public:
+  // `patient`: as Run's.
+  Tries(Session& session, bool patient) : session_(session), patient_(patient) {}
+
+  // Takes a connection. Waits, and fails for good with what Run() would have returned.
+  Result<void> Begin(Deadline deadline);
+  // Likewise if that takes no wait; else false.
+  bool BeginAtOnce();
+  Connection* connection() noexcept { return connection_.get(); }
+  // It is kept for long: nobody waits for what comes of it.
+  void NoteConnected();
+  // The daemon has done what was asked for: the next failure is the first one.
+  void NoteServed() noexcept { backoff_.reset(); }
+  // Gives the connection back, with what came of it. kUnavailable: it may begin again.
+  Result<void> End(Result<void> done);
+
+ private:
+  void Note(const Error& error, bool has_answered, std::chrono::milliseconds at_least);
+
+  Session& session_;
+  const bool patient_;
+  std::unique_ptr<Connection> connection_;
+  Breaker::Entry entry_ = Breaker::Entry::kNotYet;
+  std::optional<Error> last_;
+  std::optional<Backoff> backoff_;  // A random number costs more than many a call.
+  Deadline next_{};
 };
 
 }  // namespace ffrecord::net

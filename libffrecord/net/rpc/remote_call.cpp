@@ -1,0 +1,208 @@
+#include "libffrecord/net/rpc/remote_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/random.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
+
+namespace ffrecord::net {
+namespace {
+
+// Keeps places within the slab that an entry can address; a larger call takes several batches.
+constexpr std::uint64_t kBatchBytesMax = std::uint64_t{1} << 30;
+
+// Places for bytes that nobody wants any more: again and again the same, which nobody reads.
+void AddNowhere(std::vector<std::span<std::byte>>& places, std::size_t size_bytes,
+                std::vector<std::byte>& nowhere) {
+  constexpr std::size_t kNowhereBytes = std::size_t{64} << 10;
+  nowhere.resize(kNowhereBytes);
+  for (; size_bytes > 0; size_bytes -= places.back().size())
+    places.push_back(std::span(nowhere).first(std::min(size_bytes, nowhere.size())));
+}
+
+}  // namespace
+
+// --- Calls ---------------------------------------------------------------------------------------
+
+RemoteCall::RemoteCall(const RemoteFiles& files, RangeGroup& group, Deadline deadline)
+    : group_(group), ranges_(group.ranges()), deadline_(deadline), parts_left_(ranges_.size()) {
+  pending_.reserve(ranges_.size());
+  for (std::uint32_t i = 0; i < ranges_.size(); ++i) Cut(files, i);
+  open_count_ = pending_.size();
+}
+
+void RemoteCall::Cut(const RemoteFiles& files, std::uint32_t index) {
+  RangeRead& range = ranges_[index];
+  range.status = files.Passes(range) ? ErrorCode::kCorruption : ErrorCode::kOk;
+  if (range.status != ErrorCode::kOk || range.destination.empty()) {
+    empty_.push_back(index);
+    return;
+  }
+  std::uint64_t offset = range.offset_bytes;
+  for (std::span<std::byte> rest = range.destination; !rest.empty();) {
+    const auto extent = static_cast<std::uint32_t>(offset / kExtentSizeMax);
+    const std::uint64_t within = offset % kExtentSizeMax;
+    const auto piece = rest.first(std::min<std::uint64_t>(rest.size(), kExtentSizeMax - within));
+    pending_.push_back({index, files.first_extent(range.file) + extent,
+                        static_cast<std::uint32_t>(within), piece});
+    ++parts_left_[index];
+    rest = rest.subspan(piece.size());
+    offset += piece.size();
+  }
+}
+
+bool RemoteCall::TellEmpty() {
+  const auto empty = std::exchange(empty_, {});
+  for (const std::uint32_t range : empty)
+    if (!given_up_at) group_.Arrived(ranges_[range]);
+  return !empty.empty();
+}
+
+bool RemoteCall::End(const RemotePart& part, ErrorCode status) {
+  RangeRead& range = ranges_[part.range];
+  if (range.status == ErrorCode::kOk) range.status = status;
+  --open_count_;
+  if (--parts_left_[part.range] > 0 || given_up_at) return false;
+  group_.Arrived(range);
+  return true;
+}
+
+void RemoteCall::EndMissing(ErrorCode status) {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    if (std::exchange(parts_left_[i], 0) == 0) continue;
+    if (ranges_[i].status == ErrorCode::kOk) ranges_[i].status = status;
+    group_.Arrived(ranges_[i]);
+  }
+}
+
+void RemoteCall::Retry(Error why, std::chrono::milliseconds at_least, const std::string& peer) {
+  if (!backoff_) backoff_.emplace(RandomNumber());
+  not_before = Clock::now() + backoff_->Next(at_least);
+  if (not_before >= deadline_) failure = TriedUntilTimeout(why, peer);
+  last = std::move(why);
+}
+
+RemoteCall::Next RemoteCall::TakeNext(bool has_slabs, std::size_t count_max) {
+  const auto place_of = [&](const RemotePart& part) -> std::optional<SlabPool::Place> {
+    return has_slabs ? SlabPool::Process().Find(part.destination) : std::nullopt;
+  };
+  const auto rest = std::span(pending_).subspan(next_);
+  Next next;
+  std::uint64_t bytes = 0;
+  std::size_t count = 0;
+  for (; count < std::min(rest.size(), count_max); ++count) {
+    const auto place = place_of(rest[count]);
+    if (count == 0 && place) {
+      next.slab = place->slab;
+      next.slab_begin_bytes = place->offset_bytes;
+    }
+    if ((place ? place->slab : nullptr) != next.slab) break;
+    bytes += rest[count].destination.size();
+    if (count > 0 && bytes > kBatchBytesMax) break;
+  }
+  if (count == pending_.size()) {
+    next.parts = std::exchange(pending_, {});
+    return next;
+  }
+  next.parts.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(count));
+  next_ += count;
+  return next;
+}
+
+// --- Requests ------------------------------------------------------------------------------------
+
+std::vector<BatchEntry> RemoteAsk::Entries(std::uint32_t base) const {
+  std::vector<BatchEntry> entries;
+  entries.reserve(next_.parts.size());
+  // Without a slab the places only tell the entries apart.
+  std::uint64_t offset = 0;
+  for (const RemotePart& part : next_.parts) {
+    const std::uint64_t place =
+        next_.slab == nullptr ? offset
+                              : next_.slab_begin_bytes +
+                                    static_cast<std::uint64_t>(part.destination.data() -
+                                                               next_.parts[0].destination.data());
+    entries.push_back({base + part.extent, part.offset_bytes,
+                       static_cast<std::uint32_t>(part.destination.size()),
+                       static_cast<std::uint32_t>(place)});
+    offset += part.destination.size();
+  }
+  return entries;
+}
+
+std::optional<std::vector<std::span<std::byte>>> RemoteAsk::Expect(
+    std::span<const BatchPiece> pieces, std::uint64_t payload_size_bytes,
+    std::vector<std::byte>& nowhere) {
+  const bool is_wanted = call_ != nullptr && !call_->given_up_at;
+  std::vector<std::span<std::byte>> places;
+  places.reserve(pieces.size());
+  std::uint64_t total = 0;
+  for (const BatchPiece& piece : pieces) {
+    if (piece.entry >= next_.parts.size() || piece.offset_bytes != received_bytes_[piece.entry])
+      return std::nullopt;
+    const std::span<std::byte> whole = next_.parts[piece.entry].destination;
+    if (piece.size_bytes > whole.size() - piece.offset_bytes) return std::nullopt;
+    if (is_wanted)
+      places.push_back(whole.subspan(piece.offset_bytes, piece.size_bytes));
+    else
+      AddNowhere(places, piece.size_bytes, nowhere);
+    received_bytes_[piece.entry] += piece.size_bytes;
+    total += piece.size_bytes;
+  }
+  if (payload_size_bytes != (next_.slab == nullptr ? total : 0)) return std::nullopt;
+  if (next_.slab != nullptr) places.clear();
+  return places;
+}
+
+// An entry whose last byte was sent is good: protocol.md, "Batches". Of its pieces only one holds
+// that byte.
+bool RemoteAsk::Arrived(std::span<const BatchPiece> pieces) {
+  bool has_told = false;
+  for (const BatchPiece& piece : pieces) {
+    if (call_ == nullptr) break;
+    const RemotePart& part = next_.parts[piece.entry];
+    if (std::uint64_t{piece.offset_bytes} + piece.size_bytes < part.destination.size()) continue;
+    ended_[piece.entry] = true;
+    has_told |= call_->End(part, ErrorCode::kOk);
+  }
+  return has_told;
+}
+
+bool RemoteAsk::Finish(const BatchDone& done, bool& has_told) {
+  if (std::uint64_t{done.ok_count} + done.failed_count != next_.parts.size()) return false;
+  const auto status_of = [&](std::size_t i) {
+    return done.statuses.empty() ? EntryStatus::kOk : done.statuses[i];
+  };
+  const auto is_whole = [&](std::size_t i) {
+    return received_bytes_[i] == next_.parts[i].destination.size();
+  };
+  for (std::size_t i = 0; i < next_.parts.size(); ++i)
+    if (is_whole(i) != (status_of(i) == EntryStatus::kOk)) return false;
+  for (std::size_t i = 0; i < next_.parts.size() && call_ != nullptr; ++i) {
+    const EntryStatus status = status_of(i);
+    if (is_whole(i) || status == EntryStatus::kBusy || status == EntryStatus::kCancelled) continue;
+    ended_[i] = true;
+    has_told |= call_->End(next_.parts[i], ToErrorCode(status));
+  }
+  return true;
+}
+
+bool RemoteAsk::has_left() const noexcept {
+  return std::ranges::any_of(ended_, [](bool has_ended) { return !has_ended; });
+}
+
+void RemoteAsk::PutBack() {
+  for (std::size_t i = 0; i < next_.parts.size(); ++i)
+    if (!ended_[i]) call_->PutBack(next_.parts[i]);
+}
+
+Result<void> RemoteAsk::Quarantine() {
+  if (!may_be_written()) return {};
+  for (std::size_t i = 0; i < next_.parts.size(); ++i)
+    if (!ended_[i]) FFR_TRY(SlabPool::Process().Quarantine(next_.parts[i].destination));
+  return {};
+}
+
+}  // namespace ffrecord::net

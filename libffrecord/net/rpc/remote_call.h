@@ -1,0 +1,130 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/protocol/batch_messages.h"
+#include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/rpc/slab_pool.h"
+#include "libffrecord/source/range_queue.h"
+
+namespace ffrecord::net {
+
+class RemoteFiles;
+
+// What of one range lies in one extent.
+struct RemotePart {
+  std::uint32_t range = 0;   // In its group.
+  std::uint32_t extent = 0;  // Among those of the manifest.
+  std::uint32_t offset_bytes = 0;
+  std::span<std::byte> destination;
+};
+
+// The ranges of one group, cut where extents end, until each part has arrived or failed.
+class RemoteCall {
+ public:
+  RemoteCall(const RemoteFiles& files, RangeGroup& group, Deadline deadline);
+
+  RangeGroup& group() const noexcept { return group_; }
+  Deadline deadline() const noexcept { return deadline_; }
+  void Extend(Deadline::duration time) noexcept { deadline_ += time; }
+  // All parts have ended.
+  bool is_complete() const noexcept { return open_count_ == 0; }
+
+  // The next parts to ask for, which lie in the same slab, or in none; at most `count_max` of them.
+  struct Next {
+    std::vector<RemotePart> parts;
+    const SharedSlab* slab = nullptr;
+    std::uint64_t slab_begin_bytes = 0;  // In the slab: of the first part.
+  };
+  bool has_next() const noexcept { return next_ < pending_.size(); }
+  Next TakeNext(bool has_slabs, std::size_t count_max);
+  // A part that was asked for in vain.
+  void PutBack(const RemotePart& part) { pending_.push_back(part); }
+
+  // Part ends so. True: its range has arrived with it, and the group was told, unless it was given
+  // up.
+  bool End(const RemotePart& part, ErrorCode status);
+  // Tells of ranges of which there is nothing to be asked for. True: there were some.
+  bool TellEmpty();
+  // What has not arrived ends so.
+  void EndMissing(ErrorCode status);
+
+  // Asks again later, at least `at_least` from now; or it has failed, if that is too late.
+  void Retry(Error why, std::chrono::milliseconds at_least, const std::string& peer);
+
+  std::optional<Deadline> given_up_at;  // The group is not told of ranges any more.
+  std::optional<Error> failure;         // Nothing more is asked for, and what is missing ends so.
+  std::optional<Error> last;            // Why some of it was asked for in vain.
+  Deadline not_before{};
+
+ private:
+  void Cut(const RemoteFiles& files, std::uint32_t range);
+
+  RangeGroup& group_;
+  const std::span<RangeRead> ranges_;
+  Deadline deadline_;
+  std::vector<std::uint32_t> parts_left_;  // Of each range.
+  std::size_t open_count_ = 0;             // Parts that have not ended.
+  std::vector<RemotePart> pending_;        // Not asked for: from next_ on.
+  std::size_t next_ = 0;
+  std::vector<std::uint32_t> empty_;  // Ranges without parts, not told yet.
+  std::optional<Backoff> backoff_;
+};
+
+// One BATCH_READ under way, for a part of a call.
+class RemoteAsk {
+ public:
+  RemoteAsk(RemoteCall& call, RemoteCall::Next next)
+      : call_(&call),
+        next_(std::move(next)),
+        received_bytes_(next_.parts.size()),
+        ended_(next_.parts.size()) {}
+
+  // Null: nobody wants the rest, which is received into nothing.
+  RemoteCall* call() const noexcept { return call_; }
+  const SharedSlab* slab() const noexcept { return next_.slab; }
+  std::size_t entry_count() const noexcept { return next_.parts.size(); }
+  // The daemon may write into the destinations by itself.
+  bool may_be_written() const noexcept { return call_ != nullptr && next_.slab != nullptr; }
+
+  // Its entries; `base`: where the table of the connection holds the extents.
+  std::vector<BatchEntry> Entries(std::uint32_t base) const;
+
+  // Compares pieces with what was asked for, and counts them as received. Their places in the order
+  // of the payload, in `nowhere` if nobody wants them; empty with a slab. None: they are not what
+  // was asked for.
+  std::optional<std::vector<std::span<std::byte>>> Expect(std::span<const BatchPiece> pieces,
+                                                          std::uint64_t payload_size_bytes,
+                                                          std::vector<std::byte>& nowhere);
+  // Their bytes have arrived. True: the group was told of a range.
+  bool Arrived(std::span<const BatchPiece> pieces);
+  // Takes the end. False: it does not fit what has come. Otherwise only those that the daemon was
+  // too busy for are left.
+  bool Finish(const BatchDone& done, bool& has_told);
+
+  // What has not ended is asked for again.
+  bool has_left() const noexcept;
+  void PutBack();
+  // The daemon may write on (slab.h, "Late writes"): what has not ended goes where it cannot reach.
+  Result<void> Quarantine();
+  void Abandon() noexcept { call_ = nullptr; }
+
+  bool is_cancelled = false;
+
+ private:
+  RemoteCall* call_;
+  RemoteCall::Next next_;
+  std::vector<std::uint32_t> received_bytes_;
+  std::vector<bool> ended_;
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "libffrecord/base/home_process.h"
+#include "libffrecord/net/rpc/connecting.h"
+#include "libffrecord/net/rpc/queue_events.h"
+#include "libffrecord/net/rpc/remote_call.h"
+#include "libffrecord/net/rpc/session.h"
+#include "libffrecord/source/range_queue.h"
+
+namespace ffrecord::net {
+
+class RemoteFiles;
+
+// Groups of ranges of one daemon's files: many BATCH_READs under way on one connection, which is
+// taken while there are groups. What a lost connection has left is asked for again over another, as
+// RemoteFiles says.
+//
+// Without a thread, but while it connects.
+class RemoteQueue final : public RangeQueue {
+ public:
+  // kInPoll: Submit() and Poll() may wait for a connection, for a call that waits anyhow.
+  enum class Connects : std::uint8_t { kApart, kInPoll };
+
+  RemoteQueue(const RemoteFiles& files, Connects connects);
+  ~RemoteQueue() override;
+
+  void Submit(RangeGroup& group) override;
+  void GiveUp(RangeGroup& group) override;
+  void Poll(std::chrono::milliseconds timeout) override;
+  Result<int> EventDescriptor() override;
+
+ private:
+  // The payload that is being received.
+  struct Payload {
+    std::uint64_t request = 0;
+    std::vector<BatchPiece> pieces;
+  };
+  using Asks = std::map<std::uint64_t, RemoteAsk>;
+
+  Connection* connection() noexcept { return tries_->connection(); }
+  void Advance();
+  void NotePolled();
+  void Wait(Deadline end);
+  Deadline NextTime() const;
+
+  void Connect();
+  void TakeConnecting();
+  void TakeConnected(Result<void> result, Deadline deadline, bool is_given_up);
+  void Lost(Error why, const Error* outcome = nullptr);
+  void LetGo();
+  void NoteHeard();
+
+  void Begin();
+  bool BeginCall(RemoteCall& call);
+  Result<void> Ask(RemoteCall& call);
+  bool HasAsks(const RemoteCall& call) const;
+  void Cancel(const RemoteCall& call);
+  void Expire();
+
+  void Pump();
+  Result<void> TakeFrame();
+  Result<void> TakeData(std::uint64_t request, RemoteAsk& ask);
+  void TakePayload();
+  Result<void> TakeDone(Asks::iterator ask);
+  void TakeRefusal(Asks::iterator ask, Error refusal);
+
+  bool MayBeWritten(const RemoteCall& call) const;
+  void Detach(const RemoteCall& call);
+  void EndCalls();
+  void EndCall(std::size_t index);
+
+  const RemoteFiles& files_;
+  const Connects connects_;
+  const HomeProcess home_;
+  std::unique_ptr<Session::Tries> tries_;  // With the connection.
+  std::unique_ptr<Connecting> connecting_;
+  std::uint64_t connection_count_ = 0;
+  std::uint64_t heard_bytes_ = 0;                   // Of the connection,
+  Deadline heard_at_{};                             // and when the last of them came.
+  std::vector<std::unique_ptr<RemoteCall>> calls_;  // In the order of Submit().
+  Asks asks_;                                       // By request.
+  std::size_t entry_count_ = 0;                     // Of all of them.
+  std::set<std::uint64_t> replies_;                 // Requests that are to be answered beside them.
+  std::optional<Payload> payload_;
+  std::vector<std::byte> nowhere_;
+  std::uint64_t told_count_ = 0;  // How often groups were called.
+  bool is_polling_ = false;
+  Deadline polled_at_{};                 // When the owner has last let it work.
+  bool has_more_ = false;                // Poll() has left something to be received.
+  std::unique_ptr<QueueEvents> events_;  // Once somebody has asked for it.
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,405 @@
+// Goal: many batches are under way on one connection, each with answers, failures and an end of its
+// own; what is given up is not written to, and what a connection leaves is asked for elsewhere.
+// Method: a daemon that is a script answers batches in the order, and as often, as a test wants.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fake_daemon.h"
+#include "libffrecord/net/rpc/remote_files.h"
+#include "libffrecord/net/rpc/session.h"
+#include "queued_reader.h"
+
+namespace ffrecord::client {
+namespace {
+
+using net::FrameType;
+using test::FakeDaemon;
+using Request = test::FakeDaemon::Request;
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kEntry = 1000;
+
+// What a script has been asked for, and how it answers.
+class Script {
+ public:
+  using OnBatch = std::function<bool(Request&, int number)>;
+
+  // `on_batch` is told of each BATCH_READ, counted from 0.
+  explicit Script(OnBatch on_batch) : on_batch_(std::move(on_batch)) {}
+
+  bool operator()(Request& request) {
+    switch (request.header.type) {
+      case FrameType::kExtentBind:
+        FakeDaemon::Send(request, net::ReplyTo(FrameType::kExtentBind),
+                         net::ExtentBindReply{1, 0, {}}.Encode());
+        return true;
+      case FrameType::kBatchRead:
+        return on_batch_(request, batch_count++);
+      case FrameType::kCancel:
+        ++cancel_count;
+        if (on_cancel) on_cancel();
+        return true;
+      default:
+        return true;
+    }
+  }
+
+  static void Data(Request& request, std::byte value = std::byte{0x11}) {
+    const auto entries = net::BatchRead::Decode(request.body).value().entries;
+    for (std::uint32_t i = 0; i < entries.size(); ++i) {
+      const std::vector<std::byte> payload(entries[i].size_bytes, value);
+      FakeDaemon::Send(request, FrameType::kBatchData,
+                       net::BatchData{{{i, 0, entries[i].size_bytes}}}.Encode(), payload);
+    }
+  }
+  static void Done(Request& request) {
+    const auto entries = net::BatchRead::Decode(request.body).value().entries;
+    net::BatchDone done;
+    done.ok_count = static_cast<std::uint32_t>(entries.size());
+    for (const auto& entry : entries) done.size_bytes += entry.size_bytes;
+    FakeDaemon::Send(request, net::ReplyTo(FrameType::kBatchRead), done.Encode());
+  }
+  static void Answer(Request& request) {
+    Data(request);
+    Done(request);
+  }
+
+  std::atomic<int> batch_count = 0;
+  std::atomic<int> cancel_count = 0;
+  std::function<void()> on_cancel;
+
+ private:
+  const OnBatch on_batch_;
+};
+
+// Requests that are answered later: a request is good as long as its connection.
+struct Held {
+  explicit Held(const Request& request)
+      : endpoint(request.endpoint),
+        header(request.header),
+        body(request.body),
+        connection(request.connection),
+        payloads(request.payloads) {}
+  void Answer() {
+    Request request{endpoint, header, body, connection, payloads};
+    Script::Answer(request);
+  }
+  net::Endpoint& endpoint;
+  net::FrameHeader header;
+  std::vector<std::byte> body;
+  int connection;
+  std::deque<std::vector<std::byte>>& payloads;
+};
+
+class RemoteQueueTest : public testing::Test {
+ protected:
+  struct Group {
+    explicit Group(std::uint64_t offset = 0) : memory(kEntry, std::byte{0xEE}) {
+      range = {0, offset, memory};
+      noted = std::make_unique<test::NotedGroup>(std::span(&range, 1));
+    }
+    bool is_good() const {
+      return noted->ended && *noted->ended && range.status == ErrorCode::kOk &&
+             std::ranges::all_of(memory, [](std::byte byte) { return byte == std::byte{0x11}; });
+    }
+    std::vector<std::byte> memory;
+    RangeRead range;
+    std::unique_ptr<test::NotedGroup> noted;
+  };
+
+  void Start(Script::OnBatch on_batch, std::chrono::milliseconds timeout = 10s,
+             std::uint64_t capabilities = net::kCapabilityCancel) {
+    script_.emplace(std::move(on_batch));
+    daemon_.emplace([this](Request& request) { return (*script_)(request); }, true, capabilities);
+    files_.emplace(net::Session::Get(daemon_->address()), test::OneFile(1'000'000), "location",
+                   SessionOptions{timeout});
+    queue_ = files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+  }
+  void TearDown() override {
+    queue_.reset();
+    files_.reset();
+    daemon_.reset();
+  }
+  Group& Submit() {
+    groups_.push_back(std::make_unique<Group>());
+    queue_->Submit(*groups_.back()->noted);
+    return *groups_.back();
+  }
+  void PollUntil(const std::function<bool()>& condition) {
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (!condition() && std::chrono::steady_clock::now() < end) queue_->Poll(20ms);
+    ASSERT_TRUE(condition());
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+    return condition();
+  }
+  void PollUntilAllEnded() {
+    PollUntil([&] {
+      return std::ranges::all_of(groups_,
+                                 [](auto& group) { return group->noted->ended.has_value(); });
+    });
+  }
+
+  std::optional<Script> script_;
+  std::optional<FakeDaemon> daemon_;
+  std::optional<net::RemoteFiles> files_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::unique_ptr<RangeQueue> queue_;
+};
+
+TEST_F(RemoteQueueTest, BatchesOfOneConnectionAreAnsweredInAnyOrder) {
+  std::vector<Held> held;
+  Start([&](Request& request, int number) {
+    held.emplace_back(request);
+    if (number == 4)
+      for (auto one = held.rbegin(); one != held.rend(); ++one) one->Answer();
+    return true;
+  });
+  for (int i = 0; i < 4; ++i) Submit();
+  PollUntil([&] { return script_->batch_count == 4; });
+  for (const auto& group : groups_) EXPECT_FALSE(group->noted->ended);
+  Submit();
+
+  PollUntil([&] { return groups_[4]->noted->ended.has_value(); });
+  EXPECT_FALSE(groups_[0]->noted->ended);  // Poll() returns after the first that has ended.
+  PollUntilAllEnded();
+
+  for (const auto& group : groups_) EXPECT_TRUE(group->is_good());
+  EXPECT_EQ(daemon_->connection_count(), 1);
+}
+
+TEST_F(RemoteQueueTest, NoThreadIsThereForABatchUnderWay) {
+  std::vector<Held> held;
+  Start([&](Request& request, int number) {
+    held.emplace_back(request);
+    if (number == 7)
+      for (Held& one : held) one.Answer();
+    return true;
+  });
+  const auto thread_count = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto before = thread_count();
+  for (int i = 0; i < 7; ++i) Submit();
+  PollUntil([&] { return script_->batch_count == 7; });
+  EXPECT_EQ(thread_count(), before);
+  Submit();
+  PollUntilAllEnded();
+}
+
+TEST_F(RemoteQueueTest, NoMoreBatchesAreUnderWayThanTheDaemonTakes) {
+  std::vector<Held> held;
+  Start([&](Request& request, int number) {
+    if (number < 8)
+      held.emplace_back(request);
+    else
+      Script::Answer(request);
+    return true;
+  });
+  script_->on_cancel = [&] {
+    for (Held& one : held) one.Answer();
+  };
+  for (int i = 0; i < 12; ++i) Submit();
+  PollUntil([&] { return script_->batch_count == 8; });
+  queue_->Poll(50ms);
+  EXPECT_EQ(script_->batch_count, 8);
+  queue_->GiveUp(*groups_[0]->noted);
+  PollUntilAllEnded();
+  for (std::size_t i = 1; i < groups_.size(); ++i) EXPECT_TRUE(groups_[i]->is_good());
+  EXPECT_EQ(daemon_->connection_count(), 1);
+}
+
+TEST_F(RemoteQueueTest, WhatALostConnectionLeavesIsAskedForOverAnother) {
+  Start([&](Request& request, int number) {
+    if (number == 1) Script::Answer(request);  // Its answer arrives before the end.
+    if (number == 2) {
+      Script::Data(request);  // Of this one all arrives, but not its end.
+      (void)request.endpoint.Poll();
+      return false;
+    }
+    if (number > 2) Script::Answer(request);
+    return true;
+  });
+  for (int i = 0; i < 3; ++i) Submit();
+
+  PollUntilAllEnded();
+
+  for (const auto& group : groups_) EXPECT_TRUE(group->is_good());
+  EXPECT_EQ(daemon_->connection_count(), 2);
+  EXPECT_EQ(script_->batch_count, 4);
+}
+
+TEST_F(RemoteQueueTest, ABatchThatIsRefusedHoldsUpNoOther) {
+  Start([&](Request& request, int number) {
+    if (number == 0)
+      FakeDaemon::Send(request, FrameType::kBusy, net::Busy{150}.Encode());
+    else if (number == 1)
+      FakeDaemon::SendError(request, ErrorCode::kDenied);
+    else
+      Script::Answer(request);
+    return true;
+  });
+  Group& busy = Submit();
+  Group& denied = Submit();
+  Group& good = Submit();
+
+  PollUntil([&] { return good.noted->ended && denied.noted->ended; });
+  EXPECT_FALSE(busy.noted->ended);
+  PollUntilAllEnded();
+
+  EXPECT_TRUE(busy.is_good());
+  EXPECT_TRUE(good.is_good());
+  EXPECT_TRUE(*denied.noted->ended);
+  EXPECT_EQ(denied.range.status, ErrorCode::kDenied);
+  EXPECT_NE(files_->Trouble(0, ErrorCode::kDenied), "");
+  EXPECT_EQ(daemon_->connection_count(), 1);
+}
+
+// The answer comes after the group has ended. Method: with and without a daemon that takes CANCEL.
+TEST_F(RemoteQueueTest, TheAnswerToWhatWasGivenUpIsReceivedIntoNothing) {
+  for (const bool takes_cancel : {true, false}) {
+    std::optional<Held> held;
+    Start(
+        [&](Request& request, int number) {
+          if (number == 0) {
+            held.emplace(request);
+            return true;
+          }
+          if (number == 2) held->Answer();
+          Script::Answer(request);
+          return true;
+        },
+        10s, takes_cancel ? std::uint64_t{net::kCapabilityCancel} : 0);
+    Group& given_up = Submit();
+    Group& other = Submit();
+    PollUntil([&] { return other.noted->ended.has_value(); });
+    queue_->GiveUp(*given_up.noted);
+    PollUntilAllEnded();
+    Group& next = Submit();
+    PollUntilAllEnded();
+
+    EXPECT_EQ(given_up.noted->ended->error().code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(given_up.noted->arrived_count, 0U);
+    EXPECT_TRUE(std::ranges::all_of(given_up.memory,
+                                    [](std::byte byte) { return byte == std::byte{0xEE}; }));
+    EXPECT_TRUE(other.is_good());
+    EXPECT_TRUE(next.is_good());
+    EXPECT_EQ(daemon_->connection_count(), 1);
+    EXPECT_EQ(script_->cancel_count, takes_cancel ? 1 : 0);
+    groups_.clear();
+    TearDown();
+  }
+}
+
+// The daemon is silent on its first connection.
+TEST_F(RemoteQueueTest, ABatchThatIsLateEndsAloneAndTheOthersAreAskedForElsewhere) {
+  Start(
+      [&](Request& request, int) {
+        if (request.connection > 0) Script::Answer(request);
+        return true;
+      },
+      600ms);
+  Group& late = Submit();
+  const auto end = std::chrono::steady_clock::now() + 300ms;
+  while (std::chrono::steady_clock::now() < end) queue_->Poll(10ms);
+  Group& other = Submit();
+
+  PollUntilAllEnded();
+
+  EXPECT_TRUE(*late.noted->ended);
+  EXPECT_EQ(late.range.status, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(other.is_good());
+  EXPECT_EQ(daemon_->connection_count(), 2);
+}
+
+TEST_F(RemoteQueueTest, TheTimeInWhichNobodyPollsIsNoneOfABatchs) {
+  Start(
+      [&](Request& request, int number) {
+        if (number != 1) Script::Answer(request);
+        return number != 1;
+      },
+      400ms);
+  Submit();
+  PollUntilAllEnded();
+  Submit();
+  Submit();
+  std::this_thread::sleep_for(1500ms);
+
+  PollUntilAllEnded();
+
+  for (const auto& group : groups_) EXPECT_TRUE(group->is_good());
+}
+
+TEST_F(RemoteQueueTest, BatchesThatNobodyWantsMakeRoomForThoseThatAreWanted) {
+  Start([&](Request& request, int) {
+    if (request.connection > 0) Script::Answer(request);
+    return true;
+  });
+  for (int i = 0; i < 8; ++i) Submit();
+  PollUntil([&] { return script_->batch_count == 8; });
+  for (const auto& group : groups_) queue_->GiveUp(*group->noted);
+  PollUntilAllEnded();
+
+  EXPECT_TRUE(Eventually([&] { return script_->cancel_count == 8; }));
+  Group& wanted = Submit();
+  PollUntilAllEnded();
+  EXPECT_TRUE(wanted.is_good());
+}
+
+// Over sixteen connections calls would wait.
+TEST_F(RemoteQueueTest, AQueueWithoutGroupsKeepsNoConnection) {
+  Start([&](Request& request, int) {
+    Script::Answer(request);
+    return true;
+  });
+  std::vector<std::unique_ptr<RangeQueue>> queues;
+  for (int i = 0; i < 20; ++i) {
+    queues.push_back(files_->MakeQueue(RangeReader::QueueUse::kAnyThread).value());
+    Group group;
+    queues.back()->Submit(*group.noted);
+    while (!group.noted->ended) queues.back()->Poll(20ms);
+    EXPECT_TRUE(group.is_good());
+  }
+  EXPECT_EQ(daemon_->connection_count(), 1);
+}
+
+TEST_F(RemoteQueueTest, TheDescriptorTellsOfADaemonThatIsNotThereAndOfDeadlines) {
+  std::optional<net::RemoteFiles> nobody;
+  {
+    const FakeDaemon gone([](Request&) { return true; });
+    nobody.emplace(net::Session::Get(gone.address()), test::OneFile(1000), "location",
+                   SessionOptions{400ms});
+  }
+  const auto queue = nobody->MakeQueue(RangeReader::QueueUse::kAnyThread).value();
+  const int fd = queue->EventDescriptor().value();
+  Group group;
+  queue->Submit(*group.noted);
+  queue->Poll(0ms);
+  while (!group.noted->ended) {
+    pollfd ready{fd, POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, 10'000), 1) << "nobody said so";
+    queue->Poll(0ms);
+  }
+  EXPECT_TRUE(*group.noted->ended);
+  EXPECT_EQ(group.range.status, ErrorCode::kUnavailable);
+  EXPECT_NE(nobody->Trouble(0, ErrorCode::kUnavailable).find("until the timeout"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace ffrecord::client
