@@ -70,7 +70,9 @@ Server::Options OptionsOf(const Settings& settings) {
   Server::Options options;
   options.data = settings.data;
   options.metadata = settings.metadata;
-  options.disks = {settings.missing_disks, ParseDiskIds(settings.forget_disks).value()};
+  options.disks = {settings.missing_disks,
+                   ParseDiskIds("--forget-disk", settings.forget_disks).value(),
+                   ParseDiskIds("--drain-disk", settings.drain_disks).value()};
   options.listen = net::Address::Parse(settings.listen, kDefaultPort).value();
   if (!settings.admin.empty())
     options.admin = net::Address::Parse(settings.admin, kDefaultAdminPort).value();

@@ -108,7 +108,8 @@ Result<void> CheckSettings(const Settings& settings) {
   if (settings.data.empty() || std::ranges::any_of(settings.data, &std::filesystem::path::empty))
     return Error{ErrorCode::kInvalidArgument,
                  "no folder for the data: give --data DIR, or data = \"DIR\" in the file"};
-  FFR_TRY(ParseDiskIds(settings.forget_disks));
+  FFR_TRY(ParseDiskIds("--forget-disk", settings.forget_disks));
+  FFR_TRY(ParseDiskIds("--drain-disk", settings.drain_disks));
   FFR_TRY(CheckAddress("listen", settings.listen));
   if (!settings.admin.empty()) FFR_TRY(CheckAddress("admin", settings.admin));
   FFR_TRY(CheckTls(settings));
@@ -163,11 +164,14 @@ Command ParseCommandLine(int argc, char** argv) {
   AddSettings(app, given);
   bool insecure = false;
   std::vector<std::string> forget_disks;
-  app.add_option("--forget-disk", forget_disks,
-                 "Give up this disk, and what is stored only there, for good")
-      ->take_all()
-      ->allow_extra_args(false)
-      ->type_name("ID");
+  std::vector<std::string> drain_disks;
+  const auto add_disks = [&app](const char* flag, std::vector<std::string>& ids, const char* what) {
+    app.add_option(flag, ids, what)->take_all()->allow_extra_args(false)->type_name("ID");
+  };
+  add_disks("--forget-disk", forget_disks,
+            "Give up this disk, and what is stored only there, for good");
+  add_disks("--drain-disk", drain_disks,
+            "Move what is stored on this disk to the others, so that it can be taken out");
   app.add_flag("--insecure", insecure,
                "Serve without authentication on an address that other machines can reach");
   app.add_flag("--check-config", wants_check, "Validate the settings and exit");
@@ -182,6 +186,7 @@ Command ParseCommandLine(int argc, char** argv) {
   auto settings = Assemble(*file, given);
   if (settings) settings.value().insecure = insecure;
   if (settings) settings.value().forget_disks = forget_disks;
+  if (settings) settings.value().drain_disks = drain_disks;
   // What is printed is to be looked at, also when it would not do.
   Result<void> checked;
   if (settings && !wants_print) checked = CheckSettings(settings.value());
@@ -198,14 +203,13 @@ Command ParseCommandLine(int argc, char** argv) {
   return command;
 }
 
-Result<std::vector<DiskIdBytes>> ParseDiskIds(std::span<const std::string> texts) {
+Result<std::vector<DiskIdBytes>> ParseDiskIds(const std::string& flag,
+                                              std::span<const std::string> texts) {
   std::vector<DiskIdBytes> ids(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i)
     if (!FromHex(texts[i], ids[i]))
       return Error{ErrorCode::kInvalidArgument,
-                   "--forget-disk: must be the id of a disk, 32 hex "
-                   "digits, not '" +
-                       texts[i] + "'"};
+                   flag + ": must be the id of a disk, 32 hex digits, not '" + texts[i] + "'"};
   return ids;
 }
 

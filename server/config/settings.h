@@ -44,6 +44,8 @@ struct Settings {
   bool insecure = false;
   // Ids of disks that are given up. A flag only: it is for one start.
   std::vector<std::string> forget_disks;
+  // Ids of disks that are emptied, so that they can be taken out. Likewise.
+  std::vector<std::string> drain_disks;
 };
 
 // What the command line wants done.
@@ -67,9 +69,10 @@ Command ParseCommandLine(int argc, char** argv);
 // read, or one can be reached by others who need no token there.
 Result<void> CheckSettings(const Settings& settings);
 
-// The ids that --forget-disk names. Fails with kInvalidArgument.
+// The ids that `flag` names. Fails with kInvalidArgument.
 using DiskIdBytes = std::array<std::byte, 16>;
-Result<std::vector<DiskIdBytes>> ParseDiskIds(std::span<const std::string> texts);
+Result<std::vector<DiskIdBytes>> ParseDiskIds(const std::string& flag,
+                                              std::span<const std::string> texts);
 
 // What goes over a network as it is, though it lets people in: tokens without TLS on an address
 // that other machines reach. One line each, with the remedy.

@@ -57,6 +57,12 @@ class Disk {
   // That extents may be written here, and that one of `size_bytes` has room now. Fails with kIo.
   Result<void> CheckTakes(std::uint64_t size_bytes) const;
 
+  // Whether the disk is to be taken out: then no extent is placed here. DiskDrain.
+  enum class Drain : std::uint8_t { kNone, kDraining, kDrained };
+  void set_drain(Drain drain) noexcept { drain_ = drain; }
+  Drain drain() const noexcept { return drain_; }
+  bool is_draining() const noexcept { return drain_ != Drain::kNone; }
+
   WriteHealth& writes() noexcept { return writes_; }
   const WriteHealth& writes() const noexcept { return writes_; }
   ReadHealth& reads() noexcept { return reads_; }
@@ -83,6 +89,7 @@ class Disk {
   WriteHealth writes_;
   ReadHealth reads_;
   Totals totals_;
+  std::atomic<Drain> drain_{Drain::kNone};
   std::mutex mutex_;
   std::bitset<kSlotCount> durable_slots_;  // Whose folders are known to outlive a power cut.
 };

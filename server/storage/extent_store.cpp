@@ -297,7 +297,7 @@ Result<Disk*> ExtentStore::Choose(std::uint64_t size_bytes, std::span<Disk* cons
   Result<Disk*> last = Error{ErrorCode::kIo, "no disk of the daemon takes the extent", EIO};
   for (std::size_t i = 0; i < disks_.size(); ++i) {
     Disk& disk = *disks_[i];
-    if (std::ranges::find(tried, &disk) != tried.end()) continue;
+    if (disk.is_draining() || std::ranges::find(tried, &disk) != tried.end()) continue;
     const auto takes = disk.writes().Noted(disk.CheckTakes(size_bytes));
     // That there is no room is what can be mended most easily.
     if (!takes && (last || last.error().system_errno != ENOSPC)) last = takes.error();
@@ -322,13 +322,14 @@ Result<Disk*> ExtentStore::Choose(std::uint64_t size_bytes, std::span<Disk* cons
 
 bool ExtentStore::HasOtherFor(const Disk& disk) const {
   return std::ranges::any_of(disks_, [&](const auto& other) {
-    return other.get() != &disk && other->CheckTakes(kExtentSizeMax);
+    return other.get() != &disk && !other->is_draining() && other->CheckTakes(kExtentSizeMax);
   });
 }
 
 Result<std::uint64_t> ExtentStore::FreeBytes() const {
   Result<std::uint64_t> free_bytes = Error{ErrorCode::kIo, "the daemon has no disk", EIO};
   for (const auto& disk : disks_) {
+    if (disk->is_draining()) continue;
     if (const auto writable = disk->writes().CheckWritable(); !writable) {
       if (!free_bytes) free_bytes = writable.error();
       continue;
@@ -339,6 +340,104 @@ Result<std::uint64_t> ExtentStore::FreeBytes() const {
   }
   return free_bytes;
 }
+
+// --- Moving --------------------------------------------------------------------------------------
+
+Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {
+  Disk* const target = FFR_TRY(
+      Choose(extent.size_bytes + ExtentTrailer::kEncodedSizeBytes, std::span(&extent.disk, 1)));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = index_.find(extent.id);
+    if (found == index_.end() || found->second.get() != &extent) return DeletedError(extent.id);
+    if (!writing_.try_emplace(extent.id, Writing{target, 1}).second)
+      return Error{ErrorCode::kConflict, "extent " + Hex(extent.id) + " is being written"};
+    // Whoever deletes the extent meanwhile unlinks it there too.
+    AddCopy(extent.id, *target);
+  }
+  WritingClaim claim(*this, *target, extent.id, extent.size_bytes);
+  auto file = FFR_TRY(target->writes().Noted(BeginFile(*target, extent.id)));
+  return ExtentWriter(*this, std::move(claim), std::move(file), extent.id, extent.size_bytes);
+}
+
+Result<void> ExtentStore::EndMove(const ExtentPtr& old, ExtentWriter& writer) {
+  Disk& target = writer.claim_.disk();
+  FFR_TRY(writer.Seal(old->xxh3));
+  return Relocate(old, target);
+}
+
+Result<void> ExtentStore::Relocate(const ExtentPtr& old, Disk& target) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(old->id);
+  // Its file there goes with the others, once the writer has let go.
+  if (found == index_.end() || found->second != old) return DeletedError(old->id);
+  ExtentPtr& place = found->second;
+  CountOut(*old);
+  place = Make(&target, {old->id, old->size_bytes, old->xxh3});
+  CountIn(*place);
+  DropCopy(old->id, target);
+  AddCopy(old->id, *old->disk);
+  old->is_deleted.store(true, std::memory_order_release);  // Caches shall let go.
+  return {};
+}
+
+Result<bool> ExtentStore::MoveToCopy(const ExtentPtr& old) {
+  Disk* target = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [begin, end] = copies_.equal_range(old->id);
+    for (auto copy = begin; copy != end; ++copy)
+      if (!copy->second->is_draining()) target = copy->second;
+  }
+  if (target == nullptr) return false;
+  const auto whole = CheckCopy(*old, *target);
+  if (whole) {
+    FFR_TRY(Relocate(old, *target));
+    return true;
+  }
+  if (whole.error().code != ErrorCode::kCorruption && whole.error().code != ErrorCode::kNotFound)
+    return Error(whole.error());
+  FFR_TRY(target->writes().Noted(target->Unlink(old->id)));
+  return false;
+}
+
+Result<void> ExtentStore::CheckCopy(const Extent& extent, const Disk& disk) {
+  const fs::path path = disk.PathOf(extent.id);
+  const UniqueFd file = FFR_TRY(disk.OpenFile(extent.id));
+  const auto trailer = FFR_TRY(ReadTrailer(file.get(), path));
+  Xxh3Stream sum;
+  std::vector<std::byte> piece;
+  for (std::uint64_t at = 0; at < extent.size_bytes; at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(std::uint64_t{1} << 20, extent.size_bytes - at));
+    FFR_TRY(ReadExactly(file.get(), path, at, piece));
+    sum.Update(piece);
+  }
+  if (trailer == ExtentTrailer{extent.id, extent.size_bytes, extent.xxh3} &&
+      sum.Finish64() == extent.xxh3)
+    return {};
+  return Error{ErrorCode::kCorruption, path.string() + ": the copy has other bytes"};
+}
+
+Result<void> ExtentStore::RemoveMoved(const Extent& old) {
+  FFR_TRY(old.disk->writes().Noted(old.disk->Unlink(old.id)));
+  const std::lock_guard lock(mutex_);
+  DropCopy(old.id, *old.disk);
+  return {};
+}
+
+void ExtentStore::AddCopy(const ExtentId& id, Disk& disk) {
+  DropCopy(id, disk);
+  copies_.emplace(id, &disk);
+}
+
+void ExtentStore::DropCopy(const ExtentId& id, const Disk& disk) {
+  const auto [begin, end] = copies_.equal_range(id);
+  const auto found =
+      std::find_if(begin, end, [&](const auto& copy) { return copy.second == &disk; });
+  if (found != end) copies_.erase(found);
+}
+
+// --- Claims --------------------------------------------------------------------------------------
 
 WritingClaim::WritingClaim(ExtentStore& store, Disk& disk, const ExtentId& id,
                            std::uint64_t size_bytes)

@@ -188,6 +188,20 @@ class ExtentStore {
   // have failed; kConflict if it exists, or its id is marked deleted.
   Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
 
+  // Moving an extent to another disk: BeginMove() gives a writer there, to which the caller appends
+  // the bytes of the extent. EndMove() seals them, and has the extent found there, as another
+  // object, from now on. Its old file is to be removed by RemoveMoved() once nobody else holds
+  // `old`. A daemon that is killed between them finds two copies, which is no harm.
+  //
+  // They fail with kConflict if the extent was deleted, or is being written, meanwhile; else as
+  // Create() and Seal().
+  // MoveToCopy() needs no writer: true if a copy is there already, and its bytes are good; one with
+  // other bytes is removed.
+  Result<bool> MoveToCopy(const ExtentPtr& old);
+  Result<ExtentWriter> BeginMove(const Extent& extent);
+  Result<void> EndMove(const ExtentPtr& old, ExtentWriter& writer);
+  Result<void> RemoveMoved(const Extent& old);
+
   // What new extents may take of all disks that can be written to. Fails with kIo if there is none.
   Result<std::uint64_t> FreeBytes() const;
 
@@ -223,6 +237,10 @@ class ExtentStore {
   void TakeCopy(Disk& disk, const ExtentTrailer& copy);
   void AddAbsent(std::span<const ManifestExtent> known);
   bool HasOtherFor(const Disk& disk) const;
+  Result<void> Relocate(const ExtentPtr& old, Disk& target);
+  static Result<void> CheckCopy(const Extent& extent, const Disk& disk);
+  void AddCopy(const ExtentId& id, Disk& disk);
+  void DropCopy(const ExtentId& id, const Disk& disk);
   static Result<AtomicFile> BeginFile(Disk& disk, const ExtentId& id);
   Result<WritingClaim> Claim(const ExtentId& id, std::uint64_t size_bytes,
                              std::span<Disk* const> tried);

@@ -24,8 +24,13 @@ std::optional<MappedFile> MapData(const Extent& extent, int fd) {
 
 Result<OpenFilePtr> OpenFiles::Get(const ExtentPtr& extent) {
   if (const auto found = places_.find(extent->id); found != places_.end()) {
-    order_.splice(order_.begin(), order_, found->second);
-    return order_.front();
+    if ((*found->second)->extent == extent) {
+      order_.splice(order_.begin(), order_, found->second);
+      return order_.front();
+    }
+    // It was moved to another disk.
+    order_.erase(found->second);
+    places_.erase(found);
   }
   auto fd = FFR_TRY(ExtentStore::OpenFile(*extent));
   if (order_.size() >= count_max_) {

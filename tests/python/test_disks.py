@@ -188,6 +188,42 @@ def test_a_disk_that_is_lost_is_forgotten_and_replaced(tmp_path: Path, sources: 
         pass
 
 
+def test_a_disk_is_drained_while_it_is_read_and_then_taken_out(
+    tmp_path: Path, sources: list[Path]
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with daemon_of(a, b) as daemon:
+        publish(daemon, sources)
+        log = "".join(daemon.log)
+    found = re.search(rf"event=disk id=([0-9a-f]{{32}}) data={b} ", log)
+    assert found is not None, log
+    assert "no such disk" in refusal("--data", a, "--data", b, "--drain-disk", "0" * 32)
+
+    with daemon_of(a, b, "--drain-disk", found[1]) as daemon:
+        held = ffrecord.open(daemon.address(sources[0].stem))  # Its files stay as long as it likes.
+        held.read(range(16))
+        assert readable(daemon, sources) == [True] * 8
+        deadline = time.monotonic() + 30
+        while status(daemon)["disks"][str(b)]["extents"] and time.monotonic() < deadline:
+            assert readable(daemon, sources) == [True] * 8
+        held.read(range(16))
+        extra = tmp_path / "extra.ffr"
+        shutil.copy(sources[0], extra)
+        publish(daemon, [extra])
+        held.close()
+        while files_on(b) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not files_on(b)
+        while status(daemon)["disks"][str(b)]["state"] != "drained":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert any("event=disk_drained" in line for line in daemon.log)
+    assert len(files_on(a)) == 9
+    shutil.rmtree(b)
+    with Daemon(a, "--forget-disk", found[1]) as daemon:
+        assert readable(daemon, sources) == [True] * 8
+
+
 @pytest.mark.parametrize("kill_at", range(1, 34))
 def test_a_start_that_is_killed_anywhere_is_begun_again(tmp_path: Path, kill_at: int) -> None:
     if shutil.which("strace") is None:

@@ -30,7 +30,8 @@ struct DiskView {
   std::chrono::seconds scrub_age{};
 };
 // Suspect: a moment ago it failed a read, or was slow. Full and failed: it takes no writes.
-inline constexpr std::array<std::string_view, 4> kDiskStates{"good", "suspect", "full", "failed"};
+inline constexpr std::array<std::string_view, 6> kDiskStates{"good",   "suspect",  "full",
+                                                             "failed", "draining", "drained"};
 
 // What the metrics tell of one daemon.
 struct MetricsView {

@@ -161,6 +161,7 @@ Result<void> Server::Impl::StartWorkers() {
     workers.push_back(FFR_TRY(Worker::Start(context, std::move(engine))));
   }
   FFR_TRY(StartScrubbers());
+  FFR_TRY(StartDrains());
   if (const auto bad_count = extents->totals().bad_count; bad_count > 0)
     spdlog::error("event=extents_bad count={}", bad_count);
   acceptor = std::thread([this] { Accept(); });
@@ -185,6 +186,40 @@ Result<void> Server::Impl::StartScrubbers() {
           else
             spdlog::error("event=extent_bad error=\"{}\"", why_bad);
         }));
+  }
+  return {};
+}
+
+Result<void> Server::Impl::StartDrains() {
+  const auto& wanted = options.disks.drained;
+  std::vector<Disk*> disks;
+  for (const DiskId& id : wanted) {
+    const auto found = std::ranges::find(
+        extents->disks(), id, [](const auto& disk) -> const DiskId& { return disk->id(); });
+    if (found == extents->disks().end())
+      return Error{ErrorCode::kConflict, "--drain-disk " + Hex(id) +
+                                             ": no such disk of this daemon is there; the log "
+                                             "names the ids of those that are (event=disk)"};
+    disks.push_back(found->get());
+  }
+  if (disks.size() >= extents->disks().size())
+    return disks.empty() ? Result<void>()
+                         : Error{ErrorCode::kConflict,
+                                 "--drain-disk: no disk is left that takes the extents; add one "
+                                 "with --data"};
+  for (Disk* const disk : disks) {
+    spdlog::info("event=disk_draining id={} extents={}", Hex(disk->id()),
+                 disk->totals().extent_count.load());
+    drains.push_back(std::make_unique<DiskDrain>(
+        *extents, *disk, DiskDrain::Options{},
+        DiskDrain::Told{[](const Extent& extent, const Error& why) {
+                          spdlog::error("event=extent_not_moved extent={} error=\"{}\"",
+                                        extent.disk->PathOf(extent.id).string(), why.message);
+                        },
+                        [](const Disk& drained) {
+                          spdlog::info("event=disk_drained id={} data={}", Hex(drained.id()),
+                                       drained.folder().parent_path().string());
+                        }}));
   }
   return {};
 }

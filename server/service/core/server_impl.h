@@ -25,6 +25,7 @@
 #include "server/service/core/worker.h"
 #include "server/service/metrics.h"
 #include "server/service/read_ahead/read_ahead.h"
+#include "server/storage/disk_drain.h"
 
 namespace ffrecord::server {
 
@@ -43,6 +44,7 @@ struct Server::Impl {
   void KeepRoomAtHome();
   Result<void> StartWorkers();
   Result<void> StartScrubbers();
+  Result<void> StartDrains();
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void NoteFailedWorker();
   void Collect();
@@ -87,6 +89,7 @@ struct Server::Impl {
   std::optional<DiskReserve> reserve;
   std::unique_ptr<Catalog> catalog;
   std::vector<std::unique_ptr<Scrubber>> scrubbers;  // One for each disk.
+  std::vector<std::unique_ptr<DiskDrain>> drains;
   ReadAhead::Metrics read_ahead_metrics;
   std::unique_ptr<ReadAhead> read_ahead;
   std::unique_ptr<PlannedDatasets> planned;

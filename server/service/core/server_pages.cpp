@@ -31,6 +31,7 @@ void AddSpace(MetricsView& view, std::span<const fs::path> folders) {
 }
 
 std::string_view StateOf(const Disk& disk) {
+  if (disk.drain() == Disk::Drain::kDrained) return "drained";
   switch (disk.writes().report().state) {
     case WriteHealth::State::kFailed:
       return "failed";
@@ -39,6 +40,7 @@ std::string_view StateOf(const Disk& disk) {
     case WriteHealth::State::kGood:
       break;
   }
+  if (disk.is_draining()) return "draining";
   return disk.reads().is_suspect() ? "suspect" : "good";
 }
 
