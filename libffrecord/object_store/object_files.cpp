@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "libffrecord/object_store/range_fetch.h"
@@ -78,6 +79,21 @@ class ObjectFiles final : public RangeReader {
 
   std::string Trouble(std::uint32_t /*file*/, ErrorCode status) const override {
     return last_failure_.Of(status);
+  }
+
+  std::optional<StoreReport> store_report() const override {
+    std::set<const ObjectStore*> stores;
+    for (const StoredObject& object : objects_) stores.insert(object.store.get());
+    StoreReport sum;
+    for (const ObjectStore* const store : stores) {
+      const ObjectStore::Counts& counts = store->counts();
+      sum.requests += counts.requests;
+      sum.retries += counts.retries;
+      sum.hedges += counts.hedges;
+      sum.throttled += counts.throttled;
+      sum.received_bytes += counts.received_bytes;
+    }
+    return sum;
   }
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -55,7 +56,18 @@ class ObjectStore {
   // How fast it answers, and how many requests it takes at a time.
   StorePace& pace() const { return pace_.Get(); }
 
+  // A forked child counts on from what its parent had.
+  struct Counts {
+    std::atomic<std::uint64_t> requests{0};
+    std::atomic<std::uint64_t> retries{0};
+    std::atomic<std::uint64_t> hedges{0};
+    std::atomic<std::uint64_t> throttled{0};
+    std::atomic<std::uint64_t> received_bytes{0};
+  };
+  Counts& counts() const { return counts_; }
+
  private:
+  mutable Counts counts_;
   mutable PerProcess<StorePace> pace_{[] { return new StorePace; }};
 };
 

@@ -179,6 +179,7 @@ class RangeFetch {
           wish.deadline + milliseconds(range.destination.size() / kBytesPerMsMin);
     }
     ++live_count_;  // Until Free().
+    range.store->counts().requests.fetch_add(1);
     Attempt& attempt = TakeAttempt();
     attempt.wish = &wish;
     wish.attempts[number] = &attempt;
@@ -245,7 +246,10 @@ class RangeFetch {
     if (response.status == 412 || response.status == 416)
       return Failed(wish, IsAnother(range.store->Describe(range.key), response), false, {});
     if (response.status / 100 != 2) {
-      if (response.status == 429 || response.status == 503) pace.Throttled();
+      if (response.status == 429 || response.status == 503) {
+        pace.Throttled();
+        range.store->counts().throttled.fetch_add(1);
+      }
       auto refusal = range.store->RefusalOf(range.key, response);
       return Failed(wish, std::move(refusal.error), refusal.may_pass, RetryAfter(response));
     }
@@ -253,7 +257,8 @@ class RangeFetch {
       return Failed(wish, *std::move(complaint), false, {});
     if (response.size_bytes != range.destination.size())
       return Failed(wish, CutShort(range, response), true, {});
-    pace.Answered(transfer.first_byte_after, response.size_bytes);
+    pace.Answered(transfer.first_byte_after);
+    range.store->counts().received_bytes.fetch_add(response.size_bytes);
     if (is_probe) range.found = VersionIn(response);
     Succeeded(wish);
   }
@@ -287,7 +292,7 @@ class RangeFetch {
       const auto wait = wish.back_off.Next(asked_for);
       wish.next_try = Clock::now() + wait;
       if (wish.next_try <= wish.deadline) {
-        wish.range->store->pace().Retried();
+        wish.range->store->counts().retries.fetch_add(1);
         wish.last_error = std::move(error);
         wish.was_hedged = false;
         retries_.push_back(&wish);
@@ -351,6 +356,7 @@ class RangeFetch {
   void Hedge(Wish& wish) {
     if (std::exchange(wish.was_hedged, true)) return;
     if (!wish.range->store->pace().MayHedge()) return;
+    wish.range->store->counts().hedges.fetch_add(1);
     // A second attempt is a luxury: without memory for it, the first goes on.
     static_cast<void>(Begin(wish, wish.attempts[0] == nullptr ? 0 : 1));
   }

@@ -22,7 +22,6 @@ class StorePace {
     const std::scoped_lock lock(mutex_);
     if (has_others && in_flight_ >= limit_) return false;
     ++in_flight_;
-    ++counts_.requests;
     return true;
   }
   void Ended() {
@@ -30,7 +29,7 @@ class StorePace {
     --in_flight_;
   }
 
-  void Answered(Clock::duration first_byte_after, std::uint64_t size_bytes) {
+  void Answered(Clock::duration first_byte_after) {
     const std::scoped_lock lock(mutex_);
     const double ms = std::chrono::duration<double, std::milli>(first_byte_after).count();
     const double error = ms - mean_ms_;
@@ -40,19 +39,13 @@ class StorePace {
     samples_ = std::min(samples_ + 1, kSamplesMin);
     hedges_left_ = std::min(hedges_left_ + kHedgesPerAnswer, kHedgesMax);
     limit_ = std::min(limit_ + 1 / limit_, kInFlightMax);
-    counts_.size_bytes += size_bytes;
   }
   void Throttled() {
     const std::scoped_lock lock(mutex_);
-    ++counts_.throttled;
     const auto now = Clock::now();
     if (now - throttled_ < kThrottleInterval) return;
     throttled_ = now;
     limit_ = std::max(limit_ / 2, 1.0);
-  }
-  void Retried() {
-    const std::scoped_lock lock(mutex_);
-    ++counts_.retries;
   }
 
   // After this time without a byte an answer is late: nearly all others came sooner.
@@ -68,21 +61,7 @@ class StorePace {
     if (hedges_left_ < 1 || in_flight_ >= limit_) return false;
     hedges_left_ -= 1;
     ++in_flight_;
-    ++counts_.requests;
-    ++counts_.hedges;
     return true;
-  }
-
-  struct Counts {
-    std::uint64_t requests = 0;
-    std::uint64_t retries = 0;
-    std::uint64_t hedges = 0;
-    std::uint64_t throttled = 0;
-    std::uint64_t size_bytes = 0;
-  };
-  Counts counts() const {
-    const std::scoped_lock lock(mutex_);
-    return counts_;
   }
 
  private:
@@ -101,7 +80,6 @@ class StorePace {
   int samples_ = 0;
   double hedges_left_ = kHedgesMax / 2;
   Clock::time_point throttled_{};
-  Counts counts_;
 };
 
 }  // namespace ffrecord::object_store

@@ -395,6 +395,7 @@ std::uint64_t BlockCache::Evict(int folder, std::uint64_t size_bytes_max) const 
     // at once.
     if (fd) static_cast<void>(!::ftruncate(fd.get(), 0));
     total -= entry.size_bytes;
+    evictions_.fetch_add(1);
   }
   return total;
 }

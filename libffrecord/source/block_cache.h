@@ -88,6 +88,9 @@ class BlockCache {
   // they cannot be read.
   static bool ReadChecks(const Entry& entry, std::uint64_t first_block,
                          std::span<std::uint64_t> checks);
+  // How many entries this object has removed to make room.
+  std::uint64_t eviction_count() const noexcept { return evictions_.load(); }
+
   // Says that the entry of that number is in use. False if it is gone, or another one now.
   bool Touch(const File& file, std::uint64_t number, std::uint64_t inode) const;
 
@@ -121,6 +124,7 @@ class BlockCache {
   const std::filesystem::path folder_;
   const std::uint64_t size_bytes_max_;
   const std::uint64_t chunk_bytes_;
+  mutable std::atomic<std::uint64_t> evictions_{0};
   mutable PerProcess<Opened> opened_{[] { return new Opened; }};
 };
 

@@ -57,6 +57,13 @@ class CachedFiles final : public RangeReader {
     return view.bytes();
   }
   const Presence* PresenceOf(std::uint32_t file) const override { return &ViewOf(file); }
+  std::optional<StoreReport> store_report() const override {
+    StoreReport report = source_->store_report().value_or(StoreReport());
+    report.cache_hits = hits_.load();
+    report.cache_misses = misses_.load();
+    report.cache_evictions = cache_->eviction_count();
+    return report;
+  }
   bool HasChanged() const override { return source_->HasChanged(); }
   bool HasShrunk(std::uint32_t file) const override { return source_->HasShrunk(file); }
 
@@ -169,12 +176,17 @@ class CachedFiles final : public RangeReader {
       if (is_bad[part.range])
         missing.push_back(&range);
       else
-        arrived(range);
+        Hit(range, arrived);
     };
     IoEngine* const engine = FFR_TRY(ThreadIoEngine(kReadsAtOnce));
     auto run = RunAll(*engine, requests, kReadsAtOnce, ended, &patience);
     if (patience.was_over()) return GivenUp();
     return run;
+  }
+
+  void Hit(RangeRead& range, const Arrived& arrived) const {
+    hits_.fetch_add(1, std::memory_order_relaxed);
+    arrived(range);
   }
 
   // False if the cache does not have all of the range.
@@ -199,6 +211,7 @@ class CachedFiles final : public RangeReader {
   Result<void> ReadMissing(std::span<RangeRead* const> missing, const Arrived& arrived,
                            Patience& patience) const {
     if (missing.empty()) return {};
+    misses_.fetch_add(missing.size(), std::memory_order_relaxed);
     std::vector<RangeRead> wanted;
     wanted.reserve(missing.size());
     for (const RangeRead* const range : missing)
@@ -221,6 +234,8 @@ class CachedFiles final : public RangeReader {
   const std::shared_ptr<const RangeReader> source_;
   const std::shared_ptr<const BlockCache> cache_;
   std::vector<BlockCache::File> files_;
+  mutable std::atomic<std::uint64_t> hits_{0};
+  mutable std::atomic<std::uint64_t> misses_{0};
   mutable PerProcess<Views> views_{[] { return new Views; }};
 };
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <ffrecord/io_policy.h>
 #include <ffrecord/result.h>
+#include <ffrecord/store_report.h>
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/patience.h"
@@ -126,6 +128,9 @@ class RangeReader {
 
   // How ranges that are not in memory are read: kBuffered or kDirect.
   virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
+
+  // The requests to object stores so far; none if the files are no objects.
+  virtual std::optional<StoreReport> store_report() const { return {}; }
 
  protected:
   // Whether a range passes the end of its file, the last block being whole where reads are aligned.

@@ -346,6 +346,10 @@ class Reader(Records, Closing):
             `batches`, `records` and `size_bytes`: what it read; `batches_from_memory`: batches that
             needed no device; `wait_s`: time inside reads, over all threads; `cpu_s`: the part of it
             spent in checksums, decompression and copying; `damaged`: findings by record index.
+            Readers of object stores add `store_requests` with `store_retries`, `store_hedges`
+            (second requests for late answers), `store_throttled` (answers 429 and 503) and
+            `store_bytes`, and of a cache `cache_hits`, `cache_misses` (merged reads that needed
+            the disk or the store) and `cache_evictions` (pieces of 16 MiB).
         """
         done = _NOTHING_READ if self._inner is None else self._inner.stats()
         return {**done, "damaged": dict(self._damaged)}

@@ -117,14 +117,27 @@ std::unique_ptr<PrefetchHint> HintEpoch(const CountingReader& self, const EpochP
   return ValueOrRaise(WithoutGil([&] { return self.reader.HintEpoch(plan); }));
 }
 
+void AddStore(const StoreReport& report, py::dict& stats) {
+  stats["store_requests"] = report.requests;
+  stats["store_retries"] = report.retries;
+  stats["store_hedges"] = report.hedges;
+  stats["store_throttled"] = report.throttled;
+  stats["store_bytes"] = report.received_bytes;
+  stats["cache_hits"] = report.cache_hits;
+  stats["cache_misses"] = report.cache_misses;
+  stats["cache_evictions"] = report.cache_evictions;
+}
+
 py::dict StatsOf(const CountingReader& self) {
+  const RecordReader::IoReport report = self.reader.io_report();
   py::dict stats;
   stats["batches"] = self.batch_count.load();
-  stats["batches_from_memory"] = self.reader.io_report().batches_from_memory;
+  stats["batches_from_memory"] = report.batches_from_memory;
   stats["records"] = self.record_count.load();
   stats["size_bytes"] = self.size_bytes.load();
   stats["wait_s"] = static_cast<double>(self.wait_ns.load()) / 1e9;
   stats["cpu_s"] = static_cast<double>(self.cpu_ns.load()) / 1e9;
+  if (report.store) AddStore(*report.store, stats);
   return stats;
 }
 

@@ -19,6 +19,7 @@
 #include <ffrecord/metadata.h>
 #include <ffrecord/result.h>
 #include <ffrecord/schema.h>
+#include <ffrecord/store_report.h>
 
 namespace ffrecord {
 
@@ -62,6 +63,7 @@ class FFR_EXPORT RecordReader {
     IoPolicy policy;                    // For data not in the page cache: kBuffered or kDirect.
     std::uint64_t batches_from_memory;  // Copied whole from the page cache, without a read.
     std::uint64_t batches_read;
+    std::optional<StoreReport> store;  // Of objects.
   };
 
   // Opens `paths` and maps their indexes; no record is read.
@@ -122,7 +124,7 @@ class FFR_EXPORT RecordReader {
   // as other daemon calls.
   Result<std::unique_ptr<PrefetchHint>> HintEpoch(const EpochPlan& plan) const;
 
-  IoReport io_report() const noexcept;
+  IoReport io_report() const;
 
   // Reads the values of the fixed-width column number `column` of the records [first, first +
   // count), back to back, into `destination`, which must have exactly their size. If the file has a

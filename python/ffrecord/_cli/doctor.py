@@ -7,16 +7,21 @@ import platform
 import re
 import resource
 import shutil
+import time
 from typing import Any
 
 from ffrecord import _ffrecord
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
+from ffrecord._reader import Reader
 
 # Below this many descriptors, many files and workers at once run out of them.
 _DESCRIPTORS_ENOUGH = 4096
 # Below this much, some hundreds of RDMA connections are refused.
 _LOCKED_ENOUGH_BYTES = 64 << 20
+_STORES = ("s3://", "http://", "https://")
+# So many records are read from a store, spread over its files.
+_SAMPLE = 64
 
 
 def examine(
@@ -25,12 +30,14 @@ def examine(
     """Return the facts, and advice about those that should be different.
 
     Args:
-        address: a daemon to contact, `ffrecord://host[:port]/...`; adds its answer to the facts.
-        timeout_s: for that daemon.
+        address: a daemon to contact, `ffrecord://host[:port]/...`, or record files at an object
+            store, `s3://` or `http(s)://`, to read from; adds the answer to the facts.
+        timeout_s: for that daemon or store.
         tls_folder: certificates to check, beside those that the address names.
 
     Raises:
-        ConnectionError: the daemon does not answer.
+        ConnectionError: the daemon or store does not answer.
+        OSError: the store refuses.
         ValueError: the transport that the address requires is not available.
     """
     engine, reason = _ffrecord.probe_io_engine()
@@ -52,7 +59,9 @@ def examine(
         "shared_memory_free_bytes": memory.free if memory else 0,
     }
     advice = []
-    if address is not None:
+    if address is not None and address.startswith(_STORES):
+        facts |= _examine_store(address, timeout_s)
+    elif address is not None:
         transport, reason, round_trip_s = _ffrecord.probe_daemon(address, timeout_s=timeout_s)
         facts |= {
             "daemon": address,
@@ -75,6 +84,25 @@ def examine(
     if facts["torch"] is None:
         advice.append("torch is not installed, and ffrecord.torch needs it: run pip install torch")
     return {**facts, "advice": advice}
+
+
+def _examine_store(address: str, timeout_s: float) -> dict[str, Any]:
+    with Reader(address, timeout_s=timeout_s) as reader:
+        start = time.perf_counter()
+        count = len(reader)
+        opened = time.perf_counter()
+        sample = range(0, count, max(1, count // _SAMPLE))[:_SAMPLE]
+        reader.read(sample)
+        read = time.perf_counter()
+        stats = {name: n for name, n in reader.stats().items() if name.startswith("store_")}
+    return {
+        "store": address,
+        "store_records": count,
+        "store_open_ms": round((opened - start) * 1e3, 1),
+        "store_read_records": len(sample),
+        "store_read_ms": round((read - opened) * 1e3, 1),
+        **stats,
+    }
 
 
 def examine_rdma() -> dict[str, Any]:

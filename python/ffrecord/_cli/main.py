@@ -277,7 +277,8 @@ def token(keys: pathlib.Path, prefix: str, rights: str, hours: float, client: st
 def doctor(address: str | None, timeout_s: float, tls_folder: str | None, as_json: bool) -> None:
     """Show which features of this machine the library uses, and how to enable more.
 
-    With the ADDRESS of a daemon, also show which transport reaches it, and why. With the word
+    With the ADDRESS of a daemon, also show which transport reaches it, and why. With the address of
+    record files at an object store, read some records and show requests and times. With the word
     `rdma` instead, list the ports of RDMA devices, and why some are not used.
     """
     if address == "rdma":

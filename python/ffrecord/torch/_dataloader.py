@@ -32,6 +32,8 @@ _TIMEOUT_S = 600.0
 _MEMORY_LIMIT_BYTES = 1 << 30
 # torch's message when a worker is late; the error has no type of its own.
 _TORCH_IS_LATE = "DataLoader timed out after"
+# Statistics of readers that have a store.
+_OF_STORES = ("store_", "cache_")
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -230,6 +232,7 @@ class DataLoader(data.DataLoader[Any]):
             (decoders and transform), `collate`, `handover`; `wait_s`, the time the consumer waited,
             and `work_s`, the time it worked between batches; `depth`, batches read ahead by threads
             now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence, `verdict`.
+            With an object store, also its numbers of `Reader.stats`.
         """
         if self._threads is not None:
             self._threads.note_times()
@@ -260,6 +263,7 @@ class DataLoader(data.DataLoader[Any]):
             "depth": 0 if self._threads is None else self._threads.depth,
             "damaged": int(counts.get("damaged_records", 0)),
             "limit": limit,
+            **{name: int(n) for name, n in counts.items() if name.startswith(_OF_STORES)},
             "verdict": verdict(stages, wait_s, work_s, size_bytes, limit),
         }
 

@@ -296,7 +296,9 @@ TEST(BlockCacheBoundTest, WhatIsUsedFromMemoryAloneStays) {
   source.files->Mapped(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
+  EXPECT_EQ(source.files->store_report()->cache_evictions, 0U);
   for (std::uint32_t file = 4; file < 7; ++file) WholeOf(*source.files, file);
+  EXPECT_GT(source.files->store_report()->cache_evictions, 0U);
   EXPECT_EQ(source.Behind([&] { WholeOf(*source.files, 0); }), 0U);
   EXPECT_GT(source.Behind([&] { WholeOf(*source.files, 1); }), 0U);
 }

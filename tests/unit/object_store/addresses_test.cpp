@@ -124,18 +124,18 @@ TEST(StorePaceTest, AThrottledStoreIsAskedForLessAndForMoreAgainLater) {
   EXPECT_FALSE(pace.MayBegin(true));
   EXPECT_TRUE(pace.MayBegin(false));
   pace.Ended();
-  for (int i = 0; i < 1000; ++i) pace.Answered(std::chrono::milliseconds(5), 1);
+  for (int i = 0; i < 1000; ++i) pace.Answered(std::chrono::milliseconds(5));
   EXPECT_TRUE(pace.MayBegin(true));
 }
 
 TEST(StorePaceTest, FewAnswersAreHedged) {
   StorePace pace;
-  for (int i = 0; i < 1000; ++i) pace.Answered(std::chrono::milliseconds(20), 1);
+  for (int i = 0; i < 1000; ++i) pace.Answered(std::chrono::milliseconds(20));
   EXPECT_LE(pace.LateAfter(), std::chrono::milliseconds(100));
   int hedges = 0;
   while (pace.MayHedge()) ++hedges;
   EXPECT_LE(hedges, 16);
-  for (int i = 0; i < 100; ++i) pace.Answered(std::chrono::milliseconds(20), 1);
+  for (int i = 0; i < 100; ++i) pace.Answered(std::chrono::milliseconds(20));
   int more = 0;
   while (pace.MayHedge()) ++more;
   EXPECT_LE(more, 5);
