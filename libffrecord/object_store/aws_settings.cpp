@@ -70,6 +70,7 @@ VariableReader SnapshotOfEnvironment() {
       "AWS_ENDPOINT_URL",
       "AWS_ENDPOINT_URL_S3",
       "AWS_ENDPOINT_URL_STS",
+      "AWS_ENDPOINT_URL_SSO",
       "AWS_ROLE_ARN",
       "AWS_ROLE_SESSION_NAME",
       "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -137,9 +138,22 @@ Result<AwsProfile> ReadAwsProfile(const VariableReader& variable, const FileRead
   profile.role_session_name = stored("role_session_name");
   profile.external_id = stored("external_id");
   profile.web_identity_token_file = stored("web_identity_token_file");
-  for (const char* const setting :
-       {"credential_process", "sso_session", "sso_start_url", "credential_source"})
-    if (profile.unsupported.empty() && !stored(setting).empty()) profile.unsupported = setting;
+  profile.credential_process = stored("credential_process");
+  // The command is asked before keys of the config file, but after those of the credentials file.
+  const bool are_in_config = !in_secrets || !in_secrets->contains("aws_access_key_id");
+  if (!profile.credential_process.empty() && are_in_config) profile.keys = {};
+  profile.sso_session = stored("sso_session");
+  profile.sso_account_id = stored("sso_account_id");
+  profile.sso_role_name = stored("sso_role_name");
+  if (profile.sso_session.empty()) {
+    profile.sso_start_url = stored("sso_start_url");
+    profile.sso_region = stored("sso_region");
+  } else if (auto session =
+                 SectionOf(file(config).value_or(""), "sso-session " + profile.sso_session)) {
+    profile.sso_start_url = (*session)["sso_start_url"];
+    profile.sso_region = (*session)["sso_region"];
+  }
+  if (!stored("credential_source").empty()) profile.unsupported = "credential_source";
   return profile;
 }
 

@@ -37,6 +37,14 @@ struct AwsProfile {
   std::string role_session_name;
   std::string external_id;
   std::string web_identity_token_file;
+  std::string credential_process;  // A command line.
+  // Single sign-on: what `aws sso login` left in ~/.aws/sso/cache is named after the session, or,
+  // without one, after the URL where it starts.
+  std::string sso_session;
+  std::string sso_start_url;
+  std::string sso_region;
+  std::string sso_account_id;
+  std::string sso_role_name;
   std::string unsupported;  // A setting that gives credentials in a way that is not known here.
 };
 

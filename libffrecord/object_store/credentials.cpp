@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "libffrecord/base/hex.h"
+#include "libffrecord/object_store/command_output.h"
 #include "libffrecord/object_store/digests.h"
 #include "libffrecord/object_store/flat_json.h"
 #include "libffrecord/object_store/http_address.h"
@@ -30,6 +31,7 @@ constexpr auto kLookInterval = seconds(10);
 constexpr milliseconds kServiceTimeout{5000};
 constexpr int kServiceTries = 3;
 constexpr std::uint64_t kAnswerSizeMax = 256 << 10;
+constexpr milliseconds kCommandTimeout{60'000};
 
 std::string Trimmed(std::string text) {
   const std::size_t end = text.find_last_not_of(" \t\r\n");
@@ -82,6 +84,40 @@ Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::st
   if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
     return refused("its answer has none: " + (*members)["Code"] + " " + (*members)["Message"]);
   return found;
+}
+
+// What credential_process prints: {"Version": 1, "AccessKeyId": ..., "Expiration": ...}.
+Result<TimedCredentials> FromCommand(const AwsProfile& profile) {
+  const std::string who = "S3: credential_process of profile " + profile.name;
+  auto output = OutputOfCommand(profile.credential_process, kCommandTimeout, kAnswerSizeMax);
+  if (!output) return Error{output.error().code, who + ": " + output.error().message};
+  auto members = StringsOfJson(output.value());
+  if (!members) return Error{ErrorCode::kDenied, who + ": it did not print one JSON object"};
+  TimedCredentials found{
+      {(*members)["AccessKeyId"], (*members)["SecretAccessKey"], (*members)["SessionToken"]},
+      TimeIn((*members)["Expiration"])};
+  if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
+    return Error{ErrorCode::kDenied, who + ": it printed no AccessKeyId or no SecretAccessKey"};
+  return found;
+}
+
+// {"roleCredentials": {"accessKeyId": ..., "expiration": milliseconds since 1970}}: the inner
+// object alone, which holds no other.
+std::string RoleCredentialsIn(const std::string& text) {
+  const std::size_t name = text.find("\"roleCredentials\"");
+  const std::size_t begin = name == std::string::npos ? name : text.find('{', name);
+  const std::size_t end = begin == std::string::npos ? begin : text.find('}', begin);
+  return end == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
+}
+
+std::optional<system_clock::time_point> MillisecondsIn(const std::string& text, const char* name) {
+  std::size_t at = text.find(name);
+  at = at == std::string::npos ? at : text.find_first_of("0123456789", at);
+  std::int64_t found = 0;
+  if (at == std::string::npos ||
+      std::from_chars(text.data() + at, text.data() + text.size(), found).ec != std::errc())
+    return std::nullopt;
+  return system_clock::time_point(milliseconds(found));
 }
 
 std::string FormOf(const std::vector<std::pair<std::string, std::string>>& fields) {
@@ -189,8 +225,66 @@ Found CredentialChain::FromProfile(const AwsProfile& profile) const {
                                                        profile.web_identity_token_file)));
   if (!profile.role_arn.empty() && !profile.source_profile.empty())
     return std::optional(FFR_TRY(AssumeRole(profile)));
-  if (profile.keys.access_key.empty()) return std::optional<TimedCredentials>();
-  return std::optional(TimedCredentials{profile.keys, std::nullopt});
+  return FromProfileAlone(profile);
+}
+
+Found CredentialChain::FromProfileAlone(const AwsProfile& profile) const {
+  if (!profile.sso_account_id.empty() && !profile.sso_role_name.empty() &&
+      !(profile.sso_session.empty() && profile.sso_start_url.empty()))
+    return std::optional(FFR_TRY(FromSignOn(profile)));
+  if (!profile.keys.access_key.empty())
+    return std::optional(TimedCredentials{profile.keys, std::nullopt});
+  if (!profile.credential_process.empty()) return std::optional(FFR_TRY(FromCommand(profile)));
+  return std::optional<TimedCredentials>();
+}
+
+Result<std::string> CredentialChain::SignOnToken(const AwsProfile& profile) const {
+  const std::string& named =
+      profile.sso_session.empty() ? profile.sso_start_url : profile.sso_session;
+  const auto digest = Sha1(std::as_bytes(std::span(named)));
+  if (!digest) return Error{ErrorCode::kDenied, "S3: single sign-on needs SHA-1 in OpenSSL"};
+  const std::string path = Variable("HOME") + "/.aws/sso/cache/" + Hex(*digest) + ".json";
+  const std::string remedy = "; run: aws sso login --profile " + profile.name;
+  const auto text = file_(path);
+  if (!text)
+    return Error{ErrorCode::kDenied, "S3: profile " + profile.name +
+                                         " uses single sign-on, but there is no " + path + remedy};
+  auto members = StringsOfJson(*text);
+  if (!members || (*members)["accessToken"].empty())
+    return Error{ErrorCode::kDenied, "S3: " + path + " holds no accessToken" + remedy};
+  const auto expires = TimeIn((*members)["expiresAt"]);
+  if (expires && *expires <= system_clock::now())
+    return Error{ErrorCode::kDenied, "S3: the token in " + path + " has expired at " +
+                                         (*members)["expiresAt"] + remedy};
+  return (*members)["accessToken"];
+}
+
+Result<TimedCredentials> CredentialChain::FromSignOn(const AwsProfile& profile) const {
+  const std::string token = FFR_TRY(SignOnToken(profile));
+  std::string endpoint = Variable("AWS_ENDPOINT_URL_SSO");
+  if (endpoint.empty() && profile.sso_region.empty())
+    return Error{ErrorCode::kDenied, "S3: profile " + profile.name + " names no sso_region"};
+  if (endpoint.empty()) endpoint = "https://portal.sso." + profile.sso_region + ".amazonaws.com";
+  const auto address = FFR_TRY(HttpAddress::Parse(endpoint));
+  const std::string service = "single sign-on at " + endpoint;
+  net::HttpRequest request;
+  request.scheme = address.scheme;
+  request.host = address.host;
+  request.path = "/federation/credentials";
+  request.query = {{"account_id", profile.sso_account_id}, {"role_name", profile.sso_role_name}};
+  request.headers["x-amz-sso_bearer_token"] = token;
+  const auto response = FFR_TRY(Ask(request, service, kServiceTimeout, kServiceTries));
+  if (response.status != 200)
+    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: it answered " +
+                                         std::to_string(response.status) +
+                                         "; run: aws sso login --profile " + profile.name};
+  const std::string inner = RoleCredentialsIn(TextOf(response));
+  auto members = StringsOfJson(inner);
+  if (!members || (*members)["accessKeyId"].empty() || (*members)["secretAccessKey"].empty())
+    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials in its answer"};
+  return TimedCredentials{
+      {(*members)["accessKeyId"], (*members)["secretAccessKey"], (*members)["sessionToken"]},
+      MillisecondsIn(inner, "\"expiration\"")};
 }
 
 Result<net::HttpRequest> CredentialChain::StsRequest() const {
@@ -242,9 +336,10 @@ Result<TimedCredentials> CredentialChain::AssumeWithWebIdentity(
 
 Result<TimedCredentials> CredentialChain::AssumeRole(const AwsProfile& profile) const {
   const AwsProfile source = FFR_TRY(ReadAwsProfile(variable_, file_, profile.source_profile));
-  if (source.keys.access_key.empty())
+  const auto own = FFR_TRY(FromProfileAlone(source));
+  if (!own)
     return Error{ErrorCode::kDenied, "S3: profile " + profile.name + " takes the role " +
-                                         profile.role_arn + " with the keys of profile " +
+                                         profile.role_arn + " with the credentials of profile " +
                                          source.name + ", which has none"};
   net::HttpRequest request = FFR_TRY(StsRequest());
   const std::string session = profile.role_session_name;
@@ -256,7 +351,7 @@ Result<TimedCredentials> CredentialChain::AssumeRole(const AwsProfile& profile) 
   if (!profile.external_id.empty()) fields.emplace_back("ExternalId", profile.external_id);
   const std::string form = FormOf(fields);
   request.body = std::as_bytes(std::span(form));
-  Sign(request, source.keys, {region_, "sts", SigningTime()}, Hex(Sha256(request.body)));
+  Sign(request, own->credentials, {region_, "sts", SigningTime()}, Hex(Sha256(request.body)));
   return AskSts(std::move(request));
 }
 

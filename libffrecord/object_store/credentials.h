@@ -26,7 +26,9 @@ struct TimedCredentials {
 //
 //   1. the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN;
 //   2. a role with a web identity: AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN;
-//   3. the profile: keys, or a role with a web identity or with the keys of `source_profile`;
+//   3. the profile: a role with a web identity or with the credentials of `source_profile`; a token
+//      of single sign-on, which `aws sso login` keeps fresh; keys; the output of the command
+//      `credential_process`;
 //   4. a container: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or ..._FULL_URI (ECS, EKS);
 //   5. the instance metadata service, version 2, unless AWS_EC2_METADATA_DISABLED is "true".
 //
@@ -57,6 +59,9 @@ class CredentialChain {
   Result<TimedCredentials> Find() const;
   Result<std::optional<TimedCredentials>> FromWebIdentity() const;
   Result<std::optional<TimedCredentials>> FromProfile(const AwsProfile& profile) const;
+  Result<std::optional<TimedCredentials>> FromProfileAlone(const AwsProfile& profile) const;
+  Result<TimedCredentials> FromSignOn(const AwsProfile& profile) const;
+  Result<std::string> SignOnToken(const AwsProfile& profile) const;
   Result<std::optional<TimedCredentials>> FromContainer() const;
   Result<std::optional<TimedCredentials>> FromInstance() const;
   Result<TimedCredentials> AssumeWithWebIdentity(const std::string& role_arn,

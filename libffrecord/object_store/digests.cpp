@@ -28,6 +28,10 @@ Sha256Digest Sha256(std::span<const std::byte> bytes) {
   return *digest;
 }
 
+std::optional<Sha1Digest> Sha1(std::span<const std::byte> bytes) {
+  return Digest<20>(EVP_sha1(), bytes);
+}
+
 std::optional<Md5Digest> Md5(std::span<const std::byte> bytes) {
   return Digest<16>(EVP_md5(), bytes);
 }

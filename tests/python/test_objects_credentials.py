@@ -5,6 +5,7 @@ Method: one small server plays the services of instances, containers and roles.
 
 # ruff: noqa: ANN401 - what WSGI hands over has no better type
 
+import hashlib
 import os
 import threading
 import time
@@ -49,6 +50,7 @@ class Identities:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)).decode()
         headers = {name: value for name, value in environ.items() if name.startswith("HTTP_")}
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        body = body or environ["QUERY_STRING"]
         self.asked.append((method, path, headers, body))
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.holds_s))
         key = f"KEY{len(self.asked)}"
@@ -60,6 +62,12 @@ class Identities:
             text = "metadata-token"
         elif path.endswith("security-credentials/"):
             text = "the-role"
+        elif path == "/federation/credentials":
+            milliseconds = int((time.time() + self.holds_s) * 1000)
+            text = (
+                f'{{"roleCredentials": {{"accessKeyId": "{key}", "secretAccessKey": "s",'
+                f' "sessionToken": "t", "expiration": {milliseconds}}}}}'
+            )
         elif method == "POST":
             text = (
                 f"<R><Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s"
@@ -73,10 +81,15 @@ class Identities:
 @pytest.fixture
 def identities(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """No credentials but those of the services, whose address is `.address`."""
-    from werkzeug.serving import make_server
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class WithUnderscores(WSGIRequestHandler):
+        def make_environ(self) -> Any:  # Leaves out headers whose names have them.
+            token = self.headers.get("x-amz-sso_bearer_token", "")
+            return {**super().make_environ(), "HTTP_X_AMZ_SSO_BEARER_TOKEN": token}
 
     services: Any = Identities()
-    server = make_server("127.0.0.1", 0, services, threaded=True)
+    server = make_server("127.0.0.1", 0, services, threaded=True, request_handler=WithUnderscores)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     services.address = f"http://127.0.0.1:{server.server_port}"
@@ -200,3 +213,140 @@ def test_credentials_that_a_store_refuses_as_expired_are_renewed_at_once(
     with pytest.raises(PermissionError, match="ExpiredToken"):
         len(ffrecord.open(f"s3://{path[1:]}"))
     assert time.monotonic() - begin < 2
+
+
+def _profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> None:
+    (tmp_path / ".aws").mkdir(exist_ok=True)
+    (tmp_path / ".aws/config").write_text(config)
+    monkeypatch.setenv("AWS_PROFILE", "job")
+
+
+def test_a_command_gives_credentials_and_renews_them(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "give credentials"
+    script.write_text(
+        f'#!/bin/sh\necho x >>"{tmp_path}/calls"\n'
+        'end=$(date -u -d "+$1 seconds" +%Y-%m-%dT%H:%M:%SZ)\n'
+        'echo "{\\"Version\\": 1, \\"AccessKeyId\\": \\"K\\", \\"SecretAccessKey\\": \\"s\\",'
+        ' \\"SessionToken\\": \\"t\\", \\"Expiration\\": \\"$end\\"}"\n'
+    )
+    script.chmod(0o700)
+    _profile(
+        tmp_path,
+        monkeypatch,
+        f'[profile job]\ncredential_process = "{script}" 2\n'
+        "aws_access_key_id = A\naws_secret_access_key = S\n",
+    )
+    reader = ffrecord.open("s3://bucket/train/")
+    assert len(reader) == COUNT
+    assert (tmp_path / "calls").read_text() == "x\n"
+    time.sleep(3)
+    reader.read([0])
+    assert (tmp_path / "calls").read_text() == "x\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("exit 3", "status 3"),
+        ("/nowhere/at-all 2>/dev/null", "status 127"),
+        ("echo no secret", "JSON"),
+        ("echo '{\"Version\": 1}'", "no AccessKeyId"),
+        ("kill -9 $$", "killed"),
+        ("head -c 300000 /dev/zero", "wrote more"),
+    ],
+)
+def test_a_command_that_fails_ends_the_search(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, why: str
+) -> None:
+    _profile(tmp_path, monkeypatch, f"[profile job]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1")
+    with pytest.raises(
+        PermissionError, match=r"credential_process of profile job.*" + why
+    ) as found:
+        len(ffrecord.open("s3://bucket/train/"))
+    assert "secret" not in str(found.value).replace("SecretAccessKey", "")
+    assert identities.asked == []
+
+
+def test_keys_of_the_credentials_file_come_before_a_command(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _profile(tmp_path, monkeypatch, "[profile job]\ncredential_process = exit 3\n")
+    (tmp_path / ".aws/credentials").write_text(
+        "[job]\naws_access_key_id = A\naws_secret_access_key = S\n"
+    )
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+
+
+_SESSION = (
+    "[profile job]\nsso_session = corp\nsso_account_id = 123\nsso_role_name = Reader\n"
+    "[sso-session corp]\nsso_region = eu-west-1\nsso_start_url = https://corp.example/start\n"
+)
+_LEGACY = (
+    "[profile job]\nsso_start_url = https://corp.example/start\nsso_region = eu-west-1\n"
+    "sso_account_id = 123\nsso_role_name = Reader\n"
+)
+# What botocore calls the files of the two: the SHA-1 of the session's name, or of the URL.
+_TOKENS = {
+    _SESSION: "corp",
+    _LEGACY: "https://corp.example/start",
+}
+
+
+def _sign_on(tmp_path: Path, config: str, holds_s: float) -> Path:
+    name = hashlib.sha1(_TOKENS[config].encode()).hexdigest()
+    path = tmp_path / ".aws/sso/cache" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + holds_s))
+    path.write_text(f'{{"accessToken": "bearer", "expiresAt": "{end}", "scopes": ["a"]}}')
+    return path
+
+
+@pytest.mark.parametrize("config", [_SESSION, _LEGACY], ids=["session", "legacy"])
+def test_single_sign_on_gives_credentials(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: str
+) -> None:
+    _profile(tmp_path, monkeypatch, config)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SSO", identities.address)
+    with pytest.raises(PermissionError, match="aws sso login --profile job"):
+        len(ffrecord.open("s3://bucket/train/"))
+    _sign_on(tmp_path, config, -5)
+    with pytest.raises(PermissionError, match=r"expired.*aws sso login --profile job"):
+        len(ffrecord.open("s3://bucket/train/"))
+    assert identities.asked == []
+    _sign_on(tmp_path, config, 60)
+    identities.holds_s = 2
+    reader = ffrecord.open("s3://bucket/train/")
+    assert len(reader) == COUNT
+    ((method, path, headers, query),) = identities.asked
+    assert (method, path, query) == (
+        "GET",
+        "/federation/credentials",
+        "account_id=123&role_name=Reader",
+    )
+    assert headers["HTTP_X_AMZ_SSO_BEARER_TOKEN"] == "bearer"
+    time.sleep(3)
+    reader.read([0])
+    assert len(identities.asked) == 2
+    identities.status = 401
+    with pytest.raises(PermissionError, match=r"401.*aws sso login --profile job"):
+        len(ffrecord.open("s3://bucket/train/"))
+
+
+def test_a_role_is_taken_with_single_sign_on(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = _SESSION.replace("profile job", "profile me")
+    _TOKENS[config] = "corp"
+    _profile(
+        tmp_path, monkeypatch, config + "[profile job]\nrole_arn = arn:r\nsource_profile = me\n"
+    )
+    _sign_on(tmp_path, config, 60)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SSO", identities.address)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.address)
+    assert len(ffrecord.open("s3://bucket/train/")) == COUNT
+    (_, path, _, _), (method, _, headers, _) = identities.asked
+    assert (path, method) == ("/federation/credentials", "POST")
+    assert "Credential=KEY1/" in headers["HTTP_AUTHORIZATION"]
