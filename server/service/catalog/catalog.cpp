@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
@@ -500,21 +501,43 @@ Result<void> Catalog::GiveUpSilent(Clock::time_point now) {
   return {};
 }
 
-Result<std::uint64_t> Catalog::UnlinkAll(std::span<Tombstone> tombstones) {
-  Result<std::uint64_t> unlinked_count = std::uint64_t{0};
-  std::uint64_t count = 0;
-  for (Tombstone& tombstone : tombstones) {
-    std::erase_if(tombstone.extents, [&](const ExtentPtr& extent) {
+std::vector<Catalog::Unlinking> Catalog::TakeToUnlink(const Disk& disk) {
+  std::vector<Unlinking> taken;
+  const std::lock_guard lock(mutex_);
+  if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return taken;
+  for (Tombstone& tombstone : tombstones_) {
+    std::erase_if(tombstone.extents, [&](ExtentPtr& extent) {
       // Ours is the last: nobody reads it, and it can no longer be found.
-      if (extent.use_count() > 1) return false;
-      const auto unlinked = extents_.Unlink(*extent);
-      if (!unlinked) unlinked_count = unlinked.error();  // The others go all the same.
-      if (!unlinked || !unlinked.value()) return false;
-      ++count;
+      if (extent->disk != &disk || extent.use_count() > 1) return false;
+      taken.push_back({tombstone.key, std::move(extent)});
+      ++tombstone.unlinking_count;
       return true;
     });
   }
-  if (unlinked_count) unlinked_count = count;
+  return taken;
+}
+
+void Catalog::GiveBack(std::span<const std::string> keys, std::vector<Unlinking> left) {
+  const std::lock_guard lock(mutex_);
+  std::unordered_map<std::string_view, Tombstone*> found;
+  for (Tombstone& tombstone : tombstones_) found.emplace(tombstone.key, &tombstone);
+  for (const std::string& key : keys) --found.at(key)->unlinking_count;
+  for (Unlinking& one : left) found.at(one.key)->extents.push_back(std::move(one.extent));
+}
+
+// A disk may take long over each unlink, and hold no lock of others meanwhile.
+Result<std::uint64_t> Catalog::UnlinkOn(const Disk& disk) {
+  std::vector<Unlinking> extents = TakeToUnlink(disk);
+  std::vector<std::string> keys;
+  for (const Unlinking& one : extents) keys.push_back(one.key);
+  Result<std::uint64_t> unlinked_count = std::uint64_t{0};
+  const std::size_t count = std::erase_if(extents, [&](const Unlinking& one) {
+    const auto unlinked = extents_.Unlink(*one.extent);
+    if (!unlinked) unlinked_count = unlinked.error();  // The others go all the same.
+    return unlinked && unlinked.value();
+  });
+  GiveBack(keys, std::move(extents));
+  if (unlinked_count) unlinked_count = std::uint64_t{count};
   return unlinked_count;
 }
 
@@ -536,27 +559,45 @@ Result<bool> Catalog::Forget(std::span<const Tombstone> tombstones) {
   return true;
 }
 
-// A disk may take long over each unlink: only the next Collect waits for it.
-Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
-  const std::lock_guard collecting(collecting_);
+Result<void> Catalog::GiveUpUploads(Clock::time_point now) {
   RefreshRoom();
-  std::vector<Tombstone> tombstones;
+  const std::lock_guard lock(mutex_);
+  if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return {};
+  return GiveUpSilent(now);
+}
+
+Result<void> Catalog::ForgetUnlinked() {
+  std::vector<Tombstone> done;
   {
     const std::lock_guard lock(mutex_);
-    if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return std::uint64_t{0};
-    FFR_TRY(GiveUpSilent(now));
-    tombstones.swap(tombstones_);
+    if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return {};
+    const auto is_left = [](const Tombstone& one) {
+      return !one.extents.empty() || one.unlinking_count > 0;
+    };
+    const auto first = std::partition(tombstones_.begin(), tombstones_.end(), is_left);
+    std::move(first, tombstones_.end(), std::back_inserter(done));
+    tombstones_.erase(first, tombstones_.end());
   }
-  auto unlinked_count = UnlinkAll(tombstones);
-  const auto done = std::partition(tombstones.begin(), tombstones.end(),
-                                   [](const Tombstone& one) { return !one.extents.empty(); });
-  const auto forgotten = Forget({done, tombstones.end()});
-  const auto left = forgotten && forgotten.value() ? done : tombstones.end();
-  {
+  const auto forgotten = Forget(done);
+  if (!forgotten || !forgotten.value()) {
     const std::lock_guard lock(mutex_);
-    std::move(tombstones.begin(), left, std::back_inserter(tombstones_));
+    std::move(done.begin(), done.end(), std::back_inserter(tombstones_));
   }
   if (!forgotten) return Error(forgotten.error());
+  return {};
+}
+
+Result<std::uint64_t> Catalog::Collect(Clock::time_point now) {
+  FFR_TRY(GiveUpUploads(now));
+  Result<std::uint64_t> unlinked_count = std::uint64_t{0};
+  for (const auto& disk : extents_.disks()) {
+    auto unlinked = UnlinkOn(*disk);
+    if (!unlinked || !unlinked_count)
+      unlinked_count = unlinked ? unlinked_count : std::move(unlinked);
+    else
+      unlinked_count = unlinked_count.value() + unlinked.value();
+  }
+  FFR_TRY(ForgetUnlinked());
   return unlinked_count;
 }
 

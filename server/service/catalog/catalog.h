@@ -110,6 +110,12 @@ class Catalog {
   // silent. To be called now and then. Returns how many extents were unlinked. Fails with kIo; what
   // was not done is done next time.
   Result<std::uint64_t> Collect(Clock::time_point now);
+  // Its parts, each for a thread of its own where disks may hang: what gives up uploads waits for
+  // the disk of the metadata only; what unlinks for that disk only; and what takes deletions off
+  // the record for all disks.
+  Result<void> GiveUpUploads(Clock::time_point now);
+  Result<std::uint64_t> UnlinkOn(const Disk& disk);
+  Result<void> ForgetUnlinked();
 
  private:
   struct Upload {
@@ -120,8 +126,13 @@ class Catalog {
   };
   struct Tombstone {
     std::string key;
-    std::vector<ExtentId> ids;       // All of them: marked deleted until the key is.
-    std::vector<ExtentPtr> extents;  // Not yet unlinked.
+    std::vector<ExtentId> ids;        // All of them: marked deleted until the key is.
+    std::vector<ExtentPtr> extents;   // Not yet unlinked,
+    std::size_t unlinking_count = 0;  // and those that are being unlinked.
+  };
+  struct Unlinking {
+    std::string key;  // Of its tombstone.
+    ExtentPtr extent;
   };
 
   Catalog(MetaStore& meta, ExtentStore& extents, const Options& options);
@@ -158,8 +169,9 @@ class Catalog {
   // Those that `commit`, which has been committed, has put.
   void AddTombstones(const MetaStore::Commit& commit);
   Result<void> GiveUpSilent(Clock::time_point now);
-  // Unlinks what can be unlinked of each. Fails with the last failure, after all were tried.
-  Result<std::uint64_t> UnlinkAll(std::span<Tombstone> tombstones);
+  // Takes what can be unlinked of that disk out of the tombstones, and gives back what is left.
+  std::vector<Unlinking> TakeToUnlink(const Disk& disk);
+  void GiveBack(std::span<const std::string> keys, std::vector<Unlinking> left);
   // Takes those whose extents are all unlinked off the record. False: not now, as a disk has
   // failed.
   Result<bool> Forget(std::span<const Tombstone> tombstones);
@@ -174,8 +186,7 @@ class Catalog {
   ExtentReferences references_;  // Changes with mutex_ held only.
   UploadLedger ledger_;          // With mutex_ held.
 
-  std::mutex collecting_;  // One Collect at a time; taken before mutex_.
-  std::mutex mutex_;       // Of all below, and of each read-decide-commit.
+  std::mutex mutex_;  // Of all below, and of each read-decide-commit.
   std::map<std::uint64_t, Upload> uploads_;
   std::vector<Tombstone> tombstones_;
   std::uint64_t generation_revision_ = 0;

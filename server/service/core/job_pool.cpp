@@ -21,6 +21,7 @@ JobPool::~JobPool() {
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
+    for (const StrandPtr& strand : more_upkeep_) strands.push_back(strand.get());
     for (const auto& tenant : tenants_)
       for (const auto& kind : tenant->strands)
         for (const StrandPtr& strand : kind)
@@ -58,6 +59,16 @@ JobPool::Strand& JobPool::StrandOf(std::string_view tenant, Kind kind, std::uint
     return *upkeep_;  // The system has no more threads: slower, and not the end.
   }
   return *strand;
+}
+
+JobPool::Strand& JobPool::AddUpkeep() {
+  const std::lock_guard lock(mutex_);
+  try {
+    more_upkeep_.push_back(MakeStrand());
+  } catch (const std::system_error&) {
+    return *upkeep_;
+  }
+  return *more_upkeep_.back();
 }
 
 void JobPool::Post(Strand& strand, Job job) {

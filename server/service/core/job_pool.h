@@ -48,6 +48,9 @@ class JobPool {
   Strand& StrandOf(std::string_view tenant, Kind kind, std::uint64_t number);
   // The daemon's own, for upkeep such as collecting.
   Strand& upkeep() noexcept { return *upkeep_; }
+  // One more of the daemon's own, for upkeep that may wait for one disk. It lives as long as the
+  // pool.
+  Strand& AddUpkeep();
 
   void Post(Strand& strand, Job job);
 
@@ -70,6 +73,7 @@ class JobPool {
   std::vector<std::unique_ptr<Tenant>> tenants_;
   std::map<std::string, Tenant*, std::less<>> tenant_of_;
   StrandPtr upkeep_;
+  std::vector<StrandPtr> more_upkeep_;
 };
 
 }  // namespace ffrecord::server

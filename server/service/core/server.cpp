@@ -162,6 +162,7 @@ Result<void> Server::Impl::StartWorkers() {
   }
   FFR_TRY(StartScrubbers());
   FFR_TRY(StartDrains());
+  StartUpkeep();
   if (const auto bad_count = extents->totals().bad_count; bad_count > 0)
     spdlog::error("event=extents_bad count={}", bad_count);
   acceptor = std::thread([this] { Accept(); });
@@ -236,17 +237,36 @@ void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& p
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 
-void Server::Impl::Collect() {
-  // One at a time: the disk may be slower than the clock.
-  if (is_collecting.exchange(true)) return;
-  jobs->Post(jobs->upkeep(), [this] {
-    const auto unlinked = catalog->Collect(Catalog::Clock::now());
-    if (!unlinked)
-      spdlog::error("event=collect_failed error=\"{}\"", unlinked.error().message);
-    else if (unlinked.value() > 0)
-      spdlog::info("event=collected extents={}", unlinked.value());
-    is_collecting = false;
+// A disk that hangs keeps its own extents, and none of another disk.
+void Server::Impl::StartUpkeep() {
+  const auto add = [this](JobPool::Strand& strand, std::function<Result<std::uint64_t>()> work) {
+    upkeep.push_back(std::make_unique<Upkeep>(strand, std::move(work)));
+  };
+  add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
+    FFR_TRY(catalog->GiveUpUploads(Catalog::Clock::now()));
+    return 0;
   });
+  for (const auto& disk : extents->disks())
+    add(jobs->AddUpkeep(), [this, &disk = *disk] { return catalog->UnlinkOn(disk); });
+  add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
+    FFR_TRY(catalog->ForgetUnlinked());
+    return 0;
+  });
+}
+
+void Server::Impl::Collect() {
+  for (const auto& part : upkeep) {
+    // One at a time: the disk may be slower than the clock.
+    if (part->is_running.exchange(true)) continue;
+    jobs->Post(part->strand, [&part = *part] {
+      const auto unlinked = part.work();
+      if (!unlinked)
+        spdlog::error("event=collect_failed error=\"{}\"", unlinked.error().message);
+      else if (unlinked.value() > 0)
+        spdlog::info("event=collected extents={}", unlinked.value());
+      part.is_running = false;
+    });
+  }
 }
 
 bool Server::Impl::Stop(Clock::time_point deadline) {

@@ -45,6 +45,7 @@ struct Server::Impl {
   Result<void> StartWorkers();
   Result<void> StartScrubbers();
   Result<void> StartDrains();
+  void StartUpkeep();
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void NoteFailedWorker();
   void Collect();
@@ -102,8 +103,16 @@ struct Server::Impl {
   std::atomic<std::uint32_t> failed_worker_count{0};
   Counter connections_refused;
   ConnectionCount connection_count;
-  std::atomic<bool> is_collecting{false};
   std::unique_ptr<JobPool> jobs;
+  // What is done now and then, each in its own strand.
+  struct Upkeep {
+    Upkeep(JobPool::Strand& in, std::function<Result<std::uint64_t>()> what)
+        : strand(in), work(std::move(what)) {}
+    JobPool::Strand& strand;
+    const std::function<Result<std::uint64_t>()> work;  // Returns how much was unlinked.
+    std::atomic<bool> is_running{false};
+  };
+  std::vector<std::unique_ptr<Upkeep>> upkeep;
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<AdminServer> admin;
   std::thread acceptor;
