@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -296,6 +297,8 @@ int main(int argument_count, char** arguments) {
     std::fprintf(stderr, "usage: range-server FOLDER FIRST_BYTE_MS\n");
     return 2;
   }
+  ::signal(SIGPIPE,
+           SIG_IGN);  // Clients that hang up end their connection alone; sendfile raises it.
   Server server(arguments[1], std::chrono::milliseconds(std::atoi(arguments[2])));
   server.Listen();
   server.Run();
