@@ -22,6 +22,8 @@ constexpr milliseconds kGiveUpMax{100};
 constexpr milliseconds kSilenceMax{5'000};
 // An owner that does not poll for longer than this is away, and calls have so much more time.
 constexpr milliseconds kAwayMin{100};
+// Likewise one that comes so much later than its descriptor has called it.
+constexpr milliseconds kCalledMax{1'000};
 
 std::uint32_t MillisecondsUntil(Deadline deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
@@ -98,17 +100,20 @@ void RemoteQueue::Poll(milliseconds timeout) {
   const std::uint64_t told_before = told_count_;
   NotePolled();
   is_polling_ = true;
+  Deadline advanced_at;
   for (;;) {
+    advanced_at = Clock::now();
     Advance();
     if (calls_.empty() || told_count_ != told_before || Clock::now() >= end) break;
-    if (!has_more_) Wait(std::min(end, NextTime()));
+    if (!has_more_) Wait(std::min(end, NextTime(advanced_at)));
   }
   is_polling_ = false;
   polled_at_ = Clock::now();
   if (events_ == nullptr) return;
   const bool is_connecting = connecting_ != nullptr && connecting_->is_under_way();
+  called_at_ = NextTime(advanced_at);
   events_->Wait(connection() == nullptr ? nullptr : connection()->endpoint(), connection_count_,
-                is_connecting ? connecting_->fd() : -1, NextTime(), has_more_);
+                is_connecting ? connecting_->fd() : -1, called_at_, has_more_);
 }
 
 Result<int> RemoteQueue::EventDescriptor() {
@@ -116,11 +121,13 @@ Result<int> RemoteQueue::EventDescriptor() {
   return events_->fd();
 }
 
-// What comes of calls while the owner is away shows when it is back.
+// What comes of calls while the owner is away shows when it is back. One that waits for the
+// descriptor is not away.
 void RemoteQueue::NotePolled() {
   const auto now = Clock::now();
   const auto away = now - std::exchange(polled_at_, now);
   if (calls_.empty() || away < kAwayMin) return;
+  if (events_ != nullptr && now - kCalledMax < called_at_) return;
   heard_at_ += away;
   for (const auto& call : calls_) call->Extend(away);
 }
@@ -150,12 +157,11 @@ void RemoteQueue::Wait(Deadline end) {
   (void)WaitReady({&endpoint, 1}, end, is_connecting ? connecting_->fd() : -1);
 }
 
-// When there is something to do though nothing has come.
-Deadline RemoteQueue::NextTime() const {
-  const auto now = Clock::now();
+// When there is something to do though nothing has come. What was due when Advance() began is done.
+Deadline RemoteQueue::NextTime(Deadline advanced_at) const {
   Deadline next = Deadline::max();
   const auto consider = [&](Deadline time) {
-    if (time > now) next = std::min(next, time);
+    if (time > advanced_at) next = std::min(next, time);
   };
   for (const auto& call : calls_) {
     if (call->given_up_at) {

@@ -48,7 +48,7 @@ class RemoteQueue final : public RangeQueue {
   void Advance();
   void NotePolled();
   void Wait(Deadline end);
-  Deadline NextTime() const;
+  Deadline NextTime(Deadline advanced_at) const;
 
   void Connect();
   void TakeConnecting();
@@ -93,6 +93,7 @@ class RemoteQueue final : public RangeQueue {
   std::uint64_t told_count_ = 0;  // How often groups were called.
   bool is_polling_ = false;
   Deadline polled_at_{};                 // When the owner has last let it work.
+  Deadline called_at_{};                 // When the descriptor calls it at the latest.
   bool has_more_ = false;                // Poll() has left something to be received.
   std::unique_ptr<QueueEvents> events_;  // Once somebody has asked for it.
 };

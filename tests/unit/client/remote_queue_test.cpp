@@ -401,5 +401,62 @@ TEST_F(RemoteQueueTest, TheDescriptorTellsOfADaemonThatIsNotThereAndOfDeadlines)
             std::string::npos);
 }
 
+// An owner that waits for the descriptor is not away.
+TEST_F(RemoteQueueTest, TheDescriptorTellsOfTheDeadlineAtADaemonThatIsSilent) {
+  Start([](Request&, int) { return true; }, 500ms);
+  const int fd = queue_->EventDescriptor().value();
+  const auto begin = std::chrono::steady_clock::now();
+  Group& group = Submit();
+  queue_->Poll(0ms);
+  while (!group.noted->ended && std::chrono::steady_clock::now() < begin + 10s) {
+    pollfd ready{fd, POLLIN, 0};
+    (void)::poll(&ready, 1, 2'000);
+    queue_->Poll(0ms);
+  }
+  ASSERT_TRUE(group.noted->ended);
+  EXPECT_TRUE(*group.noted->ended);
+  EXPECT_EQ(group.range.status, ErrorCode::kDeadlineExceeded);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
+// The group that ends first keeps the queue until the next one is late too.
+TEST_F(RemoteQueueTest, ADeadlineThatPassesWhileGroupsAreCalledIsNotForgotten) {
+  struct SlowGroup final : RangeGroup {
+    explicit SlowGroup(Group& group) : inner(group) {}
+    std::span<RangeRead> ranges() noexcept override { return {&inner.range, 1}; }
+    void Arrived(RangeRead&) override {}
+    void Ended(Result<void>) override {
+      std::this_thread::sleep_for(300ms);
+      has_ended = true;
+    }
+    Group& inner;
+    bool has_ended = false;
+  };
+  Start(
+      [](Request& request, int number) {
+        if (number == 2) Script::Answer(request);  // The connection is not silent.
+        return true;
+      },
+      1000ms);
+  const int fd = queue_->EventDescriptor().value();
+  Group memory;
+  SlowGroup slow(memory);
+  queue_->Submit(slow);
+  PollUntil([&] { return script_->batch_count == 1; });
+  queue_->Poll(50ms);
+  Group& next = Submit();
+  const auto later = std::chrono::steady_clock::now() + 750ms;
+  while (std::chrono::steady_clock::now() < later) queue_->Poll(20ms);
+  Group& answered = Submit();
+  PollUntil([&] { return answered.noted->ended.has_value(); });
+  PollUntil([&] { return slow.has_ended; });
+
+  ASSERT_FALSE(next.noted->ended);
+  pollfd ready{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 5'000), 1) << "nobody said so";
+  PollUntilAllEnded();
+  EXPECT_EQ(next.range.status, ErrorCode::kDeadlineExceeded);
+}
+
 }  // namespace
 }  // namespace ffrecord::client
