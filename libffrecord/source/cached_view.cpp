@@ -14,8 +14,10 @@ namespace {
 
 constexpr std::uint64_t kBlock = BlockCache::kBlockBytes;
 constexpr std::uint64_t kBlocksPerEntry = BlockCache::kEntryBytes / kBlock;
-// The number of mappings that one process makes. The kernel allows 65,530 by default.
-constexpr std::uint32_t kMappingsMax = 32'000;
+// The number of mappings that one process makes. The kernel allows 65,530 by default, of everything
+// in the process. Beside each of these may lie a part without an entry, and a page that is lost
+// cuts one into three; where the kernel refuses that, SIGBUS ends the process.
+constexpr std::uint32_t kMappingsMax = 16'000;
 std::atomic<std::uint32_t> mapping_count{0};
 
 // Refresh() takes at most one part in this many of the time.
@@ -93,17 +95,23 @@ bool CachedView::Find(std::uint64_t number) const {
   return false;
 }
 
-// Requires the mutex.
+// Requires the mutex. Maps elsewhere first: a file that refuses to be mapped, as on some FUSE file
+// systems, would leave a hole at its place, where the next mapping of anybody may lie.
 bool CachedView::Map(Slot& slot, const BlockCache::Entry& entry) const {
   const std::uint64_t blocks = BlocksOf(entry.number);
   const std::uint64_t first_block = entry.number * kBlocksPerEntry;
   const bool is_new = slot.state.load() != Slot::kMapped;
   if (bytes_.empty() || (is_new && mapping_count.load() >= kMappingsMax)) return false;
-  ClearBits(first_block, blocks);
   auto* const place = static_cast<std::byte*>(address_) + entry.number * BlockCache::kEntryBytes;
-  if (::mmap(place, blocks * kBlock, PROT_READ, MAP_SHARED | MAP_FIXED, entry.fd.get(),
-             static_cast<off_t>(BlockCache::kDataBegin)) == MAP_FAILED)
+  void* const fresh = ::mmap(nullptr, blocks * kBlock, PROT_READ, MAP_SHARED, entry.fd.get(),
+                             static_cast<off_t>(BlockCache::kDataBegin));
+  if (fresh == MAP_FAILED) return false;
+  ClearBits(first_block, blocks);
+  if (::mremap(fresh, blocks * kBlock, blocks * kBlock, MREMAP_MAYMOVE | MREMAP_FIXED, place) ==
+      MAP_FAILED) {
+    ::munmap(fresh, blocks * kBlock);
     return false;
+  }
   if (is_new) mapping_count.fetch_add(1);
   ExpectRandomAccess({place, blocks * kBlock});
   std::vector<std::uint64_t> checks(blocks);

@@ -2,8 +2,11 @@
 // with a cache that is empty, full of what is read, and damaged. Then what the cache alone
 // promises: nothing that happens to its folder changes what is read, and its bound holds.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +16,7 @@
 
 #include "libffrecord/source/block_cache.h"
 #include "libffrecord/source/cached_files.h"
+#include "libffrecord/source/cached_view.h"
 #include "memory_files.h"
 #include "range_reader_conformance.h"
 #include "temp_folder.h"
@@ -239,6 +243,54 @@ TEST_F(BlockCacheTest, AMappedEntryThatIsRemovedIsLetGo) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   source_.files->Mapped(0);
   EXPECT_FALSE(source_.files->PresenceOf(0)->Has(0, 1));
+}
+
+// A view of a file of that many entries, and an entry for any place in it.
+struct ViewOfEntries {
+  explicit ViewOfEntries(std::uint64_t count)
+      : view(BlockCache::Open(folder / "cache", kBound).value(),
+             {.id = {}, .size_bytes = count * BlockCache::kEntryBytes}) {}
+  bool Add(int fd, std::uint64_t number) const {
+    const auto entry = std::make_shared<BlockCache::Entry>();
+    entry->fd.Reset(::dup(fd));
+    entry->number = number;
+    entry->inode = 1;
+    view.Add(entry, number * BlockCache::kEntryBytes, BlockCache::kBlockBytes);
+    return view.Has(number * BlockCache::kEntryBytes, BlockCache::kBlockBytes);
+  }
+
+  TempFolder folder{std::filesystem::current_path()};
+  CachedView view;
+};
+
+TEST(CachedViewTest, AnEntryThatCannotBeMappedLeavesNoHole) {
+  const ViewOfEntries entries(3);
+  const UniqueFd refuses(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  EXPECT_FALSE(entries.Add(refuses.get(), 1));
+  const auto bytes = entries.view.bytes();
+  std::vector<unsigned char> pages(bytes.size() / BlockCache::kBlockBytes);
+  EXPECT_EQ(::mincore(const_cast<std::byte*>(bytes.data()), bytes.size(), pages.data()), 0);
+}
+
+// Every second entry is there, so that a part without one lies between any two.
+TEST(CachedViewTest, ProcessesOutliveTheEvictionOfAllThatTheyMap) {
+  const auto in_child = [] {
+    constexpr std::uint64_t kCount = 70'000;
+    const ViewOfEntries entries(kCount);
+    const auto path = entries.folder / "entry";
+    std::ofstream(path) << "";
+    std::filesystem::resize_file(path, BlockCache::kDataBegin + BlockCache::kEntryBytes);
+    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    std::vector<std::uint64_t> mapped;
+    for (std::uint64_t number = 0; number < kCount; number += 2)
+      if (entries.Add(fd.get(), number)) mapped.push_back(number);
+    std::filesystem::resize_file(path, 0);
+    std::byte sum{};
+    for (std::size_t i = 0; i < std::min<std::size_t>(mapped.size(), 8000); ++i)
+      sum |= entries.view.bytes()[mapped[i] * BlockCache::kEntryBytes + 9 * BlockCache::kBlockBytes];
+    return !mapped.empty() && sum == std::byte{} ? 0 : 1;
+  };
+  EXPECT_EQ(RunInChild(in_child), 0);
 }
 
 std::uint64_t UsedBytes(const std::filesystem::path& folder) {
