@@ -97,6 +97,7 @@ class BatchReads::Frame {
 
 BatchReads::~BatchReads() {
   metrics_.batches.Remove(batches_.size());
+  if (reading_count_ > 0) disk_.Withdraw(connection_);
   // Releases what was read and never sent. The worker releases a read in flight when it completes.
   for (auto& [number, batch] : batches_)
     for (std::uint32_t i = 0; i < batch.runs.size(); ++i)
@@ -150,6 +151,7 @@ void BatchReads::Cancel(std::uint64_t request_id) {
     batch.is_cancelled = true;
     for (; batch.next_run < batch.runs.size(); ++batch.next_run)
       Fail(batch, batch.next_run, EntryStatus::kCancelled);
+    disk_.Withdraw(connection_, number);
   }
 }
 
@@ -301,10 +303,12 @@ void BatchReads::Take(DiskReader::Completed completed) {
   --reading_count_;
   const std::uint32_t run = completed.ticket.run;
   batch.ended = Clock::now();
-  if (completed.status != EntryStatus::kOk) {
+  if (completed.status != EntryStatus::kOk || batch.is_cancelled) {
     Release(completed.size_bytes);
     batch.begun_bytes -= PayloadOf(batch, run);
-    if (batch.plan.runs[run].piece_count > 1)
+    if (batch.is_cancelled)
+      Fail(batch, run, EntryStatus::kCancelled);
+    else if (batch.plan.runs[run].piece_count > 1)
       Split(batch, run);
     else
       Fail(batch, run, completed.status);

@@ -48,7 +48,7 @@ class BatchReads {
              std::span<const ExtentPtr> table, std::shared_ptr<const ClientSlab> slab);
   // So many bytes of that batch may be sent, if there is one; they rise only.
   void Grant(std::uint64_t request_id, std::uint64_t total_bytes);
-  // Starts nothing more of that batch, if there is one.
+  // Reads and sends nothing more of that batch, if there is one, and frees what of it was read.
   void Cancel(std::uint64_t request_id);
 
   // Starts what the window allows: what is in memory completes at once, a good piece of it at a

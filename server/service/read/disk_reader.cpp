@@ -111,6 +111,20 @@ void DiskReader::Release(std::uint32_t size_bytes) {
   held_bytes_ -= size_bytes;
 }
 
+void DiskReader::Withdraw(std::uint64_t connection, std::optional<std::uint64_t> batch) {
+  for (Queue& queue : queues_)
+    std::erase_if(queue.queued, [&](const IoRequest* request) {
+      const auto read = reads_.find(static_cast<Transfer*>(request->user));
+      const Ticket ticket = read->second->ticket;
+      if (ticket.connection != connection || (batch && ticket.batch != *batch)) return false;
+      const auto size = static_cast<std::uint32_t>(read->second->buffer->size());
+      queue.reading_bytes -= size;
+      failed_.push_back({ticket, nullptr, size, net::EntryStatus::kCancelled});
+      reads_.erase(read);
+      return true;
+    });
+}
+
 DiskReader::Completed DiskReader::Finish(Read& read) {
   const auto size = static_cast<std::uint32_t>(read.buffer->size());
   const std::int64_t result = read.transfer.result();

@@ -91,6 +91,9 @@ class DiskReader {
   // or to memory that is taken for it.
   void Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place = nullptr);
   void Release(std::uint32_t size_bytes);
+  // Ends what the engine has not taken of a connection's runs, or of one batch of it: Poll() gives
+  // it out as kCancelled.
+  void Withdraw(std::uint64_t connection, std::optional<std::uint64_t> batch = std::nullopt);
 
   // Submits what is queued; waits for one run, if any is being read, for at most `timeout`; adds
   // what has completed to `completed`. Fails with kIo only if the engine fails.

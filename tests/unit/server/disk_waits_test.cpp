@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon_metrics.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/io/io_engine.h"
 #include "server_peers.h"
@@ -96,7 +97,8 @@ class DiskWaitsTest : public ServerTest, public testing::WithParamInterface<Engi
                  auto real = FFR_TRY(GetParam().make(depth));
                  return std::unique_ptr<IoEngine>(std::make_unique<HoldingEngine>(
                      std::move(real), disk_, GetParam().has_descriptor));
-               }}};
+               },
+               .admin = net::Address{"127.0.0.1", 0}}};
 };
 
 TEST_P(DiskWaitsTest, ReadsInARowEndAsSoonAsTheDiskIsDone) {
@@ -181,7 +183,72 @@ TEST_P(DiskWaitsTest, AnIdleDaemonThatHasReadSleeps) {
   EXPECT_LT(used() - before, 250ms);
 }
 
+// Of 400 runs the engine has taken the first 256 when the client gives the batch up: the others are
+// never read, and what was read is neither sent nor kept.
+class StoppedBatchTest : public DiskWaitsTest {
+ protected:
+  static constexpr std::uint32_t kRunCount = 400;
+
+  // Waits until the engine has what it takes of them.
+  void Begin(net::Channel& channel) {
+    ASSERT_TRUE(Put(channel, id_, std::string(8 << 20, 'd')));
+    ASSERT_TRUE(channel.Call(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode(), {}, Soon(),
+                             "a binding"));
+    disk_.holds = true;
+    taken_before_ = disk_.taken_count;
+    net::BatchRead batch;
+    for (std::uint32_t i = 0; i < kRunCount; ++i) batch.entries.push_back({0, i * 20'000, 100, 0});
+    request_ = channel.Send(FrameType::kBatchRead, batch.Encode()).value();
+    ASSERT_TRUE(channel.Flush(Soon()));
+    ASSERT_TRUE(test::Eventually([&] { return taken_count() == DiskReader::kDepth; }));
+  }
+  std::size_t taken_count() const { return disk_.taken_count - taken_before_; }
+  std::uint64_t held_bytes() const {
+    return test::MetricOf(*one_.server().admin_address(), "ffrecord_inflight_bytes");
+  }
+
+  std::uint64_t request_ = 0;
+  std::size_t taken_before_ = 0;
+};
+
+TEST_P(StoppedBatchTest, ABatchThatIsCancelledReadsAndSendsNothingMore) {
+  auto channel = ConnectTo(one_);
+  Begin(*channel);
+  ASSERT_TRUE(test::Eventually([&] { return held_bytes() == kRunCount * 100; }));
+  ASSERT_TRUE(channel->Send(FrameType::kCancel, net::Cancel{request_}.Encode()));
+  ASSERT_TRUE(channel->Flush(Soon()));
+  // What the engine has not taken is freed at once.
+  EXPECT_TRUE(test::Eventually([&] { return held_bytes() == DiskReader::kDepth * 100; }));
+  disk_.holds = false;
+
+  const auto header = channel->Receive(request_, Soon(), "the end of the batch");
+
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_EQ(header.value().type, net::ReplyTo(FrameType::kBatchRead));  // No data before it.
+  const auto done = net::BatchDone::Decode(channel->body()).value();
+  EXPECT_EQ(done.statuses, std::vector(kRunCount, net::EntryStatus::kCancelled));
+  EXPECT_EQ(taken_count(), DiskReader::kDepth);
+  EXPECT_TRUE(test::Eventually([&] { return held_bytes() == 0; }));
+  EXPECT_TRUE(Read(*channel, {id_}, {{0, 7, 1000, 0}}));
+}
+
+TEST_P(StoppedBatchTest, ABatchWhoseClientIsGoneReadsNothingMore) {
+  auto channel = ConnectTo(one_);
+  Begin(*channel);
+  channel.reset();
+  EXPECT_TRUE(test::Eventually([&] { return held_bytes() == DiskReader::kDepth * 100; }));
+  disk_.holds = false;
+  EXPECT_TRUE(test::Eventually([&] { return held_bytes() == 0; }));
+  EXPECT_EQ(taken_count(), DiskReader::kDepth);
+}
+
 INSTANTIATE_TEST_SUITE_P(AllEngines, DiskWaitsTest,
+                         testing::Values(Engine{"any", MakeIoEngine, true},
+                                         Engine{"threads", MakeThreadsEngine, true},
+                                         Engine{"at_once", MakeInlineEngine, true},
+                                         Engine{"without", MakeIoEngine, false}),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(AllEngines, StoppedBatchTest,
                          testing::Values(Engine{"any", MakeIoEngine, true},
                                          Engine{"threads", MakeThreadsEngine, true},
                                          Engine{"at_once", MakeInlineEngine, true},
