@@ -113,6 +113,20 @@ RemoteCall::Next RemoteCall::TakeNext(bool has_slabs, std::size_t count_max) {
 
 // --- Requests ------------------------------------------------------------------------------------
 
+RemoteAsk::RemoteAsk(RemoteCall& call, RemoteCall::Next next)
+    : call_(&call),
+      next_(std::move(next)),
+      received_bytes_(next_.parts.size()),
+      ended_(next_.parts.size()) {
+  if (next_.slab != nullptr) return;
+  for (const RemotePart& part : next_.parts) payload_bytes_ += part.destination.size();
+}
+
+std::uint64_t RemoteAsk::Grant(std::uint64_t more_bytes) noexcept {
+  granted_bytes_ += std::min(more_bytes, payload_bytes_ - granted_bytes_);
+  return granted_bytes_;
+}
+
 std::vector<BatchEntry> RemoteAsk::Entries(std::uint32_t base) const {
   std::vector<BatchEntry> entries;
   entries.reserve(next_.parts.size());
@@ -152,6 +166,7 @@ std::optional<std::vector<std::span<std::byte>>> RemoteAsk::Expect(
     total += piece.size_bytes;
   }
   if (payload_size_bytes != (next_.slab == nullptr ? total : 0)) return std::nullopt;
+  arrived_bytes_ += payload_size_bytes;
   if (next_.slab != nullptr) places.clear();
   return places;
 }

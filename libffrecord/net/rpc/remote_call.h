@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -83,11 +84,7 @@ class RemoteCall {
 // One BATCH_READ under way, for a part of a call.
 class RemoteAsk {
  public:
-  RemoteAsk(RemoteCall& call, RemoteCall::Next next)
-      : call_(&call),
-        next_(std::move(next)),
-        received_bytes_(next_.parts.size()),
-        ended_(next_.parts.size()) {}
+  RemoteAsk(RemoteCall& call, RemoteCall::Next next);
 
   // Null: nobody wants the rest, which is received into nothing.
   RemoteCall* call() const noexcept { return call_; }
@@ -118,9 +115,22 @@ class RemoteAsk {
   Result<void> Quarantine();
   void Abandon() noexcept { call_ = nullptr; }
 
+  // Of payload: all that is wanted, what of it the daemon may send, and what of that is still to
+  // come.
+  std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
+  std::uint64_t granted_bytes() const noexcept { return granted_bytes_; }
+  std::uint64_t owed_bytes() const noexcept {
+    return granted_bytes_ - std::min(granted_bytes_, arrived_bytes_);
+  }
+  // So much more, at most what is wanted; the daemon is to be told. Returns how much it is now.
+  std::uint64_t Grant(std::uint64_t more_bytes) noexcept;
+
   bool is_cancelled = false;
 
  private:
+  std::uint64_t payload_bytes_ = 0;
+  std::uint64_t granted_bytes_ = 0;
+  std::uint64_t arrived_bytes_ = 0;
   RemoteCall* call_;
   RemoteCall::Next next_;
   std::vector<std::uint32_t> received_bytes_;

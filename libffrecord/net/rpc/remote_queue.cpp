@@ -15,6 +15,11 @@ using std::chrono::milliseconds;
 // The daemon's bounds on what is under way on a connection: protocol.md, "Frame".
 constexpr std::size_t kAsksMax = 8;
 constexpr std::size_t kEntriesMax = 2 * std::size_t{kBatchEntryCountMax};
+// Bytes of payload that the daemon may send at a time. It may be one read of 1 MiB ahead: so 4 MiB
+// are in sockets, or held by the daemon, when nobody takes them.
+constexpr std::uint64_t kCreditBytes = std::uint64_t{3} << 20;
+// A batch is granted more in steps of this.
+constexpr std::uint64_t kGrantStepBytes = std::uint64_t{1} << 20;
 // How long a daemon is awaited that may still write where a call was given up.
 constexpr milliseconds kGiveUpMax{100};
 // A connection over which nothing has come for so long, or half a call's time, when a call is late
@@ -227,7 +232,7 @@ void RemoteQueue::Lost(Error why, const Error* outcome) {
     ask.PutBack();
   }
   asks_.clear();
-  entry_count_ = 0;
+  entry_count_ = owed_bytes_ = 0;
   replies_.clear();
   payload_.reset();
   has_more_ = false;
@@ -292,6 +297,9 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
     // A queue's owner may be away longer than that, and ends what it wants no more.
     if (connects_ == Connects::kInPoll) batch.deadline_ms = MillisecondsUntil(call.deadline());
     batch.entries = ask.Entries(base);
+    const std::uint64_t granted = ask.Grant(kCreditBytes - std::min(kCreditBytes, owed_bytes_));
+    if (granted < ask.payload_bytes())
+      batch.initial_grant_bytes = static_cast<std::uint32_t>(granted);
     return line.Send(FrameType::kBatchRead, batch.Encode());
   };
   const auto sent = request();
@@ -301,6 +309,7 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
     return sent.error();
   }
   entry_count_ += ask.entry_count();
+  owed_bytes_ += ask.owed_bytes();
   asks_.emplace(sent.value(), std::move(ask));
   return {};
 }
@@ -317,6 +326,21 @@ void RemoteQueue::Cancel(const RemoteCall& call) {
   for (auto& [request, ask] : asks_) {
     if (ask.call() != &call || std::exchange(ask.is_cancelled, true)) continue;
     if (!line->Send(FrameType::kCancel, net::Cancel{request}.Encode())) return;
+  }
+}
+
+// The credit that has come back goes to the oldest batches.
+void RemoteQueue::Grant() {
+  owed_bytes_ = 0;
+  for (const auto& [request, ask] : asks_) owed_bytes_ += ask.owed_bytes();
+  for (auto& [request, ask] : asks_) {
+    const std::uint64_t wanted = ask.payload_bytes() - ask.granted_bytes();
+    const std::uint64_t room = kCreditBytes - std::min(kCreditBytes, owed_bytes_);
+    if (room < std::min(kGrantStepBytes, wanted) || wanted == 0 || ask.is_cancelled) continue;
+    const std::uint64_t owed_before = ask.owed_bytes();
+    const net::Grant grant{request, ask.Grant(room)};
+    owed_bytes_ += ask.owed_bytes() - owed_before;
+    if (!connection()->Send(FrameType::kGrant, grant.Encode())) return;
   }
 }
 
@@ -359,6 +383,7 @@ void RemoteQueue::Pump() {
     } else if (auto taken = TakeFrame(); !taken) {
       return Lost(std::move(taken).error());
     }
+    Grant();
   }
 }
 

@@ -62,6 +62,7 @@ class RemoteQueue final : public RangeQueue {
   Result<void> Ask(RemoteCall& call);
   bool HasAsks(const RemoteCall& call) const;
   void Cancel(const RemoteCall& call);
+  void Grant();
   void Expire();
 
   void Pump();
@@ -91,6 +92,7 @@ class RemoteQueue final : public RangeQueue {
   std::optional<Payload> payload_;
   std::vector<std::byte> nowhere_;
   std::uint64_t told_count_ = 0;  // How often groups were called.
+  std::uint64_t owed_bytes_ = 0;  // Of payload: what the daemon may send and has not sent.
   bool is_polling_ = false;
   Deadline polled_at_{};                 // When the owner has last let it work.
   Deadline called_at_{};                 // When the descriptor calls it at the latest.
