@@ -6,6 +6,7 @@
 //   daemon-arm publish FILE LOCATION [COPIES]
 //   daemon-arm memcpy FILE BATCHES BATCH SIZE_BYTES SEED
 //   daemon-arm exchange BATCHES BATCH SIZE_BYTES [BATCHES_PER_S]
+//   daemon-arm exchange-crowd CLIENTS SECONDS BATCH SIZE_BYTES
 //
 // LOCATION is a file or an ffrecord:// address. With BATCHES_PER_S batches begin at that rate, and
 // the time of each counts from when it was due. The clients of a crowd are processes, and what they
@@ -13,19 +14,12 @@
 // reads its share of STEPS steps of an epoch in the order of SEED; HINT is 1 if it sends a prefetch
 // hint first. Prints one JSON object; opening and a first batch are not timed.
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -33,7 +27,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <random>
 #include <span>
 #include <string>
@@ -45,20 +38,13 @@
 #include <ffrecord/permutation.h>
 #include <ffrecord/record_reader.h>
 
+#include "../support/arm.h"
+#include "bare_exchange.h"
+#include "crowd.h"
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "daemon-arm: %s\n", message.c_str());
-  std::exit(4);
-}
-
-template <class T>
-T ValueOrFail(ffrecord::Result<T> result) {
-  if (!result) Fail(result.error().message);
-  return std::move(result).value();
-}
+using namespace ffrecord::bench;
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -129,94 +115,18 @@ void Read(const std::string& location, std::size_t batches, std::size_t batch, s
   PrintTimes(batches, batch, batches_per_s, [&] { return ReadOne(reader, batch, random); });
 }
 
-void SendAll(int socket, std::span<const char> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) std::_Exit(0);  // The other one is done.
-    bytes = bytes.subspan(static_cast<std::size_t>(sent));
-  }
-}
-
-void ReceiveAll(int socket, std::span<char> place) {
-  while (!place.empty()) {
-    const ssize_t got = ::recv(socket, place.data(), place.size(), MSG_WAITALL);
-    if (got <= 0) std::_Exit(0);
-    place = place.subspan(static_cast<std::size_t>(got));
-  }
-}
-
-// What no daemon can pass: a process that answers requests with bytes that it has, which nobody
-// looks at, over loopback.
 void Exchange(std::size_t batches, std::size_t batch, std::size_t size, double batches_per_s) {
-  constexpr std::size_t kEntryBytes = 16;  // Of a request, for each record.
-  std::vector<char> request(batch * kEntryBytes);
-  std::vector<char> reply(batch * size, '\1');
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t address_size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (listener < 0 || ::bind(listener, any, address_size) != 0 || ::listen(listener, 1) != 0 ||
-      ::getsockname(listener, any, &address_size) != 0)
-    Fail("cannot listen");
-  const pid_t child = ::fork();
-  if (child < 0) Fail("cannot fork");
-  const int socket =
-      child == 0 ? ::accept(listener, nullptr, nullptr) : ::socket(AF_INET, SOCK_STREAM, 0);
-  if (child > 0 && ::connect(socket, any, address_size) != 0) Fail("cannot connect");
-  const int on = 1;
-  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  while (child == 0) {
-    ReceiveAll(socket, request);
-    SendAll(socket, reply);
-  }
-  const auto make_one = [&] {
-    SendAll(socket, request);
-    ReceiveAll(socket, reply);
-    return std::uint64_t{reply.size()};
-  };
-  for (int i = 0; i < 20; ++i) (void)make_one();  // Until the kernel's windows have grown.
-  PrintTimes(batches, batch, batches_per_s, make_one);
-  ::close(socket);
-  (void)::waitpid(child, nullptr, 0);
-}
-
-// What the processes of a crowd share. Times are nanoseconds of the steady clock.
-struct Crowd {
-  std::atomic<std::size_t> ready{0};
-  std::atomic<std::int64_t> begin_ns{0};  // 0: not yet.
-  std::atomic<std::uint64_t> records{0};
-  std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::int64_t> end_ns{0};  // Of the last one.
-};
-
-std::int64_t NowNs() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
-
-void WaitToBegin(Crowd& crowd) {
-  crowd.ready.fetch_add(1);
-  while (crowd.begin_ns.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const BareServer server(1, batch, size);
+  BareClient client(server, batch, size);
+  for (int i = 0; i < 20; ++i) (void)client.MakeOne();  // Until the kernel's windows have grown.
+  PrintTimes(batches, batch, batches_per_s, [&] { return client.MakeOne(); });
 }
 
 void ReadInCrowd(Crowd& crowd, const std::string& location, std::int64_t duration_ns,
                  std::size_t batch, std::uint64_t seed) {
   const auto reader = ValueOrFail(ffrecord::client::OpenDataset({{location}}, {}, {}));
   std::mt19937_64 random(seed);
-  (void)ReadOne(reader, batch, random);
-  WaitToBegin(crowd);
-  const std::int64_t end_ns = crowd.begin_ns.load() + duration_ns;
-  double records = 0;
-  for (std::int64_t begin_ns = NowNs(); begin_ns < end_ns;) {
-    (void)ReadOne(reader, batch, random);
-    const std::int64_t now_ns = NowNs();
-    // The last one counts for as much of it as fell within the time.
-    const double share = now_ns <= end_ns ? 1
-                                          : static_cast<double>(end_ns - begin_ns) /
-                                                static_cast<double>(now_ns - begin_ns);
-    records += share * static_cast<double>(batch);
-    begin_ns = now_ns;
-  }
-  crowd.records.fetch_add(static_cast<std::uint64_t>(records));
+  CountInCrowd(crowd, duration_ns, batch, [&] { (void)ReadOne(reader, batch, random); });
 }
 
 void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan plan, bool hints) {
@@ -240,29 +150,9 @@ void ReadAsRank(Crowd& crowd, const std::string& location, ffrecord::EpochPlan p
     if (crowd.end_ns.compare_exchange_weak(seen, now_ns)) break;
 }
 
-// Runs `member` in as many processes; it calls WaitToBegin() when it is ready.
-template <class Member>
-Crowd& RunCrowd(std::size_t count, const Member& member) {
-  void* const memory =
-      ::mmap(nullptr, sizeof(Crowd), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) Fail("no memory");
-  auto& crowd = *new (memory) Crowd;
-  for (std::size_t i = 0; i < count; ++i) {
-    const pid_t child = ::fork();
-    if (child < 0) Fail("cannot fork");
-    if (child > 0) continue;
-    member(crowd, i);
-    std::_Exit(0);
-  }
-  while (crowd.ready.load() < count) {
-    // A client that has failed has said why.
-    if (::waitpid(-1, nullptr, WNOHANG) > 0) Fail("a client has ended early");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  crowd.begin_ns.store(NowNs());
-  for (int status = 0; ::wait(&status) > 0;)
-    if (status != 0) Fail("a client has failed");
-  return crowd;
+void PrintRate(const Crowd& crowd, double seconds) {
+  std::printf("{\"records\": %llu, \"seconds\": %.9f}\n",
+              static_cast<unsigned long long>(crowd.records.load()), seconds);
 }
 
 void ReadAsCrowd(const std::string& location, std::size_t clients, double seconds,
@@ -271,8 +161,18 @@ void ReadAsCrowd(const std::string& location, std::size_t clients, double second
     ReadInCrowd(shared, location, static_cast<std::int64_t>(seconds * 1e9), batch,
                 seed * clients + i);
   });
-  std::printf("{\"records\": %llu, \"seconds\": %.9f}\n",
-              static_cast<unsigned long long>(crowd.records.load()), seconds);
+  PrintRate(crowd, seconds);
+}
+
+void ExchangeInCrowd(std::size_t clients, double seconds, std::size_t batch, std::size_t size) {
+  const std::int64_t duration_ns = static_cast<std::int64_t>(seconds * 1e9);
+  const BareServer server(clients, batch, size);
+  PrintRate(RunCrowd(clients,
+                     [&](Crowd& shared, std::size_t) {
+                       BareClient client(server, batch, size);
+                       CountInCrowd(shared, duration_ns, batch, [&] { (void)client.MakeOne(); });
+                     }),
+            seconds);
 }
 
 // Copies pieces from anywhere in a mapped file: what no warm reader can pass.
@@ -335,6 +235,8 @@ int main(int argc, char** argv) {
     Copy(argv[2], number(3), number(4), number(5), number(6));
   } else if (verb == "exchange" && (argc == 5 || argc == 6)) {
     Exchange(number(2), number(3), number(4), argc == 6 ? std::strtod(argv[5], nullptr) : 0);
+  } else if (verb == "exchange-crowd" && argc == 6) {
+    ExchangeInCrowd(number(2), std::strtod(argv[3], nullptr), number(4), number(5));
   } else {
     Fail("see the first lines of daemon_arm.cpp");
   }

@@ -41,25 +41,44 @@ def resident_bytes(pid: int) -> int:
 
 
 def clients(
-    program: pathlib.Path, pid: int, location: str, batch: int, seconds: float, rounds: int
+    daemon: tuple[pathlib.Path, int, str],
+    batch: int,
+    record_bytes: int,
+    seconds: float,
+    rounds: int,
 ) -> dict[str, list[float]]:
     """Tell what many clients at once get, and what one record of theirs costs the daemon.
 
-    Shares are of the best rate that any number of them reaches; costs are CPU time, of that for one
-    client.
+    `daemon` is the program that asks it, its process and the location to read. Shares are of the
+    best rate that any number of clients reaches, and of what as many clients of a bare exchange
+    reach, whose requests and answers have the same sizes. A bare exchange leaves out the disk and
+    the page cache, the records' headers, checksums at both ends, limits and metrics. Costs are CPU
+    time, of that for one client.
     """
+    program, pid, location = daemon
+    many, bare = CLIENTS[-1], "bare"
     found: dict[str, list[float]] = {}
     for number in range(rounds):
-        rates, costs = {}, {}
-        for count in CLIENTS:
+        rates: dict[int | str, float] = {}
+        costs: dict[int | str, float] = {}
+        shift = number % (len(CLIENTS) + 1)
+        for count in [*CLIENTS, bare, *CLIENTS, bare][shift : shift + len(CLIENTS) + 1]:
+            words = ["crowd", location, count, seconds, batch, number]
+            if count == bare:
+                words = ["exchange-crowd", many, seconds, batch, record_bytes]
             before = cpu_seconds(pid)
-            done = harness.run_json(program, "crowd", location, count, seconds, batch, number)
+            done = harness.run_json(program, *words)
             rates[count] = done["records"] / done["seconds"]
             costs[count] = (cpu_seconds(pid) - before) / done["records"]
-            found.setdefault(f"clients_{count}_records_per_s", []).append(rates[count])
-        many = CLIENTS[-1]
-        found.setdefault(f"clients_{many}_vs_best", []).append(rates[many] / max(rates.values()))
-        found.setdefault(f"clients_{many}_request_cost", []).append(costs[many] / costs[1])
+        best = max(rates[count] for count in CLIENTS)
+        for key, value in {
+            **{f"clients_{count}_records_per_s": rates[count] for count in CLIENTS},
+            f"clients_{many}_bare_records_per_s": rates[bare],
+            f"clients_{many}_vs_best": rates[many] / best,
+            f"clients_{many}_vs_bare": rates[many] / rates[bare],
+            f"clients_{many}_request_cost": costs[many] / costs[1],
+        }.items():
+            found.setdefault(key, []).append(value)
     return found
 
 
