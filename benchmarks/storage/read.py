@@ -7,6 +7,9 @@ lest one arm warms a cache below for the next. Cold arms start with at most 1 % 
 page cache, warm ones with at least 99 %; ours verifies every record's checksum, the others none.
 A warm arm is one process that stays and has read the whole file once before it is measured, as a
 training process has after its first epoch; `_first_epoch` arms are a new process each round.
+Cold images meet fio twice: with our settings, and with the best that a sweep over fio's own found
+in this run: huge pages, depth, and the size of the pieces that a record is read in.
+--part runs one of images, blocks, tiny and growth.
 
 Blocks: 4 KiB each, aligned so that a record is one block, cold, batches of 256, against fio.
 Tiny: 100 B each, warm, batches of 4096, on one core: C++, and through Python's Batch.
@@ -16,13 +19,19 @@ only what the reader does can differ. `growth_raw` is of the whole file, past th
 the device and the processor's caches see ever more bytes too.
 """
 
+import argparse
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
+import random
+import statistics
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import harness
 import numpy as np
@@ -38,6 +47,12 @@ SEED = 7
 HEADER_BYTES = 128  # format.md, "Version 2".
 RECORD_HEADER_BYTES = 32
 SEGMENT_RECORDS = 170 * 256
+
+FIO_DEPTHS = (16, 32, 64, 128)
+FIO_PIECES_BYTES = (0, 256 << 10, 64 << 10)  # 0: a record in one read.
+FIO_FINALISTS, FIO_FINAL_TURNS = 3, 3
+# How long the sweep may take; what comes late is not tried, and the notes say so.
+FIO_SWEEP_S, FIO_SWEEP_QUICK_S = 120, 45
 
 BLOCK_BATCH = 256
 BLOCK_DEPTH = 128
@@ -132,18 +147,40 @@ def prepare_blocks(settings: harness.Settings) -> Data:
     return Data(path, *locate(path, min(count, SEGMENT_RECORDS - 1), BLOCK))
 
 
-def fio_log(data: Data, indices: npt.NDArray[np.int64]) -> str:
-    """Write reads as fio replays them, in whole blocks."""
+@dataclasses.dataclass(frozen=True)
+class FioSettings:
+    """How fio reads."""
+
+    depth: int
+    huge_pages: bool = False  # Its memory; ours lies in such pages.
+    piece_bytes: int = 0  # Records are cut into reads of so many; 0: not.
+
+    def __str__(self) -> str:
+        """For notes and names of arms."""
+        pages = "huge pages" if self.huge_pages else "pages of 4 KiB"
+        pieces = f"reads of {self.piece_bytes >> 10} KiB" if self.piece_bytes else "whole records"
+        return f"depth {self.depth}, {pages}, {pieces}"
+
+
+def fio_reads(
+    data: Data, indices: npt.NDArray[np.int64], piece_bytes: int
+) -> list[tuple[int, int]]:
+    """List the reads of records as offset and size, in whole blocks."""
     first = data.offsets[indices] // BLOCK * BLOCK
     last = -(-(data.offsets[indices] + data.sizes[indices]) // BLOCK) * BLOCK
-    reads = [
-        f"{data.path} read {at} {to - at}\n"
-        for at, to in zip(first.tolist(), last.tolist(), strict=True)
+    return [
+        (at, min(piece_bytes, end - at) if piece_bytes else end - at)
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+        for at in range(begin, end, piece_bytes or end - begin)
     ]
+
+
+def fio_log(path: pathlib.Path, reads: list[tuple[int, int]]) -> str:
+    """Write reads as fio replays them."""
     return (
-        f"fio version 2 iolog\n{data.path} add\n{data.path} open\n"
-        + "".join(reads)
-        + f"{data.path} close\n"
+        f"fio version 2 iolog\n{path} add\n{path} open\n"
+        + "".join(f"{path} read {at} {size}\n" for at, size in reads)
+        + f"{path} close\n"
     )
 
 
@@ -251,36 +288,77 @@ class Arms:
 
         return harness.Arm(arm, what, run)
 
-    def fio(self, arm: str, batches: int) -> harness.Arm:
-        """Make the arm that fio runs, cold, with the same reads."""
+    def fio(self, arm: str, batches: int, how: FioSettings | None = None) -> harness.Arm:
+        """Make the arm that fio runs, cold, with the same reads; at our depth by default."""
+        settings = how or FioSettings(self.depth)
 
         def run(number: int) -> float:
             indices = self.draw(arm, number, batches)
-            self.trace.write_text(fio_log(self.data, indices))
+            reads = fio_reads(self.data, indices, settings.piece_bytes)
+            self.trace.write_text(fio_log(self.data.path, reads))
             harness.make_cold(self.data.path)
             options = {
                 "name": "read",
                 "ioengine": "io_uring",
                 "direct": 1,
-                "iodepth": self.depth,
+                "iodepth": settings.depth,
                 "read_iolog": self.trace,
                 "replay_no_stall": 1,
                 "output-format": "json",
             }
+            # The C library asks for huge pages of what fio allocates; no administrator is needed.
+            tunables = f"GLIBC_TUNABLES=glibc.malloc.hugetlb={int(settings.huge_pages)}"
             done = harness.run_json(
-                harness.foreign("fio", "fio"),
+                *("env", tunables, harness.foreign("fio", "fio")),
                 *(f"--{key}={value}" for key, value in options.items()),
             )
             job = done["jobs"][0]
             read = job["read"]
-            if read["total_ios"] != len(indices):
-                raise harness.Unable(f"fio did {read['total_ios']} reads, not {len(indices)}")
+            if read["total_ios"] != len(reads):
+                raise harness.Unable(f"fio did {read['total_ios']} reads, not {len(reads)}")
             cpu_s = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
             wanted = int(self.data.sizes[indices].sum())
             self.cpu_s_per_gb.setdefault(arm, []).append(cpu_s / wanted * 1e9)
-            return float(read["total_ios"] / (read["runtime"] / 1000))
+            return float(len(indices) / (read["runtime"] / 1000))
 
-        return harness.Arm(arm, "fio, io_uring, O_DIRECT, same reads, same depth", run)
+        what = "same reads, same depth" if how is None else str(how)
+        return harness.Arm(arm, f"fio, io_uring, O_DIRECT, {what}", run)
+
+
+def best_fio(arms: Arms, batches: int) -> tuple[FioSettings, str]:
+    """Try fio's settings in any order, the best of them again; return the best and a note.
+
+    What is found here only chooses: the arm is measured afresh, in the rounds with all others.
+    """
+    end = time.monotonic() + (FIO_SWEEP_QUICK_S if arms.settings.quick else FIO_SWEEP_S)
+    ways = [
+        FioSettings(depth, huge, piece)
+        for huge, depth, piece in itertools.product((True, False), FIO_DEPTHS, FIO_PIECES_BYTES)
+    ]
+    random.Random(SEED).shuffle(ways)  # A cut sweep lacks none of the values altogether.
+    found: dict[FioSettings, list[float]] = {}
+    number = 0
+
+    def turn(way: FioSettings) -> None:
+        nonlocal number
+        number += 1
+        found.setdefault(way, []).append(arms.fio("fio_sweep", batches, way).run(number))
+
+    def median(way: FioSettings) -> float:
+        return statistics.median(found[way])
+
+    # A quarter of the time is kept for the best ones.
+    start = time.monotonic()
+    for way in ways:
+        if not found or time.monotonic() < end - (end - start) / 4:
+            turn(way)
+    finalists = sorted(found, key=median, reverse=True)[:FIO_FINALISTS]
+    for way in finalists * (FIO_FINAL_TURNS - 1):
+        if time.monotonic() < end:
+            turn(way)
+    best = max(finalists, key=median)
+    del arms.cpu_s_per_gb["fio_sweep"]
+    return best, f"fio's sweep tried {len(found)} of {len(ways)} settings; best: {best}"
 
 
 def images(settings: harness.Settings) -> harness.Outcome:
@@ -290,9 +368,15 @@ def images(settings: harness.Settings) -> harness.Outcome:
     cold, warm = (24, 60) if settings.quick else (40, 100)
     limit = len(data.sizes) // BATCH
     cold, warm = min(cold, limit), min(warm, limit)
+    try:
+        best, swept = best_fio(arms, cold // 2)
+    except harness.Missing:
+        best, swept = FioSettings(DEPTH), "no fio, no sweep"
     parts = [
         arms.fio("cold_fio", cold),
+        arms.fio("cold_best_fio", cold, best),
         arms.ours("cold_ours", "direct", True, cold),
+        arms.ours("cold_ours_queue", "direct-queue", True, cold),
         arms.ours("cold_ours_unchecked", "direct-unchecked", True, cold),
         arms.ours("cold_ours_default", "auto", True, cold),
         arms.ours("cold_pread", "pread", True, cold),
@@ -317,6 +401,12 @@ def images(settings: harness.Settings) -> harness.Outcome:
         values=values,
         ratios={
             "cold_images_vs_fio": ("cold_ours", "cold_fio"),
+            "cold_images_vs_best_fio": ("cold_ours", "cold_best_fio"),
+            "cold_images_queue_vs_best_fio": ("cold_ours_queue", "cold_best_fio"),
+            "cold_images_cpu_vs_best_fio_cost": (
+                "cold_ours_cpu_s_per_gb",
+                "cold_best_fio_cpu_s_per_gb",
+            ),
             "cold_images_cpu_cost": ("cold_ours_cpu_s_per_gb", "cold_fio_cpu_s_per_gb"),
             "cold_images_unchecked_cpu_cost": (
                 "cold_ours_unchecked_cpu_s_per_gb",
@@ -336,12 +426,13 @@ def images(settings: harness.Settings) -> harness.Outcome:
         figures={
             f"{name}_cpu_s_per_gb": found
             for name, found in arms.cpu_s_per_gb.items()
-            if name in ("cold_ours", "cold_ours_unchecked", "cold_fio")
+            if name in ("cold_ours", "cold_ours_unchecked", "cold_fio", "cold_best_fio")
         },
         notes=[
             f"images: {len(data.sizes):,} records, mean {data.sizes.mean():,.0f} bytes, "
             f"{data.path.stat().st_size / 2**30:.1f} GiB; batch {BATCH}, depth {DEPTH}, "
-            f"{cold} cold and {warm} warm batches a round, {settings.rounds} rounds"
+            f"{cold} cold and {warm} warm batches a round, {settings.rounds} rounds",
+            swept,
         ],
     )
 
@@ -480,9 +571,23 @@ def growth(settings: harness.Settings) -> harness.Outcome:
     )
 
 
+PARTS: dict[str, Callable[[harness.Settings], harness.Outcome]] = {
+    "images": images,
+    "blocks": blocks,
+    "tiny": tiny,
+    "growth": growth,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Take --part."""
+    parser.add_argument("--part", choices=sorted(PARTS), help="Run only this part; all by default.")
+
+
 def bench(settings: harness.Settings) -> harness.Outcome:
-    """Run all of it, one part after the other."""
-    found = [part(settings) for part in (images, blocks, tiny, growth)]
+    """Run all of it, or one part, one after the other."""
+    wanted = settings.options.part
+    found = [part(settings) for name, part in PARTS.items() if wanted in (None, name)]
     whole = harness.Outcome(unit="records/s", arms=[], values={}, ratios={})
     for outcome in found:
         whole.arms.extend(outcome.arms)
