@@ -66,6 +66,21 @@ def compare(outcome: harness.Outcome, key: str, ours: Sequence[str], others: Seq
     outcome.notes.append(f"{key}: {mine} over {best}")
 
 
+def compare_cpu(
+    outcome: harness.Outcome, key: str, ours: Sequence[str], others: Sequence[str]
+) -> None:
+    """Compare the processor's time for a record: our fastest way's, and the least of the others."""
+    cpu_us = {name: outcome.figures[f"{name}_cpu_us"] for name in outcome.values}
+    ours, others = ([name for name in names if name in cpu_us] for names in (ours, others))
+    if not others or not ours:
+        outcome.notes.append(f"{key}: no arm to compare with was run")
+        return
+    mine = max(ours, key=lambda name: statistics.median(outcome.values[name]))
+    best = min(others, key=lambda name: statistics.median(cpu_us[name]))
+    outcome.figures[key] = [a / b for a, b in zip(cpu_us[mine], cpu_us[best], strict=True)]
+    outcome.notes.append(f"{key}: {mine} over {best}, lower is better")
+
+
 def measure(
     field: Field, unit: str, arms: Sequence[harness.Arm], taken: Mapping[str, Taken]
 ) -> harness.Outcome:
@@ -108,19 +123,16 @@ def warm(settings: harness.Settings, workload: str) -> harness.Outcome:
     def named(names: Sequence[str]) -> list[str]:
         return [f"{workload}_{name}" for name in names]
 
+    peers = named([*ROW_WISE, *THREADS] if workload == "tabular" else SHUFFLED[workload])
     if workload == "images":
-        compare(outcome, "images_vs_best_shuffled", named(OURS), named(SHUFFLED[workload]))
+        compare(outcome, "images_vs_best_shuffled", named(OURS), peers)
         compare(outcome, "images_vs_best_sequential", named(OURS), named(SEQUENTIAL))
     else:
-        compare(
-            outcome,
-            f"{workload}_vs_best",
-            named(OURS),
-            named([*ROW_WISE, *THREADS] if workload == "tabular" else SHUFFLED[workload]),
-        )
+        compare(outcome, f"{workload}_vs_best", named(OURS), peers)
         compare(outcome, f"{workload}_vs_memmap", named(OURS), named(["memmap"]))
     if workload == "tabular":
         compare(outcome, "tabular_vs_best_columns", named(OURS), named(COLUMNS))
+    compare_cpu(outcome, f"{workload}_cpu_vs_best_cost", named(OURS), peers)
     outcome.notes.append(
         f"{field.count(workload):,} {workload}, batch {WORKLOADS[workload].batch}, {WORKERS} "
         f"workers, {settings.rounds} rounds of {field.seconds} s"
