@@ -286,8 +286,9 @@ TEST(CachedViewTest, ProcessesOutliveTheEvictionOfAllThatTheyMap) {
       if (entries.Add(fd.get(), number)) mapped.push_back(number);
     std::filesystem::resize_file(path, 0);
     std::byte sum{};
-    for (std::size_t i = 0; i < std::min<std::size_t>(mapped.size(), 8000); ++i)
-      sum |= entries.view.bytes()[mapped[i] * BlockCache::kEntryBytes + 9 * BlockCache::kBlockBytes];
+    mapped.resize(std::min<std::size_t>(mapped.size(), 8000));
+    for (const std::uint64_t number : mapped)
+      sum |= entries.view.bytes()[number * BlockCache::kEntryBytes + 9 * BlockCache::kBlockBytes];
     return !mapped.empty() && sum == std::byte{} ? 0 : 1;
   };
   EXPECT_EQ(RunInChild(in_child), 0);
