@@ -115,10 +115,9 @@ void RemoteQueue::Poll(milliseconds timeout) {
   is_polling_ = false;
   polled_at_ = Clock::now();
   if (events_ == nullptr) return;
-  const bool is_connecting = connecting_ != nullptr && connecting_->is_under_way();
   called_at_ = NextTime(advanced_at);
   events_->Wait(connection() == nullptr ? nullptr : connection()->endpoint(), connection_count_,
-                is_connecting ? connecting_->fd() : -1, called_at_, has_more_);
+                is_connecting() ? connecting_->fd() : -1, called_at_, has_more_);
 }
 
 Result<int> RemoteQueue::EventDescriptor() {
@@ -157,9 +156,8 @@ void RemoteQueue::Advance() {
 
 void RemoteQueue::Wait(Deadline end) {
   Endpoint* const endpoint = connection() == nullptr ? nullptr : connection()->endpoint();
-  const bool is_connecting = connecting_ != nullptr && connecting_->is_under_way();
   // A failure is one of poll(2) for want of memory: then this is a loop without rest.
-  (void)WaitReady({&endpoint, 1}, end, is_connecting ? connecting_->fd() : -1);
+  (void)WaitReady({&endpoint, 1}, end, is_connecting() ? connecting_->fd() : -1);
 }
 
 // When there is something to do though nothing has come. What was due when Advance() began is done.
@@ -196,7 +194,7 @@ void RemoteQueue::Connect() {
 }
 
 void RemoteQueue::TakeConnecting() {
-  if (connecting_ == nullptr || !connecting_->is_under_way()) return;
+  if (!is_connecting()) return;
   const Deadline deadline = connecting_->deadline();
   if (auto result = connecting_->Take())
     TakeConnected(*std::move(result), deadline, connecting_->is_given_up());
@@ -264,7 +262,7 @@ bool RemoteQueue::BeginCall(RemoteCall& call) {
   if (call.given_up_at || call.failure || !call.has_next()) return true;
   if (call.not_before != Deadline{} && Clock::now() < call.not_before) return true;
   while (call.has_next() && !call.failure) {
-    if (connecting_ != nullptr && connecting_->is_under_way()) return false;
+    if (is_connecting()) return false;
     if (connection() == nullptr) Connect();
     if (connection() == nullptr || !connection()->reusable()) return false;
     if (asks_.size() >= kAsksMax || entry_count_ >= kEntriesMax) {
@@ -351,9 +349,8 @@ void RemoteQueue::Expire() {
   bool is_silent = false;
   for (const auto& call : calls_) {
     if (now < call->deadline() || call->given_up_at || call->failure) continue;
-    const bool is_connecting = connecting_ != nullptr && connecting_->is_under_way();
     // It ends by then, and knows more.
-    if (is_connecting && connecting_->deadline() <= call->deadline()) continue;
+    if (is_connecting() && connecting_->deadline() <= call->deadline()) continue;
     if (!HasAsks(*call) && call->last) {
       call->failure = TriedUntilTimeout(*call->last, peer);
       continue;

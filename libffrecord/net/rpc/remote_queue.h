@@ -44,7 +44,11 @@ class RemoteQueue final : public RangeQueue {
   };
   using Asks = std::map<std::uint64_t, RemoteAsk>;
 
-  Connection* connection() noexcept { return tries_->connection(); }
+  bool is_connecting() const noexcept {
+    return connecting_ != nullptr && connecting_->is_under_way();
+  }
+  // Null while connecting: until then it is the thread's.
+  Connection* connection() noexcept { return is_connecting() ? nullptr : tries_->connection(); }
   void Advance();
   void NotePolled();
   void Wait(Deadline end);
