@@ -17,6 +17,7 @@ import ffrecord
 from daemon import Daemon
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
+from ffrecord.torch._sampler import Cursor
 from loading import written
 
 
@@ -87,3 +88,20 @@ def test_who_waits_for_a_batch_learns_at_once_that_the_loader_was_closed(tmp_pat
         taking.join(20)
         assert not taking.is_alive()
     assert len(found) == 1
+
+
+def test_a_stream_that_waits_for_the_index_of_a_file_ends_at_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "data") as daemon:
+        ffrecord.publish(written(tmp_path, "numbers"), daemon.address("train"))
+        reader = ffrecord.open(daemon.address("train"), timeout_s=60)
+        share = Sampler(len(reader), 20).share(Cursor(0, 0))
+        daemon.freeze()
+        stream = reader.open_stream(
+            share, 100, reader.columns, threads=2, batches_ahead=4, memory_limit_bytes=1 << 30
+        )
+        assert stream.next(0.5) is None
+        thawing = threading.Timer(20, daemon.thaw)  # Else a failure would take for ever.
+        thawing.start()
+        stream.close()
+        assert thawing.is_alive()
+        thawing.cancel()

@@ -75,7 +75,8 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
 };
 
 void BatchQueue::Impl::Ask::Begin() {
-  const Patience::GiveUp give_up = [this] { return is_over(); };
+  Patience& caller = Patience::OfThread();  // May give up before its batch does.
+  const Patience::GiveUp give_up = [&] { return is_over() || caller.IsOver(); };
   Patience patience(give_up);
   if (is_over()) return Complete(GivenUp());
   const RecordReader::Impl& source = queue_.reader;
@@ -97,7 +98,8 @@ void BatchQueue::Impl::Ask::Ended(Result<void> ended) {
   is_under_way = false;
   if (!ended) return Complete(std::move(ended).error());
   if (is_dropped) return Complete(GivenUp());
-  const Patience::GiveUp give_up = [this] { return is_over(); };
+  Patience& caller = Patience::OfThread();  // May give up before its batch does.
+  const Patience::GiveUp give_up = [&] { return is_over() || caller.IsOver(); };
   const Patience patience(give_up);
   Complete(read_->Finish());
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "libffrecord/base/home_process.h"
+#include "libffrecord/base/patience.h"
 #include "libffrecord/base/process_threads.h"
 #include "libffrecord/record/stream/gather_columns.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
@@ -228,6 +229,9 @@ class BatchStream::Impl::Worker {
             {.batches_in_flight = in_flight_max_, .in_order = false, .one_thread = true})) {}
 
   void Work() {
+    // Also where a step has to be planned from pages of an index that nobody sends.
+    const Patience::GiveUp closed = [this] { return shared_.is_closed.load(); };
+    const Patience patience(closed);
     while (!shared_.is_closed) {
       const bool may_begin = under_way_.size() < in_flight_max_;
       const auto number = may_begin ? shared_.TakeStep(under_way_.empty()) : std::nullopt;
