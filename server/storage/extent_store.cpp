@@ -46,11 +46,9 @@ Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
                                                   " that were declared"};
   const auto begin = std::chrono::steady_clock::now();
   sum_.Update(bytes);
-  const auto summed = std::chrono::steady_clock::now();
-  checksum_time_ += summed - begin;
-  auto appended = Noted(file_.Append(bytes));
-  claim_.disk().reads().NoteTime(std::chrono::steady_clock::now() - summed);
-  return appended;
+  checksum_time_ += std::chrono::steady_clock::now() - begin;
+  const ReadHealth::Running running(claim_.disk().reads());
+  return Noted(file_.Append(bytes));
 }
 
 // One disk of several that fails is no reason to fail an upload: sent again, it goes elsewhere.
@@ -74,6 +72,7 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
     return Error{ErrorCode::kCorruption,
                  "extent " + Hex(id_) + ": the bytes that arrived are not those of its checksum"};
   const ExtentTrailer trailer{id_, declared_size_bytes_, xxh3};
+  const ReadHealth::Running running(claim_.disk().reads());
   FFR_TRY(Noted(file_.Append(EncodeExtentTrailer(trailer))));
   auto published = Noted(file_.Publish());
   if (!published && published.error().code != ErrorCode::kConflict)
@@ -248,6 +247,7 @@ Result<UniqueFd> ExtentStore::OpenFile(const Extent& extent) {
 // --- Where new extents go ------------------------------------------------------------------------
 
 Result<AtomicFile> ExtentStore::BeginFile(Disk& disk, const ExtentId& id) {
+  const ReadHealth::Running running(disk.reads());
   FFR_TRY(disk.CheckInPlace());
   FFR_TRY(disk.MakeSlot(id));
   return AtomicFile::Create(disk.PathOf(id), {});
