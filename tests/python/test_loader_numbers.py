@@ -18,7 +18,7 @@ from daemon import Daemon
 from ffrecord.errors import ClosedError
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from ffrecord.torch._sampler import Cursor
-from loading import written
+from loading import COUNT, expected, labels, written
 
 
 def loader_of(dataset: Dataset, batch: int = 20, **options: Any) -> DataLoader:  # noqa: ANN401
@@ -44,6 +44,40 @@ def test_the_only_column_may_be_wanted_twice(tmp_path: Path) -> None:
     inline = DataLoader(dataset, batch_sampler=Sampler(dataset, 20))
     for batch, known in zip(batches, inline, strict=True):
         assert torch.equal(batch["x"], known["x"])
+
+
+def test_numbers_have_the_types_and_shapes_that_a_reader_gives_them(tmp_path: Path) -> None:
+    columns = {"half": "bf16[2]", "flag": "bool", "box": "i16[2,3]"}
+    with ffrecord.Writer(tmp_path / "types.ffr", columns) as writer:
+        for i in range(40):
+            half, box = np.full(2, 0x3F80 + i, np.uint16), np.full((2, 3), i)
+            writer.write({"half": half, "flag": i % 3 == 0, "box": box})
+    for wanted in (None, ["box", "half"]):
+        dataset = Dataset(tmp_path / "types.ffr", columns=wanted)
+        inline = DataLoader(dataset, batch_sampler=Sampler(dataset, 20))
+        for batch, known in zip(loader_of(dataset), inline, strict=True):
+            assert list(batch) == list(known)
+            for name, values in known.items():
+                assert batch[name].dtype == values.dtype
+                assert torch.equal(batch[name], values)
+
+
+def test_an_epoch_after_one_that_was_resumed_between_two_steps_is_whole(tmp_path: Path) -> None:
+    path = written(tmp_path, "numbers")
+    dataset = Dataset(path)
+    state = {**Sampler(dataset, 50).state_dict(), "position": 50}
+    sampler = Sampler(dataset, 40)
+    sampler.load_state_dict(state)
+    loader = DataLoader(dataset, batch_sampler=sampler, mode="threads", num_workers=2)
+    assert len(labels(loader)) == 1  # Of the 70 that are left.
+    assert labels(loader) == expected(1, 40)
+
+
+def test_what_was_read_is_counted_once(tmp_path: Path) -> None:
+    loader = loader_of(Dataset(written(tmp_path, "numbers")), memory_limit_bytes=1)
+    for _ in loader:
+        loader.stats()
+    assert COUNT <= loader.stats()["records"] <= COUNT + 5 * 20  # And what was read ahead.
 
 
 def test_a_small_column_that_is_kept_does_not_keep_the_whole_records(tmp_path: Path) -> None:
