@@ -155,6 +155,23 @@ def test_steps_out_of_range_and_loaders_that_cannot_skip_assert(path: Path) -> N
     assert len(DataLoader(Dataset(path), num_workers=0, prefetch_factor=5)) == COUNT
 
 
+def test_a_memory_limit_is_any_number_of_bytes_from_one_on(path: Path) -> None:
+    dataset = Dataset(path)
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="memory_limit_bytes is"):
+            DataLoader(dataset, memory_limit_bytes=wrong)  # type: ignore[arg-type]
+    for limit in (1, 2e9):
+        loader = DataLoader(
+            dataset,
+            batch_sampler=Sampler(dataset, 20),
+            mode="threads",
+            num_workers=2,
+            memory_limit_bytes=limit,  # type: ignore[arg-type]
+        )
+        assert labels(loader) == expected()
+        loader.close()
+
+
 def test_a_device_that_is_not_there_is_refused(path: Path) -> None:
     with pytest.raises(ValueError, match="CUDA"):
         DataLoader(Dataset(path), device="meta")

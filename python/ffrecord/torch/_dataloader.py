@@ -14,7 +14,6 @@ import torch
 from torch.utils import data
 
 from ffrecord import _ffrecord
-from ffrecord._order import IndexBatch, SeededIndices
 from ffrecord._reader import Reader
 from ffrecord._records import Records
 from ffrecord._stages import Stages, numbers_of, since, summed, verdict, write_trace
@@ -22,9 +21,10 @@ from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._frameworks import Accelerated, Share, is_held_back_by
-from ffrecord.torch._handover import CrossingCollate, Placed, PlacedIndices, Told
+from ffrecord.torch._handover import CrossingCollate, Placed, Told
 from ffrecord.torch._pinning import on_device
 from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._steps import Steps, Walk
 from ffrecord.torch._threads import Threads
 
 # The value of timeout=0, so that every wait ends.
@@ -98,6 +98,8 @@ class DataLoader(data.DataLoader[Any]):
         """
         if mode not in ("workers", "threads"):
             raise ValueError(f"mode is {mode!r}; it can be workers or threads")
+        if not memory_limit_bytes >= 1:
+            raise ValueError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 1 or more")
         threads = num_workers if mode == "threads" else 0
         processes = num_workers - threads
         if threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
@@ -146,7 +148,7 @@ class DataLoader(data.DataLoader[Any]):
             self._threads = Threads(
                 threads,
                 depth=threads + (prefetch_factor or 2),
-                memory_limit_bytes=memory_limit_bytes,
+                memory_limit_bytes=int(memory_limit_bytes),
                 timeout_s=timeout or _TIMEOUT_S,
             )
         self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
@@ -291,9 +293,9 @@ class DataLoader(data.DataLoader[Any]):
         return self._steps
 
     @cached_property
-    def _steps(self) -> "_Steps":
+    def _steps(self) -> Steps:
         seeded = isinstance(self.dataset, Dataset)
-        return _Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
+        return Steps(super()._index_sampler, cross=self.num_workers > 0, seeded=seeded)
 
     # torch declares its own iterator class; callers only need to iterate.
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -335,7 +337,7 @@ class DataLoader(data.DataLoader[Any]):
         return self._get_iterator() if others else super().__iter__()
 
     def _by_torch(
-        self, batches: Iterator[Any], start: Cursor | None, walk: "_Walk | None"
+        self, batches: Iterator[Any], start: Cursor | None, walk: Walk | None
     ) -> Generator[tuple[Cursor | None, Any], None, None]:
         sampler = self.batch_sampler
         cursor = start
@@ -524,79 +526,3 @@ class _EpochHinter:
             self._hint = None
             if cursor.epoch == self._epoch:
                 self.send(cursor)
-
-
-class _Steps:
-    """The iterable for torch: the batches of the coming epoch, from `step` on.
-
-    It leaves the sampler where it is, because batches that were read ahead are not delivered yet.
-    It outlives an epoch if workers do, and so looks at the sampler again each time.
-    """
-
-    def __init__(
-        self,
-        inner: Any,  # noqa: ANN401 - torch's own
-        *,
-        cross: bool,
-        seeded: bool,
-    ) -> None:
-        """`cross`: to processes, which may deliver in another order; `seeded`: chance needs it."""
-        self._inner = inner
-        self._cross = cross
-        self._seeded = seeded
-        self.step = 0
-        self.seed, self.epoch = 0, -1
-        """Of the iteration that began last, for transforms that draw, where no `Sampler` says."""
-        self.begun: _Walk | None = None
-        """What was made for the iterator of torch's that began last."""
-
-    def __len__(self) -> int:
-        return len(self._inner) - self.step
-
-    def __iter__(self) -> Iterator[Any]:
-        self.begun = _Walk(self._begin())
-        return self.begun
-
-    def _begin(self) -> Iterator[Any]:
-        if isinstance(self._inner, Sampler):
-            start = self._inner.skipped(self._inner.begin(), self.step)
-            return self._placed(self._inner, start) if self._cross else self._plain(start)
-        return self._skipping()
-
-    def _plain(self, start: Cursor) -> Iterator[IndexBatch]:
-        return (batch for _, batch in self._inner.epoch_from(start))
-
-    def _placed(self, sampler: Sampler, start: Cursor) -> Iterator[IndexBatch]:
-        at = start
-        for cursor, batch in sampler.epoch_from(start):
-            yield PlacedIndices(batch, at.position)
-            at = cursor
-
-    def _skipping(self) -> Iterator[Any]:
-        # Only when the first batch is requested: torch draws from its generator in that order.
-        origin = SeededIndices.at(self.seed, self.epoch)
-        for number, indices in enumerate(self._inner):
-            if number >= self.step:
-                plain = type(indices) is list and self._seeded
-                yield SeededIndices.like(indices, origin) if plain else indices
-
-
-class _Walk:
-    """The steps of one iteration; knows how many were asked for, and whether there are more."""
-
-    def __init__(self, steps: Iterator[Any]) -> None:
-        self._steps = steps
-        self.taken = 0
-        self.ended = False
-
-    def __iter__(self) -> "_Walk":
-        return self
-
-    def __next__(self) -> Any:  # noqa: ANN401 - torch's own
-        try:
-            step = next(self._steps)
-        except StopIteration:
-            self.ended = True
-            raise
-        self.taken += 1
-        return step

@@ -1,0 +1,84 @@
+"""The steps of an epoch, as torch's own iterators ask for them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ffrecord._order import IndexBatch, SeededIndices
+from ffrecord.torch._handover import PlacedIndices
+from ffrecord.torch._sampler import Cursor, Sampler
+
+
+class Steps:
+    """The iterable for torch: the batches of the coming epoch, from `step` on.
+
+    It leaves the sampler where it is, because batches that were read ahead are not delivered yet.
+    It outlives an epoch if workers do, and so looks at the sampler again each time.
+    """
+
+    def __init__(
+        self,
+        inner: Any,  # noqa: ANN401 - torch's own
+        *,
+        cross: bool,
+        seeded: bool,
+    ) -> None:
+        """`cross`: to processes, which may deliver in another order; `seeded`: chance needs it."""
+        self._inner = inner
+        self._cross = cross
+        self._seeded = seeded
+        self.step = 0
+        self.seed, self.epoch = 0, -1
+        """Of the iteration that began last, for transforms that draw, where no `Sampler` says."""
+        self.begun: Walk | None = None
+        """What was made for the iterator of torch's that began last."""
+
+    def __len__(self) -> int:
+        return len(self._inner) - self.step
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun = Walk(self._begin())
+        return self.begun
+
+    def _begin(self) -> Iterator[Any]:
+        if isinstance(self._inner, Sampler):
+            start = self._inner.skipped(self._inner.begin(), self.step)
+            return self._placed(self._inner, start) if self._cross else self._plain(start)
+        return self._skipping()
+
+    def _plain(self, start: Cursor) -> Iterator[IndexBatch]:
+        return (batch for _, batch in self._inner.epoch_from(start))
+
+    def _placed(self, sampler: Sampler, start: Cursor) -> Iterator[IndexBatch]:
+        at = start
+        for cursor, batch in sampler.epoch_from(start):
+            yield PlacedIndices(batch, at.position)
+            at = cursor
+
+    def _skipping(self) -> Iterator[Any]:
+        # Only when the first batch is requested: torch draws from its generator in that order.
+        origin = SeededIndices.at(self.seed, self.epoch)
+        for number, indices in enumerate(self._inner):
+            if number >= self.step:
+                plain = type(indices) is list and self._seeded
+                yield SeededIndices.like(indices, origin) if plain else indices
+
+
+class Walk:
+    """The steps of one iteration; knows how many were asked for, and whether there are more."""
+
+    def __init__(self, steps: Iterator[Any]) -> None:
+        self._steps = steps
+        self.taken = 0
+        self.ended = False
+
+    def __iter__(self) -> "Walk":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - torch's own
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.taken += 1
+        return step
