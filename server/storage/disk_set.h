@@ -46,9 +46,9 @@ struct DiskMember {
 };
 
 struct DiskPermissions {
-  std::size_t missing_count_max = 0;  // Starts without so many.
-  std::vector<DiskId> forgotten;      // No longer the daemon's; must not be there.
-  std::vector<DiskId> drained;        // Their extents are moved to others; must be there.
+  std::size_t missing_count_max = 0;   // Starts without so many.
+  std::vector<DiskId> forgotten = {};  // No longer the daemon's; must not be there.
+  std::vector<DiskId> drained = {};    // Their extents are moved to others; must be there.
 };
 
 struct DiskPlan {
