@@ -67,6 +67,7 @@ class Walk:
     """The steps of one iteration; knows how many were asked for, and whether there are more."""
 
     def __init__(self, steps: Iterator[Any]) -> None:
+        """Walk over `steps`."""
         self._steps = steps
         self.taken = 0
         self.ended = False
