@@ -328,7 +328,7 @@ class Arms:
 def best_fio(arms: Arms, batches: int) -> tuple[FioSettings, str]:
     """Try fio's settings in any order, the best of them again; return the best and a note.
 
-    What is found here only chooses: the arm is measured afresh, in the rounds with all others.
+    The sweep only chooses the settings: that arm is then measured in the rounds, like all others.
     """
     end = time.monotonic() + (FIO_SWEEP_QUICK_S if arms.settings.quick else FIO_SWEEP_S)
     ways = [

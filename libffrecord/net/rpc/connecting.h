@@ -30,7 +30,7 @@ class Connecting {
   bool is_given_up() const noexcept { return is_given_up_; }
   void Stop();
 
-  // What has come of it; none yet. Then it is not under way any more.
+  // The result, after which nothing is under way; none while it still connects.
   std::optional<Result<void>> Take();
   // Readable when Take() has an answer; -1: nothing was ever started.
   int fd() const noexcept { return event_.fd(); }

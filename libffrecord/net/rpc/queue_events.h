@@ -18,7 +18,7 @@ class QueueEvents {
   static Result<std::unique_ptr<QueueEvents>> Make();
 
   int fd() const noexcept { return set_.get(); }  // Readable when something has come.
-  // What is waited for from now on: `endpoint`, if not null, which is the queue's `number`th;
+  // Sets what to wait for from now on: `endpoint`, if not null, which is the queue's `number`th;
   // `other`, if not -1; and `next`. With `has_more` there is no wait.
   void Wait(const Endpoint* endpoint, std::uint64_t number, int other, Deadline next,
             bool has_more);

@@ -56,7 +56,7 @@ class RemoteCall {
   bool End(const RemotePart& part, ErrorCode status);
   // Tells of ranges of which there is nothing to be asked for. True: there were some.
   bool TellEmpty();
-  // What has not arrived ends so.
+  // Ends every part that has not arrived with this status.
   void EndMissing(ErrorCode status);
 
   // Asks again later, at least `at_least` from now; or it has failed, if that is too late.
@@ -108,7 +108,7 @@ class RemoteAsk {
   // too busy for are left.
   bool Finish(const BatchDone& done, bool& has_told);
 
-  // What has not ended is asked for again.
+  // The next request asks again for every part that has not ended.
   bool has_left() const noexcept;
   void PutBack();
   // The daemon may write on (slab.h, "Late writes"): what has not ended goes where it cannot reach.

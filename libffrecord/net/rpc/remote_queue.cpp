@@ -160,7 +160,7 @@ void RemoteQueue::Wait(Deadline end) {
   (void)WaitReady({&endpoint, 1}, end, is_connecting() ? connecting_->fd() : -1);
 }
 
-// When there is something to do though nothing has come. What was due when Advance() began is done.
+// When the queue must act even if nothing arrives. All that was due when Advance() began is done.
 Deadline RemoteQueue::NextTime(Deadline advanced_at) const {
   Deadline next = Deadline::max();
   const auto consider = [&](Deadline time) {
