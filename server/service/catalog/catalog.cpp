@@ -506,13 +506,14 @@ std::vector<Catalog::Unlinking> Catalog::TakeToUnlink(const Disk& disk) {
   const std::lock_guard lock(mutex_);
   if (!report_.damaged.empty() || !home_writes_.CheckWritable()) return taken;
   for (Tombstone& tombstone : tombstones_) {
-    std::erase_if(tombstone.extents, [&](ExtentPtr& extent) {
-      // Ours is the last: nobody reads it, and it can no longer be found.
-      if (extent->disk != &disk || extent.use_count() > 1) return false;
-      taken.push_back({tombstone.key, std::move(extent)});
-      ++tombstone.unlinking_count;
-      return true;
+    auto& extents = tombstone.extents;
+    // Where ours is the last: nobody reads it, and it can no longer be found.
+    const auto first = std::partition(extents.begin(), extents.end(), [&](const ExtentPtr& extent) {
+      return extent->disk != &disk || extent.use_count() > 1;
     });
+    for (auto extent = first; extent != extents.end(); ++extent, ++tombstone.unlinking_count)
+      taken.push_back({tombstone.key, std::move(*extent)});
+    extents.erase(first, extents.end());
   }
   return taken;
 }
