@@ -31,8 +31,8 @@ namespace ffrecord::server {
 // tombstone or an upload record that names it: an extent that nothing explains is reported and
 // kept. Calls block on the disk. Thread-safe. Errors are those to be sent to clients.
 //
-// Keys, beside those of name_records.h: uploads/<upload>: it has begun; deletes/<what>: a
-// tombstone, the ids of extents to unlink; generation: bumped by every publish and delete.
+// Keys, beside those of name_records.h and upload_records.h: generation: bumped by every publish and
+// delete.
 class Catalog {
  public:
   struct Options {

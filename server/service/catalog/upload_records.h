@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "libffrecord/format/dataset_manifest.h"
+
+namespace ffrecord::server {
+
+// How uploads that have begun and extents that are to go lie in a MetaStore: uploads/<upload> is
+// there while that upload goes on; deletes/<what> holds the ids of extents to unlink.
+
+inline constexpr std::string_view kUploadKeys = "uploads/";
+inline constexpr std::string_view kTombstoneKeys = "deletes/";
+
+std::vector<std::byte> EncodeIds(std::span<const ExtentId> ids);
+std::vector<ExtentId> DecodeIds(std::span<const std::byte> bytes);
+
+}  // namespace ffrecord::server
