@@ -32,10 +32,13 @@ Result<std::unique_ptr<Disk>> Disk::Open(const fs::path& folder, const DiskId& i
   FFR_TRY(MakeFolder(folder));
   UniqueFd folder_fd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder_fd) return ErrnoError("open the folder", folder, errno);
-  std::unique_ptr<Disk> disk(new Disk(folder, std::move(folder_fd), id));
+  struct stat opened {};
+  if (::fstat(folder_fd.get(), &opened) != 0) return ErrnoError("look at", folder, errno);
+  std::unique_ptr<Disk> disk(new Disk(folder, std::move(folder_fd), opened.st_dev, id));
   struct statvfs status {};
   if (::statvfs(folder.c_str(), &status) == 0 && (status.f_flag & ST_RDONLY) != 0)
     disk->writes().Note(ErrnoError("write to", folder, EROFS));
+  disk->RefreshSpace();
   return disk;
 }
 
@@ -84,7 +87,10 @@ Result<void> Disk::CheckInPlace() const {
 
 Result<void> Disk::Unlink(const ExtentId& id) {
   const fs::path path = PathOf(id);
-  if (::unlink(path.c_str()) == 0) return {};
+  if (::unlink(path.c_str()) == 0) {
+    RefreshSpace();
+    return {};
+  }
   if (errno != ENOENT) return ErrnoError("unlink", path, errno);
   return CheckInPlace();
 }
@@ -101,13 +107,20 @@ Result<void> Disk::SyncNames(std::span<const ExtentId> ids) const {
   return {};
 }
 
-Disk::Space Disk::space() const {
+Disk::Space Disk::space() const noexcept {
+  const std::uint64_t unused_bytes = unused_bytes_.load(std::memory_order_relaxed);
+  return {unused_bytes - std::min(unused_bytes, kept_bytes_), unused_bytes,
+          size_bytes_.load(std::memory_order_relaxed)};
+}
+
+void Disk::RefreshSpace() noexcept {
   struct statvfs status {};
-  if (::statvfs(folder_.c_str(), &status) != 0)
-    return {std::numeric_limits<std::uint64_t>::max(), 0};
-  const std::uint64_t free_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
-  return {free_bytes - std::min(free_bytes, kept_bytes_),
-          std::uint64_t{status.f_blocks} * status.f_frsize};
+  const bool is_known = ::statvfs(folder_.c_str(), &status) == 0;
+  unused_bytes_.store(is_known ? std::uint64_t{status.f_bavail} * status.f_frsize
+                               : std::numeric_limits<std::uint64_t>::max(),
+                      std::memory_order_relaxed);
+  size_bytes_.store(is_known ? std::uint64_t{status.f_blocks} * status.f_frsize : 0,
+                    std::memory_order_relaxed);
 }
 
 Result<void> Disk::CheckTakes(std::uint64_t size_bytes) const {

@@ -21,7 +21,8 @@ namespace ffrecord::server {
 
 // The folder with the extents of one disk, FOLDER/<slot>/<id>, and how that disk fares.
 //
-// Sizes are bytes. Thread-safe. An ExtentStore owns it and knows which extents it has.
+// Sizes are bytes. Thread-safe: what is noexcept and const waits for no disk, the rest may wait for
+// this one. An ExtentStore owns it and knows which extents it has.
 class Disk {
  public:
   // Opens `folder`, which is made if it is missing (its parent must exist). Fails with kIo,
@@ -50,11 +51,18 @@ class Disk {
   // What extents leave free for other uses of the disk. 0 at first; set before extents are written.
   void set_kept_bytes(std::uint64_t kept_bytes) noexcept { kept_bytes_ = kept_bytes; }
   struct Space {
-    std::uint64_t free_bytes = 0;  // For extents.
+    std::uint64_t free_bytes = 0;    // For extents.
+    std::uint64_t unused_bytes = 0;  // For whatever is stored there.
     std::uint64_t size_bytes = 0;
   };
-  Space space() const;  // All there could be if it is not known: writing will tell.
-  // That extents may be written here, and that one of `size_bytes` has room now. Fails with kIo.
+  // As it was at the last RefreshSpace(). All there could be if it is not known: writing will tell.
+  Space space() const noexcept;
+  // Asks the disk, and waits for its answer. What is written and unlinked here does this by itself;
+  // a thread that may wait for this disk does it now and then, for what others store there.
+  void RefreshSpace() noexcept;
+  std::uint64_t device() const noexcept { return device_; }  // Equal: the same file system.
+  // That extents may be written here, and that one of `size_bytes` has room, as far as is known.
+  // Fails with kIo.
   Result<void> CheckTakes(std::uint64_t size_bytes) const;
 
   // Whether the disk is to be taken out: then no extent is placed here. DiskDrain.
@@ -79,13 +87,16 @@ class Disk {
   const Totals& totals() const noexcept { return totals_; }
 
  private:
-  Disk(std::filesystem::path folder, UniqueFd folder_fd, const DiskId& id)
-      : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)), id_(id) {}
+  Disk(std::filesystem::path folder, UniqueFd folder_fd, std::uint64_t device, const DiskId& id)
+      : folder_(std::move(folder)), folder_fd_(std::move(folder_fd)), device_(device), id_(id) {}
 
   const std::filesystem::path folder_;
   const UniqueFd folder_fd_;
+  const std::uint64_t device_;
   const DiskId id_;
   std::uint64_t kept_bytes_ = 0;
+  std::atomic<std::uint64_t> unused_bytes_{0};
+  std::atomic<std::uint64_t> size_bytes_{0};
   WriteHealth writes_;
   ReadHealth reads_;
   Totals totals_;

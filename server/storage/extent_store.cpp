@@ -37,67 +37,6 @@ std::size_t HashExtentId::operator()(const ExtentId& id) const {
   return static_cast<std::size_t>(Xxh3(id));
 }
 
-// --- Writing -------------------------------------------------------------------------------------
-
-Result<void> ExtentWriter::Append(std::span<const std::byte> bytes) {
-  if (bytes.size() > declared_size_bytes_ - file_.size_bytes())
-    return Error{ErrorCode::kInvalidArgument, "extent " + Hex(id_) + ": more bytes than the " +
-                                                  std::to_string(declared_size_bytes_) +
-                                                  " that were declared"};
-  const auto begin = std::chrono::steady_clock::now();
-  sum_.Update(bytes);
-  checksum_time_ += std::chrono::steady_clock::now() - begin;
-  const ReadHealth::Running running(claim_.disk().reads());
-  return Noted(file_.Append(bytes));
-}
-
-// One disk of several that fails is no reason to fail an upload: sent again, it goes elsewhere.
-template <class T>
-Result<T> ExtentWriter::Noted(Result<T> result) {
-  result = claim_.disk().writes().Noted(std::move(result));
-  const bool is_of_disk = !result && WriteHealth::StateOf(result.error()) &&
-                          result.error().system_errno != EFBIG;  // That is a limit of ours.
-  if (!is_of_disk || !store_->HasOtherFor(claim_.disk())) return result;
-  return Error{ErrorCode::kUnavailable,
-               result.error().message + "; sent again, it goes to another disk"};
-}
-
-Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
-  if (file_.size_bytes() != declared_size_bytes_)
-    return Error{ErrorCode::kInvalidArgument,
-                 "extent " + Hex(id_) + ": " + std::to_string(file_.size_bytes()) +
-                     " bytes have arrived of the " + std::to_string(declared_size_bytes_) +
-                     " that were declared"};
-  if (sum_.Finish64() != xxh3)
-    return Error{ErrorCode::kCorruption,
-                 "extent " + Hex(id_) + ": the bytes that arrived are not those of its checksum"};
-  const ExtentTrailer trailer{id_, declared_size_bytes_, xxh3};
-  const ReadHealth::Running running(claim_.disk().reads());
-  FFR_TRY(Noted(file_.Append(EncodeExtentTrailer(trailer))));
-  auto published = Noted(file_.Publish());
-  if (!published && published.error().code != ErrorCode::kConflict)
-    return std::move(published).error();
-  if (!published) FFR_TRY(Noted(CheckSealedByAnother(xxh3)));
-  claim_.disk().writes().NoteSuccess();
-  return store_->Add(claim_.disk(), trailer);
-}
-
-Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
-  const fs::path path = claim_.disk().PathOf(id_);
-  const UniqueFd file = FFR_TRY(claim_.disk().OpenFile(id_));
-  const auto trailer = ReadTrailer(file.get(), path);
-  if (!trailer || trailer.value() != ExtentTrailer{id_, declared_size_bytes_, xxh3})
-    return Error{ErrorCode::kConflict,
-                 "extent " + Hex(id_) +
-                     (trailer ? " exists with other bytes"
-                              : ": the daemon's disk has a file of that name that is not a valid "
-                                "extent (" +
-                                    trailer.error().message + ")") +
-                     "; upload under a new id"};
-  // Its writer may not have come as far as this.
-  return SyncParentFolder(path);
-}
-
 // --- The store -----------------------------------------------------------------------------------
 
 ExtentStore::ExtentStore(Disks disks)
@@ -253,17 +192,8 @@ Result<AtomicFile> ExtentStore::BeginFile(Disk& disk, const ExtentId& id) {
   return AtomicFile::Create(disk.PathOf(id), {});
 }
 
-Result<ExtentWriter> ExtentStore::Create(const ExtentId& id, std::uint64_t size_bytes) {
-  std::vector<Disk*> tried;
-  for (;;) {
-    WritingClaim claim = FFR_TRY(Claim(id, size_bytes, tried));
-    Disk& disk = claim.disk();
-    auto file = disk.writes().Noted(BeginFile(disk, id));
-    if (file) return ExtentWriter(*this, std::move(claim), std::move(file).value(), id, size_bytes);
-    tried.push_back(&disk);
-    if (!WriteHealth::StateOf(file.error()) || tried.size() == disks_.size())
-      return std::move(file).error();
-  }
+Result<NewExtent> ExtentStore::Place(const ExtentId& id, std::uint64_t size_bytes) {
+  return NewExtent(*this, FFR_TRY(Claim(id, size_bytes, {})));
 }
 
 // All writers of one extent are on one disk, where the file system lets one of them have the name.
@@ -357,7 +287,7 @@ Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {
   }
   WritingClaim claim(*this, *target, extent.id, extent.size_bytes);
   auto file = FFR_TRY(target->writes().Noted(BeginFile(*target, extent.id)));
-  return ExtentWriter(*this, std::move(claim), std::move(file), extent.id, extent.size_bytes);
+  return ExtentWriter(*this, std::move(claim), std::move(file));
 }
 
 Result<void> ExtentStore::EndMove(const ExtentPtr& old, ExtentWriter& writer) {
@@ -435,22 +365,6 @@ void ExtentStore::DropCopy(const ExtentId& id, const Disk& disk) {
   const auto found =
       std::find_if(begin, end, [&](const auto& copy) { return copy.second == &disk; });
   if (found != end) copies_.erase(found);
-}
-
-// --- Claims --------------------------------------------------------------------------------------
-
-WritingClaim::WritingClaim(ExtentStore& store, Disk& disk, const ExtentId& id,
-                           std::uint64_t size_bytes)
-    : store_(&store), disk_(&disk), id_(id), size_bytes_(size_bytes) {
-  disk_->totals().declared_bytes += size_bytes_;
-}
-
-WritingClaim::~WritingClaim() {
-  if (store_ == nullptr) return;
-  disk_->totals().declared_bytes -= size_bytes_;
-  const std::lock_guard lock(store_->mutex_);
-  const auto found = store_->writing_.find(id_);
-  if (--found->second.count == 0) store_->writing_.erase(found);
 }
 
 // --- The index -----------------------------------------------------------------------------------

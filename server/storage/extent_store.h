@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -68,6 +69,8 @@ class WritingClaim {
   ~WritingClaim();
 
   Disk& disk() const noexcept { return *disk_; }
+  const ExtentId& id() const noexcept { return id_; }
+  std::uint64_t size_bytes() const noexcept { return size_bytes_; }
 
  private:
   friend class ExtentStore;
@@ -104,13 +107,9 @@ class ExtentWriter {
 
  private:
   friend class ExtentStore;
-  ExtentWriter(ExtentStore& store, WritingClaim claim, AtomicFile file, const ExtentId& id,
-               std::uint64_t size_bytes)
-      : store_(&store),
-        claim_(std::move(claim)),
-        file_(std::move(file)),
-        id_(id),
-        declared_size_bytes_(size_bytes) {}
+  friend class NewExtent;
+  ExtentWriter(ExtentStore& store, WritingClaim claim, AtomicFile file)
+      : store_(&store), claim_(std::move(claim)), file_(std::move(file)) {}
   // That the file under our name has exactly our bytes, and keeps its name.
   Result<void> CheckSealedByAnother(std::uint64_t xxh3) const;
   template <class T>
@@ -119,10 +118,28 @@ class ExtentWriter {
   ExtentStore* store_;
   WritingClaim claim_;  // Goes after the file.
   AtomicFile file_;
-  ExtentId id_;
-  std::uint64_t declared_size_bytes_;
   Xxh3Stream sum_;
   std::chrono::nanoseconds checksum_time_{};
+};
+
+// An extent that has a place on a disk, and no file there yet. Destroyed, it gives the place up.
+class NewExtent {
+ public:
+  Disk& disk() const noexcept { return claim_->disk(); }
+
+  // Makes the file, and waits for disk(). None if that disk failed and the extent has a place on
+  // another one, which is disk() now: to be called again, by a thread that may wait for that one.
+  // Requires that no writer was returned. Fails as ExtentStore::Place(), and with the error of the
+  // last disk once all have failed.
+  Result<std::optional<ExtentWriter>> Open();
+
+ private:
+  friend class ExtentStore;
+  NewExtent(ExtentStore& store, WritingClaim claim) : store_(&store), claim_(std::move(claim)) {}
+
+  ExtentStore* store_;
+  std::optional<WritingClaim> claim_;
+  std::vector<Disk*> tried_;  // And failed.
 };
 
 // The sealed extents on the disks of one daemon, each in a file with its trailer.
@@ -184,9 +201,10 @@ class ExtentStore {
 
   // A new extent of `size_bytes`, for which a disk must have room now; none is set aside, for who
   // declares bytes may never send them. Of disks that take it those that answer well come first,
-  // and of them each gets its part by the room that it has. Fails with kIo, also once all disks
-  // have failed; kConflict if it exists, or its id is marked deleted.
-  Result<ExtentWriter> Create(const ExtentId& id, std::uint64_t size_bytes);
+  // and of them each gets its part by the room that it has. Waits for no disk. Fails with kIo, also
+  // once all disks have failed; kConflict if its id is marked deleted, or it is on a disk that is
+  // missing. NewExtent::Open() tells if it exists.
+  Result<NewExtent> Place(const ExtentId& id, std::uint64_t size_bytes);
 
   // Moving an extent to another disk: BeginMove() gives a writer there, to which the caller appends
   // the bytes of the extent. EndMove() seals them, and has the extent found there, as another
@@ -194,7 +212,7 @@ class ExtentStore {
   // `old`. A daemon that is killed between them finds two copies, which is no harm.
   //
   // They fail with kConflict if the extent was deleted, or is being written, meanwhile; else as
-  // Create() and Seal().
+  // NewExtent::Open() and Seal().
   // MoveToCopy() needs no writer: true if a copy is there already, and its bytes are good; one with
   // other bytes is removed.
   Result<bool> MoveToCopy(const ExtentPtr& old);
@@ -225,6 +243,7 @@ class ExtentStore {
 
  private:
   friend class ExtentWriter;
+  friend class NewExtent;
   friend class WritingClaim;
   struct Writing {
     Disk* disk = nullptr;

@@ -14,6 +14,7 @@
 
 #include "bytes.h"
 #include "memory_store.h"
+#include "new_extents.h"
 #include "server/service/catalog/catalog.h"
 #include "temp_folder.h"
 
@@ -63,11 +64,19 @@ class CatalogTest : public testing::Test {
     catalog_ = std::move(catalog).value();
   }
 
+  // As Catalog::BeginPut, and has the file made.
+  Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin,
+                                               std::string_view owner_prefix = "") {
+    auto place = FFR_TRY(catalog_->BeginPut(begin, owner_prefix));
+    if (!place) return std::optional<ExtentWriter>();
+    return std::optional(FFR_TRY(test::Open(*std::move(place))));
+  }
+
   // An extent of upload `upload`, sealed; what a manifest says of it.
   ManifestExtent Put(std::uint64_t upload, std::uint32_t number, std::string_view data) {
     const ManifestExtent extent{MakeExtentId(upload, number, 0), data.size(),
                                 Xxh3(test::AsBytes(data))};
-    auto writer = catalog_->BeginPut({extent.id, extent.size_bytes});
+    auto writer = BeginPut({extent.id, extent.size_bytes});
     EXPECT_TRUE(writer) << writer.error().message;
     EXPECT_TRUE(writer.value());
     EXPECT_TRUE(writer.value()->Append(test::AsBytes(data)));

@@ -104,8 +104,8 @@ void Catalog::ExplainExtents() {
 
 // --- Putting -------------------------------------------------------------------------------------
 
-Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin,
-                                                      std::string_view owner_prefix) {
+Result<std::optional<NewExtent>> Catalog::BeginPut(const net::PutBegin& begin,
+                                                   std::string_view owner_prefix) {
   FFR_TRY(home_writes_.Noted(CheckReserve()));
   {
     const std::lock_guard lock(mutex_);
@@ -121,12 +121,10 @@ Result<std::optional<ExtentWriter>> Catalog::BeginPut(const net::PutBegin& begin
     }
   }
   if (const ExtentPtr extent = extents_.Find(begin.id)) {
-    if (extent->size_bytes == begin.size_bytes) return std::optional<ExtentWriter>();
+    if (extent->size_bytes == begin.size_bytes) return std::optional<NewExtent>();
     return Error{ErrorCode::kConflict, "extent " + Hex(begin.id) + " exists with another size"};
   }
-  auto writer = extents_.Create(begin.id, begin.size_bytes);
-  if (!writer) return std::move(writer).error();
-  return std::optional(std::move(writer).value());
+  return std::optional(FFR_TRY(extents_.Place(begin.id, begin.size_bytes)));
 }
 
 Result<void> Catalog::RecordUpload(std::uint64_t upload) {

@@ -31,8 +31,8 @@ namespace ffrecord::server {
 // tombstone or an upload record that names it: an extent that nothing explains is reported and
 // kept. Calls block on the disk. Thread-safe. Errors are those to be sent to clients.
 //
-// Keys, beside those of name_records.h and upload_records.h: generation: bumped by every publish and
-// delete.
+// Keys, beside those of name_records.h and upload_records.h: generation: bumped by every publish
+// and delete.
 class Catalog {
  public:
   struct Options {
@@ -69,12 +69,12 @@ class Catalog {
 
   std::uint64_t name_count() const { return references_.name_count(); }  // With a sound manifest.
 
-  // A writer for the extent, its upload on record; none if it is sealed already. `owner_prefix`:
-  // below which the client may publish it. Fails with kConflict if an extent of that id has another
-  // size, or is published and lost, with kIo: EDQUOT if what clients of a quota's prefix have not
-  // published passes the quota.
-  Result<std::optional<ExtentWriter>> BeginPut(const net::PutBegin& begin,
-                                               std::string_view owner_prefix = "");
+  // A place for the extent, its upload on record; none if it is sealed already. `owner_prefix`:
+  // below which the client may publish it. Waits for the disk of the metadata only. Fails with
+  // kConflict if an extent of that id has another size, or is published and lost, with kIo: EDQUOT
+  // if what clients of a quota's prefix have not published passes the quota.
+  Result<std::optional<NewExtent>> BeginPut(const net::PutBegin& begin,
+                                            std::string_view owner_prefix = "");
   // Bytes of it have come: its upload is not silent.
   void NoteHeard(const ExtentId& id);
   // Fails as ExtentWriter::Seal, and with kConflict if the upload was given up meanwhile.
@@ -111,10 +111,10 @@ class Catalog {
   // was not done is done next time.
   Result<std::uint64_t> Collect(Clock::time_point now);
   // Its parts, each for a thread of its own where disks may hang: what gives up uploads waits for
-  // the disk of the metadata only; what unlinks for that disk only; and what takes deletions off
-  // the record for all disks.
+  // the disk of the metadata only; what unlinks, and asks for the room there, for that disk only;
+  // and what takes deletions off the record for all disks.
   Result<void> GiveUpUploads(Clock::time_point now);
-  Result<std::uint64_t> UnlinkOn(const Disk& disk);
+  Result<std::uint64_t> UnlinkOn(Disk& disk);
   Result<void> ForgetUnlinked();
 
  private:

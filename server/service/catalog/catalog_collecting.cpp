@@ -88,7 +88,8 @@ void Catalog::GiveBack(std::span<const std::string> keys, std::vector<Unlinking>
 }
 
 // A disk may take long over each unlink, and hold no lock of others meanwhile.
-Result<std::uint64_t> Catalog::UnlinkOn(const Disk& disk) {
+Result<std::uint64_t> Catalog::UnlinkOn(Disk& disk) {
+  disk.RefreshSpace();
   std::vector<Unlinking> extents = TakeToUnlink(disk);
   std::vector<std::string> keys;
   for (const Unlinking& one : extents) keys.push_back(one.key);

@@ -231,8 +231,9 @@ std::string Connection::Tenant() const {
   return token_ ? token_->prefix + '\n' + token_->client : std::string();
 }
 
-JobPool::Strand& Connection::StrandFor(JobPool::Kind kind) const {
-  return context_.jobs.StrandOf(Tenant(), kind, id_);
+JobPool::Strand& Connection::StrandFor(const Job& job) const {
+  if (job.put && job.put->strand != nullptr) return *job.put->strand;
+  return context_.jobs.StrandOf(Tenant(), job.kind, id_);
 }
 
 bool Connection::has_room_for_job() const noexcept {
@@ -246,14 +247,20 @@ Result<void> Connection::RefuseJob(const FrameHeader& header) {
 
 Result<void> Connection::AddJob(const FrameHeader& header, JobPool::Kind kind, Work work) {
   if (!has_room_for_job()) return RefuseJob(header);
-  jobs_.push_back({header.request_id, false, kind, std::move(work)});
-  if (jobs_.size() == 1) StartJob();
+  QueueJob({header.request_id, false, kind, nullptr, std::move(work)});
   return {};
+}
+
+void Connection::QueueJob(Job job) {
+  jobs_.push_back(std::move(job));
+  if (jobs_.size() == 1) StartJob();
 }
 
 void Connection::StartJob() {
   Job& job = jobs_.front();
-  context_.start_job(id_, StrandFor(job.kind), std::move(job.work));
+  JobPool::Strand& strand = StrandFor(job);
+  job.put = nullptr;  // The work has it.
+  context_.start_job(id_, strand, Tenant(), std::move(job.work));
 }
 
 void Connection::FinishJob(Result<Reply> outcome) {

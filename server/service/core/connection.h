@@ -28,12 +28,17 @@
 
 namespace ffrecord::server {
 
-// The answer to a request that succeeded, made on any thread.
+// The answer to a request that succeeded, made on any thread; or how the request goes on.
 struct Reply {
+  using Work = std::function<Result<Reply>()>;
+
   net::FrameType type = net::FrameType::kPing;
   std::vector<std::byte> body;
   std::vector<std::byte> payload;
   bool is_silent = false;  // Nothing is sent.
+  // There is no answer yet: `next` makes it, in that strand.
+  Work next = {};
+  JobPool::Strand* next_strand = nullptr;
 };
 
 // One client: takes its frames, answers them, and keeps what it may use within bounds.
@@ -44,7 +49,7 @@ struct Reply {
 class Connection {
  public:
   using Clock = std::chrono::steady_clock;
-  using Work = std::function<Result<Reply>()>;
+  using Work = Reply::Work;
 
   static constexpr std::size_t kBatchCountMax = 8;  // At one time; BUSY beyond.
   // Likewise entries of all of them, which take some 150 bytes each.
@@ -76,8 +81,11 @@ class Connection {
     // How long a frame that has begun may stand still, in either direction.
     std::chrono::milliseconds stall_timeout;
     std::chrono::milliseconds upload_grace;  // After which an extent nobody sends is dropped.
-    // Runs `work` in `strand`, then gives its reply to FinishJob of the connection.
-    std::function<void(std::uint64_t connection, JobPool::Strand& strand, Work work)> start_job;
+    // Runs `work` in `strand`, and what follows from it, for `tenant`; then gives the reply to
+    // FinishJob of the connection.
+    std::function<void(std::uint64_t connection, JobPool::Strand& strand, std::string tenant,
+                       Work work)>
+        start_job;
   };
 
   Connection(const Context& context, std::uint64_t id, std::unique_ptr<net::Endpoint> endpoint);
@@ -120,20 +128,26 @@ class Connection {
     std::uint64_t bytes = 0;
     Clock::time_point time = Clock::now();
   };
-  // An extent on its way; jobs and the loop share it. Made by MakePut: it ends in the strand of the
-  // connection, where its writer lives.
+  // An extent on its way; jobs and the loop share it. Made by MakePut: it ends in the strand of its
+  // disk, where its writer lives.
   struct OpenPut {
     net::PutBegin begin;
     std::uint64_t next_offset_bytes = 0;  // The loop's.
-    std::optional<ExtentWriter> writer;   // The jobs'. None: sealed already, or failed.
-    std::optional<Error> error;           // The jobs'. The first failure, which stays.
+    // The jobs', and the loop's while none of them runs. Null: no disk has to do with it.
+    JobPool::Strand* strand = nullptr;
+    std::optional<NewExtent> place;      // The jobs'. Before there is a writer.
+    std::optional<ExtentWriter> writer;  // The jobs'. None: sealed already, or failed.
+    std::optional<Error> error;          // The jobs'. The first failure, which stays.
     // The jobs'. When it began, how long it waited for a thread, and how long it was written.
     Clock::time_point begun = Clock::now();
     Clock::duration queue_time{};
     Clock::duration write_time{};
     Clock::time_point heard = Clock::now();  // The jobs'. When the catalog was last told of it.
 
-    // A job's: the next bytes. Fails with what has failed first.
+    // The jobs'. Has the file made where `put` has its place, by a strand of that disk.
+    static Reply OpenIn(const std::shared_ptr<OpenPut>& put, JobPool& jobs);
+    static Result<Reply> Open(const std::shared_ptr<OpenPut>& put, JobPool& jobs);
+    // The jobs'. The next bytes. Fails with what has failed first.
     Result<void> Append(std::span<const std::byte> bytes, const Context& context);
   };
   // Gives a job the piece of an upload that it is to write.
@@ -142,6 +156,7 @@ class Connection {
     std::uint64_t request_id;
     bool is_put_data;
     JobPool::Kind kind;
+    std::shared_ptr<OpenPut> put;  // That it goes on with: it runs in the strand of that.
     Work work;
   };
   // A payload that is being received or fetched: what to do with it then.
@@ -215,8 +230,8 @@ class Connection {
   Result<void> RefuseJob(const net::FrameHeader& header);
   Result<void> AddJob(const net::FrameHeader& header, JobPool::Kind kind, Work work);
   std::string Tenant() const;
-  // Of this client's tenant.
-  JobPool::Strand& StrandFor(JobPool::Kind kind) const;
+  JobPool::Strand& StrandFor(const Job& job) const;
+  void QueueJob(Job job);
   void StartJob();
   Result<void> SendReply(std::uint64_t request_id, Reply reply);
   Result<void> SendBody(net::FrameType type, std::uint64_t request_id,

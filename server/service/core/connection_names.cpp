@@ -15,7 +15,7 @@ Result<void> Connection::TakePublish(const FrameHeader& header) {
   if (!publish) return Discard(header, std::move(publish).error());
   return Receive(
       header, [this, publish = std::move(publish)](const FrameHeader& sent, PooledBuffer buffer) {
-        return AddJob(sent, Kind::kWrite,
+        return AddJob(sent, Kind::kMetadata,
                       [&catalog = context_.catalog, request = publish.value(), buffer, who = Who(),
                        own_prefix = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
                         const auto bytes = buffer ? std::span<const std::byte>(*buffer)
@@ -63,7 +63,7 @@ Result<void> Connection::TakeDelete(const FrameHeader& header) {
   const auto request = Permitted(Right::kDelete, &net::Delete::name);
   if (!request) return Refuse(header, request.error());
   return AddJob(
-      header, Kind::kWrite,
+      header, Kind::kMetadata,
       [&catalog = context_.catalog, removal = request.value(), who = Who()]() -> Result<Reply> {
         FFR_TRY(catalog.Remove(removal));
         spdlog::info("event=removed name={} {}", removal.name, who);

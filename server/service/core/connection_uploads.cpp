@@ -15,8 +15,12 @@ constexpr auto kHeardInterval = std::chrono::seconds(1);
 std::shared_ptr<Connection::OpenPut> Connection::MakePut(const net::PutBegin& begin) const {
   auto put = std::make_unique<OpenPut>();
   put->begin = begin;
-  return {put.release(), [&jobs = context_.jobs, &strand = StrandFor(Kind::kWrite)](
-                             OpenPut* ended) { jobs.Post(strand, [ended] { delete ended; }); }};
+  return {put.release(), [&jobs = context_.jobs](OpenPut* ended) {
+            if (ended->strand == nullptr)
+              delete ended;
+            else
+              jobs.Post(*ended->strand, [ended] { delete ended; });
+          }};
 }
 
 Result<void> Connection::TakePutBegin(const FrameHeader& header) {
@@ -29,18 +33,40 @@ Result<void> Connection::TakePutBegin(const FrameHeader& header) {
   if (!has_room_for_job()) return RefuseJob(header);
   put_ = MakePut(begin);
   put_heard_ = Clock::now();
-  return AddJob(header, Kind::kWrite,
-                [put = put_, &catalog = context_.catalog,
+  // The metadata first; then the file, in a strand of its disk.
+  return AddJob(header, Kind::kMetadata,
+                [put = put_, &catalog = context_.catalog, &jobs = context_.jobs,
                  owner = token_ ? token_->prefix : std::string()]() -> Result<Reply> {
-                  auto writer = catalog.BeginPut(put->begin, owner);
-                  if (!writer) {
-                    put->error = writer.error();
-                    return writer.error();
+                  auto place = catalog.BeginPut(put->begin, owner);
+                  if (!place) {
+                    put->error = place.error();
+                    return place.error();
                   }
-                  put->writer = std::move(writer).value();
-                  const net::PutBeginReply reply{!put->writer.has_value()};
-                  return Answer(FrameType::kPutBegin, reply.Encode());
+                  if (!place.value())
+                    return Answer(FrameType::kPutBegin, net::PutBeginReply{true}.Encode());
+                  put->place = std::move(place).value();
+                  return OpenPut::OpenIn(put, jobs);
                 });
+}
+
+Reply Connection::OpenPut::OpenIn(const std::shared_ptr<OpenPut>& put, JobPool& jobs) {
+  put->strand = &jobs.StrandOf(put->place->disk());
+  Reply reply;
+  reply.next = [put, &jobs] { return Open(put, jobs); };
+  reply.next_strand = put->strand;
+  return reply;
+}
+
+Result<Reply> Connection::OpenPut::Open(const std::shared_ptr<OpenPut>& put, JobPool& jobs) {
+  auto opened = put->place->Open();
+  if (opened && !opened.value()) return OpenIn(put, jobs);
+  put->place.reset();
+  if (!opened) {
+    put->error = opened.error();
+    return std::move(opened).error();
+  }
+  put->writer = std::move(opened).value();
+  return Answer(FrameType::kPutBegin, net::PutBeginReply{false}.Encode());
 }
 
 Result<void> Connection::OpenPut::Append(std::span<const std::byte> bytes, const Context& context) {
@@ -77,16 +103,15 @@ Result<void> Connection::TakePutData(const FrameHeader& header) {
   const auto data = FFR_TRY(net::PutData::Decode(endpoint_->body()));
   FFR_TRY(ContinuePut(data.id, data.offset_bytes, header.payload_size_bytes));
   return Receive(header, [this, put = put_](const FrameHeader& sent, PooledBuffer buffer) {
-    jobs_.push_back({sent.request_id, true, Kind::kWrite,
-                     [put, buffer, arrived = Clock::now(), &context = context_]() -> Result<Reply> {
-                       put->queue_time += Clock::now() - arrived;
-                       Reply silent;
-                       silent.is_silent = true;
-                       if (put->error) return silent;  // Was told when it happened.
-                       FFR_TRY(put->Append(*buffer, context));
-                       return silent;
-                     }});
-    if (jobs_.size() == 1) StartJob();
+    QueueJob({sent.request_id, true, Kind::kMetadata, put,
+              [put, buffer, arrived = Clock::now(), &context = context_]() -> Result<Reply> {
+                put->queue_time += Clock::now() - arrived;
+                Reply silent;
+                silent.is_silent = true;
+                if (put->error) return silent;  // Was told when it happened.
+                FFR_TRY(put->Append(*buffer, context));
+                return silent;
+              }});
     return Result<void>();
   });
 }
@@ -132,17 +157,16 @@ Result<void> Connection::FetchPull(const FrameHeader& header, const net::RemoteR
 }
 
 Result<void> Connection::AddPull(const FrameHeader& header, PieceSource source) {
-  jobs_.push_back({header.request_id, true, Kind::kWrite,
-                   [put = put_, source = std::move(source), arrived = Clock::now(),
-                    &context = context_]() -> Result<Reply> {
-                     put->queue_time += Clock::now() - arrived;
-                     const auto piece = source();
-                     if (!piece && !put->error) put->error = piece.error();
-                     if (put->error) return *put->error;
-                     FFR_TRY(put->Append(*piece.value(), context));
-                     return Answer(FrameType::kPutPull);
-                   }});
-  if (jobs_.size() == 1) StartJob();
+  QueueJob({header.request_id, true, Kind::kMetadata, put_,
+            [put = put_, source = std::move(source), arrived = Clock::now(),
+             &context = context_]() -> Result<Reply> {
+              put->queue_time += Clock::now() - arrived;
+              const auto piece = source();
+              if (!piece && !put->error) put->error = piece.error();
+              if (put->error) return *put->error;
+              FFR_TRY(put->Append(*piece.value(), context));
+              return Answer(FrameType::kPutPull);
+            }});
   return {};
 }
 
@@ -151,30 +175,30 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
   if (!put_ || seal.id != put_->begin.id)
     return OutOfPlace("PUT_SEAL for an extent that is not open");
   if (!has_room_for_job()) return RefuseJob(header);
-  auto put = std::exchange(put_, nullptr);
-  return AddJob(
-      header, Kind::kWrite,
-      [put = std::move(put), seal, &context = context_, arrived = Clock::now()]() -> Result<Reply> {
-        if (put->error) return *put->error;
-        if (put->writer) {
-          const auto begin = Clock::now();
-          auto sealed = context.catalog.Seal(*put->writer, seal);
-          const auto end = Clock::now();
-          const auto checksum_time = put->writer->checksum_time();
-          put->writer.reset();
-          put->write_time += end - begin;
-          WorkerMetrics::WriteStages& stages = context.metrics.write;
-          stages.queue.Observe(put->queue_time + (begin - arrived));
-          stages.checksum.Observe(checksum_time);
-          stages.disk.Observe(put->write_time - checksum_time);
-          stages.whole.Observe(end - put->begun);
-          FFR_TRY(std::move(sealed));
-          return Answer(FrameType::kPutSeal);
-        }
-        const ExtentPtr extent = context.extents.Find(seal.id);
-        if (extent && extent->xxh3 == seal.xxh3) return Answer(FrameType::kPutSeal);
-        return Error{ErrorCode::kConflict, "the extent is sealed with other bytes"};
-      });
+  const auto put = std::exchange(put_, nullptr);
+  QueueJob({header.request_id, false, Kind::kMetadata, put,
+            [put, seal, &context = context_, arrived = Clock::now()]() -> Result<Reply> {
+              if (put->error) return *put->error;
+              if (put->writer) {
+                const auto begin = Clock::now();
+                auto sealed = context.catalog.Seal(*put->writer, seal);
+                const auto end = Clock::now();
+                const auto checksum_time = put->writer->checksum_time();
+                put->writer.reset();
+                put->write_time += end - begin;
+                WorkerMetrics::WriteStages& stages = context.metrics.write;
+                stages.queue.Observe(put->queue_time + (begin - arrived));
+                stages.checksum.Observe(checksum_time);
+                stages.disk.Observe(put->write_time - checksum_time);
+                stages.whole.Observe(end - put->begun);
+                FFR_TRY(std::move(sealed));
+                return Answer(FrameType::kPutSeal);
+              }
+              const ExtentPtr extent = context.extents.Find(seal.id);
+              if (extent && extent->xxh3 == seal.xxh3) return Answer(FrameType::kPutSeal);
+              return Error{ErrorCode::kConflict, "the extent is sealed with other bytes"};
+            }});
+  return {};
 }
 
 }  // namespace ffrecord::server

@@ -1,15 +1,16 @@
 #include "server/service/core/job_pool.h"
 
-#include <deque>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "server/service/core/fair_queue.h"
 
 namespace ffrecord::server {
 
 class JobPool::Strand {
  public:
-  std::deque<Job> jobs;
+  FairQueue jobs;
   std::condition_variable posted;
   std::thread thread;
 };
@@ -18,14 +19,18 @@ JobPool::JobPool() : upkeep_(MakeStrand()) {}
 
 JobPool::~JobPool() {
   std::vector<Strand*> strands{upkeep_.get()};
+  const auto add = [&](const Strands& more) {
+    for (const StrandPtr& strand : more)
+      if (strand) strands.push_back(strand.get());
+  };
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return unfinished_count_ == 0; });
     is_ending_ = true;
-    for (const StrandPtr& strand : more_upkeep_) strands.push_back(strand.get());
+    add(more_upkeep_);
+    for (const auto& [disk, of_disk] : disks_) add(of_disk.strands);
     for (const auto& tenant : tenants_)
-      for (const auto& kind : tenant->strands)
-        for (const StrandPtr& strand : kind)
-          if (strand) strands.push_back(strand.get());
+      for (const Strands& of_kind : tenant->strands) add(of_kind);
     for (Strand* const strand : strands) strand->posted.notify_one();
   }
   for (Strand* const strand : strands) strand->thread.join();
@@ -35,6 +40,17 @@ JobPool::StrandPtr JobPool::MakeStrand() {
   auto strand = std::make_unique<Strand>();
   strand->thread = std::thread([this, &made = *strand] { Run(made); });
   return strand;
+}
+
+JobPool::Strand& JobPool::StrandIn(Strands& strands, std::uint64_t number) {
+  StrandPtr& strand = strands[number % strands.size()];
+  if (strand) return *strand;
+  try {
+    strand = MakeStrand();
+  } catch (const std::system_error&) {
+    return *upkeep_;  // The system has no more threads: slower, and not the end.
+  }
+  return *strand;
 }
 
 JobPool::Tenant& JobPool::TenantOf(std::string_view name) {
@@ -50,30 +66,25 @@ JobPool::Tenant& JobPool::TenantOf(std::string_view name) {
 
 JobPool::Strand& JobPool::StrandOf(std::string_view tenant, Kind kind, std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  auto& strands = TenantOf(tenant).strands[static_cast<std::size_t>(kind)];
-  StrandPtr& strand = strands[number % strands.size()];
-  if (strand) return *strand;
-  try {
-    strand = MakeStrand();
-  } catch (const std::system_error&) {
-    return *upkeep_;  // The system has no more threads: slower, and not the end.
-  }
-  return *strand;
+  return StrandIn(TenantOf(tenant).strands[static_cast<std::size_t>(kind)], number);
+}
+
+JobPool::Strand& JobPool::StrandOf(const Disk& disk) {
+  const std::lock_guard lock(mutex_);
+  DiskStrands& of_disk = disks_[&disk];
+  of_disk.strands.resize(kDiskStrandCount);
+  return StrandIn(of_disk.strands, of_disk.next++);
 }
 
 JobPool::Strand& JobPool::AddUpkeep() {
   const std::lock_guard lock(mutex_);
-  try {
-    more_upkeep_.push_back(MakeStrand());
-  } catch (const std::system_error&) {
-    return *upkeep_;
-  }
-  return *more_upkeep_.back();
+  more_upkeep_.emplace_back();
+  return StrandIn(more_upkeep_, more_upkeep_.size() - 1);
 }
 
-void JobPool::Post(Strand& strand, Job job) {
+void JobPool::Post(Strand& strand, std::string_view tenant, Job job) {
   const std::lock_guard lock(mutex_);
-  strand.jobs.push_back(std::move(job));
+  strand.jobs.Push(tenant, std::move(job));
   strand.posted.notify_one();
   ++unfinished_count_;
 }
@@ -88,12 +99,14 @@ void JobPool::Run(Strand& strand) {
   for (;;) {
     strand.posted.wait(lock, [&] { return is_ending_ || !strand.jobs.empty(); });
     if (strand.jobs.empty()) return;
-    Job job = std::move(strand.jobs.front());
-    strand.jobs.pop_front();
+    Job job = strand.jobs.Pop();
     lock.unlock();
+    const auto begin = std::chrono::steady_clock::now();
     job();
     job = nullptr;  // What it holds goes without the lock.
+    const auto took = std::chrono::steady_clock::now() - begin;
     lock.lock();
+    strand.jobs.Charge(took);
     if (--unfinished_count_ == 0) idle_.notify_all();
   }
 }

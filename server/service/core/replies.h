@@ -21,7 +21,11 @@ inline Error OutOfPlace(const char* what) {
 
 inline Reply Answer(FrameType request, std::vector<std::byte> body = {},
                     std::vector<std::byte> payload = {}) {
-  return {net::ReplyTo(request), std::move(body), std::move(payload), false};
+  Reply reply;
+  reply.type = net::ReplyTo(request);
+  reply.body = std::move(body);
+  reply.payload = std::move(payload);
+  return reply;
 }
 
 }  // namespace ffrecord::server

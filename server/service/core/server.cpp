@@ -125,7 +125,7 @@ Result<void> Server::Impl::StartWorkers() {
   read_ahead = std::make_unique<ReadAhead>(
       options.read_ahead_bytes_max, read_ahead_metrics,
       [&pool = *jobs](std::string_view tenant, JobPool::Job job) {
-        pool.Post(pool.StrandOf(tenant, JobPool::Kind::kPlan, 0), std::move(job));
+        pool.Post(pool.StrandOf(tenant, JobPool::Kind::kPlan, 0), tenant, std::move(job));
       });
   planned = std::make_unique<PlannedDatasets>(*catalog, *extents);
   const std::uint32_t count = options.core_count > 0

@@ -1,8 +1,6 @@
 #include "server/service/core/server_impl.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <set>
@@ -12,21 +10,17 @@
 namespace ffrecord::server {
 namespace {
 
-namespace fs = std::filesystem;
-
 // On the dashboard; the count of all is a metric.
 constexpr std::uint32_t kDatasetsShown = 200;
 
-// Of each file system once, though several folders are on it.
-void AddSpace(MetricsView& view, std::span<const fs::path> folders) {
-  std::set<dev_t> seen;
-  for (const fs::path& folder : folders) {
-    struct stat status {};
-    struct statvfs disk {};
-    if (::stat(folder.c_str(), &status) != 0 || !seen.insert(status.st_dev).second) continue;
-    if (::statvfs(folder.c_str(), &disk) != 0) continue;
-    view.disk_free_bytes += std::uint64_t{disk.f_bavail} * disk.f_frsize;
-    view.disk_size_bytes += std::uint64_t{disk.f_blocks} * disk.f_frsize;
+// Of each file system once, though several disks are on it.
+void AddSpace(MetricsView& view, std::span<const std::unique_ptr<Disk>> disks) {
+  std::set<std::uint64_t> seen;
+  for (const auto& disk : disks) {
+    if (!seen.insert(disk->device()).second) continue;
+    const Disk::Space space = disk->space();
+    view.disk_free_bytes += space.unused_bytes;
+    view.disk_size_bytes += space.size_bytes;
   }
 }
 
@@ -139,10 +133,10 @@ MetricsView Server::Impl::View() const {
   view.authentication = Authentication();
   view.certificate_expires = certificate_expires.load(std::memory_order_relaxed);
   view.connection_count_max = options.connection_count_max;
-  AddSpace(view, options.data);
   const State now = state.load(std::memory_order_acquire);
   view.state = now == State::kReady ? "ready" : now == State::kDraining ? "draining" : "starting";
   if (now == State::kStarting) return view;
+  AddSpace(view, extents->disks());
   view.engine = engine_name;
   view.failed_worker_count = failed_worker_count.load();
   view.held_bytes_max = options.held_bytes_max * workers.size();

@@ -63,18 +63,10 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
                           context.greeting_timeout,
                           context.stall_timeout,
                           context.upload_grace,
-                          [this](std::uint64_t id, JobPool::Strand& strand, Connection::Work work) {
+                          [this](std::uint64_t id, JobPool::Strand& strand, std::string tenant,
+                                 Connection::Work work) {
                             context_.metrics.jobs.Add();
-                            context_.jobs.Post(strand, [this, id, work = std::move(work)] {
-                              auto reply = std::make_shared<Result<Reply>>(work());
-                              context_.metrics.jobs.Remove();
-                              Post([this, id, reply] {
-                                const auto found = connections_.find(id);
-                                if (found == connections_.end()) return;
-                                found->second.connection->FinishJob(std::move(*reply));
-                                Touch(id);
-                              });
-                            });
+                            RunJob({id, std::move(tenant), std::move(work)}, strand);
                           }},
       next_tick_(std::chrono::steady_clock::now() + kTickInterval),
       thread_([this] {
@@ -120,6 +112,26 @@ void Worker::Post(Message message) {
 }
 
 void Worker::Wake() { wake_.Ring(); }
+
+// What a job posts is posted before the job is over, so that the pool runs that too when it ends.
+void Worker::RunJob(Job job, JobPool::Strand& strand) {
+  const std::string tenant = job.tenant;
+  context_.jobs.Post(strand, tenant, [this, job = std::move(job)] {
+    auto reply = std::make_shared<Result<Reply>>(job.work());
+    if (*reply && reply->value().next) {
+      RunJob({job.connection, job.tenant, std::move(reply->value().next)},
+             *reply->value().next_strand);
+      return;
+    }
+    context_.metrics.jobs.Remove();
+    Post([this, id = job.connection, reply] {
+      const auto found = connections_.find(id);
+      if (found == connections_.end()) return;
+      found->second.connection->FinishJob(std::move(*reply));
+      Touch(id);
+    });
+  });
+}
 
 // --- The loop ------------------------------------------------------------------------------------
 

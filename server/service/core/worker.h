@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -64,9 +65,15 @@ class Worker {
 
  private:
   using Message = std::function<void()>;
+  struct Job {
+    std::uint64_t connection;
+    std::string tenant;
+    Connection::Work work;
+  };
 
   Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueFd epoll, EventFd wake);
   void Post(Message message);
+  void RunJob(Job job, JobPool::Strand& strand);
   void Loop();
   void Fail(const Error& error);
   void ReadMailbox();

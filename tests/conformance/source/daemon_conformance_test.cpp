@@ -10,6 +10,7 @@
 #include "daemon.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/net/rpc/remote_files.h"
+#include "new_extents.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "server/service/read_ahead/extent_files.h"
@@ -53,7 +54,7 @@ Result<ManifestFile> Store(server::ExtentStore& store, std::uint32_t number,
   while (!bytes.empty()) {
     const auto extent = bytes.first(std::min<std::uint64_t>(bytes.size(), kExtentSizeMax));
     const auto id = MakeExtentId(1, number, static_cast<std::uint32_t>(file.extents.size()));
-    auto writer = FFR_TRY(store.Create(id, extent.size()));
+    auto writer = FFR_TRY(test::Create(store, id, extent.size()));
     FFR_TRY(writer.Append(extent));
     FFR_TRY(writer.Seal(Xxh3(extent)));
     file.extents.push_back({id, extent.size(), Xxh3(extent)});

@@ -142,7 +142,7 @@ TEST_F(CatalogTest, ADiskThatHasFailedHoldsUpNoDeletionOnAnother) {
 
 TEST_F(CatalogTest, ASealThatMeetsADeletedExtentIsNotAcknowledged) {
   const ManifestExtent extent{MakeExtentId(1, 0, 0), 4, Xxh3(AsBytes("data"))};
-  const auto begin = [&] { return catalog_->BeginPut({extent.id, extent.size_bytes}).value(); };
+  const auto begin = [&] { return BeginPut({extent.id, extent.size_bytes}).value(); };
   auto first = begin();
   auto second = begin();
   ASSERT_TRUE(first->Append(AsBytes("data")) && second->Append(AsBytes("data")));
@@ -159,7 +159,7 @@ TEST_F(CatalogTest, ASealThatMeetsADeletedExtentIsNotAcknowledged) {
   EXPECT_FALSE(Publish("again", {extent}));
   EXPECT_EQ(Collect(), 0U);  // Not before the writer is gone: it could seal between.
   second.reset();
-  EXPECT_EQ(catalog_->BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
   EXPECT_EQ(Collect(), 1U);
   (void)Put(1, 0, "data");  // Once no tombstone lists it any more.
   ASSERT_TRUE(Publish("again", {extent}));
@@ -179,13 +179,13 @@ TEST_F(CatalogTest, AnIdIsNotUsedAnewWhileATombstoneOnRecordNamesIt) {
 
   // The next start would take it for what was removed.
   for (int round = 0; round < 2; ++round) {
-    const auto begun = catalog_->BeginPut({unlinked.id, 4});
+    const auto begun = BeginPut({unlinked.id, 4});
     ASSERT_FALSE(begun);
     EXPECT_EQ(begun.error().code, ErrorCode::kConflict);
     Open();
   }
   EXPECT_EQ(Collect(), 1U);
-  EXPECT_TRUE(catalog_->BeginPut({unlinked.id, 4}));
+  EXPECT_TRUE(BeginPut({unlinked.id, 4}));
 }
 
 TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
@@ -201,7 +201,7 @@ TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
 
   EXPECT_FALSE(catalog_->Collect(Catalog::Clock::now()));  // The second one has nothing to do.
 
-  EXPECT_EQ(catalog_->BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
   std::filesystem::remove(stuck);
   EXPECT_EQ(Collect(), 1U);
   (void)Put(1, 0, "data");
@@ -224,7 +224,7 @@ TEST_F(CatalogTest, AFullDiskIsEmptiedFromAReserveThatOnlyDeletionsUse) {
   ASSERT_TRUE(removed) << removed.error().message;
   for (const auto& refused :
        {catalog_->CheckRoom("c", 1), Result<void>(Publish("again", {b}).error()),
-        Result<void>(catalog_->BeginPut({MakeExtentId(9, 0, 0), 4}).error())}) {
+        Result<void>(BeginPut({MakeExtentId(9, 0, 0), 4}).error())}) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().system_errno, ENOSPC) << refused.error().message;
     EXPECT_NE(refused.error().message.find("kept for deletions"), std::string::npos);

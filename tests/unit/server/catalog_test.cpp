@@ -117,7 +117,7 @@ TEST_F(CatalogTest, WhatIsOnAMissingDiskIsNeitherForgottenNorPublishedAgain) {
   EXPECT_TRUE(catalog_->report().missing.empty());
   EXPECT_TRUE(catalog_->Resolve("kept"));
   EXPECT_EQ(Publish("again", {kept}).error().code, ErrorCode::kConflict);
-  EXPECT_EQ(catalog_->BeginPut({kept.id, kept.size_bytes}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(BeginPut({kept.id, kept.size_bytes}).error().code, ErrorCode::kConflict);
   ASSERT_TRUE(catalog_->Remove({0, "removed"}));
   const auto fresh = Put(4, 0, "d");
   EXPECT_EQ(Collect(1h), 1U);  // The fresh one, which nobody published.
@@ -194,7 +194,7 @@ TEST_F(CatalogTest, ADiskThatFailedIsWrittenNoMoreAndStillRead) {
   };
   EXPECT_TRUE(refused(Publish("third", {a})));
   EXPECT_TRUE(refused(catalog_->CheckRoom("third", 1)));
-  EXPECT_TRUE(refused(catalog_->BeginPut({MakeExtentId(9, 0, 0), 4})));
+  EXPECT_TRUE(refused(BeginPut({MakeExtentId(9, 0, 0), 4})));
   EXPECT_TRUE(refused(catalog_->Remove({0, "name"})));
   EXPECT_EQ(catalog_->Resolve("name").value().manifest, ManifestOf({a}));
   EXPECT_TRUE(catalog_->List({100, "", ""}));
@@ -219,7 +219,7 @@ TEST_F(CatalogTest, WhatIsPublishedAndLostIsNotFilledWithOtherBytes) {
   Open();
   ASSERT_EQ(catalog_->report().missing.size(), 1U);
 
-  const auto begun = catalog_->BeginPut({extent.id, extent.size_bytes});
+  const auto begun = BeginPut({extent.id, extent.size_bytes});
 
   ASSERT_FALSE(begun);
   EXPECT_EQ(begun.error().code, ErrorCode::kConflict);

@@ -30,11 +30,11 @@ TEST_F(CatalogTest, ASilentUploadIsGivenUpAfterItsGraceAndNotBefore) {
 
 TEST_F(CatalogTest, WhateverIsHeardOfAnUploadBeginsItsGraceAnew) {
   const ManifestExtent extent{MakeExtentId(1, 0, 0), 4, Xxh3(AsBytes("data"))};
-  auto writer = catalog_->BeginPut({extent.id, 4}).value();
+  auto writer = BeginPut({extent.id, 4}).value();
   ASSERT_TRUE(writer->Append(AsBytes("data")));
   const std::vector<std::function<void()>> signs_of_life{
       [&] {
-        EXPECT_TRUE(catalog_->BeginPut({MakeExtentId(1, 1, 0), 4}));
+        EXPECT_TRUE(BeginPut({MakeExtentId(1, 1, 0), 4}));
       },
       [&] { catalog_->NoteHeard(extent.id); },
       [&] {
@@ -67,7 +67,7 @@ TEST_F(CatalogTest, WhatIsNotPublishedCountsAgainstAQuotaFromItsBeginning) {
   quotas_ = {{"a/", 10}};
   Open();
   const auto code = [&](std::uint32_t number, std::uint64_t size, std::string_view owner) {
-    const auto begun = catalog_->BeginPut({MakeExtentId(1, number, 0), size}, owner);
+    const auto begun = BeginPut({MakeExtentId(1, number, 0), size}, owner);
     return begun ? 0 : begun.error().system_errno;
   };
   EXPECT_EQ(code(0, 11, "a/"), EDQUOT);
@@ -90,7 +90,7 @@ TEST_F(CatalogTest, AnExtentCountsWithItsLargestSizeWhoeverBeginsItAgain) {
   quotas_ = {{"a/", 10}};
   Open();
   const auto begin = [&](std::uint32_t number, std::uint64_t size, std::string_view owner = "a/") {
-    return catalog_->BeginPut({MakeExtentId(1, number, 0), size}, owner);
+    return BeginPut({MakeExtentId(1, number, 0), size}, owner);
   };
   EXPECT_TRUE(begin(9, 8, "b/"));
   EXPECT_TRUE(begin(9, 8));  // It stays b's.
@@ -111,7 +111,7 @@ TEST_F(CatalogTest, WhatWasNotBegunCountsAgainstNoQuota) {
   quotas_ = {{"a/", 10}};
   Open();
   const auto begin = [&](std::uint64_t upload) {
-    const auto begun = catalog_->BeginPut({MakeExtentId(upload, 0, 0), 8}, "a/");
+    const auto begun = BeginPut({MakeExtentId(upload, 0, 0), 8}, "a/");
     return begun ? 0 : begun.error().system_errno;
   };
 
@@ -166,12 +166,12 @@ TEST_F(CatalogTest, WhatNoDiskHasRoomForIsRefusedBeforeItIsSent) {
 
 TEST_F(CatalogTest, AnExtentThatIsSealedAlreadyIsNotSentAgain) {
   const auto extent = Put(1, 0, "data");
-  EXPECT_FALSE(catalog_->BeginPut({extent.id, 4}).value());
-  EXPECT_EQ(catalog_->BeginPut({extent.id, 5}).error().code, ErrorCode::kConflict);
+  EXPECT_FALSE(BeginPut({extent.id, 4}).value());
+  EXPECT_EQ(BeginPut({extent.id, 5}).error().code, ErrorCode::kConflict);
 }
 
 TEST_F(CatalogTest, WhatIsSealedAfterItsUploadWasGivenUpIsCollected) {
-  auto writer = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4}).value();
+  auto writer = BeginPut({MakeExtentId(1, 0, 0), 4}).value();
   ASSERT_TRUE(writer->Append(AsBytes("data")));
   EXPECT_EQ(Collect(61s), 0U);
 
@@ -198,7 +198,7 @@ TEST_F(CatalogTest, AReserveThatNoRoomWouldHelpIsNotCalledAFullDisk) {
   std::filesystem::create_directory(folder_ / "reserve");
   Open();
 
-  const auto put = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4});
+  const auto put = BeginPut({MakeExtentId(1, 0, 0), 4});
 
   ASSERT_FALSE(put);
   EXPECT_EQ(put.error().message.find("disk is full"), std::string::npos) << put.error().message;
@@ -206,7 +206,7 @@ TEST_F(CatalogTest, AReserveThatNoRoomWouldHelpIsNotCalledAFullDisk) {
 }
 
 TEST_F(CatalogTest, WhatIsSealedTooLateIsCollectedThoughTheDiskIsFull) {
-  auto writer = catalog_->BeginPut({MakeExtentId(1, 0, 0), 4}).value();
+  auto writer = BeginPut({MakeExtentId(1, 0, 0), 4}).value();
   ASSERT_TRUE(writer->Append(AsBytes("data")));
   EXPECT_EQ(Collect(61s), 0U);
   store_.fails = true;  // Not even its tombstone can be written.

@@ -12,6 +12,7 @@
 #include "bytes.h"
 #include "daemon.h"
 #include "libffrecord/io/file.h"
+#include "new_extents.h"
 #include "server/storage/open_files.h"
 #include "temp_folder.h"
 
@@ -30,7 +31,7 @@ class DiskDrainTest : public testing::Test {
   void SetUp() override {
     Open();
     for (std::uint32_t i = 0; i < kCount; ++i) {
-      auto writer = store_->Create(Id(i), Text(i).size()).value();
+      auto writer = test::Create(*store_, Id(i), Text(i).size()).value();
       ASSERT_TRUE(writer.Append(AsBytes(Text(i))));
       ASSERT_TRUE(writer.Seal(Xxh3(AsBytes(Text(i)))));
     }
@@ -96,7 +97,7 @@ class DiskDrainTest : public testing::Test {
 TEST_F(DiskDrainTest, AllIsMovedAndNothingNewComes) {
   Drain();
   for (std::uint32_t i = 0; i < 6; ++i) {
-    auto writer = store_->Create(Id(100 + i), 3).value();
+    auto writer = test::Create(*store_, Id(100 + i), 3).value();
     ASSERT_TRUE(writer.Append(AsBytes(std::string_view("new"))));
     EXPECT_EQ(writer.Seal(Xxh3(AsBytes(std::string_view("new")))).value()->disk, &New());
   }

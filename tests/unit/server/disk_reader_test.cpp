@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "bytes.h"
+#include "new_extents.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -69,7 +70,7 @@ TEST(DiskReaderTest, ADiskThatHangsLeavesOthersTheirPart) {
   ExtentPtr hung;
   ExtentPtr good;
   for (std::uint32_t i = 0; !hung || !good; ++i) {
-    auto writer = store->Create(MakeExtentId(1, 0, i), data.size()).value();
+    auto writer = test::Create(*store, MakeExtentId(1, 0, i), data.size()).value();
     ASSERT_TRUE(writer.Append(AsBytes(data)));
     const ExtentPtr extent = writer.Seal(Xxh3(AsBytes(data))).value();
     (extent->disk == store->disks()[0].get() ? hung : good) = extent;

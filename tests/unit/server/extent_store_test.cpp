@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bytes.h"
+#include "new_extents.h"
 #include "server/storage/extent_trailer.h"
 #include "synced_files.h"
 #include "temp_folder.h"
@@ -61,7 +62,7 @@ class ExtentStoreTest : public testing::Test {
   void SetUp() override { Open(); }
 
   void Put(const ExtentId& id, std::string_view data) {
-    auto writer = store_->Create(id, data.size());
+    auto writer = test::Create(*store_, id, data.size());
     ASSERT_TRUE(writer) << writer.error().message;
     ASSERT_TRUE(writer.value().Append(AsBytes(data)));
     const auto sealed = writer.value().Seal(Xxh3(AsBytes(data)));
@@ -96,13 +97,13 @@ TEST_F(ExtentStoreTest, WhatIsSealedIsFoundNowAndAfterAScan) {
 
 TEST_F(ExtentStoreTest, WhatIsNotSealedLeavesNothing) {
   {
-    auto writer = store_->Create(id_, 100).value();
+    auto writer = test::Create(*store_, id_, 100).value();
     ASSERT_TRUE(writer.Append(AsBytes("half")));
     EXPECT_EQ(writer.Append(std::vector<std::byte>(97)).error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(writer.Seal(0).error().code, ErrorCode::kInvalidArgument);  // Bytes are missing.
   }
   {
-    auto writer = store_->Create(id_, 4).value();
+    auto writer = test::Create(*store_, id_, 4).value();
     ASSERT_TRUE(writer.Append(AsBytes("data")));
     EXPECT_EQ(writer.Seal(1).error().code, ErrorCode::kCorruption);
   }
@@ -111,9 +112,9 @@ TEST_F(ExtentStoreTest, WhatIsNotSealedLeavesNothing) {
 }
 
 TEST_F(ExtentStoreTest, OfTwoWritersOfOneExtentTheSecondAgreesOrConflicts) {
-  auto first = store_->Create(id_, 4).value();
-  auto same = store_->Create(id_, 4).value();
-  auto other = store_->Create(id_, 4).value();
+  auto first = test::Create(*store_, id_, 4).value();
+  auto same = test::Create(*store_, id_, 4).value();
+  auto other = test::Create(*store_, id_, 4).value();
   ASSERT_TRUE(first.Append(AsBytes("data")));
   ASSERT_TRUE(same.Append(AsBytes("data")));
   ASSERT_TRUE(other.Append(AsBytes("DATA")));
@@ -129,7 +130,7 @@ TEST_F(ExtentStoreTest, OfTwoWritersOfOneExtentTheSecondAgreesOrConflicts) {
 
 TEST_F(ExtentStoreTest, ASealBelievesAFileInItsWayOnlyIfItsTrailerSaysTheSame) {
   const auto seal = [&](std::string_view in_the_way) {
-    auto writer = store_->Create(id_, 4).value();
+    auto writer = test::Create(*store_, id_, 4).value();
     EXPECT_TRUE(writer.Append(AsBytes("data")));
     test::WriteFile(store_->disks().front()->PathOf(id_), std::string(in_the_way));
     const auto sealed = writer.Seal(Xxh3(AsBytes("data")));
@@ -140,7 +141,7 @@ TEST_F(ExtentStoreTest, ASealBelievesAFileInItsWayOnlyIfItsTrailerSaysTheSame) {
   };
   const auto sealed_elsewhere = [&](std::string_view data) {
     const auto other = ExtentStore::Open(folder_ / "other").value();
-    auto writer = other->Create(id_, data.size()).value();
+    auto writer = test::Create(*other, id_, data.size()).value();
     EXPECT_TRUE(writer.Append(AsBytes(data)) && writer.Seal(Xxh3(AsBytes(data))));
     const std::string bytes = test::ReadFile(other->disks().front()->PathOf(id_));
     fs::remove_all(folder_ / "other");
@@ -249,7 +250,7 @@ TEST_F(ExtentStoreTest, AFolderThatCannotBeSyncedHoldsNothingThatIsSealed) {
   fs::remove_all(slot);
   Open();
   const test::SyncedFiles failing(slot);
-  auto writer = store_->Create(id_, 4).value();
+  auto writer = test::Create(*store_, id_, 4).value();
   ASSERT_TRUE(writer.Append(AsBytes("data")));
   EXPECT_FALSE(writer.Seal(Xxh3(AsBytes("data"))));
   EXPECT_FALSE(store_->Find(id_));
@@ -266,7 +267,7 @@ TEST_F(ExtentStoreTest, AnotherWritersFolderIsDurableBeforeASeal) {
 
 TEST_F(ExtentStoreTest, AnotherWritersFileIsDurableBeforeASeal) {
   const auto other = ExtentStore::Open(folder_ / "extents").value();
-  auto second = other->Create(id_, 4).value();
+  auto second = test::Create(*other, id_, 4).value();
   ASSERT_TRUE(second.Append(AsBytes("data")));
   Put(id_, "data");
   const test::SyncedFiles synced;
@@ -294,14 +295,14 @@ TEST(ExtentStoreOnAFullDiskTest, RefusesAtTheStartAndLeavesNothing) {
     GTEST_SKIP() << "tmpfs cannot be mounted here";
   {
     auto store = ExtentStore::Open(folder / "extents").value();
-    const auto writer = store->Create(MakeExtentId(1, 0, 0), 4 << 20);
+    const auto writer = test::Create(*store, MakeExtentId(1, 0, 0), 4 << 20);
     ASSERT_FALSE(writer);
     EXPECT_EQ(writer.error().code, ErrorCode::kIo);
     EXPECT_EQ(writer.error().system_errno, ENOSPC) << writer.error().message;
     // What was declared and not sent takes no room.
-    const auto declared = store->Create(MakeExtentId(1, 0, 0), 600 << 10);
+    const auto declared = test::Create(*store, MakeExtentId(1, 0, 0), 600 << 10);
     EXPECT_TRUE(declared);
-    EXPECT_TRUE(store->Create(MakeExtentId(1, 0, 1), 600 << 10));
+    EXPECT_TRUE(test::Create(*store, MakeExtentId(1, 0, 1), 600 << 10));
   }
   ::umount(folder.path().c_str());
 }

@@ -1,17 +1,27 @@
-// Goal: a disk on which deletions or writes hang keeps its own extents, and no other disk's.
-// Method: a daemon, or a store, with two disks in this process, whose unlink() and mkdir() wait in
-// one of their folders.
+// Goal: a disk on which deletions or writes hang keeps its own extents, and no other disk's: new
+// ones go to the others, names are listed and published, and room is told.
+// Method: a daemon, or a store, with two disks in this process, whose unlink(), mkdir(), syncs and
+// statvfs() wait, or fail, in one of their folders.
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
+#include "daemon_metrics.h"
+#include "new_extents.h"
+#include "server/service/core/job_pool.h"
 #include "server_peers.h"
 #include "temp_folder.h"
 
@@ -19,14 +29,30 @@ namespace {
 
 std::atomic<bool> unlink_hangs{false};
 std::atomic<bool> mkdir_hangs{false};
+std::atomic<bool> mkdir_fails{false};
+std::atomic<bool> sync_hangs{false};
+std::atomic<bool> statvfs_hangs{false};
 std::atomic<int> hanging_count{0};
 
+bool IsOnHung(std::string_view path) {
+  return path.find("/hung/extents") != std::string_view::npos;
+}
+
 void HangWhile(const std::atomic<bool>& hangs, std::string_view path) {
-  if (!hangs) return;
-  if (path.find("/hung/extents/") == std::string_view::npos) return;
+  if (!hangs || !IsOnHung(path)) return;
   ++hanging_count;
   while (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   --hanging_count;
+}
+
+int Sync(long call, int fd) {
+  if (sync_hangs) {
+    std::error_code ignored;
+    HangWhile(
+        sync_hangs,
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string());
+  }
+  return static_cast<int>(::syscall(call, fd));
 }
 
 }  // namespace
@@ -38,7 +64,19 @@ extern "C" int unlink(const char* path) noexcept {
 }
 extern "C" int mkdir(const char* path, mode_t mode) noexcept {
   HangWhile(mkdir_hangs, path);
+  if (mkdir_fails && IsOnHung(path)) {
+    errno = EIO;
+    return -1;
+  }
   return static_cast<int>(::syscall(SYS_mkdir, path, mode));
+}
+extern "C" int fsync(int fd) { return Sync(SYS_fsync, fd); }
+extern "C" int fdatasync(int fd) { return Sync(SYS_fdatasync, fd); }
+extern "C" int statvfs(const char* path, struct statvfs* status) noexcept {
+  HangWhile(statvfs_hangs, path);
+  static const auto real =
+      reinterpret_cast<int (*)(const char*, struct statvfs*)>(::dlsym(RTLD_NEXT, "statvfs"));
+  return real(path, status);
 }
 
 namespace ffrecord::server {
@@ -47,16 +85,17 @@ namespace {
 namespace fs = std::filesystem;
 using test::Eventually;
 
+std::size_t FilesIn(const fs::path& disk) {
+  std::size_t count = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(disk / "extents"))
+    count += entry.is_regular_file() ? 1 : 0;
+  return count;
+}
+
 class HangingUnlinkTest : public ServerTest {
  protected:
   ~HangingUnlinkTest() override { unlink_hangs = false; }
 
-  std::size_t FilesOn(const char* disk) const {
-    std::size_t count = 0;
-    for (const auto& entry : fs::recursive_directory_iterator(folder_ / disk / "extents"))
-      count += entry.is_regular_file() ? 1 : 0;
-    return count;
-  }
   // Extents that nobody publishes: given up soon.
   void PutSome(std::uint64_t upload) {
     auto channel = ConnectTo(two_);
@@ -72,17 +111,17 @@ TEST_F(HangingUnlinkTest, OtherDisksAreCleanedAllTheSame) {
   unlink_hangs = true;
   PutSome(1);
   ASSERT_TRUE(Eventually([] { return hanging_count > 0; }));
-  ASSERT_TRUE(Eventually([&] { return FilesOn("good") == 0; }));
-  const std::size_t left_count = FilesOn("hung");
+  ASSERT_TRUE(Eventually([&] { return FilesIn(folder_ / "good") == 0; }));
+  const std::size_t left_count = FilesIn(folder_ / "hung");
   EXPECT_GT(left_count, 0U);
 
   // Uploads that fall silent meanwhile are given up too.
   PutSome(2);
-  ASSERT_TRUE(Eventually([&] { return FilesOn("good") == 0; }));
-  EXPECT_GT(FilesOn("hung"), left_count);
+  ASSERT_TRUE(Eventually([&] { return FilesIn(folder_ / "good") == 0; }));
+  EXPECT_GT(FilesIn(folder_ / "hung"), left_count);
 
   unlink_hangs = false;
-  ASSERT_TRUE(Eventually([&] { return FilesOn("hung") == 0; }));
+  ASSERT_TRUE(Eventually([&] { return FilesIn(folder_ / "hung") == 0; }));
 }
 
 TEST(HangingWriteTest, NewExtentsGoToOtherDisks) {
@@ -97,14 +136,14 @@ TEST(HangingWriteTest, NewExtentsGoToOtherDisks) {
   mkdir_hangs = true;
   std::thread writer([&] {
     // Disks take turns: the second one at the latest hangs.
-    for (std::uint32_t i = 0; i < 2; ++i) (void)store->Create(MakeExtentId(1, 0, i), 10);
+    for (std::uint32_t i = 0; i < 2; ++i) (void)test::Create(*store, MakeExtentId(1, 0, i), 10);
   });
   EXPECT_TRUE(Eventually([] { return hanging_count > 0; }));
   EXPECT_TRUE(Eventually([&] { return store->disks()[0]->reads().is_suspect(); }));
   EXPECT_FALSE(good.reads().is_suspect());
 
   for (std::uint32_t i = 0; i < 6; ++i) {
-    auto other = store->Create(MakeExtentId(2, 0, i), 3);
+    auto other = test::Create(*store, MakeExtentId(2, 0, i), 3);
     EXPECT_TRUE(other);
     EXPECT_TRUE(other.value().Append(AsBytes(std::string_view("new"))));
     EXPECT_EQ(other.value().Seal(Xxh3(AsBytes(std::string_view("new")))).value()->disk, &good);
@@ -112,6 +151,70 @@ TEST(HangingWriteTest, NewExtentsGoToOtherDisks) {
 
   mkdir_hangs = false;
   writer.join();
+}
+
+class HangingUploadTest : public ServerTest {
+ protected:
+  ~HangingUploadTest() override {
+    sync_hangs = statvfs_hangs = mkdir_fails = false;
+    for (std::thread& client : clients_) client.join();
+  }
+
+  // Puts one extent on a connection of its own; notes whether that succeeded.
+  void PutInBackground(std::uint32_t number) {
+    clients_.emplace_back([this, number] {
+      const auto channel = ConnectTo(two_);
+      if (Put(*channel, MakeExtentId(3, 0, number), "data")) ++put_count_;
+    });
+  }
+
+  test::TempFolder folder_;
+  Daemon two_{
+      {.data = {folder_ / "good", folder_ / "hung"}, .admin = net::Address{"127.0.0.1", 0}}};
+  std::vector<std::thread> clients_;
+  std::atomic<std::uint32_t> put_count_{0};
+};
+
+TEST_F(HangingUploadTest, OthersWriteListAndPublishAllTheSame) {
+  constexpr std::uint32_t kClientCount = 16;
+  sync_hangs = statvfs_hangs = true;
+  for (std::uint32_t i = 0; i < kClientCount; ++i) PutInBackground(i);
+  // All threads of the disk, and the one that asks for its room.
+  static constexpr int kHangingMin = JobPool::kDiskStrandCount + 1;
+  ASSERT_TRUE(Eventually([] { return hanging_count >= kHangingMin; }));
+
+  // Those of the good disk are through though they began beside them.
+  EXPECT_TRUE(Eventually([&] { return put_count_ >= kClientCount / 2 - 1; })) << put_count_;
+  const auto channel = ConnectTo(two_);
+  EXPECT_TRUE(channel->Call(FrameType::kCheckRoom, net::CheckRoom{1000, "name"}.Encode(), {},
+                            Soon(), "room"));
+  EXPECT_TRUE(channel->Call(FrameType::kList, net::List{10, "", ""}.Encode(), {}, Soon(), "names"));
+  EXPECT_GT(test::MetricOf(*two_.server().admin_address(), "ffrecord_disk_free_bytes"), 0U);
+  // Once the disk has hung for a while, the other one gets all that is new.
+  std::this_thread::sleep_for(ReadHealth::kSlow + 100ms);
+  for (std::uint32_t i = 0; i < 8; ++i)
+    ASSERT_TRUE(Put(*ConnectTo(two_), MakeExtentId(4, 0, i), "more"));
+  EXPECT_LT(put_count_, kClientCount);
+
+  sync_hangs = statvfs_hangs = false;
+  EXPECT_TRUE(Eventually([&] { return put_count_ == kClientCount; }));
+}
+
+TEST_F(HangingUploadTest, ADiskOnWhichNoFileCanBeMadeSendsAnUploadToTheOther) {
+  mkdir_fails = true;
+  const auto channel = ConnectTo(two_);
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Put(*channel, MakeExtentId(5, 0, i), "data"));
+  EXPECT_EQ(FilesIn(folder_ / "good"), 4U);
+}
+
+// A client that goes away while its upload waits for a thread of the disk leaves nothing behind.
+TEST_F(HangingUploadTest, ADaemonStopsWhenTheDiskAnswersAgain) {
+  sync_hangs = true;
+  for (std::uint32_t i = 0; i < 8; ++i) PutInBackground(i);
+  ASSERT_TRUE(Eventually([] { return hanging_count > 0; }));
+  EXPECT_FALSE(two_.server().Stop(std::chrono::steady_clock::now() + 200ms));
+  sync_hangs = false;
+  EXPECT_TRUE(two_.server().Stop(std::chrono::steady_clock::now() + 30s));
 }
 
 }  // namespace

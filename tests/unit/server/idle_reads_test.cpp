@@ -13,6 +13,7 @@
 #include <random>
 
 #include "bytes.h"
+#include "new_extents.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "test_file.h"
@@ -65,7 +66,7 @@ class IdleReadsTest : public testing::Test {
     const std::string bytes = test::ReadFile(folder_ / "a.ffr");
     store_ = ExtentStore::Open(folder_ / "extents").value();
     const auto id = MakeExtentId(7, 0, 0);
-    auto writer = store_->Create(id, bytes.size()).value();
+    auto writer = test::Create(*store_, id, bytes.size()).value();
     ASSERT_TRUE(writer.Append(test::AsBytes(bytes)));
     const auto sum = Xxh3(test::AsBytes(bytes));
     extent_ = writer.Seal(sum).value();

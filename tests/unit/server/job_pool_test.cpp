@@ -1,15 +1,19 @@
-// Goal: a tenant whose work waits for the disk delays nobody else, nor its own look-ups; jobs of
-// one strand keep their order and their thread. Method: jobs that wait until they are let go, in
-// every strand for writes that a tenant can have.
+// Goal: a tenant whose work waits for a disk delays nobody else, nor its own look-ups; a disk that
+// hangs holds up its own jobs; jobs of one strand keep their order and their thread, and none is
+// lost at the end.
+// Method: jobs that wait until they are let go, in every strand that a tenant or a disk can have.
 
 #include "server/service/core/job_pool.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <set>
 #include <thread>
+
+#include "temp_folder.h"
 
 namespace ffrecord::server {
 namespace {
@@ -18,10 +22,13 @@ using namespace std::chrono_literals;
 using Kind = JobPool::Kind;
 
 // Whether a job that is posted there now is run.
-bool IsServed(JobPool& pool, std::string_view tenant, Kind kind, std::uint64_t number) {
+bool IsServed(JobPool& pool, JobPool::Strand& strand, std::string_view tenant) {
   auto done = std::make_shared<std::promise<void>>();
-  pool.Post(pool.StrandOf(tenant, kind, number), [done] { done->set_value(); });
+  pool.Post(strand, tenant, [done] { done->set_value(); });
   return done->get_future().wait_for(10s) == std::future_status::ready;
+}
+bool IsServed(JobPool& pool, std::string_view tenant, Kind kind, std::uint64_t number) {
+  return IsServed(pool, pool.StrandOf(tenant, kind, number), tenant);
 }
 
 TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
@@ -29,11 +36,11 @@ TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
   std::promise<void> go;
   const std::shared_future<void> going = go.get_future().share();
   for (std::uint64_t connection = 0; connection < 16; ++connection)
-    for (const Kind kind : {Kind::kWrite, Kind::kPlan})
+    for (const Kind kind : {Kind::kMetadata, Kind::kPlan})
       pool.Post(pool.StrandOf("greedy", kind, connection), [going] { going.wait(); });
 
   for (std::uint64_t connection = 0; connection < 16; ++connection) {
-    EXPECT_TRUE(IsServed(pool, "other", Kind::kWrite, connection));
+    EXPECT_TRUE(IsServed(pool, "other", Kind::kMetadata, connection));
     EXPECT_TRUE(IsServed(pool, "other", Kind::kPlan, connection));
     EXPECT_TRUE(IsServed(pool, "greedy", Kind::kLookUp, connection));
   }
@@ -42,13 +49,70 @@ TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
   EXPECT_TRUE(pool.WaitIdle(std::chrono::steady_clock::now() + 10s));
 }
 
+TEST(JobPoolTest, ADiskThatHangsHoldsUpItsOwnJobsOnly) {
+  const test::TempFolder folder;
+  const auto hung = Disk::Open(folder / "hung").value();
+  const auto good = Disk::Open(folder / "good").value();
+  JobPool pool;
+  std::promise<void> go;
+  const std::shared_future<void> going = go.get_future().share();
+  for (std::uint64_t number = 0; number < 4 * JobPool::kDiskStrandCount; ++number)
+    pool.Post(pool.StrandOf(*hung), "tenant", [going] { going.wait(); });
+
+  for (std::uint64_t number = 0; number < 8; ++number) {
+    EXPECT_TRUE(IsServed(pool, pool.StrandOf(*good), "tenant"));
+    EXPECT_TRUE(IsServed(pool, "tenant", Kind::kMetadata, number));
+    EXPECT_TRUE(IsServed(pool, "tenant", Kind::kLookUp, number));
+  }
+  go.set_value();
+}
+
+TEST(JobPoolTest, ATenantWithAThousandUploadsDelaysAnotherByOne) {
+  const test::TempFolder folder;
+  const auto disk = Disk::Open(folder / "disk").value();
+  JobPool pool;
+  JobPool::Strand& strand = pool.StrandOf(*disk);
+  std::promise<void> go;
+  pool.Post(strand, "greedy", [going = go.get_future().share()] { going.wait(); });
+  std::atomic<int> greedy_count{0};
+  std::atomic<int> before_other{-1};
+  for (int i = 0; i < 1000; ++i) pool.Post(strand, "greedy", [&] { ++greedy_count; });
+  pool.Post(strand, "other", [&] { before_other = greedy_count.load(); });
+
+  go.set_value();
+
+  ASSERT_TRUE(pool.WaitIdle(std::chrono::steady_clock::now() + 30s));
+  EXPECT_EQ(greedy_count, 1000);
+  EXPECT_EQ(before_other, 0);
+}
+
+// As an upload goes from the strand of its tenant to that of its disk, also when the daemon stops.
+TEST(JobPoolTest, WhatAJobPostsElsewhereIsRunBeforeThePoolGoes) {
+  const test::TempFolder folder;
+  const auto disk = Disk::Open(folder / "disk").value();
+  bool was_run = false;
+  {
+    JobPool pool;
+    JobPool::Strand& there = pool.StrandOf(*disk);
+    std::promise<void> ending;
+    pool.Post(pool.StrandOf("tenant", Kind::kMetadata, 0), "tenant",
+              [&, end = ending.get_future().share()] {
+                end.wait();
+                std::this_thread::sleep_for(50ms);  // So that the destructor has begun.
+                pool.Post(there, "tenant", [&] { was_run = true; });
+              });
+    ending.set_value();
+  }
+  EXPECT_TRUE(was_run);
+}
+
 TEST(JobPoolTest, AStrandKeepsItsOrderAndItsThread) {
   std::vector<int> order;
   std::set<std::thread::id> threads;
   {
     JobPool pool;
     for (int i = 0; i < 100; ++i)
-      pool.Post(pool.StrandOf("tenant", Kind::kWrite, 7), [&, i] {
+      pool.Post(pool.StrandOf("tenant", Kind::kMetadata, 7), [&, i] {
         order.push_back(i);
         threads.insert(std::this_thread::get_id());
       });

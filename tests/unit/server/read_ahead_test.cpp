@@ -21,6 +21,7 @@
 
 #include "bytes.h"
 #include "daemon.h"
+#include "new_extents.h"
 #include "seed.h"
 #include "server/service/core/job_pool.h"
 #include "server/service/read_ahead/plan_order.h"
@@ -90,7 +91,8 @@ class FollowedReadAhead {
   FollowedReadAhead(std::uint64_t bytes_max, ReadAhead::Metrics& metrics)
       : ahead_(bytes_max, metrics,
                [this](std::string_view tenant, JobPool::Job job) {
-                 jobs_->Post(jobs_->StrandOf(tenant, JobPool::Kind::kPlan, 0), std::move(job));
+                 jobs_->Post(jobs_->StrandOf(tenant, JobPool::Kind::kPlan, 0), tenant,
+                             std::move(job));
                }),
         worker_([this] { Follow(); }) {}
   ~FollowedReadAhead() {
@@ -149,7 +151,7 @@ class ReadAheadTest : public testing::Test {
   // A dataset of the file with these bytes, in an extent of its own.
   std::shared_ptr<const PlannedRecords> Store(std::uint64_t upload, const std::string& bytes) {
     const auto id = MakeExtentId(upload, 0, 0);
-    auto writer = store_->Create(id, bytes.size()).value();
+    auto writer = test::Create(*store_, id, bytes.size()).value();
     EXPECT_TRUE(writer.Append(test::AsBytes(bytes)));
     const auto sum = Xxh3(test::AsBytes(bytes));
     EXPECT_TRUE(writer.Seal(sum));

@@ -20,6 +20,7 @@
 
 #include "bytes.h"
 #include "libffrecord/base/unique_fd.h"
+#include "new_extents.h"
 #include "temp_folder.h"
 
 // How many of the next reads of this program fail.
@@ -42,7 +43,7 @@ class ScrubberTest : public testing::Test {
  protected:
   ExtentPtr Put(std::uint64_t upload, std::string_view data) {
     const ExtentId id = MakeExtentId(upload, 0, 0);
-    auto writer = store_->Create(id, data.size()).value();
+    auto writer = test::Create(*store_, id, data.size()).value();
     EXPECT_TRUE(writer.Append(AsBytes(data)));
     return writer.Seal(Xxh3(AsBytes(data))).value();
   }
