@@ -33,10 +33,6 @@ Error DeletedError(const ExtentId& id) {
 
 }  // namespace
 
-std::size_t HashExtentId::operator()(const ExtentId& id) const {
-  return static_cast<std::size_t>(Xxh3(id));
-}
-
 // --- The store -----------------------------------------------------------------------------------
 
 ExtentStore::ExtentStore(Disks disks)
@@ -69,7 +65,7 @@ Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
   if (!disks_.empty()) scan(0);
   for (std::thread& thread : threads) thread.join();
 
-  index_.reserve(known.size());
+  index_.Reserve(known.size());
   std::vector<std::unique_ptr<Disk>> listed;
   for (std::size_t i = 0; i < disks_.size(); ++i) {
     auto taken = found[i] ? Take(*disks_[i], std::move(found[i]).value()) : found[i].error();
@@ -96,7 +92,7 @@ Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
   // sealed. What manifests describe was durable before it was published.
   FFR_TRY(SyncParentFolder(disk.folder() / "slot"));
   const auto take = [&](const ExtentTrailer& trailer, bool is_known) {
-    if (index_.contains(trailer.id)) return TakeCopy(disk, trailer);
+    if (index_.Find(trailer.id)) return TakeCopy(disk, trailer);
     (void)Add(disk, trailer);
     if (!is_known) scan_report_.unknown.push_back(trailer.id);
   };
@@ -120,7 +116,7 @@ Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
 // Two disks have the extent, as after a copy that was broken off. Both go when it is deleted. The
 // one whose trailer is right is read.
 void ExtentStore::TakeCopy(Disk& disk, const ExtentTrailer& copy) {
-  ExtentPtr& place = index_.at(copy.id);
+  const ExtentPtr place = index_.Find(copy.id);
   const auto is_whole = [&](const Disk& on) {
     const auto file = on.OpenFile(copy.id);
     const auto trailer = file ? ReadTrailer(file.value().get(), on.PathOf(copy.id)) : file.error();
@@ -135,7 +131,7 @@ void ExtentStore::TakeCopy(Disk& disk, const ExtentTrailer& copy) {
   }
   const ExtentTrailer trailer{place->id, place->size_bytes, place->xxh3};
   CountOut(*place);
-  index_.erase(copy.id);
+  index_.Take(copy.id);
   (void)Add(disk, trailer);
   copies_.emplace(copy.id, first);
 }
@@ -143,10 +139,10 @@ void ExtentStore::TakeCopy(Disk& disk, const ExtentTrailer& copy) {
 void ExtentStore::AddAbsent(std::span<const ManifestExtent> known) {
   std::uint64_t count = 0;
   for (const ManifestExtent& extent : known) {
-    if (index_.contains(extent.id)) continue;
+    if (index_.Find(extent.id)) continue;
     ++count;
     if (missing_disk_count_ > 0)
-      index_.emplace(extent.id, Make(nullptr, {extent.id, extent.size_bytes, extent.xxh3}));
+      index_.Put(Make(nullptr, {extent.id, extent.size_bytes, extent.xxh3}));
   }
   (missing_disk_count_ > 0 ? scan_report_.absent_count : scan_report_.missing_count) = count;
 }
@@ -161,18 +157,14 @@ ExtentStore::Totals ExtentStore::totals() const {
   return sum;
 }
 
-ExtentPtr ExtentStore::Find(const ExtentId& id) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = index_.find(id);
-  return found == index_.end() ? nullptr : found->second;
-}
+ExtentPtr ExtentStore::Find(const ExtentId& id) const { return index_.Find(id); }
 
 std::vector<ExtentPtr> ExtentStore::FindAll(
     const std::function<bool(const Extent&)>& wanted) const {
   std::vector<ExtentPtr> found;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, extent] : index_)
+  index_.ForEach([&](const ExtentPtr& extent) {
     if (wanted(*extent)) found.push_back(extent);
+  });
   return found;
 }
 
@@ -203,7 +195,7 @@ Result<WritingClaim> ExtentStore::Claim(const ExtentId& id, std::uint64_t size_b
   const std::lock_guard lock(mutex_);
   if (deleted_.contains(id)) return DeletedError(id);
   Disk* disk = chosen;
-  if (const auto found = index_.find(id); found != index_.end()) disk = found->second->disk;
+  if (const auto found = index_.Find(id)) disk = found->disk;
   if (const auto found = writing_.find(id); found != writing_.end()) disk = found->second.disk;
   if (disk == nullptr)
     return Error{ErrorCode::kConflict, "extent " + Hex(id) +
@@ -278,8 +270,7 @@ Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {
       Choose(extent.size_bytes + ExtentTrailer::kEncodedSizeBytes, std::span(&extent.disk, 1)));
   {
     const std::lock_guard lock(mutex_);
-    const auto found = index_.find(extent.id);
-    if (found == index_.end() || found->second.get() != &extent) return DeletedError(extent.id);
+    if (index_.Find(extent.id).get() != &extent) return DeletedError(extent.id);
     if (!writing_.try_emplace(extent.id, Writing{target, 1}).second)
       return Error{ErrorCode::kConflict, "extent " + Hex(extent.id) + " is being written"};
     // Whoever deletes the extent meanwhile unlinks it there too.
@@ -298,13 +289,12 @@ Result<void> ExtentStore::EndMove(const ExtentPtr& old, ExtentWriter& writer) {
 
 Result<void> ExtentStore::Relocate(const ExtentPtr& old, Disk& target) {
   const std::lock_guard lock(mutex_);
-  const auto found = index_.find(old->id);
   // Its file there goes with the others, once the writer has let go.
-  if (found == index_.end() || found->second != old) return DeletedError(old->id);
-  ExtentPtr& place = found->second;
+  if (index_.Find(old->id) != old) return DeletedError(old->id);
   CountOut(*old);
-  place = Make(&target, {old->id, old->size_bytes, old->xxh3});
-  CountIn(*place);
+  auto moved = Make(&target, {old->id, old->size_bytes, old->xxh3});
+  CountIn(*moved);
+  index_.Put(std::move(moved));
   DropCopy(old->id, target);
   AddCopy(old->id, *old->disk);
   old->is_deleted.store(true, std::memory_order_release);  // Caches shall let go.
@@ -381,21 +371,21 @@ ExtentPtr ExtentStore::Make(Disk* disk, const ExtentTrailer& trailer) {
 Result<ExtentPtr> ExtentStore::Add(Disk& disk, const ExtentTrailer& trailer) {
   const std::lock_guard lock(mutex_);
   if (deleted_.contains(trailer.id)) return DeletedError(trailer.id);
-  auto& place = index_[trailer.id];
-  if (!place) {
-    place = Make(&disk, trailer);
-    CountIn(*place);
-  } else if (place->size_bytes != trailer.size_bytes || place->xxh3 != trailer.xxh3) {
-    return Error{ErrorCode::kConflict, "extent " + Hex(trailer.id) + " exists with other bytes"};
+  const ExtentPtr found = index_.Find(trailer.id);
+  if (!found) {
+    ExtentPtr made = Make(&disk, trailer);
+    CountIn(*made);
+    index_.Put(made);
+    return made;
   }
-  return place;
+  if (found->size_bytes != trailer.size_bytes || found->xxh3 != trailer.xxh3)
+    return Error{ErrorCode::kConflict, "extent " + Hex(trailer.id) + " exists with other bytes"};
+  return found;
 }
 
 bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
   const std::lock_guard lock(mutex_);
-  const auto found = index_.find(extent.id);
-  if (found == index_.end() || found->second.get() != &extent || extent.disk == nullptr)
-    return false;
+  if (index_.Find(extent.id).get() != &extent || extent.disk == nullptr) return false;
   if (extent.is_bad.exchange(is_bad, std::memory_order_relaxed) == is_bad) return false;
   auto& bad_count = extent.disk->totals().bad_count;
   if (is_bad)
@@ -408,11 +398,8 @@ bool ExtentStore::Mark(const Extent& extent, bool is_bad) {
 ExtentPtr ExtentStore::MarkDeleted(const ExtentId& id) {
   const std::lock_guard lock(mutex_);
   ++deleted_[id];
-  const auto found = index_.find(id);
-  ExtentPtr extent;
-  if (found != index_.end()) {
-    extent = std::move(found->second);
-    index_.erase(found);
+  ExtentPtr extent = index_.Take(id);
+  if (extent) {
     CountOut(*extent);
   } else if (missing_disk_count_ > 0) {
     extent = Make(nullptr, {id, 0, 0});  // Its file may come back with the disk.

@@ -22,15 +22,11 @@
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/io/atomic_file.h"
 #include "server/storage/disk.h"
+#include "server/storage/extent_index.h"
 #include "server/storage/extent_scan.h"
 #include "server/storage/extent_trailer.h"
 
 namespace ffrecord::server {
-
-struct HashExtentId {
-  // Not noexcept: so the tables of libstdc++ keep it beside each id, and compare it first.
-  std::size_t operator()(const ExtentId& id) const;
-};
 
 // One sealed extent. Whoever holds it may read its file: it is not unlinked before the last one
 // has let go.
@@ -46,7 +42,6 @@ struct Extent {
   // Its bytes on the disk are not those of its checksum, or cannot be read. ExtentStore::Mark.
   mutable std::atomic<bool> is_bad = false;
 };
-using ExtentPtr = std::shared_ptr<const Extent>;
 
 class ExtentStore;
 
@@ -270,8 +265,8 @@ class ExtentStore {
   std::vector<std::unique_ptr<Disk>> disks_;
   std::size_t missing_disk_count_;
   ScanReport scan_report_;
-  mutable std::mutex mutex_;
-  std::unordered_map<ExtentId, ExtentPtr, HashExtentId> index_;
+  ExtentIndex index_;         // Changes with mutex_ held only; look-ups take no lock of the store.
+  mutable std::mutex mutex_;  // Of all below.
   // Other disks that have a file of an extent's name: as when it was copied from one to the other.
   std::unordered_multimap<ExtentId, Disk*, HashExtentId> copies_;
   // How often each is marked deleted. None of them is in the index.
