@@ -23,7 +23,7 @@ Connection::Connection(const Context& context, std::uint64_t id,
     : context_(context),
       id_(id),
       endpoint_(std::move(endpoint)),
-      reads_(context.disk, context.read_ahead, id, context.metrics) {}
+      reads_(context.disk, context.read_ahead_port, id, context.metrics) {}
 
 Connection::~Connection() {
   if (issued_ticket_) context_.local_tickets->Withdraw(*issued_ticket_);

@@ -69,6 +69,7 @@ class Connection {
     ExtentStore& extents;
     DiskReader& disk;
     ReadAhead& read_ahead;
+    ReadAheadPort& read_ahead_port;  // The worker's.
     PlannedDatasets& planned;
     JobPool& jobs;
     std::uint64_t epoch;

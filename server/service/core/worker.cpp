@@ -48,11 +48,13 @@ Worker::Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueF
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
       disk_(std::move(engine), context.disk_bounds),
-      idle_reads_(context.read_ahead, disk_),
+      read_ahead_(context.read_ahead),
+      idle_reads_(read_ahead_, disk_),
       connection_context_{context.catalog,
                           context.extents,
                           disk_,
                           context.read_ahead,
+                          read_ahead_,
                           context.planned,
                           context.jobs,
                           context.epoch,
@@ -290,6 +292,7 @@ void Worker::Tick() {
   // What the kernel had no memory to take goes out with the next look, and has no event.
   has_disk_news_ = has_disk_news_ || disk_.reading_count() > 0;
   disk_.DropDeleted();
+  read_ahead_.Say();
 }
 
 // --- Connections ---------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ class Worker {
   UniqueFd epoll_;
   EventFd wake_;
   DiskReader disk_;
+  ReadAheadPort read_ahead_;
   IdleReads idle_reads_;
   bool is_disk_watched_ = false;  // By epoll: nobody else waits for the disk then.
   bool has_disk_news_ = false;

@@ -28,9 +28,9 @@ void AddPiece(BatchPlan& plan, std::uint32_t entry, std::uint64_t entry_offset,
   ++plan.runs.back().piece_count;
 }
 
-void AddRun(BatchPlan& plan, const ExtentPtr& extent, std::uint64_t offset, std::uint64_t size,
-            bool continues) {
-  plan.runs.push_back({extent, offset, static_cast<std::uint32_t>(size),
+// Of the extent that was added last.
+void AddRun(BatchPlan& plan, std::uint64_t offset, std::uint64_t size, bool continues) {
+  plan.runs.push_back({&plan.extents.back(), offset, static_cast<std::uint32_t>(size),
                        static_cast<std::uint32_t>(plan.pieces.size()), 0, continues});
 }
 
@@ -54,16 +54,18 @@ BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const Ex
   for (const std::uint32_t i : order) {
     const net::BatchEntry& entry = entries[i];
     const ExtentPtr& extent = table[entry.extent_index];
+    if (plan.extents.empty() || plan.extents.back() != extent) plan.extents.push_back(extent);
     const std::uint64_t begin = entry.offset_bytes;
     const std::uint64_t end = begin + entry.size_bytes;
-    if (is_open && plan.runs.back().extent == extent && open.Absorb(begin, end, kDiskCoalescing)) {
+    if (is_open && plan.runs.back().extent == &plan.extents.back() &&
+        open.Absorb(begin, end, kDiskCoalescing)) {
       plan.runs.back().size_bytes = static_cast<std::uint32_t>(open.end_bytes - open.begin_bytes);
       AddPiece(plan, i, 0, begin - open.begin_bytes, entry.size_bytes);
       continue;
     }
     for (std::uint64_t at = begin; at < end; at += kDiskCoalescing.piece_bytes_max) {
       const std::uint64_t size = std::min(end - at, kDiskCoalescing.piece_bytes_max);
-      AddRun(plan, extent, at, size, at > begin);
+      AddRun(plan, at, size, at > begin);
       AddPiece(plan, i, at - begin, 0, size);
     }
     open = {begin, end};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -23,7 +24,8 @@ struct RunPiece {
 
 // Bytes of one extent that are read together.
 struct ReadRun {
-  ExtentPtr extent;
+  // Borrowed from whoever made the run: copies of it would count on a line that all workers share.
+  const ExtentPtr* extent = nullptr;
   std::uint64_t offset_bytes = 0;
   std::uint32_t size_bytes = 0;
   std::uint32_t first_piece = 0;
@@ -49,6 +51,11 @@ struct ClientSlab {
 
 // How a batch is read: runs in the order of the disk, neighbours merged, large entries cut.
 struct BatchPlan {
+  BatchPlan() = default;
+  BatchPlan(BatchPlan&&) = default;
+  BatchPlan& operator=(BatchPlan&&) = default;
+
+  std::deque<ExtentPtr> extents;  // Of the runs, which point to them; a move leaves them in place.
   std::vector<ReadRun> runs;
   std::vector<RunPiece> pieces;            // Of all runs, in their order.
   std::vector<net::EntryStatus> statuses;  // One for each entry: kOk if it is in `runs`.

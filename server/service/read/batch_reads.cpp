@@ -207,12 +207,14 @@ void BatchReads::NoteWanted(const Batch& batch, std::uint32_t run) {
   if (!read_ahead_.has_plans()) return;
   const ReadRun& planned = batch.plan.runs[run];
   const bool is_in_memory = batch.runs[run].state == RunState::kCompleted;
-  wanted_.push_back({planned.extent.get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
+  wanted_.push_back(
+      {planned.extent->get(), planned.offset_bytes, planned.size_bytes, is_in_memory});
 }
 
 bool BatchReads::Start() {
   const bool is_throttled = StartRuns();
-  if (!wanted_.empty()) read_ahead_.Take(std::exchange(wanted_, {}));
+  if (!wanted_.empty()) read_ahead_.Take(wanted_);
+  wanted_.clear();
   return is_throttled;
 }
 
@@ -237,7 +239,7 @@ bool BatchReads::StartRuns() {
         break;
       }
       const bool is_window_full = *held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes;
-      if (is_window_full || (*held_bytes_ > 0 && !disk_.HasRoomFor(*run.extent))) {
+      if (is_window_full || (*held_bytes_ > 0 && !disk_.HasRoomFor(**run.extent))) {
         if (reading_count_ == 0) batch.stalled = now;
         return !is_window_full;
       }

@@ -18,7 +18,7 @@
 #include "server/service/read/batch_plan.h"
 #include "server/service/read/disk_reader.h"
 #include "server/service/read/outgoing_payload.h"
-#include "server/service/read_ahead/read_ahead.h"
+#include "server/service/read_ahead/read_ahead_port.h"
 
 namespace ffrecord::server {
 
@@ -33,7 +33,7 @@ class BatchReads {
   using Clock = std::chrono::steady_clock;
 
   // `metrics` outlives this, and the payload that it has sent.
-  BatchReads(DiskReader& disk, ReadAhead& read_ahead, std::uint64_t connection,
+  BatchReads(DiskReader& disk, ReadAheadPort& read_ahead, std::uint64_t connection,
              WorkerMetrics& metrics)
       : disk_(disk), read_ahead_(read_ahead), connection_(connection), metrics_(metrics) {}
   ~BatchReads();
@@ -116,7 +116,7 @@ class BatchReads {
   void NoteWanted(const Batch& batch, std::uint32_t run);
 
   DiskReader& disk_;
-  ReadAhead& read_ahead_;
+  ReadAheadPort& read_ahead_;
   const std::uint64_t connection_;
   WorkerMetrics& metrics_;
   std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.

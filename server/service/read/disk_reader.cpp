@@ -53,16 +53,16 @@ IoRequest DiskReader::Request(const ReadRun& run, const PooledBuffer& buffer,
 
 std::optional<DiskReader::Resident> DiskReader::FindInMemory(
     const ReadRun& run, const Extent*& whole, ResidentChunks::Clock::time_point now) {
-  auto file = files_.Get(run.extent);
+  auto file = files_.Get(*run.extent);
   if (!file || !file.value()->mapped) return std::nullopt;  // Start() says why.
   if (file.value()->mapped->has_lost()) return std::nullopt;
   // A damaged disk may have cut it: to be told to whoever asks, and not in the middle of a frame.
-  if (whole != run.extent.get()) {
+  if (whole != run.extent->get()) {
     struct stat status {};
     if (::fstat(file.value()->fd.get(), &status) != 0 ||
-        static_cast<std::uint64_t>(status.st_size) < run.extent->size_bytes)
+        static_cast<std::uint64_t>(status.st_size) < (*run.extent)->size_bytes)
       return std::nullopt;
-    whole = run.extent.get();
+    whole = run.extent->get();
   }
   const auto mapped = file.value()->mapped->bytes();
   if (!file.value()->resident.Contains(mapped, run.offset_bytes, run.size_bytes, now))
@@ -82,18 +82,17 @@ net::EntryStatus DiskReader::NoteNotStarted(const Extent& extent, const Error& w
 
 void DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer place) {
   held_bytes_ += run.size_bytes;
-  auto file = files_.Get(run.extent);
-  auto buffer =
-      place ? Result<PooledBuffer>(std::move(place)) : BufferPool::Process().Take(run.size_bytes);
+  auto file = files_.Get(*run.extent);
+  auto buffer = place ? Result<PooledBuffer>(std::move(place)) : buffers_.Take(run.size_bytes);
   if (!file || !buffer) {
     failed_.push_back({ticket, nullptr, run.size_bytes,
-                       NoteNotStarted(*run.extent, !file ? file.error() : buffer.error())});
+                       NoteNotStarted(**run.extent, !file ? file.error() : buffer.error())});
     return;
   }
   const IoRequest request = Request(run, buffer.value(), *file.value());
   auto read =
       std::make_unique<Read>(ticket, std::move(buffer).value(), std::move(file).value(), request);
-  Queue& queue = QueueOf(run.extent->disk);
+  Queue& queue = QueueOf((*run.extent)->disk);
   queue.queued.push_back(&read->transfer.request());
   must_submit_ = true;
   queue.reading_bytes += run.size_bytes;

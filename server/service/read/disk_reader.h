@@ -18,6 +18,7 @@
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/transfer.h"
 #include "server/service/read/batch_plan.h"
+#include "server/service/read/read_buffers.h"
 #include "server/storage/open_files.h"
 
 namespace ffrecord::server {
@@ -70,6 +71,7 @@ class DiskReader {
   std::string_view engine_name() const noexcept { return engine_->name(); }
   std::uint32_t reading_count() const noexcept { return static_cast<std::uint32_t>(reads_.size()); }
   std::uint64_t held_bytes() const noexcept { return held_bytes_; }
+  std::size_t disk_count() const noexcept { return disk_count_; }
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
   // Likewise for reads of that extent's disk, of which others are left a part.
   bool HasRoomFor(const Extent& extent) const noexcept;
@@ -128,6 +130,7 @@ class DiskReader {
 
   std::unique_ptr<IoEngine> engine_;
   OpenFiles files_;
+  ReadBuffers buffers_;
   const std::uint64_t held_bytes_max_;
   const std::size_t disk_count_;
   std::uint64_t held_bytes_ = 0;

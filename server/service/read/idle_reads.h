@@ -3,10 +3,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "libffrecord/base/buffer_pool.h"
 #include "server/service/read/disk_reader.h"
-#include "server/service/read_ahead/read_ahead.h"
+#include "server/service/read_ahead/read_ahead_port.h"
 
 namespace ffrecord::server {
 
@@ -14,8 +15,9 @@ namespace ffrecord::server {
 // and has the worker's own DiskReader read them into the page cache. Thread-bound.
 //
 // A disk that answers quickly leaves no such time, and is not read ahead from: that would only take
-// processor time from the requests. A request waits for the few runs that are with the disk
-// already, and no new ones are started until the worker is idle again.
+// processor time from the requests. A request waits for the few runs that are with its disk
+// already, and no new ones are started until the worker is idle again. A disk that hangs keeps its
+// own few runs, and others are read ahead from all the same.
 class IdleReads {
  public:
   using Clock = std::chrono::steady_clock;
@@ -26,10 +28,11 @@ class IdleReads {
   static constexpr Milliseconds kIdleAfter{2};
   // or for so long while it reads for none: clients that are about to ask may need the processor.
   static constexpr Milliseconds kUnusedAfter{20};
+  // With one disk.
   static constexpr std::uint64_t kInFlightBytesMax = std::uint64_t{2} << 20;
   static constexpr std::uint32_t kInFlightCountMax = 32;
 
-  IdleReads(ReadAhead& read_ahead, DiskReader& disk) : read_ahead_(read_ahead), disk_(disk) {}
+  IdleReads(ReadAheadPort& read_ahead, DiskReader& disk) : read_ahead_(read_ahead), disk_(disk) {}
 
   // A socket or another thread has news for the worker.
   void NoteBusy(Clock::time_point now) noexcept { busy_at_ = now; }
@@ -43,21 +46,33 @@ class IdleReads {
   void NotePolled() noexcept { polled_number_ = newest_number_; }
 
  private:
-  bool has_room() const noexcept {
-    return count_ < kInFlightCountMax && bytes_ < kInFlightBytesMax && disk_.has_room();
+  // What is with a disk.
+  struct InFlight {
+    const Disk* disk = nullptr;
+    std::uint32_t count = 0;
+    std::uint64_t bytes = 0;
+  };
+  static bool IsFull(const InFlight& one) noexcept {
+    return one.count >= kInFlightCountMax || one.bytes >= kInFlightBytesMax;
   }
+  bool has_room() const noexcept;
+  // What may be started at one time, and with which disks nothing may be.
+  std::vector<ReadAhead::Run> Next();
+  void StartOne(const ReadAhead::Run& run);
   Milliseconds Patience() const noexcept {
     return disk_.reading_count() > count_ ? kIdleAfter : kUnusedAfter;
   }
   // Where runs are read to: nobody looks at it, and all share it.
   PooledBuffer Place(std::uint32_t size_bytes);
 
-  ReadAhead& read_ahead_;
+  ReadAheadPort& read_ahead_;
   DiskReader& disk_;
   Clock::time_point busy_at_{};
-  PooledBuffer sink_;  // Null before the first run.
-  std::uint32_t count_ = 0;
-  std::uint64_t bytes_ = 0;
+  PooledBuffer sink_;                // Null before the first run.
+  std::vector<InFlight> in_flight_;  // One for each disk that was read ahead from.
+  std::uint32_t count_ = 0;          // Of all of them.
+  // There was nothing to start while some runs were with a disk: until then, or one of them ends.
+  Clock::time_point none_until_{};
   std::uint64_t newest_number_ = 0;
   std::uint64_t polled_number_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "server/service/read_ahead/read_ahead.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 
 #include "libffrecord/base/assert.h"
@@ -216,8 +217,7 @@ void ReadAhead::Count(const Item& item, bool is_in_memory) {
   if (is_in_memory && item.was_on_disk) metrics_.hit_bytes.Add(item.size_bytes);
 }
 
-void ReadAhead::Take(std::span<const Wanted> wanted) {
-  const std::lock_guard lock(mutex_);
+void ReadAhead::TakeAll(std::span<const Wanted> wanted) {
   touched_.clear();
   for (const Wanted& one : wanted) TakeOne(one);
   for (const std::uint64_t number : touched_) {
@@ -359,19 +359,19 @@ void ReadAhead::Choose() {
                           {place.offset_bytes}});
     }
   }
-  chosen_ = Merged(std::move(pieces));
+  AddChosen(std::move(pieces));
   has_work_ = !chosen_.empty();
 }
 
-std::deque<ReadAhead::Chosen> ReadAhead::Merged(std::vector<Chosen> pieces) {
+void ReadAhead::AddChosen(std::vector<Chosen> pieces) {
   std::ranges::sort(pieces, [](const Chosen& a, const Chosen& b) {
     return std::tie(a.extent->id, a.begin_bytes) < std::tie(b.extent->id, b.begin_bytes);
   });
-  std::deque<Chosen> merged;
   for (Chosen& piece : pieces) {
+    std::deque<Chosen>& merged = chosen_[piece.extent->disk];
     Chosen* const last = merged.empty() ? nullptr : &merged.back();
     // Over gaps that batches would read over too.
-    if (last != nullptr && last->extent == piece.extent &&
+    if (last != nullptr && last->extent == piece.extent && piece.begin_bytes >= last->begin_bytes &&
         piece.begin_bytes <= last->end_bytes + kMergeGapBytesMax &&
         piece.end_bytes - last->begin_bytes <= kRunBytesMax) {
       last->end_bytes = std::max(last->end_bytes, piece.end_bytes);
@@ -380,26 +380,49 @@ std::deque<ReadAhead::Chosen> ReadAhead::Merged(std::vector<Chosen> pieces) {
       merged.push_back(std::move(piece));
     }
   }
-  return merged;
 }
 
 // --- For workers ---------------------------------------------------------------------------------
 
-std::vector<ReadAhead::Run> ReadAhead::Next(std::uint64_t bytes_max, std::size_t count_max) {
+void ReadAhead::Take(std::span<const Wanted> wanted) {
+  const std::lock_guard lock(mutex_);
+  TakeAll(wanted);
+}
+
+std::vector<ReadAhead::Run> ReadAhead::Next(std::uint64_t bytes_max, std::size_t count_max,
+                                            std::span<const Disk* const> full) {
+  const std::lock_guard lock(mutex_);
+  return HandOut(bytes_max, count_max, full);
+}
+
+void ReadAhead::Finish(const Finished& finished) {
+  const std::lock_guard lock(mutex_);
+  NoteFinished(finished);
+}
+
+std::vector<ReadAhead::Run> ReadAhead::HandOut(std::uint64_t bytes_max, std::size_t count_max,
+                                               std::span<const Disk* const> full) {
   std::vector<Run> runs;
   std::uint64_t bytes = 0;
-  const std::lock_guard lock(mutex_);
-  while (!chosen_.empty() && bytes < bytes_max && runs.size() < count_max) {
-    Chosen run = std::move(chosen_.front());
-    chosen_.pop_front();
-    if (!IsWanted(run)) continue;
-    const auto size_bytes = static_cast<std::uint32_t>(run.end_bytes - run.begin_bytes);
-    const std::uint64_t number = next_run_++;
-    runs.push_back({number, run.extent, run.begin_bytes, size_bytes});
-    bytes += size_bytes;
-    in_flight_.emplace(number, std::move(run));
+  bool is_any_left = false;
+  for (auto of_disk = chosen_.begin(); of_disk != chosen_.end();) {
+    auto& [disk, chosen] = *of_disk;
+    const bool is_full = std::ranges::find(full, disk) != full.end();
+    while (!is_full && !chosen.empty() && bytes < bytes_max && runs.size() < count_max) {
+      Chosen run = std::move(chosen.front());
+      chosen.pop_front();
+      if (!IsWanted(run)) continue;
+      const auto size_bytes = static_cast<std::uint32_t>(run.end_bytes - run.begin_bytes);
+      const std::uint64_t number = next_run_++;
+      runs.push_back({number, run.extent, run.begin_bytes, size_bytes});
+      bytes += size_bytes;
+      in_flight_.emplace(number, std::move(run));
+    }
+    // A disk that takes none now does not keep the others from getting more.
+    is_any_left = is_any_left || (!is_full && !chosen.empty());
+    of_disk = chosen.empty() ? chosen_.erase(of_disk) : std::next(of_disk);
   }
-  if (chosen_.empty() && !wants_runs_) AskForRuns();
+  if (!is_any_left && !wants_runs_) AskForRuns();
   return runs;
 }
 
@@ -412,12 +435,12 @@ void ReadAhead::AskForRuns() {
   const auto plan =
       std::ranges::find_if(plans_, [this](const auto& entry) { return NeedsMore(*entry.second); });
   wants_runs_ = plan != plans_.end();
-  has_work_ = wants_runs_;
+  has_work_ = wants_runs_ || !chosen_.empty();
   if (wants_runs_) PostJob(plan->second->tenant);
 }
 
-void ReadAhead::Finish(std::uint64_t number, bool was_on_disk) {
-  const std::lock_guard lock(mutex_);
+void ReadAhead::NoteFinished(const Finished& finished) {
+  const auto [number, was_on_disk] = finished;
   const auto found = in_flight_.find(number);
   FFR_ASSERT(found != in_flight_.end());
   const Chosen run = std::move(found->second);

@@ -103,20 +103,29 @@ class ReadAhead {
   Result<Handle> Begin(std::shared_ptr<const PlannedRecords> records, const net::PlanSet& plan,
                        std::string_view tenant = {});
 
+  // A run that was read, or could not be: who asks for it is told why.
+  struct Finished {
+    std::uint64_t number = 0;
+    bool was_on_disk = false;  // It was not in memory anyhow.
+  };
+
   bool takes_plans() const noexcept { return bytes_max_ > 0; }
   // Whether Take() is of any use. Cheap.
   bool has_plans() const noexcept { return has_plans_.load(std::memory_order_relaxed); }
-  void Take(std::span<const Wanted> wanted);
-
   // Whether Next() may have something, now or soon. Cheap.
   bool has_work() const noexcept { return has_work_.load(std::memory_order_relaxed); }
-  // What to read next, of about `bytes_max` and at most `count_max` runs. Each is to be given to
-  // Finish() once it has been read, or could not be: who asks for it is told why.
-  std::vector<Run> Next(std::uint64_t bytes_max, std::size_t count_max);
-  // `was_on_disk`: it was not in memory anyhow.
-  void Finish(std::uint64_t number, bool was_on_disk);
+
+  // These wait for each other; workers, which must not, have a ReadAheadPort.
+  void Take(std::span<const Wanted> wanted);
+  // What to read next from disks that are not in `full`: of about `bytes_max`, and at most
+  // `count_max` runs. Each is to be given to Finish().
+  std::vector<Run> Next(std::uint64_t bytes_max, std::size_t count_max,
+                        std::span<const Disk* const> full = {});
+  void Finish(const Finished& finished);
 
  private:
+  friend class ReadAheadPort;
+
   // A piece of a record that some plan wants.
   struct Want {
     std::uint64_t plan = 0;
@@ -203,9 +212,16 @@ class ReadAhead {
   // True if the plan pays for what is at `place` no more: it is to be read again.
   bool LetGo(std::uint64_t number, const Plan& plan, const Place& place);
   void Choose();
-  static std::deque<Chosen> Merged(std::vector<Chosen> pieces);
+  // Adds them to chosen_, in the order of the disk.
+  void AddChosen(std::vector<Chosen> pieces);
   bool IsWanted(const Chosen& run);
   void AskForRuns();
+
+  // What Take(), Next() and Finish() do, with mutex_ held.
+  void TakeAll(std::span<const Wanted> wanted);
+  std::vector<Run> HandOut(std::uint64_t bytes_max, std::size_t count_max,
+                           std::span<const Disk* const> full);
+  void NoteFinished(const Finished& finished);
 
   const std::uint64_t bytes_max_;
   Metrics& metrics_;
@@ -221,7 +237,8 @@ class ReadAhead {
   std::map<std::uint64_t, std::shared_ptr<Plan>> plans_;
   std::map<std::string, Tenant, std::less<>> tenants_;
   std::unordered_map<const Extent*, Items> items_;
-  std::deque<Chosen> chosen_;  // To be handed out, in this order; some are not wanted any more.
+  // To be handed out, in this order on each disk; some are not wanted any more.
+  std::map<const Disk*, std::deque<Chosen>> chosen_;
   std::map<std::uint64_t, Chosen> in_flight_;
   std::uint64_t next_run_ = 1;
   std::vector<std::uint64_t> touched_;  // By one Take().

@@ -88,7 +88,7 @@ TEST(BatchPlanTest, RandomPlansDeliverEveryByteInOrder) {
       for (std::uint32_t i = run.first_piece; i < run.first_piece + run.piece_count; ++i) {
         const RunPiece& piece = plan.pieces[i];
         const BatchEntry& entry = entries[piece.entry];
-        ASSERT_EQ(run.extent, table[entry.extent_index]);
+        ASSERT_EQ(*run.extent, table[entry.extent_index]);
         ASSERT_EQ(piece.entry_offset_bytes, delivered[piece.entry]);
         ASSERT_EQ(run.continues, piece.entry_offset_bytes > 0);
         ASSERT_EQ(run.offset_bytes + piece.run_offset_bytes,

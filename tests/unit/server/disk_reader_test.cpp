@@ -81,11 +81,11 @@ TEST(DiskReaderTest, ADiskThatHangsLeavesOthersTheirPart) {
   constexpr std::uint32_t kCount = 5000;
   std::uint32_t started = 0;
   for (; started < kCount && reader.HasRoomFor(*hung); ++started)
-    reader.Start({1, 1, started}, {hung, 0, 1000});
+    reader.Start({1, 1, started}, {&hung, 0, 1000});
   EXPECT_EQ(started, 1000U);  // Half of the memory; more than the engine has room for.
   EXPECT_TRUE(reader.HasRoomFor(*good));
   std::vector<DiskReader::Completed> completed;
-  for (std::uint32_t i = 0; i < 200; ++i) reader.Start({1, 2, i}, {good, 0, 1000});
+  for (std::uint32_t i = 0; i < 200; ++i) reader.Start({1, 2, i}, {&good, 0, 1000});
   for (int i = 0; i < 1000 && completed.size() < 200; ++i) ASSERT_TRUE(reader.Poll(1ms, completed));
   ASSERT_EQ(completed.size(), 200U);
   for (const auto& one : completed) EXPECT_EQ(one.ticket.batch, 2U);

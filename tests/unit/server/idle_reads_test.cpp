@@ -1,7 +1,7 @@
 // Goal: a worker reads ahead only while no client keeps it busy, little at a time, and what it read
 // is counted where it came from.
-// Method: a plan of one dataset, jobs that run when the test says, and an engine that holds reads
-// back; time is what the test says it is.
+// Method: a plan of one dataset on one disk or two, jobs that run when the test says, and an engine
+// that holds the reads of some disk back; time is what the test says it is.
 
 #include "server/service/read/idle_reads.h"
 
@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <filesystem>
 #include <random>
+#include <string>
 
 #include "bytes.h"
 #include "new_extents.h"
@@ -23,9 +25,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Holds back, while it is told to, the reads of files whose path contains `of`.
 class HoldingEngine final : public IoEngine {
  public:
-  explicit HoldingEngine(bool& holds) : holds_(holds) {}
+  explicit HoldingEngine(bool& holds, std::string of = "") : holds_(holds), of_(std::move(of)) {}
   std::string_view name() const noexcept override { return "holding"; }
   Result<std::uint32_t> Submit(std::span<IoRequest* const> requests) override {
     taken_.insert(taken_.end(), requests.begin(), requests.end());
@@ -34,10 +37,15 @@ class HoldingEngine final : public IoEngine {
   Result<std::uint32_t> Wait(std::span<IoRequest*> done, std::uint32_t,
                              std::chrono::milliseconds) override {
     std::uint32_t count = 0;
-    for (; !holds_ && !taken_.empty() && count < done.size(); ++count) {
-      done[count] = taken_.front();
+    for (auto request = taken_.begin(); request != taken_.end() && count < done.size();) {
+      if (IsHeld(**request)) {
+        ++request;
+        continue;
+      }
+      done[count] = *request;
       done[count]->result = static_cast<std::int64_t>(done[count]->buffer.size());
-      taken_.pop_front();
+      ++count;
+      request = taken_.erase(request);
     }
     return count;
   }
@@ -46,7 +54,15 @@ class HoldingEngine final : public IoEngine {
   }
 
  private:
+  bool IsHeld(const IoRequest& request) const {
+    if (!holds_ || of_.empty()) return holds_;
+    const auto path =
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(request.fd)).string();
+    return path.find(of_) != std::string::npos;
+  }
+
   bool& holds_;
+  const std::string of_;
   std::deque<IoRequest*> taken_;
 };
 
@@ -109,7 +125,7 @@ class IdleReadsTest : public testing::Test {
 
   void ReadForClient() {
     disk_.Start({.connection = 1},
-                {.extent = extent_, .offset_bytes = 0, .size_bytes = 100, .piece_count = 1});
+                {.extent = &extent_, .offset_bytes = 0, .size_bytes = 100, .piece_count = 1});
   }
 
   test::TempFolder folder_;
@@ -123,7 +139,8 @@ class IdleReadsTest : public testing::Test {
   ReadAhead::Handle plan_;
   bool holds_ = false;
   DiskReader disk_{std::make_unique<HoldingEngine>(holds_), {.files_count_max = 4}};
-  IdleReads idle_{ahead_, disk_};
+  ReadAheadPort port_{ahead_};
+  IdleReads idle_{port_, disk_};
   const IdleReads::Clock::time_point now_ = IdleReads::Clock::now();
 };
 
@@ -201,6 +218,98 @@ TEST_F(IdleReadsTest, AWholePlanIsReadAndThenTheWorkerSleeps) {
   EXPECT_FALSE(ahead_.has_work());
   EXPECT_EQ(idle_.WaitMax(200ms, now), 200ms);
   EXPECT_GT(metrics_.held_bytes.value(), kCount * 3000);
+}
+
+// A dataset of many small extents, half of them on each disk.
+class TwoDisksTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kFileCount = 40;
+  static constexpr std::uint64_t kRecords = 100;  // Of each file.
+
+  void SetUp() override {
+    ExtentStore::Disks disks;
+    for (const char* const name : {"hung", "good"}) {
+      std::filesystem::create_directories(folder_ / name);
+      disks.present.push_back(Disk::Open(folder_ / name / "extents").value());
+    }
+    store_ = ExtentStore::Open(std::move(disks)).value();
+    DatasetManifest manifest;
+    for (std::uint32_t i = 0; i < kFileCount; ++i) {
+      const std::string name = std::to_string(1000 + i) + ".ffr";
+      std::mt19937 random(i);
+      std::vector<std::string> texts(kRecords, std::string(4000, 'x'));
+      for (std::string& text : texts)
+        for (std::size_t at = 0; at < 16; ++at) text[at] = static_cast<char>(random());
+      test::WriteRecords(folder_ / name, texts);
+      const std::string bytes = test::ReadFile(folder_ / name);
+      const auto id = MakeExtentId(7, i, 0);
+      auto writer = test::Create(*store_, id, bytes.size()).value();
+      ASSERT_TRUE(writer.Append(test::AsBytes(bytes)));
+      const auto sum = Xxh3(test::AsBytes(bytes));
+      ASSERT_TRUE(writer.Seal(sum));
+      manifest.files.push_back({name, bytes.size(), {{id, bytes.size(), sum}}});
+    }
+    plan_ = ahead_
+                .Begin(PlannedRecords::Open(manifest, *store_).value(),
+                       {.seed = 1, .end = kFileCount * kRecords, .step_size = 100})
+                .value();
+  }
+
+  void RunJobs() {
+    while (!jobs_.empty()) {
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      job();
+    }
+  }
+  // As the worker's loop does.
+  void Turn(IdleReads::Clock::time_point now) {
+    idle_.Start(now);
+    std::vector<DiskReader::Completed> completed;
+    EXPECT_TRUE(disk_.Poll(0ms, completed));
+    for (const auto& one : completed) {
+      read_bytes_ += one.size_bytes;
+      idle_.Take(one);
+    }
+    idle_.NotePolled();
+    RunJobs();
+  }
+
+  test::TempFolder folder_;
+  std::deque<std::function<void()>> jobs_;
+  std::unique_ptr<ExtentStore> store_;
+  ReadAhead::Metrics metrics_;
+  ReadAhead ahead_{
+      std::uint64_t{64} << 20, metrics_,
+      [this](std::string_view, std::function<void()> job) { jobs_.push_back(std::move(job)); }};
+  ReadAhead::Handle plan_;
+  bool holds_ = false;
+  DiskReader disk_{std::make_unique<HoldingEngine>(holds_, "/hung/"),
+                   {.files_count_max = 4, .disk_count = 2}};
+  ReadAheadPort port_{ahead_};
+  IdleReads idle_{port_, disk_};
+  std::uint64_t read_bytes_ = 0;
+};
+
+TEST_F(TwoDisksTest, ADiskThatHangsKeepsItsOwnRunsAndTheOtherIsReadAheadFrom) {
+  holds_ = true;
+  auto now = IdleReads::Clock::now() + IdleReads::kUnusedAfter;
+  for (int i = 0; i < 1000; ++i, now += IdleReads::kUnusedAfter) Turn(now);
+
+  std::uint64_t good_bytes = 0;
+  for (const auto& disk : store_->disks())
+    if (disk->folder().string().find("/good/") != std::string::npos)
+      good_bytes = disk->totals().size_bytes;
+  EXPECT_GT(read_bytes_, good_bytes / 10 * 9);
+  EXPECT_GT(disk_.reading_count(), 0U);
+  EXPECT_LE(disk_.reading_count(), IdleReads::kInFlightCountMax);
+  // The worker looks again now and then, and does not spin.
+  EXPECT_GE(idle_.WaitMax(200ms, now - IdleReads::kUnusedAfter), IdleReads::kUnusedAfter / 2);
+
+  holds_ = false;
+  for (int i = 0; i < 1000; ++i, now += IdleReads::kUnusedAfter) Turn(now);
+  EXPECT_EQ(disk_.reading_count(), 0U);
+  EXPECT_GT(read_bytes_, good_bytes / 10 * 18);
 }
 
 }  // namespace

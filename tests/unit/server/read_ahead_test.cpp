@@ -26,6 +26,7 @@
 #include "server/service/core/job_pool.h"
 #include "server/service/read_ahead/plan_order.h"
 #include "server/service/read_ahead/plans.h"
+#include "server/service/read_ahead/read_ahead_port.h"
 #include "temp_folder.h"
 #include "test_file.h"
 
@@ -116,7 +117,7 @@ class FollowedReadAhead {
         EXPECT_EQ(
             ::pread(fd.get(), sink.data(), run.size_bytes, static_cast<off_t>(run.offset_bytes)),
             run.size_bytes);
-        ahead_.Finish(run.number, /*was_on_disk=*/true);
+        ahead_.Finish({run.number, /*was_on_disk=*/true});
       }
       if (runs.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -342,7 +343,7 @@ TEST_F(ReadAheadTest, RunsAreInTheOrderOfTheDiskAndNeighboursAreOne) {
       EXPECT_LE(run.size_bytes, ReadAhead::kRunBytesMax);
       end_bytes = run.offset_bytes + run.size_bytes;
       read_bytes += run.size_bytes;
-      ahead.Finish(run.number, run.number % 2 == 0);
+      ahead.Finish({run.number, run.number % 2 == 0});
     }
   }
 
@@ -371,6 +372,50 @@ TEST_F(ReadAheadTest, WhatWasAskedForMeanwhileIsNotHandedOut) {
   EXPECT_EQ(metrics.held_bytes.value(), 0U);
 }
 
+// The lock is held as long as a job is being posted.
+TEST_F(ReadAheadTest, AWorkerDoesNotWaitForOthersAndSaysTheNextTimeWhatItHadToSay) {
+  ReadAhead::Metrics metrics;
+  std::atomic<bool> is_slow{false};
+  std::atomic<bool> is_held{false};
+  std::atomic<bool> goes_on{false};
+  std::vector<std::function<void()>> posted;
+  ReadAhead ahead(std::uint64_t{64} << 20, metrics,
+                  [&](std::string_view, std::function<void()> job) {
+                    posted.push_back(std::move(job));
+                    if (!is_slow) return;
+                    is_held = true;
+                    goes_on.wait(false);
+                  });
+  const auto run_jobs = [&] {
+    for (int i = 0; i < 100 && !posted.empty(); ++i) std::exchange(posted, {}).front()();
+  };
+  const auto plan = ahead.Begin(records_, WholeEpoch()).value();
+  (void)ahead.Next(1 << 20, 32);
+  run_jobs();
+  ReadAheadPort port(ahead);
+  const auto runs = port.Next(1 << 20, 1, {});
+  ASSERT_EQ(runs.size(), 1U);
+  is_slow = true;
+  ReadAhead::Handle another;
+  std::thread other([&] { another = ahead.Begin(records_, WholeEpoch(2)).value(); });
+  ASSERT_TRUE(Eventually([&] { return is_held.load(); }));
+
+  port.Finish({runs[0].number, /*was_on_disk=*/true});
+  const auto all = Everything();
+  port.Take({&all, 1});
+  EXPECT_TRUE(port.Next(1 << 20, 32, {}).empty());
+  port.Say();
+  EXPECT_EQ(metrics.read_bytes.value(), 0U);
+  EXPECT_EQ(metrics.hit_bytes.value(), 0U);
+
+  goes_on = true;
+  goes_on.notify_all();
+  other.join();
+  port.Say();
+  EXPECT_EQ(metrics.read_bytes.value(), runs[0].size_bytes);
+  EXPECT_GT(metrics.hit_bytes.value(), 0U);
+}
+
 TEST_F(ReadAheadTest, RunsThatAreReadAsTheirPlanEndsAreTakenBack) {
   ReadAhead::Metrics metrics;
   std::vector<std::function<void()>> posted;
@@ -385,7 +430,7 @@ TEST_F(ReadAheadTest, RunsThatAreReadAsTheirPlanEndsAreTakenBack) {
     ASSERT_FALSE(runs.empty());
   }
   EXPECT_EQ(metrics.held_bytes.value(), 0U);
-  for (const auto& run : runs) ahead.Finish(run.number, true);
+  for (const auto& run : runs) ahead.Finish({run.number, true});
   // Nobody keeps the extent but the records, the store and the test.
   records_ = nullptr;
   runs.clear();

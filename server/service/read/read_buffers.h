@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/base/buffer_pool.h"
+
+namespace ffrecord::server {
+
+// Memory for the reads of one worker. What comes back is kept here for the next read, which then
+// takes no lock that other workers take too.
+//
+// Thread-bound, and so are the buffers: whoever lets go of one last does so on the worker's thread,
+// or when that has ended. They may outlive this.
+class ReadBuffers {
+ public:
+  // What is kept beyond goes back to the process.
+  static constexpr std::uint64_t kIdleBytesMax = std::uint64_t{16} << 20;
+
+  ReadBuffers();
+  ReadBuffers(const ReadBuffers&) = delete;
+  ReadBuffers& operator=(const ReadBuffers&) = delete;
+  ~ReadBuffers();
+
+  // Of exactly that size, which is not 0. Fails as BufferPool::Take.
+  Result<PooledBuffer> Take(std::size_t size_bytes);
+  std::uint64_t idle_bytes() const noexcept;
+
+ private:
+  struct Idle;
+  std::shared_ptr<Idle> idle_;
+};
+
+}  // namespace ffrecord::server
