@@ -10,8 +10,8 @@ of 256 ranges, if it is installed. CPU seconds are those of both sides. The tail
 4 KiB is that of calls at 70 % of the rate that the same round reached, over the bare exchange's
 tail at that very rate. Then up to 64 clients at one time, processes of their own, and a bare
 exchange with 64 (bare_exchange.h says what it leaves out); 9,900 connections that say nothing; a
-start with 100,000 extents; and four ranks that read one epoch from a cold disk, with and without
-prefetch hints.
+start with 100,000 extents; four ranks that read one epoch from a cold disk, with and without
+prefetch hints; and two simulated disks against one of the same speed (slow_disks.cpp).
 """
 
 import argparse
@@ -28,6 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 import crowd
 import peers
 from prefetch_hints import PrefetchHints
+from slow_disks import SlowDisks
 
 LARGE_BYTES, LARGE_BATCH = 110_000, 128
 SMALL_BYTES, SMALL_BATCH = 4096, 256
@@ -326,9 +327,23 @@ def run_plans(settings: harness.Settings, programs: Programs) -> harness.Outcome
     )
 
 
+def run_disks(settings: harness.Settings, programs: Programs) -> harness.Outcome:
+    """See what a second disk is worth."""
+    disks = SlowDisks(settings, programs.folder, programs.small)
+    arms = [disks.arm(2), disks.arm(1)]
+    return harness.Outcome(
+        unit="records/s",
+        arms=arms,
+        values=harness.interleave(arms, settings.rounds),
+        ratios={"two_disks_gain": ("slow_disks_2", "slow_disks_1")},
+        figures={},
+    )
+
+
 PARTS: dict[str, Callable[[harness.Settings, Programs], harness.Outcome]] = {
     "reads": run_reads,
     "crowd": run_crowd,
+    "disks": run_disks,
     "idle": run_idle,
     "start": run_start,
     "plans": run_plans,
