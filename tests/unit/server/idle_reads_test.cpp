@@ -233,7 +233,6 @@ class TwoDisksTest : public testing::Test {
       disks.present.push_back(Disk::Open(folder_ / name / "extents").value());
     }
     store_ = ExtentStore::Open(std::move(disks)).value();
-    DatasetManifest manifest;
     for (std::uint32_t i = 0; i < kFileCount; ++i) {
       const std::string name = std::to_string(1000 + i) + ".ffr";
       std::mt19937 random(i);
@@ -247,10 +246,10 @@ class TwoDisksTest : public testing::Test {
       ASSERT_TRUE(writer.Append(test::AsBytes(bytes)));
       const auto sum = Xxh3(test::AsBytes(bytes));
       ASSERT_TRUE(writer.Seal(sum));
-      manifest.files.push_back({name, bytes.size(), {{id, bytes.size(), sum}}});
+      manifest_.files.push_back({name, bytes.size(), {{id, bytes.size(), sum}}});
     }
     plan_ = ahead_
-                .Begin(PlannedRecords::Open(manifest, *store_).value(),
+                .Begin(PlannedRecords::Open(manifest_, *store_).value(),
                        {.seed = 1, .end = kFileCount * kRecords, .step_size = 100})
                 .value();
   }
@@ -278,6 +277,7 @@ class TwoDisksTest : public testing::Test {
   test::TempFolder folder_;
   std::deque<std::function<void()>> jobs_;
   std::unique_ptr<ExtentStore> store_;
+  DatasetManifest manifest_;
   ReadAhead::Metrics metrics_;
   ReadAhead ahead_{
       std::uint64_t{64} << 20, metrics_,
@@ -290,6 +290,29 @@ class TwoDisksTest : public testing::Test {
   IdleReads idle_{port_, disk_};
   std::uint64_t read_bytes_ = 0;
 };
+
+TEST_F(TwoDisksTest, MoreIsChosenForADiskWhileWhatIsChosenForTheOtherWaits) {
+  ReadAhead ahead(
+      std::uint64_t{8} << 20, metrics_,
+      [this](std::string_view, std::function<void()> job) { jobs_.push_back(std::move(job)); });
+  const auto plan = ahead
+                        .Begin(PlannedRecords::Open(manifest_, *store_).value(),
+                               {.seed = 2, .end = kFileCount * kRecords, .step_size = 100})
+                        .value();
+  const Disk* const hung = store_->disks()[0].get();
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < 200; ++i) {
+    for (const ReadAhead::Run& run : ahead.Next(1 << 20, 32, {&hung, 1})) {
+      ASSERT_NE(run.extent->disk, hung);
+      bytes += run.size_bytes;
+      ahead.Finish({run.number, /*was_on_disk=*/true});
+      const ReadAhead::Wanted asked{run.extent.get(), run.offset_bytes, run.size_bytes, true};
+      ahead.Take({&asked, 1});
+    }
+    RunJobs();
+  }
+  EXPECT_GT(bytes, std::uint64_t{5} << 20);  // The first choice has 4 MiB of this disk.
+}
 
 TEST_F(TwoDisksTest, ADiskThatHangsKeepsItsOwnRunsAndTheOtherIsReadAheadFrom) {
   holds_ = true;
@@ -306,7 +329,12 @@ TEST_F(TwoDisksTest, ADiskThatHangsKeepsItsOwnRunsAndTheOtherIsReadAheadFrom) {
   // The worker looks again now and then, and does not spin.
   EXPECT_GE(idle_.WaitMax(200ms, now - IdleReads::kUnusedAfter), IdleReads::kUnusedAfter / 2);
 
+  // A run that ends makes room at once.
   holds_ = false;
+  Turn(now);
+  const std::uint64_t before_bytes = read_bytes_;
+  Turn(now);
+  EXPECT_GT(read_bytes_, before_bytes);
   for (int i = 0; i < 1000; ++i, now += IdleReads::kUnusedAfter) Turn(now);
   EXPECT_EQ(disk_.reading_count(), 0U);
   EXPECT_GT(read_bytes_, good_bytes / 10 * 18);
