@@ -293,25 +293,24 @@ class TwoDisksTest : public testing::Test {
 
 TEST_F(TwoDisksTest, MoreIsChosenForADiskWhileWhatIsChosenForTheOtherWaits) {
   ReadAhead ahead(
-      std::uint64_t{8} << 20, metrics_,
+      std::uint64_t{2} << 20, metrics_,
       [this](std::string_view, std::function<void()> job) { jobs_.push_back(std::move(job)); });
   const auto plan = ahead
                         .Begin(PlannedRecords::Open(manifest_, *store_).value(),
                                {.seed = 2, .end = kFileCount * kRecords, .step_size = 100})
                         .value();
   const Disk* const hung = store_->disks()[0].get();
-  std::uint64_t bytes = 0;
   for (int i = 0; i < 200; ++i) {
     for (const ReadAhead::Run& run : ahead.Next(1 << 20, 32, {&hung, 1})) {
       ASSERT_NE(run.extent->disk, hung);
-      bytes += run.size_bytes;
       ahead.Finish({run.number, /*was_on_disk=*/true});
       const ReadAhead::Wanted asked{run.extent.get(), run.offset_bytes, run.size_bytes, true};
       ahead.Take({&asked, 1});
     }
     RunJobs();
   }
-  EXPECT_GT(bytes, std::uint64_t{5} << 20);  // The first choice has 4 MiB of this disk.
+  // The first choice has about 1 MiB of this disk.
+  EXPECT_GT(metrics_.hit_bytes.value(), std::uint64_t{5} << 18);
 }
 
 TEST_F(TwoDisksTest, ADiskThatHangsKeepsItsOwnRunsAndTheOtherIsReadAheadFrom) {
