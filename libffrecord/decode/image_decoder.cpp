@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -227,7 +228,7 @@ std::size_t ImageDecoder::SizeOf(const Picture& picture) const noexcept {
   return width * height * options_.channels * ffrecord::SizeOf(options_.type);
 }
 
-void ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
+bool ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
                           std::uint32_t threads, const std::function<bool()>& give_up) const {
   const Levels levels(options_);
   const std::size_t useful = std::min<std::size_t>(threads, pictures.size());
@@ -246,6 +247,40 @@ void ImageDecoder::Decode(std::span<Picture> pictures, std::uint64_t seed, std::
   });
   work.Ready(pictures.size());
   work.Finish();
+  return !is_given_up;
+}
+
+Result<ImageDecoder::Output> ImageDecoder::DecodeBatch(std::span<Picture> pictures,
+                                                       std::uint64_t seed, std::uint64_t epoch,
+                                                       std::uint32_t threads,
+                                                       const std::function<bool()>& give_up) const {
+  const bool is_fixed = IsFixed(options_);
+  if (!is_fixed) Measure(pictures);
+  Output output;
+  output.places.reserve(3 * pictures.size());
+  std::size_t total = 0;
+  for (const Picture& picture : pictures) {
+    const bool has_size = is_fixed || !picture.error;
+    output.places.push_back(static_cast<std::int64_t>(total));
+    output.places.push_back(is_fixed ? options_.height : has_size ? picture.height : 0);
+    output.places.push_back(is_fixed ? options_.width : has_size ? picture.width : 0);
+    const std::size_t size = has_size ? SizeOf(picture) : 0;
+    if (size > SIZE_MAX / 2 - total)
+      return Error{ErrorCode::kIo, "image: the batch does not fit into memory", ENOMEM};
+    total += size;
+  }
+  output.memory = FFR_TRY(Memory(total));
+  for (std::size_t i = 0; i < pictures.size(); ++i)
+    pictures[i].out = output.memory->data() + output.places[3 * i];
+  if (!Decode(pictures, seed, epoch, threads, give_up))
+    return Error{ErrorCode::kDeadlineExceeded, "image: the caller gave it up"};
+  // The memory may hold what was there before.
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    const std::size_t end =
+        i + 1 < pictures.size() ? static_cast<std::size_t>(output.places[3 * (i + 1)]) : total;
+    if (pictures[i].error) std::fill(pictures[i].out, output.memory->data() + end, std::byte{0});
+  }
+  return output;
 }
 
 Result<std::shared_ptr<std::span<std::byte>>> ImageDecoder::Memory(std::size_t size_bytes) {

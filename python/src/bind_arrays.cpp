@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "python/src/bind.h"
 #include "python/src/errors.h"
 #include "python/src/field.h"
+#include "python/src/native_decoder.h"
 
 namespace ffrecord::python {
 namespace {
@@ -71,12 +71,6 @@ py::tuple SafetensorsViews(const py::object& field, const std::vector<std::strin
   });
 }
 
-std::string Spelled(const std::string& dtype, const std::vector<std::uint64_t>& shape) {
-  std::string text = dtype + " of shape (";
-  for (const std::uint64_t side : shape) text += std::to_string(side) + ",";
-  return text + ")";
-}
-
 // Copies arrays that must all be of that type and shape back to back; what is wrong with some.
 py::list NpyStack(const py::object& field, const std::string& dtype,
                   const std::vector<std::uint64_t>& shape,
@@ -90,23 +84,12 @@ py::list NpyStack(const py::object& field, const std::string& dtype,
   std::vector<std::pair<std::size_t, std::string>> wrong;
   WithoutGil([&] {
     for (std::size_t i = 0; i < spans.size(); ++i) {
-      std::uint8_t* to = out + i * each;
-      if (!spans.good(i)) {
-        std::memset(to, 0, each);
-        continue;
-      }
-      const auto array = ReadNpyHeader(spans[i]);
-      if (array && array.value().dtype == dtype && array.value().shape == shape &&
-          array.value().size_bytes == each && (!array.value().fortran_order || shape.size() < 2)) {
-        std::memcpy(to, spans[i].data() + array.value().offset_bytes, each);
-        continue;
-      }
-      std::memset(to, 0, each);
-      wrong.emplace_back(i, !array
-                                ? array.error().message
-                                : "an array " + Spelled(array.value().dtype, array.value().shape) +
-                                      (array.value().fortran_order ? " in Fortran's order" : "") +
-                                      ", wanted is " + Spelled(dtype, shape));
+      const std::span to(out + i * each, each);
+      auto copied = spans.good(i) ? CopyNpy(spans[i], dtype, shape, std::as_writable_bytes(to))
+                                  : Result<void>(Error{ErrorCode::kCorruption, ""});
+      if (copied) continue;
+      std::ranges::fill(to, 0);
+      if (spans.good(i)) wrong.emplace_back(i, std::move(copied).error().message);
     }
   });
   return py::cast(wrong);
@@ -137,6 +120,12 @@ void GatherSpans(const py::object& field,
 
 void BindArrays(py::module_& module) {
   module.def("npy_views", &NpyViews, py::arg("field"));
+  module.def(
+      "npy_decoder",
+      [](std::string dtype, std::vector<std::uint64_t> shape, std::size_t size_bytes) {
+        return NativeDecoder{NpyColumnDecoder(std::move(dtype), std::move(shape), size_bytes)};
+      },
+      py::arg("dtype"), py::arg("shape"), py::arg("size_bytes"));
   module.def("npy_stack", &NpyStack, py::arg("field"), py::arg("dtype"), py::arg("shape"),
              py::arg("destination").noconvert());
   module.def("gather_spans", &GatherSpans, py::arg("field"), py::arg("places"),

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "python/src/bind.h"
 #include "python/src/errors.h"
 #include "python/src/field.h"
+#include "python/src/native_decoder.h"
 #include "python/src/signals.h"
 
 namespace ffrecord::python {
@@ -102,38 +101,11 @@ py::tuple Decode(const ImageDecoder& self, const py::object& fields,
     picture.width = static_cast<std::uint32_t>(pixels.shape(1));
     picture.error.reset();
   }
-  const bool fixed = self.options().height != 0;
-  py::array_t<std::int64_t> shapes({static_cast<py::ssize_t>(pictures.size()), py::ssize_t{3}});
-  std::int64_t* const first_shape = shapes.mutable_data();
+  auto output = ValueOrRaise(Interruptible([&](const auto& give_up) {
+    return self.DecodeBatch(pictures, seed, epoch, threads, give_up);
+  }));
   using Memory = std::shared_ptr<std::span<std::byte>>;
-  auto block = Interruptible([&](const auto& give_up) -> Result<Memory> {
-    std::int64_t* shape = first_shape;
-    if (!fixed) self.Measure(pictures);
-    std::size_t total = 0;
-    std::vector<std::size_t> sizes;
-    sizes.reserve(pictures.size());
-    for (const Picture& picture : pictures) {
-      *shape++ = static_cast<std::int64_t>(total);
-      *shape++ = fixed ? self.options().height : picture.error ? 0 : picture.height;
-      *shape++ = fixed ? self.options().width : picture.error ? 0 : picture.width;
-      sizes.push_back(fixed || !picture.error ? self.SizeOf(picture) : 0);
-      if (sizes.back() > SIZE_MAX / 2 - total)
-        return Error{ErrorCode::kIo, "image: the batch does not fit into memory", ENOMEM};
-      total += sizes.back();
-    }
-    auto memory = FFR_TRY(ImageDecoder::Memory(total));
-    std::byte* out = memory->data();
-    for (std::size_t i = 0; i < pictures.size(); ++i) {
-      pictures[i].out = out;
-      out += sizes[i];
-    }
-    self.Decode(pictures, seed, epoch, threads, give_up);
-    // The memory may hold what was there before.
-    for (std::size_t i = 0; i < pictures.size(); ++i)
-      if (pictures[i].error && sizes[i] > 0) std::memset(pictures[i].out, 0, sizes[i]);
-    return memory;
-  });
-  auto owner = std::make_unique<Memory>(ValueOrRaise(std::move(block)));
+  auto owner = std::make_unique<Memory>(std::move(output.memory));
   py::list wrong;
   for (std::size_t i = 0; i < pictures.size(); ++i) {
     const auto& error = pictures[i].error;
@@ -144,20 +116,28 @@ py::tuple Decode(const ImageDecoder& self, const py::object& fields,
   const std::span<std::byte> bytes = **owner;
   const py::capsule capsule(owner.get(), [](void* held) { delete static_cast<Memory*>(held); });
   owner.release();
-  return py::make_tuple(View<std::uint8_t>(bytes.data(), bytes.size(), capsule), shapes, wrong);
+  return py::make_tuple(View<std::uint8_t>(bytes.data(), bytes.size(), capsule),
+                        PlacesOf(output.places), wrong);
 }
 
 }  // namespace
 
 void BindImages(py::module_& module) {
   module.attr("has_jpeg") = ImageDecoder::HasJpeg();
+  py::class_<NativeDecoder>(module, "NativeDecoder", py::is_final());
   py::class_<ImageDecoder>(module, "ImageDecoder", py::is_final())
       .def(py::init(&Make), py::kw_only(), py::arg("height"), py::arg("width"), py::arg("crop"),
            py::arg("flip"), py::arg("channels"), py::arg("dtype"), py::arg("layout"),
            py::arg("mean"), py::arg("deviation"), py::arg("orient"), py::arg("pixels_max"))
       .def_static("others", &Others, py::arg("field"))
       .def("decode", &Decode, py::arg("field"), py::arg("decoded"), py::arg("seed"),
-           py::arg("epoch"), py::arg("positions"), py::arg("threads"));
+           py::arg("epoch"), py::arg("positions"), py::arg("threads"))
+      .def(
+          "native",
+          [](const ImageDecoder& self, std::uint32_t threads) {
+            return NativeDecoder{self.ForColumn(threads)};
+          },
+          py::arg("threads"));
 }
 
 }  // namespace ffrecord::python

@@ -10,6 +10,8 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindBatch(module);
   BindRecordReader(module);
   BindBatchQueue(module);
+  BindImages(module);
+  BindArrays(module);
   BindBatchStream(module);
   BindRecordWriter(module);
   BindDataset(module);
@@ -18,8 +20,6 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindPermutation(module);
   BindPlainTensors(module);
   BindIoProbe(module);
-  BindArrays(module);
-  BindImages(module);
   BindCheckpoint(module);
   BindCollective(module);
 }

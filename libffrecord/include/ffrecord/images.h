@@ -7,7 +7,9 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
+#include <ffrecord/column_decoder.h>
 #include <ffrecord/export.h>
 #include <ffrecord/result.h>
 
@@ -79,9 +81,25 @@ class FFR_EXPORT ImageDecoder {
   // the calling one, and free workers of the pool that the whole process shares.
   //
   // `give_up`, if given, is polled as by RecordReader::ReadBatch. Once it returns true, the call
-  // returns as soon as no thread writes to `out` any more; the remaining pictures are unchanged.
-  void Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
+  // returns false as soon as no thread writes to `out` any more; the remaining pictures are
+  // unchanged.
+  bool Decode(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
               std::uint32_t threads, const std::function<bool()>& give_up = {}) const;
+
+  // Does all of this for a batch: measures, allocates, and decodes into one block, which has zeros
+  // where a picture with an error has a place. Fails with kIo (ENOMEM), and with kDeadlineExceeded
+  // once `give_up` returns true.
+  struct Output {
+    std::shared_ptr<std::span<std::byte>> memory;
+    std::vector<std::int64_t> places;  // Start in the block, height, width of each picture.
+  };
+  Result<Output> DecodeBatch(std::span<Picture> pictures, std::uint64_t seed, std::uint64_t epoch,
+                             std::uint32_t threads,
+                             const std::function<bool()>& give_up = {}) const;
+
+  // Decodes a column of JPEGs, with DecodeBatch. Pictures without a size in the options have
+  // ColumnValues::places.
+  std::shared_ptr<const ColumnDecoder> ForColumn(std::uint32_t threads) const;
 
   // Allocates memory for the output from the pool of batches (ffrecord/memory.h). Fails with kIo
   // (ENOMEM).
