@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/io_times.h"
 
 namespace ffrecord {
 namespace {
@@ -47,7 +48,10 @@ Result<void> TransferQueue::Submit() {
   std::size_t offered = std::min<std::size_t>(queue_.size() - next_, room);
   if (wants_ == Wants::kEach) offered = SubmissionChunk(offered);
   if (offered == 0) return {};
-  const std::uint32_t taken = FFR_TRY(engine_.Submit(std::span(queue_).subspan(next_, offered)));
+  const std::uint32_t taken = FFR_TRY([&] {
+    const TimedIo timed(&IoTimes::submit);
+    return engine_.Submit(std::span(queue_).subspan(next_, offered));
+  }());
   if (taken == 0 && in_flight() == 0)
     return Error{ErrorCode::kIo, "run: the idle engine takes no request", EAGAIN};
   next_ += taken;
@@ -84,8 +88,10 @@ Result<std::uint32_t> TransferQueue::Wait(std::uint32_t count_min,
                                           std::vector<Transfer*>& ended) {
   if (in_flight() == 0) return 0U;
   done_.resize(in_flight());
-  const std::uint32_t count =
-      FFR_TRY(engine_.Wait(done_, std::min(count_min, in_flight()), timeout));
+  const std::uint32_t count = FFR_TRY([&] {
+    const TimedIo timed(&IoTimes::device);
+    return engine_.Wait(done_, std::min(count_min, in_flight()), timeout);
+  }());
   for (IoRequest* request : std::span(done_).first(count)) {
     auto* const transfer = static_cast<Transfer*>(request->user);
     if (transfer->Finish())

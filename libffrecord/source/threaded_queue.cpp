@@ -14,6 +14,7 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
+#include "libffrecord/base/io_times.h"
 #include "libffrecord/base/process_threads.h"
 
 namespace ffrecord {
@@ -156,6 +157,7 @@ class ThreadedQueue final : public RangeQueue {
   }
 
   std::vector<News> TakeNews(std::chrono::milliseconds timeout) {
+    const TimedIo timed(&IoTimes::device);
     std::unique_lock lock(shared_->mutex);
     const auto has_news = [&] { return !shared_->news.empty(); };
     // A very long wait would overflow the clock.

@@ -65,6 +65,9 @@ def npy_stack(
 ) -> list[tuple[int, str]]:
     """Copy arrays of one type and shape back to back."""
 
+def npy_decoder(dtype: str, shape: Sequence[int], size_bytes: int) -> NativeDecoder:
+    """Does what `npy_stack` does; `size_bytes` is the size of one array."""
+
 def safetensors_views(
     field: object, names: Sequence[str]
 ) -> tuple[list[Any], list[tuple[int, str]]]:
@@ -109,6 +112,11 @@ class ImageDecoder:
         threads: int,
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[tuple[int, str]]]:
         """Bytes; start, height, width of each picture; errors by row."""
+    def native(self, threads: int) -> NativeDecoder: ...
+
+@final
+class NativeDecoder:
+    """A decoder for the threads of a `BatchStream`."""
 
 @final
 class PrefetchHint:
@@ -206,14 +214,17 @@ class BatchStream:
         batches_ahead: int,
         memory_limit_bytes: int,
         columns: list[tuple[int, np.dtype[Any], list[int]]],
+        decoded: list[tuple[int | None, NativeDecoder]],
+        keeps_records: bool,
     ) -> None: ...
     @property
     def depth(self) -> int: ...
     @property
     def pending(self) -> int: ...
-    def next(
-        self, timeout_s: float
-    ) -> tuple[Batch, tuple[npt.NDArray[Any], ...] | None] | None: ...
+    @property
+    def held_bytes(self) -> int: ...
+    def next(self, timeout_s: float) -> tuple[Batch, tuple[Any, ...] | None] | None:
+        """Values: arrays of `columns`; of each of `decoded` its bytes and the places in them."""
     def times(self) -> dict[str, float]: ...
     def close(self) -> None: ...
 

@@ -16,8 +16,9 @@ from ffrecord.errors import ClosedError, DeadlineExceeded
 
 Plan = TypeVar("Plan")
 Item = TypeVar("Item")
-# Items of the first plans of a share, why there are no more of them, and seconds for one.
-_Loaded = tuple[list[Item], BaseException | None, float]
+# Items of the first plans of a share, why there are no more of them, seconds for one, and when they
+# were ready.
+_Loaded = tuple[list[Item], BaseException | None, float, float]
 
 _JOIN_S = 2.0
 _DEPTH_MAX = 256
@@ -31,6 +32,10 @@ _WEIGH_EVERY = 16
 # some 100 us, as much as loading a small item does.
 _SHARE_S = 0.002
 _SHARE_MAX = 16
+
+
+def _ignore(_: float) -> None:
+    pass
 
 
 class Prefetcher(Generic[Plan, Item]):
@@ -57,6 +62,7 @@ class Prefetcher(Generic[Plan, Item]):
         timeout_s: float,
         load_together: Callable[[list[Plan]], list[Item] | None] | None = None,
         share_s: float = _SHARE_S,
+        note_queued: Callable[[float], object] = _ignore,
     ) -> None:
         """Start the threads.
 
@@ -71,6 +77,8 @@ class Prefetcher(Generic[Plan, Item]):
             load_together: loads several items at once, for less than one by one; None if they
                 must be loaded one by one. Called in a thread.
             share_s: target time for loading a share of more than one item, in seconds.
+            note_queued: told for each item how long it was ready before it was requested, in
+                seconds.
         """
         self._load = load
         self._plans = plans
@@ -81,9 +89,10 @@ class Prefetcher(Generic[Plan, Item]):
         self._timeout_s = timeout_s
         self._load_together = load_together
         self._share_s = share_s
+        self._note_queued = note_queued
         self._share = 1  # Items that a thread takes at a time.
         self._ahead: deque[tuple[list[Plan], Future[_Loaded[Item]]]] = deque()
-        self._ready: deque[tuple[Plan, Item]] = deque()
+        self._ready: deque[tuple[Plan, Item, float]] = deque()
         self._error: BaseException | None = None  # What stands behind all that is ready.
         self._pending = 0
         self._item_bytes = 0  # Of a typical one.
@@ -120,6 +129,11 @@ class Prefetcher(Generic[Plan, Item]):
         return self._pending if self.close.alive else 0
 
     @property
+    def held_bytes(self) -> int:
+        """Memory of these items, if all are as large as one that was weighed."""
+        return self.pending * self._item_bytes
+
+    @property
     def alive(self) -> bool:
         """Whether it can continue, in this process."""
         return self.close.alive and self._pid == os.getpid()
@@ -147,7 +161,8 @@ class Prefetcher(Generic[Plan, Item]):
                 raise self._error
             self._top_up()
             self._take_share()
-        plan, item = self._ready.popleft()
+        plan, item, ready_at = self._ready.popleft()
+        self._note_queued(time.perf_counter() - ready_at)
         self._pending -= 1
         if self._handed_out % _WEIGH_EVERY == 0 or not self._item_bytes:
             self._item_bytes = max(1, self._weigh(item))
@@ -165,9 +180,9 @@ class Prefetcher(Generic[Plan, Item]):
         else:
             self._since_full += len(plans)
         begin = time.monotonic()
-        items, self._error, seconds = self._await(future)
+        items, self._error, seconds, ready_at = self._await(future)
         self._ahead.popleft()
-        self._ready.extend(zip(plans, items, strict=False))
+        self._ready.extend(zip(plans, items, itertools.repeat(ready_at), strict=False))
         self._adapt(time.monotonic() - begin)
         if self._load_together is not None:
             self._share = max(1, min(_SHARE_MAX, int(self._share_s / max(seconds, 1e-9))))
@@ -234,7 +249,8 @@ def _loaded(
         error.__cause__ = caught
     except BaseException as caught:
         error = caught
-    return items, error, (time.perf_counter() - begin) / len(plans)
+    end = time.perf_counter()
+    return items, error, (end - begin) / len(plans), end
 
 
 def _work(tasks: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]") -> None:
@@ -253,7 +269,7 @@ def _stop(
     tasks: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]",
     workers: list[threading.Thread],
     ahead: "deque[tuple[Any, Future[Any]]]",
-    ready: "deque[tuple[Any, Any]]",
+    ready: "deque[tuple[Any, Any, float]]",
     pid: int,
 ) -> None:
     if os.getpid() != pid:

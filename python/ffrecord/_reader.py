@@ -39,8 +39,10 @@ _NOTHING_READ: dict[str, Any] = {
     "batches_from_memory": 0,
     "records": 0,
     "size_bytes": 0,
-    "wait_s": 0.0,
-    "cpu_s": 0.0,
+    "submit_s": 0.0,
+    "device_s": 0.0,
+    "verify_s": 0.0,
+    "decompress_s": 0.0,
 }
 
 
@@ -302,6 +304,8 @@ class Reader(Records, Closing):
         epoch_end: int,
         columns: Iterable[Column],
         *,
+        decoded: Iterable[tuple[str | None, _ffrecord.NativeDecoder]] = (),
+        keeps_records: bool = False,
         threads: int,
         batches_ahead: int,
         memory_limit_bytes: int,
@@ -314,6 +318,8 @@ class Reader(Records, Closing):
             share: the rest of the first epoch; its order is no mixture.
             epoch_end: where the epochs that follow it end; they begin at 0.
             columns: columns of fixed width, of which each batch gets arrays.
+            decoded: columns, or None for whole records, and their decoders.
+            keeps_records: keep the records of a batch also if all these were made of it.
             threads: 1 to 64.
             batches_ahead: batches that are read or wait to be taken, 1 to 256, at the beginning.
             memory_limit_bytes: for these batches; one always fits.
@@ -337,6 +343,8 @@ class Reader(Records, Closing):
             batches_ahead=batches_ahead,
             memory_limit_bytes=memory_limit_bytes,
             columns=[(numbers[c.name], np.dtype(c.dtype), list(c.shape)) for c in columns],
+            decoded=[(None if c is None else numbers[c], decoder) for c, decoder in decoded],
+            keeps_records=keeps_records,
         )
 
     def stats(self) -> dict[str, Any]:
@@ -344,8 +352,9 @@ class Reader(Records, Closing):
 
         Returns:
             `batches`, `records` and `size_bytes`: what it read; `batches_from_memory`: batches that
-            needed no device; `wait_s`: time inside reads, over all threads; `cpu_s`: the part of it
-            spent in checksums, decompression and copying; `damaged`: findings by record index.
+            needed no device; `submit_s`, `device_s`, `verify_s`, `decompress_s`: time inside reads,
+            over all threads, by the stages of `DataLoader.stats`; `damaged`: findings by record
+            index.
             Readers of object stores add `store_requests` with `store_retries`, `store_hedges`
             (second requests for late answers), `store_throttled` (answers 429 and 503) and
             `store_bytes`, and of a cache `cache_hits`, `cache_misses` (merged reads that needed

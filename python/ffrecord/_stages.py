@@ -13,15 +13,28 @@ _EVENTS_MAX = 1 << 16
 # A consumer that waits less than this is not held up.
 _KEEPS_UP_SHARE = 0.05
 
+# In the order in which a batch passes them; loading.md defines each.
+STAGES = (
+    "submit",
+    "device",
+    "verify",
+    "decompress",
+    "decode",
+    "collate",
+    "queue",
+    "handover",
+    "user",
+)
+
 _ADVICE = {
     "device": "the device (or the daemon) is the bottleneck: more num_workers overlap more "
     "reads; `ffrecord doctor` measures the device",
-    "core": "no core was free: use fewer num_workers, or run less beside it on this machine",
-    "check": "checksums and decompression: raise num_workers",
+    "verify": "checksums and copies: raise num_workers while there are free cores",
+    "decompress": "decompression: raise num_workers while there are free cores",
     "decode": "transform: raise num_workers, or make it cheaper",
     "collate": "collate: select only the needed columns=, or use typed ones",
     "handover": "passing batches from the workers: mode='threads' avoids it",
-    "plan": "the sampler: ffrecord.torch.Sampler costs under a microsecond per record",
+    "submit": "order, index and requests: use ffrecord.torch.Sampler, and larger batches",
 }
 
 
@@ -104,7 +117,6 @@ def write_trace(path: str | os.PathLike[str], stages: Iterable[Stages]) -> None:
 def verdict(
     stages: Mapping[str, float],
     wait_s: float,
-    work_s: float,
     size_bytes: int,
     limit: float = 0.0,
 ) -> str:
@@ -113,11 +125,10 @@ def verdict(
     Args:
         stages: seconds by stage, summed over threads and processes.
         wait_s: time that the consumer waited.
-        work_s: time that it worked between batches.
         size_bytes: bytes read.
         limit: bytes/s that the source can give, if that was probed.
     """
-    total_s = wait_s + work_s
+    total_s = wait_s + stages.get("user", 0.0)
     if total_s == 0:
         return "Nothing was loaded yet."
     share = wait_s / total_s

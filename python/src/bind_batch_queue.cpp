@@ -86,16 +86,12 @@ py::object Poll(CountingQueue& self, WaitLimit timeout) {
   for (;;) {
     const auto passed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
     const auto slice = std::clamp(timeout.value - passed, milliseconds(0), kSliceMax);
-    const std::int64_t cpu_begin = ThreadCpuNs();
-    const auto slice_begin = Clock::now();
     std::size_t left = 0;
     auto polled = ValueOrRaise(self.Do([&](BatchQueue& queue) {
       auto result = queue.Poll(slice);
       left = queue.size();
       return result;
     }));
-    self.reader.cpu_ns += ThreadCpuNs() - cpu_begin;
-    self.reader.wait_ns += std::chrono::nanoseconds(Clock::now() - slice_begin).count();
     if (polled) return TupleOf(self.reader, *std::move(polled));
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (Clock::now() - begin >= timeout.value || left == 0) return py::none();

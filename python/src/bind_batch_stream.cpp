@@ -16,6 +16,7 @@
 #include "python/src/bind.h"
 #include "python/src/counting_reader.h"
 #include "python/src/errors.h"
+#include "python/src/native_decoder.h"
 #include "python/src/time_limit.h"
 
 namespace ffrecord::python {
@@ -26,14 +27,19 @@ using Clock = std::chrono::steady_clock;
 
 // A column that is gathered: its number, and the type and shape of one value.
 using GatheredColumn = std::tuple<std::uint32_t, py::dtype, std::vector<py::ssize_t>>;
+// One that is decoded: its number, or none for whole records.
+using DecodedColumn = std::pair<std::optional<std::uint32_t>, NativeDecoder>;
 
 // A stream and the reader that counts for it, which outlives it.
 class CountingStream {
  public:
   CountingStream(CountingReader& reader, const EpochPlan& plan, std::uint64_t epoch_end,
-                 BatchStream::Options options, std::vector<GatheredColumn> columns)
+                 BatchStream::Options options, std::vector<GatheredColumn> columns,
+                 const std::vector<DecodedColumn>& decoded)
       : reader_(reader), columns_(std::move(columns)) {
     for (const auto& column : columns_) options.gathered_columns.push_back(std::get<0>(column));
+    for (const auto& [column, decoder] : decoded)
+      options.decoded_columns.push_back({column, decoder.inner});
     stream_.emplace(ValueOrRaise(
         WithoutGil([&] { return BatchStream::Open(reader.reader, plan, epoch_end, options); })));
   }
@@ -59,31 +65,37 @@ class CountingStream {
   py::object Next(WaitLimit timeout) {
     auto item = Take(timeout);
     if (!item) return py::none();
+    const auto begin = Clock::now();
     auto batch = std::make_shared<Batch>(ValueOrRaise(std::move(item->batch)));
-    if (item->columns.empty()) return py::make_tuple(std::move(batch), py::none());
-    return py::make_tuple(batch, ArraysOf(*item, batch));
+    py::object values = py::none();
+    if (!item->columns.empty()) values = ValuesOf(*item, batch);
+    py::tuple found = py::make_tuple(std::move(batch), std::move(values));
+    handover_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
+    return found;
   }
 
-  // Seconds by stage.
+  // Seconds by stage, but for those of the reader.
   py::dict Times() {
     const BatchStream::Stats times = WithoutGil([&] {
       const std::lock_guard lock(mutex_);
       Count();
       return counted_;
     });
-    const auto seconds = [](std::chrono::nanoseconds time) {
-      return std::chrono::duration<double>(time).count();
-    };
     py::dict sums;
-    sums["plan"] = seconds(times.plan);
-    sums["read"] = seconds(times.read);
-    sums["check"] = seconds(times.cpu);
-    sums["collate"] = seconds(times.collate);
-    sums["queue"] = seconds(times.queue);
-    sums["idle"] = seconds(times.idle);
+    sums["submit"] = Seconds(times.order);
+    sums["decode"] = Seconds(times.decode);
+    sums["collate"] = Seconds(times.collate);
+    sums["queue"] = Seconds(times.queue);
+    sums["handover"] = Seconds(std::chrono::nanoseconds(handover_ns_));
     return sums;
   }
 
+  std::uint64_t held_bytes() {
+    return WithoutGil([&] {
+      const std::lock_guard lock(mutex_);
+      return stream_ ? stream_->stats().held_bytes : 0;
+    });
+  }
   std::uint32_t depth() { return Ask(&BatchStream::depth); }
   std::uint32_t pending() { return Ask(&BatchStream::pending); }
 
@@ -124,25 +136,37 @@ class CountingStream {
     reader_.batch_count += now.batches - counted_.batches;
     reader_.record_count += now.records - counted_.records;
     reader_.size_bytes += now.size_bytes - counted_.size_bytes;
-    reader_.wait_ns += (now.read - counted_.read).count();
-    reader_.cpu_ns += (now.cpu - counted_.cpu).count();
     counted_ = now;
   }
 
-  py::tuple ArraysOf(const BatchStream::Item& item, const std::shared_ptr<Batch>& batch) const {
-    // Arrays share the memory that they lie in. Where that is not the batch's, the batch may go: it
-    // is as large as all columns of its records.
-    const auto in = item.columns_owner ? item.columns_owner : Batch::Owner(batch);
-    const py::capsule owner(new Batch::Owner(in),
-                            [](void* shared) { delete static_cast<Batch::Owner*>(shared); });
-    py::tuple arrays(columns_.size());
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(batch->size())};
+  // Arrays of the columns that were gathered; then of those that were decoded: the bytes, and the
+  // places in them.
+  py::tuple ValuesOf(const BatchStream::Item& item, const std::shared_ptr<Batch>& batch) const {
+    py::tuple values(item.columns.size());
+    std::optional<py::capsule> owner;
+    for (std::size_t i = 0; i < item.columns.size(); ++i) {
+      const ColumnValues& column = item.columns[i];
+      // Gathered columns share a block, decoded ones have their own.
+      if (!owner || column.owner != item.columns[i - 1].owner) owner = Owner(column, batch);
+      if (i >= columns_.size()) {
+        values[i] =
+            py::make_tuple(View<std::uint8_t>(column.data.data(), column.data.size(), *owner),
+                           PlacesOf(column.places));
+        continue;
+      }
+      std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(item.indices.size())};
       const auto& [number, type, value_shape] = columns_[i];
       shape.insert(shape.end(), value_shape.begin(), value_shape.end());
-      arrays[i] = py::array(type, std::move(shape), item.columns[i].data(), owner);
+      values[i] = py::array(type, std::move(shape), column.data.data(), *owner);
     }
-    return arrays;
+    return values;
+  }
+
+  // Keeps the memory of a column alive. Where that is not the batch's, the batch may go: it is as
+  // large as all columns of its records.
+  static py::capsule Owner(const ColumnValues& column, const std::shared_ptr<Batch>& batch) {
+    const auto in = column.owner ? column.owner : Batch::Owner(batch);
+    return {new Batch::Owner(in), [](void* held) { delete static_cast<Batch::Owner*>(held); }};
   }
 
   const pid_t home_ = ::getpid();
@@ -152,6 +176,7 @@ class CountingStream {
   std::mutex mutex_;  // Of whoever calls the stream.
   std::optional<BatchStream> stream_;
   BatchStream::Stats counted_;  // What the reader knows.
+  std::atomic<std::int64_t> handover_ns_{0};
 };
 
 }  // namespace
@@ -163,21 +188,26 @@ void BindBatchStream(py::module_& module) {
                        std::uint32_t block, std::uint32_t window, std::uint32_t step_size,
                        std::uint32_t world_size, std::uint32_t rank, std::uint32_t threads,
                        std::uint32_t batches_ahead, std::uint64_t memory_limit_bytes,
-                       std::vector<GatheredColumn> columns) {
+                       std::vector<GatheredColumn> columns,
+                       const std::vector<DecodedColumn>& decoded, bool keeps_records) {
              const EpochPlan plan{seed,   epoch,     first,      end, block,
                                   window, step_size, world_size, rank};
              return std::make_unique<CountingStream>(
                  reader, plan, epoch_end,
-                 BatchStream::Options{threads, batches_ahead, memory_limit_bytes, {}},
-                 std::move(columns));
+                 BatchStream::Options{.threads = threads,
+                                      .batches_ahead = batches_ahead,
+                                      .memory_limit_bytes = memory_limit_bytes,
+                                      .keeps_records = keeps_records},
+                 std::move(columns), decoded);
            }),
            py::arg("reader"), py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("first"),
            py::arg("end"), py::arg("epoch_end"), py::arg("block"), py::arg("window"),
            py::arg("step_size"), py::arg("world_size"), py::arg("rank"), py::arg("threads"),
            py::arg("batches_ahead"), py::arg("memory_limit_bytes"), py::arg("columns"),
-           py::keep_alive<1, 2>())
+           py::arg("decoded"), py::arg("keeps_records"), py::keep_alive<1, 2>())
       .def_property_readonly("depth", &CountingStream::depth)
       .def_property_readonly("pending", &CountingStream::pending)
+      .def_property_readonly("held_bytes", &CountingStream::held_bytes)
       .def("next", &CountingStream::Next, py::arg("timeout_s"))
       .def("times", &CountingStream::Times)
       .def("close", &CountingStream::Close);

@@ -56,14 +56,8 @@ std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, 
 std::shared_ptr<Batch> ReadBatch(CountingReader& self,
                                  const py::array_t<std::int64_t, py::array::c_style>& array) {
   const auto indices = IndicesOf(array, self.reader.record_count());
-  auto read = Interruptible([&](const auto& give_up) {
-    const auto begin = std::chrono::steady_clock::now();
-    const std::int64_t cpu_begin = ThreadCpuNs();
-    auto result = self.reader.ReadBatch(indices, give_up);
-    self.cpu_ns += ThreadCpuNs() - cpu_begin;
-    self.wait_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
-    return result;
-  });
+  auto read =
+      Interruptible([&](const auto& give_up) { return self.reader.ReadBatch(indices, give_up); });
   auto batch = std::make_shared<Batch>(ValueOrRaise(std::move(read)));
   ++self.batch_count;
   self.record_count += indices.size();
@@ -135,8 +129,10 @@ py::dict StatsOf(const CountingReader& self) {
   stats["batches_from_memory"] = report.batches_from_memory;
   stats["records"] = self.record_count.load();
   stats["size_bytes"] = self.size_bytes.load();
-  stats["wait_s"] = static_cast<double>(self.wait_ns.load()) / 1e9;
-  stats["cpu_s"] = static_cast<double>(self.cpu_ns.load()) / 1e9;
+  stats["submit_s"] = Seconds(report.times.submit);
+  stats["device_s"] = Seconds(report.times.device);
+  stats["verify_s"] = Seconds(report.times.verify);
+  stats["decompress_s"] = Seconds(report.times.decompress);
   if (report.store) AddStore(*report.store, stats);
   return stats;
 }

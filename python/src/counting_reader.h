@@ -1,8 +1,7 @@
 #pragma once
 
-#include <time.h>
-
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -21,15 +20,10 @@ struct CountingReader {
   std::atomic<std::uint64_t> batch_count{0};
   std::atomic<std::uint64_t> record_count{0};
   std::atomic<std::uint64_t> size_bytes{0};  // Of the blocks that were read into.
-  std::atomic<std::int64_t> wait_ns{0};      // Inside ReadBatch, over all threads.
-  std::atomic<std::int64_t> cpu_ns{0};       // Of that, what the threads computed.
 };
 
-// What the calling thread has computed so far.
-inline std::int64_t ThreadCpuNs() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+inline double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
 }
 
 // Copied, for another thread may change the array while the GIL is away. Negative indices count

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ffrecord
-from ffrecord._stages import Stages, verdict
+from ffrecord._stages import STAGES, Stages, verdict
 from ffrecord.torch import DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, KINDS, every_engine, written
 
@@ -77,14 +77,17 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
     assert 2 * COUNT * TRANSFORM_S <= stages["decode"] <= at_once * (wall_s + 1)
     assert 12 * COLLATE_S <= stages["collate"] <= at_once * (wall_s + 1)
     assert stages["decode"] + stages["collate"] <= at_once * (wall_s + 1)
-    assert 0 < stages["check"] + stages["device"] + stages["core"] <= at_once * wall_s
+    assert tuple(stages) == STAGES
+    reading = [stages[stage] for stage in ("submit", "device", "verify", "decompress")]
+    assert 0 < sum(reading) <= at_once * wall_s and min(reading) >= 0
+    assert stages["submit"] > 0
     assert (stages["handover"] > 0) == (at_once > 1 and not by_threads)
-    if by_threads:
-        assert 0 < stages["plan"] <= wall_s
-    assert stats["work_s"] >= 11 * WORK_S
+    assert (stages["queue"] > 0) == (at_once > 1)
+    assert stages["user"] >= 11 * WORK_S
     assert stats["wait_s"] > 0
-    assert stats["wait_s"] + stats["work_s"] <= wall_s
-    assert max(stages, key=lambda stage: stages[stage]) in stats["verdict"]
+    assert stats["wait_s"] + stages["user"] <= wall_s
+    loading = {stage: seconds for stage, seconds in stages.items() if stage != "queue"}
+    assert max(loading, key=lambda stage: loading[stage]) in stats["verdict"]
     loader.write_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     waits = [event for event in events if event["name"] == "wait"]
@@ -93,12 +96,30 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
     assert all(event["dur"] >= 0 and event["ph"] == "X" for event in events)
 
 
+def test_native_threads_measure_their_own_stages(tmp_path: Path) -> None:
+    dataset = Dataset(written(tmp_path, "numbers"))
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20), mode="threads", num_workers=2)
+    begin = time.perf_counter()
+    for _ in range(2):
+        for _ in loader:
+            time.sleep(WORK_S)  # Batches are ready, and wait, meanwhile.
+    wall_s = time.perf_counter() - begin
+    stages = loader.stats()["stages"]
+    loader.close()
+    for stage in ("submit", "collate", "handover"):
+        assert 0 < stages[stage] < 2 * wall_s, stage
+    assert stages["verify"] + stages["device"] > 0
+    assert stages["queue"] > 6 * WORK_S
+    assert stages["decode"] == stages["decompress"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("stages", "wait_s", "words"),
     [
         ({"decode": 5.0, "device": 1.0}, 8.0, ["80%", "83%", "decode", "num_workers"]),
         ({"decode": 1.0, "device": 9.0}, 8.0, ["90%", "device", "doctor"]),
-        ({"core": 6.0, "check": 2.0}, 8.0, ["75%", "core", "fewer"]),
+        ({"verify": 6.0, "decompress": 2.0}, 8.0, ["75%", "verify", "free cores"]),
+        ({"decompress": 6.0, "queue": 9.0}, 8.0, ["100%", "decompress", "free cores"]),
         ({"decode": 9.0}, 0.01, ["keeps up"]),
         ({}, 5.0, ["no stage was measured"]),
     ],
@@ -106,7 +127,7 @@ def test_stats_tell_what_was_read_and_where_the_time_went(
 def test_the_verdict_names_the_stage_that_takes_the_time(
     stages: dict[str, float], wait_s: float, words: list[str]
 ) -> None:
-    sentence = verdict(stages, wait_s, 2.0, 10**9)
+    sentence = verdict({**stages, "user": 2.0}, wait_s, 10**9)
 
     assert all(word in sentence for word in words)
     assert sentence.count(".") == 1

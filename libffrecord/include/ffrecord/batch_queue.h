@@ -71,6 +71,9 @@ class FFR_EXPORT BatchQueue {
   // Batches that were submitted and neither returned nor cancelled.
   std::size_t size() const noexcept;
 
+  // Memory of the batches that have begun and were not returned.
+  std::uint64_t held_bytes() const noexcept;
+
   // A descriptor for an event loop: readable while Poll() would find something to do without
   // waiting. Call Poll(0) until it returns nothing, once after each Submit() and whenever the
   // descriptor is readable; where batches have deadlines, also at those. The queue's own, open as

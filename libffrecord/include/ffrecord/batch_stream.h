@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ffrecord/batch.h>
+#include <ffrecord/column_decoder.h>
 #include <ffrecord/epoch_plan.h>
 #include <ffrecord/export.h>
 #include <ffrecord/record_reader.h>
@@ -17,7 +18,7 @@
 namespace ffrecord {
 
 // Reads the steps of an epoch, and of the epochs after it, ahead of a consumer: threads of its own
-// compute the order, read, verify and decompress, and gather columns into tensors. Next() returns
+// compute the order, read, verify and decompress, and gather and decode columns. Next() returns
 // the batches in the order of their steps, each complete.
 //
 // Any thread may call it, one at a time: calls must not overlap. The reader outlives it. In a
@@ -34,16 +35,27 @@ class FFR_EXPORT BatchStream {
     std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
     // Columns of the schema, of fixed width and by number, that are gathered: Item::columns.
     std::vector<std::uint32_t> gathered_columns = {};
+    // Columns that are decoded: Item::columns has them behind those that are gathered.
+    struct Decoded {
+      std::optional<std::uint32_t> column;  // By number; none: whole records.
+      std::shared_ptr<const ColumnDecoder> decoder;
+    };
+    std::vector<Decoded> decoded_columns = {};
+    // Item::batch has the records even if all columns were made. Else it is empty then, unless
+    // columns lie in it: a batch that waits for the consumer takes only the memory of its columns.
+    bool keeps_records = true;
   };
 
-  // What the threads have read so far, and where their time went, in sum.
+  // What the threads have read so far, and where their time went, in sum; that of the reads is in
+  // RecordReader::io_report().
   struct Stats {
     std::uint64_t batches = 0;
     std::uint64_t records = 0;
-    std::uint64_t size_bytes = 0;         // Of the batches' blocks.
-    std::chrono::nanoseconds plan{0};     // The order, and what is to be read.
-    std::chrono::nanoseconds read{0};     // Inside reads: reading, checking, waiting.
-    std::chrono::nanoseconds cpu{0};      // Of `read`, what the threads computed.
+    std::uint64_t size_bytes = 0;  // Of the batches' blocks.
+    // Memory of batches that were begun and not returned yet, but for what a decoder is filling.
+    std::uint64_t held_bytes = 0;
+    std::chrono::nanoseconds order{0};    // Computing which records a step consists of.
+    std::chrono::nanoseconds decode{0};   // Decoding columns.
     std::chrono::nanoseconds collate{0};  // Gathering columns.
     std::chrono::nanoseconds queue{0};    // Batches that were ready waited for the consumer.
     std::chrono::nanoseconds idle{0};     // Threads waited for the consumer to take batches.
@@ -55,11 +67,10 @@ class FFR_EXPORT BatchStream {
     std::uint64_t position = 0;          // In the epoch, of the first record.
     std::vector<std::uint64_t> indices;  // Of the records.
     Result<Batch> batch = Error{};       // As RecordReader::ReadBatch returns it.
-    // If all statuses are kOk and all records fit the schema: the values of each of
-    // Options::gathered_columns, back to back, aligned to 8 bytes or more; bools as 0 or 1. Else no
-    // spans.
-    std::vector<std::span<const std::byte>> columns;
-    Batch::Owner columns_owner;  // Keeps them alive; null where they lie in the batch.
+    // If all statuses are kOk, all records fit the schema and all values could be decoded: those of
+    // each of Options::gathered_columns, back to back, aligned to 8 bytes or more, bools as 0 or 1;
+    // and what the decoder made of each of Options::decoded_columns. Else none.
+    std::vector<ColumnValues> columns;
   };
 
   // Begins to read. The first epoch consists of the steps of `plan`; those that follow it have the

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -58,11 +59,21 @@ class FFR_EXPORT RecordReader {
     std::vector<std::string> warnings;      // Such as: an old v1 file without metadata checksum.
   };
 
+  // Where the time of reads went so far, in sum over all threads that called.
+  struct StageTimes {
+    std::chrono::nanoseconds submit{0};  // Finding records, planning reads, handing them over.
+    std::chrono::nanoseconds device{0};  // Waiting for devices, daemons and stores.
+    std::chrono::nanoseconds verify{0};  // Checksums; of data in memory, copying it too.
+    // The same, and decompressing, of batches with compressed records.
+    std::chrono::nanoseconds decompress{0};
+  };
+
   // How the reader reads, and how much it has read so far; for people.
   struct IoReport {
     IoPolicy policy;                    // For data not in the page cache: kBuffered or kDirect.
     std::uint64_t batches_from_memory;  // Copied whole from the page cache, without a read.
     std::uint64_t batches_read;
+    StageTimes times;
     std::optional<StoreReport> store;  // Of objects.
   };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/io_times.h"
 #include "libffrecord/net/http/easy_handle.h"
 
 namespace ffrecord::net {
@@ -125,6 +126,7 @@ Result<void> HttpTransfers::Wait(std::chrono::milliseconds timeout,
     const auto now = std::chrono::steady_clock::now();
     if (ended.size() > ended_before || now >= deadline) return {};
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
+    const TimedIo timed(&IoTimes::device);
     curl_multi_poll(impl_->multi, nullptr, 0, static_cast<int>(wait.count()), nullptr);
   }
 }

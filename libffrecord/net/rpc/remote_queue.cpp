@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/io_times.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/net/rpc/remote_files.h"
 
@@ -372,7 +373,10 @@ void RemoteQueue::Expire() {
 void RemoteQueue::Pump() {
   has_more_ = false;
   while (connection() != nullptr && !has_more_) {
-    const auto event = connection()->Poll();
+    const auto event = [&] {  // Copies what has arrived from the socket.
+      const TimedIo timed(&IoTimes::device);
+      return connection()->Poll();
+    }();
     if (!event) return Lost(event.error());
     if (event.value() == Endpoint::Event::kNone) return;
     if (event.value() == Endpoint::Event::kPayload) {

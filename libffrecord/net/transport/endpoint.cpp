@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "libffrecord/base/io_times.h"
 #include "libffrecord/base/patience.h"
 
 namespace ffrecord::net {
@@ -37,7 +38,10 @@ Result<bool> WaitReady(std::span<Endpoint* const> endpoints, Deadline deadline, 
     const auto wait = std::min<std::chrono::nanoseconds>(left, step);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait);
     const timespec timeout{seconds.count(), (wait - seconds).count()};
-    const int ready = ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
+    const int ready = [&] {
+      const TimedIo timed(&IoTimes::device);
+      return ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
+    }();
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR)
       return Error{ErrorCode::kIo, std::string("poll failed: ") + std::strerror(errno), errno};

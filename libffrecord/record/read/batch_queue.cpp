@@ -53,6 +53,12 @@ class BatchQueue::Impl::Ask final : public RangeGroup {
   // Complete at once, or on its way.
   void Begin();
   std::span<RangeRead> ranges() noexcept override { return read_->ranges(); }
+  std::uint64_t held_bytes() const noexcept {
+    if (result) return *result ? result->value().data().size() : 0;
+    return read_ ? read_->size_bytes() : 0;
+  }
+  // Requires that it is under way.
+  StageSums::Sum& check_stage() const noexcept { return read_->check_stage(); }
   void Arrived(RangeRead& range) override {
     if (!is_dropped) read_->Arrived(range);
   }
@@ -80,7 +86,8 @@ void BatchQueue::Impl::Ask::Begin() {
   Patience patience(give_up);
   if (is_over()) return Complete(GivenUp());
   const RecordReader::Impl& source = queue_.reader;
-  if (auto resident = CopyResident(source, indices_, patience)) {
+  StageClock clock(source.stages);
+  if (auto resident = CopyResident(source, indices_, clock, patience)) {
     source.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
     return Complete(*std::move(resident));
   }
@@ -88,9 +95,13 @@ void BatchQueue::Impl::Ask::Begin() {
   source.batches_read.fetch_add(1, std::memory_order_relaxed);
   workspace_ = queue_.TakeWorkspace();
   read_.emplace(source, *workspace_);
-  if (auto planned = read_->Plan(indices_); !planned) return Complete(std::move(planned).error());
-  is_under_way = true;
-  queue_.ranges->Submit(*this);
+  if (auto planned = read_->Plan(indices_); planned) {
+    is_under_way = true;
+    queue_.ranges->Submit(*this);
+  } else {
+    Complete(std::move(planned).error());
+  }
+  clock.Lap(source.stages.submit);
 }
 
 // Nothing writes to its memory any more.
@@ -204,8 +215,17 @@ Result<std::optional<BatchQueue::Completion>> BatchQueue::Impl::Poll(millisecond
       return complete;
     }
     // Nobody waits for cancelled batches to end.
-    ranges->Poll(size() == 0 ? milliseconds(0) : MillisecondsUntil(std::min(end, NextDeadline())));
+    PollRanges(size() == 0 ? milliseconds(0) : MillisecondsUntil(std::min(end, NextDeadline())));
   }
+}
+
+void BatchQueue::Impl::PollRanges(milliseconds timeout) {
+  const auto ask = std::ranges::find_if(asks, [](const auto& one) { return one->is_under_way; });
+  // Batches of one reader are alike: all checks of this call count as those of the oldest batch.
+  StageSums::Sum& stage = ask != asks.end() ? (*ask)->check_stage() : reader.stages.submit;
+  StageClock clock(reader.stages);
+  ranges->Poll(timeout);
+  clock.Lap(stage);
 }
 
 Result<int> BatchQueue::Impl::EventDescriptor() {
@@ -264,6 +284,12 @@ bool BatchQueue::Cancel(std::uint64_t token) {
 }
 
 std::size_t BatchQueue::size() const noexcept { return impl_->size(); }
+
+std::uint64_t BatchQueue::held_bytes() const noexcept {
+  std::uint64_t size_bytes = 0;
+  for (const auto& ask : impl_->asks) size_bytes += ask->held_bytes();
+  return size_bytes;
+}
 
 Result<int> BatchQueue::EventDescriptor() {
   if (!impl_->home.is_here()) return OfParent();

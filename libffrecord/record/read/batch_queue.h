@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -41,6 +42,7 @@ struct BatchQueue::Impl {
 
  private:
   std::size_t begun_count() const;
+  void PollRanges(std::chrono::milliseconds timeout);
   Clock::time_point NextDeadline() const;
   std::vector<std::unique_ptr<Ask>>::iterator FindComplete();
   std::optional<Completion> TakeComplete();

@@ -56,6 +56,16 @@ class BatchRead {
   // Call it as RangeReader::Arrived.
   void Arrived(RangeRead& range);
 
+  // Its memory.
+  std::uint64_t size_bytes() const noexcept {
+    return block_.data.size() + (scratch_ ? scratch_->size() : 0);
+  }
+
+  // What the time of Arrived() and Finish() belongs to.
+  StageSums::Sum& check_stage() const noexcept {
+    return plan_.decompressed_size_bytes > 0 ? reader_.stages.decompress : reader_.stages.verify;
+  }
+
   // The batch, once all ranges have arrived. If a merged read failed, reads its records again one
   // by one, and blocks meanwhile. Fails with kDeadlineExceeded once the thread's patience is over,
   // and as RangeReader::Read.

@@ -26,7 +26,8 @@ Result<void> CheckIndices(const RecordReader::Impl& reader,
 Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
                           Patience& patience) {
   FFR_TRY(CheckIndices(reader, indices));
-  if (auto resident = CopyResident(reader, indices, patience)) {
+  StageClock clock(reader.stages);
+  if (auto resident = CopyResident(reader, indices, clock, patience)) {
     reader.batches_from_memory.fetch_add(1, std::memory_order_relaxed);
     return *std::move(resident);
   }
@@ -34,10 +35,14 @@ Result<Batch> ReadRecords(const RecordReader::Impl& reader, std::span<const std:
   reader.batches_read.fetch_add(1, std::memory_order_relaxed);
   const ThreadScratch<BatchRead::Workspace> workspace;
   BatchRead batch(reader, *workspace);
-  FFR_TRY(batch.Plan(indices));
-  FFR_TRY(reader.source->ReadEach(
-      batch.ranges(), [&](RangeRead& range) { batch.Arrived(range); }, patience));
-  return batch.Finish();
+  auto planned = batch.Plan(indices);
+  clock.Lap(reader.stages.submit);
+  if (!planned) return std::move(planned).error();
+  auto result = reader.source->ReadEach(
+      batch.ranges(), [&](RangeRead& range) { batch.Arrived(range); }, patience);
+  auto read = result ? batch.Finish() : Result<Batch>(std::move(result).error());
+  clock.Lap(batch.check_stage());
+  return read;
 }
 
 }  // namespace ffrecord

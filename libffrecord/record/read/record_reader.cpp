@@ -140,7 +140,7 @@ Result<Metadata> RecordReader::metadata(std::size_t file_index) const {
 
 RecordReader::IoReport RecordReader::io_report() const {
   return {impl_->source->policy(), impl_->batches_from_memory.load(), impl_->batches_read.load(),
-          impl_->source->store_report()};
+          impl_->stages.Load(), impl_->source->store_report()};
 }
 
 Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,

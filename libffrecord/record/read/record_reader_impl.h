@@ -10,6 +10,7 @@
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/record/index/file_index.h"
 #include "libffrecord/record/read/open_records.h"
+#include "libffrecord/record/read/stage_clock.h"
 #include "libffrecord/source/range_reader.h"
 #include "libffrecord/source/resident_guess.h"
 
@@ -27,6 +28,7 @@ struct RecordReader::Impl {
   mutable ResidentGuess resident_guess;
   mutable std::atomic<std::uint64_t> batches_from_memory{0};
   mutable std::atomic<std::uint64_t> batches_read{0};
+  mutable StageSums stages;
 
   std::uint64_t record_count() const noexcept { return first_indexes.back(); }
   // The file that holds record `index`: O(log files), and at once where all hold as many. Requires

@@ -93,8 +93,8 @@ struct Scratch {
 class ResidentBatch {
  public:
   ResidentBatch(const RecordReader::Impl& reader, std::span<const std::uint64_t> indices,
-                Scratch& scratch, Patience& patience)
-      : reader_(reader), indices_(indices), scratch_(scratch), patience_(patience) {}
+                Scratch& scratch, StageClock& clock, Patience& patience)
+      : reader_(reader), indices_(indices), scratch_(scratch), clock_(clock), patience_(patience) {}
 
   std::optional<Batch> Copy() {
     const std::uint64_t lost_before = SigbusGuard::lost_count();
@@ -102,7 +102,12 @@ class ResidentBatch {
     auto block = BatchBlock::Take(*reader_.source, size_bytes_, indices_.size());
     if (!block) return std::nullopt;  // Read one by one, without duplicates, it may fit.
     block_ = std::move(block).value();
-    if (!CopyRecords()) return std::nullopt;
+    clock_.Lap(reader_.stages.submit);
+    const bool copied = CopyRecords();
+    clock_.Lap(had_to_wait()             ? reader_.stages.device
+               : decompressed_bytes_ > 0 ? reader_.stages.decompress
+                                         : reader_.stages.verify);
+    if (!copied) return std::nullopt;
     if (SigbusGuard::lost_count() != lost_before) return std::nullopt;
     if (!reader_.options.verify_checksums && !FilesAreWhole()) return std::nullopt;
     return block_.Finish(reader_.schema);
@@ -397,6 +402,7 @@ class ResidentBatch {
   const RecordReader::Impl& reader_;
   const std::span<const std::uint64_t> indices_;
   Scratch& scratch_;
+  StageClock& clock_;
   Patience& patience_;
   std::uint64_t asked_at_bytes_ = 0;
   BatchBlock block_;
@@ -424,12 +430,13 @@ class ResidentBatch {
 }  // namespace
 
 std::optional<Batch> CopyResident(const RecordReader::Impl& reader,
-                                  std::span<const std::uint64_t> indices, Patience& patience) {
+                                  std::span<const std::uint64_t> indices, StageClock& clock,
+                                  Patience& patience) {
   constexpr std::size_t kPositionMax = std::size_t{1} << 31;
   if (indices.empty() || indices.size() > kPositionMax || !reader.resident_guess.Try())
     return std::nullopt;
   const ThreadScratch<Scratch> scratch;
-  ResidentBatch batch(reader, indices, *scratch, patience);
+  ResidentBatch batch(reader, indices, *scratch, clock, patience);
   auto copied = batch.Copy();
   if (batch.had_to_wait())
     reader.resident_guess.Wrong();

@@ -18,8 +18,10 @@ namespace ffrecord {
 //
 // The thread would wait for each page that is not in memory, one at a time. So it tries a few
 // records first; its major faults tell whether the guess was right. If it was wrong, the next
-// batches are read without a try. Requires every index to be below the record count.
+// batches are read without a try. The time of a batch that is returned is `clock`'s stages'.
+// Requires every index to be below the record count.
 std::optional<Batch> CopyResident(const RecordReader::Impl& reader,
-                                  std::span<const std::uint64_t> indices, Patience& patience);
+                                  std::span<const std::uint64_t> indices, StageClock& clock,
+                                  Patience& patience);
 
 }  // namespace ffrecord

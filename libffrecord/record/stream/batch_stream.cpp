@@ -1,14 +1,13 @@
 #include <ffrecord/batch_stream.h>
 
 #include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/process_threads.h"
+#include "libffrecord/record/stream/decode_columns.h"
 #include "libffrecord/record/stream/gather_columns.h"
 #include "libffrecord/record/stream/read_ahead_depth.h"
 #include "libffrecord/record/stream/step_order.h"
@@ -33,13 +33,6 @@ constexpr std::uint32_t kInFlightMax = 4;
 // A thread that waits for its device looks so often whether the stream is closed.
 constexpr milliseconds kStopInterval{20};
 
-// What the calling thread has computed so far.
-nanoseconds ThreadCpu() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
-}
-
 // Adds the time of a block to `sum`.
 class Timed {
  public:
@@ -53,35 +46,37 @@ class Timed {
   const Clock::time_point begin_ = Clock::now();
 };
 
-// Also what the thread computed in it.
-class TimedRead {
- public:
-  explicit TimedRead(BatchStream::Stats& stats) : stats_(stats), wall_(stats.read) {}
-  ~TimedRead() { stats_.cpu += ThreadCpu() - cpu_begin_; }
-
- private:
-  BatchStream::Stats& stats_;
-  const Timed wall_;
-  const nanoseconds cpu_begin_ = ThreadCpu();
-};
-
 void Add(BatchStream::Stats& sum, const BatchStream::Stats& more) {
   sum.batches += more.batches;
   sum.records += more.records;
   sum.size_bytes += more.size_bytes;
-  sum.plan += more.plan;
-  sum.read += more.read;
-  sum.cpu += more.cpu;
+  sum.order += more.order;
+  sum.decode += more.decode;
   sum.collate += more.collate;
   sum.queue += more.queue;
   sum.idle += more.idle;
 }
 
-std::uint64_t MemoryOf(const BatchStream::Item& item) {
-  std::uint64_t size_bytes = item.batch ? item.batch.value().data().size() : 0;
-  if (item.columns_owner)
-    for (const auto column : item.columns) size_bytes += column.size();
+std::uint64_t MemoryOfColumns(const BatchStream::Item& item) {
+  std::uint64_t size_bytes = 0;
+  for (const ColumnValues& column : item.columns)
+    if (column.owner) size_bytes += column.data.size();
   return size_bytes;
+}
+
+std::uint64_t MemoryOf(const BatchStream::Item& item) {
+  return (item.batch ? item.batch.value().data().size() : 0) + MemoryOfColumns(item);
+}
+
+// Whether nothing of the batch is needed beside its columns.
+bool AreApart(const std::vector<ColumnValues>& columns) {
+  return !columns.empty() &&
+         std::ranges::all_of(columns, [](const auto& column) { return column.owner != nullptr; });
+}
+
+Batch NoRecords() {
+  static const auto kSchema = std::make_shared<const Schema>();
+  return Batch(nullptr, {}, std::vector<std::int64_t>(), {}, {}, kSchema);
 }
 
 Result<void> Check(const BatchStream::Options& options, const Schema& schema) {
@@ -99,6 +94,12 @@ Result<void> Check(const BatchStream::Options& options, const Schema& schema) {
       return Error{ErrorCode::kInvalidArgument, "stream batches: there is no column " +
                                                     std::to_string(column) +
                                                     " of fixed width to gather"};
+  for (const auto& [column, decoder] : options.decoded_columns)
+    if (decoder == nullptr || (column && *column >= schema.columns().size()))
+      return Error{ErrorCode::kInvalidArgument,
+                   column ? "stream batches: there is no column " + std::to_string(*column) +
+                                " to decode, or no decoder for it"
+                          : "stream batches: there is no decoder for whole records"};
   return {};
 }
 
@@ -118,7 +119,7 @@ struct BatchStream::Impl {
 
   bool Start();
   std::optional<std::uint64_t> TakeStep(bool wait);
-  void Deliver(std::uint64_t number, Item item, Stats& spent);
+  void Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes, Stats& spent);
   std::optional<Item> Next(milliseconds timeout);
 
   const RecordReader& reader;
@@ -126,10 +127,11 @@ struct BatchStream::Impl {
   const Options options;
   const HomeProcess home;
   std::atomic<bool> is_closed{false};
+  std::atomic<std::uint64_t> in_flight_bytes{0};  // Of batches that threads are at.
 
   mutable std::mutex mutex;  // Guards what follows.
   ReadAheadDepth depth;
-  Stats stats;
+  Stats stats;              // Its `held_bytes` are those of batches that are ready.
   std::uint64_t begun = 0;  // Steps that threads have taken,
   std::uint64_t taken = 0;  // and that the consumer has.
 
@@ -173,14 +175,17 @@ std::optional<std::uint64_t> BatchStream::Impl::TakeStep(bool wait) {
   return number;
 }
 
-void BatchStream::Impl::Deliver(std::uint64_t number, Item item, Stats& spent) {
+// `most_bytes`: the most memory that the batch has taken.
+void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes,
+                                Stats& spent) {
   const std::uint64_t size_bytes = MemoryOf(item);
   const std::lock_guard lock(mutex);
   Slot& slot = SlotOf(number);
   slot.item.emplace(std::move(item));
   slot.ready_at = Clock::now();
   ++ready_count_;
-  depth.Weigh(size_bytes);
+  depth.Weigh(most_bytes);
+  stats.held_bytes += size_bytes;
   Add(stats, std::exchange(spent, {}));
   if (is_awaited_ && number == taken) arrived_.notify_one();
 }
@@ -209,6 +214,7 @@ std::optional<BatchStream::Item> BatchStream::Impl::Next(milliseconds timeout) {
   if (!had_to_wait) stats.queue += now - slot.ready_at;
   asked_.reset();
   std::optional<Item> item = std::exchange(slot.item, std::nullopt);
+  stats.held_bytes -= MemoryOf(*item);
   --ready_count_;
   ++taken;
   if (IsWorthWaking()) room_.notify_one();
@@ -230,8 +236,7 @@ class BatchStream::Impl::Worker {
 
   void Work() {
     // Also where a step has to be planned from pages of an index that nobody sends.
-    const Patience::GiveUp closed = [this] { return shared_.is_closed.load(); };
-    const Patience patience(closed);
+    const Patience patience(is_closed_);
     while (!shared_.is_closed) {
       const bool may_begin = under_way_.size() < in_flight_max_;
       const auto number = may_begin ? shared_.TakeStep(under_way_.empty()) : std::nullopt;
@@ -256,27 +261,26 @@ class BatchStream::Impl::Worker {
     Item item;
     if (auto submitted = Submit(number, item); !submitted) {
       item.batch = std::move(submitted).error();
-      return shared_.Deliver(number, std::move(item), spent_);
+      return shared_.Deliver(number, std::move(item), 0, spent_);
     }
     under_way_.push_back({number, std::move(item)});
+    NoteHeld(0);
   }
 
   Result<void> Submit(std::uint64_t number, Item& item) {
     {
-      const Timed timed(spent_.plan);
+      const Timed timed(spent_.order);
       const Step step = shared_.order.At(number);
       item.epoch = step.epoch;
       item.position = step.position;
       item.indices = FFR_TRY(indices_.Of(step));
     }
     if (!queue_) return queue_.error();
-    const TimedRead timed(spent_);
     return queue_.value().Submit(item.indices, number);
   }
 
   std::optional<BatchQueue::Completion> Poll(milliseconds timeout) {
     if (under_way_.empty()) return std::nullopt;
-    const TimedRead timed(spent_);
     auto polled = queue_.value().Poll(timeout);
     // It fails in a forked child alone, where there is no such thread.
     return polled ? std::move(polled).value() : std::nullopt;
@@ -287,22 +291,52 @@ class BatchStream::Impl::Worker {
     Item item = std::move(found->item);
     under_way_.erase(found);
     item.batch = std::move(complete.batch);
+    std::uint64_t most_bytes = MemoryOf(item);
+    NoteHeld(most_bytes);
     if (item.batch) {
       ++spent_.batches;
       spent_.records += item.batch.value().size();
       spent_.size_bytes += item.batch.value().data().size();
-      const Timed timed(spent_.collate);
-      GatherColumns(item.batch.value(), shared_.options.gathered_columns, item.columns,
-                    item.columns_owner);
+      if (!MakeColumns(item)) item.columns.clear();
+      most_bytes += MemoryOfColumns(item);
     }
-    shared_.Deliver(complete.token, std::move(item), spent_);
+    shared_.Deliver(complete.token, std::move(item), most_bytes, spent_);
+    NoteHeld(0);
+  }
+
+  // Tells how much memory this thread's batches have; `beside` those in the queue.
+  void NoteHeld(std::uint64_t beside) {
+    const std::uint64_t held_bytes = queue_.value().held_bytes() + beside;
+    shared_.in_flight_bytes += held_bytes - std::exchange(held_bytes_, held_bytes);
+  }
+
+  // False if a record is not good, or does not become columns: then it has none of them.
+  bool MakeColumns(Item& item) {
+    const Batch& batch = item.batch.value();
+    const Options& options = shared_.options;
+    const auto is_bad = [](ErrorCode status) { return status != ErrorCode::kOk; };
+    if (std::ranges::any_of(batch.statuses(), is_bad)) return false;
+    {
+      const Timed timed(spent_.collate);
+      if (!GatherColumns(batch, options.gathered_columns, item.columns)) return false;
+    }
+    if (!options.decoded_columns.empty()) {
+      const Timed timed(spent_.decode);
+      if (!DecodeColumns(batch, options.decoded_columns, shared_.order.seed(), item.epoch,
+                         item.position, is_closed_, item.columns))
+        return false;
+    }
+    if (!options.keeps_records && AreApart(item.columns)) item.batch = NoRecords();
+    return true;
   }
 
   Impl& shared_;
+  const std::function<bool()> is_closed_ = [this] { return shared_.is_closed.load(); };
   const std::uint32_t in_flight_max_;
   StepOrder::Indices indices_;
   std::vector<UnderWay> under_way_;
   Stats spent_;
+  std::uint64_t held_bytes_ = 0;
   Result<BatchQueue> queue_;
 };
 
@@ -377,7 +411,9 @@ std::uint32_t BatchStream::pending() const {
 BatchStream::Stats BatchStream::stats() const {
   if (!impl_->home.is_here()) return {};
   const std::lock_guard lock(impl_->mutex);
-  return impl_->stats;
+  Stats stats = impl_->stats;
+  stats.held_bytes += impl_->in_flight_bytes;
+  return stats;
 }
 
 }  // namespace ffrecord

@@ -36,18 +36,18 @@ void MakeBools(std::span<std::byte> values) {
 
 }  // namespace
 
-void GatherColumns(const Batch& batch, std::span<const std::uint32_t> wanted,
-                   std::vector<std::span<const std::byte>>& columns, Batch::Owner& owner) {
+bool GatherColumns(const Batch& batch, std::span<const std::uint32_t> wanted,
+                   std::vector<ColumnValues>& columns) {
+  if (wanted.empty()) return true;
+  if (batch.size() == 0) return false;
   const Schema& schema = batch.schema();
-  const auto is_bad = [](ErrorCode status) { return status != ErrorCode::kOk; };
-  if (wanted.empty() || batch.size() == 0 || std::ranges::any_of(batch.statuses(), is_bad)) return;
   const auto is_bool = [&](std::uint32_t column) {
     return schema.columns()[column].type == ColumnType::kBool;
   };
   if (schema.columns().size() == 1 && !is_bool(0)) {
     if (const auto rows = InPlace(batch, schema.width_bytes(0)); !rows.empty()) {
-      columns.assign(wanted.size(), rows);  // One may be wanted twice.
-      return;
+      columns.insert(columns.end(), wanted.size(), {rows, nullptr});  // One may be wanted twice.
+      return true;
     }
   }
   const auto size_of = [&](std::uint32_t column) {
@@ -56,19 +56,19 @@ void GatherColumns(const Batch& batch, std::span<const std::uint32_t> wanted,
   std::uint64_t size_bytes = 0;
   for (const std::uint32_t column : wanted) size_bytes += AlignUp(size_of(column), kAlignment);
   auto memory = BufferPool::Process().Take(size_bytes);
-  if (!memory) return;
+  if (!memory) return false;
   std::vector<std::span<std::byte>> places(schema.columns().size());
   std::uint64_t begin = 0;
   for (const std::uint32_t column : wanted) {
     places[column] = memory.value()->subspan(begin, size_of(column));
     begin += AlignUp(places[column].size(), kAlignment);
   }
-  if (!batch.GatherFixed(places)) return;
+  if (!batch.GatherFixed(places)) return false;
   for (const std::uint32_t column : wanted) {
     if (is_bool(column)) MakeBools(places[column]);
-    columns.push_back(places[column]);
+    columns.push_back({places[column], memory.value()});
   }
-  owner = std::move(memory).value();
+  return true;
 }
 
 }  // namespace ffrecord

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include <ffrecord/batch.h>
+#include <ffrecord/column_decoder.h>
 
 namespace ffrecord {
 
-// Fills `columns` and `owner`, as BatchStream::Item has them, with the columns `wanted`, which are
-// of fixed width; leaves both alone if a record is
-// not good or does not fit the schema, or if there is no memory.
-void GatherColumns(const Batch& batch, std::span<const std::uint32_t> wanted,
-                   std::vector<std::span<const std::byte>>& columns, Batch::Owner& owner);
+// Appends the columns `wanted`, which are of fixed width, to `columns`, as BatchStream::Item has
+// them. Requires that all records are good. False if a record does not fit the schema, or if there
+// is no memory.
+bool GatherColumns(const Batch& batch, std::span<const std::uint32_t> wanted,
+                   std::vector<ColumnValues>& columns);
 
 }  // namespace ffrecord

@@ -27,6 +27,8 @@ class StepOrder {
   static Result<StepOrder> Make(const EpochPlan& plan, std::uint64_t epoch_end,
                                 std::uint64_t record_count);
 
+  std::uint64_t seed() const noexcept { return plan_.seed; }
+
   // Step `number`; 0 is the first of the plan.
   Step At(std::uint64_t number) const noexcept;
 

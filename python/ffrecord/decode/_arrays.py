@@ -1,5 +1,6 @@
 """Arrays that records hold as .npy or safetensors files."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord.decode._decoder import Decoder, Field
+from ffrecord.decode._decoder import Decoder, Field, Native
 
 
 class Npy(Decoder):
@@ -41,6 +42,17 @@ class Npy(Decoder):
         values = np.empty((len(field.starts), *self.shape), self.dtype)
         flat = values.reshape(-1).view(np.uint8)
         return values, dict(_ffrecord.npy_stack(field, self.dtype.str, self.shape, flat))
+
+    def native(self) -> Native | None:
+        """See `Decoder`. Views are made with Python's lock, wherever they are made."""
+        dtype, shape = self.dtype, self.shape
+        if dtype is None or shape is None or type(self).decode is not Npy.decode:
+            return None
+        nbytes = dtype.itemsize * math.prod(shape)
+        if not nbytes:  # The number of values does not follow from their bytes.
+            return None
+        inner = _ffrecord.npy_decoder(dtype.str, shape, nbytes)
+        return Native(inner, lambda block, _: block.view(dtype).reshape(-1, *shape))
 
 
 class Safetensors(Decoder):

@@ -1,13 +1,14 @@
 """The interface of decoders, and how a batch goes through several."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord import _ffrecord
 from ffrecord._order import IndexBatch, Indices, SeededIndices
 from ffrecord._stages import Stages
 
@@ -30,6 +31,14 @@ class Field(NamedTuple):
     indices, else the indices."""
 
 
+class Native(NamedTuple):
+    """A decoder that threads of the library run."""
+
+    inner: _ffrecord.NativeDecoder
+    values: "Callable[[Bytes, npt.NDArray[np.int64]], Values]"
+    """Makes the values of a batch from one block, and from the places of values in it."""
+
+
 class Decoder(ABC):
     """Makes values from the bytes of a column, a batch at a time. Immutable, hence thread-safe."""
 
@@ -39,6 +48,10 @@ class Decoder(ABC):
 
         Also returns, by row, why a value cannot be decoded: the words after "column 'a'".
         """
+
+    def native(self) -> Native | None:
+        """The same decoder for threads that run no Python, if there is one."""
+        return None
 
 
 Decode = Decoder | Mapping[str, Decoder]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
-from ffrecord.decode._decoder import Decoder, Field
+from ffrecord.decode._decoder import Decoder, Field, Native
 
 # What Pillow may read: of its many formats some start other programs.
 _FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -125,23 +125,37 @@ class Image(Decoder):
         foreign, wrong = self._by_pillow(field)
         status = np.array(field.status)
         status[list(wrong)] = 1
-        block, shapes, damaged = self._inner.decode(
+        block, places, damaged = self._inner.decode(
             field._replace(status=status),
             foreign,
             field.seed,
             field.epoch,
             field.positions,
-            _threads() if self.threads is None else self.threads,
+            self._thread_count(),
         )
         wrong.update(damaged)
+        return self._values(block, places), wrong
+
+    def native(self) -> Native | None:
+        """See `Decoder`. It refuses what Pillow decodes."""
+        if type(self).decode is not Image.decode:
+            return None
+        return Native(self._inner.native(self._thread_count()), self._values)
+
+    def _thread_count(self) -> int:
+        return _threads() if self.threads is None else self.threads
+
+    def _values(
+        self, block: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
+    ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
         if self.size is not None:
-            return block.view(self._dtype).reshape(len(shapes), *self._shape(*self.size)), wrong
+            return block.view(self._dtype).reshape(-1, *self._shape(*self.size))
         pictures = []
-        for start, height, width in shapes.tolist():
+        for start, height, width in places.tolist():
             shape = self._shape(height, width)
             nbytes = height * width * self.channels * self._dtype.itemsize
             pictures.append(block[start : start + nbytes].view(self._dtype).reshape(shape))
-        return pictures, wrong
+        return pictures
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Image, **self._arguments), ()

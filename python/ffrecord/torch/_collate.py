@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate, default_convert
 
@@ -33,9 +34,9 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     if isinstance(first, tuple | list):
         return [collate(column) for column in zip(*rows, strict=True)]
     if isinstance(first, torch.Tensor | np.ndarray):
-        tensors = [torch.as_tensor(sample) for sample in rows]
-        same = all(tensor.shape == tensors[0].shape for tensor in tensors)
-        return torch.stack(tensors) if same else tensors
+        each = [torch.as_tensor(sample) for sample in rows]
+        same = all(tensor.shape == each[0].shape for tensor in each)
+        return torch.stack(each) if same else each
     return default_collate(list(rows))
 
 
@@ -51,7 +52,7 @@ def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
 
 def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
     if not batch.columns:
-        return _tensors(batch.whole)
+        return tensors(batch.whole)
     types = {column.name: column for column in batch.column_types}
     return {name: _column(batch, types[name]) for name in batch.columns}
 
@@ -59,19 +60,22 @@ def _batch(batch: Batch) -> Any:  # noqa: ANN401 - as decoders make it
 def _column(batch: Batch, column: Column) -> Any:  # noqa: ANN401 - as decoders make it
     values = batch[column.name]
     if column.name in batch.decoded:
-        return _tensors(values)
-    if isinstance(values, np.ndarray):
-        tensor = torch.from_numpy(values)
-        return tensor.view(torch.bfloat16) if column.type == "bf16" else tensor
-    return _tensors(values)
+        return tensors(values)
+    return tensor_of(values, column) if isinstance(values, np.ndarray) else tensors(values)
 
 
-def _tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
+def tensor_of(values: npt.NDArray[Any], column: Column) -> torch.Tensor:
+    """The numbers of a column as a tensor over the same memory."""
+    tensor = torch.from_numpy(values)
+    return tensor.view(torch.bfloat16) if column.type == "bf16" else tensor
+
+
+def tensors(values: Values) -> Any:  # noqa: ANN401 - as the values are
     """Arrays as tensors over the same memory; text as it is; containers by their items."""
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values)
     if all(isinstance(value, np.ndarray) for value in values):
         return [torch.from_numpy(value) for value in values]
     if values and isinstance(values[0], dict):
-        return {key: _tensors([value[key] for value in values]) for key in values[0]}
+        return {key: tensors([value[key] for value in values]) for key in values[0]}
     return list(values)

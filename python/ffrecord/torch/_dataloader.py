@@ -16,7 +16,7 @@ from torch.utils import data
 from ffrecord import _ffrecord
 from ffrecord._reader import Reader
 from ffrecord._records import Records
-from ffrecord._stages import Stages, numbers_of, since, summed, verdict, write_trace
+from ffrecord._stages import STAGES, Stages, numbers_of, since, summed, verdict, write_trace
 from ffrecord.errors import BadArgumentError, ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import Dataset
@@ -228,31 +228,21 @@ class DataLoader(data.DataLoader[Any]):
                 with what the device can give; 0: do not. See `Reader.probe`.
 
         Returns:
-            `batches` delivered, `records` and `size_bytes` read; seconds by stage: `plan` (the
-            order), `device` (waiting inside reads), `core` (the same for reads from memory: waiting
-            for a free core), `check` (checksums, decompression and copying inside reads), `decode`
-            (decoders and transform), `collate`, `handover`; `wait_s`, the time the consumer waited,
-            and `work_s`, the time it worked between batches; `depth`, batches read ahead by threads
-            now; `damaged` records; `limit`, bytes/s, if it was probed; and one sentence, `verdict`.
-            With an object store, also its numbers of `Reader.stats`.
+            `batches` delivered, `records` and `size_bytes` read; `stages`, seconds by stage, which
+            loading.md defines: `submit`, `device`, `verify`, `decompress`, `decode`, `collate`,
+            `queue`, `handover`, `user`; `wait_s`, the time the consumer waited; `depth`, batches
+            read ahead by threads now, and `held_bytes`, their memory; `damaged` records; `limit`,
+            bytes/s, if it was probed; and one sentence, `verdict`. With an object store, also its
+            numbers of `Reader.stats`.
         """
         if self._threads is not None:
             self._threads.note_times()
         own = self.stages.sums()
         counts = self._counts()
-        checking = counts.get("cpu_s", 0.0)
-        idle = max(0.0, counts.get("wait_s", 0.0) - checking)
-        in_memory = counts.get("batches_from_memory", 0.0) / max(1.0, counts.get("batches", 0.0))
-        stages = {
-            "plan": own.get("plan", 0.0),
-            "device": idle * (1 - min(1.0, in_memory)),
-            "core": idle * min(1.0, in_memory),
-            "check": checking,
-            "decode": counts.get("decode_s", 0.0),
-            "collate": own.get("collate", 0.0) + counts.get("collate_s", 0.0),
-            "handover": counts.get("handover_s", 0.0) + self._told.received_s,
-        }
-        wait_s, work_s = own.get("wait", 0.0), own.get("work", 0.0)
+        stages = {stage: own.get(stage, 0.0) + counts.get(f"{stage}_s", 0.0) for stage in STAGES}
+        stages["handover"] += self._told.received_s
+        stages["queue"] += self._told.queued_s
+        wait_s = own.get("wait", 0.0)
         size_bytes = int(counts.get("size_bytes", 0))
         limit = self._probe(probe_s) if probe_s else 0.0
         return {
@@ -261,12 +251,12 @@ class DataLoader(data.DataLoader[Any]):
             "size_bytes": size_bytes,
             "stages": stages,
             "wait_s": wait_s,
-            "work_s": work_s,
             "depth": 0 if self._threads is None else self._threads.depth,
+            "held_bytes": 0 if self._threads is None else self._threads.held_bytes,
             "damaged": int(counts.get("damaged_records", 0)),
             "limit": limit,
             **{name: int(n) for name, n in counts.items() if name.startswith(_OF_STORES)},
-            "verdict": verdict(stages, wait_s, work_s, size_bytes, limit),
+            "verdict": verdict(stages, wait_s, size_bytes, limit),
         }
 
     def _probe(self, seconds: float) -> float:
@@ -388,7 +378,7 @@ class DataLoader(data.DataLoader[Any]):
                 while True:
                     begin = time.perf_counter_ns()
                     if self._delivered and begin > end:
-                        self.stages.add("work", end, begin)
+                        self.stages.add("user", end, begin)
                     found = next(batches, None)
                     end = time.perf_counter_ns()
                     if found is None:

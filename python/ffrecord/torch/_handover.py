@@ -42,6 +42,8 @@ class _Origin(NamedTuple):
     """Records that were found since the last batch, with the reasons."""
     step: int | None
     """The position in the stream where the step begins, if it was requested."""
+    sent_s: float
+    """When it was sent, by `time.perf_counter`, which all processes of a machine share."""
 
 
 class Told:
@@ -53,6 +55,7 @@ class Told:
         self.workers: dict[int, dict[str, float]] = {}  # By process: sums over its life.
         self.past: dict[str, float] = {}  # Sums of the processes that have ended.
         self.received_s = 0.0  # The time that receiving the batches took.
+        self.queued_s = 0.0  # The time between sending and receiving them.
         self.damaged: deque[dict[int, str]] = deque()  # Records not passed on yet.
         _told[self.token] = self
 
@@ -123,7 +126,7 @@ class Crossing:
     ) -> None:
         """Wrap `value`; `numbers` are sums over the worker's life, for the `Told` of `token`."""
         self.value = value
-        self.origin = _Origin(token, worker, os.getpid(), numbers, damaged, step)
+        self.origin = _Origin(token, worker, os.getpid(), numbers, damaged, step, 0.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         with _sending.timed("handover"):
@@ -141,10 +144,13 @@ class Crossing:
         sizes = [block.size for block in blocks]
         if sum(sizes) < _SHARE_FROM_BYTES:
             small = [bytearray(block) for block in blocks]
-            return _receive_small, (out.getvalue(), small, self.origin)
+            return _receive_small, (out.getvalue(), small, self._sent())
         padded = [part for block in blocks for part in (block, _padding(block.size))]
         descriptor = reduction.DupFd(_lender.lend(padded).fd)
-        return _receive, (out.getvalue(), descriptor, sizes, self.origin)
+        return _receive, (out.getvalue(), descriptor, sizes, self._sent())
+
+    def _sent(self) -> _Origin:
+        return self.origin._replace(sent_s=time.perf_counter())
 
 
 class CrossingCollate:
@@ -254,6 +260,7 @@ def _arrived(pickled: bytes, buffers: list[Any], origin: _Origin, begin: float) 
         if origin.damaged:
             told.damaged.append(origin.damaged)
         told.received_s += time.perf_counter() - begin
+        told.queued_s += max(0.0, begin - origin.sent_s)
     return value if origin.step is None else Placed(origin.step, value)
 
 

@@ -1,24 +1,26 @@
-"""Batches that native threads make, without Python, from records that hold only numbers."""
+"""Batches that native threads read, decode and collate, without Python."""
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
-
-import torch
 
 from ffrecord import _ffrecord
 from ffrecord._reader import Reader
 from ffrecord._schema import Column
 from ffrecord._stages import Stages
+from ffrecord.decode._decoder import Decoder, Native
 from ffrecord.errors import ClosedError, DeadlineExceeded
-from ffrecord.torch._collate import collate
+from ffrecord.torch._collate import collate, tensor_of, tensors
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._sampler import Cursor, Sampler
 
 _THREADS_MAX = 64
 _AHEAD_MAX = 256
 _U32 = 1 << 32
+# If more than one batch of so many must be made by the consumer, other threads are faster.
+_BATCHES_PER_REPAIR = 16
 
 
 class Source(NamedTuple):
@@ -26,22 +28,47 @@ class Source(NamedTuple):
 
     dataset: Dataset
     reader: Reader
-    columns: tuple[Column, ...]
-    """Those that a batch consists of."""
+    decode: object
+    """The decoders of the dataset, as it had them."""
+    names: tuple[str | None, ...]
+    """The columns of a batch, in their order; None alone: it is not a dict."""
+    gathered: tuple[Column, ...]
+    decoded: tuple[tuple[str | None, Native], ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing was closed or replaced since."""
+        dataset = self.dataset
+        return (
+            not self.reader.closed and dataset.transform is None and dataset.decode is self.decode
+        )
 
 
 def source_of(dataset: Any) -> Source | None:  # noqa: ANN401 - any dataset
-    """The source, if the samples of `dataset` are numbers as they stand in files."""
-    if not isinstance(dataset, Dataset) or not dataset.is_unchanged:
+    """The source, if the columns of `dataset` are numbers, or have native decoders."""
+    if type(dataset) is not Dataset or dataset.transform is not None:
         return None
-    reader = dataset.source
+    reader, decode = dataset.source, dataset.decode
     if type(reader) is not Reader:
         return None
     by_name = {column.name: column for column in reader.columns}
-    names = by_name if dataset.columns is None else dataset.columns
-    if not names or any(name not in by_name or by_name[name].dtype is None for name in names):
+    decoders: Mapping[Any, Decoder] = (
+        {None: decode} if isinstance(decode, Decoder) else decode or {}
+    )
+    chosen = by_name if dataset.columns is None else dataset.columns
+    names: tuple[str | None, ...] = tuple(dict.fromkeys(chosen)) if by_name else (None,)
+    # Decoders for columns that are not there are an error, which other threads report.
+    known: set[str | None] = set(by_name) if by_name else {None}
+    if not names or not known.issuperset(names) or not known.issuperset(decoders):
         return None
-    return Source(dataset, reader, tuple(by_name[name] for name in names))
+    natives = {name: decoders[name].native() for name in names if name in decoders}
+    gathered = [by_name[name] for name in names if name is not None and name not in natives]
+    if len(natives) + len(gathered) < len(names) or None in natives.values():
+        return None
+    if any(column.dtype is None for column in gathered):
+        return None
+    decoded = tuple((name, native) for name, native in natives.items() if native is not None)
+    return Source(dataset, reader, decode, names, tuple(gathered), decoded)
 
 
 class Stream:
@@ -72,16 +99,18 @@ class Stream:
         self._threads = threads
         self._timeout_s = timeout_s
         self._pid = os.getpid()
+        self._made = self._repaired = 0  # Batches.
         following = sampler.share(Cursor(start.epoch + 1, 0))
         self._inner = source.reader.open_stream(
             sampler.share(start),
             following.end,
-            source.columns,
+            source.gathered,
+            decoded=[(name, native.inner) for name, native in source.decoded],
             threads=min(threads, _THREADS_MAX),
             batches_ahead=min(depth, _AHEAD_MAX),
             memory_limit_bytes=memory_limit_bytes,
         )
-        self._names = [(column.name, column.type == "bf16") for column in source.columns]
+        self._makers = _makers(source)
         # Also at exit, because no thread may read while libraries are unloaded.
         self.close = weakref.finalize(self, _close, self._inner, self._pid)
 
@@ -105,17 +134,27 @@ class Stream:
         return self._inner.pending if self.alive else 0
 
     @property
+    def held_bytes(self) -> int:
+        """Memory of these batches."""
+        return self._inner.held_bytes if self.alive else 0
+
+    @property
     def alive(self) -> bool:
         """Whether it can continue, in this process."""
         return self.close.alive and self._pid == os.getpid()
+
+    @property
+    def pays(self) -> bool:
+        """Whether its threads make nearly all batches, and the consumer need not repair many."""
+        return self._repaired <= 1 + self._made // _BATCHES_PER_REPAIR
 
     def note_times(self) -> None:
         """Add to the loader's stages what the threads have done since the last call."""
         if self._pid != os.getpid():
             return
         times = self._inner.times()
-        for stage in ("plan", "collate"):
-            self._stages.count(stage, times[stage] - self._counted.get(stage, 0.0))
+        for stage, seconds in times.items():
+            self._stages.count(stage, seconds - self._counted.get(stage, 0.0))
         self._counted = times
 
     def __iter__(self) -> Iterator[tuple[Cursor, Any]]:
@@ -138,6 +177,7 @@ class Stream:
                 "being loaded; raise timeout, or run `ffrecord doctor` to see what reads wait for"
             )
         at, self._cursor = self._cursor, self._sampler.after(self._cursor)
+        self._made += 1
         return self._cursor, self._collated(found[1], at)
 
     def _require_alive(self) -> None:
@@ -147,24 +187,35 @@ class Stream:
                 "process forked, while this iterator was in use; start a new iteration"
             )
 
-    def _collated(self, arrays: tuple[Any, ...] | None, at: Cursor) -> Any:  # noqa: ANN401
+    def _collated(self, values: tuple[Any, ...] | None, at: Cursor) -> Any:  # noqa: ANN401
         """As `collate` makes it."""
-        dataset, reader = self._source.dataset, self._source.reader
-        if arrays is None or reader.closed or not dataset.is_unchanged:
+        if values is None or not self._source.is_current:
             return self._again(at)
-        batch = {}
-        for (name, is_bf16), array in zip(self._names, arrays, strict=True):
-            tensor = torch.from_numpy(array)
-            batch[name] = tensor.view(torch.bfloat16) if is_bf16 else tensor
-        return batch
+        batch = {name: make(values[place]) for name, place, make in self._makers}
+        return batch.get(None, batch)
 
     def _again(self, at: Cursor) -> Any:  # noqa: ANN401
         """The step at `at` as other loaders make it: for damage, and what the user changed."""
+        self._repaired += 1
         _, make = next(self._sampler.plans(at))
         with self._stages.timed("fetch"):
             samples = self._source.dataset[make()]
         with self._stages.timed("collate"):
             return collate(samples)
+
+
+def _makers(source: Source) -> list[tuple[str | None, int, Callable[[Any], Any]]]:
+    """For each column of a batch the place of its values, and what makes tensors of them."""
+    makers: dict[str | None, tuple[int, Callable[[Any], Any]]] = {}
+    for place, column in enumerate(source.gathered):
+        makers[column.name] = place, partial(tensor_of, column=column)
+    for place, (name, native) in enumerate(source.decoded, len(source.gathered)):
+        makers[name] = place, partial(_decoded, native)
+    return [(name, *makers[name]) for name in source.names]
+
+
+def _decoded(native: Native, found: tuple[Any, Any]) -> Any:  # noqa: ANN401 - as decoders make it
+    return tensors(native.values(*found))
 
 
 def _close(inner: _ffrecord.BatchStream, pid: int) -> None:

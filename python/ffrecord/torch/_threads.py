@@ -65,12 +65,18 @@ class Threads:
         self._memory_limit_bytes = memory_limit_bytes
         self._timeout_s = timeout_s
         self._spare: _Spare | None = None
+        self._may_be_native = True  # Until native threads could not make enough batches.
         self._all: weakref.WeakSet[_Ahead] = weakref.WeakSet()
 
     @property
     def depth(self) -> int:
         """Batches that all of them read ahead now."""
         return sum(ahead.depth for ahead in self._all if ahead.alive)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the batches that all of them have read ahead, or are reading."""
+        return sum(ahead.held_bytes for ahead in self._all if ahead.alive)
 
     def note_times(self) -> None:
         """Bring the stages of the loader up to date."""
@@ -99,13 +105,22 @@ class Threads:
         settings = _settings(loader.dataset, loader.collate_fn)
         ahead = self._begin(loader, steps, sampler, start)
         stream = None if sampler is None else sampler.identity()
+        cursor = start
         try:
-            for cursor, batch in _with_cursors(ahead):
-                yield cursor, batch
-                if start is not None and cursor is not None and cursor.epoch != start.epoch:
-                    if stream is not None and ahead.alive:
-                        self._keep(_Spare(ahead, stream, cursor, settings))
+            while True:
+                for cursor, batch in _with_cursors(ahead):
+                    yield cursor, batch
+                    if start is not None and cursor is not None and cursor.epoch != start.epoch:
+                        if stream is not None and ahead.alive:
+                            self._keep(_Spare(ahead, stream, cursor, settings))
+                        return
+                    if isinstance(ahead, Stream) and not ahead.pays:
+                        break
+                else:
                     return
+                _end(ahead)
+                self._may_be_native = False
+                ahead = self._new(loader, steps, sampler, cursor)
         finally:
             if self._spare is None or self._spare.ahead is not ahead:
                 _end(ahead)
@@ -135,6 +150,16 @@ class Threads:
             if spare.fits(loader, stream, start):
                 return spare.ahead
             _end(spare.ahead)
+        return self._new(loader, steps, sampler, start)
+
+    def _new(
+        self,
+        loader: data.DataLoader[Any],
+        steps: Iterable[Any],
+        sampler: Sampler | None,
+        start: Cursor | None,
+    ) -> _Ahead:
+        """New threads, which begin at `start`."""
         native = self._stream(loader, sampler, start)
         if native is not None:
             self._all.add(native)
@@ -156,6 +181,7 @@ class Threads:
             weigh=size_of,
             timeout_s=self._timeout_s,
             load_together=loads.together if loads.can_cut else None,
+            note_queued=partial(loads.stages.count, "queue"),
         )
         self._all.add(ahead)
         return ahead
@@ -164,10 +190,10 @@ class Threads:
         self, loader: data.DataLoader[Any], sampler: Sampler | None, start: Cursor | None
     ) -> Stream | None:
         """Native threads, if the loader's batches are theirs to make."""
-        source = source_of(loader.dataset)
-        if source is None or sampler is None or start is None or not _collates_plainly(loader):
+        if sampler is None or start is None or not _collates_plainly(loader):
             return None
-        if not Stream.fits(source, sampler, start):
+        source = source_of(loader.dataset) if self._may_be_native else None
+        if source is None or not Stream.fits(source, sampler, start):
             return None
         return Stream(
             source,
@@ -208,7 +234,7 @@ class _Loads:
         """Whether several batches may be loaded as one and then cut."""
 
     def __call__(self, plan: _Plan) -> Any:  # noqa: ANN401 - collate_fn's
-        with self.stages.timed("plan"):
+        with self.stages.timed("submit"):
             indices = plan[1]()
         with self.stages.timed("fetch"):
             if self._fetch is None:
@@ -222,7 +248,7 @@ class _Loads:
         """Load several batches in one submission; None if each must be loaded alone."""
         if not self._dataset.is_plain:  # It cannot load several any more.
             return None
-        with self.stages.timed("plan"):
+        with self.stages.timed("submit"):
             indices = [plan[1]() for plan in plans]
         if not all(isinstance(each, IndexBatch) for each in indices):
             return None
@@ -271,7 +297,7 @@ def _same(indices: Any) -> Any:  # noqa: ANN401 - as torch's sampler yields them
 
 def _timed(plans: Iterator[_Plan], stages: Stages) -> Iterator[_Plan]:
     while True:
-        with stages.timed("plan"):
+        with stages.timed("submit"):
             plan = next(plans, None)
         if plan is None:
             return

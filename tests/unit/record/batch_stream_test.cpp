@@ -133,11 +133,11 @@ TEST(BatchStreamTest, GathersColumnsOfFixedWidth) {
       for (std::size_t row = 0; row < 10; ++row) {
         const auto index = static_cast<std::int64_t>(item.indices[row]);
         std::int64_t value = -1;
-        std::memcpy(&value, item.columns[1].data() + row * sizeof value, sizeof value);
+        std::memcpy(&value, item.columns[1].data.data() + row * sizeof value, sizeof value);
         EXPECT_EQ(value, index);
-        EXPECT_EQ(AsString(item.columns[0].subspan(3 * row, 3)),
+        EXPECT_EQ(AsString(item.columns[0].data.subspan(3 * row, 3)),
                   std::string(3, static_cast<char>(index)));
-        EXPECT_EQ(item.columns[2][row], std::byte(index % 2));
+        EXPECT_EQ(item.columns[2].data[row], std::byte(index % 2));
       }
     }
   }
@@ -152,8 +152,8 @@ TEST(BatchStreamTest, TheOnlyColumnIsNotCopied) {
   const auto item = Next(stream);
 
   ASSERT_EQ(item.columns.size(), 1u);
-  EXPECT_EQ(item.columns[0].data(), item.batch.value().data().data());
-  EXPECT_EQ(item.columns[0].size(), 80u);
+  EXPECT_EQ(item.columns[0].data.data(), item.batch.value().data().data());
+  EXPECT_EQ(item.columns[0].data.size(), 80u);
 }
 
 TEST(BatchStreamTest, AColumnMayBeWantedTwice) {
@@ -165,7 +165,7 @@ TEST(BatchStreamTest, AColumnMayBeWantedTwice) {
     auto stream = Open(reader, PlanOf(10), {.gathered_columns = {0, 0}});
     const auto item = Next(stream);
     ASSERT_EQ(item.columns.size(), 2u);
-    EXPECT_EQ(AsString(item.columns[0]), AsString(item.columns[1]));
+    EXPECT_EQ(AsString(item.columns[0].data), AsString(item.columns[1].data));
   }
 }
 
@@ -280,7 +280,7 @@ TEST(BatchStreamTest, EndsAtAnyMomentWithoutALostStep) {
       ASSERT_EQ(item->position, number % steps * step_size);
       ASSERT_EQ(item->columns.size(), 1u);
       std::int64_t value = -1;
-      std::memcpy(&value, item->columns[0].data(), sizeof value);
+      std::memcpy(&value, item->columns[0].data.data(), sizeof value);
       ASSERT_EQ(static_cast<std::uint64_t>(value), item->indices[0]);
       ++number;
     }

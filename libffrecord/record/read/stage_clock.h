@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include <ffrecord/record_reader.h>
+
+#include "libffrecord/base/io_times.h"
+
+namespace ffrecord {
+
+// The sums of one reader, in nanoseconds. Thread-safe.
+struct StageSums {
+  using Sum = std::atomic<std::int64_t>;
+
+  Sum submit{0};
+  Sum device{0};
+  Sum verify{0};
+  Sum decompress{0};
+
+  RecordReader::StageTimes Load() const noexcept {
+    const auto time = [](const Sum& sum) { return std::chrono::nanoseconds(sum.load()); };
+    return {time(submit), time(device), time(verify), time(decompress)};
+  }
+};
+
+// Splits the time of one thread's call into stages: a few looks at the clock for each batch.
+class StageClock {
+ public:
+  explicit StageClock(StageSums& sums) noexcept : sums_(sums) {}
+  StageClock(const StageClock&) = delete;
+  StageClock& operator=(const StageClock&) = delete;
+
+  // What has passed since the last lap belongs to `stage`, except for what sources have counted as
+  // submitting and waiting.
+  void Lap(StageSums::Sum& stage) noexcept {
+    const auto now = Clock::now();
+    const IoTimes io = IoTimes::OfThread();
+    const auto submit = io.submit - io_.submit, device = io.device - io_.device;
+    Add(sums_.submit, submit);
+    Add(sums_.device, device);
+    Add(stage, now - at_ - submit - device);
+    at_ = now;
+    io_ = io;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static void Add(StageSums::Sum& sum, std::chrono::nanoseconds time) noexcept {
+    if (time.count() != 0) sum.fetch_add(time.count(), std::memory_order_relaxed);
+  }
+
+  StageSums& sums_;
+  Clock::time_point at_ = Clock::now();
+  IoTimes io_ = IoTimes::OfThread();
+};
+
+}  // namespace ffrecord
