@@ -99,7 +99,7 @@ def assert_same_epochs(dataset: Dataset, native: bool = True, epochs: int = 2) -
         ({"image": AUGMENTED, "means": MEANS}, None),
         ({"image": WHOLE, "means": MEANS}, ["means", "image"]),
         ({"image": Image(16, crop=CenterCrop(0.9), channels=1)}, ["label", "image", "label"]),
-        ({"image": AUGMENTED}, ["image"]),
+        ({"image": AUGMENTED}, ["image", "label"]),
         ({"image": AUGMENTED, "means": MEANS, "label": Text()}, ["means"]),
     ],
 )
