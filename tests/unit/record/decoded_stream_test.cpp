@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,7 +73,7 @@ class LastBytes : public ColumnDecoder {
     for (std::size_t i = 0; i < input.size(); ++i) {
       if (input[i].size() == refused_size)
         return Error{ErrorCode::kCorruption, "such a value is refused"};
-      (*memory)[i] = input[i].back();
+      (*memory)[i] = input[i].empty() ? std::byte{0} : input[i].back();
     }
     const std::span<const std::byte> data = *memory;
     return ColumnValues{
@@ -82,7 +83,7 @@ class LastBytes : public ColumnDecoder {
          static_cast<std::int64_t>(input.position)}};
   }
 
-  std::size_t refused_size = 0;
+  std::size_t refused_size = SIZE_MAX;  // None.
 };
 
 TEST(DecodedStreamTest, ColumnsAreDecodedWithTheirPlaceInTheStream) {
