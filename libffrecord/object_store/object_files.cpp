@@ -1,14 +1,11 @@
 #include "libffrecord/object_store/object_files.h"
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <limits>
 #include <set>
 #include <utility>
 
 #include "libffrecord/object_store/range_fetch.h"
 #include "libffrecord/source/last_failure.h"
+#include "libffrecord/source/recent_failure.h"
 
 namespace ffrecord::object_store {
 namespace {
@@ -38,10 +35,12 @@ class ObjectFiles final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {
     if (patience.IsOver()) return GivenUp();
-    if (ranges.size() == 1 && HasJustFailed(ranges.front().file)) {
-      ranges.front().status = failed_with_.load();
-      arrived(ranges.front());
-      return {};
+    if (ranges.size() == 1) {
+      if (const auto status = recent_failure_.Of(ranges.front().file)) {
+        ranges.front().status = *status;
+        arrived(ranges.front());
+        return {};
+      }
     }
     std::vector<ObjectRange> wanted;
     std::vector<RangeRead*> owners;
@@ -67,7 +66,7 @@ class ObjectFiles final : public RangeReader {
       RangeRead& range = *owners[static_cast<std::size_t>(&done - wanted.data())];
       if (done.error) {
         range.status = done.error->code;
-        NoteFailure(range);
+        recent_failure_.Note(range.file, range.status);
         last_failure_.Note(*std::move(done.error));
       }
       arrived(range);
@@ -97,30 +96,11 @@ class ObjectFiles final : public RangeReader {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  // A batch that looks up an index page by page waits for a store that is gone once, not for each
-  // of its records.
-  bool HasJustFailed(std::uint32_t file) const {
-    constexpr auto kWhile = std::chrono::milliseconds(500);
-    return failed_file_.load() == file &&
-           Clock::now().time_since_epoch() - failed_at_.load() < kWhile;
-  }
-  void NoteFailure(const RangeRead& range) const {
-    if (range.status != ErrorCode::kUnavailable && range.status != ErrorCode::kDeadlineExceeded)
-      return;
-    failed_with_.store(range.status);
-    failed_at_.store(Clock::now().time_since_epoch());
-    failed_file_.store(range.file);
-  }
-
   const std::vector<StoredObject> objects_;
   const std::uint32_t requests_at_once_;
   std::vector<std::string> names_;
   mutable LastFailure last_failure_;
-  mutable std::atomic<std::uint32_t> failed_file_{std::numeric_limits<std::uint32_t>::max()};
-  mutable std::atomic<Clock::duration> failed_at_{Clock::duration::zero()};
-  mutable std::atomic<ErrorCode> failed_with_{ErrorCode::kOk};
+  mutable RecentFailure recent_failure_;
 };
 
 }  // namespace
