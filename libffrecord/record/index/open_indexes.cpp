@@ -32,6 +32,17 @@ Error InFile(const RangeReader& source, std::uint32_t file, Error error) {
   return error;
 }
 
+Error NotRead(const RangeReader& source, const RangeRead& range) {
+  const std::string trouble = source.Trouble(range.file, range.status);
+  const std::string why = !trouble.empty() ? trouble
+                          : range.status == ErrorCode::kCorruption
+                              ? "the file was truncated while it was opened"
+                              : "the device or the connection failed";
+  return InFile(source, range.file,
+                {range.status, "cannot read " + std::to_string(range.destination.size()) +
+                                   " bytes at " + std::to_string(range.offset_bytes) + ": " + why});
+}
+
 FileEnds PlanEnds(const RangeReader& source, std::uint32_t file, std::span<std::byte> room,
                   std::vector<RangeRead>& reads) {
   const std::uint64_t size = source.file_size_bytes(file);
@@ -91,13 +102,7 @@ Result<void> OpenRound(const RangeReader& source, std::uint32_t first_file, std:
   auto read = source.Read(reads);
   if (!read) return read;
   for (const RangeRead& range : reads)
-    if (range.status != ErrorCode::kOk)
-      return InFile(source, range.file,
-                    {range.status, "cannot read " + std::to_string(range.destination.size()) +
-                                       " bytes at " + std::to_string(range.offset_bytes) +
-                                       (range.status == ErrorCode::kCorruption
-                                            ? ": the file was truncated while it was opened"
-                                            : ": the device or the connection failed")});
+    if (range.status != ErrorCode::kOk) return NotRead(source, range);
   for (std::size_t i = 0; i < file_count; ++i) {
     const auto file = first_file + static_cast<std::uint32_t>(i);
     auto index = OpenIndex(source, file, ends[i], options);
