@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -59,6 +60,16 @@ class LocalFiles final : public RangeReader {
   void ChooseWays(std::span<const RangeRead> ranges, std::vector<Way>& ways) const;
   // The file's descriptor. Fails with kIo if the file was removed since it was opened.
   Result<OpenFiles::Pin> Take(std::uint32_t file, Way way) const;
+  // Whether, just now, a range failed because no descriptor was free for a long time: others then
+  // fail at once if there is none.
+  using SteadyClock = std::chrono::steady_clock;
+  bool HasJustStarved(SteadyClock::time_point now) const noexcept {
+    constexpr auto kWhile = std::chrono::milliseconds(500);
+    return now.time_since_epoch() - starved_at_.load() < kWhile;
+  }
+  void NoteStarved(SteadyClock::time_point now) const noexcept {
+    starved_at_.store(now.time_since_epoch());
+  }
   // The status of a range of which a transfer brought `result`: bytes, or -errno.
   ErrorCode StatusOf(const RangeRead& range, std::int64_t result) const noexcept;
 
@@ -85,6 +96,7 @@ class LocalFiles final : public RangeReader {
   const bool page_cache_first_;
   const std::vector<bool> tells_what_is_in_memory_;  // Asked only where that is of use.
   mutable std::atomic<std::uint32_t> mapping_count_{0};
+  mutable std::atomic<SteadyClock::duration> starved_at_{-std::chrono::hours(1)};
   mutable ResidentGuess warm_guess_;  // Whether anything is in the page cache.
   mutable std::vector<std::atomic<const Mapping*>> whole_;  // For each file; owned.
 };

@@ -158,11 +158,14 @@ bool LocalQueue::Pin(Call& call) {
     // there are none, wait a while for other queues.
     if (queue_.count() > 0) return false;
     const auto now = SteadyClock::now();
-    if (!call.starved_since) call.starved_since = now;
+    if (!call.starved_since)
+      call.starved_since = files_.HasJustStarved(now) ? now - kDescriptorWaitMax : now;
     if (now - *call.starved_since < kDescriptorWaitMax) return false;
+    // The ranges that follow do not wait again.
+    files_.NoteStarved(now);
   }
-  call.starved_since.reset();
   if (pin) {
+    call.starved_since.reset();
     call.pins.push_back(std::move(pin).value());
     call.pinned_file = range.file;
     call.pinned_way = call.ways[call.next];

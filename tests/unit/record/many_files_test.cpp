@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -84,6 +85,33 @@ TEST_F(ManyFilesTest, AreReadByManyThreadsUnderALowLimitWithEveryPolicy) {
               }),
               0)
         << static_cast<int>(io);
+}
+
+// Without any descriptor, one range waits for one; neither the next file nor the next record does.
+TEST_F(ManyFilesTest, WithoutDescriptorsAReaderWaitsOnce) {
+  EXPECT_EQ(test::RunInChild([&] {
+              using Clock = std::chrono::steady_clock;
+              if (Limit() != 0) return 1;
+              const auto reader = RecordReader::Open(paths, {.io = IoPolicy::kDirect}).value();
+              const std::vector<std::uint64_t> indices{600, 603, 606, 700};
+              if (!reader.ReadBatch(indices)) return 2;  // Their indexes are mapped from now on.
+              if (!reader.ReadBatch(test::UpTo(300))) return 2;  // The other files are closed.
+              const rlimit none{3, 96};
+              ::setrlimit(RLIMIT_NOFILE, &none);
+              const auto begin = Clock::now();
+              const Batch batch = reader.ReadBatch(indices).value();
+              for (const ErrorCode status : batch.statuses()) EXPECT_EQ(status, ErrorCode::kIo);
+              const auto first = Clock::now() - begin;
+              EXPECT_GT(first, std::chrono::seconds(4));
+              EXPECT_LT(first, std::chrono::seconds(9));
+              const Batch again = reader.ReadBatch(indices).value();
+              EXPECT_EQ(again.statuses()[0], ErrorCode::kIo);
+              EXPECT_LT(Clock::now() - begin - first, std::chrono::seconds(1));
+              const rlimit some{96, 96};
+              ::setrlimit(RLIMIT_NOFILE, &some);
+              return ReadsRight(reader, test::Seed()) ? 0 : 3;
+            }),
+            0);
 }
 
 TEST_F(ManyFilesTest, AReplacedOneSpoilsItsOwnRecordsAndIsNamed) {
