@@ -3,8 +3,10 @@
 // promises: nothing that happens to its folder changes what is read, and its bound holds.
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -182,6 +184,64 @@ TEST_F(BlockCacheTest, AFullDiskCostsTimeAlone) {
   };
   EXPECT_EQ(RunInChild(in_child), 0);
   EXPECT_GT(ReadBehind(), 0U);
+}
+
+// A tmpfs of `mib` at the folder, for this process alone; false if that is not allowed here.
+bool MountSmallDisk(const std::filesystem::path& folder, const std::string& mib) {
+  return ::unshare(CLONE_NEWNS) == 0 &&
+         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", folder.c_str(), "tmpfs", 0, ("size=" + mib + "m").c_str()) == 0;
+}
+
+// A tmpfs fails writes of entries that look large enough, and has no page for a hole in one that is
+// mapped: whatever is read there is right, from the cache or from the source.
+TEST_F(BlockCacheTest, AFullTmpfsCostsTimeAlone) {
+  const auto in_child = [this] {
+    const auto cache = source_.folder / "cache";
+    std::filesystem::create_directory(cache);
+    if (!MountSmallDisk(cache, "10")) return kSkipped;
+    source_.Open();
+    for (int turn = 0; turn < 2; ++turn)
+      if (WholeOf(*source_.files, 0) != contents_[0]) return 1;
+    const auto mapped = source_.files->Mapped(0);
+    const auto wanted = std::as_bytes(std::span(contents_[0]));
+    std::uint64_t present_bytes = 0;
+    for (std::uint64_t at = 0; at + 4096 <= wanted.size(); at += 4096) {
+      if (!source_.files->PresenceOf(0)->Has(at, 4096)) continue;
+      present_bytes += 4096;
+      if (!std::ranges::equal(mapped.subspan(at, 4096), wanted.subspan(at, 4096))) return 2;
+    }
+    // What fits was kept, and is used.
+    const std::uint64_t size = contents_[0].size();
+    if (present_bytes == 0 || present_bytes >= size) return 3;
+    if (source_.Behind([&] { WholeOf(*source_.files, 0); }) >= size) return 4;
+    // Somebody else fills the rest, then makes room.
+    std::ofstream(cache / "other") << std::string(10U << 20, 'x');
+    if (WholeOf(*source_.files, 0) != contents_[0]) return 5;
+    std::filesystem::remove(cache / "other");
+    return WholeOf(*source_.files, 0) == contents_[0] ? 0 : 6;
+  };
+  const int ended = RunInChild(in_child);
+  if (ended == kSkipped) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  EXPECT_EQ(ended, 0);
+}
+
+TEST_F(BlockCacheTest, AFullTmpfsIsUsedAgainOnceItHasRoom) {
+  const auto in_child = [this] {
+    const auto cache = source_.folder / "cache";
+    std::filesystem::create_directory(cache);
+    if (!MountSmallDisk(cache, "40")) return kSkipped;
+    std::ofstream(cache / "other") << std::string(41U << 20, 'x');
+    source_.Open();
+    if (WholeOf(*source_.files, 0) != contents_[0]) return 1;
+    std::filesystem::remove(cache / "other");
+    source_.Open();  // As another process would; this one keeps nothing for ten seconds.
+    if (WholeOf(*source_.files, 0) != contents_[0]) return 2;
+    return source_.Behind([&] { WholeOf(*source_.files, 0); }) == 0 ? 0 : 3;
+  };
+  const int ended = RunInChild(in_child);
+  if (ended == kSkipped) GTEST_SKIP() << "a tmpfs cannot be mounted here";
+  EXPECT_EQ(ended, 0);
 }
 
 // What is said to be in memory is there, and all of it is.
