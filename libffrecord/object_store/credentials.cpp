@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <thread>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
+#include "libffrecord/base/patient_wait.h"
 #include "libffrecord/object_store/command_output.h"
 #include "libffrecord/object_store/digests.h"
 #include "libffrecord/object_store/flat_json.h"
@@ -58,7 +58,7 @@ Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string
     auto client = FFR_TRY(net::HttpClient::Create());
     auto response = client->Run(request, {timeout, kAnswerSizeMax});
     const bool may_pass = !response || MayPass(response.value().status);
-    if (!may_pass || --tries <= 0) {
+    if (!may_pass || --tries <= 0 || Patience::OfThread().IsOver()) {
       if (!response)
         return Error{ErrorCode::kUnavailable, "S3: " + service + ": " + response.error().message};
       if (may_pass)
@@ -66,7 +66,7 @@ Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string
                      "S3: " + service + " answered " + std::to_string(response.value().status)};
       return response;
     }
-    std::this_thread::sleep_for(back_off.Next());
+    SleepPatiently(std::chrono::steady_clock::now() + back_off.Next());
   }
 }
 

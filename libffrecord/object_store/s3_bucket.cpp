@@ -5,10 +5,10 @@
 #include <charconv>
 #include <cstdio>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "libffrecord/base/hex.h"
+#include "libffrecord/base/patient_wait.h"
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/object_store/credentials.h"
 #include "libffrecord/object_store/digests.h"
@@ -163,8 +163,9 @@ struct S3Bucket::Impl {
       auto outcome = Once(request, body_size_max, may_pass, asked_for);
       if (outcome) return outcome;
       const milliseconds wait = back_off.Next(asked_for);
-      if (!may_pass || Clock::now() + wait > deadline) return outcome;
-      std::this_thread::sleep_for(wait);
+      const auto next_try = Clock::now() + wait;
+      if (!may_pass || next_try > deadline || Patience::OfThread().IsOver()) return outcome;
+      SleepPatiently(next_try);
     }
   }
 

@@ -78,6 +78,7 @@ std::string UrlOf(const HttpRequest& request) {
 ErrorCode CodeOf(CURLcode code) {
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
+    case CURLE_ABORTED_BY_CALLBACK:  // The caller gave it up.
       return ErrorCode::kDeadlineExceeded;
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
@@ -191,6 +192,16 @@ void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
   SetMethod(request);
   SetHeaders(request);
   sink.began = sink.progressed = std::chrono::steady_clock::now();
+}
+
+void EasyHandle::AskWhetherToGoOn(bool (*may_go_on)()) {
+  const curl_xferinfo_callback ask = [](void* asked, curl_off_t, curl_off_t, curl_off_t,
+                                        curl_off_t) {
+    return reinterpret_cast<bool (*)()>(asked)() ? 0 : 1;
+  };
+  curl_easy_setopt(curl_, CURLOPT_XFERINFOFUNCTION, ask);
+  curl_easy_setopt(curl_, CURLOPT_XFERINFODATA, reinterpret_cast<void*>(may_go_on));
+  curl_easy_setopt(curl_, CURLOPT_NOPROGRESS, 0L);
 }
 
 Result<void> EasyHandle::Outcome(CURLcode code) const {

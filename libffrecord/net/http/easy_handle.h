@@ -46,6 +46,10 @@ class EasyHandle {
   void Prepare(const HttpRequest& request, HttpSink& sink, std::chrono::milliseconds connect,
                std::chrono::milliseconds stall);
 
+  // After Prepare(): `may_go_on` is asked at least once per second on the thread that performs the
+  // request, which is broken off once it says no.
+  void AskWhetherToGoOn(bool (*may_go_on)());
+
   // What became of the request that ended with `code`.
   Result<void> Outcome(CURLcode code) const;
 

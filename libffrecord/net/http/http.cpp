@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "libffrecord/base/patience.h"
 #include "libffrecord/net/http/easy_handle.h"
 
 namespace ffrecord::net {
@@ -36,6 +37,12 @@ std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& 
   return text;
 }
 
+namespace {
+
+bool MayGoOn() { return !Patience::OfThread().IsOver(); }
+
+}  // namespace
+
 HttpClient::HttpClient(std::unique_ptr<EasyHandle> handle) noexcept : handle_(std::move(handle)) {}
 HttpClient::~HttpClient() = default;
 
@@ -50,6 +57,7 @@ Result<HttpResponse> HttpClient::Run(const HttpRequest& request, const Limits& l
   sink.destination = destination;
   sink.body_size_max = limits.body_size_max;
   handle_->Prepare(request, sink, limits.timeout, limits.timeout);
+  if (!Patience::OfThread().is_endless()) handle_->AskWhetherToGoOn(&MayGoOn);
   FFR_TRY(handle_->Outcome(curl_easy_perform(handle_->curl())));
   return std::move(sink.response);
 }

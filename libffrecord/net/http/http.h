@@ -61,7 +61,8 @@ class HttpClient {
   // Any status is a success here. With `destination`, the body of a 2xx response goes there, and
   // must not be longer. Fails with kUnavailable (host unknown, refused, broken off, no TLS),
   // kDeadlineExceeded, kCorruption if the body is too long, kDenied if the server's certificate is
-  // not trusted, kInvalidArgument for an address that cannot be asked.
+  // not trusted, kInvalidArgument for an address that cannot be asked. Within about a second after
+  // the thread's patience is over, fails with kDeadlineExceeded.
   Result<HttpResponse> Run(const HttpRequest& request, const Limits& limits,
                            std::span<std::byte> destination = {});
 
