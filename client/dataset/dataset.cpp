@@ -10,6 +10,7 @@
 #include "client/dataset/object_source.h"
 #include "client/dataset/prefetch_hint.h"
 #include "client/dataset/upload.h"
+#include "libffrecord/base/patience.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/record/read/open_records.h"
@@ -84,7 +85,9 @@ bool IsObjectAddress(std::string_view location) noexcept {
 
 Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                  const RecordReader::Options& reader_options,
-                                 const SessionOptions& session_options, const CacheOptions& cache) {
+                                 const SessionOptions& session_options, const CacheOptions& cache,
+                                 const RecordReader::GiveUp& give_up) {
+  const Patience patience(give_up);
   const auto is_remote = [](const std::string& text) {
     return text.starts_with(net::Location::kScheme);
   };

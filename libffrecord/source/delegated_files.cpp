@@ -28,6 +28,10 @@ DelegatedReads::DelegatedReads(std::vector<File> files, const Options& options)
 }
 DelegatedReads::~DelegatedReads() = default;
 
+const std::vector<DelegatedReads::File>& DelegatedReads::files() const noexcept {
+  return impl_->files;
+}
+
 DelegatedReads::Group DelegatedReads::Take() { return impl_->queue.Get().Take(impl_->terms()); }
 
 void DelegatedReads::Answer(std::uint64_t id, std::span<const std::byte> bytes) {
@@ -54,7 +58,6 @@ constexpr CoalescingOptions kStoreCoalescing{
 class DelegatedFiles final : public RangeReader {
  public:
   explicit DelegatedFiles(std::shared_ptr<DelegatedReads> reads) : reads_(std::move(reads)) {}
-  ~DelegatedFiles() override { reads_->Close(); }
 
   std::size_t file_count() const noexcept override { return files().size(); }
   const std::string& file_name(std::uint32_t file) const noexcept override {
@@ -105,7 +108,7 @@ class DelegatedFiles final : public RangeReader {
 
  private:
   DelegatedReads::Impl& impl() const noexcept { return reads_->impl(); }
-  const std::vector<DelegatedReads::File>& files() const noexcept { return impl().files; }
+  const std::vector<DelegatedReads::File>& files() const noexcept { return reads_->files(); }
 
   void Note(RangeRead& range, const Error& error) const {
     range.status = error.code;

@@ -8,8 +8,7 @@
 
 namespace ffrecord {
 
-// The files of `reads`. One reader for each DelegatedReads, which it closes when it is destroyed. A
-// forked child may use it once it has threads that serve.
+// The files of `reads`. A forked child may use it once it has threads that serve.
 std::unique_ptr<RangeReader> OpenDelegatedFiles(std::shared_ptr<DelegatedReads> reads);
 
 }  // namespace ffrecord

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, final
+from typing import Any, Literal, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,35 @@ class PrefetchHint:
         """Whether the daemon still follows it."""
 
 @final
+class DelegatedReads:
+    """Ranges of files that threads of the program read for readers."""
+
+    def __init__(
+        self,
+        files: Sequence[tuple[str, int, str]],
+        *,
+        timeout_s: float,
+        group_count: int,
+        group_bytes: int,
+    ) -> None:
+        """Name, size and version of each file; the bounds of a group of ranges."""
+    def take(self) -> tuple[list[tuple[int, int, int, int]], bool]:
+        """Wait for ranges: id, file, offset, size of each; and whether more threads are wanted.
+
+        No ranges: the reader is closed.
+        """
+    def answer(self, id: int, data: object) -> None: ...
+    def refuse(
+        self,
+        id: int,
+        kind: Literal["invalid", "not_found", "unavailable", "deadline", "conflict", "denied"],
+        message: str,
+        retry: Literal["never", "later", "throttled"],
+    ) -> None: ...
+    def is_wanted(self, id: int) -> bool: ...
+    def close(self) -> None: ...
+
+@final
 class RecordReader:
     """An ordered list of files, or a dataset of a daemon."""
 
@@ -139,6 +168,15 @@ class RecordReader:
         direct: bool = False,
         timeout_s: float = 30.0,
         assume_running: bool = False,
+        cache: bytes | str = "",
+        cache_size: int = 68719476736,
+    ) -> RecordReader: ...
+    @staticmethod
+    def open_delegated(
+        reads: DelegatedReads,
+        *,
+        check_data: bool = True,
+        salvage: bool = False,
         cache: bytes | str = "",
         cache_size: int = 68719476736,
     ) -> RecordReader: ...

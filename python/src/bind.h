@@ -21,6 +21,7 @@ void BindBatchQueue(py::module_& module);
 void BindBatchStream(py::module_& module);
 void BindCollective(py::module_& module);
 void BindDataset(py::module_& module);
+void BindDelegatedReads(py::module_& module);
 void BindImages(py::module_& module);
 void BindIoProbe(py::module_& module);
 void BindPermutation(py::module_& module);

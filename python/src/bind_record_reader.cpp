@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ffrecord/client/dataset.h>
+#include <ffrecord/delegated_reads.h>
 #include <ffrecord/record_reader.h>
 
 #include "python/src/bind.h"
@@ -49,8 +50,18 @@ std::unique_ptr<CountingReader> Open(const std::vector<std::string>& locations, 
   SessionOptions session = SessionOptionsOf(timeout);
   session.assume_running = assume_running;
   const client::CacheOptions kept{cache, cache_size};
-  return std::make_unique<CountingReader>(ValueOrRaise(
-      WithoutGil([&] { return client::OpenDataset(locations, options, session, kept); })));
+  return std::make_unique<CountingReader>(ValueOrRaise(Interruptible([&](const auto& give_up) {
+    return client::OpenDataset(locations, options, session, kept, give_up);
+  })));
+}
+
+std::unique_ptr<CountingReader> OpenDelegated(const std::shared_ptr<DelegatedReads>& reads,
+                                              bool check_data, bool salvage,
+                                              const std::string& cache, std::uint64_t cache_size) {
+  const RecordReader::Options options{.verify_checksums = check_data, .salvage = salvage};
+  const client::CacheOptions kept{cache, cache_size};
+  return std::make_unique<CountingReader>(ValueOrRaise(Interruptible(
+      [&](const auto& give_up) { return client::OpenDelegated(reads, options, kept, give_up); })));
 }
 
 std::shared_ptr<Batch> ReadBatch(CountingReader& self,
@@ -192,6 +203,9 @@ void BindRecordReader(py::module_& module) {
                   py::arg("salvage") = false, py::arg("direct") = false,
                   py::arg("timeout_s") = 30.0, py::arg("assume_running") = false,
                   py::arg("cache") = "", py::arg("cache_size") = std::uint64_t{64} << 30)
+      .def_static("open_delegated", &OpenDelegated, py::arg("reads"), py::kw_only(),
+                  py::arg("check_data") = true, py::arg("salvage") = false, py::arg("cache") = "",
+                  py::arg("cache_size") = std::uint64_t{64} << 30)
       .def("__len__", [](Self self) { return self.reader.record_count(); })
       .def_property_readonly("schema", [](Self self) { return self.reader.schema(); })
       .def_property_readonly("file_count", [](Self self) { return self.reader.file_count(); })

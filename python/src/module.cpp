@@ -8,6 +8,7 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   module.attr("__version__") = FFRECORD_VERSION;
   BindSchema(module);
   BindBatch(module);
+  BindDelegatedReads(module);
   BindRecordReader(module);
   BindBatchQueue(module);
   BindImages(module);

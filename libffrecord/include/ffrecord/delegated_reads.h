@@ -66,6 +66,8 @@ class FFR_EXPORT DelegatedReads {
   DelegatedReads& operator=(const DelegatedReads&) = delete;
   ~DelegatedReads();
 
+  const std::vector<File>& files() const noexcept;
+
   // Waits until ranges are wanted, or the reader is closed.
   Group Take();
 
@@ -78,7 +80,7 @@ class FFR_EXPORT DelegatedReads {
   bool IsWanted(std::uint64_t id) const;
 
   // Ends Take() of all threads of this process, now and later. Ranges that wait fail with
-  // kUnavailable. The reader does so when it is destroyed.
+  // kUnavailable.
   void Close();
 
   // For the library's own layers.

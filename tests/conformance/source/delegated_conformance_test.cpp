@@ -50,7 +50,7 @@ class ServedFiles {
   }
   ~ServedFiles() {
     served_ = nullptr;
-    files.reset();  // Ends the threads.
+    reads_->Close();  // Ends the threads.
     for (std::thread& thread : threads_) thread.join();
   }
   ServedFiles(const ServedFiles&) = delete;
@@ -325,7 +325,7 @@ TEST_F(DelegatedReadsTest, NoAnswerIsWrittenOnceItsCallHasReturned) {
     ASSERT_TRUE(
         std::ranges::all_of(memory, [](std::byte byte) { return byte == std::byte{0xA5}; }));
   }
-  files_.reset();
+  reads_->Close();
   for (std::thread& server : servers) server.join();
 }
 

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <ffrecord/delegated_reads.h>
 #include <ffrecord/export.h>
 #include <ffrecord/record_reader.h>
 #include <ffrecord/result.h>
@@ -37,10 +39,22 @@ struct CacheOptions {
 // kUnavailable if no daemon answers (the message says where and how to start one),
 // kDeadlineExceeded. If the daemon goes away later, reads try to reconnect until
 // the timeout, then return kUnavailable for each record.
+//
+// `give_up` as for RecordReader::ReadBatch: kDeadlineExceeded once it returns true.
 FFR_EXPORT Result<RecordReader> OpenDataset(std::span<const std::string> locations,
                                             const RecordReader::Options& reader_options,
                                             const SessionOptions& session_options,
-                                            const CacheOptions& cache = {});
+                                            const CacheOptions& cache = {},
+                                            const RecordReader::GiveUp& give_up = {});
+
+// Opens files that threads of the program read, which must serve `reads` by then. One reader for
+// each `reads`, which it closes when it is destroyed; a call that fails leaves them open. Fails as
+// OpenDataset, and with kInvalidArgument if there are no files, or if a cache is given and the
+// version of a file is unknown.
+FFR_EXPORT Result<RecordReader> OpenDelegated(std::shared_ptr<DelegatedReads> reads,
+                                              const RecordReader::Options& options,
+                                              const CacheOptions& cache = {},
+                                              const RecordReader::GiveUp& give_up = {});
 
 // Checks sealed FFRecord files, uploads them, and publishes them as one dataset under `address`
 // (ffrecord://host[:port]/name). The dataset becomes visible as a whole, once all of it is on the
