@@ -4,7 +4,7 @@ import errno
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 # Of checkpoints: a folder of any name, or an address.
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -14,7 +14,8 @@ SCHEME = "ffrecord://"
 STORES = ("s3://", "http://", "https://")
 # In a folder: names those of its files that are only at a store now (ffrecord._evicting).
 EVICTED = "EVICTED"
-_UNKNOWN_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Of file systems that fsspec knows, perhaps a chain of them: `simplecache::gs://bucket/x`.
+_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
 
 
@@ -39,8 +40,39 @@ def normalise(where: Where) -> tuple[str, ...]:
 
 
 def is_address(name: str) -> bool:
-    """Whether a location is at a daemon or a store rather than a path."""
+    """Whether a location is at a daemon, or at a store that the library knows."""
     return name.startswith((SCHEME, *STORES))
+
+
+def is_file_system(name: str) -> bool:
+    """Whether a location is at a store that only fsspec knows."""
+    return not is_address(name) and _PROTOCOL.match(name) is not None and not os.path.exists(name)
+
+
+def reads_through_fsspec(names: Sequence[str], storage_options: object) -> bool:
+    """Whether fsspec reads the locations: all others do not know them, or there are options for it.
+
+    Raises:
+        ValueError: the locations are of several kinds, or the options are not for them.
+    """
+    mine = [is_file_system(name) for name in names]
+    if storage_options is not None:
+        if paths := [
+            n
+            for n, is_mine in zip(names, mine, strict=True)
+            if not is_mine and not n.startswith(STORES)
+        ]:
+            raise ValueError(
+                f"storage_options are for stores that fsspec reads, not for {paths[0]}"
+            )
+        return True
+    if any(mine) and not all(mine):
+        one, other = names[mine.index(True)], names[mine.index(False)]
+        raise ValueError(
+            f"{one} and {other}: one list holds files of one kind; join readers of several kinds "
+            "with ffrecord.concat"
+        )
+    return any(mine)
 
 
 def absolute(name: str) -> str:
@@ -87,9 +119,11 @@ def _files(name: str) -> Iterator[str]:
         yield name
     elif os.path.isdir(name):
         yield from _folder(name)
-    elif _UNKNOWN_SCHEME.match(name):
+    elif _PROTOCOL.match(name):
         known = ", ".join((SCHEME, *STORES))
-        raise ValueError(f"{name}: unknown kind of address; there are paths, {known}")
+        raise ValueError(
+            f"{name}: this kind of address is not known here; known are paths, {known}"
+        )
     elif glob.has_magic(name) and not os.path.lexists(name):
         yield from _matches(name)
     else:

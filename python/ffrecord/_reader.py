@@ -4,12 +4,13 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import context
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,23 @@ import numpy.typing as npt
 from ffrecord import _ffrecord
 from ffrecord._batch import Batch
 from ffrecord._closing import Closing
-from ffrecord._locations import Where, absolute, expand, is_address, normalise
+from ffrecord._locations import (
+    Where,
+    absolute,
+    expand,
+    is_address,
+    normalise,
+    reads_through_fsspec,
+)
 from ffrecord._order import EpochShare, Indices
 from ffrecord._queue import BatchQueue, FutureReads, LoopReads
 from ffrecord._records import OnCorrupt as OnCorrupt
 from ffrecord._records import Records, as_indices, check_on_corrupt
 from ffrecord._schema import Column, columns_of
 from ffrecord.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from ffrecord._fsspec_reads import FileService
 
 _TIMEOUT_MAX_S = 86_400.0
 _CACHE_SIZE_MIN = 64 << 20
@@ -34,6 +45,8 @@ _PROBE_MAX_S = 3600.0
 _READS_IN_FLIGHT = 8
 _ReadsByOwner = weakref.WeakKeyDictionary[object, tuple[int, object]]
 _Reads = TypeVar("_Reads", FutureReads, LoopReads)
+# kCorruption of result.h.
+_CORRUPT = 3
 _NOTHING_READ: dict[str, Any] = {
     "batches": 0,
     "batches_from_memory": 0,
@@ -78,13 +91,15 @@ class Reader(Records, Closing):
         max_corrupt: float = 0.001,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int = CACHE_SIZE,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Store the arguments; open nothing yet.
 
         Args:
             where: file, folder (its own `*.ffr`, sorted by code point), glob, list of these in
                 its order, or `ffrecord://host[:port]/name`; or, at a store, `s3://bucket/key`, a
-                folder `s3://bucket/folder/`, a glob, `http(s)://host/path`, or a list of these.
+                folder `s3://bucket/folder/`, a glob, `http(s)://host/path`, or a list of these;
+                or the same with any other protocol that fsspec knows, such as `gs://`.
             check_data: verify the checksum of each record on every read.
             salvage: open a damaged version 1 file; records that are not whole are corrupt.
             direct: bypass the page cache, for data that is read once.
@@ -95,6 +110,8 @@ class Reader(Records, Closing):
                 processes may share it.
             cache_size: bytes that the folder may take, at least 64 MiB; the blocks that were used
                 least recently go first.
+            storage_options: for fsspec's file system, such as credentials; part of a pickle.
+                `s3://` and `http(s)://` are then read through fsspec, too.
         """
         if not 0 < timeout_s <= _TIMEOUT_MAX_S:
             raise ValueError(f"timeout_s is {timeout_s}; it must be above 0, at most a day")
@@ -113,10 +130,14 @@ class Reader(Records, Closing):
             if not os.fspath(cache):
                 raise ValueError("cache is empty; it must name a folder")
             self._options.update(cache=absolute(os.fspath(cache)), cache_size=cache_size)
+        self._is_of_fsspec = reads_through_fsspec(self.where, storage_options)
+        if storage_options is not None:
+            self._options["storage_options"] = dict(storage_options)
         self._closed = False
         self._expected: str | None = None
         self._inner: _ffrecord.RecordReader | None = None
-        self._kept: dict[str, _ffrecord.RecordReader] = {}
+        self._service: FileService | None = None
+        self._kept: dict[str, tuple[_ffrecord.RecordReader, FileService | None]] = {}
         self._schema: _ffrecord.Schema | None = None
         self._columns: tuple[Column, ...] = ()
         # Of `submit`, and of each loop that awaits reads; with the process that made them.
@@ -140,7 +161,7 @@ class Reader(Records, Closing):
     @property
     def is_local(self) -> bool:
         """Whether it reads files rather than a daemon or a store."""
-        return not is_address(self.where[0])
+        return not self._is_of_fsspec and not is_address(self.where[0])
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -382,6 +403,7 @@ class Reader(Records, Closing):
         """Release the files; batches that were read stay valid."""
         self._closed = True
         self._inner = None
+        self._service = None
         self._kept = {}
         self._reads = weakref.WeakKeyDictionary()
 
@@ -408,7 +430,31 @@ class Reader(Records, Closing):
             return inner
         if self._closed:
             raise ValueError(f"{self!r} cannot be read: it is closed")
-        inner = _ffrecord.RecordReader.open(
+        service: FileService | None = None
+        if self._is_of_fsspec:
+            from ffrecord._fsspec_reads import open_records  # Few programs use it.
+
+            inner, service = open_records(self.where, self._options)
+        else:
+            inner = self._open_here()
+        if self._expected not in (None, found := inner.fingerprint.hex()):
+            raise CorruptionError(
+                f"{self.where[0]}: the data was replaced after this process started: its "
+                f"fingerprint is {found}, expected {self._expected}; put the old files back, or "
+                "make a new dataset"
+            )
+        # Of threads that open at once all use what the first has kept, for it does the counting.
+        inner, service = self._kept.setdefault("reader", (inner, service))
+        for warning in inner.warnings:
+            warnings.warn(warning, stacklevel=3)
+        self._schema = inner.schema
+        self._columns = columns_of(inner.schema)
+        self._service = service
+        self._inner = inner
+        return inner
+
+    def _open_here(self) -> _ffrecord.RecordReader:
+        return _ffrecord.RecordReader.open(
             expand(self.where),
             check_data=self._options["check_data"],
             salvage=self._options["salvage"],
@@ -419,20 +465,6 @@ class Reader(Records, Closing):
             cache=os.fsencode(self._options.get("cache", "")),
             cache_size=self._options.get("cache_size", CACHE_SIZE),
         )
-        if self._expected not in (None, found := inner.fingerprint.hex()):
-            raise CorruptionError(
-                f"{self.where[0]}: the data was replaced after this process started: its "
-                f"fingerprint is {found}, expected {self._expected}; put the old files back, or "
-                "make a new dataset"
-            )
-        # Of threads that open at once all use what the first has kept, for it does the counting.
-        inner = self._kept.setdefault("reader", inner)
-        for warning in inner.warnings:
-            warnings.warn(warning, stacklevel=3)
-        self._schema = inner.schema
-        self._columns = columns_of(inner.schema)
-        self._inner = inner
-        return inner
 
     def _reads_of(self, owner: object, kind: type[_Reads]) -> _Reads:
         """The reads of an owner in this process, made at its first read."""
@@ -468,10 +500,22 @@ class Reader(Records, Closing):
         return Batch(read, positive, self._schema, self._columns)
 
     def _describe(self, index: int, status: int) -> str:
+        self._raise_if_replaced(index, status)
         return self._open().describe(index, status)
 
     def _raise_for(self, index: int, status: int) -> NoReturn:
+        self._raise_if_replaced(index, status)
         self._open().raise_for(index, status)
+
+    def _raise_if_replaced(self, index: int, status: int) -> None:
+        """Raise ConflictError if a record looks damaged because its file is another one now."""
+        if self._service is None or status != _CORRUPT:
+            return
+        inner = self._open()
+        after = bisect_right(
+            range(inner.file_count), index, key=lambda number: inner.file(number)["first_index"]
+        )
+        self._service.raise_if_replaced([after - 1])
 
 
 def open(
@@ -484,6 +528,7 @@ def open(
     max_corrupt: float = 0.001,
     cache: str | os.PathLike[str] | None = None,
     cache_size: int = CACHE_SIZE,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Reader:
     """Open record files, local, served or at a store; the arguments are those of `Reader`.
 
@@ -498,6 +543,7 @@ def open(
         max_corrupt=max_corrupt,
         cache=cache,
         cache_size=cache_size,
+        storage_options=storage_options,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ffrecord import _ffrecord
-from ffrecord._locations import Where, expand, is_address, normalise
+from ffrecord._locations import Where, expand, is_address, is_file_system, normalise
 from ffrecord._reader import Reader
 from ffrecord.errors import CorruptionError
 
@@ -39,7 +39,7 @@ def verify(where: Where, *, progress: Progress | None = None) -> list[FileReport
         UnavailableError: the daemon does not answer.
     """
     names = normalise(where)
-    if any(map(is_address, names)):
+    if any(is_address(name) or is_file_system(name) for name in names):
         return [_verify_served(Reader(names), progress)]
     files = expand(names)
     sizes = [os.stat(file).st_size for file in files]

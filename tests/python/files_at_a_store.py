@@ -42,14 +42,19 @@ def at_a_store(folder: Path) -> Iterator[Store]:
         yield store
 
 
-def at_a_server(folder: Path) -> Iterator[RangeServer]:
-    """The files at an HTTP server."""
+def skip_without_http() -> None:
+    """Skips if this build has no stores."""
     try:
         len(ffrecord.open("http://127.0.0.1:1/x.ffr", timeout_s=0.1))
     except ValueError as error:
-        pytest.skip(str(error))  # A build without stores.
+        pytest.skip(str(error))
     except UnavailableError:
         pass
+
+
+def at_a_server(folder: Path) -> Iterator[RangeServer]:
+    """The files at an HTTP server."""
+    skip_without_http()
     files = {f"/train/{path.name}": path.read_bytes() for path in folder.iterdir()}
     with serve_ranges(files) as served:
         yield served

@@ -69,7 +69,7 @@ def test_objects_read_like_files(store: Store, local: ffrecord.Reader, where: An
         ("s3:///x", ValueError),
         ("s3://bucket/train/notes.txt", CorruptionError),
         (["s3://bucket/train/part-0.ffr", "/tmp/x.ffr"], ValueError),
-        ("gs://bucket/x.ffr", ValueError),
+        ("nonsense://bucket/x.ffr", ValueError),
     ],
 )
 def test_what_is_not_there_is_named(store: Store, where: Any, error: type[Exception]) -> None:

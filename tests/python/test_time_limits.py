@@ -1,19 +1,24 @@
 """Goal: no time limit that makes no sense reaches the library, through whatever call it comes.
 
 Method: every binding that takes a limit is called with numbers that are none; which ones do is
-read from the bindings themselves, so that a new one is among them.
+read from the bindings themselves, so that a new one is among them. Ctrl-C comes before a limit.
 """
 
 import inspect
 import math
 import re
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import ffrecord
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
+from files_at_a_store import skip_without_http
+from interrupting import interrupted_after
 
 # Nothing listens there, should a call get that far.
 _ADDRESS = "ffrecord://127.0.0.1:1/nothing"
@@ -68,3 +73,23 @@ def test_a_checkpoint_is_neither_written_nor_looked_for_with_such_a_limit(tmp_pa
         with pytest.raises(ValueError, match="timeout_s is"):
             ckpt.latest(tmp_path, timeout_s=limit)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "address", ["ffrecord://{}/name", "http://{}/x.ffr", "s3://bucket/x.ffr", "s3://bucket/train/"]
+)
+def test_ctrl_c_ends_an_opening_before_its_limit(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not address.startswith("ffrecord://"):
+        skip_without_http()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # Connects, and says nothing.
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{place}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        monkeypatch.setenv("no_proxy", "*")
+        begin = time.monotonic()
+        with interrupted_after(0.3), pytest.raises(KeyboardInterrupt):
+            len(ffrecord.open(address.format(place), timeout_s=20))
+        assert time.monotonic() - begin < 5

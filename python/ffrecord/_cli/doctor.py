@@ -13,13 +13,13 @@ from typing import Any
 from ffrecord import _ffrecord
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
+from ffrecord._locations import STORES, is_file_system
 from ffrecord._reader import Reader
 
 # Below this many descriptors, many files and workers at once run out of them.
 _DESCRIPTORS_ENOUGH = 4096
 # Below this much, some hundreds of RDMA connections are refused.
 _LOCKED_ENOUGH_BYTES = 64 << 20
-_STORES = ("s3://", "http://", "https://")
 # So many records are read from a store, spread over its files.
 _SAMPLE = 64
 
@@ -31,7 +31,7 @@ def examine(
 
     Args:
         address: a daemon to contact, `ffrecord://host[:port]/...`, or record files at an object
-            store, `s3://` or `http(s)://`, to read from; adds the answer to the facts.
+            store, such as `s3://bucket/x`, to read from; adds the answer to the facts.
         timeout_s: for that daemon or store.
         tls_folder: certificates to check, beside those that the address names.
 
@@ -59,7 +59,7 @@ def examine(
         "shared_memory_free_bytes": memory.free if memory else 0,
     }
     advice = []
-    if address is not None and address.startswith(_STORES):
+    if address is not None and (address.startswith(STORES) or is_file_system(address)):
         facts |= _examine_store(address, timeout_s)
     elif address is not None:
         transport, reason, round_trip_s = _ffrecord.probe_daemon(address, timeout_s=timeout_s)
