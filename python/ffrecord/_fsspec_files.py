@@ -144,6 +144,7 @@ def _mount(name: str, options: Options) -> tuple[Mount, str]:
 def _find_one(name: str, options: Options) -> list[StoredFile]:
     mount, path = _mount(name, options)
     system = mount.here()
+    system.invalidate_cache()  # Listings that it remembers may name versions that are gone.
     shown = failures.without_secrets(name)
     if _is_pattern(name, path):
         found = [info for info in system.glob(path, detail=True).values() if _is_file(info)]

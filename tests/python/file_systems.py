@@ -32,7 +32,7 @@ class Shelf:
         self.fault: Fault = lambda number, path: None
         self.reads: list[tuple[str, int, int]] = []
         self.calls: list[int] = []  # How many ranges each call had.
-        self.infos: list[str] = []
+        self.known: dict[str, dict[str, Any]] = {}  # What its file systems remember of files.
         self.options: list[dict[str, Any]] = []
         self.lock = threading.Lock()
 
@@ -50,18 +50,28 @@ class Shelf:
 
     def info(self, path: str) -> dict[str, Any]:
         path = path.strip("/")
-        with self.lock:
-            self.infos.append(path)
+        if path in self.known:
+            return self.known[path]
         if path in self.files:
             facts: dict[str, Any] = {
                 "name": path,
                 "size": len(self.files[path]),
                 "type": "file",
             }
-            return {**facts, "etag": f'"{self.versions[path]}"'} if self.is_tagged else facts
+            if self.is_tagged:
+                facts["etag"] = f'"{self.versions[path]}"'
+            self.known[path] = facts
+            return facts
         if any(name.startswith(f"{path}/" if path else "") for name in self.files):
             return {"name": path, "size": 0, "type": "directory"}
         raise FileNotFoundError(path)
+
+    def forget(self, path: str | None) -> None:
+        """As a file system does when its cache is invalidated."""
+        if path is None:
+            self.known.clear()
+        else:
+            self.known.pop(path.strip("/"), None)
 
     def ls(self, path: str) -> list[dict[str, Any]]:
         path = path.strip("/")
@@ -98,6 +108,9 @@ class SyncShelf(fsspec.AbstractFileSystem):
         super().__init__(**options)
         shelf.options.append(options)
 
+    def invalidate_cache(self, path: str | None = None) -> None:
+        shelf.forget(path)
+
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         return shelf.info(self._strip_protocol(path))
 
@@ -127,6 +140,9 @@ class AsyncShelf(AsyncFileSystem):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         shelf.options.append(options)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        shelf.forget(path)
 
     async def _info(self, path: str, **options: Any) -> dict[str, Any]:
         return shelf.info(self._strip_protocol(path))

@@ -199,6 +199,18 @@ def test_ranges_of_a_batch_are_merged_and_go_in_few_calls(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_several_calls_are_under_way_at_a_time(shelf: Shelf, protocol: str) -> None:
+    reader = ffrecord.open(f"{protocol}://train/")
+    reader.read(range(COUNT))  # The index is there.
+    shelf.calls.clear()
+    shelf.fault = lambda number, path: "stall"
+    future = reader.submit(range(0, COUNT, 7))
+    until(lambda: len(shelf.calls) > 1)
+    shelf.resume.set()
+    assert len(future.result(30)) == -(-COUNT // 7)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_statistics_are_those_of_a_store(shelf: Shelf, protocol: str) -> None:
     reader = ffrecord.open(f"{protocol}://train/")
     batch = reader.read(range(COUNT))

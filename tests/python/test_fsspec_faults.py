@@ -200,6 +200,8 @@ def test_a_replaced_file_is_no_damage_but_a_conflict(shelf: Shelf, where: str) -
     shelf.put("train/part-0.ffr", data[:2000])
     with pytest.raises(ConflictError, match=text):
         reader.read([7])
+    shelf.put("train/part-0.ffr", data)
+    assert len(ffrecord.open(f"{where}part-0.ffr").read([7])) == 1  # Opened again, it is read.
 
 
 def test_without_versions_the_size_and_the_checksums_tell(shelf: Shelf, where: str) -> None:
