@@ -3,6 +3,9 @@
 // retries, time limits, and that no answer is written where nobody waits for it.
 
 #include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
 
 #include <atomic>
 #include <deque>
@@ -327,6 +330,59 @@ TEST_F(DelegatedReadsTest, NoAnswerIsWrittenOnceItsCallHasReturned) {
   }
   reads_->Close();
   for (std::thread& server : servers) server.join();
+}
+
+// A page that cannot be read until the test says so.
+class HeldPage {
+ public:
+  HeldPage()
+      : page_(static_cast<std::byte*>(
+            ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    held_ = page_;
+    is_touched_ = is_released_ = false;
+    struct sigaction wait {};
+    wait.sa_handler = [](int) {
+      is_touched_ = true;
+      const timespec a_while{0, 1'000'000};
+      while (!is_released_) ::nanosleep(&a_while, nullptr);
+      ::mprotect(held_, kBytes, PROT_READ);
+    };
+    ::sigaction(SIGSEGV, &wait, &before_);
+  }
+  ~HeldPage() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    ::munmap(page_, kBytes);
+  }
+  HeldPage(const HeldPage&) = delete;
+  HeldPage& operator=(const HeldPage&) = delete;
+
+  std::span<const std::byte> bytes() const { return {page_, kBytes}; }
+  bool is_touched() const { return is_touched_; }
+  void Release() { is_released_ = true; }
+
+  static constexpr std::size_t kBytes = 4096;
+
+ private:
+  inline static std::byte* held_ = nullptr;
+  inline static std::atomic<bool> is_touched_;
+  inline static std::atomic<bool> is_released_;
+  std::byte* const page_;
+  struct sigaction before_ {};
+};
+
+TEST_F(DelegatedReadsTest, ACallThatIsGivenUpWaitsForTheAnswerThatIsBeingCopied) {
+  Open({});
+  std::atomic<bool> gives_up = false;
+  Begin(1, HeldPage::kBytes, [&] { return gives_up.load(); });
+  const auto group = reads_->Take();
+  HeldPage page;
+  std::thread server([&] { reads_->Answer(group.ranges[0].id, page.bytes()); });
+  while (!page.is_touched()) std::this_thread::sleep_for(1ms);
+  gives_up = true;
+  EXPECT_EQ(result_.wait_for(300ms), std::future_status::timeout);
+  page.Release();
+  server.join();
+  EXPECT_EQ(result_.get().error().code, ErrorCode::kDeadlineExceeded);
 }
 
 TEST_F(DelegatedReadsTest, AClosedReaderEndsItsThreadsAndItsReads) {
