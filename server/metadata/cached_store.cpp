@@ -4,14 +4,14 @@
 #include <shared_mutex>
 #include <utility>
 
-#include "server/metadata/meta_store.h"
+#include "server/metadata/blocking_store.h"
 
 namespace ffrecord::server {
 namespace {
 
-class CachedStore final : public MetaStore {
+class CachedStore final : public BlockingStore {
  public:
-  explicit CachedStore(std::unique_ptr<MetaStore> store) : store_(std::move(store)) {}
+  explicit CachedStore(std::unique_ptr<BlockingStore> store) : store_(std::move(store)) {}
 
   Result<void> Load() {
     constexpr std::uint32_t kPageSize = 256;
@@ -92,7 +92,7 @@ class CachedStore final : public MetaStore {
     }
   }
 
-  const std::unique_ptr<MetaStore> store_;
+  const std::unique_ptr<BlockingStore> store_;
   std::mutex committing_;            // One commit at a time; taken before mutex_.
   mutable std::shared_mutex mutex_;  // Of all below; nobody waits for a disk while holding it.
   std::map<std::string, EntryPtr, std::less<>> entries_;
@@ -101,10 +101,10 @@ class CachedStore final : public MetaStore {
 
 }  // namespace
 
-Result<std::unique_ptr<MetaStore>> MakeCachedStore(std::unique_ptr<MetaStore> store) {
+Result<std::unique_ptr<BlockingStore>> MakeCachedStore(std::unique_ptr<BlockingStore> store) {
   auto cached = std::make_unique<CachedStore>(std::move(store));
   FFR_TRY(cached->Load());
-  return std::unique_ptr<MetaStore>(std::move(cached));
+  return std::unique_ptr<BlockingStore>(std::move(cached));
 }
 
 }  // namespace ffrecord::server

@@ -7,7 +7,7 @@
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/io/file.h"
-#include "server/metadata/meta_store.h"
+#include "server/metadata/blocking_store.h"
 
 namespace ffrecord::server {
 namespace {
@@ -71,9 +71,9 @@ MetaStore::KeyValue Row(sqlite3_stmt* statement) {
           Number(statement, 2)};
 }
 
-class SqliteStore final : public MetaStore {
+class SqliteStore final : public BlockingStore {
  public:
-  static Result<std::unique_ptr<MetaStore>> Open(const std::filesystem::path& path);
+  static Result<std::unique_ptr<BlockingStore>> Open(const std::filesystem::path& path);
 
   Result<std::optional<KeyValue>> Get(std::string_view key) override {
     const std::lock_guard lock(mutex_);
@@ -228,7 +228,7 @@ class SqliteStore final : public MetaStore {
 
   Result<Outcome> CommitInTransaction(const Commit& commit) {
     const std::uint64_t now = FFR_TRY(Revision());
-    for (const Compare& compare : commit.compares) {
+    for (const MetaStore::Compare& compare : commit.compares) {
       const std::uint64_t found = FFR_TRY(RevisionOf(compare.key));
       if (found != compare.mod_revision) return Outcome{false, now};
     }
@@ -256,7 +256,7 @@ class SqliteStore final : public MetaStore {
   Statement get_, list_, revision_of_, put_, delete_, revision_, count_;
 };
 
-Result<std::unique_ptr<MetaStore>> SqliteStore::Open(const std::filesystem::path& path) {
+Result<std::unique_ptr<BlockingStore>> SqliteStore::Open(const std::filesystem::path& path) {
   sqlite3* opened = nullptr;
   const int status =
       sqlite3_open_v2(path.c_str(), &opened,
@@ -268,7 +268,7 @@ Result<std::unique_ptr<MetaStore>> SqliteStore::Open(const std::filesystem::path
   std::unique_ptr<SqliteStore> store(new SqliteStore(std::move(database), path));
   FFR_TRY(store->SetUp());
   FFR_TRY(store->Prepare());
-  return std::unique_ptr<MetaStore>(std::move(store));
+  return std::unique_ptr<BlockingStore>(std::move(store));
 }
 
 Result<void> SqliteStore::SetUp() {
@@ -325,7 +325,7 @@ Result<void> SqliteStore::SyncFile(int which) {
 
 }  // namespace
 
-Result<std::unique_ptr<MetaStore>> OpenSqliteStore(const std::filesystem::path& path) {
+Result<std::unique_ptr<BlockingStore>> OpenSqliteStore(const std::filesystem::path& path) {
   return SqliteStore::Open(path);
 }
 

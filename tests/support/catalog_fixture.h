@@ -20,10 +20,10 @@
 
 namespace ffrecord::server {
 
-// A MetaStore whose next commits fail as a disk that is full does, or that is slow to answer.
-class FailingStore final : public MetaStore {
+// A store whose next commits fail as a disk that is full does, or that is slow to answer.
+class FailingStore final : public BlockingStore {
  public:
-  explicit FailingStore(MetaStore& store) : store_(store) {}
+  explicit FailingStore(BlockingStore& store) : store_(store) {}
   Result<std::optional<KeyValue>> Get(std::string_view key) override { return store_.Get(key); }
   Result<Page> List(std::string_view prefix, std::string_view after, std::uint32_t limit) override {
     return store_.List(prefix, after, limit);
@@ -39,10 +39,10 @@ class FailingStore final : public MetaStore {
   bool loses_reply = false;
 
  private:
-  MetaStore& store_;
+  BlockingStore& store_;
 };
 
-// A catalog over a memory MetaStore and a real folder; Open() again is a start after a kill.
+// A catalog over a store in memory and a real folder; Open() again is a start after a kill.
 class CatalogTest : public testing::Test {
  protected:
   void SetUp() override { Open(); }
@@ -113,7 +113,7 @@ class CatalogTest : public testing::Test {
 
   std::map<std::string, std::uint64_t> quotas_;
   test::TempFolder folder_;
-  std::unique_ptr<MetaStore> memory_ = test::MakeMemoryStore();
+  std::unique_ptr<BlockingStore> memory_ = test::MakeMemoryStore();
   FailingStore store_{*memory_};
   std::unique_ptr<ExtentStore> extents_;
   std::optional<DiskReserve> reserve_;

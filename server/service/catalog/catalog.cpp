@@ -25,7 +25,7 @@ Error NotFound(std::string_view name) {
 
 }  // namespace
 
-Catalog::Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
+Catalog::Catalog(BlockingStore& meta, ExtentStore& extents, const Options& options)
     : meta_(meta),
       extents_(extents),
       options_(options),
@@ -35,7 +35,7 @@ Catalog::Catalog(MetaStore& meta, ExtentStore& extents, const Options& options)
                                                   : extents.disks().front()->writes()),
       reserve_(options.reserve) {}
 
-Result<std::unique_ptr<Catalog>> Catalog::Open(MetaStore& meta, ExtentStore& extents,
+Result<std::unique_ptr<Catalog>> Catalog::Open(BlockingStore& meta, ExtentStore& extents,
                                                const Options& options, PublishedNames published) {
   std::unique_ptr<Catalog> catalog(new Catalog(meta, extents, options));
   const std::lock_guard lock(catalog->mutex_);
@@ -273,13 +273,13 @@ Result<void> Catalog::CheckReserve() const {
                ENOSPC};
 }
 
-Result<MetaStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
+Result<BlockingStore::Outcome> Catalog::Commit(const MetaStore::Commit& commit) {
   FFR_TRY(home_writes_.CheckWritable());
   FFR_TRY(home_writes_.Noted(CheckReserve()));
   return home_writes_.Noted(meta_.TryCommit(commit));
 }
 
-Result<MetaStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& commit) {
+Result<BlockingStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& commit) {
   FFR_TRY(home_writes_.CheckWritable());
   auto outcome = meta_.TryCommit(commit);
   const bool is_full = !outcome && (outcome.error().system_errno == ENOSPC ||
@@ -289,7 +289,8 @@ Result<MetaStore::Outcome> Catalog::CommitDeletion(const MetaStore::Commit& comm
   return home_writes_.Noted(std::move(outcome));
 }
 
-Result<MetaStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit, bool is_deletion) {
+Result<BlockingStore::Outcome> Catalog::CommitGeneration(MetaStore::Commit commit,
+                                                         bool is_deletion) {
   commit.compares.push_back({std::string(kGeneration), generation_revision_});
   commit.puts.push_back({std::string(kGeneration), {}});
   const auto outcome = FFR_TRY(is_deletion ? CommitDeletion(commit) : Commit(commit));

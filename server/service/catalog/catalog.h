@@ -15,7 +15,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/protocol/storage_messages.h"
-#include "server/metadata/meta_store.h"
+#include "server/metadata/blocking_store.h"
 #include "server/service/catalog/extent_references.h"
 #include "server/service/catalog/name_records.h"
 #include "server/service/catalog/upload_ledger.h"
@@ -62,7 +62,7 @@ class Catalog {
 
   // Both stores outlive the catalog. `published` is what `meta` has, and what `extents` was opened
   // with. Fails as the MetaStore does.
-  static Result<std::unique_ptr<Catalog>> Open(MetaStore& meta, ExtentStore& extents,
+  static Result<std::unique_ptr<Catalog>> Open(BlockingStore& meta, ExtentStore& extents,
                                                const Options& options, PublishedNames published);
 
   const Report& report() const noexcept { return report_; }
@@ -135,7 +135,7 @@ class Catalog {
     ExtentPtr extent;
   };
 
-  Catalog(MetaStore& meta, ExtentStore& extents, const Options& options);
+  Catalog(BlockingStore& meta, ExtentStore& extents, const Options& options);
 
   Result<void> Load(PublishedNames published);
   void TakePublished(PublishedNames published);
@@ -161,10 +161,10 @@ class Catalog {
   // Fails with kIo (ENOSPC) while the reserve is in use: what is left belongs to deletions.
   Result<void> CheckReserve() const;
   void RefreshRoom();
-  Result<MetaStore::Outcome> Commit(const MetaStore::Commit& commit);
+  Result<BlockingStore::Outcome> Commit(const MetaStore::Commit& commit);
   // Likewise what makes room: on a full disk it may use the reserve.
-  Result<MetaStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
-  Result<MetaStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
+  Result<BlockingStore::Outcome> CommitDeletion(const MetaStore::Commit& commit);
+  Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit, bool is_deletion);
   void AddTombstone(std::string key, std::span<const ExtentId> ids);
   // Those that `commit`, which has been committed, has put.
   void AddTombstones(const MetaStore::Commit& commit);
@@ -176,7 +176,7 @@ class Catalog {
   // failed.
   Result<bool> Forget(std::span<const Tombstone> tombstones);
 
-  MetaStore& meta_;
+  BlockingStore& meta_;
   ExtentStore& extents_;
   const Options options_;
   const std::filesystem::path home_;  // On the disk of the metadata.

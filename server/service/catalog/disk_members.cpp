@@ -38,7 +38,7 @@ Result<DiskMember> DecodeMember(const MetaStore::KeyValue& entry) {
   return member;
 }
 
-Result<void> CommitAll(MetaStore& meta, const MetaStore::Commit& commit) {
+Result<void> CommitAll(BlockingStore& meta, const MetaStore::Commit& commit) {
   if (commit.puts.empty() && commit.deletes.empty()) return {};
   const auto outcome = FFR_TRY(meta.TryCommit(commit));
   if (outcome.committed) return {};
@@ -54,7 +54,7 @@ bool IsRecorded(const DiskPlan::Use& use, std::span<const DiskMember> members) {
 
 }  // namespace
 
-Result<DiskMembers> ReadDiskMembers(MetaStore& meta) {
+Result<DiskMembers> ReadDiskMembers(BlockingStore& meta) {
   DiskMembers read;
   if (const auto daemon = FFR_TRY(meta.Get(kDaemonKey))) {
     if (daemon->value.size() != sizeof(DiskId))
@@ -75,7 +75,7 @@ Result<DiskMembers> ReadDiskMembers(MetaStore& meta) {
 
 // On record before it has an identity, so that no identity is ever unknown; joined after, so that
 // no disk that is on record as joined is without.
-Result<void> RecordDisks(MetaStore& meta, const DiskMembers& before, const DiskPlan& plan) {
+Result<void> RecordDisks(BlockingStore& meta, const DiskMembers& before, const DiskPlan& plan) {
   const DiskId daemon = before.daemon ? *before.daemon : Random<DiskId>();
   MetaStore::Commit begin;
   MetaStore::Commit end;

@@ -5,7 +5,7 @@
 
 #include <ffrecord/result.h>
 
-#include "server/metadata/meta_store.h"
+#include "server/metadata/blocking_store.h"
 #include "server/storage/disk_set.h"
 
 namespace ffrecord::server {
@@ -18,11 +18,11 @@ struct DiskMembers {
 };
 
 // Fails as the MetaStore, with kCorruption.
-Result<DiskMembers> ReadDiskMembers(MetaStore& meta);
+Result<DiskMembers> ReadDiskMembers(BlockingStore& meta);
 
 // Makes `plan` true: what it drops is off the record, new disks get their identity and are on it.
 // A kill at any point leaves what the next start can go on from. Requires that all folders of the
 // plan are locked. Fails as the MetaStore and WriteDiskIdentity.
-Result<void> RecordDisks(MetaStore& meta, const DiskMembers& before, const DiskPlan& plan);
+Result<void> RecordDisks(BlockingStore& meta, const DiskMembers& before, const DiskPlan& plan);
 
 }  // namespace ffrecord::server

@@ -25,7 +25,7 @@ std::vector<std::byte> NameRecord::Encode() const {
   return net::EncodeFields(attempt, size_bytes, file_count);
 }
 
-Result<std::optional<NameRecord>> FindName(MetaStore& meta, std::string_view name) {
+Result<std::optional<NameRecord>> FindName(BlockingStore& meta, std::string_view name) {
   const auto entry = FFR_TRY(meta.Get(NameKey(name)));
   if (!entry) return std::optional<NameRecord>();
   NameRecord found;
@@ -36,7 +36,7 @@ Result<std::optional<NameRecord>> FindName(MetaStore& meta, std::string_view nam
   return std::optional(found);
 }
 
-Result<std::vector<std::byte>> ReadManifest(MetaStore& meta, const NameRecord& name) {
+Result<std::vector<std::byte>> ReadManifest(BlockingStore& meta, const NameRecord& name) {
   auto entry = FFR_TRY(meta.Get(NumberKey(kManifestKeys, name.attempt)));
   if (!entry)
     return Error{ErrorCode::kCorruption, "the manifest is missing in the daemon's metadata"};
@@ -45,7 +45,7 @@ Result<std::vector<std::byte>> ReadManifest(MetaStore& meta, const NameRecord& n
 
 namespace {
 
-Result<DatasetManifest> ReadPublished(MetaStore& meta, const std::string& name) {
+Result<DatasetManifest> ReadPublished(BlockingStore& meta, const std::string& name) {
   const auto record = FFR_TRY(FindName(meta, name));
   if (!record) return Error{ErrorCode::kCorruption, "its record is gone"};
   return DecodeDatasetManifest(FFR_TRY(ReadManifest(meta, *record)));
@@ -53,7 +53,7 @@ Result<DatasetManifest> ReadPublished(MetaStore& meta, const std::string& name) 
 
 }  // namespace
 
-Result<PublishedNames> ReadPublishedNames(MetaStore& meta) {
+Result<PublishedNames> ReadPublishedNames(BlockingStore& meta) {
   std::vector<std::string> names;
   FFR_TRY(ForEachEntry(meta, kDatasetKeys, [&](const MetaStore::KeyValue& entry) {
     names.push_back(entry.key.substr(kDatasetKeys.size()));

@@ -10,7 +10,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/format/dataset_manifest.h"
-#include "server/metadata/meta_store.h"
+#include "server/metadata/blocking_store.h"
 
 namespace ffrecord::server {
 
@@ -34,9 +34,9 @@ struct NameRecord {
 };
 
 // None if nothing is published under `name`. Fails as the MetaStore, with kCorruption.
-Result<std::optional<NameRecord>> FindName(MetaStore& meta, std::string_view name);
+Result<std::optional<NameRecord>> FindName(BlockingStore& meta, std::string_view name);
 // The manifest, encoded. Fails as the MetaStore, with kCorruption if it is not there.
-Result<std::vector<std::byte>> ReadManifest(MetaStore& meta, const NameRecord& name);
+Result<std::vector<std::byte>> ReadManifest(BlockingStore& meta, const NameRecord& name);
 
 // All that is published.
 struct PublishedNames {
@@ -52,11 +52,11 @@ struct PublishedNames {
 };
 
 // Fails as the MetaStore.
-Result<PublishedNames> ReadPublishedNames(MetaStore& meta);
+Result<PublishedNames> ReadPublishedNames(BlockingStore& meta);
 
 // Calls `visit` with every entry below `prefix`. Fails as the MetaStore.
 template <class Visit>
-Result<void> ForEachEntry(MetaStore& meta, std::string_view prefix, Visit visit) {
+Result<void> ForEachEntry(BlockingStore& meta, std::string_view prefix, Visit visit) {
   constexpr std::uint32_t kPageSize = 256;
   std::string after;
   for (;;) {

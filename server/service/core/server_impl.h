@@ -85,7 +85,7 @@ struct Server::Impl {
   WriteHealth* home_writes = &own_home_writes;
   EventFd stop_accepting;
   std::optional<TokenKeys> token_keys;
-  std::unique_ptr<MetaStore> meta;
+  std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
   std::optional<DiskReserve> reserve;
   std::unique_ptr<Catalog> catalog;

@@ -61,9 +61,9 @@ TEST(DiskIdentityTest, IsWrittenOnceAndNoLinkIsFollowed) {
 class DiskSetTest : public testing::Test {
  protected:
   // Fails after some commits, as if the daemon had been killed.
-  class DyingStore final : public MetaStore {
+  class DyingStore final : public BlockingStore {
    public:
-    explicit DyingStore(MetaStore& store) : store_(store) {}
+    explicit DyingStore(BlockingStore& store) : store_(store) {}
     Result<std::optional<KeyValue>> Get(std::string_view key) override { return store_.Get(key); }
     Result<Page> List(std::string_view prefix, std::string_view after,
                       std::uint32_t limit) override {
@@ -79,7 +79,7 @@ class DiskSetTest : public testing::Test {
     int commit_count = 0;
 
    private:
-    MetaStore& store_;
+    BlockingStore& store_;
   };
 
   // What a start does before it opens the extents.
@@ -125,7 +125,7 @@ class DiskSetTest : public testing::Test {
 
   TempFolder folder_;
   std::string home_ = "a";
-  std::unique_ptr<MetaStore> memory_ = test::MakeMemoryStore();
+  std::unique_ptr<BlockingStore> memory_ = test::MakeMemoryStore();
   DyingStore store_{*memory_};
 };
 

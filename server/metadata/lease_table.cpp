@@ -1,0 +1,62 @@
+#include "server/metadata/lease_table.h"
+
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+
+namespace ffrecord::server {
+
+LeaseTable::LeaseId LeaseTable::Grant(std::chrono::milliseconds ttl, TimePoint now) {
+  const LeaseId id = next_id_++;
+  leases_[id] = {ttl, now + ttl, {}};
+  expiries_.emplace(now + ttl, id);
+  return id;
+}
+
+std::optional<std::chrono::milliseconds> LeaseTable::Keep(LeaseId lease, TimePoint now) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return std::nullopt;
+  State& state = found->second;
+  expiries_.erase({state.expiry, lease});
+  state.expiry = now + state.ttl;
+  expiries_.emplace(state.expiry, lease);
+  return state.ttl;
+}
+
+void LeaseTable::Attach(const std::string& key, LeaseId lease) {
+  Detach(key);
+  if (lease == 0) return;
+  FFR_ASSERT(leases_.contains(lease));
+  leases_[lease].keys.insert(key);
+  lease_of_[key] = lease;
+}
+
+void LeaseTable::Detach(std::string_view key) {
+  const auto found = lease_of_.find(key);
+  if (found == lease_of_.end()) return;
+  auto& keys = leases_[found->second].keys;
+  keys.erase(keys.find(key));
+  lease_of_.erase(found);
+}
+
+std::vector<std::string> LeaseTable::End(LeaseId lease) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return {};
+  const std::vector<std::string> keys(found->second.keys.begin(), found->second.keys.end());
+  for (const std::string& key : keys) lease_of_.erase(key);
+  expiries_.erase({found->second.expiry, lease});
+  leases_.erase(found);
+  return keys;
+}
+
+std::optional<LeaseTable::LeaseId> LeaseTable::FindExpired(TimePoint now) const {
+  if (expiries_.empty() || expiries_.begin()->first > now) return std::nullopt;
+  return expiries_.begin()->second;
+}
+
+std::optional<LeaseTable::TimePoint> LeaseTable::next_expiry() const {
+  if (expiries_.empty()) return std::nullopt;
+  return expiries_.begin()->first;
+}
+
+}  // namespace ffrecord::server
