@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -38,10 +37,6 @@ class BlockingStore {
 
 // Over a store; waits for each answer without a deadline. Fails as that store.
 std::unique_ptr<BlockingStore> MakeBlockingStore(std::unique_ptr<MetaStore> store);
-
-// In one SQLite file, which is made if it is missing. Fails with kCorruption if the file is damaged
-// or not ours, with kConflict if another process holds it, with kIo.
-Result<std::unique_ptr<BlockingStore>> OpenSqliteStore(const std::filesystem::path& path);
 
 // Over another store, of which it holds everything in memory: Get and List wait for no disk and for
 // no commit. Nobody else may change the other store. Fails as that one.

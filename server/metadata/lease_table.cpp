@@ -14,13 +14,23 @@ LeaseTable::LeaseId LeaseTable::Grant(std::chrono::milliseconds ttl, TimePoint n
 }
 
 std::optional<std::chrono::milliseconds> LeaseTable::Keep(LeaseId lease, TimePoint now) {
-  const auto found = leases_.find(lease);
-  if (found == leases_.end()) return std::nullopt;
-  State& state = found->second;
+  if (!IsLive(lease, now)) return std::nullopt;
+  State& state = leases_[lease];
   expiries_.erase({state.expiry, lease});
   state.expiry = now + state.ttl;
   expiries_.emplace(state.expiry, lease);
   return state.ttl;
+}
+
+bool LeaseTable::IsLive(LeaseId lease, TimePoint now) const {
+  const auto found = leases_.find(lease);
+  return found != leases_.end() && found->second.expiry > now;
+}
+
+std::vector<std::string> LeaseTable::KeysOf(LeaseId lease) const {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return {};
+  return {found->second.keys.begin(), found->second.keys.end()};
 }
 
 void LeaseTable::Attach(const std::string& key, LeaseId lease) {
@@ -39,14 +49,12 @@ void LeaseTable::Detach(std::string_view key) {
   lease_of_.erase(found);
 }
 
-std::vector<std::string> LeaseTable::End(LeaseId lease) {
+void LeaseTable::End(LeaseId lease) {
   const auto found = leases_.find(lease);
-  if (found == leases_.end()) return {};
-  const std::vector<std::string> keys(found->second.keys.begin(), found->second.keys.end());
-  for (const std::string& key : keys) lease_of_.erase(key);
+  if (found == leases_.end()) return;
+  for (const std::string& key : found->second.keys) lease_of_.erase(key);
   expiries_.erase({found->second.expiry, lease});
   leases_.erase(found);
-  return keys;
 }
 
 std::optional<LeaseTable::LeaseId> LeaseTable::FindExpired(TimePoint now) const {

@@ -23,15 +23,17 @@ class LeaseTable {
   LeaseId Grant(std::chrono::milliseconds ttl, TimePoint now);
   // Begins its time anew; its ttl, or none if it has ended.
   std::optional<std::chrono::milliseconds> Keep(LeaseId lease, TimePoint now);
-  bool Contains(LeaseId lease) const { return leases_.contains(lease); }
+  // Its time is not over, and it was not ended.
+  bool IsLive(LeaseId lease, TimePoint now) const;
+  std::vector<std::string> KeysOf(LeaseId lease) const;
 
   // The key is the lease's from now on, and no other's. Requires a lease that is there, or 0.
   void Attach(const std::string& key, LeaseId lease);
   void Detach(std::string_view key);
 
-  // Ends the lease. Its keys, which the caller deletes; none if it has ended already.
-  std::vector<std::string> End(LeaseId lease);
-  // One whose time is over, that which ended first.
+  // Forgets the lease, whose keys the caller has deleted. Nothing happens if it is not there.
+  void End(LeaseId lease);
+  // The lease that is still there and whose time was over first.
   std::optional<LeaseId> FindExpired(TimePoint now) const;
   std::optional<TimePoint> next_expiry() const;
 

@@ -71,7 +71,7 @@ void MemoryMetaStore::TryCommit(Commit commit, TimePoint deadline, Done<Outcome>
     return;
   }
   Send<Outcome>(deadline, std::move(done),
-                [this, commit = std::move(commit)] { return state_.TryCommit(commit); });
+                [this, commit = std::move(commit)] { return state_.TryCommit(commit, now_); });
 }
 
 void MemoryMetaStore::GrantLease(std::chrono::milliseconds ttl, TimePoint deadline,

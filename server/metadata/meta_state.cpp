@@ -22,6 +22,11 @@ Error CompactedError(std::uint64_t revision) {
                                     " is compacted; list from the beginning"};
 }
 
+Error FutureError(std::uint64_t revision) {
+  return {ErrorCode::kInvalidArgument,
+          "the metadata has no revision " + std::to_string(revision) + " yet"};
+}
+
 Error EndedLeaseError(MetaStore::LeaseId lease) {
   return {ErrorCode::kNotFound,
           "the lease " + std::to_string(lease) + " has ended; nothing was committed"};
@@ -33,9 +38,7 @@ std::optional<MetaStore::KeyValue> MetaState::Get(std::string_view key) const {
 }
 
 Result<MetaStore::Page> MetaState::List(const MetaStore::ListRequest& request) const {
-  if (request.revision > revision_)
-    return Error{ErrorCode::kInvalidArgument,
-                 "the metadata has no revision " + std::to_string(request.revision) + " yet"};
+  if (request.revision > revision_) return FutureError(request.revision);
   const std::uint64_t revision = request.revision == 0 ? revision_ : request.revision;
   MetaStore::Page page;
   if (revision == revision_) {
@@ -49,7 +52,7 @@ Result<MetaStore::Page> MetaState::List(const MetaStore::ListRequest& request) c
   return page;
 }
 
-Result<MetaStore::Outcome> MetaState::TryCommit(const MetaStore::Commit& commit) {
+Result<MetaStore::Outcome> MetaState::TryCommit(const MetaStore::Commit& commit, TimePoint now) {
   using Fate = MetaStore::Outcome::Fate;
   for (const auto& compare : commit.compares) {
     const auto found = entries_.find(compare.key);
@@ -58,7 +61,7 @@ Result<MetaStore::Outcome> MetaState::TryCommit(const MetaStore::Commit& commit)
       return MetaStore::Outcome{Fate::kLost, revision_, std::nullopt};
   }
   for (const auto& put : commit.puts)
-    if (put.lease != 0 && !leases_.Contains(put.lease)) return EndedLeaseError(put.lease);
+    if (put.lease != 0 && !leases_.IsLive(put.lease, now)) return EndedLeaseError(put.lease);
   Change(commit.puts, commit.deletes);
   return MetaStore::Outcome{Fate::kCommitted, revision_, std::nullopt};
 }
@@ -93,7 +96,10 @@ std::optional<std::chrono::milliseconds> MetaState::KeepLease(MetaStore::LeaseId
   return leases_.Keep(lease, now);
 }
 
-void MetaState::RevokeLease(MetaStore::LeaseId lease) { Change({}, leases_.End(lease)); }
+void MetaState::RevokeLease(MetaStore::LeaseId lease) {
+  Change({}, leases_.KeysOf(lease));
+  leases_.End(lease);
+}
 
 void MetaState::ExpireLeases(TimePoint now) {
   while (const auto expired = leases_.FindExpired(now)) RevokeLease(*expired);

@@ -26,7 +26,7 @@ class MetaState {
 
   std::optional<MetaStore::KeyValue> Get(std::string_view key) const;
   Result<MetaStore::Page> List(const MetaStore::ListRequest& request) const;
-  Result<MetaStore::Outcome> TryCommit(const MetaStore::Commit& commit);
+  Result<MetaStore::Outcome> TryCommit(const MetaStore::Commit& commit, TimePoint now);
 
   MetaStore::Lease GrantLease(std::chrono::milliseconds ttl, TimePoint now);
   std::optional<std::chrono::milliseconds> KeepLease(MetaStore::LeaseId lease, TimePoint now);
@@ -56,8 +56,9 @@ class MetaState {
 // The page of `entries` that is asked for; its revision is left to the caller.
 MetaStore::Page PageOf(const MetaHistory::Entries& entries, const MetaStore::ListRequest& request);
 
-// What List() fails with if `revision` is compacted.
+// What List() fails with if `revision` is compacted, or is not there yet.
 Error CompactedError(std::uint64_t revision);
+Error FutureError(std::uint64_t revision);
 // What TryCommit() fails with if `lease` has ended.
 Error EndedLeaseError(MetaStore::LeaseId lease);
 

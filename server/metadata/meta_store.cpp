@@ -1,5 +1,6 @@
 #include "server/metadata/meta_store.h"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -11,6 +12,16 @@ Error Refused(std::string why) {
 }
 
 }  // namespace
+
+Result<void> CheckKeys(const MetaStore::Commit& commit) {
+  std::set<std::string_view> keys;
+  const auto is_new = [&keys](const std::string& key) { return keys.insert(key).second; };
+  for (const auto& put : commit.puts)
+    if (!is_new(put.key)) return Refused("changes the key " + put.key + " twice");
+  for (const auto& key : commit.deletes)
+    if (!is_new(key)) return Refused("changes the key " + key + " twice");
+  return {};
+}
 
 Result<void> CheckCommit(const MetaStore::Commit& commit) {
   std::size_t size_bytes = 0;
@@ -26,14 +37,7 @@ Result<void> CheckCommit(const MetaStore::Commit& commit) {
     return Refused("has " + std::to_string(commit.compares.size()) + " compares and " +
                    std::to_string(changes) + " changes, more than " +
                    std::to_string(MetaStore::kCommitOperationCountMax) + "; make several commits");
-
-  std::set<std::string_view> keys;
-  const auto is_new = [&keys](const std::string& key) { return keys.insert(key).second; };
-  for (const auto& put : commit.puts)
-    if (!is_new(put.key)) return Refused("changes the key " + put.key + " twice");
-  for (const auto& key : commit.deletes)
-    if (!is_new(key)) return Refused("changes the key " + key + " twice");
-  return {};
+  return CheckKeys(commit);
 }
 
 }  // namespace ffrecord::server

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -150,6 +152,12 @@ class MetaStore {
   virtual void StopWatch(WatchId watch) = 0;
 };
 
+// In one SQLite file, which is made if it is missing, for one process. Leases and their keys end
+// with the process that granted them. The newest changes are kept in memory for watches; what was
+// before the start is compacted. Takes commits of any size. Fails with kCorruption if the file is
+// damaged or not ours, with kConflict if another process holds it, with kIo.
+Result<std::unique_ptr<MetaStore>> OpenSqliteStore(const std::filesystem::path& path);
+
 // The result of an operation that was sent and not answered.
 template <class T>
 Result<T> Unanswered(Error why) {
@@ -159,8 +167,9 @@ Result<T> Unanswered(Error why) {
     return why;
 }
 
-// kInvalidArgument if the commit is beyond the limits that every form takes, or a key is named
-// twice.
+// Fails with kInvalidArgument if the commit changes a key twice.
+Result<void> CheckKeys(const MetaStore::Commit& commit);
+// Likewise if it is beyond the limits that every form takes.
 Result<void> CheckCommit(const MetaStore::Commit& commit);
 
 }  // namespace ffrecord::server

@@ -28,7 +28,7 @@ class MemoryStore final : public server::BlockingStore {
 
   Result<Outcome> TryCommit(const Commit& commit) override {
     const std::lock_guard lock(mutex_);
-    const auto outcome = FFR_TRY(state_.TryCommit(commit));
+    const auto outcome = FFR_TRY(state_.TryCommit(commit, {}));
     return Outcome{outcome.fate == server::MetaStore::Outcome::Fate::kCommitted, outcome.revision};
   }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -53,8 +54,8 @@ class TestedStore {
     act();
     changed_.notify_all();
   }
-  // Forgets what is older than the newest revision. False: this form cannot be told to.
-  virtual bool Compact(std::uint64_t revision) = 0;
+  // Makes the store forget the changes up to `newest`, its revision. Its revision then.
+  virtual std::uint64_t Compact(std::uint64_t newest) = 0;
 
   std::mutex& mutex() { return mutex_; }
 
@@ -135,9 +136,9 @@ class TestedMemoryStore final : public TestedStore {
   MetaStore& store() override { return *store_; }
   server::MemoryMetaStore& memory() { return *store_; }
   MetaStore::TimePoint now() const override { return now_; }
-  bool Compact(std::uint64_t revision) override {
-    state.CompactTo(revision);
-    return true;
+  std::uint64_t Compact(std::uint64_t newest) override {
+    state.CompactTo(newest);
+    return newest;
   }
   void Close() { store_.reset(); }
 
@@ -153,6 +154,34 @@ class TestedMemoryStore final : public TestedStore {
 
   MetaStore::TimePoint now_{};
   std::optional<server::MemoryMetaStore> store_;
+};
+
+// The one in a file.
+class TestedSqliteStore final : public TestedStore {
+ public:
+  explicit TestedSqliteStore(const std::filesystem::path& file) : file_(file) { Open(); }
+
+  MetaStore& store() override { return *store_; }
+  // Its history is bounded: more changes than that.
+  std::uint64_t Compact(std::uint64_t newest) override {
+    MetaStore::Commit commit;
+    for (int i = 0; i < 100; ++i) commit.puts.push_back({"more/" + std::to_string(i), {}});
+    for (int i = 0; i < 10; ++i, ++newest)
+      EXPECT_TRUE(Await<MetaStore::Outcome>(*this, [&](auto done) {
+        store_->TryCommit(commit, MetaStore::TimePoint::max(), std::move(done));
+      }));
+    return newest;
+  }
+  void Close() { store_.reset(); }
+  void Open() {
+    auto opened = server::OpenSqliteStore(file_);
+    ASSERT_TRUE(opened) << opened.error().message;
+    store_ = std::move(opened).value();
+  }
+
+ private:
+  const std::filesystem::path file_;
+  std::unique_ptr<MetaStore> store_;
 };
 
 }  // namespace ffrecord::test

@@ -54,7 +54,7 @@ void LogFindings(const ExtentStore::ScanReport& scan, const Catalog::Report& cat
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
   auto database = FFR_TRY(OpenSqliteStore(home / "metadata.sqlite"));
-  meta = FFR_TRY(MakeCachedStore(std::move(database)));
+  meta = FFR_TRY(MakeCachedStore(MakeBlockingStore(std::move(database))));
   reserve.emplace(home / "reserve", options.reserve_bytes);
   auto published = FFR_TRY(ReadPublishedNames(*meta));
   auto disks = FFR_TRY(OpenDisks());

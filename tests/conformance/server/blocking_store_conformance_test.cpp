@@ -192,7 +192,7 @@ TEST_P(BlockingStoreConformance, OfManyWritersThatSwapOneKeyEachTimeOneWins) {
 std::unique_ptr<BlockingStore> OpenSqlite(const TempFolder& folder) {
   auto store = OpenSqliteStore(folder / "metadata.sqlite");
   EXPECT_TRUE(store) << store.error().message;
-  return std::move(store).value();
+  return MakeBlockingStore(std::move(store).value());
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -98,6 +98,21 @@ TEST_F(MemoryStoreTest, ARefusedCommitFailsForSure) {
   EXPECT_FALSE(tested_.state.Get("key"));
 }
 
+TEST_F(MemoryStoreTest, ACommitBeyondTheLimitsIsRefused) {
+  const MetaStore::Compare compare{"key", 0};
+  const MetaStore::Commit refused[] = {
+      {{}, {{"k", Value(std::string(MetaStore::kCommitSizeMax, 'x'))}}, {}},
+      {std::vector(MetaStore::kCommitOperationCountMax + 1, compare), {}, {}},
+  };
+  for (const auto& commit : refused) {
+    const auto outcome = test::Await<MetaStore::Outcome>(
+        tested_, [&](auto done) { store().TryCommit(commit, now_ + 1h, std::move(done)); });
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(tested_.state.revision(), 0U);
+}
+
 TEST_F(MemoryStoreTest, ALeaseThatEndsBeforeARequestArrivesIsEndedForIt) {
   const auto lease = tested_.state.GrantLease(100ms, now_);
   trip_ = {.there = 150ms};
@@ -155,8 +170,8 @@ TEST_F(MemoryStoreTest, AWatchWhoseNewsAreLostBreaksAndGoesOnFromTheLastRevision
 
 TEST_F(MemoryStoreTest, AWatchBehindACompactionIsToldSo) {
   TestedWatch watch(tested_, "", 1);
-  tested_.state.TryCommit({{}, {{"a", {}}}, {}}).value();
-  tested_.state.TryCommit({{}, {{"b", {}}}, {}}).value();
+  tested_.state.TryCommit({{}, {{"a", {}}}, {}}, now_).value();
+  tested_.state.TryCommit({{}, {{"b", {}}}, {}}, now_).value();
   tested_.state.CompactTo(1);
   store().Run(now_);
   EXPECT_EQ(watch.End().kind, Kind::kCompacted);
@@ -164,13 +179,13 @@ TEST_F(MemoryStoreTest, AWatchBehindACompactionIsToldSo) {
 
 TEST_F(MemoryStoreTest, OldChangesAreCompactedByThemselves) {
   MetaState state({.change_count_max = 10, .size_bytes_max = 1000});
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(state.TryCommit({{}, {{"key", Value("x")}}, {}}));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(state.TryCommit({{}, {{"key", Value("x")}}, {}}, now_));
   EXPECT_FALSE(state.EventsSince("", 10));
   EXPECT_EQ(state.EventsSince("", 11)->size(), 10U);
-  ASSERT_TRUE(state.TryCommit({{}, {{"key", Value(std::string(995, 'x'))}}, {}}));
+  ASSERT_TRUE(state.TryCommit({{}, {{"key", Value(std::string(995, 'x'))}}, {}}, now_));
   EXPECT_FALSE(state.EventsSince("", 20));
   EXPECT_EQ(state.EventsSince("", 21)->size(), 1U);
-  ASSERT_TRUE(state.TryCommit({{}, {{"key", Value(std::string(2000, 'x'))}}, {}}));
+  ASSERT_TRUE(state.TryCommit({{}, {{"key", Value(std::string(2000, 'x'))}}, {}}, now_));
   EXPECT_FALSE(state.EventsSince("", 22));
   EXPECT_EQ(test::AsString(state.Get("key")->value).size(), 2000U);
 }

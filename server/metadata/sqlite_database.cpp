@@ -1,0 +1,314 @@
+#include "server/metadata/sqlite_database.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/io/file.h"
+
+namespace ffrecord::server {
+namespace {
+
+// "FFRd", in the header of every file that is ours.
+constexpr int kApplicationId = 0x46465264;
+constexpr int kSchemaVersion = 1;
+
+// Values compare bytewise, since keys are BLOBs: no collation has a say in their order.
+constexpr const char* kSchema = R"(
+CREATE TABLE entries(
+  key BLOB NOT NULL PRIMARY KEY,
+  value BLOB NOT NULL,
+  mod_revision INTEGER NOT NULL
+);
+CREATE TABLE counter(only INTEGER PRIMARY KEY CHECK (only = 1), revision INTEGER NOT NULL);
+INSERT INTO counter VALUES (1, 0);
+)";
+// The keys that have a lease. Made beside the tables of version 1, which do not change.
+constexpr const char* kLeasedSchema =
+    "CREATE TABLE IF NOT EXISTS leased(key BLOB NOT NULL PRIMARY KEY)";
+
+void Bind(sqlite3_stmt* statement, int place, std::span<const std::byte> bytes) {
+  // A null pointer would bind NULL where an empty value is meant.
+  const void* const data = bytes.empty() ? static_cast<const void*>("") : bytes.data();
+  const int status = sqlite3_bind_blob64(statement, place, data, bytes.size(), SQLITE_STATIC);
+  FFR_ASSERT(status == SQLITE_OK);
+}
+void Bind(sqlite3_stmt* statement, int place, std::string_view text) {
+  Bind(statement, place, std::as_bytes(std::span(text)));
+}
+void Bind(sqlite3_stmt* statement, int place, std::uint64_t number) {
+  const int status = sqlite3_bind_int64(statement, place, static_cast<sqlite3_int64>(number));
+  FFR_ASSERT(status == SQLITE_OK);
+}
+
+std::span<const std::byte> Blob(sqlite3_stmt* statement, int column) {
+  const void* const data = sqlite3_column_blob(statement, column);
+  const int size = sqlite3_column_bytes(statement, column);
+  return {static_cast<const std::byte*>(data), static_cast<std::size_t>(size)};
+}
+std::uint64_t Number(sqlite3_stmt* statement, int column) {
+  return static_cast<std::uint64_t>(sqlite3_column_int64(statement, column));
+}
+
+MetaStore::KeyValue Row(sqlite3_stmt* statement) {
+  const auto key = Blob(statement, 0);
+  const auto value = Blob(statement, 1);
+  return {{reinterpret_cast<const char*>(key.data()), key.size()},
+          {value.begin(), value.end()},
+          Number(statement, 2)};
+}
+
+// Resets a statement at the end of its use, and forgets what was bound.
+class Reset {
+ public:
+  explicit Reset(sqlite3_stmt& statement) : statement_(statement) {}
+  Reset(const Reset&) = delete;
+  ~Reset() {
+    sqlite3_reset(&statement_);
+    sqlite3_clear_bindings(&statement_);
+  }
+
+ private:
+  sqlite3_stmt& statement_;
+};
+
+}  // namespace
+
+Error SqliteDatabase::Failed(std::string_view tried) const {
+  const int code = sqlite3_errcode(database_.get());
+  const int system_errno = sqlite3_system_errno(database_.get());
+  const std::string message = "cannot " + std::string(tried) + " in " + path_.string() + ": " +
+                              sqlite3_errmsg(database_.get());
+  switch (code & 0xFF) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return {ErrorCode::kCorruption,
+              message + "; restore the file from a copy; the extents are not touched"};
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return {ErrorCode::kConflict, message + "; another process holds it"};
+    case SQLITE_FULL:
+      return {ErrorCode::kIo, message + "; free some space", ENOSPC};
+    case SQLITE_NOMEM:
+      return {ErrorCode::kIo, message, ENOMEM};
+    default:
+      return {ErrorCode::kIo, message, system_errno == 0 ? EIO : system_errno};
+  }
+}
+
+Result<void> SqliteDatabase::Run(const char* sql) {
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) == SQLITE_OK) return {};
+  return Failed(std::string(sql).substr(0, std::string_view(sql).find('\n')));
+}
+
+Result<SqliteDatabase::Statement> SqliteDatabase::Prepare(const char* sql) {
+  sqlite3_stmt* statement = nullptr;
+  const int status =
+      sqlite3_prepare_v3(database_.get(), sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr);
+  if (status != SQLITE_OK) return Failed("prepare a statement");
+  return Statement(statement);
+}
+
+Result<std::uint64_t> SqliteDatabase::PragmaNumber(const char* sql) {
+  const Statement statement = FFR_TRY(Prepare(sql));
+  if (sqlite3_step(statement.get()) != SQLITE_ROW) return Failed(sql);
+  return Number(statement.get(), 0);
+}
+
+Result<void> SqliteDatabase::PrepareAll() {
+  get_ = FFR_TRY(Prepare("SELECT key, value, mod_revision FROM entries WHERE key = ?1"));
+  list_ =
+      FFR_TRY(Prepare("SELECT key, value, mod_revision FROM entries WHERE key >= ?1 AND key < ?2 "
+                      "ORDER BY key LIMIT ?3"));
+  revision_of_ = FFR_TRY(Prepare("SELECT mod_revision FROM entries WHERE key = ?1"));
+  put_ =
+      FFR_TRY(Prepare("INSERT INTO entries VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE "
+                      "SET value = ?2, mod_revision = ?3"));
+  delete_ = FFR_TRY(Prepare("DELETE FROM entries WHERE key = ?1"));
+  revision_ = FFR_TRY(Prepare("SELECT revision FROM counter"));
+  count_ = FFR_TRY(Prepare("UPDATE counter SET revision = ?1"));
+  lease_ = FFR_TRY(Prepare("INSERT OR IGNORE INTO leased VALUES (?1)"));
+  unlease_ = FFR_TRY(Prepare("DELETE FROM leased WHERE key = ?1"));
+  return {};
+}
+
+Result<std::uint64_t> SqliteDatabase::Revision() {
+  const Reset reset(*revision_);
+  if (sqlite3_step(revision_.get()) != SQLITE_ROW) return Failed("read the revision");
+  return Number(revision_.get(), 0);
+}
+
+Result<std::optional<MetaStore::KeyValue>> SqliteDatabase::Get(std::string_view key) {
+  const Reset reset(*get_);
+  Bind(get_.get(), 1, key);
+  const int status = sqlite3_step(get_.get());
+  if (status == SQLITE_DONE) return std::optional<MetaStore::KeyValue>();
+  if (status != SQLITE_ROW) return Failed("read a key");
+  return std::optional(Row(get_.get()));
+}
+
+Result<MetaStore::Page> SqliteDatabase::List(const MetaStore::ListRequest& request) {
+  MetaStore::Page page;
+  page.revision = FFR_TRY(Revision());
+  const Reset reset(*list_);
+  // Keys are ASCII: the smallest one behind `after` is no smaller than it with a NUL, and all that
+  // begin with the prefix are smaller than it with a 0xFF.
+  const std::string from = request.after < request.prefix ? request.prefix : request.after + '\0';
+  const std::string end = request.prefix + '\xFF';
+  Bind(list_.get(), 1, from);
+  Bind(list_.get(), 2, end);
+  Bind(list_.get(), 3, std::uint64_t{request.limit} + 1);
+  for (;;) {
+    const int status = sqlite3_step(list_.get());
+    if (status == SQLITE_DONE) return page;
+    if (status != SQLITE_ROW) return Failed("list keys");
+    page.more = page.entries.size() == request.limit;
+    if (page.more) return page;
+    page.entries.push_back(Row(list_.get()));
+  }
+}
+
+Result<std::uint64_t> SqliteDatabase::RevisionOf(std::string_view key) {
+  const Reset reset(*revision_of_);
+  Bind(revision_of_.get(), 1, key);
+  const int status = sqlite3_step(revision_of_.get());
+  if (status == SQLITE_DONE) return std::uint64_t{0};
+  if (status != SQLITE_ROW) return Failed("compare a key");
+  return Number(revision_of_.get(), 0);
+}
+
+Result<void> SqliteDatabase::Change(const std::vector<MetaStore::Put>& puts,
+                                    const std::vector<std::string>& deletes, std::uint64_t revision,
+                                    bool& is_unknown) {
+  FFR_TRY(Run("BEGIN IMMEDIATE"));
+  auto changed = ChangeInTransaction(puts, deletes, revision);
+  if (changed) {
+    changed = Run("COMMIT");
+    if (changed) return {};
+    is_unknown = true;
+  }
+  // Also after an error in COMMIT, which leaves the transaction open (SQLITE_FULL). Where SQLite
+  // has rolled back by itself there is nothing to roll back.
+  if (sqlite3_get_autocommit(database_.get()) == 0) (void)Run("ROLLBACK");
+  return changed;
+}
+
+Result<void> SqliteDatabase::Step(sqlite3_stmt& statement, const char* tried) {
+  const Reset reset(statement);
+  if (sqlite3_step(&statement) != SQLITE_DONE) return Failed(tried);
+  return {};
+}
+
+Result<void> SqliteDatabase::ChangeInTransaction(const std::vector<MetaStore::Put>& puts,
+                                                 const std::vector<std::string>& deletes,
+                                                 std::uint64_t revision) {
+  for (const std::string& key : deletes) {
+    Bind(delete_.get(), 1, key);
+    FFR_TRY(Step(*delete_, "delete a key"));
+    Bind(unlease_.get(), 1, key);
+    FFR_TRY(Step(*unlease_, "delete the lease of a key"));
+  }
+  for (const auto& put : puts) {
+    Bind(put_.get(), 1, put.key);
+    Bind(put_.get(), 2, put.value);
+    Bind(put_.get(), 3, revision);
+    FFR_TRY(Step(*put_, "put a key"));
+    sqlite3_stmt& lease = put.lease == 0 ? *unlease_ : *lease_;
+    Bind(&lease, 1, put.key);
+    FFR_TRY(Step(lease, "note the lease of a key"));
+  }
+  Bind(count_.get(), 1, revision);
+  return Step(*count_, "count the revision");
+}
+
+Result<void> SqliteDatabase::DeleteLeased() {
+  std::vector<std::string> keys;
+  const Statement all = FFR_TRY(Prepare("SELECT key FROM leased"));
+  int status = sqlite3_step(all.get());
+  for (; status == SQLITE_ROW; status = sqlite3_step(all.get())) {
+    const auto key = Blob(all.get(), 0);
+    keys.emplace_back(reinterpret_cast<const char*>(key.data()), key.size());
+  }
+  if (status != SQLITE_DONE) return Failed("read the keys of leases");
+  sqlite3_reset(all.get());
+  if (keys.empty()) return {};
+  bool is_unknown = false;
+  return Change({}, keys, FFR_TRY(Revision()) + 1, is_unknown);
+}
+
+Result<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::filesystem::path& path) {
+  sqlite3* opened = nullptr;
+  const int status =
+      sqlite3_open_v2(path.c_str(), &opened,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  Database database(opened);
+  if (status != SQLITE_OK)
+    return Error{ErrorCode::kIo, "cannot open " + path.string() + ": " + sqlite3_errstr(status),
+                 database ? sqlite3_system_errno(database.get()) : ENOMEM};
+  std::unique_ptr<SqliteDatabase> made(new SqliteDatabase(std::move(database), path));
+  FFR_TRY(made->SetUp());
+  FFR_TRY(made->CheckDamage());
+  FFR_TRY(made->SyncWhatIsThere());
+  FFR_TRY(made->PrepareAll());
+  FFR_TRY(made->DeleteLeased());
+  return made;
+}
+
+Result<void> SqliteDatabase::SetUp() {
+  // Exclusive: the file belongs to one daemon, and no shared-memory file is needed beside it.
+  FFR_TRY(Run("PRAGMA locking_mode = EXCLUSIVE"));
+  FFR_TRY(Run("PRAGMA journal_mode = WAL"));
+  FFR_TRY(Run("PRAGMA synchronous = FULL"));
+  FFR_TRY(Run("BEGIN IMMEDIATE"));
+  const std::uint64_t application = FFR_TRY(PragmaNumber("PRAGMA application_id"));
+  const std::uint64_t version = FFR_TRY(PragmaNumber("PRAGMA user_version"));
+  const std::uint64_t tables = FFR_TRY(PragmaNumber("SELECT count(*) FROM sqlite_schema"));
+  if (tables == 0 && application == 0) {
+    FFR_TRY(Run(kSchema));
+    FFR_TRY(Run(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str()));
+    FFR_TRY(Run(("PRAGMA user_version = " + std::to_string(kSchemaVersion)).c_str()));
+  } else if (application != kApplicationId || version != kSchemaVersion) {
+    return Error{ErrorCode::kCorruption,
+                 path_.string() + " is not the metadata of an ffrecordd of this version (schema " +
+                     std::to_string(version) + ", wanted " + std::to_string(kSchemaVersion) +
+                     "); give another --data folder"};
+  }
+  FFR_TRY(Run(kLeasedSchema));
+  return Run("COMMIT");
+}
+
+Result<void> SqliteDatabase::CheckDamage() {
+  // Small, and read whole at start anyway: damage shall not wait to be met.
+  const Statement check = FFR_TRY(Prepare("PRAGMA quick_check(1)"));
+  if (sqlite3_step(check.get()) != SQLITE_ROW) return Failed("check");
+  const auto found = Blob(check.get(), 0);
+  const std::string_view text(reinterpret_cast<const char*>(found.data()), found.size());
+  if (text != "ok")
+    return Error{ErrorCode::kCorruption,
+                 path_.string() + " is damaged: " + std::string(text) +
+                     "; restore it from a copy; the extents are not touched"};
+  return {};
+}
+
+// A process that was killed may have written a commit and not synced it. SQLite believes it all the
+// same, and whoever asks again is told that it was committed.
+Result<void> SqliteDatabase::SyncWhatIsThere() {
+  FFR_TRY(SyncFile(SQLITE_FCNTL_JOURNAL_POINTER));
+  FFR_TRY(SyncFile(SQLITE_FCNTL_FILE_POINTER));
+  return SyncParentFolder(path_);
+}
+
+// By its own descriptors: to close another one would end its locks.
+Result<void> SqliteDatabase::SyncFile(int which) {
+  sqlite3_file* file = nullptr;
+  const int found = sqlite3_file_control(database_.get(), "main", which, &file);
+  if (found != SQLITE_OK || file == nullptr || file->pMethods == nullptr) return {};
+  const int status = file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
+  if (status == SQLITE_OK) return {};
+  const int system_errno = sqlite3_system_errno(database_.get());
+  return Error{ErrorCode::kIo, "cannot sync " + path_.string() + ": " + sqlite3_errstr(status),
+               system_errno == 0 ? EIO : system_errno};
+}
+
+}  // namespace ffrecord::server

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <ffrecord/result.h>
+
+#include "server/metadata/meta_store.h"
+
+namespace ffrecord::server {
+
+// The map of a MetaStore in one SQLite file, with its revision. Every commit that succeeded is on
+// stable storage. Thread-bound: calls block on the disk. Fails with kCorruption if the file is
+// damaged, with kIo (ENOSPC: the disk is full).
+class SqliteDatabase {
+ public:
+  // Makes the file if it is missing. Deletes the keys of leases: their holders ended with the
+  // process that had it open. Fails also with kCorruption if the file is not ours, with kConflict
+  // if another process holds it.
+  static Result<std::unique_ptr<SqliteDatabase>> Open(const std::filesystem::path& path);
+
+  Result<std::uint64_t> Revision();
+  Result<std::optional<MetaStore::KeyValue>> Get(std::string_view key);
+  // The newest revision only.
+  Result<MetaStore::Page> List(const MetaStore::ListRequest& request);
+  // 0: the key is absent.
+  Result<std::uint64_t> RevisionOf(std::string_view key);
+
+  // Puts and deletes at `revision`, the next, all or nothing. Which of them is not known after an
+  // error in the last step, when the log is written: then `is_unknown` is set.
+  Result<void> Change(const std::vector<MetaStore::Put>& puts,
+                      const std::vector<std::string>& deletes, std::uint64_t revision,
+                      bool& is_unknown);
+
+ private:
+  struct CloseDatabase {
+    void operator()(sqlite3* database) const noexcept { sqlite3_close_v2(database); }
+  };
+  struct FinalizeStatement {
+    void operator()(sqlite3_stmt* statement) const noexcept { sqlite3_finalize(statement); }
+  };
+  using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+  using Statement = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
+
+  SqliteDatabase(Database database, std::filesystem::path path)
+      : path_(std::move(path)), database_(std::move(database)) {}
+
+  Error Failed(std::string_view tried) const;
+  Result<void> Run(const char* sql);
+  Result<Statement> Prepare(const char* sql);
+  Result<void> PrepareAll();
+  Result<std::uint64_t> PragmaNumber(const char* sql);
+  Result<void> SetUp();
+  Result<void> CheckDamage();
+  Result<void> SyncWhatIsThere();
+  Result<void> SyncFile(int which);
+  Result<void> DeleteLeased();
+  Result<void> ChangeInTransaction(const std::vector<MetaStore::Put>& puts,
+                                   const std::vector<std::string>& deletes, std::uint64_t revision);
+  Result<void> Step(sqlite3_stmt& statement, const char* tried);
+
+  const std::filesystem::path path_;
+  Database database_;  // Before the statements, which go first.
+  Statement get_, list_, revision_of_, put_, delete_, revision_, count_, lease_, unlease_;
+};
+
+}  // namespace ffrecord::server
