@@ -36,7 +36,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{LIB}/object_store": BASE | {f"{LIB}/source", f"{NET}/http"},
     "server/config": BASE | {f"{NET}/transport"},
     "server/storage": FORMAT,
-    "server/metadata": BASE | {f"{LIB}/io"},
+    "server/metadata": BASE | {f"{LIB}/io", f"{NET}/http"},
     SERVICE: set(),  # What all its rooms count.
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
     f"{SERVICE}/catalog": BASE
@@ -69,6 +69,7 @@ HOME = {
     "jerror.h": f"{LIB}/decode",
     "infiniband/": f"{NET}/transport/rdma",
     "sqlite3.h": "server/metadata",
+    "nlohmann/": "server/metadata",
     "spdlog/": "server",
     "CLI/": "server",
     "toml++/": "server/config",

@@ -51,6 +51,11 @@ std::size_t TakeBody(char* text, std::size_t size, std::size_t count, void* cont
   sink.progressed = std::chrono::steady_clock::now();
   if (!std::exchange(sink.has_body, true)) sink.is_for_destination = BelongsAtDestination(sink);
   const bool is_good = sink.response.status / 100 == 2;
+  if (is_good && sink.stream != nullptr) {
+    sink.stream->append(text, size * count);
+    sink.has_streamed = true;
+    return bytes.size();
+  }
   const std::uint64_t room = sink.is_for_destination ? sink.destination.size()
                              : is_good               ? sink.body_size_max
                                                      : std::max(sink.body_size_max, kErrorSizeMax);
@@ -183,7 +188,13 @@ void EasyHandle::Prepare(const HttpRequest& request, HttpSink& sink,
     curl_easy_setopt(curl_, CURLOPT_REDIR_PROTOCOLS_STR,
                      request.scheme == "https" ? "https" : "http,https");
   }
-  if (!CaBundle().empty()) curl_easy_setopt(curl_, CURLOPT_CAINFO, CaBundle().c_str());
+  const std::string& ca_file = request.ca_file.empty() ? CaBundle() : request.ca_file;
+  if (!ca_file.empty()) curl_easy_setopt(curl_, CURLOPT_CAINFO, ca_file.c_str());
+  if (!request.certificate_file.empty()) {
+    curl_easy_setopt(curl_, CURLOPT_SSLCERT, request.certificate_file.c_str());
+    curl_easy_setopt(curl_, CURLOPT_SSLKEY, request.key_file.c_str());
+  }
+  if (request.is_sent_once) curl_easy_setopt(curl_, CURLOPT_FRESH_CONNECT, 1L);
   if (request.without_proxy) curl_easy_setopt(curl_, CURLOPT_NOPROXY, "*");
   curl_easy_setopt(curl_, CURLOPT_HEADERFUNCTION, &TakeHeader);
   curl_easy_setopt(curl_, CURLOPT_HEADERDATA, &sink);

@@ -23,13 +23,15 @@ struct HttpSink {
   std::uint64_t body_size_max = 0;  // Of a body that does not go to the destination.
   // Whether the body belongs at the destination; empty: that of every 2xx response.
   std::function<bool(const HttpResponse&)> accepts;
+  std::string* stream = nullptr;  // Takes the body of a 2xx response in place of all others.
 
   std::chrono::steady_clock::time_point began;
   std::chrono::steady_clock::time_point progressed;  // When the last bytes arrived.
   std::size_t headers_size_bytes = 0;
   bool is_too_long = false;
   bool is_for_destination = false;
-  bool has_body = false;  // Its first byte has arrived.
+  bool has_body = false;      // Its first byte has arrived.
+  bool has_streamed = false;  // Since this was reset.
 };
 
 // One handle of libcurl with one request at a time. Thread-bound.

@@ -1,6 +1,7 @@
 #include "libffrecord/net/http/http_transfers.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -29,6 +30,7 @@ struct HttpTransfers::Impl {
   CURLM* multi = nullptr;
   std::vector<std::unique_ptr<Slot>> live;
   std::vector<std::unique_ptr<Slot>> idle;
+  std::atomic<bool> is_woken = false;
 
   ~Impl() {
     for (auto& slot : live) curl_multi_remove_handle(multi, slot->handle->curl());
@@ -61,11 +63,22 @@ struct HttpTransfers::Impl {
 
   // Takes the slot out of the ring.
   Slot& Retire(std::size_t number) {
-    curl_multi_remove_handle(multi, live[number]->handle->curl());
+    CURL* const curl = live[number]->handle->curl();
+    long sent_bytes = 0;
+    curl_easy_getinfo(curl, CURLINFO_REQUEST_SIZE, &sent_bytes);
+    live[number]->transfer->was_sent = sent_bytes > 0;
+    curl_multi_remove_handle(multi, curl);
     idle.push_back(std::move(live[number]));
     live[number] = std::move(live.back());
     live.pop_back();
     return *idle.back();
+  }
+
+  // Whether bytes have come for a stream since the last call.
+  bool HasStreamed() {
+    bool has_streamed = false;
+    for (const auto& slot : live) has_streamed |= std::exchange(slot->sink.has_streamed, false);
+    return has_streamed;
   }
 
   HttpTransfer* End(CURL* curl, CURLcode code) {
@@ -104,6 +117,8 @@ Result<void> HttpTransfers::Begin(HttpTransfer& transfer,
   slot->sink = {};
   slot->sink.destination = transfer.destination;
   slot->sink.accepts = transfer.accepts;
+  slot->sink.body_size_max = transfer.body_size_max;
+  slot->sink.stream = transfer.stream;
   slot->handle->Prepare(transfer.request, slot->sink, connect_timeout, {});
   const CURLMcode added = curl_multi_add_handle(impl_->multi, slot->handle->curl());
   if (added != CURLM_OK) return Refused("cannot begin a transfer", added);
@@ -124,11 +139,18 @@ Result<void> HttpTransfers::Wait(std::chrono::milliseconds timeout,
       if (message->msg == CURLMSG_DONE)
         ended.push_back(impl_->End(message->easy_handle, message->data.result));
     const auto now = std::chrono::steady_clock::now();
-    if (ended.size() > ended_before || now >= deadline) return {};
+    const bool is_woken = impl_->is_woken.exchange(false);
+    if (impl_->HasStreamed() || is_woken || ended.size() > ended_before || now >= deadline)
+      return {};
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
     const TimedIo timed(&IoTimes::device);
     curl_multi_poll(impl_->multi, nullptr, 0, static_cast<int>(wait.count()), nullptr);
   }
+}
+
+void HttpTransfers::Wake() {
+  impl_->is_woken = true;
+  curl_multi_wakeup(impl_->multi);
 }
 
 void HttpTransfers::Cancel(HttpTransfer& transfer) { impl_->Retire(impl_->Find(transfer)); }

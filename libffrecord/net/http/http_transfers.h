@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -23,15 +24,21 @@ struct HttpTransfer {
   HttpRequest request;
   std::span<std::byte> destination;  // Borrowed; the body must not be longer.
   // Asked once status and headers are there, before the first byte: whether the body belongs at the
-  // destination. A body that does not is kept in the response, up to 64 KiB if the status is not a
-  // 2xx, and ends the transfer with kCorruption if it is.
+  // destination. A body that does not is kept in the response, up to `body_size_max`, or 64 KiB if
+  // the status is not a 2xx; a longer one ends the transfer with kCorruption.
   std::function<bool(const HttpResponse&)> accepts;
+
+  std::uint64_t body_size_max = 0;  // Of one that goes nowhere else.
+  // Takes the body of a 2xx response as it comes, in place of all others: Wait() appends to it, and
+  // returns when it has. Borrowed.
+  std::string* stream = nullptr;
 
   HttpResponse response;
   // As HttpClient::Run() fails; any status is a success.
   std::optional<Error> error;
   std::chrono::steady_clock::duration first_byte_after{};  // 0: none came.
-  void* user = nullptr;                                    // The caller's own.
+  bool was_sent = false;  // A byte of the request, at least; also known after Cancel().
+  void* user = nullptr;   // The caller's own.
 };
 
 // Runs many requests at a time on the calling thread, over connections that stay open. Thread-bound
@@ -48,9 +55,12 @@ class HttpTransfers {
   // Begins `transfer`; `connect_timeout` is all that limits its time. Fails with kIo (ENOMEM).
   Result<void> Begin(HttpTransfer& transfer, std::chrono::milliseconds connect_timeout);
 
-  // Moves bytes until at least one transfer has ended or `timeout` has passed, and appends those
-  // that have ended.
+  // Moves bytes until at least one transfer has ended, bytes have come for a stream, Wake() was
+  // called or `timeout` has passed, and appends those that have ended.
   Result<void> Wait(std::chrono::milliseconds timeout, std::vector<HttpTransfer*>& ended);
+
+  // Wait() returns, the one under way or else the next. Thread-safe.
+  void Wake();
 
   // Ends it at once: nothing is written to its destination any more. Requires it to be under way.
   void Cancel(HttpTransfer& transfer);
