@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "etcd.h"
 #include "seed.h"
 #include "temp_folder.h"
 #include "tested_store.h"
@@ -512,10 +513,25 @@ std::unique_ptr<TestedStore> MakeSqlite(const test::TempFolder& folder) {
   return std::make_unique<test::TestedSqliteStore>(folder / "metadata.sqlite");
 }
 
-INSTANTIATE_TEST_SUITE_P(AllStores, MetaStoreConformance,
-                         testing::Values(StoreUnderTest{"memory", MakeMemory},
-                                         StoreUnderTest{"sqlite", MakeSqlite}),
-                         [](const auto& instance) { return instance.param.name; });
+// One cluster serves all tests; each has keys of its own. Its revisions are one counter: tests
+// expect the numbers of theirs alone, and run one after another.
+std::unique_ptr<TestedStore> MakeEtcd(std::size_t member_count) {
+  if (!test::HasEtcd()) return nullptr;
+  static std::map<std::size_t, std::unique_ptr<test::EtcdCluster>> clusters;
+  auto& cluster = clusters[member_count];
+  if (!cluster) {
+    cluster = std::make_unique<test::EtcdCluster>(member_count);
+    cluster->WaitForLeader();
+  }
+  return std::make_unique<test::TestedEtcdStore>(*cluster, EtcdOptions{});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllStores, MetaStoreConformance,
+    testing::Values(StoreUnderTest{"memory", MakeMemory}, StoreUnderTest{"sqlite", MakeSqlite},
+                    StoreUnderTest{"etcd", [](auto&) { return MakeEtcd(1); }},
+                    StoreUnderTest{"three_etcds", [](auto&) { return MakeEtcd(3); }}),
+    [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace ffrecord::server
