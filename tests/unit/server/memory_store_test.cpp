@@ -123,6 +123,27 @@ TEST_F(MemoryStoreTest, ALeaseThatEndsBeforeARequestArrivesIsEndedForIt) {
   EXPECT_FALSE(kept->value());
 }
 
+TEST_F(MemoryStoreTest, AReadThatArrivesAfterALeaseHasEndedSeesNoKeyOfIt) {
+  const auto lease = tested_.state.GrantLease(100ms, now_);
+  ASSERT_TRUE(tested_.state.TryCommit({{}, {{"mine", {}, lease.id}}, {}}, now_));
+  trip_ = {.there = 150ms};
+  std::optional<Result<std::optional<MetaStore::KeyValue>>> got;
+  store().Get("mine", now_ + 10s, [&](auto result) { got.emplace(std::move(result)); });
+  store().Run(now_ += 10s);
+  ASSERT_TRUE(got);
+  EXPECT_FALSE(got->value());
+}
+
+TEST_F(MemoryStoreTest, ALeaseWhoseTimeIsOverCannotBeKeptThoughItsKeysAreStillThere) {
+  LeaseTable leases;
+  const auto lease = leases.Grant(100ms, now_);
+  leases.Attach("key", lease);
+  EXPECT_TRUE(leases.Keep(lease, now_ + 99ms));
+  EXPECT_FALSE(leases.Keep(lease, now_ + 199ms));
+  EXPECT_EQ(leases.FindExpired(now_ + 199ms), lease);
+  EXPECT_EQ(leases.KeysOf(lease), std::vector<std::string>{"key"});
+}
+
 TEST_F(MemoryStoreTest, ClientsOfOneStateSeeEachOther) {
   MemoryMetaStore other(tested_.state, {});
   std::vector<std::string> keys;
