@@ -32,6 +32,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{NET}/protocol": BASE,
     f"{NET}/transport": BASE | {f"{NET}/protocol"},
     f"{NET}/rpc": TRANSPORT | SOURCE | FORMAT,
+    f"{NET}/replicas": TRANSPORT | SOURCE | FORMAT | {f"{NET}/rpc"},
     f"{NET}/http": BASE,
     f"{LIB}/object_store": BASE | {f"{LIB}/source", f"{NET}/http"},
     "server/config": BASE | {f"{NET}/transport"},
@@ -52,7 +53,8 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "client": {f"{NET}/transport"},
     "client/dataset": SOURCE
     | FORMAT
-    | {f"{LIB}/record/read", f"{LIB}/object_store", f"{NET}/protocol", f"{NET}/rpc"},
+    | {f"{LIB}/record/read", f"{LIB}/object_store", f"{NET}/protocol"}
+    | {f"{NET}/replicas", f"{NET}/rpc"},
     "client/checkpoint": SOURCE | FORMAT | {f"{LIB}/object_store", f"{NET}/rpc", "client/dataset"},
     "client/collective": TRANSPORT,
     "capi": set(),  # Public headers only, of the client too.

@@ -1,0 +1,75 @@
+#include "libffrecord/net/replicas/replica_health.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ffrecord::net {
+
+bool ReplicaHealth::IsBetter(NodeIndex one, NodeIndex other) const noexcept {
+  if (kept_ == one || kept_ == other) return kept_ == one;
+  const Node& a = nodes_[one];
+  const Node& b = nodes_[other];
+  if (a.distance != b.distance) return a.distance < b.distance;
+  return a.bytes_in_flight < b.bytes_in_flight;
+}
+
+bool ReplicaHealth::TakeProbe(NodeIndex node, Time now) noexcept {
+  Node& probed = nodes_[node];
+  if (!probed.is_in_trouble || now < probed.probe_at || IsBusy(node, now)) return false;
+  probed.probe_at = now + kProbeEvery;  // Until it is known what came of it.
+  probed.is_probed = true;
+  return true;
+}
+
+void ReplicaHealth::Succeeded(NodeIndex node) noexcept {
+  Node& good = nodes_[node];
+  if (!good.is_in_trouble) return;
+  good.is_in_trouble = good.is_probed = false;
+  good.pause = {};
+  good.errors = {};
+}
+
+void ReplicaHealth::Failed(NodeIndex node, Time now) noexcept {
+  Node& bad = nodes_[node];
+  auto& errors = bad.errors;
+  if (errors.front() != Time{} && now < errors.front() + kErrorGap) return;
+  const bool was_open = bad.pause != Duration{};
+  // What was asked for before it opened says nothing new.
+  if (was_open && !std::exchange(bad.is_probed, false)) return;
+  std::ranges::rotate(errors, errors.end() - 1);
+  errors.front() = now;
+  const bool is_full = errors.back() != Time{} && now <= errors.back() + kErrorsWithin;
+  if (was_open)
+    bad.pause = std::min<Duration>(bad.pause * 2, kPauseMax);
+  else if (is_full)
+    bad.pause = kPauseMin;
+  bad.is_in_trouble = true;
+  bad.probe_at = now + std::max<Duration>(bad.pause, kProbeEvery);
+}
+
+void ReplicaHealth::Busy(NodeIndex node, Time until) noexcept {
+  nodes_[node].busy_until = std::max(nodes_[node].busy_until, until);
+}
+
+ReplicaHealth::Duration ReplicaHealth::HedgeAfter() const noexcept {
+  const auto p99 = latency_.P99();
+  return p99 ? std::max<Duration>(*p99, kHedgeAfterMin) : kHedgeAfterUnlearned;
+}
+
+ReplicaHealth::Duration ReplicaHealth::SilenceLimit() const noexcept {
+  const auto p99 = latency_.P99();
+  return std::clamp<Duration>(p99.value_or(Duration{}) * 2, kSilenceMin, kSilenceMax);
+}
+
+void ReplicaHealth::NoteParts(std::uint64_t count) noexcept {
+  constexpr std::uint64_t kCreditMax = std::uint64_t{kHedgesMax} * kPartsPerHedge;
+  hedge_credit_ = std::min(hedge_credit_ + std::min(count, kCreditMax), kCreditMax);
+}
+
+bool ReplicaHealth::TakeHedge() noexcept {
+  if (hedge_credit_ < kPartsPerHedge) return false;
+  hedge_credit_ -= kPartsPerHedge;
+  return true;
+}
+
+}  // namespace ffrecord::net

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "libffrecord/net/replicas/latency_quantile.h"
+#include "libffrecord/net/replicas/replica_map.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::net {
+
+// How the nodes of one source are doing, as all readers of the source in this process see it: which
+// ones may be asked, which one is the best, and how much may be read twice.
+//
+// A node that fails is in trouble: readers ask the others, and once per kProbeEvery one part is
+// read from the node as well, beside another node. After kErrorsMax errors within kErrorsWithin
+// that pause is kPauseMin, and doubles up to kPauseMax with each further error. One success ends
+// the trouble.
+//
+// Without a clock: callers say what time it is. Guarded by its owner.
+class ReplicaHealth {
+ public:
+  using Time = Deadline;
+  using Duration = Deadline::duration;
+
+  static constexpr std::size_t kErrorsMax = 3;
+  static constexpr std::chrono::seconds kErrorsWithin{10};
+  static constexpr std::chrono::seconds kProbeEvery{1};
+  static constexpr std::chrono::seconds kPauseMin{30};
+  static constexpr std::chrono::seconds kPauseMax{300};
+  // What several readers notice within this time is one error.
+  static constexpr std::chrono::milliseconds kErrorGap{200};
+
+  // A node that has said nothing for so long, though it was asked, is suspected: twice the learned
+  // p99, within these bounds.
+  static constexpr std::chrono::milliseconds kSilenceMin{100};
+  static constexpr std::chrono::milliseconds kSilenceMax{1'000};
+  // A part that has taken longer than p99 is asked for at another node too.
+  static constexpr std::chrono::milliseconds kHedgeAfterMin{2};
+  static constexpr std::chrono::milliseconds kHedgeAfterUnlearned{50};
+  static constexpr std::uint32_t kPartsPerHedge = 20;  // 5 %.
+  static constexpr std::uint32_t kHedgesMax = 32;      // Saved up.
+
+  explicit ReplicaHealth(std::size_t node_count) : nodes_(node_count) {}
+
+  // Whether the node may be asked like any other.
+  bool MayAsk(NodeIndex node, Time now) const noexcept {
+    return !nodes_[node].is_in_trouble && !IsBusy(node, now);
+  }
+  bool IsBusy(NodeIndex node, Time now) const noexcept { return now < nodes_[node].busy_until; }
+  // Whether `one` is to be asked rather than `other`: the kept one, else the nearer one, else the
+  // one with fewer bytes on their way.
+  bool IsBetter(NodeIndex one, NodeIndex other) const noexcept;
+  // True: the node is in trouble, and it is time to see whether it still is. Said once per pause.
+  bool TakeProbe(NodeIndex node, Time now) noexcept;
+
+  void Sent(NodeIndex node, std::uint64_t bytes) noexcept { nodes_[node].bytes_in_flight += bytes; }
+  void Ended(NodeIndex node, std::uint64_t bytes) noexcept {
+    nodes_[node].bytes_in_flight -= bytes;
+  }
+  void Succeeded(NodeIndex node) noexcept;
+  void Failed(NodeIndex node, Time now) noexcept;
+  // It answers, and wants to be left alone.
+  void Busy(NodeIndex node, Time until) noexcept;
+
+  // 0 for this machine.
+  void SetDistance(NodeIndex node, std::uint8_t distance) noexcept {
+    nodes_[node].distance = distance;
+  }
+  // The node that is asked whenever it is well, or none: it reads ahead for this reader.
+  void KeepTo(std::optional<NodeIndex> node) noexcept { kept_ = node; }
+
+  void NoteLatency(Duration latency) noexcept { latency_.Note(latency); }
+  Duration HedgeAfter() const noexcept;
+  Duration SilenceLimit() const noexcept;
+  // So many parts are asked for, each for the first time: that earns hedges.
+  void NoteParts(std::uint64_t count) noexcept;
+  bool TakeHedge() noexcept;
+
+ private:
+  struct Node {
+    std::uint64_t bytes_in_flight = 0;
+    std::uint8_t distance = UINT8_MAX;
+    Time busy_until{};
+    bool is_in_trouble = false;
+    Time probe_at{};                        // While it is in trouble.
+    bool is_probed = false;                 // Since the last error.
+    Duration pause{};                       // Of the open breaker; zero: it is closed.
+    std::array<Time, kErrorsMax> errors{};  // The last ones, the latest first.
+  };
+
+  std::vector<Node> nodes_;
+  std::optional<NodeIndex> kept_;
+  LatencyQuantile latency_;
+  std::uint64_t hedge_credit_ = 0;  // In parts.
+};
+
+}  // namespace ffrecord::net

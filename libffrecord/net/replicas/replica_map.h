@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace ffrecord::net {
+
+// A daemon among those that a replicated source reads from: its place in their list.
+using NodeIndex = std::uint16_t;
+
+// Says which nodes hold which extent. Never changes; thread-safe.
+class ReplicaMap {
+ public:
+  // More candidates of an extent are not looked at.
+  static constexpr std::size_t kCandidatesMax = 64;
+
+  virtual ~ReplicaMap() = default;
+
+  // The nodes to ask for the extent with this number among those of the source, each once. The
+  // order decides only between nodes that are equally near and equally busy. Valid as long as the
+  // map.
+  virtual std::span<const NodeIndex> NodesOf(std::uint32_t extent) const = 0;
+};
+
+// Every node holds every extent.
+class WholeReplicas final : public ReplicaMap {
+ public:
+  explicit WholeReplicas(std::size_t node_count) : nodes_(node_count) {
+    std::iota(nodes_.begin(), nodes_.end(), NodeIndex{0});
+  }
+  std::span<const NodeIndex> NodesOf(std::uint32_t /*extent*/) const override { return nodes_; }
+
+ private:
+  std::vector<NodeIndex> nodes_;
+};
+
+}  // namespace ffrecord::net

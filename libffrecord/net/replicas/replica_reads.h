@@ -1,0 +1,205 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include <ffrecord/result.h>
+
+#include "libffrecord/net/replicas/replica_health.h"
+#include "libffrecord/net/replicas/replica_map.h"
+#include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/transport/endpoint.h"
+
+namespace ffrecord::net {
+
+// Decides which node is asked for which part of a batch, and when another one is asked too. A state
+// machine: no thread, no clock, no system call. Its owner tells it events and does its actions, in
+// their order.
+//
+// A batch has parts, pieces of one extent each. A leg is one request to one node for some parts of
+// a batch. A direct leg reads into the caller's memory, and a part has at most one at a time; the
+// other legs read into memory of their own, so that a late write of one node never meets the bytes
+// of another. If such a leg is the first to bring a part, the direct one is cancelled, and the part
+// ends when the direct leg can write no more: then the bytes are copied.
+//
+// - The first target is the best node that is well (ReplicaHealth::IsBetter), one for each extent
+//   of a batch.
+// - A part that fails goes to the next candidate at once. When all have failed, it fails with the
+//   status that says most if none of them may come back; else they are asked again, after a
+//   back-off, until the deadline.
+// - A node that is silent for too long is suspected: its parts are asked elsewhere at once, and
+//   whichever node answers first counts.
+// - A part that takes longer than p99 is hedged, within the budget of ReplicaHealth. Large parts
+//   are not: their time says little.
+class ReplicaReads {
+ public:
+  using Time = ReplicaHealth::Time;
+  using Duration = ReplicaHealth::Duration;
+  using BatchId = std::uint64_t;
+  using LegId = std::uint64_t;  // From 1.
+
+  static constexpr std::uint64_t kHedgedBytesMax = std::uint64_t{1} << 20;
+
+  struct PartSize {
+    std::uint32_t extent;
+    std::uint64_t bytes;
+  };
+
+  // --- Events. Indices of parts count in the batch, those of entries in the leg. ---
+  struct Begin {
+    BatchId batch;  // Never used before.
+    std::vector<PartSize> parts;
+    Time deadline;
+  };
+  struct Arrived {  // One entry has ended, and the node writes no more for it.
+    LegId leg;
+    std::uint32_t entry;
+    ErrorCode status;
+  };
+  struct LegEnded {  // Once for each leg: the node writes no more for it.
+    LegId leg;
+    ErrorCode status;      // Of the entries that have not arrived.
+    Time busy_until = {};  // The node wants to be left alone until then.
+  };
+  struct Heard {  // Bytes have come from the node.
+    NodeIndex node;
+    Time at;
+  };
+  struct GiveUp {  // Nobody wants the batch any more.
+    BatchId batch;
+  };
+  struct Away {  // The owner has not been there for so long.
+    Duration time;
+  };
+  struct Tick {};  // NextTime() has come.
+  using Event = std::variant<Begin, Arrived, LegEnded, Heard, GiveUp, Away, Tick>;
+
+  // --- Actions ---
+  struct Send {
+    LegId leg;
+    NodeIndex node;
+    BatchId batch;
+    bool is_direct;
+    std::vector<std::uint32_t> parts;
+  };
+  struct Cancel {  // The leg is to end soon.
+    LegId leg;
+  };
+  struct Drop {  // The connection to the node is not trusted any more: its legs end at once.
+    NodeIndex node;
+  };
+  struct EndPart {
+    BatchId batch;
+    std::uint32_t part;
+    ErrorCode status;
+    LegId leg = 0;  // kOk: the bytes are this leg's entry; 0: they are in their place.
+    std::uint32_t entry = 0;
+  };
+  struct Release {  // The leg has ended, and nobody needs its memory.
+    LegId leg;
+  };
+  struct EndBatch {  // Once for each batch, the last word on it: no node writes for it any more.
+    BatchId batch;
+    bool is_given_up;
+  };
+  using Action = std::variant<Send, Cancel, Drop, EndPart, Release, EndBatch>;
+  using Actions = std::vector<Action>;
+
+  // Borrows both. `seed`: of the back-off.
+  ReplicaReads(const ReplicaMap& map, ReplicaHealth& health, std::size_t node_count,
+               std::uint64_t seed)
+      : map_(map), health_(health), nodes_(node_count), seed_(seed) {}
+
+  // Appends what is to be done.
+  void Step(Time now, const Event& event, Actions& actions);
+
+  // When it wants a Tick at the latest.
+  Time NextTime() const;
+  // Whether the node is asked for anything that is still wanted.
+  bool IsAsked(NodeIndex node) const noexcept { return nodes_[node].entry_count > 0; }
+
+ private:
+  using Candidates = std::uint64_t;  // A bit for each candidate of an extent, in their order.
+
+  struct Part {
+    std::uint32_t extent;
+    std::uint64_t bytes;
+    Candidates asked = 0;      // In this round.
+    Candidates refused = 0;    // They will not have it later either.
+    Candidates under_way = 0;  // Legs that have not ended for it,
+    Candidates silent = 0;     // and those of them that are suspected.
+    bool has_direct = false;   // One of them is direct.
+    bool is_done = false;      // Its end was told, or nobody wants it.
+    LegId won_leg = 0;         // Has the bytes, and the part's end waits for the direct leg's.
+    std::uint32_t won_entry = 0;
+    ErrorCode refusal = ErrorCode::kOk;  // That which says most.
+    ErrorCode trouble = ErrorCode::kOk;  // Of those that may come back.
+
+    bool is_wanted() const noexcept { return !is_done && won_leg == 0; }
+  };
+  struct Batch {
+    std::vector<Part> parts;
+    Time deadline;
+    std::size_t open_count;              // Parts that are not done.
+    std::size_t won_count = 0;           // Parts whose end waits for a direct leg's.
+    std::size_t direct_count = 0;        // Direct legs that have not ended.
+    std::vector<LegId> legs;             // All that have not ended.
+    std::vector<std::uint32_t> waiting;  // Parts that no node is there for, until
+    Time retry_at = Time::max();
+    std::optional<Backoff> backoff;
+    bool is_over = false;  // Nothing more is asked for.
+    bool is_given_up = false;
+  };
+  struct Entry {
+    std::uint64_t bytes;
+    std::uint32_t part;
+    std::uint8_t candidate;
+    bool has_ended = false;
+  };
+  enum class LegKind : std::uint8_t {
+    kDirect,
+    kApart,  // Into memory of its own.
+    kProbe,  // Likewise, to see whether the node is well: goes on when its batch has ended.
+  };
+  struct Leg {
+    NodeIndex node;
+    BatchId batch;  // May be gone.
+    LegKind kind;
+    std::vector<Entry> entries;
+    std::size_t open_count = 0;  // Entries that have not ended.
+    std::size_t won_count = 0;   // Of parts that wait for the direct leg.
+    Time sent_at{};
+    Time hedge_at{};
+    bool is_silent = false;
+    bool is_cancelled = false;
+    bool has_ended = false;
+  };
+  struct Node {
+    std::size_t entry_count = 0;  // That are under way and were not cancelled.
+    Time heard_at{};
+    bool is_silent = false;
+    bool has_silent_legs = false;
+  };
+  // Entries of legs that the current step is about to send.
+  struct Outgoing {
+    BatchId batch;
+    NodeIndex node;
+    LegKind kind;
+    std::vector<Entry> entries;
+  };
+  class Stepping;  // One step: what it needs beside the state.
+
+  const ReplicaMap& map_;
+  ReplicaHealth& health_;
+  std::vector<Node> nodes_;
+  const std::uint64_t seed_;
+  std::unordered_map<BatchId, Batch> batches_;
+  std::map<LegId, Leg> legs_;
+  LegId last_leg_ = 0;
+};
+
+}  // namespace ffrecord::net

@@ -1,0 +1,692 @@
+// Goal: each part of a batch is asked for where it can be had, again where it failed, and elsewhere
+// where a node is slow or silent; each batch ends once, by its deadline, and no node can write into
+// memory that was given back.
+// Method: the state machine alone, with a virtual clock; events are given by hand, actions looked
+// at. A random cluster then checks the rules over many runs.
+
+#include "libffrecord/net/replicas/replica_reads.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace ffrecord::net {
+namespace {
+
+using namespace std::chrono_literals;
+using Reads = ReplicaReads;
+
+constexpr std::uint64_t kSize = 1000;
+
+class ReplicaReadsTest : public testing::Test {
+ protected:
+  explicit ReplicaReadsTest(std::size_t node_count = 3) { Start(node_count); }
+  void Start(std::size_t node_count) {
+    map_.emplace(node_count);
+    health_.emplace(node_count);
+    reads_.emplace(*map_, *health_, node_count, 7);
+  }
+
+  void Step(const Reads::Event& event) {
+    actions_.clear();
+    reads_->Step(now_, event, actions_);
+    for (const auto& action : actions_)
+      if (const auto* send = std::get_if<Reads::Send>(&action)) sent_[send->leg] = *send;
+  }
+  // Lets the time pass, with a Tick whenever one is wanted; all actions of that time.
+  Reads::Actions Pass(Reads::Duration time) {
+    Reads::Actions all;
+    const auto end = now_ + time;
+    while (reads_->NextTime() <= end) {
+      now_ = std::max(now_, reads_->NextTime());
+      Step(Reads::Tick{});
+      all.insert(all.end(), actions_.begin(), actions_.end());
+    }
+    now_ = end;
+    actions_ = all;
+    return all;
+  }
+  void Begin(Reads::BatchId batch, std::size_t part_count, Reads::Duration timeout = 30s,
+             std::uint64_t size_bytes = kSize) {
+    Step(Reads::Begin{batch, std::vector<Reads::PartSize>(part_count, {0, size_bytes}),
+                      now_ + timeout});
+  }
+  template <class Action>
+  std::vector<Action> All() const {
+    std::vector<Action> found;
+    for (const auto& action : actions_)
+      if (const auto* one = std::get_if<Action>(&action)) found.push_back(*one);
+    return found;
+  }
+  // The one action of this kind.
+  template <class Action>
+  Action Only() const {
+    const auto found = All<Action>();
+    EXPECT_EQ(found.size(), 1U);
+    return found.empty() ? Action{} : found.front();
+  }
+  void Arrive(Reads::LegId leg, std::uint32_t entry, ErrorCode status = ErrorCode::kOk) {
+    Step(Reads::Arrived{leg, entry, status});
+  }
+  void EndLeg(Reads::LegId leg, ErrorCode status = ErrorCode::kOk) {
+    Step(Reads::LegEnded{leg, status});
+  }
+  // The node of the first leg of a batch of one part, all of which goes well.
+  NodeIndex ReadOne(Reads::BatchId batch) {
+    Begin(batch, 1);
+    const auto send = All<Reads::Send>().front();
+    now_ += 1ms;
+    for (const auto& [leg, one] : std::map(sent_)) {
+      if (one.batch != batch) continue;
+      Arrive(leg, 0);
+      EndLeg(leg);
+    }
+    return send.node;
+  }
+
+  Reads::Time now_ = Reads::Time{} + 1h;
+  std::optional<WholeReplicas> map_;
+  std::optional<ReplicaHealth> health_;
+  std::optional<Reads> reads_;
+  Reads::Actions actions_;
+  std::map<Reads::LegId, Reads::Send> sent_;
+};
+
+// --- The plain way -------------------------------------------------------------------------------
+
+TEST_F(ReplicaReadsTest, ABatchGoesToOneNodeAndEndsOnceItsLegHasEnded) {
+  Begin(1, 2);
+  const auto send = Only<Reads::Send>();
+  EXPECT_TRUE(send.is_direct);
+  EXPECT_EQ(send.parts, (std::vector<std::uint32_t>{0, 1}));
+
+  Arrive(send.leg, 1);
+  const auto end = Only<Reads::EndPart>();
+  EXPECT_EQ(end.part, 1U);
+  EXPECT_EQ(end.status, ErrorCode::kOk);
+  EXPECT_EQ(end.leg, 0U);
+  Arrive(send.leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().part, 0U);
+  EXPECT_TRUE(All<Reads::EndBatch>().empty());  // The node has not said that it writes no more.
+  EndLeg(send.leg);
+  EXPECT_FALSE(Only<Reads::EndBatch>().is_given_up);
+  EXPECT_EQ(Only<Reads::Release>().leg, send.leg);
+  EXPECT_EQ(reads_->NextTime(), Reads::Time::max());
+}
+
+TEST_F(ReplicaReadsTest, ABatchOfNothingEnds) {
+  Begin(1, 0);
+  EXPECT_EQ(Only<Reads::EndBatch>().batch, 1U);
+}
+
+TEST_F(ReplicaReadsTest, PartsOfAnExtentStayTogetherAndExtentsAreSpreadByBytes) {
+  std::vector<Reads::PartSize> parts;
+  for (std::uint32_t i = 0; i < 30; ++i) parts.push_back({i / 10, kSize});
+  Step(Reads::Begin{1, parts, now_ + 1s});
+  std::set<NodeIndex> nodes;
+  for (const auto& send : All<Reads::Send>()) {
+    EXPECT_EQ(send.parts.size(), 10U);
+    for (const std::uint32_t part : send.parts) EXPECT_EQ(part / 10, send.parts.front() / 10);
+    nodes.insert(send.node);
+  }
+  EXPECT_EQ(nodes.size(), 3U);
+}
+
+TEST_F(ReplicaReadsTest, TheNearNodeIsPreferredEvenWhenItIsBusier) {
+  health_->SetDistance(0, 1);
+  health_->SetDistance(1, 0);
+  health_->SetDistance(2, 1);
+  for (Reads::BatchId batch = 1; batch < 5; ++batch) {
+    Begin(batch, 1);
+    EXPECT_EQ(Only<Reads::Send>().node, 1U);
+  }
+}
+
+TEST_F(ReplicaReadsTest, TheNodeThatReadsAheadIsKeptToWhileItIsWell) {
+  health_->SetDistance(1, 0);
+  health_->KeepTo(NodeIndex{2});
+  Begin(1, 1);
+  const auto first = Only<Reads::Send>();
+  EXPECT_EQ(first.node, 2U);
+  EndLeg(first.leg, ErrorCode::kUnavailable);
+  Begin(2, 1);
+  EXPECT_EQ(Only<Reads::Send>().node, 1U);
+  health_->Succeeded(2);
+  Begin(3, 1);
+  EXPECT_EQ(Only<Reads::Send>().node, 2U);
+  health_->KeepTo(std::nullopt);
+  Begin(4, 1);
+  EXPECT_EQ(Only<Reads::Send>().node, 1U);
+}
+
+TEST_F(ReplicaReadsTest, BytesOnTheirWayAreCountedUntilTheyHaveEnded) {
+  Begin(1, 1, 30s, 5000);
+  const auto first = Only<Reads::Send>();
+  Begin(2, 1);
+  const auto second = Only<Reads::Send>();
+  Begin(3, 1);
+  const auto third = Only<Reads::Send>();
+  EXPECT_EQ((std::set<NodeIndex>{first.node, second.node, third.node}).size(), 3U);
+  Arrive(first.leg, 0);
+  Begin(4, 1);
+  EXPECT_EQ(Only<Reads::Send>().node, first.node);
+}
+
+// --- Failures ------------------------------------------------------------------------------------
+
+class EachRefusal : public ReplicaReadsTest, public testing::WithParamInterface<ErrorCode> {};
+
+TEST_P(EachRefusal, MovesTheEntryAloneToTheNextNodeAtOnce) {
+  Begin(1, 2);
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0, GetParam());
+  const auto second = Only<Reads::Send>();
+  EXPECT_NE(second.node, first.node);
+  EXPECT_EQ(second.parts, std::vector<std::uint32_t>{0});
+  EXPECT_TRUE(second.is_direct);  // The first one has said that it writes no more.
+  Arrive(first.leg, 1);
+  EndLeg(first.leg);
+  EXPECT_TRUE(All<Reads::EndBatch>().empty());
+  Arrive(second.leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+  EndLeg(second.leg);
+  EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Statuses, EachRefusal,
+                         testing::Values(ErrorCode::kCorruption, ErrorCode::kNotFound,
+                                         ErrorCode::kIo, ErrorCode::kUnavailable,
+                                         ErrorCode::kDenied, ErrorCode::kDeadlineExceeded));
+
+TEST_F(ReplicaReadsTest, ALostConnectionMovesAllThatHasNotArrived) {
+  Begin(1, 3);
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 1);
+  EndLeg(first.leg, ErrorCode::kUnavailable);
+  const auto second = Only<Reads::Send>();
+  EXPECT_EQ(second.parts, (std::vector<std::uint32_t>{0, 2}));
+  EXPECT_TRUE(second.is_direct);
+  EXPECT_NE(second.node, first.node);
+}
+
+// The status of a part after these answers, one from each node.
+class AllHaveFailed : public ReplicaReadsTest {
+ protected:
+  ErrorCode EndAfter(std::vector<ErrorCode> statuses) {
+    Begin(1, 1);
+    for (const ErrorCode status : statuses) {
+      const auto send = Only<Reads::Send>();
+      Arrive(send.leg, 0, status);
+    }
+    return Only<Reads::EndPart>().status;
+  }
+};
+
+TEST_F(AllHaveFailed, WithTheStatusThatSaysMost) {
+  EXPECT_EQ(EndAfter({ErrorCode::kNotFound, ErrorCode::kCorruption, ErrorCode::kIo}),
+            ErrorCode::kCorruption);
+}
+TEST_F(AllHaveFailed, WithIoBeforeAbsence) {
+  EXPECT_EQ(EndAfter({ErrorCode::kNotFound, ErrorCode::kIo, ErrorCode::kNotFound}), ErrorCode::kIo);
+}
+TEST_F(AllHaveFailed, WithAbsenceOnlyIfNobodyHasIt) {
+  EXPECT_EQ(EndAfter({ErrorCode::kNotFound, ErrorCode::kNotFound, ErrorCode::kNotFound}),
+            ErrorCode::kNotFound);
+}
+
+TEST_F(ReplicaReadsTest, WhileOneMayComeBackItIsAskedAgainAndTheOthersAreNot) {
+  Begin(1, 1);
+  auto send = Only<Reads::Send>();
+  Arrive(send.leg, 0, ErrorCode::kCorruption);
+  send = Only<Reads::Send>();
+  const NodeIndex away = send.node;
+  EndLeg(send.leg, ErrorCode::kUnavailable);
+  send = Only<Reads::Send>();
+  Arrive(send.leg, 0, ErrorCode::kNotFound);
+  EXPECT_TRUE(actions_.empty());
+
+  int rounds = 0;
+  std::vector<Reads::Duration> waits;
+  for (; rounds < 8; ++rounds) {
+    const auto before = now_;
+    now_ = reads_->NextTime();
+    waits.push_back(now_ - before);
+    Step(Reads::Tick{});
+    send = Only<Reads::Send>();
+    EXPECT_EQ(send.node, away);
+    EndLeg(send.leg, ErrorCode::kUnavailable);
+  }
+  EXPECT_GE(waits.front(), 5ms);
+  EXPECT_LE(waits.front(), 10ms);
+  EXPECT_GE(waits.back(), 500ms);  // Doubled, and no more than a second.
+  EXPECT_LE(waits.back(), 1000ms);
+  now_ = reads_->NextTime();
+  Step(Reads::Tick{});
+  Arrive(Only<Reads::Send>().leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+}
+
+TEST_F(ReplicaReadsTest, AtTheDeadlineItIsUnavailableAndNotCorrupt) {
+  Start(2);
+  Begin(1, 1, 3s);
+  const auto deadline = now_ + 3s;
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0, ErrorCode::kCorruption);
+  const auto second = Only<Reads::Send>();
+  EndLeg(first.leg);
+  EndLeg(second.leg, ErrorCode::kUnavailable);
+  std::optional<ErrorCode> status;
+  while (!status) {
+    ASSERT_LE(reads_->NextTime(), deadline);
+    now_ = reads_->NextTime();
+    Step(Reads::Tick{});
+    for (const auto& end : All<Reads::EndPart>()) status = end.status;
+    const bool has_ended = !All<Reads::EndBatch>().empty();
+    EXPECT_EQ(has_ended, status.has_value());
+    for (const auto& send : All<Reads::Send>()) EndLeg(send.leg, ErrorCode::kUnavailable);
+  }
+  EXPECT_EQ(now_, deadline);
+  EXPECT_EQ(status, ErrorCode::kUnavailable);
+}
+
+TEST_F(ReplicaReadsTest, ABusyNodeIsLeftAloneForAsLongAsItWants) {
+  Start(1);
+  Begin(1, 1);
+  const auto until = now_ + 4s;
+  Step(Reads::LegEnded{Only<Reads::Send>().leg, ErrorCode::kUnavailable, until});
+  for (auto at = now_; at < until; at = now_) {
+    EXPECT_TRUE(All<Reads::Send>().empty());
+    now_ = reads_->NextTime();
+    if (now_ < until) Step(Reads::Tick{});
+  }
+  EXPECT_TRUE(health_->MayAsk(0, until));  // It has answered: that is no error.
+  now_ = std::max(now_, until);
+  Step(Reads::Tick{});
+  EXPECT_EQ(All<Reads::Send>().size(), 1U);
+}
+
+// --- Silence -------------------------------------------------------------------------------------
+
+TEST_F(ReplicaReadsTest, WhatASilentNodeOwesIsAskedElsewhereIntoOtherMemory) {
+  Begin(1, 40, 30s, 4 << 20);  // Too large to be hedged.
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0);
+  Pass(99ms);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  Pass(1ms);
+  const auto second = Only<Reads::Send>();
+  EXPECT_NE(second.node, first.node);
+  EXPECT_FALSE(second.is_direct);
+  EXPECT_EQ(second.parts.size(), 39U);
+  EXPECT_TRUE(All<Reads::Cancel>().empty());  // It may still be the first.
+}
+
+TEST_F(ReplicaReadsTest, AWinnersBytesAreCopiedOnceTheLoserWritesNoMore) {
+  Begin(1, 2, 30s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Pass(100ms);
+  const auto second = Only<Reads::Send>();
+
+  Arrive(second.leg, 0);
+  EXPECT_TRUE(actions_.empty());  // The first leg is still wanted.
+  Arrive(second.leg, 1);
+  EXPECT_EQ(Only<Reads::Cancel>().leg, first.leg);
+  EXPECT_EQ(Only<Reads::Drop>().node, first.node);
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
+  EndLeg(second.leg);
+  EXPECT_TRUE(actions_.empty());  // Its memory is needed.
+
+  EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
+  const auto ends = All<Reads::EndPart>();
+  ASSERT_EQ(ends.size(), 2U);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(ends[i].status, ErrorCode::kOk);
+    EXPECT_EQ(ends[i].leg, second.leg);
+    EXPECT_EQ(ends[i].entry, i);
+  }
+  EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
+  // Not before the copies.
+  const auto released = std::ranges::find_if(actions_, [&](const auto& action) {
+    const auto* release = std::get_if<Reads::Release>(&action);
+    return release != nullptr && release->leg == second.leg;
+  });
+  ASSERT_NE(released, actions_.end());
+  EXPECT_TRUE(std::all_of(released, actions_.end(), [](const auto& action) {
+    return !std::holds_alternative<Reads::EndPart>(action);
+  }));
+}
+
+TEST_F(ReplicaReadsTest, ASuspectedNodeThatAnswersFirstWinsInPlace) {
+  Begin(1, 1, 30s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Pass(100ms);
+  const auto second = Only<Reads::Send>();
+  Arrive(first.leg, 0);
+  const auto end = Only<Reads::EndPart>();
+  EXPECT_EQ(end.leg, 0U);
+  EXPECT_EQ(Only<Reads::Cancel>().leg, second.leg);
+  EndLeg(first.leg);
+  EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);  // The other one writes into its own memory.
+  EXPECT_EQ(Only<Reads::Release>().leg, first.leg);
+  EndLeg(second.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Only<Reads::Release>().leg, second.leg);
+}
+
+TEST_F(ReplicaReadsTest, ANodeThatIsHeardIsNotSilent) {
+  Begin(1, 1, 30s, 64 << 20);
+  const auto first = Only<Reads::Send>();
+  for (int i = 0; i < 10; ++i) {
+    Pass(90ms);
+    EXPECT_TRUE(All<Reads::Send>().empty());
+    Step(Reads::Heard{first.node, now_});
+  }
+}
+
+TEST_F(ReplicaReadsTest, ASilentNodeIsNotAskedByOtherBatchesButProbedOncePerSecond) {
+  Start(2);
+  Begin(1, 1, 30s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Pass(100ms);
+  const NodeIndex other = Only<Reads::Send>().node;
+  Reads::BatchId batch = 2;
+  const auto read = [&](bool is_probed) {
+    Begin(batch++, 1);
+    const auto sends = All<Reads::Send>();
+    ASSERT_EQ(sends.size(), is_probed ? 2U : 1U);
+    EXPECT_EQ(sends.front().node, other);
+    EXPECT_TRUE(sends.front().is_direct);
+    EXPECT_EQ(sends.back().is_direct, !is_probed);
+    Arrive(sends.front().leg, 0);
+    EXPECT_EQ(All<Reads::EndPart>().size(), 1U);  // It does not wait for the probe.
+    EndLeg(sends.front().leg);
+    EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
+  };
+  read(false);
+  now_ += 999ms;
+  read(false);
+  now_ += 1ms;
+  read(true);
+  read(false);
+}
+
+TEST_F(ReplicaReadsTest, ASilentNodeWithoutAnAlternativeIsWaitedFor) {
+  Start(1);
+  Begin(1, 1, 10s);
+  const auto first = Only<Reads::Send>();
+  Pass(5s);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
+  Arrive(first.leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+}
+
+TEST_F(ReplicaReadsTest, IfTheAlternativeIsLostTooThePartComesBackToIt) {
+  Start(2);
+  Begin(1, 1, 30s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Pass(100ms);
+  const auto second = Only<Reads::Send>();
+  EndLeg(second.leg, ErrorCode::kUnavailable);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  Pass(20ms);
+  const auto third = Only<Reads::Send>();
+  EXPECT_EQ(third.node, second.node);  // And not the silent one, which has been asked already.
+  EXPECT_FALSE(third.is_direct);
+}
+
+TEST_F(ReplicaReadsTest, SilenceIsMeasuredFromTheFirstRequest) {
+  Begin(1, 1, 30s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0);
+  EndLeg(first.leg);
+  now_ += 10s;
+  Begin(2, 1, 30s, 4 << 20);
+  Pass(99ms);
+  EXPECT_TRUE(actions_.empty());
+}
+
+TEST_F(ReplicaReadsTest, TimeInWhichTheOwnerIsAwayDoesNotCount) {
+  Begin(1, 1, 2s, 4 << 20);
+  now_ += 10s;
+  Step(Reads::Away{10s});
+  EXPECT_TRUE(actions_.empty());
+  Pass(99ms);
+  EXPECT_TRUE(actions_.empty());
+  Pass(1ms);
+  EXPECT_EQ(All<Reads::Send>().size(), 1U);
+  Pass(1s);
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
+}
+
+// --- Hedges --------------------------------------------------------------------------------------
+
+class HedgeTest : public ReplicaReadsTest {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 200; ++i) health_->NoteLatency(5ms);
+  }
+};
+
+TEST_F(HedgeTest, OnlyOneInTwentyPartsIsHedged) {
+  health_->NoteParts(0);
+  Begin(1, 100);
+  const auto first = Only<Reads::Send>();
+  Pass(4ms);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  Pass(20ms);
+  const auto hedge = Only<Reads::Send>();
+  EXPECT_EQ(hedge.parts.size(), 5U);
+  EXPECT_FALSE(hedge.is_direct);
+  EXPECT_NE(hedge.node, first.node);
+}
+
+TEST_F(HedgeTest, AHedgeThatWinsEndsItsPartWithTheRestOfTheLeg) {
+  Begin(1, 20);
+  const auto first = Only<Reads::Send>();
+  Pass(10ms);
+  const auto hedge = Only<Reads::Send>();
+  ASSERT_EQ(hedge.parts, std::vector<std::uint32_t>{0});
+  Arrive(hedge.leg, 0);
+  EXPECT_TRUE(actions_.empty());
+  for (std::uint32_t i = 1; i < 20; ++i) {
+    Arrive(first.leg, i);
+    EXPECT_EQ(All<Reads::EndPart>().size(), 1U);
+  }
+  EXPECT_EQ(Only<Reads::Cancel>().leg, first.leg);
+  EXPECT_TRUE(All<Reads::Drop>().empty());  // It is slow, not silent.
+  EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Only<Reads::EndPart>().leg, hedge.leg);
+  EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
+  EXPECT_TRUE(health_->MayAsk(first.node, now_));  // A cancelled leg is no error.
+}
+
+TEST_F(HedgeTest, AHedgeThatFailsIsNoMatterWhileTheFirstGoesOn) {
+  Begin(1, 20);
+  const auto first = Only<Reads::Send>();
+  Pass(10ms);
+  const auto hedge = Only<Reads::Send>();
+  Arrive(hedge.leg, 0, ErrorCode::kNotFound);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
+  Arrive(first.leg, 0, ErrorCode::kNotFound);
+  EXPECT_EQ(Only<Reads::Send>().parts, std::vector<std::uint32_t>{0});  // The third node.
+}
+
+TEST_F(HedgeTest, LargePartsAreNotHedged) {
+  Begin(1, 100, 30s, Reads::kHedgedBytesMax + 1);
+  Pass(50ms);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+}
+
+TEST_F(HedgeTest, ANodeThatIsSlowByHabitIsNotTakenForSilent) {
+  for (int i = 0; i < 2000; ++i) health_->NoteLatency(300ms);
+  Begin(1, 1, 30s, 4 << 20);
+  Pass(590ms);
+  EXPECT_TRUE(All<Reads::Send>().empty());
+  Pass(300ms);
+  EXPECT_EQ(All<Reads::Send>().size(), 1U);
+}
+
+// --- Ends ----------------------------------------------------------------------------------------
+
+TEST_F(ReplicaReadsTest, AtTheDeadlineLegsAreCancelledAndTheBatchEndsWhenNothingIsWritten) {
+  Begin(1, 2, 1s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0);
+  Pass(100ms);
+  const auto second = Only<Reads::Send>();
+  Step(Reads::Heard{second.node, now_});
+  Pass(99ms);
+  Step(Reads::Heard{second.node, now_});
+  Pass(801ms);
+  const auto end = Only<Reads::EndPart>();
+  EXPECT_EQ(end.part, 1U);
+  EXPECT_EQ(end.status, ErrorCode::kDeadlineExceeded);
+  EXPECT_GE(All<Reads::Cancel>().size(), 2U);
+  EXPECT_TRUE(All<Reads::EndBatch>().empty());
+  EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_FALSE(Only<Reads::EndBatch>().is_given_up);
+  EndLeg(second.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Only<Reads::Release>().leg, second.leg);
+}
+
+TEST_F(ReplicaReadsTest, ABatchThatIsGivenUpTellsNoMoreAndEndsWhenNothingIsWritten) {
+  Begin(1, 3);
+  const auto first = Only<Reads::Send>();
+  Step(Reads::GiveUp{1});
+  EXPECT_EQ(Only<Reads::Cancel>().leg, first.leg);
+  EXPECT_TRUE(All<Reads::EndBatch>().empty());
+  Arrive(first.leg, 1);
+  EXPECT_TRUE(actions_.empty());
+  EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(All<Reads::EndPart>().empty());
+  EXPECT_TRUE(Only<Reads::EndBatch>().is_given_up);
+}
+
+TEST_F(ReplicaReadsTest, AWinnerOfABatchThatIsGivenUpIsReleased) {
+  Begin(1, 2, 30s, 4 << 20);
+  const auto first = Only<Reads::Send>();
+  Pass(100ms);
+  const auto second = Only<Reads::Send>();
+  Arrive(second.leg, 0);
+  Step(Reads::GiveUp{1});
+  EndLeg(second.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Only<Reads::Release>().leg, second.leg);
+  EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(Only<Reads::EndBatch>().is_given_up);
+}
+
+// --- The breaker ---------------------------------------------------------------------------------
+
+TEST_F(ReplicaReadsTest, ThreeErrorsInTenSecondsOpenTheBreakerAndASuccessClosesIt) {
+  Start(2);
+  const auto fail = [&] { health_->Failed(0, now_); };
+  fail();
+  EXPECT_FALSE(health_->MayAsk(0, now_));
+  now_ += 1s;
+  EXPECT_TRUE(health_->TakeProbe(0, now_));
+  EXPECT_FALSE(health_->TakeProbe(0, now_));
+  fail();
+  now_ += 1s;
+  EXPECT_TRUE(health_->TakeProbe(0, now_));
+  fail();  // The third.
+  now_ += 29s;
+  EXPECT_FALSE(health_->TakeProbe(0, now_));
+  now_ += 1s;
+  EXPECT_TRUE(health_->TakeProbe(0, now_));
+  fail();
+  now_ += 59s;
+  EXPECT_FALSE(health_->TakeProbe(0, now_));
+  now_ += 1s;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(health_->TakeProbe(0, now_));
+    fail();
+    now_ += 300s;
+  }
+  EXPECT_TRUE(health_->TakeProbe(0, now_));
+  health_->Succeeded(0);
+  EXPECT_TRUE(health_->MayAsk(0, now_));
+  fail();
+  now_ += 1s;
+  EXPECT_TRUE(health_->TakeProbe(0, now_));  // It counts from the beginning.
+}
+
+TEST_F(ReplicaReadsTest, ErrorsFarApartDoNotOpenTheBreaker) {
+  for (int i = 0; i < 5; ++i) {
+    health_->Failed(0, now_);
+    now_ += 6s;
+    EXPECT_TRUE(health_->TakeProbe(0, now_));
+  }
+}
+
+TEST_F(ReplicaReadsTest, WhatManyReadersNoticeAtOnceIsOneError) {
+  for (int i = 0; i < 5; ++i) {
+    health_->Failed(0, now_);
+    now_ += 30ms;
+  }
+  now_ += 1s;
+  EXPECT_TRUE(health_->TakeProbe(0, now_));
+}
+
+TEST_F(ReplicaReadsTest, AProbeThatAnswersBringsTheNodeBack) {
+  Start(2);
+  health_->SetDistance(0, 0);
+  health_->SetDistance(1, 1);
+  EXPECT_EQ(ReadOne(1), 0U);
+  health_->Failed(0, now_);
+  EXPECT_EQ(ReadOne(2), 1U);
+  now_ += 1s;
+  EXPECT_EQ(ReadOne(3), 1U);  // With the probe, which is answered.
+  EXPECT_EQ(ReadOne(4), 0U);
+}
+
+TEST_F(ReplicaReadsTest, OpenBreakersDoNotFailABatch) {
+  for (NodeIndex node = 0; node < 3; ++node) health_->Failed(node, now_);
+  Begin(1, 1);
+  Arrive(Only<Reads::Send>().leg, 0);
+  EXPECT_EQ(Only<Reads::EndPart>().status, ErrorCode::kOk);
+}
+
+TEST_F(ReplicaReadsTest, EntriesThatFailSayNothingAgainstTheirNode) {
+  Begin(1, 1);
+  const auto first = Only<Reads::Send>();
+  Arrive(first.leg, 0, ErrorCode::kCorruption);
+  EXPECT_TRUE(health_->MayAsk(first.node, now_));
+}
+
+// --- The learned latency -------------------------------------------------------------------------
+
+TEST(LatencyQuantileTest, TheBoundLiesJustAboveTheNinetyNinthOfAHundred) {
+  LatencyQuantile quantile;
+  EXPECT_FALSE(quantile.P99());
+  for (int i = 0; i < 990; ++i) quantile.Note(1ms);
+  for (int i = 0; i < 10; ++i) quantile.Note(100ms);
+  ASSERT_TRUE(quantile.P99());
+  EXPECT_GE(*quantile.P99(), 1ms);
+  EXPECT_LE(*quantile.P99(), 1300us);
+  for (int i = 0; i < 30; ++i) quantile.Note(100ms);
+  EXPECT_GE(*quantile.P99(), 100ms);
+  EXPECT_LE(*quantile.P99(), 130ms);
+}
+
+TEST(LatencyQuantileTest, ItForgets) {
+  LatencyQuantile quantile;
+  for (int i = 0; i < 10'000; ++i) quantile.Note(1s);
+  for (int i = 0; i < 100'000; ++i) quantile.Note(1ms);
+  EXPECT_LE(*quantile.P99(), 1300us);
+}
+
+TEST(LatencyQuantileTest, AnyTimeHasABucket) {
+  LatencyQuantile quantile;
+  for (int i = 0; i < 50; ++i) quantile.Note(std::chrono::nanoseconds(-5));
+  for (int i = 0; i < 50; ++i) quantile.Note(std::chrono::nanoseconds::max());
+  EXPECT_GT(*quantile.P99(), 1s);
+}
+
+}  // namespace
+}  // namespace ffrecord::net
