@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -147,6 +148,7 @@ struct SlabPool::Shared {
   std::map<const std::byte*, std::shared_ptr<Region>, std::less<>> regions;  // By address.
   std::uint64_t live_bytes = 0;  // Of regions that are not retired.
   std::uint64_t quarantined_bytes = 0;
+  std::atomic<std::uint64_t> quarantine_count = 0;  // Changed with the mutex, read without.
 };
 
 SlabPool& SlabPool::Process() {
@@ -206,6 +208,7 @@ Result<void> SlabPool::Quarantine(std::span<std::byte> bytes) {
   if (region == nullptr || region->taken.at(offset).is_quarantined) return {};
   Region::Block& block = region->taken.at(offset);
   shared_->Retire(*region);
+  ++shared_->quarantine_count;
   shared_->quarantined_bytes += block.size_bytes;
   void* const copy =
       ::mmap(nullptr, block.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -224,6 +227,26 @@ Result<void> SlabPool::Quarantine(std::span<std::byte> bytes) {
                    " bytes out of reach of a daemon that did not answer",
                ENOMEM};
 }
+
+Result<void> SlabPool::Recover(std::span<std::byte> bytes) const {
+  const std::lock_guard lock(shared_->mutex);
+  const auto [region, block] = shared_->BlockOf(bytes);
+  if (region == nullptr || !region->taken.at(block).is_quarantined) return {};
+  const auto begin = static_cast<std::uint64_t>(bytes.data() - region->begin());
+  for (std::size_t done = 0; done < bytes.size();) {
+    const auto rest = bytes.subspan(done);
+    const ssize_t size = ::pread(region->slab.memory.fd(), rest.data(), rest.size(),
+                                 static_cast<off_t>(begin + done));
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0)
+      return Error{ErrorCode::kIo,
+                   std::string("cannot read shared memory: ") + std::strerror(errno), errno};
+    done += static_cast<std::size_t>(size);
+  }
+  return {};
+}
+
+std::uint64_t SlabPool::quarantine_count() const noexcept { return shared_->quarantine_count; }
 
 std::uint64_t SlabPool::quarantined_bytes() const {
   const std::lock_guard lock(shared_->mutex);

@@ -53,7 +53,16 @@ class SlabPool {
   // it writes is seen in the block that holds them, which keeps its contents; it belongs to the
   // caller, who lets nobody else write into it meanwhile. Nothing happens if `bytes` are in no
   // slab. Fails with kIo (ENOMEM): then `bytes` must not be used.
+  //
+  // Other daemons may be writing into the block too. When such a one has said that it is done, its
+  // bytes may lie in the slab alone: Recover() brings them.
   Result<void> Quarantine(std::span<std::byte> bytes);
+  // If the block of `bytes` is in quarantine, copies to them what the slab holds in their place.
+  // Fails with kIo.
+  Result<void> Recover(std::span<std::byte> bytes) const;
+  // Grows with each block that is put in quarantine: while it stays the same, there is nothing to
+  // recover.
+  std::uint64_t quarantine_count() const noexcept;
 
   std::uint64_t quarantined_bytes() const;  // In all.
 

@@ -139,6 +139,26 @@ TEST(SlabPoolTest, AfterAQuarantineLateWritesAreNotSeenAndTheSlabIsNotUsedAgain)
   std::memset(remote->At(place.offset_bytes, kBlock).value().data(), 0xEE, kBlock);
 }
 
+TEST(SlabPoolTest, WhatAnotherDaemonWritesIntoABlockInQuarantineIsRecovered) {
+  net::SlabPool pool;
+  const auto block = pool.Take(kBlock).value();
+  Fill(block, 3);
+  const auto place = pool.Find(*block).value();
+  const auto remote = MapAsDaemon(place);
+  const auto count = pool.quarantine_count();
+  ASSERT_TRUE(pool.Recover(block->first(10)));  // Not in quarantine: nothing.
+  ASSERT_TRUE(pool.Quarantine(block->first(1)));
+  EXPECT_GT(pool.quarantine_count(), count);
+
+  std::memset(remote->At(place.offset_bytes + 5000, 9000).value().data(), 9, 9000);
+  EXPECT_TRUE(IsFilledWith(block, 3));
+  ASSERT_TRUE(pool.Recover(block->subspan(5000, 9000)));
+
+  EXPECT_EQ((*block)[4999], std::byte{3});
+  for (std::size_t i = 5000; i < 14'000; ++i) ASSERT_EQ((*block)[i], std::byte{9}) << i;
+  EXPECT_EQ((*block)[14'000], std::byte{3});
+}
+
 TEST(SlabPoolTest, BlocksOutliveThePool) {
   PooledBuffer block;
   {
