@@ -116,6 +116,7 @@ RemoteCall::Next RemoteCall::TakeNext(bool has_slabs, std::size_t count_max) {
 RemoteAsk::RemoteAsk(RemoteCall& call, RemoteCall::Next next)
     : call_(&call),
       next_(std::move(next)),
+      quarantine_count_(SlabPool::Process().quarantine_count()),
       received_bytes_(next_.parts.size()),
       ended_(next_.parts.size()) {
   if (next_.slab != nullptr) return;
@@ -180,9 +181,18 @@ bool RemoteAsk::Arrived(std::span<const BatchPiece> pieces) {
     const RemotePart& part = next_.parts[piece.entry];
     if (std::uint64_t{piece.offset_bytes} + piece.size_bytes < part.destination.size()) continue;
     ended_[piece.entry] = true;
-    has_told |= call_->End(part, ErrorCode::kOk);
+    has_told |= call_->End(part, StatusOf(part));
   }
   return has_told;
+}
+
+// Another daemon's silence may have put the block in quarantine since this one was asked to write
+// into it.
+ErrorCode RemoteAsk::StatusOf(const RemotePart& part) const {
+  SlabPool& pool = SlabPool::Process();
+  if (next_.slab == nullptr || pool.quarantine_count() == quarantine_count_) return ErrorCode::kOk;
+  const auto recovered = pool.Recover(part.destination);
+  return recovered ? ErrorCode::kOk : recovered.error().code;
 }
 
 bool RemoteAsk::Finish(const BatchDone& done, bool& has_told) {
@@ -211,6 +221,14 @@ bool RemoteAsk::has_left() const noexcept {
 void RemoteAsk::PutBack() {
   for (std::size_t i = 0; i < next_.parts.size(); ++i)
     if (!ended_[i]) call_->PutBack(next_.parts[i]);
+}
+
+bool RemoteAsk::EndLeft(ErrorCode status) {
+  bool has_told = false;
+  for (std::size_t i = 0; i < next_.parts.size(); ++i)
+    if (!ended_[i]) has_told |= call_->End(next_.parts[i], status);
+  ended_.assign(ended_.size(), true);
+  return has_told;
 }
 
 Result<void> RemoteAsk::Quarantine() {

@@ -111,6 +111,8 @@ class RemoteAsk {
   // The next request asks again for every part that has not ended.
   bool has_left() const noexcept;
   void PutBack();
+  // Or they end so. True: the group was told of a range.
+  bool EndLeft(ErrorCode status);
   // The daemon may write on (slab.h, "Late writes"): what has not ended goes where it cannot reach.
   Result<void> Quarantine();
   void Abandon() noexcept { call_ = nullptr; }
@@ -128,11 +130,14 @@ class RemoteAsk {
   bool is_cancelled = false;
 
  private:
+  ErrorCode StatusOf(const RemotePart& part) const;
+
   std::uint64_t payload_bytes_ = 0;
   std::uint64_t granted_bytes_ = 0;
   std::uint64_t arrived_bytes_ = 0;
   RemoteCall* call_;
   RemoteCall::Next next_;
+  std::uint64_t quarantine_count_;  // Of the slab pool, when it was made.
   std::vector<std::uint32_t> received_bytes_;
   std::vector<bool> ended_;
 };

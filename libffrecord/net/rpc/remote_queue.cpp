@@ -26,6 +26,9 @@ constexpr milliseconds kGiveUpMax{100};
 // A connection over which nothing has come for so long, or half a call's time, when a call is late
 // is not trusted any more.
 constexpr milliseconds kSilenceMax{5'000};
+// A daemon that does not answer is silent for whoever does not wait for it; one that greets late,
+// or whose connections are all in use, is that after this time.
+constexpr milliseconds kConnectingMax{400};
 // An owner that does not poll for longer than this is away, and calls have so much more time.
 constexpr milliseconds kAwayMin{100};
 // Likewise one that comes so much later than its descriptor has called it.
@@ -43,10 +46,13 @@ Deadline EndOf(milliseconds timeout) {
 
 }  // namespace
 
-RemoteQueue::RemoteQueue(const RemoteFiles& files, Connects connects)
+RemoteQueue::RemoteQueue(const RemoteFiles& files, Connects connects, Retries retries)
     : files_(files),
       connects_(connects),
-      tries_(std::make_unique<Session::Tries>(files.session(), /*patient=*/true)),
+      retries_(retries),
+      tries_(std::make_unique<Session::Tries>(
+          files.session(), retries == Retries::kNever ? Session::Tries::Until::kFirstFailure
+                                                      : Session::Tries::Until::kDeadline)),
       connecting_(connects == Connects::kApart ? std::make_unique<Connecting>(*tries_) : nullptr) {}
 
 RemoteQueue::~RemoteQueue() {
@@ -190,6 +196,7 @@ void RemoteQueue::Connect() {
     auto result = tries_->Begin(deadline);
     return TakeConnected(std::move(result), deadline, Patience::OfThread().was_over());
   }
+  connecting_since_ = Clock::now();
   connecting_->Start(deadline);
   TakeConnecting();  // There may have been no thread for it.
 }
@@ -213,13 +220,27 @@ void RemoteQueue::TakeConnected(Result<void> result, Deadline deadline, bool is_
   const ErrorCode code = result.error().code;
   const bool is_late = code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded;
   for (const auto& call : calls_)
-    if (!is_late || call->deadline() <= deadline) call->failure = result.error();
+    if (!is_late || retries_ == Retries::kNever || call->deadline() <= deadline)
+      call->failure = result.error();
+}
+
+Deadline RemoteQueue::heard_at() const {
+  if (!is_connecting()) return heard_at_;
+  return std::max(heard_at_, std::min(Clock::now(), connecting_since_ + kConnectingMax));
+}
+
+void RemoteQueue::DropConnection() {
+  FFR_ASSERT(!is_polling_);
+  if (connection() != nullptr)
+    Lost({ErrorCode::kUnavailable, connection()->peer() + " does not answer"});
+  else if (is_connecting())
+    connecting_->GiveUp();
 }
 
 // What was under way is asked for again over another connection. `outcome`, if given, is what
 // counts for that one.
 void RemoteQueue::Lost(Error why, const Error* outcome) {
-  const bool is_final = why.code != ErrorCode::kUnavailable;
+  const bool is_final = retries_ == Retries::kNever || why.code != ErrorCode::kUnavailable;
   (void)connection()->Break(why);
   for (auto& [request, ask] : asks_) {
     RemoteCall* const call = ask.call();
@@ -449,7 +470,9 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
   if (has_told) ++told_count_;
   tries_->NoteServed();
   RemoteCall* const call = ask.call();
-  if (call != nullptr && ask.has_left()) {
+  if (call != nullptr && ask.has_left() && retries_ == Retries::kNever) {
+    if (ask.EndLeft(ErrorCode::kUnavailable)) ++told_count_;
+  } else if (call != nullptr && ask.has_left()) {
     ask.PutBack();
     call->Retry({ErrorCode::kUnavailable, line.peer() + " was busy with some records"},
                 milliseconds(0), line.peer());
@@ -464,12 +487,13 @@ void RemoteQueue::TakeRefusal(Asks::iterator asked, Error refusal) {
   RemoteAsk& ask = asked->second;
   if (RemoteCall* const call = ask.call()) {
     const auto busy = connection()->retry_after();
+    if (busy) busy_until_ = Clock::now() + *busy;
     // One that is busy has not taken it.
     auto quarantined = busy ? Result<void>() : ask.Quarantine();
     ask.PutBack();
     if (!quarantined)
       call->failure = std::move(quarantined).error();
-    else if (refusal.code == ErrorCode::kUnavailable)
+    else if (refusal.code == ErrorCode::kUnavailable && retries_ == Retries::kUntilTimeout)
       call->Retry(std::move(refusal), busy.value_or(milliseconds(0)), connection()->peer());
     else
       call->failure = std::move(refusal);
@@ -523,6 +547,7 @@ void RemoteQueue::EndCall(std::size_t index) {
   if (call->given_up_at) return call->group().Ended(GivenUp());
   if (call->failure) {
     files_.NoteFailure(*call->failure);
+    if (retries_ == Retries::kNever) return call->group().Ended(*call->failure);
     call->EndMissing(call->failure->code);
   }
   call->group().Ended({});

@@ -27,9 +27,23 @@ class RemoteQueue final : public RangeQueue {
  public:
   // kInPoll: Submit() and Poll() may wait for a connection, for a call that waits anyhow.
   enum class Connects : std::uint8_t { kApart, kInPoll };
+  // kNever: for a caller that has other daemons to turn to. Groups end with kUnavailable as soon as
+  // the connection is lost or cannot be made, or the daemon is busy; entries that it was too busy
+  // for have that status.
+  enum class Retries : std::uint8_t { kUntilTimeout, kNever };
 
-  RemoteQueue(const RemoteFiles& files, Connects connects);
+  RemoteQueue(const RemoteFiles& files, Connects connects,
+              Retries retries = Retries::kUntilTimeout);
   ~RemoteQueue() override;
+
+  // When bytes have last come from the daemon. A connection that is being made is given some time,
+  // in which this is now.
+  Deadline heard_at() const;
+  // Until when the daemon wanted to be left alone when it last said that it was busy.
+  Deadline busy_until() const noexcept { return busy_until_; }
+  // The daemon is not trusted to answer: its connection is closed, and what is under way on it
+  // ends. Outside of Poll() only.
+  void DropConnection();
 
   void Submit(RangeGroup& group) override;
   void GiveUp(RangeGroup& group) override;
@@ -83,12 +97,15 @@ class RemoteQueue final : public RangeQueue {
 
   const RemoteFiles& files_;
   const Connects connects_;
+  const Retries retries_;
   const HomeProcess home_;
   std::unique_ptr<Session::Tries> tries_;  // With the connection.
   std::unique_ptr<Connecting> connecting_;
   std::uint64_t connection_count_ = 0;
-  std::uint64_t heard_bytes_ = 0;                   // Of the connection,
-  Deadline heard_at_{};                             // and when the last of them came.
+  std::uint64_t heard_bytes_ = 0;  // Of the connection,
+  Deadline heard_at_{};            // and when the last of them came.
+  Deadline connecting_since_{};
+  Deadline busy_until_{};
   std::vector<std::unique_ptr<RemoteCall>> calls_;  // In the order of Submit().
   Asks asks_;                                       // By request.
   std::size_t entry_count_ = 0;                     // Of all of them.

@@ -86,8 +86,8 @@ Connector::Link Session::link() {
 }
 
 Result<PooledBuffer> Session::TakeMemory(std::uint64_t size_bytes) const {
-  return uses_slabs_.load(std::memory_order_relaxed) ? SlabPool::Process().Take(size_bytes)
-                                                     : BufferPool::Process().Take(size_bytes);
+  return uses_slabs() ? SlabPool::Process().Take(size_bytes)
+                      : BufferPool::Process().Take(size_bytes);
 }
 
 Result<void> Session::PrepareUploads(Connection& connection, Deadline deadline) {
@@ -184,7 +184,7 @@ void Session::CloseIdle(const std::function<bool(Connection&)>& unwanted) {
 }
 
 Result<void> Session::Run(const Attempt& attempt, Deadline deadline, bool patient) {
-  Tries tries(*this, patient);
+  Tries tries(*this, patient ? Tries::Until::kDeadline : Tries::Until::kNeverReached);
   for (;;) {
     FFR_TRY(tries.Begin(deadline));
     auto done = tries.End(attempt(*tries.connection()));
@@ -224,7 +224,8 @@ Result<void> Session::Tries::Begin(Deadline deadline) {
     Error error = std::move(taken).error();
     Note(error, busy.has_value(), busy.value_or(0ms));
     if (error.code != ErrorCode::kUnavailable) return error;
-    if (!busy && !patient_ && !WasReached(pool)) {
+    if (until_ == Until::kFirstFailure) return error;
+    if (!busy && until_ == Until::kNeverReached && !WasReached(pool)) {
       error.message = "no daemon answers at " + session_.peer() + ": " + error.message +
                       "; start one there with: ffrecordd --data DIR";
       return error;

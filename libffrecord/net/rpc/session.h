@@ -67,6 +67,8 @@ class Session {
 
   // Of the connection made last; empty before.
   Connector::Link link();
+  // Whether daemons write into our memory over the connection made last.
+  bool uses_slabs() const noexcept { return uses_slabs_.load(std::memory_order_relaxed); }
   // Memory for what is to be read from this daemon: such that it can write there itself, if it can.
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const;
 
@@ -96,7 +98,7 @@ class Session {
   void GiveBack(std::unique_ptr<Connection> channel);
 
   const Connector connector_;
-  // Whether daemons write into our memory over the connection made last; also in a forked child.
+  // Also in a forked child.
   std::atomic<bool> uses_slabs_ = false;
   mutable PerProcess<Pool> pool_;  // With a lock of its own.
 };
@@ -111,8 +113,13 @@ Error TriedUntilTimeout(Error last, const std::string& peer);
 // Thread-bound, but it may go from one thread to another. At its end it has no connection.
 class Session::Tries {
  public:
-  // `patient`: as Run's.
-  Tries(Session& session, bool patient) : session_(session), patient_(patient) {}
+  // When Begin() gives up a daemon that does not answer.
+  enum class Until : std::uint8_t {
+    kNeverReached,  // At once if it was never reached, else at the deadline: as Run().
+    kDeadline,      // As Run() with `patient`.
+    kFirstFailure,  // At once: its caller has other daemons to turn to.
+  };
+  Tries(Session& session, Until until) : session_(session), until_(until) {}
 
   // Takes a connection. Waits, and fails for good with what Run() would have returned.
   Result<void> Begin(Deadline deadline);
@@ -130,7 +137,7 @@ class Session::Tries {
   void Note(const Error& error, bool has_answered, std::chrono::milliseconds at_least);
 
   Session& session_;
-  const bool patient_;
+  const Until until_;
   std::unique_ptr<Connection> connection_;
   Breaker::Entry entry_ = Breaker::Entry::kNotYet;
   std::optional<Error> last_;
