@@ -11,10 +11,11 @@
 
 namespace ffrecord::client {
 
-Upload::Upload(std::shared_ptr<net::Session> session, const SessionOptions& options)
+Upload::Upload(std::shared_ptr<net::Session> session, const SessionOptions& options,
+               std::optional<std::uint64_t> id)
     : session_(std::move(session)),
       options_(options),
-      id_(std::max<std::uint64_t>(RandomNumber(), 1)) {}
+      id_(id ? *id : std::max<std::uint64_t>(RandomNumber(), 1)) {}
 
 Result<ManifestFile> Upload::PutBytes(std::string name,
                                       std::span<const std::span<const std::byte>> pieces,

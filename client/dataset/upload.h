@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -36,7 +37,11 @@ class Upload {
   // Called on the calling thread with the bytes of this file that have been sent, in rising order.
   using Progress = std::function<void(std::uint64_t)>;
 
-  Upload(std::shared_ptr<net::Session> session, const SessionOptions& options);
+  // `id`, not 0: as another upload's, to another daemon, which brings the same files in the same
+  // order: their extents have the same names there. Without one it is random.
+  Upload(std::shared_ptr<net::Session> session, const SessionOptions& options,
+         std::optional<std::uint64_t> id = {});
+  std::uint64_t id() const noexcept { return id_; }
 
   // One file, made of `pieces` in order, borrowed for the call; it may be empty. `name` is what the
   // manifest calls it. Fails with kIo (ENOSPC: the daemon's disk is full), kUnavailable,
@@ -66,7 +71,7 @@ class Upload {
 
   std::shared_ptr<net::Session> session_;
   SessionOptions options_;
-  std::uint64_t id_;  // Random: the first 8 bytes of every extent's id.
+  std::uint64_t id_;  // The first 8 bytes of every extent's id.
   std::atomic<std::uint32_t> next_file_{0};
 };
 

@@ -1,0 +1,99 @@
+#include "libffrecord/net/replicas/replicated_files.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/assert.h"
+#include "libffrecord/net/replicas/replicated_queue.h"
+#include "libffrecord/net/rpc/slab_pool.h"
+#include "libffrecord/source/waiting_read.h"
+
+namespace ffrecord::net {
+namespace {
+
+// As many as calls are usually made at a time; more are made and left.
+constexpr std::size_t kIdleQueuesMax = 8;
+
+}  // namespace
+
+ReplicatedFiles::ReplicatedFiles(std::vector<std::shared_ptr<const RemoteFiles>> replicas,
+                                 std::shared_ptr<const ReplicaMap> map,
+                                 const SessionOptions& options)
+    : replicas_(std::move(replicas)),
+      map_(map != nullptr ? std::move(map) : std::make_shared<WholeReplicas>(replicas_.size())),
+      options_(options),
+      health_([] { return new Health; }),
+      idle_([] { return new IdleQueues; }) {
+  FFR_ASSERT(!replicas_.empty());
+}
+
+ReplicatedFiles::~ReplicatedFiles() = default;
+
+ReplicatedFiles::Health& ReplicatedFiles::health() const {
+  Health& health = health_.Get();
+  const std::lock_guard lock(health.mutex);
+  if (!health.state) health.state.emplace(replicas_.size());
+  return health;
+}
+
+void ReplicatedFiles::KeepTo(std::optional<NodeIndex> node) const {
+  Health& kept = health();
+  const std::lock_guard lock(kept.mutex);
+  kept.state->KeepTo(node);
+}
+
+// Where one daemon writes into our memory, its files are read without a copy; the others do not
+// mind.
+Result<PooledBuffer> ReplicatedFiles::TakeMemory(std::uint64_t size_bytes) const {
+  const bool uses_slabs = std::ranges::any_of(
+      replicas_, [](const auto& replica) { return replica->session().uses_slabs(); });
+  return uses_slabs ? SlabPool::Process().Take(size_bytes) : BufferPool::Process().Take(size_bytes);
+}
+
+Result<void> ReplicatedFiles::ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
+                                       Patience& patience) const {
+  if (patience.IsOver()) return GivenUp();
+  if (ranges.empty()) return {};
+  auto queue = FFR_TRY(TakeIdle());
+  auto read = ReadThrough(*queue, ranges, arrived, patience);
+  PutIdle(std::move(queue));
+  return read;
+}
+
+Result<std::unique_ptr<RangeQueue>> ReplicatedFiles::MakeQueue(QueueUse /*use*/) const {
+  return std::unique_ptr<RangeQueue>(FFR_TRY(ReplicatedQueue::Make(*this)));
+}
+
+Result<std::unique_ptr<ReplicatedQueue>> ReplicatedFiles::TakeIdle() const {
+  IdleQueues& idle = idle_.Get();
+  {
+    const std::lock_guard lock(idle.mutex);
+    if (!idle.queues.empty()) {
+      auto queue = std::move(idle.queues.back());
+      idle.queues.pop_back();
+      return queue;
+    }
+  }
+  return ReplicatedQueue::Make(*this);
+}
+
+void ReplicatedFiles::PutIdle(std::unique_ptr<ReplicatedQueue> queue) const {
+  IdleQueues& idle = idle_.Get();
+  const std::lock_guard lock(idle.mutex);
+  if (idle.queues.size() < kIdleQueuesMax) idle.queues.push_back(std::move(queue));
+}
+
+void ReplicatedFiles::NoteFailure(ErrorCode status, const std::string& why) const {
+  last_failure_.Note({status, why});
+}
+
+std::string ReplicatedFiles::Trouble(std::uint32_t file, ErrorCode status) const {
+  std::string text = last_failure_.Of(status);
+  for (const auto& replica : replicas_) {
+    const std::string one = replica->Trouble(file, status);
+    if (!one.empty()) text += (text.empty() ? "" : "; ") + one;
+  }
+  return text;
+}
+
+}  // namespace ffrecord::net
