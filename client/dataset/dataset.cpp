@@ -9,8 +9,10 @@
 #include "client/dataset/catalog.h"
 #include "client/dataset/object_source.h"
 #include "client/dataset/prefetch_hint.h"
+#include "client/dataset/replicas.h"
 #include "client/dataset/upload.h"
 #include "libffrecord/base/patience.h"
+#include "libffrecord/base/random.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/record/read/open_records.h"
@@ -21,8 +23,6 @@ namespace {
 
 // What a check of a file reads at once.
 constexpr std::uint64_t kCheckBytes = std::uint64_t{32} << 20;
-// A hint is not worth waiting for longer than reading ahead can win back.
-constexpr auto kHintTimeout = std::chrono::milliseconds(2000);
 
 net::Deadline After(const SessionOptions& options) { return net::Clock::now() + options.timeout; }
 
@@ -31,6 +31,13 @@ Result<net::Location> ParseNamed(std::string_view text) {
   auto location = FFR_TRY(net::Location::Parse(text));
   FFR_TRY(net::CheckName(location.name));
   return location;
+}
+
+// Likewise, of one daemon or several.
+Result<std::vector<net::Location>> ParseAllNamed(std::string_view text) {
+  auto locations = FFR_TRY(net::Location::ParseAll(text));
+  FFR_TRY(net::CheckName(locations.front().name));
+  return locations;
 }
 
 // Reads every record: what is published is whole.
@@ -67,6 +74,37 @@ std::vector<std::string> NamesOf(std::span<const std::filesystem::path> files) {
 Error Exists(const net::Location& location) {
   return {ErrorCode::kConflict,
           location.ToString() + " exists already; choose another name, or ask to replace it"};
+}
+
+// That a dataset of this size can be published there, as far as the daemon knows.
+Result<void> CheckPlace(const net::Location& location, std::uint64_t size_bytes, bool replace,
+                        const SessionOptions& options) {
+  const Catalog catalog(net::Session::Get(location, options));
+  if (!replace) {
+    const auto found = catalog.Resolve(location.name, After(options));
+    if (found) return Exists(location);
+    if (found.error().code != ErrorCode::kNotFound) return found.error();
+  }
+  return catalog.CheckRoom(location.name, size_bytes, After(options));
+}
+
+// Publishes checked files at one daemon; `tell` is told of the bytes that were sent.
+Result<void> PublishAt(const net::Location& location, std::span<const std::filesystem::path> files,
+                       std::uint64_t upload_id, bool replace, const SessionOptions& options,
+                       const Upload::Progress& tell) {
+  const auto session = net::Session::Get(location, options);
+  Upload upload(session, options, upload_id);
+  DatasetManifest manifest;
+  const auto names = NamesOf(files);
+  std::uint64_t done = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto tell_of_file = [&](std::uint64_t of_this) { tell(done + of_this); };
+    manifest.files.push_back(FFR_TRY(upload.PutFile(names[i], files[i], tell_of_file)));
+    done += manifest.files.back().size_bytes;
+  }
+  const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
+  FFR_TRY(Catalog(session).Publish(location.name, manifest, mode, 0, After(options)));
+  return {};
 }
 
 Error Mixed(const char* schemes) {
@@ -107,7 +145,12 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
   }
   if (locations.size() != 1)
     return Error{ErrorCode::kInvalidArgument, "an ffrecord:// address must be the only location"};
-  const net::Location location = FFR_TRY(ParseNamed(locations.front()));
+  const auto daemons = FFR_TRY(ParseAllNamed(locations.front()));
+  if (daemons.size() > 1) {
+    auto [files, hinter] = FFR_TRY(OpenReplicas(daemons, session_options));
+    return OpenRecords(std::move(files), reader_options, std::move(hinter));
+  }
+  const net::Location& location = daemons.front();
   const auto session = net::Session::Get(location, session_options);
   auto resolved = FFR_TRY(Catalog(session).Resolve(location.name, After(session_options)));
   if (resolved.manifest.files.empty())
@@ -124,36 +167,34 @@ Result<RecordReader> OpenDataset(std::span<const std::string> locations,
 Result<void> PublishDataset(std::span<const std::filesystem::path> files, std::string_view address,
                             bool replace, const SessionOptions& options,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  const net::Location location = FFR_TRY(ParseNamed(address));
+  const auto daemons = FFR_TRY(ParseAllNamed(address));
   if (files.empty())
-    return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
+    return Error{ErrorCode::kInvalidArgument, daemons.front().ToString() + ": no files to publish"};
   // All at once, so that schemas that do not fit each other show.
   const RecordReader all = FFR_TRY(RecordReader::Open(files, {}));
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < all.file_count(); ++i) total += all.file(i).size_bytes;
-
-  const auto session = net::Session::Get(location, options);
-  if (!replace) {
-    const auto found = Catalog(session).Resolve(location.name, After(options));
-    if (found) return Exists(location);
-    if (found.error().code != ErrorCode::kNotFound) return found.error();
-  }
-  FFR_TRY(Catalog(session).CheckRoom(location.name, total, After(options)));
+  std::uint64_t size_bytes = 0;
+  for (std::size_t i = 0; i < all.file_count(); ++i) size_bytes += all.file(i).size_bytes;
+  for (const net::Location& daemon : daemons)
+    FFR_TRY(CheckPlace(daemon, size_bytes, replace, options));
   // Before the first byte travels: an upload that falls silent for a long check is given up.
   for (const auto& file : files) FFR_TRY(CheckFile(file));
-  Upload upload(session, options);
-  DatasetManifest manifest;
-  const auto names = NamesOf(files);
+  const std::uint64_t upload_id = std::max<std::uint64_t>(RandomNumber(), 1);
   std::uint64_t done = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) {
+  std::string before;  // Where it is published by now.
+  for (const net::Location& daemon : daemons) {
     const auto tell = [&](std::uint64_t of_this) {
-      if (progress) progress(done + of_this, total);
+      if (progress) progress(done + of_this, size_bytes * daemons.size());
     };
-    manifest.files.push_back(FFR_TRY(upload.PutFile(names[i], files[i], tell)));
-    done += manifest.files.back().size_bytes;
+    auto published = PublishAt(daemon, files, upload_id, replace, options, tell);
+    if (!published && !before.empty())
+      return Error{published.error().code,
+                   published.error().message + "; it is published at " + before +
+                       ": publish it again, with replace, to have it at every daemon",
+                   published.error().system_errno};
+    if (!published) return published;
+    before += (before.empty() ? "" : ", ") + daemon.address.ToString();
+    done += size_bytes;
   }
-  const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  FFR_TRY(Catalog(session).Publish(location.name, manifest, mode, 0, After(options)));
   return {};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,9 @@
 #include "libffrecord/net/rpc/session.h"
 
 namespace ffrecord::client {
+
+// A hint is not worth waiting for longer than reading ahead can win back.
+inline constexpr std::chrono::milliseconds kHintTimeout{2'000};
 
 // Tells the daemon of `session` what is going to be read of the dataset `name` at `revision`, over
 // a connection of its own, with which the hint ends. Null if the daemon takes no hints. Fails with

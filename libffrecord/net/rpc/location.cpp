@@ -101,6 +101,8 @@ Result<Location> Location::Parse(std::string_view text) {
     }
   }
   const std::size_t slash = rest.find('/');
+  if (rest.substr(0, slash).find(',') != std::string_view::npos)
+    return bad("several daemons are for reading and publishing datasets only");
   auto address = Address::Parse(rest.substr(0, slash), kDefaultPort);
   if (!address) return bad(address.error().message);
   if (address.value().port == 0) return bad("port 0 cannot be connected to");
@@ -110,6 +112,31 @@ Result<Location> Location::Parse(std::string_view text) {
                   std::move(token_file),
                   std::move(tls_folder),
                   std::move(rdma)};
+}
+
+Result<std::vector<Location>> Location::ParseAll(std::string_view text) {
+  const std::size_t begin = text.starts_with(kScheme) ? kScheme.size() : 0;
+  const std::size_t end = std::min(text.find_first_of("/?", begin), text.size());
+  std::string_view hosts = text.substr(begin, end - begin);
+  std::vector<Location> locations;
+  for (bool is_more = true; is_more;) {
+    const std::string_view host = hosts.substr(0, hosts.find(','));
+    is_more = host.size() < hosts.size();
+    hosts.remove_prefix(host.size() + (is_more ? 1 : 0));
+    std::string one(text.substr(0, begin));
+    one.append(host).append(text.substr(end));
+    locations.push_back(FFR_TRY(Parse(one)));
+    const auto is_same = [&](const Location& other) {
+      return other.address.ToString() == locations.back().address.ToString();
+    };
+    if (std::any_of(locations.begin(), locations.end() - 1, is_same))
+      return Error{ErrorCode::kInvalidArgument, "'" + std::string(text) + "' names " +
+                                                    locations.back().address.ToString() + " twice"};
+    if (locations.size() > kDaemonsMax)
+      return Error{ErrorCode::kInvalidArgument,
+                   "an address names " + std::to_string(kDaemonsMax) + " daemons at most"};
+  }
+  return locations;
 }
 
 std::string Location::ToString() const {

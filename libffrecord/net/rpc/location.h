@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -21,6 +22,7 @@ std::string_view NameOf(Transport transport);
 // it, parted by &, if they are wanted. The name may be empty and is not checked.
 struct Location {
   static constexpr std::string_view kScheme = "ffrecord://";
+  static constexpr std::size_t kDaemonsMax = 64;  // Of one address.
 
   Address address;
   std::string name;
@@ -31,6 +33,9 @@ struct Location {
 
   // Fails with kInvalidArgument, naming what a right address looks like.
   static Result<Location> Parse(std::string_view text);
+  // Likewise of several daemons, ffrecord://host[:port],host[:port]/name, to all of which name and
+  // options apply; one or more, each once.
+  static Result<std::vector<Location>> ParseAll(std::string_view text);
   std::string ToString() const;  // What it names, whatever the transport.
 };
 

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <ffrecord/result.h>
+#include <ffrecord/session_options.h>
+
+#include "libffrecord/net/rpc/location.h"
+#include "libffrecord/record/read/open_records.h"
+#include "libffrecord/source/range_reader.h"
+
+namespace ffrecord::client {
+
+// The files of a published dataset, and how to hint at what will be read of them.
+struct PublishedFiles {
+  std::shared_ptr<const RangeReader> files;
+  PrefetchHinter hinter;
+};
+
+// Opens the dataset that was published to the daemons at `locations`, at least two, under one name.
+// Its bytes come from whichever daemon answers, those of this machine first. A hint goes to one
+// daemon, from which this reader then reads while the daemon is well.
+//
+// A daemon that does not answer is taken to hold the same extents, and asked when it is back. One
+// that does not have the name is left out. Fails with kConflict, naming two daemons, if their files
+// differ; else, if no daemon has the name, as Catalog::Resolve.
+Result<PublishedFiles> OpenReplicas(std::span<const net::Location> locations,
+                                    const SessionOptions& options);
+
+}  // namespace ffrecord::client
