@@ -10,7 +10,8 @@ bool ReplicaHealth::IsBetter(NodeIndex one, NodeIndex other) const noexcept {
   const Node& a = nodes_[one];
   const Node& b = nodes_[other];
   if (a.distance != b.distance) return a.distance < b.distance;
-  return a.bytes_in_flight < b.bytes_in_flight;
+  if (a.bytes_in_flight != b.bytes_in_flight) return a.bytes_in_flight < b.bytes_in_flight;
+  return a.turn < b.turn;
 }
 
 bool ReplicaHealth::TakeProbe(NodeIndex node, Time now) noexcept {

@@ -52,12 +52,15 @@ class ReplicaHealth {
   }
   bool IsBusy(NodeIndex node, Time now) const noexcept { return now < nodes_[node].busy_until; }
   // Whether `one` is to be asked rather than `other`: the kept one, else the nearer one, else the
-  // one with fewer bytes on their way.
+  // one with fewer bytes on their way, else the one that was asked longer ago.
   bool IsBetter(NodeIndex one, NodeIndex other) const noexcept;
   // True: the node is in trouble, and it is time to see whether it still is. Said once per pause.
   bool TakeProbe(NodeIndex node, Time now) noexcept;
 
-  void Sent(NodeIndex node, std::uint64_t bytes) noexcept { nodes_[node].bytes_in_flight += bytes; }
+  void Sent(NodeIndex node, std::uint64_t bytes) noexcept {
+    nodes_[node].bytes_in_flight += bytes;
+    nodes_[node].turn = ++last_turn_;
+  }
   void Ended(NodeIndex node, std::uint64_t bytes) noexcept {
     nodes_[node].bytes_in_flight -= bytes;
   }
@@ -83,6 +86,7 @@ class ReplicaHealth {
  private:
   struct Node {
     std::uint64_t bytes_in_flight = 0;
+    std::uint64_t turn = 0;  // In which it was asked last.
     std::uint8_t distance = UINT8_MAX;
     Time busy_until{};
     bool is_in_trouble = false;
@@ -93,6 +97,7 @@ class ReplicaHealth {
   };
 
   std::vector<Node> nodes_;
+  std::uint64_t last_turn_ = 0;
   std::optional<NodeIndex> kept_;
   LatencyQuantile latency_;
   std::uint64_t hedge_credit_ = 0;  // In parts.

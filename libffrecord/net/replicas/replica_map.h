@@ -20,8 +20,7 @@ class ReplicaMap {
   virtual ~ReplicaMap() = default;
 
   // The nodes to ask for the extent with this number among those of the source, each once. The
-  // order decides only between nodes that are equally near and equally busy. Valid as long as the
-  // map.
+  // order decides only where nothing else does. Valid as long as the map.
   virtual std::span<const NodeIndex> NodesOf(std::uint32_t extent) const = 0;
 };
 

@@ -177,6 +177,12 @@ TEST_F(ReplicaReadsTest, BytesOnTheirWayAreCountedUntilTheyHaveEnded) {
   EXPECT_EQ(Only<Reads::Send>().node, first.node);
 }
 
+TEST_F(ReplicaReadsTest, ReadsOneAfterTheOtherGoToAllNodesByTurns) {
+  std::vector<NodeIndex> nodes;
+  for (Reads::BatchId batch = 1; batch <= 6; ++batch) nodes.push_back(ReadOne(batch));
+  EXPECT_EQ(nodes, (std::vector<NodeIndex>{0, 1, 2, 0, 1, 2}));
+}
+
 // --- Failures ------------------------------------------------------------------------------------
 
 class EachRefusal : public ReplicaReadsTest, public testing::WithParamInterface<ErrorCode> {};
