@@ -15,87 +15,10 @@
 #include <set>
 #include <vector>
 
+#include "replica_reads_fixture.h"
+
 namespace ffrecord::net {
 namespace {
-
-using namespace std::chrono_literals;
-using Reads = ReplicaReads;
-
-constexpr std::uint64_t kSize = 1000;
-
-class ReplicaReadsTest : public testing::Test {
- protected:
-  explicit ReplicaReadsTest(std::size_t node_count = 3) { Start(node_count); }
-  void Start(std::size_t node_count) {
-    map_.emplace(node_count);
-    health_.emplace(node_count);
-    reads_.emplace(*map_, *health_, node_count, 7);
-  }
-
-  void Step(const Reads::Event& event) {
-    actions_.clear();
-    reads_->Step(now_, event, actions_);
-    for (const auto& action : actions_)
-      if (const auto* send = std::get_if<Reads::Send>(&action)) sent_[send->leg] = *send;
-  }
-  // Lets the time pass, with a Tick whenever one is wanted; all actions of that time.
-  Reads::Actions Pass(Reads::Duration time) {
-    Reads::Actions all;
-    const auto end = now_ + time;
-    while (reads_->NextTime() <= end) {
-      now_ = std::max(now_, reads_->NextTime());
-      Step(Reads::Tick{});
-      all.insert(all.end(), actions_.begin(), actions_.end());
-    }
-    now_ = end;
-    actions_ = all;
-    return all;
-  }
-  void Begin(Reads::BatchId batch, std::size_t part_count, Reads::Duration timeout = 30s,
-             std::uint64_t size_bytes = kSize) {
-    Step(Reads::Begin{batch, std::vector<Reads::PartSize>(part_count, {0, size_bytes}),
-                      now_ + timeout});
-  }
-  template <class Action>
-  std::vector<Action> All() const {
-    std::vector<Action> found;
-    for (const auto& action : actions_)
-      if (const auto* one = std::get_if<Action>(&action)) found.push_back(*one);
-    return found;
-  }
-  // The one action of this kind.
-  template <class Action>
-  Action Only() const {
-    const auto found = All<Action>();
-    EXPECT_EQ(found.size(), 1U);
-    return found.empty() ? Action{} : found.front();
-  }
-  void Arrive(Reads::LegId leg, std::uint32_t entry, ErrorCode status = ErrorCode::kOk) {
-    Step(Reads::Arrived{leg, entry, status});
-  }
-  void EndLeg(Reads::LegId leg, ErrorCode status = ErrorCode::kOk) {
-    Step(Reads::LegEnded{leg, status});
-  }
-  // The node of the first leg of a batch of one part, all of which goes well.
-  NodeIndex ReadOne(Reads::BatchId batch) {
-    Begin(batch, 1);
-    const auto send = All<Reads::Send>().front();
-    now_ += 1ms;
-    for (const auto& [leg, one] : std::map(sent_)) {
-      if (one.batch != batch) continue;
-      Arrive(leg, 0);
-      EndLeg(leg);
-    }
-    return send.node;
-  }
-
-  Reads::Time now_ = Reads::Time{} + 1h;
-  std::optional<WholeReplicas> map_;
-  std::optional<ReplicaHealth> health_;
-  std::optional<Reads> reads_;
-  Reads::Actions actions_;
-  std::map<Reads::LegId, Reads::Send> sent_;
-};
 
 // --- The plain way -------------------------------------------------------------------------------
 
@@ -409,6 +332,7 @@ TEST_F(ReplicaReadsTest, ASilentNodeIsNotAskedByOtherBatchesButProbedOncePerSeco
     EXPECT_EQ(sends.back().is_direct, !is_probed);
     Arrive(sends.front().leg, 0);
     EXPECT_EQ(All<Reads::EndPart>().size(), 1U);  // It does not wait for the probe.
+    EXPECT_TRUE(All<Reads::Cancel>().empty());    // Which goes on.
     EndLeg(sends.front().leg);
     EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
   };
@@ -663,35 +587,6 @@ TEST_F(ReplicaReadsTest, EntriesThatFailSayNothingAgainstTheirNode) {
   const auto first = Only<Reads::Send>();
   Arrive(first.leg, 0, ErrorCode::kCorruption);
   EXPECT_TRUE(health_->MayAsk(first.node, now_));
-}
-
-// --- The learned latency -------------------------------------------------------------------------
-
-TEST(LatencyQuantileTest, TheBoundLiesJustAboveTheNinetyNinthOfAHundred) {
-  LatencyQuantile quantile;
-  EXPECT_FALSE(quantile.P99());
-  for (int i = 0; i < 990; ++i) quantile.Note(1ms);
-  for (int i = 0; i < 10; ++i) quantile.Note(100ms);
-  ASSERT_TRUE(quantile.P99());
-  EXPECT_GE(*quantile.P99(), 1ms);
-  EXPECT_LE(*quantile.P99(), 1300us);
-  for (int i = 0; i < 30; ++i) quantile.Note(100ms);
-  EXPECT_GE(*quantile.P99(), 100ms);
-  EXPECT_LE(*quantile.P99(), 130ms);
-}
-
-TEST(LatencyQuantileTest, ItForgets) {
-  LatencyQuantile quantile;
-  for (int i = 0; i < 10'000; ++i) quantile.Note(1s);
-  for (int i = 0; i < 100'000; ++i) quantile.Note(1ms);
-  EXPECT_LE(*quantile.P99(), 1300us);
-}
-
-TEST(LatencyQuantileTest, AnyTimeHasABucket) {
-  LatencyQuantile quantile;
-  for (int i = 0; i < 50; ++i) quantile.Note(std::chrono::nanoseconds(-5));
-  for (int i = 0; i < 50; ++i) quantile.Note(std::chrono::nanoseconds::max());
-  EXPECT_GT(*quantile.P99(), 1s);
 }
 
 }  // namespace
