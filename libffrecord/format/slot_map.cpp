@@ -1,0 +1,164 @@
+#include "libffrecord/format/slot_map.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/cursor.h"
+
+namespace ffrecord {
+namespace {
+
+constexpr std::array<std::byte, 8> kMagic{std::byte{0xE5}, std::byte{'F'}, std::byte{'S'},
+                                          std::byte{'L'},  std::byte{'O'}, std::byte{'T'},
+                                          std::byte{'0'},  std::byte{'1'}};
+constexpr std::size_t kCheckSizeBytes = 8;
+constexpr std::size_t kNodeSizeBytesMin = 1 + 1 + 1 + 1 + 4;
+constexpr std::size_t kTextSizeMax = 64;
+
+Error Corrupt(std::string_view what) {
+  return Error{ErrorCode::kCorruption, "slot map: " + std::string(what)};
+}
+
+bool IsToken(std::string_view text) noexcept {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !text.empty() && text.size() <= kTextSizeMax && std::ranges::all_of(text, allowed);
+}
+
+Result<void> CheckRow(std::span<const std::uint16_t> row, std::size_t node_count) {
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const bool is_end = row[i] == SlotMap::kNoNode;
+    if (!is_end && row[i] >= node_count) return Corrupt("a row names a node that is not there");
+    if (!is_end && i > 0 && row[i - 1] == SlotMap::kNoNode) return Corrupt("a row has a gap");
+    if (!is_end && std::ranges::count(row.first(i), row[i]) > 0)
+      return Corrupt("a row names a node twice");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::uint32_t SlotOf(const ExtentId& id) noexcept {
+  return static_cast<std::uint32_t>(Xxh3(id) % kSlotCount);
+}
+
+std::uint64_t SlotAffinity(std::uint32_t slot, std::string_view node_id) {
+  std::array<std::byte, sizeof(slot) + kTextSizeMax> key{};
+  StoreLittleEndian(std::span<std::byte>(key), 0, slot);
+  const auto id = std::as_bytes(std::span(node_id)).first(std::min(node_id.size(), kTextSizeMax));
+  std::ranges::copy(id, key.begin() + sizeof(slot));
+  return Xxh3(std::span(key).first(sizeof(slot) + id.size()));
+}
+
+Result<void> CheckSlotMapNodes(const SlotMap& map) {
+  const auto bad = [](std::string what) {
+    return Error{ErrorCode::kInvalidArgument, "slot map: " + std::move(what)};
+  };
+  if (map.row_size > SlotMap::kRowSizeMax)
+    return bad("rows of " + std::to_string(map.row_size) + " nodes, 32 at most");
+  if (map.nodes.size() > SlotMap::kNodeCountMax)
+    return bad(std::to_string(map.nodes.size()) + " nodes, 4,096 at most");
+  for (std::size_t i = 0; i < map.nodes.size(); ++i) {
+    const PlacedNode& node = map.nodes[i];
+    if (!IsToken(node.id) || !IsToken(node.domain))
+      return bad("an id or a domain is not 1 to 64 characters of A-Z a-z 0-9 . _ -");
+    if (node.weight == 0 || node.weight > PlacedNode::kWeightMax)
+      return bad("the weight of node " + node.id + " is not 1 to 1,000,000");
+    if (i > 0 && node.id <= map.nodes[i - 1].id)
+      return bad("node ids are not in order, or node " + node.id + " stands there twice");
+  }
+  return {};
+}
+
+std::span<const std::uint16_t> SlotMap::NodesOf(std::uint32_t slot) const noexcept {
+  if (row_size == 0) return {};
+  const auto row = std::span(rows).subspan(std::size_t{slot} * row_size, row_size);
+  const auto end = std::ranges::find(row, kNoNode);
+  return row.first(static_cast<std::size_t>(end - row.begin()));
+}
+
+std::uint16_t SlotMap::Find(std::string_view node_id) const noexcept {
+  const auto found = std::ranges::lower_bound(nodes, node_id, {}, &PlacedNode::id);
+  if (found == nodes.end() || found->id != node_id) return kNoNode;
+  return static_cast<std::uint16_t>(found - nodes.begin());
+}
+
+std::vector<std::uint16_t> SlotMap::OrderOf(std::uint32_t slot) const {
+  const auto row = NodesOf(slot);
+  std::vector<std::uint16_t> order(row.begin(), row.end());
+  std::set<std::string_view> domains;
+  for (const std::uint16_t node : row) domains.insert(nodes[node].domain);
+
+  std::vector<std::pair<std::uint64_t, std::uint16_t>> others;
+  for (std::uint16_t node = 0; node < nodes.size(); ++node)
+    if (std::ranges::find(row, node) == row.end())
+      others.emplace_back(SlotAffinity(slot, nodes[node].id), node);
+  std::ranges::sort(others, [](const auto& one, const auto& other) {
+    return one.first != other.first ? one.first > other.first : one.second < other.second;
+  });
+  std::vector<std::uint16_t> rest;
+  for (const auto& [affinity, node] : others)
+    (domains.insert(nodes[node].domain).second ? order : rest).push_back(node);
+  order.insert(order.end(), rest.begin(), rest.end());
+  return order;
+}
+
+std::vector<std::byte> EncodeSlotMap(const SlotMap& map) {
+  ByteWriter writer;
+  writer.PutBytes(kMagic);
+  writer.Put(map.version);
+  writer.Put(map.row_size);
+  writer.Put(static_cast<std::uint32_t>(map.nodes.size()));
+  for (const PlacedNode& node : map.nodes) {
+    writer.Put(static_cast<std::uint8_t>(node.id.size()));
+    writer.PutText(node.id);
+    writer.Put(static_cast<std::uint8_t>(node.domain.size()));
+    writer.PutText(node.domain);
+    writer.Put(node.weight);
+  }
+  for (const std::uint16_t ordinal : map.rows) writer.Put(ordinal);
+  writer.Put(Xxh3(writer.bytes()));
+  return std::move(writer).Take();
+}
+
+Result<SlotMap> DecodeSlotMap(std::span<const std::byte> bytes) {
+  if (bytes.size() < kMagic.size() + kCheckSizeBytes) return Corrupt("too short");
+  const auto body = bytes.first(bytes.size() - kCheckSizeBytes);
+  if (LoadLittleEndian<std::uint64_t>(bytes, body.size()) != Xxh3(body))
+    return Corrupt("the checksum does not hold");
+  ByteReader reader(body);
+  if (!std::ranges::equal(reader.TakeBytes(kMagic.size()), kMagic)) return Corrupt("wrong magic");
+
+  SlotMap map;
+  map.version = reader.Take<std::uint32_t>();
+  map.row_size = reader.Take<std::uint32_t>();
+  const auto node_count = reader.Take<std::uint32_t>();
+  if (!reader.ok() || map.row_size > SlotMap::kRowSizeMax || node_count > SlotMap::kNodeCountMax ||
+      node_count > reader.remaining() / kNodeSizeBytesMin)
+    return Corrupt("a count is out of its range");
+  for (std::uint32_t i = 0; i < node_count; ++i) {
+    PlacedNode node;
+    node.id = reader.TakeText(reader.Take<std::uint8_t>());
+    node.domain = reader.TakeText(reader.Take<std::uint8_t>());
+    node.weight = reader.Take<std::uint32_t>();
+    map.nodes.push_back(std::move(node));
+  }
+  if (reader.remaining() != std::size_t{kSlotCount} * map.row_size * sizeof(std::uint16_t))
+    return Corrupt("the size is not that of its rows");
+  if (auto checked = CheckSlotMapNodes(map); !checked)
+    return Error{ErrorCode::kCorruption, std::move(checked).error().message};
+  map.rows.resize(std::size_t{kSlotCount} * map.row_size);
+  for (std::uint16_t& ordinal : map.rows) ordinal = reader.Take<std::uint16_t>();
+  for (std::uint32_t slot = 0; slot < kSlotCount && map.row_size > 0; ++slot)
+    FFR_TRY(CheckRow(std::span(map.rows).subspan(std::size_t{slot} * map.row_size, map.row_size),
+                     map.nodes.size()));
+  return map;
+}
+
+}  // namespace ffrecord

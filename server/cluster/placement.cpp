@@ -1,0 +1,194 @@
+#include "server/cluster/placement.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace ffrecord::server {
+namespace {
+
+// The rows while they are made, with what decides on the next node.
+class Rows {
+ public:
+  Rows(SlotMap& map, const SlotMap& previous)
+      : map_(map),
+        loads_(map.nodes.size(), 0),
+        pairs_(map.nodes.size() * map.nodes.size(), 0),
+        slots_of_(map.nodes.size()),
+        rows_(kSlotCount) {
+    NumberDomains();
+    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+      for (const std::uint16_t node : previous.NodesOf(slot))
+        if (const std::uint16_t now = map.Find(previous.nodes[node].id);
+            now != SlotMap::kNoNode && rows_[slot].size() < map.row_size && IsFree(slot, now))
+          Append(slot, now);
+  }
+
+  void Fill() {
+    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
+      while (rows_[slot].size() < map_.row_size) {
+        const std::uint16_t best = BestFor(slot);
+        if (best == SlotMap::kNoNode) break;  // No domain is left.
+        Append(slot, best);
+      }
+    }
+  }
+
+  void Even() {
+    while (MoveOne()) {
+    }
+  }
+
+  void Finish() {
+    map_.rows.assign(std::size_t{kSlotCount} * map_.row_size, SlotMap::kNoNode);
+    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+      std::ranges::copy(rows_[slot], map_.rows.begin() + std::size_t{slot} * map_.row_size);
+  }
+
+ private:
+  void NumberDomains() {
+    std::unordered_map<std::string_view, std::uint32_t> numbers;
+    for (const PlacedNode& node : map_.nodes)
+      domains_.push_back(
+          numbers.try_emplace(node.domain, static_cast<std::uint32_t>(numbers.size()))
+              .first->second);
+  }
+
+  // No node of the row is in the domain of `node`; `leaving` does not count.
+  bool IsFree(std::uint32_t slot, std::uint16_t node,
+              std::uint16_t leaving = SlotMap::kNoNode) const {
+    return std::ranges::none_of(rows_[slot], [&](std::uint16_t other) {
+      return other != leaving && domains_[other] == domains_[node];
+    });
+  }
+
+  void Append(std::uint32_t slot, std::uint16_t node) {
+    for (const std::uint16_t other : rows_[slot]) {
+      ++PairOf(node, other);
+      ++PairOf(other, node);
+    }
+    rows_[slot].push_back(node);
+    slots_of_[node].insert(slot);
+    ++loads_[node];
+  }
+
+  std::uint32_t& PairOf(std::uint16_t one, std::uint16_t other) {
+    return pairs_[std::size_t{one} * map_.nodes.size() + other];
+  }
+
+  // The least cost for its weight; ties go to the larger affinity, then to the smaller id.
+  std::uint16_t BestFor(std::uint32_t slot) {
+    std::uint16_t best = SlotMap::kNoNode;
+    std::uint64_t best_cost = 0;
+    for (std::uint16_t node = 0; node < map_.nodes.size(); ++node) {
+      if (!IsFree(slot, node)) continue;
+      std::uint64_t cost = loads_[node] + 1;
+      for (const std::uint16_t other : rows_[slot]) cost += PairOf(node, other);
+      if (best != SlotMap::kNoNode) {
+        const std::uint64_t left = cost * map_.nodes[best].weight;
+        const std::uint64_t right = best_cost * map_.nodes[node].weight;
+        if (left > right) continue;
+        if (left == right &&
+            SlotAffinity(slot, map_.nodes[node].id) <= SlotAffinity(slot, map_.nodes[best].id))
+          continue;
+      }
+      best = node;
+      best_cost = cost;
+    }
+    return best;
+  }
+
+  // load(one) + extra, for its weight, is less than that of `other`.
+  bool IsLighter(std::uint16_t one, std::uint64_t extra, std::uint16_t other,
+                 std::uint64_t other_extra) const {
+    return (loads_[one] + extra) * map_.nodes[other].weight <
+           (loads_[other] + other_extra) * map_.nodes[one].weight;
+  }
+
+  // Gives one slot of the fullest node that has one to spare to the emptiest. False: all is even.
+  bool MoveOne() {
+    std::uint16_t to = 0;
+    for (std::uint16_t node = 1; node < map_.nodes.size(); ++node)
+      if (IsLighter(node, 1, to, 1)) to = node;
+    std::vector<std::uint16_t> fullest;
+    for (std::uint16_t node = 0; node < map_.nodes.size(); ++node)
+      if (IsLighter(to, 1, node, 0)) fullest.push_back(node);  // Others are even with it.
+    std::ranges::stable_sort(fullest, [&](std::uint16_t one, std::uint16_t other) {
+      return IsLighter(other, 0, one, 0);
+    });
+    return std::ranges::any_of(fullest, [&](std::uint16_t from) { return MoveFrom(from, to); });
+  }
+
+  bool MoveFrom(std::uint16_t from, std::uint16_t to) {
+    std::uint32_t best = kSlotCount;
+    std::uint64_t best_affinity = 0;
+    for (const std::uint32_t slot : slots_of_[from]) {
+      if (!IsFree(slot, to, from)) continue;
+      const std::uint64_t affinity = SlotAffinity(slot, map_.nodes[to].id);
+      if (best != kSlotCount && affinity <= best_affinity) continue;
+      best = slot;
+      best_affinity = affinity;
+    }
+    if (best == kSlotCount) return false;
+    std::ranges::replace(rows_[best], from, to);
+    slots_of_[from].erase(best);
+    slots_of_[to].insert(best);
+    --loads_[from];
+    ++loads_[to];
+    return true;
+  }
+
+  SlotMap& map_;
+  std::vector<std::uint32_t> domains_;
+  std::vector<std::uint64_t> loads_;  // How many slots each node has.
+  std::vector<std::uint32_t> pairs_;  // How many slots two nodes share; while rows are filled.
+  std::vector<std::set<std::uint32_t>> slots_of_;
+  std::vector<std::vector<std::uint16_t>> rows_;
+};
+
+Result<void> CheckDomains(const SlotMap& map, const PlaceOptions& options) {
+  std::set<std::string_view> domains;
+  for (const PlacedNode& node : map.nodes) domains.insert(node.domain);
+  if (options.allow_short || domains.size() >= map.row_size) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "the nodes are in " + std::to_string(domains.size()) + " failure domains, and " +
+                   std::to_string(map.row_size) +
+                   " replicas need as many; add nodes in other domains, or force it"};
+}
+
+}  // namespace
+
+Result<SlotMap> Place(const SlotMap& previous, std::vector<PlacedNode> nodes,
+                      const PlaceOptions& options) {
+  SlotMap map;
+  map.version = previous.version + 1;
+  map.row_size = options.row_size;
+  map.nodes = std::move(nodes);
+  std::ranges::sort(map.nodes, {}, &PlacedNode::id);
+  FFR_TRY(CheckSlotMapNodes(map));
+  FFR_TRY(CheckDomains(map, options));
+  Rows rows(map, previous);
+  if (!map.nodes.empty()) {
+    rows.Fill();
+    rows.Even();
+  }
+  rows.Finish();
+  return map;
+}
+
+std::uint64_t CountMoves(const SlotMap& before, const SlotMap& after) {
+  std::uint64_t count = 0;
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
+    const auto old = before.NodesOf(slot);
+    for (const std::uint16_t node : after.NodesOf(slot)) {
+      const std::uint16_t then = before.Find(after.nodes[node].id);
+      if (then == SlotMap::kNoNode || std::ranges::find(old, then) == old.end()) ++count;
+    }
+  }
+  return count;
+}
+
+}  // namespace ffrecord::server
