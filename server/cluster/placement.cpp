@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace ffrecord::server {
+namespace ffrecord::server::cluster {
 namespace {
 
 // The rows while they are made, with what decides on the next node.
@@ -191,4 +191,4 @@ std::uint64_t CountMoves(const SlotMap& before, const SlotMap& after) {
   return count;
 }
 
-}  // namespace ffrecord::server
+}  // namespace ffrecord::server::cluster

@@ -7,7 +7,7 @@
 
 #include "libffrecord/format/slot_map.h"
 
-namespace ffrecord::server {
+namespace ffrecord::server::cluster {
 
 // Places every slot on `row_size` of `nodes`, each in another failure domain: evenly by weight,
 // with the replicas of any node spread over all others, and moving as little of `previous` as that
@@ -26,4 +26,4 @@ Result<SlotMap> Place(const SlotMap& previous, std::vector<PlacedNode> nodes,
 // How many (slot, node) pairs of `after` are not in `before`: what has to be copied.
 std::uint64_t CountMoves(const SlotMap& before, const SlotMap& after);
 
-}  // namespace ffrecord::server
+}  // namespace ffrecord::server::cluster

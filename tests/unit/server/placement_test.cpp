@@ -16,7 +16,7 @@
 #include "libffrecord/base/cursor.h"
 #include "seed.h"
 
-namespace ffrecord::server {
+namespace ffrecord::server::cluster {
 namespace {
 
 std::uint64_t DigestOf(const SlotMap& map) {
@@ -181,4 +181,4 @@ TEST(PlacementTest, ALostNodeOfManyIsMadeUpForByAllOthers) {
 }
 
 }  // namespace
-}  // namespace ffrecord::server
+}  // namespace ffrecord::server::cluster

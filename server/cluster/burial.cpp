@@ -1,0 +1,70 @@
+#include "server/cluster/burial.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ffrecord::server::cluster {
+
+std::vector<ExtentId> Burial::Left(const View& view, const Tombstone& tombstone) {
+  // What was published and removed again has a tombstone of its own, with a grace for its readers.
+  const auto has_own = [&](const ExtentId& id) {
+    return tombstone.record.upload != 0 && view.tombstones.WasRemoved(id);
+  };
+  std::vector<ExtentId> left;
+  for (const ManifestExtent& extent : view.extents.All())
+    if (tombstone.record.Names(extent.id) && !view.names.Find(extent.id) && !has_own(extent.id))
+      left.push_back(extent.id);
+  return left;
+}
+
+// A crash, or the end of a copy that is under way, would bring back what it names.
+bool Burial::IsInMotion(const View& view, const Tombstone& tombstone) {
+  return std::ranges::any_of(view.extents.InMotion(),
+                             [&](const ExtentId& id) { return tombstone.record.Names(id); });
+}
+
+Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& question) {
+  Flags flags;
+  for (const std::string& key : question.keys) {
+    const Tombstone* const found = view.tombstones.Find(key);
+    flags.push_back(found != nullptr && view.MayConclude(now) && Left(view, *found).empty() &&
+                    !IsInMotion(view, *found));
+  }
+  return flags;
+}
+
+std::vector<ExtentId> Burial::Unexplained(const View& view) {
+  std::vector<ExtentId> unexplained;
+  for (const ManifestExtent& extent : view.extents.All())
+    if (!view.names.Find(extent.id) && !view.tombstones.Names(extent.id) &&
+        !view.mirror.Find(UploadKey(UploadOf(extent.id))))
+      unexplained.push_back(extent.id);
+  return unexplained;
+}
+
+void Burial::Step(TimePoint now, const View& view, Outbox& out) {
+  if (now < next_ || look_ != 0) return;
+  next_ = now + options_.interval;
+  if (!view.MayConclude(now)) return;
+  for (const auto& [key, tombstone] : view.tombstones.all()) {
+    if (now - tombstone.seen < tombstone.record.grace || Left(view, tombstone).empty()) continue;
+    looked_at_ = key;
+    look_ = out.Ask(GetKey{key}, now + options_.patience);
+    return;
+  }
+}
+
+bool Burial::Take(TimePoint now, const View& view, const Answer& answer, Outbox& out) {
+  if (look_ == 0 || answer.id != look_) return false;
+  look_ = 0;
+  const auto& found = std::get<Result<std::optional<MetaStore::KeyValue>>>(answer.reply);
+  const Tombstone* const tombstone = view.tombstones.Find(looked_at_);
+  if (!found || !found.value() || tombstone == nullptr) return true;
+  if (found.value()->mod_revision == tombstone->revision && view.MayConclude(now)) {
+    for (const ExtentId& id : Left(view, *tombstone)) out.Ask(DropExtent{id});
+    next_ = now;
+  }
+  return true;
+}
+
+}  // namespace ffrecord::server::cluster

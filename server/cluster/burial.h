@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/cluster/view.h"
+
+namespace ffrecord::server::cluster {
+
+// Drops what tombstones name from this node's disks.
+//
+// Only with a lease, with all names known up to the tombstone's revision at least, after the grace,
+// and after the tombstone was read from the store itself, not from the mirror alone. What a name
+// refers to stays, whatever a tombstone says. An extent that no record explains is reported and
+// kept.
+class Burial {
+ public:
+  struct Options {
+    std::chrono::milliseconds interval{1'000};
+    std::chrono::milliseconds patience{5'000};
+  };
+  explicit Burial(const Options& options) : options_(options) {}
+
+  // For each tombstone, whether it is known and nothing of it is left here.
+  static Flags OnAskBuried(TimePoint now, const View& view, const AskBuried& question);
+  // Extents that neither a name, nor an upload, nor a tombstone explains.
+  static std::vector<ExtentId> Unexplained(const View& view);
+
+  void Step(TimePoint now, const View& view, Outbox& out);
+  bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
+  TimePoint wake() const { return next_; }
+
+ private:
+  using Tombstone = TombstoneTable::Tombstone;
+  // Which of this node's extents it names and no name refers to.
+  static std::vector<ExtentId> Left(const View& view, const Tombstone& tombstone);
+  static bool IsInMotion(const View& view, const Tombstone& tombstone);
+
+  const Options options_;
+  TimePoint next_{};
+  CallId look_ = 0;  // At one tombstone, in the store.
+  std::string looked_at_;
+};
+
+}  // namespace ffrecord::server::cluster

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/cluster/burial.h"
+#include "server/cluster/key_mirror.h"
+#include "server/cluster/leader.h"
+#include "server/cluster/lease_keeper.h"
+#include "server/cluster/machine.h"
+#include "server/cluster/name_table.h"
+#include "server/cluster/publication.h"
+#include "server/cluster/replication.h"
+#include "server/cluster/view.h"
+
+namespace ffrecord::server::cluster {
+
+// One daemon's part in the cluster: all its machines, stepped together.
+//
+// Thread-bound. Step() whenever an answer comes and when wake() has passed; carry out the actions
+// that it returns, in their order, and answer each once. DropExtent is carried out before anything
+// else is asked of this node: from then on LocalExtents does not show the extent.
+class ClusterNode {
+ public:
+  struct Options {
+    LeaseKeeper::Options lease;
+    KeyMirror::Options mirror = {};
+    Replication::Options replication = {};
+    Burial::Options burial = {};
+    Leader::Options leader = {};
+  };
+  // `extents` outlives the node.
+  ClusterNode(const Options& options, const LocalExtents& extents);
+  ClusterNode(const ClusterNode&) = delete;
+  ClusterNode& operator=(const ClusterNode&) = delete;
+
+  std::vector<Action> Step(TimePoint now);
+  std::vector<Action> Step(TimePoint now, const Answer& answer);
+  TimePoint wake() const;
+
+  // Questions of other nodes: answered at once, without effect.
+  Holdings OnAsk(TimePoint now, const AskHoldings& question) const;
+  Flags OnAsk(TimePoint now, const AskHeard& question) const;
+  Flags OnAsk(TimePoint now, const AskBuried& question) const;
+  Flags OnAsk(TimePoint now, const AskFilled& question) const;
+
+  // Whether bytes of that upload may be written and sealed here now.
+  bool TakesUpload(TimePoint now, std::uint64_t upload) const;
+
+  // Requests of clients. Each is finished once, by its deadline.
+  using RequestId = std::uint64_t;
+  struct Finished {
+    RequestId request = 0;
+    Result<std::uint64_t> result;
+  };
+  RequestId Begin(Publication::Request request);
+  // Opens the upload: makes its key. Has been done, or is known to be done by another, if it
+  // finishes without an error.
+  RequestId BeginUpload(std::uint64_t upload, TimePoint deadline);
+  std::vector<Finished> TakeFinished();
+
+  const View& view() const { return view_; }
+  const Leader& leader() const { return leader_; }
+  const Replication& replication() const { return replication_; }
+  std::vector<ExtentId> Unexplained() const { return burial_.Unexplained(view_); }
+
+ private:
+  struct Opening {
+    std::uint64_t upload = 0;
+    TimePoint deadline;
+    TimePoint next{};
+    CallId call = 0;
+  };
+
+  void OnChange(const std::set<std::string>& keys);
+  void TakeSlots();
+  void StepAll(TimePoint now);
+  void StepOpenings(TimePoint now);
+  bool TakeOpening(TimePoint now, const Answer& answer);
+  void Collect();
+
+  const Options options_;
+  const std::string node_;
+  Outbox out_;
+  TimePoint now_{};
+  LeaseKeeper lease_;
+  KeyMirror mirror_;
+  NameTable names_;
+  TombstoneTable tombstones_;
+  SlotsRecord slots_;
+  std::set<std::string> live_;
+  View view_;
+  Replication replication_;
+  Burial burial_;
+  Leader leader_;
+  RequestId last_request_ = 0;
+  std::map<RequestId, Publication> publications_;
+  std::map<RequestId, Opening> openings_;
+  std::vector<Finished> finished_;
+};
+
+}  // namespace ffrecord::server::cluster

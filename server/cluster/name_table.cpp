@@ -1,0 +1,134 @@
+#include "server/cluster/name_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/checksum.h"
+
+namespace ffrecord::server::cluster {
+namespace {
+
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::size_t kFetchesMax = 8;  // Each may bring 8 MiB.
+
+}  // namespace
+
+std::size_t HashId::operator()(const ExtentId& id) const noexcept {
+  return static_cast<std::size_t>(Xxh3(id));
+}
+
+std::uint8_t BodyReplicas(std::uint8_t replicas) { return std::max<std::uint8_t>(replicas, 2); }
+
+const NameTable::Name* NameTable::Find(std::string_view name) const {
+  const auto found = names_.find(name);
+  return found == names_.end() ? nullptr : &found->second;
+}
+
+const NameTable::Wanted* NameTable::Find(const ExtentId& id) const {
+  const auto found = wanted_.find(id);
+  return found == wanted_.end() ? nullptr : &found->second;
+}
+
+std::optional<std::string> NameTable::NameWith(const ExtentId& id) const {
+  for (const auto& [text, name] : names_) {
+    if (!name.manifest) continue;
+    for (const ManifestFile& file : name.manifest->files)
+      for (const ManifestExtent& extent : file.extents)
+        if (extent.id == id) return text;
+  }
+  return std::nullopt;
+}
+
+void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirror) {
+  for (const std::string& key : keys) {
+    const auto text = NameIn(kDatasetKeys, key);
+    if (!text) continue;
+    Remove(*text);
+    const MetaStore::KeyValue* const entry = mirror.Find(key);
+    if (entry == nullptr) continue;
+    Name name;
+    name.revision = entry->mod_revision;
+    auto record = DatasetRecord::Decode(entry->value);
+    if (record) name.record = std::move(record).value();
+    // A record that cannot be read stays missing: nothing is dropped while it is there.
+    missing_.insert(*text);
+    Refer(name, true);
+    names_.emplace(*text, std::move(name));
+  }
+  if (!missing_.empty()) next_ = {};
+}
+
+void NameTable::Remove(const std::string& name) {
+  missing_.erase(name);
+  fetched_.erase(name);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return;
+  Refer(found->second, false);
+  names_.erase(found);
+}
+
+// The manifest's own extents from the first, the others once it is known.
+void NameTable::Refer(const Name& name, bool is_new) {
+  for (const ManifestExtent& extent : name.record.body)
+    ReferTo(extent, BodyReplicas(name.record.replicas), is_new);
+  if (!name.manifest) return;
+  for (const ManifestFile& file : name.manifest->files)
+    for (const ManifestExtent& extent : file.extents) ReferTo(extent, name.record.replicas, is_new);
+}
+
+// What one name asked for is not taken back while others refer to the extent: too many replicas are
+// no harm.
+void NameTable::ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new) {
+  if (is_new) {
+    Wanted& wanted = wanted_[extent.id];
+    wanted.extent = extent;
+    wanted.replicas = std::max(wanted.replicas, replicas);
+    ++wanted.name_count;
+  } else if (const auto found = wanted_.find(extent.id);
+             found != wanted_.end() && --found->second.name_count == 0) {
+    wanted_.erase(found);
+  }
+}
+
+void NameTable::Step(TimePoint now, const SlotsRecord& slots, Outbox& out) {
+  if (now < next_) return;
+  for (const std::string& text : missing_) {
+    if (fetches_.size() >= kFetchesMax) return;
+    const Name& name = names_.at(text);
+    if (name.record.body.empty() || fetched_.contains(text)) continue;
+    FetchBody fetch{name.record.body, slots.CandidatesOf(name.record.body.front().id)};
+    fetches_.emplace(out.Ask(std::move(fetch), now + kPatience), std::pair(text, name.revision));
+    fetched_.insert(text);
+  }
+  next_ = now + retry_;
+}
+
+bool NameTable::Take(TimePoint now, const Answer& answer) {
+  const auto fetch = fetches_.find(answer.id);
+  if (fetch == fetches_.end()) return false;
+  const auto [text, revision] = fetch->second;
+  fetches_.erase(fetch);
+  const auto found = names_.find(text);
+  // Published anew meanwhile: that one is fetched by itself. Or it was asked for twice.
+  if (found == names_.end() || found->second.revision != revision || found->second.manifest) {
+    next_ = now;
+    return true;
+  }
+  fetched_.erase(text);
+  const auto& body = std::get<Result<Body>>(answer.reply);
+  auto manifest =
+      body ? DecodeDatasetManifest(body.value()) : Result<DatasetManifest>(Error(body.error()));
+  if (!manifest) {
+    next_ = now + retry_;
+    return true;
+  }
+  Name& name = found->second;
+  name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
+  for (const ManifestFile& file : name.manifest->files)
+    for (const ManifestExtent& extent : file.extents) ReferTo(extent, name.record.replicas, true);
+  missing_.erase(text);
+  if (!missing_.empty()) next_ = now;
+  return true;
+}
+
+}  // namespace ffrecord::server::cluster

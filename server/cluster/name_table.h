@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "server/cluster/key_mirror.h"
+#include "server/cluster/machine.h"
+#include "server/cluster/records.h"
+
+namespace ffrecord::server::cluster {
+
+struct HashId {
+  std::size_t operator()(const ExtentId& id) const noexcept;
+};
+
+// All that is published, with the manifests: which extents the cluster has to keep, and how many
+// replicas of each. Manifests lie in extents themselves, and are fetched from whoever has them.
+//
+// While a manifest is not known, IsComplete() is false, and nobody may conclude from the table that
+// an extent is not wanted.
+class NameTable {
+ public:
+  struct Name {
+    DatasetRecord record;
+    std::uint64_t revision = 0;                       // Of the key.
+    std::shared_ptr<const DatasetManifest> manifest;  // Null: not fetched yet, or damaged.
+  };
+  struct Wanted {
+    ManifestExtent extent;
+    std::uint8_t replicas = 0;     // The most that a name asks for.
+    std::uint32_t name_count = 0;  // That refer to it.
+  };
+  using WantedExtents = std::unordered_map<ExtentId, Wanted, HashId>;
+
+  explicit NameTable(std::chrono::milliseconds retry = std::chrono::milliseconds(500))
+      : retry_(retry) {}
+
+  bool IsComplete() const { return missing_.empty(); }
+  const Name* Find(std::string_view name) const;
+  const std::map<std::string, Name, std::less<>>& names() const { return names_; }
+  const WantedExtents& wanted() const { return wanted_; }
+  const Wanted* Find(const ExtentId& id) const;
+  // A name that refers to it, with its key's revision; null if there is none. Walks all manifests.
+  std::optional<std::string> NameWith(const ExtentId& id) const;
+
+  // These keys have changed. What the table says of other names stays.
+  void Update(const std::set<std::string>& keys, const KeyMirror& mirror);
+  void Step(TimePoint now, const SlotsRecord& slots, Outbox& out);
+  bool Take(TimePoint now, const Answer& answer);
+  TimePoint wake() const { return missing_.empty() ? TimePoint::max() : next_; }
+
+ private:
+  void Remove(const std::string& name);
+  void Refer(const Name& name, bool is_new);
+  void ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new);
+
+  const std::chrono::milliseconds retry_;
+  std::map<std::string, Name, std::less<>> names_;
+  WantedExtents wanted_;
+  std::set<std::string> missing_;  // Names whose manifest is not known.
+  std::map<CallId, std::pair<std::string, std::uint64_t>> fetches_;  // Name and its revision.
+  std::set<std::string> fetched_;  // Those that are being fetched.
+  TimePoint next_{};
+};
+
+// How many replicas of the extents of a manifest's own bytes there are: two at least, as the loss
+// of one node must not take the names of data that it did not hold.
+std::uint8_t BodyReplicas(std::uint8_t replicas);
+
+}  // namespace ffrecord::server::cluster

@@ -1,0 +1,373 @@
+#include "server/cluster/publication.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libffrecord/base/checksum.h"
+#include "libffrecord/base/hex.h"
+
+namespace ffrecord::server::cluster {
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::milliseconds kRetry{500};
+// The number of the file, in an upload, that holds a manifest.
+constexpr std::uint32_t kBodyFile = 0xFFFFFFFF;
+constexpr std::size_t kTombstoneSizeMax = 256 << 10;
+constexpr std::size_t kRunsMax = kTombstoneSizeMax / sizeof(ExtentRun);
+
+}  // namespace
+
+void Publication::Fail(ErrorCode code, std::string message) {
+  result_ = Error{code, std::move(message)};
+}
+
+void Publication::Again(TimePoint at) {
+  phase_ = Phase::kLook;
+  next_ = at;
+}
+
+void Publication::Step(TimePoint now, const View& view, Outbox& out) {
+  if (result_) return;
+  if (now >= request_.deadline)
+    return Fail(ErrorCode::kDeadlineExceeded,
+                request_.name +
+                    ": no outcome in time; it may still take effect. Repeat the request "
+                    "with the same attempt to learn what came of it");
+  if (now < next_ || call_ != 0 || !questions_.empty() || !stores_.empty()) return;
+  next_ = request_.deadline;
+  switch (phase_) {
+    case Phase::kLook:
+      call_ = out.Ask(GetKey{Key(kDatasetKeys, request_.name)}, now + kPatience);
+      return;
+    case Phase::kGeneration:
+      call_ = out.Ask(GetKey{std::string(kGenerationKey)}, now + kPatience);
+      return;
+    case Phase::kPrepare:
+      return Prepare(now, view, out);
+    case Phase::kRecord:
+      return RecordUpload(now, view, out);
+    case Phase::kHolders:
+      return AskHolders(now, view, out);
+    case Phase::kBody:
+      return StoreBodies(now, view, out);
+    case Phase::kCommit:
+      return Commit(now, view, out);
+  }
+}
+
+// --- Before the commit --------------------------------------------------------------------------
+
+// The store itself says what the name is: the mirror may be late, and a refusal is final.
+void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found) {
+  if (!found) return Again(now + kRetry);
+  base_revision_ = found.value() ? found.value()->mod_revision : 0;
+  if (found.value() && request_.mode != Mode::kRemove) {
+    const auto record = DatasetRecord::Decode(found.value()->value);
+    if (record && record.value().attempt == request_.attempt) {
+      result_ = base_revision_;  // Our own commit, whose answer was lost.
+      return;
+    }
+  }
+  // Likewise: it is gone, as was asked.
+  if (!found.value() && request_.mode == Mode::kRemove && has_tried_) {
+    result_ = std::uint64_t{0};
+    return;
+  }
+  CheckMode();
+  phase_ = Phase::kGeneration;
+  next_ = now;
+}
+
+// Asked for after the name: so whatever made the name what it is, or took it away, is in it.
+void Publication::TookGeneration(TimePoint now,
+                                 const Result<std::optional<MetaStore::KeyValue>>& found) {
+  if (!found) return Again(now + kRetry);
+  generation_needed_ = found.value() ? found.value()->mod_revision : 0;
+  phase_ = Phase::kPrepare;
+  next_ = now;
+}
+
+void Publication::CheckMode() {
+  const std::uint64_t expected = request_.expected_revision;
+  switch (request_.mode) {
+    case Mode::kReplace:
+      return;
+    case Mode::kCreate:
+      if (base_revision_ != 0)
+        Fail(ErrorCode::kConflict,
+             request_.name + " exists already; choose another name, or replace it");
+      return;
+    case Mode::kSwap:
+      if (base_revision_ == 0 || base_revision_ != expected)
+        Fail(ErrorCode::kConflict,
+             request_.name + (base_revision_ != 0 ? " was published again" : " was removed") +
+                 " since it was looked at; look again, then decide");
+      return;
+    case Mode::kRemove:
+      if (base_revision_ == 0)
+        Fail(ErrorCode::kNotFound, "nothing is published under the name " + request_.name);
+      else if (expected != 0 && base_revision_ != expected)
+        Fail(ErrorCode::kConflict, request_.name + " was published again since it was looked up");
+      return;
+  }
+}
+
+void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
+  // What the commit rests on besides the name is taken from the mirror: it must show the same name.
+  const NameTable::Name* const shown = view.names.Find(request_.name);
+  const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
+  if ((generation ? generation->mod_revision : 0) < generation_needed_ ||
+      !view.mirror.was_listed() || !view.names.IsComplete() || !view.lease.MayWrite(now) ||
+      (shown ? shown->revision : 0) != base_revision_)
+    return Again(now + kRetry / 5);
+  compares_.clear();
+  sought_.clear();
+  is_silent_ = false;
+  compares_[Key(kDatasetKeys, request_.name)] = base_revision_;
+  next_ = now;
+  if (request_.mode == Mode::kRemove) {
+    phase_ = Phase::kCommit;
+    return Step(now, view, out);
+  }
+  if (!manifest_) {
+    auto manifest = DecodeDatasetManifest(request_.manifest);
+    if (!manifest) return Fail(ErrorCode::kInvalidArgument, manifest.error().message);
+    manifest_ = std::move(manifest).value();
+  }
+  if (!CheckDomains(view) || !CheckExtents(view)) return;
+  const ExtentId id = MakeExtentId(request_.attempt, kBodyFile, 0);
+  body_ = {{id, request_.manifest.size(), Xxh3(request_.manifest)}, {}, {}};
+  phase_ = Phase::kRecord;
+  Step(now, view, out);
+}
+
+std::set<std::string> Publication::LiveDomains(const View& view) const {
+  std::set<std::string> domains;
+  for (const PlacedNode& node : view.slots.map.nodes)
+    if (view.IsLive(node.id)) domains.insert(node.domain);
+  return domains;
+}
+
+bool Publication::CheckDomains(const View& view) {
+  const std::size_t live = LiveDomains(view).size();
+  if (live >= request_.replicas) return true;
+  Fail(
+      ErrorCode::kUnavailable,
+      request_.name + ": " + std::to_string(+request_.replicas) + " replicas are asked for and " +
+          std::to_string(live) +
+          " failure domains are up; start the nodes that are down, or publish with fewer replicas");
+  return false;
+}
+
+// Each must be explained until the commit: by its upload, or by a name that stands.
+bool Publication::CheckExtents(const View& view) {
+  for (const ManifestFile& file : manifest_->files) {
+    for (const ManifestExtent& extent : file.extents) {
+      sought_.try_emplace(extent.id, Sought{extent, {}, {}});
+      if (const NameTable::Wanted* const wanted = view.names.Find(extent.id)) {
+        if (wanted->extent != extent) {
+          Fail(ErrorCode::kInvalidArgument,
+               file.name + ": extent " + Hex(extent.id) +
+                   " is published with another size or checksum than the manifest says");
+          return false;
+        }
+        if (const auto base = view.names.NameWith(extent.id)) {
+          compares_[Key(kDatasetKeys, *base)] = view.names.Find(*base)->revision;
+          continue;
+        }
+      }
+      const std::string key = UploadKey(UploadOf(extent.id));
+      const MetaStore::KeyValue* const upload = view.mirror.Find(key);
+      if (upload == nullptr || view.tombstones.WasRemoved(extent.id)) {
+        Fail(ErrorCode::kConflict, file.name + ": extent " + Hex(extent.id) +
+                                       " was removed, or its upload did not begin or was given "
+                                       "up; upload again");
+        return false;
+      }
+      compares_[key] = upload->mod_revision;
+    }
+  }
+  return true;
+}
+
+// The manifest's own extent belongs to an upload called like the attempt.
+void Publication::RecordUpload(TimePoint now, const View& view, Outbox& out) {
+  const std::string key = UploadKey(request_.attempt);
+  if (const MetaStore::KeyValue* const upload = view.mirror.Find(key)) {
+    compares_[key] = upload->mod_revision;
+    phase_ = Phase::kHolders;
+    next_ = now;
+    return Step(now, view, out);
+  }
+  MetaStore::Commit commit;
+  commit.compares.push_back({key, 0});
+  commit.puts.push_back({key, {}});
+  call_ = out.Ask(std::move(commit), now + kPatience);
+}
+
+std::string Publication::DomainOf(const View& view, const std::string& node) const {
+  const std::uint16_t ordinal = view.slots.map.Find(node);
+  return ordinal == SlotMap::kNoNode ? "" : view.slots.map.nodes[ordinal].domain;
+}
+
+void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
+  std::map<std::string, std::vector<ManifestExtent>> questions;
+  for (auto& [id, sought] : sought_) {
+    if (sought.domains.size() >= request_.replicas) continue;
+    std::size_t wanted = request_.replicas - sought.domains.size();
+    for (const std::string& node : view.slots.CandidatesOf(id)) {
+      if (wanted == 0) break;
+      const std::string domain = DomainOf(view, node);
+      if (!view.IsLive(node) || domain.empty() || sought.domains.contains(domain) ||
+          !sought.asked.insert(node).second)
+        continue;
+      questions[node].push_back(sought.extent);
+      --wanted;
+    }
+    if (wanted == request_.replicas - sought.domains.size() && is_silent_)
+      return Again(now + kRetry);
+    if (wanted == request_.replicas - sought.domains.size())
+      return Fail(ErrorCode::kConflict,
+                  request_.name + ": extent " + Hex(id) + " is held in " +
+                      std::to_string(sought.domains.size()) + " failure domains of " +
+                      std::to_string(+request_.replicas) + "; upload it again");
+  }
+  for (auto& [node, extents] : questions) {
+    std::vector<ExtentId> ids;
+    for (const ManifestExtent& extent : extents) ids.push_back(extent.id);
+    const CallId call = out.Ask(AskHoldings{node, 0, std::move(extents)}, now + kPatience);
+    questions_.emplace(call, std::pair(node, std::move(ids)));
+  }
+  if (!questions_.empty()) return;
+  phase_ = Phase::kBody;
+  next_ = now;
+  Step(now, view, out);
+}
+
+void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
+  const std::size_t replicas =
+      std::min<std::size_t>(BodyReplicas(request_.replicas), LiveDomains(view).size());
+  if (body_.domains.size() >= replicas) {
+    phase_ = Phase::kCommit;
+    next_ = now;
+    return Step(now, view, out);
+  }
+  std::set<std::string> domains = body_.domains;
+  for (const std::string& node : view.slots.CandidatesOf(body_.extent.id)) {
+    if (domains.size() >= replicas) break;
+    const std::string domain = DomainOf(view, node);
+    if (!view.IsLive(node) || domain.empty() || body_.asked.contains(node) ||
+        !domains.insert(domain).second)
+      continue;
+    body_.asked.insert(node);
+    const CallId call = out.Ask(StoreBody{node, body_.extent, request_.manifest}, now + kPatience);
+    stores_.emplace(call, node);
+  }
+  if (!stores_.empty()) return;
+  body_.asked.clear();  // All that could be asked have failed: once more, later.
+  next_ = now + kRetry;
+}
+
+// --- The commit ---------------------------------------------------------------------------------
+
+bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
+  const NameTable::Name* const old = view.names.Find(request_.name);
+  if (old == nullptr) return true;
+  // What it alone refers to is that of now: no publication may come between.
+  const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
+  if (!old->manifest || !view.names.IsComplete()) return false;
+  compares_[std::string(kGenerationKey)] = generation == nullptr ? 0 : generation->mod_revision;
+
+  std::map<ExtentId, std::uint32_t> own;
+  for (const ManifestFile& file : old->manifest->files)
+    for (const ManifestExtent& extent : file.extents) ++own[extent.id];
+  for (const ManifestExtent& extent : old->record.body) ++own[extent.id];
+  std::vector<ExtentId> last;
+  for (const auto& [id, count] : own)
+    if (view.names.Find(id)->name_count == count && !sought_.contains(id)) last.push_back(id);
+
+  TombstoneRecord tombstone;
+  tombstone.grace = request_.grace;
+  const auto runs = RunsOf(std::move(last));
+  for (std::size_t begin = 0; begin < runs.size(); begin += kRunsMax) {
+    const auto behind =
+        runs.begin() + static_cast<std::ptrdiff_t>(std::min(runs.size(), begin + kRunsMax));
+    tombstone.runs.assign(runs.begin() + static_cast<std::ptrdiff_t>(begin), behind);
+    // A name has one revision only once: so has its tombstone a key of its own.
+    commit.puts.push_back(
+        {Key(kTombstoneKeys, "name-" + Hex(old->revision) + "-" + std::to_string(begin / kRunsMax)),
+         tombstone.Encode()});
+  }
+  return true;
+}
+
+void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
+  const std::string key = Key(kDatasetKeys, request_.name);
+  MetaStore::Commit commit;
+  if (!AddRemoval(view, commit)) return Again(now + kRetry);
+  if (request_.mode == Mode::kRemove) {
+    commit.deletes.push_back(key);
+  } else {
+    DatasetRecord record;
+    record.attempt = request_.attempt;
+    record.replicas = request_.replicas;
+    record.size_bytes = manifest_->size_bytes();
+    record.file_count = manifest_->files.size();
+    record.body = {body_.extent};
+    commit.puts.push_back({key, record.Encode()});
+    // An attempt has its effect once: later ones find this key gone, or another.
+    commit.deletes.push_back(UploadKey(request_.attempt));
+  }
+  commit.puts.push_back({std::string(kGenerationKey), {}});
+  for (const auto& [name, revision] : compares_) commit.compares.push_back({name, revision});
+  if (auto checked = CheckCommit(commit); !checked)
+    return Fail(ErrorCode::kInvalidArgument,
+                request_.name +
+                    " has too many files to be changed in one commit: " + checked.error().message);
+  call_ = out.Ask(std::move(commit), now + kPatience);
+}
+
+// Committed or not, the name is looked at again: it alone says whether it was ours.
+void Publication::Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome) {
+  const bool is_committed = outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted;
+  if (phase_ == Phase::kCommit && is_committed) {
+    result_ = outcome.value().revision;
+    return;
+  }
+  has_tried_ = has_tried_ || (phase_ == Phase::kCommit && outcome);
+  Again(now + (outcome ? kRetry / 10 : kRetry));
+}
+
+bool Publication::Take(TimePoint now, const View& view, const Answer& answer, Outbox& out) {
+  if (const auto question = questions_.find(answer.id); question != questions_.end()) {
+    const auto& [node, ids] = question->second;
+    const auto& holdings = std::get<Result<Holdings>>(answer.reply);
+    if (holdings && holdings.value().size() == ids.size())
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        if (holdings.value()[i] != Holding::kAbsent)
+          sought_.at(ids[i]).domains.insert(DomainOf(view, node));
+    is_silent_ = is_silent_ || !holdings;
+    questions_.erase(question);
+    if (questions_.empty()) next_ = now;
+  } else if (const auto store = stores_.find(answer.id); store != stores_.end()) {
+    if (std::get<Result<void>>(answer.reply)) body_.domains.insert(DomainOf(view, store->second));
+    stores_.erase(store);
+    if (stores_.empty()) next_ = now;
+  } else if (call_ != 0 && answer.id == call_) {
+    call_ = 0;
+    next_ = now;
+    if (phase_ == Phase::kLook)
+      Looked(now, std::get<Result<std::optional<MetaStore::KeyValue>>>(answer.reply));
+    else if (phase_ == Phase::kGeneration)
+      TookGeneration(now, std::get<Result<std::optional<MetaStore::KeyValue>>>(answer.reply));
+    else
+      Committed(now, std::get<Result<MetaStore::Outcome>>(answer.reply));
+  } else {
+    return false;
+  }
+  Step(now, view, out);
+  return true;
+}
+
+}  // namespace ffrecord::server::cluster

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/cluster/view.h"
+
+namespace ffrecord::server::cluster {
+
+// One request of a client that changes what a name stands for: publish, replace or remove it.
+//
+// Before it commits, it asks nodes for each extent until enough of them hold it, in as many failure
+// domains; the client's word is not taken for it. Then one commit makes the manifest visible, under
+// the condition that nothing has changed on which that rests: the upload is still open, the names
+// whose extents it uses still stand. A commit whose answer was lost is looked up by its attempt.
+class Publication {
+ public:
+  enum class Mode { kCreate, kReplace, kSwap, kRemove };
+  struct Request {
+    Mode mode = Mode::kCreate;
+    std::string name;
+    std::uint64_t attempt = 0;            // Random, not 0. The same again has no second effect.
+    std::uint64_t expected_revision = 0;  // kSwap; kRemove, if not 0.
+    std::uint8_t replicas = 2;
+    std::chrono::milliseconds grace{86'400'000};  // Of what is replaced or removed.
+    Body manifest;                                // Encoded; empty with kRemove.
+    TimePoint deadline;
+  };
+
+  explicit Publication(Request request) : request_(std::move(request)) {}
+
+  // The revision of the name, or of its removal. None: it goes on.
+  const std::optional<Result<std::uint64_t>>& result() const { return result_; }
+
+  void Step(TimePoint now, const View& view, Outbox& out);
+  bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
+  TimePoint wake() const { return std::min(next_, request_.deadline); }
+
+ private:
+  enum class Phase { kLook, kGeneration, kPrepare, kRecord, kHolders, kBody, kCommit };
+  // An extent, with what is known of its replicas.
+  struct Sought {
+    ManifestExtent extent;
+    std::set<std::string> asked;
+    std::set<std::string> domains;  // In which a node holds it.
+  };
+
+  void Fail(ErrorCode code, std::string message);
+  void Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
+  void TookGeneration(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
+  void CheckMode();
+  void Prepare(TimePoint now, const View& view, Outbox& out);
+  bool CheckDomains(const View& view);
+  bool CheckExtents(const View& view);
+  void RecordUpload(TimePoint now, const View& view, Outbox& out);
+  void AskHolders(TimePoint now, const View& view, Outbox& out);
+  void StoreBodies(TimePoint now, const View& view, Outbox& out);
+  void Commit(TimePoint now, const View& view, Outbox& out);
+  // Adds what removes the name's manifest. False: not now.
+  bool AddRemoval(const View& view, MetaStore::Commit& commit);
+  void Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome);
+  void Again(TimePoint at);
+  std::string DomainOf(const View& view, const std::string& node) const;
+  std::set<std::string> LiveDomains(const View& view) const;
+
+  const Request request_;
+  std::optional<Result<std::uint64_t>> result_;
+  Phase phase_ = Phase::kLook;
+  std::uint64_t base_revision_ = 0;  // Of the name, as the store said last; 0: absent.
+  // The mirror has to show all that was published and removed until then.
+  std::uint64_t generation_needed_ = 0;
+  bool has_tried_ = false;  // A commit of ours may have had its effect.
+  TimePoint next_{};
+  std::optional<DatasetManifest> manifest_;
+  std::map<ExtentId, Sought> sought_;
+  bool is_silent_ = false;  // A node that was asked did not answer.
+  Sought body_;
+  std::map<std::string, std::uint64_t> compares_;  // Keys on whose revision the commit rests.
+  std::map<CallId, std::pair<std::string, std::vector<ExtentId>>> questions_;
+  std::map<CallId, std::string> stores_;
+  CallId call_ = 0;
+};
+
+}  // namespace ffrecord::server::cluster

@@ -1,0 +1,269 @@
+#include "server/cluster/records.h"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "libffrecord/base/cursor.h"
+#include "libffrecord/base/hex.h"
+
+namespace ffrecord::server::cluster {
+namespace {
+
+constexpr std::uint8_t kVersion = 1;
+constexpr std::size_t kExtentSizeBytes = 32;
+constexpr std::size_t kRunSizeBytes = 8 + 4 + 4 + 4;
+
+Error Corrupt(std::string_view what) {
+  return Error{ErrorCode::kCorruption,
+               "the cluster's metadata: " + std::string(what) + " cannot be decoded"};
+}
+
+ByteWriter Begin() {
+  ByteWriter writer;
+  writer.Put(kVersion);
+  return writer;
+}
+
+// False: it is of a version that this program does not know.
+bool Begin(ByteReader& reader) { return reader.Take<std::uint8_t>() == kVersion; }
+
+void PutText(ByteWriter& writer, std::string_view text) {
+  writer.Put(static_cast<std::uint16_t>(text.size()));
+  writer.PutText(text);
+}
+std::string TakeText(ByteReader& reader) {
+  return std::string(reader.TakeText(reader.Take<std::uint16_t>()));
+}
+
+// A count of items that are each at least that large; 0, and the reader fails, if they do not fit.
+std::uint32_t TakeCount(ByteReader& reader, std::size_t item_size_bytes) {
+  const auto count = reader.Take<std::uint32_t>();
+  if (count <= reader.remaining() / item_size_bytes) return count;
+  reader.TakeBytes(reader.remaining() + 1);
+  return 0;
+}
+
+std::uint32_t BigEndian(const ExtentId& id, std::size_t offset) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < 4; ++i)
+    value = value << 8 | std::to_integer<std::uint32_t>(id[offset + i]);
+  return value;
+}
+ExtentRun RunOf(const ExtentId& id) {
+  return {UploadOf(id), BigEndian(id, 8), BigEndian(id, 12), 1};
+}
+
+}  // namespace
+
+std::string Key(std::string_view kind, std::string_view name) {
+  return std::string(kind) + std::string(name);
+}
+
+std::string UploadKey(std::uint64_t upload) { return Key(kUploadKeys, Hex(upload)); }
+
+std::optional<std::uint64_t> UploadOfKey(std::string_view key) {
+  const auto digits = NameIn(kUploadKeys, key);
+  std::array<std::byte, sizeof(std::uint64_t)> bytes{};
+  if (!digits || !FromHex(*digits, bytes)) return std::nullopt;
+  std::uint64_t upload = 0;
+  for (const std::byte byte : bytes) upload = upload << 8 | std::to_integer<std::uint64_t>(byte);
+  return upload;
+}
+
+std::optional<std::string> NameIn(std::string_view kind, std::string_view key) {
+  if (!key.starts_with(kind)) return std::nullopt;
+  return std::string(key.substr(kind.size()));
+}
+
+std::vector<std::byte> NodeRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(epoch);
+  writer.Put(lease);
+  PutText(writer, address);
+  return std::move(writer).Take();
+}
+
+Result<NodeRecord> NodeRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  NodeRecord record;
+  const bool is_known = Begin(reader);
+  record.epoch = reader.Take<std::uint64_t>();
+  record.lease = reader.Take<std::uint64_t>();
+  record.address = TakeText(reader);
+  if (!is_known || !reader.AtEnd()) return Corrupt("a node");
+  return record;
+}
+
+std::vector<std::byte> MemberRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(static_cast<std::uint8_t>(state));
+  writer.Put(weight);
+  PutText(writer, domain);
+  return std::move(writer).Take();
+}
+
+Result<MemberRecord> MemberRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  MemberRecord record;
+  const bool is_known = Begin(reader);
+  const auto state = reader.Take<std::uint8_t>();
+  record.state = static_cast<State>(state);
+  record.weight = reader.Take<std::uint32_t>();
+  record.domain = TakeText(reader);
+  if (!is_known || !reader.AtEnd() || state > static_cast<std::uint8_t>(State::kOut))
+    return Corrupt("a member");
+  return record;
+}
+
+std::vector<std::byte> DatasetRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(attempt);
+  writer.Put(replicas);
+  writer.Put(size_bytes);
+  writer.Put(file_count);
+  writer.Put(static_cast<std::uint32_t>(body.size()));
+  for (const ManifestExtent& extent : body) {
+    writer.PutBytes(extent.id);
+    writer.Put(extent.size_bytes);
+    writer.Put(extent.xxh3);
+  }
+  return std::move(writer).Take();
+}
+
+Result<DatasetRecord> DatasetRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  DatasetRecord record;
+  const bool is_known = Begin(reader);
+  record.attempt = reader.Take<std::uint64_t>();
+  record.replicas = reader.Take<std::uint8_t>();
+  record.size_bytes = reader.Take<std::uint64_t>();
+  record.file_count = reader.Take<std::uint64_t>();
+  record.body.resize(TakeCount(reader, kExtentSizeBytes));
+  std::uint64_t body_size = 0;
+  for (ManifestExtent& extent : record.body) {
+    const auto id = reader.TakeBytes(extent.id.size());
+    std::ranges::copy(id, extent.id.begin());
+    extent.size_bytes = reader.Take<std::uint64_t>();
+    extent.xxh3 = reader.Take<std::uint64_t>();
+    if (extent.size_bytes > DatasetManifest::kEncodedSizeMax) return Corrupt("a name");
+    body_size += extent.size_bytes;
+  }
+  if (!is_known || !reader.AtEnd() || record.replicas == 0 ||
+      record.replicas > SlotMap::kRowSizeMax || body_size > DatasetManifest::kEncodedSizeMax)
+    return Corrupt("a name");
+  return record;
+}
+
+std::vector<ExtentRun> RunsOf(std::vector<ExtentId> ids) {
+  std::vector<ExtentRun> runs;
+  std::vector<ExtentRun> each;
+  for (const ExtentId& id : ids) each.push_back(RunOf(id));
+  std::ranges::sort(each);
+  const auto repeated = std::ranges::unique(each);
+  each.erase(repeated.begin(), repeated.end());
+  for (const ExtentRun& one : each) {
+    if (!runs.empty() && runs.back().upload == one.upload && runs.back().file == one.file &&
+        runs.back().first + runs.back().count == one.first)
+      ++runs.back().count;
+    else
+      runs.push_back(one);
+  }
+  return runs;
+}
+
+bool Contains(std::span<const ExtentRun> runs, const ExtentId& id) {
+  const ExtentRun one = RunOf(id);
+  const auto behind =
+      std::ranges::upper_bound(runs, one, [](const ExtentRun& left, const ExtentRun& right) {
+        return std::tie(left.upload, left.file, left.first) <
+               std::tie(right.upload, right.file, right.first);
+      });
+  if (behind == runs.begin()) return false;
+  const ExtentRun& run = *std::prev(behind);
+  return run.upload == one.upload && run.file == one.file && one.first - run.first < run.count;
+}
+
+bool TombstoneRecord::Names(const ExtentId& id) const {
+  return (upload != 0 && UploadOf(id) == upload) || Contains(runs, id);
+}
+
+std::vector<std::byte> TombstoneRecord::Encode() const {
+  ByteWriter writer = Begin();
+  writer.Put(static_cast<std::uint64_t>(grace.count()));
+  writer.Put(upload);
+  writer.Put(static_cast<std::uint32_t>(runs.size()));
+  for (const ExtentRun& run : runs) {
+    writer.Put(run.upload);
+    writer.Put(run.file);
+    writer.Put(run.first);
+    writer.Put(run.count);
+  }
+  return std::move(writer).Take();
+}
+
+Result<TombstoneRecord> TombstoneRecord::Decode(std::span<const std::byte> bytes) {
+  // So that a node's clock cannot overflow; nobody waits for years.
+  constexpr std::uint64_t kGraceMsMax = std::uint64_t{1} << 40;
+  ByteReader reader(bytes);
+  TombstoneRecord record;
+  const bool is_known = Begin(reader);
+  const auto grace_ms = reader.Take<std::uint64_t>();
+  record.grace = std::chrono::milliseconds(std::min(grace_ms, kGraceMsMax));
+  record.upload = reader.Take<std::uint64_t>();
+  record.runs.resize(TakeCount(reader, kRunSizeBytes));
+  for (ExtentRun& run : record.runs) {
+    run.upload = reader.Take<std::uint64_t>();
+    run.file = reader.Take<std::uint32_t>();
+    run.first = reader.Take<std::uint32_t>();
+    run.count = reader.Take<std::uint32_t>();
+  }
+  if (!is_known || !reader.AtEnd() || grace_ms > kGraceMsMax ||
+      !std::ranges::is_sorted(record.runs))
+    return Corrupt("a tombstone");
+  return record;
+}
+
+std::vector<std::string> SlotsRecord::OwnersOf(const ExtentId& id, std::size_t replicas) const {
+  std::vector<std::string> owners;
+  for (const std::uint16_t node : map.NodesOf(SlotOf(id)))
+    if (owners.size() < replicas) owners.push_back(map.nodes[node].id);
+  return owners;
+}
+
+std::vector<std::string> SlotsRecord::CandidatesOf(const ExtentId& id) const {
+  const std::uint32_t slot = SlotOf(id);
+  std::vector<std::string> candidates;
+  const auto add = [&](const std::string& node) {
+    if (std::ranges::find(candidates, node) == candidates.end()) candidates.push_back(node);
+  };
+  for (const std::uint16_t node : map.NodesOf(slot)) add(map.nodes[node].id);
+  if (previous)
+    for (const std::uint16_t node : previous->NodesOf(slot)) add(previous->nodes[node].id);
+  for (const std::uint16_t node : map.OrderOf(slot)) add(map.nodes[node].id);
+  return candidates;
+}
+
+std::vector<std::byte> SlotsRecord::Encode() const {
+  ByteWriter writer = Begin();
+  const auto now = EncodeSlotMap(map);
+  writer.Put(static_cast<std::uint32_t>(now.size()));
+  writer.PutBytes(now);
+  if (previous) writer.PutBytes(EncodeSlotMap(*previous));
+  return std::move(writer).Take();
+}
+
+Result<SlotsRecord> SlotsRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const bool is_known = Begin(reader);
+  const auto now = reader.TakeBytes(reader.Take<std::uint32_t>());
+  if (!is_known || !reader.ok()) return Corrupt("the slot map");
+  SlotsRecord record;
+  record.map = FFR_TRY(DecodeSlotMap(now));
+  if (reader.remaining() > 0)
+    record.previous = FFR_TRY(DecodeSlotMap(reader.TakeBytes(reader.remaining())));
+  return record;
+}
+
+}  // namespace ffrecord::server::cluster

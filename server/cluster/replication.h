@@ -1,0 +1,81 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/cluster/view.h"
+
+namespace ffrecord::server::cluster {
+
+// Brings this node's replicas to what the names and the slot map want: pulls those that it should
+// hold and does not, those with the fewest replicas elsewhere first; then drops those that are
+// others'.
+//
+// A replica is dropped only when every owner has promised to keep its own, by the same version of
+// the slot map as this node's, and while this node's lease holds. An owner promises only by the
+// version that it has itself. So two nodes never drop for each other's sake: of two versions, the
+// holder of the older one gets no promise from the holder of the newer one, and the other way
+// round.
+class Replication {
+ public:
+  struct Options {
+    std::chrono::milliseconds interval{1'000};  // Between two looks at everything.
+    std::chrono::milliseconds patience{5'000};  // With a question.
+    std::chrono::minutes pull_patience{5};
+    std::size_t pulls_max = 4;     // At a time.
+    std::size_t batch_max = 4096;  // Extents in one question.
+  };
+  explicit Replication(const Options& options) : options_(options) {}
+
+  // What a peer asked.
+  static Holdings OnAskHoldings(TimePoint now, const View& view, const AskHoldings& question);
+
+  // All that this node should hold by that version of the slot map is here.
+  bool IsFilled(const View& view, std::uint32_t version) const;
+  // Extents that were wanted here at the last look, and for which there was no room.
+  std::uint64_t refused_count() const { return refused_count_; }
+
+  void Step(TimePoint now, const View& view, Outbox& out);
+  bool Take(TimePoint now, const View& view, const Answer& answer, Outbox& out);
+  TimePoint wake() const { return next_; }
+
+ private:
+  struct Missing {
+    ManifestExtent extent;
+    std::size_t replica_count = 0;  // On other nodes, as far as they have answered.
+    std::vector<std::string> holders;
+  };
+  struct Question {
+    std::string node;
+    std::vector<ExtentId> extents;
+  };
+  struct Surplus {
+    std::set<std::string> owners;    // All of them,
+    std::set<std::string> promises;  // and those that have promised.
+  };
+
+  void Look(TimePoint now, const View& view, Outbox& out);
+  void AskForMissing(TimePoint now, const View& view, Outbox& out);
+  void AskForSurplus(TimePoint now, const View& view, Outbox& out);
+  void Ask(TimePoint now, const std::map<std::string, std::vector<ManifestExtent>>& questions,
+           std::uint32_t promise_version, Outbox& out);
+  void NoteHoldings(const Question& question, const Holdings& holdings);
+  void Pull(TimePoint now, const View& view, Outbox& out);
+  void Drop(TimePoint now, const View& view, Outbox& out);
+
+  const Options options_;
+  TimePoint next_{};
+  std::map<CallId, Question> questions_;
+  std::map<CallId, ExtentId> pulls_;
+  std::map<ExtentId, Missing> missing_;
+  std::map<ExtentId, Surplus> surplus_;
+  std::uint32_t surplus_version_ = 0;  // Of the slot map by which they are.
+  std::uint64_t refused_count_ = 0;
+};
+
+}  // namespace ffrecord::server::cluster

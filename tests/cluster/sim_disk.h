@@ -1,0 +1,64 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/cluster/machine.h"
+
+namespace ffrecord::test {
+
+// The disks of one simulated node. They outlive its crashes; what is known in memory does not.
+class SimDisk final : public server::cluster::LocalExtents {
+ public:
+  struct Replica {
+    ManifestExtent extent;
+    server::cluster::Body bytes = {};  // Of manifests only.
+    bool is_rotten = false;            // Its bytes are not those of its checksum,
+    bool is_known_bad = false;         // and the node has found that out.
+    bool is_dropping = false;
+  };
+
+  std::optional<ManifestExtent> Find(const ExtentId& id) const override {
+    const auto found = replicas.find(id);
+    if (found == replicas.end() || found->second.is_known_bad || found->second.is_dropping)
+      return std::nullopt;
+    return found->second.extent;
+  }
+  std::vector<ManifestExtent> All() const override {
+    std::vector<ManifestExtent> all;
+    for (const auto& [id, replica] : replicas)
+      if (!replica.is_dropping) all.push_back(replica.extent);
+    return all;
+  }
+  std::vector<ExtentId> InMotion() const override {
+    std::vector<ExtentId> moving(pulling.begin(), pulling.end());
+    for (const auto& [id, replica] : replicas)
+      if (replica.is_dropping) moving.push_back(id);
+    return moving;
+  }
+  bool HasRoomFor(std::uint64_t) const override { return true; }
+  std::optional<server::cluster::TimePoint> LastHeard(std::uint64_t upload) const override {
+    const auto found = heard.find(upload);
+    if (found == heard.end()) return std::nullopt;
+    return found->second;
+  }
+
+  bool HasGood(const ExtentId& id) const {
+    const auto found = replicas.find(id);
+    return found != replicas.end() && !found->second.is_rotten && !found->second.is_dropping;
+  }
+  // The node crashes: drops that were begun are undone, copies that were begun are gone.
+  void Crash() {
+    pulling.clear();
+    heard.clear();
+    for (auto& [id, replica] : replicas) replica.is_dropping = replica.is_known_bad = false;
+  }
+
+  std::map<ExtentId, Replica> replicas;
+  std::vector<ExtentId> pulling;
+  std::map<std::uint64_t, server::cluster::TimePoint> heard;
+};
+
+}  // namespace ffrecord::test

@@ -1,0 +1,175 @@
+// What goes wrong in a simulated cluster. Everything is drawn from the seed.
+
+#include <algorithm>
+
+#include "libffrecord/base/hex.h"
+#include "sim_node.h"
+#include "simulation.h"
+
+namespace ffrecord::test {
+
+using namespace server::cluster;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void Simulation::PlanFault() {
+  if (is_healing_) return;
+  ++counts_.faults;
+  Node& node = *nodes_[Random(nodes_.size())];
+  Node& other = *nodes_[Random(nodes_.size())];
+  const auto cut = [this](const std::string& from, const std::string& to) {
+    Trace("cut from " + from + " to " + to);
+    cuts_.emplace(from, to);
+    At(Between(300, 15'000), [this, from, to] { cuts_.erase({from, to}); });
+  };
+  switch (Random(12)) {
+    case 0:
+    case 1:
+      if (!node.is_up) break;
+      Crash(node);
+      At(Between(200, 20'000), [this, &node] {
+        if (!node.is_up && !is_healing_) Start(node);
+      });
+      break;
+    case 2:
+    case 3:
+      Pause(node, Between(200, 10'000));
+      break;
+    case 4:
+      cut(node.id, other.id);
+      break;
+    case 5:
+      cut(node.id, other.id);
+      cut(other.id, node.id);
+      break;
+    case 6:
+      cut(node.id, "meta");
+      if (node.store) node.store->BreakWatches();
+      break;
+    case 7:
+      state_.CompactTo(state_.revision());
+      break;
+    case 8: {  // The store believes a lease to be over before its time, as after a jump of its
+               // clock.
+      const auto entry = state_.Get(Key(kNodeKeys, node.id));
+      if (!entry || Random(4) != 0) break;
+      if (const auto record = NodeRecord::Decode(entry->value))
+        state_.RevokeLease(record.value().lease);
+      break;
+    }
+    case 9:
+      Rot(node);
+      break;
+    case 10:
+      Wipe(node);
+      break;
+    case 11:
+      ChangeMembers();
+      break;
+  }
+  At(Between(300, 6'000), [this] { PlanFault(); });
+}
+
+// One loss at a time, and never the last good replica that is where it belongs: the cluster
+// promises no more than that.
+bool Simulation::MayLose(const Node& node, const ExtentId& id) {
+  const auto slots = Slots();
+  for (const auto& [name, truth] : published_) {
+    const auto is_in = [&](const auto& extents) {
+      return std::ranges::any_of(extents, [&](const auto& extent) { return extent.id == id; });
+    };
+    bool is_wanted = is_in(truth.record.body);
+    for (const ManifestFile& file : truth.manifest.files) is_wanted |= is_in(file.extents);
+    if (!is_wanted) continue;
+    const auto owners = slots.OwnersOf(id, SlotMap::kRowSizeMax);
+    const bool has_other = std::ranges::any_of(nodes_, [&](const auto& other) {
+      return other.get() != &node && other->disk.HasGood(id) &&
+             std::ranges::find(owners, other->id) != owners.end();
+    });
+    if (!has_other) return false;
+  }
+  // What is not published yet: its client may have counted on it already.
+  return referenced_.contains(id) || unreferenced_.contains(id);
+}
+
+void Simulation::Rot(Node& node) {
+  if (now_ - last_loss_ < seconds(15) || node.disk.replicas.empty()) return;
+  auto at = node.disk.replicas.begin();
+  std::advance(at, static_cast<std::ptrdiff_t>(Random(node.disk.replicas.size())));
+  if (!MayLose(node, at->first)) return;
+  Trace(node.id + ": " + Hex(at->first) + " rots");
+  last_loss_ = now_;
+  at->second.is_rotten = true;
+  // The scrubber comes by at some time.
+  const ExtentId id = at->first;
+  At(Between(500, 20'000), [&node, id] {
+    if (const auto found = node.disk.replicas.find(id); found != node.disk.replicas.end())
+      found->second.is_known_bad = found->second.is_rotten;
+  });
+}
+
+void Simulation::Wipe(Node& node) {
+  if (now_ - last_loss_ < seconds(15)) return;
+  for (const auto& [id, replica] : node.disk.replicas)
+    if (!MayLose(node, id)) return;
+  Crash(node);
+  Trace(node.id + " is wiped");
+  last_loss_ = now_;
+  node.disk.replicas.clear();
+  At(Between(200, 3'000), [this, &node] {
+    if (!node.is_up && !is_healing_) Start(node);
+  });
+}
+
+void Simulation::PutMember(const std::string& id, MemberRecord::State state) {
+  MemberRecord record;
+  record.state = state;
+  record.domain = "d-" + id;
+  (void)state_.TryCommit({{}, {{Key(kMemberKeys, id), record.Encode()}}, {}}, now_);
+}
+
+// An operator adds a node, drains one, or takes one back.
+void Simulation::ChangeMembers() {
+  if (nodes_.size() < static_cast<std::size_t>(options_.node_count) + 2 && Chance(0.4)) {
+    auto node = std::make_unique<Node>();
+    node->id = "n" + std::to_string(nodes_.size() + 1);
+    nodes_.push_back(std::move(node));
+    PutMember(nodes_.back()->id, MemberRecord::State::kIn);
+    Start(*nodes_.back());
+    return;
+  }
+  const std::string& id = nodes_[Random(nodes_.size())]->id;
+  const auto entry = state_.Get(Key(kMemberKeys, id));
+  const auto record = MemberRecord::Decode(entry->value);
+  const bool is_in = record.value().state == MemberRecord::State::kIn;
+  Trace(id + (is_in ? " is drained" : " is in again"));
+  PutMember(id, is_in ? MemberRecord::State::kDraining : MemberRecord::State::kIn);
+}
+
+void Simulation::Heal() {
+  Trace("everything heals");
+  is_healing_ = true;
+  cuts_.clear();
+  for (auto& node : nodes_) {
+    if (!node->is_up) Start(*node);
+    node->paused_until = now_;
+    for (const Act& act : std::exchange(node->held, {})) act();
+    for (auto& [id, replica] : node->disk.replicas)
+      replica.is_known_bad = replica.is_known_bad || replica.is_rotten;
+  }
+  // Enough nodes for what was published.
+  int in_count = 0;
+  for (auto& node : nodes_) {
+    const auto entry = state_.Get(Key(kMemberKeys, node->id));
+    in_count += MemberRecord::Decode(entry->value).value().state == MemberRecord::State::kIn;
+  }
+  for (auto& node : nodes_) {
+    if (in_count >= 3) break;
+    const auto entry = state_.Get(Key(kMemberKeys, node->id));
+    if (MemberRecord::Decode(entry->value).value().state == MemberRecord::State::kIn) continue;
+    PutMember(node->id, MemberRecord::State::kIn);
+    ++in_count;
+  }
+}
+
+}  // namespace ffrecord::test
