@@ -68,8 +68,8 @@ Result<void> CheckSlotMapNodes(const SlotMap& map) {
     const PlacedNode& node = map.nodes[i];
     if (!IsToken(node.id) || !IsToken(node.domain))
       return bad("an id or a domain is not 1 to 64 characters of A-Z a-z 0-9 . _ -");
-    if (node.weight == 0 || node.weight > PlacedNode::kWeightMax)
-      return bad("the weight of node " + node.id + " is not 1 to 1,000,000");
+    if (node.weight > PlacedNode::kWeightMax)
+      return bad("the weight of node " + node.id + " is above 1,000,000");
     if (i > 0 && node.id <= map.nodes[i - 1].id)
       return bad("node ids are not in order, or node " + node.id + " stands there twice");
   }

@@ -24,7 +24,9 @@ std::uint32_t SlotOf(const ExtentId& id) noexcept;
 struct PlacedNode {
   std::string id;            // 1 to 64 characters of [A-Za-z0-9._-].
   std::string domain;        // Likewise. Nodes of one domain may fail together.
-  std::uint32_t weight = 1;  // 1 to kWeightMax: the part of all data that it is to hold.
+  // The part of all data that it is to hold, up to kWeightMax. 0: it has no slots, and may hold
+  // extents from before.
+  std::uint32_t weight = 1;
 
   static constexpr std::uint32_t kWeightMax = 1'000'000;
   bool operator==(const PlacedNode&) const = default;

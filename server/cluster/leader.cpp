@@ -81,16 +81,19 @@ void Leader::NoteDown(TimePoint now, const View& view) {
     if (!view.IsLive(id)) down_since_.try_emplace(id, now);
 }
 
+// All that may hold extents. Those that are draining, or down for long, without weight.
 std::vector<PlacedNode> Leader::Placeable(TimePoint now, const View& view) const {
   std::vector<PlacedNode> nodes;
   for (const auto& [id, member] : MembersOf(view)) {
-    if (member.state != MemberRecord::State::kIn) continue;
+    if (member.state == MemberRecord::State::kOut) continue;
     const auto down = down_since_.find(id);
-    // One that has never been seen gets nothing yet.
-    const bool is_placed = view.slots.map.Find(id) != SlotMap::kNoNode;
+    const std::uint16_t placed = view.slots.map.Find(id);
+    if (down != down_since_.end() && placed == SlotMap::kNoNode) continue;  // Never seen yet.
+    const bool was_lost = placed != SlotMap::kNoNode && view.slots.map.nodes[placed].weight == 0;
     const bool is_lost =
-        down != down_since_.end() && (!is_placed || now - down->second >= options_.down_grace);
-    if (!is_lost) nodes.push_back({id, member.domain, member.weight});
+        down != down_since_.end() && (was_lost || now - down->second >= options_.down_grace);
+    const bool takes = member.state == MemberRecord::State::kIn && !is_lost;
+    nodes.push_back({id, member.domain, takes ? member.weight : 0});
   }
   return nodes;
 }
@@ -101,7 +104,8 @@ bool Leader::ChangeMap(TimePoint now, const View& view, Outbox& out) {
       (nodes == view.slots.map.nodes && view.slots.map.row_size == options_.row_size))
     return false;
   std::set<std::string> domains;
-  for (const PlacedNode& node : nodes) domains.insert(node.domain);
+  for (const PlacedNode& node : nodes)
+    if (node.weight > 0) domains.insert(node.domain);
   auto map =
       Place(view.slots.map, std::move(nodes), {.row_size = options_.row_size, .allow_short = true});
   if (!map) {

@@ -96,7 +96,8 @@ struct PullExtent {
   ManifestExtent extent;
   std::vector<std::string> nodes;
 };
-// Removes this node's replica, once nobody reads it. From now on it is not held.
+// Removes this node's replica, once nobody reads it. From now on it is not held, and until it is
+// gone no other of that id is written.
 struct DropExtent {
   ExtentId id{};
 };

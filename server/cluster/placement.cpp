@@ -17,13 +17,13 @@ class Rows {
       : map_(map),
         loads_(map.nodes.size(), 0),
         pairs_(map.nodes.size() * map.nodes.size(), 0),
-        slots_of_(map.nodes.size()),
         rows_(kSlotCount) {
     NumberDomains();
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
       for (const std::uint16_t node : previous.NodesOf(slot))
         if (const std::uint16_t now = map.Find(previous.nodes[node].id);
-            now != SlotMap::kNoNode && rows_[slot].size() < map.row_size && IsFree(slot, now))
+            now != SlotMap::kNoNode && map.nodes[now].weight > 0 &&
+            rows_[slot].size() < map.row_size && IsFree(slot, now))
           Append(slot, now);
   }
 
@@ -71,7 +71,6 @@ class Rows {
       ++PairOf(other, node);
     }
     rows_[slot].push_back(node);
-    slots_of_[node].insert(slot);
     ++loads_[node];
   }
 
@@ -84,7 +83,7 @@ class Rows {
     std::uint16_t best = SlotMap::kNoNode;
     std::uint64_t best_cost = 0;
     for (std::uint16_t node = 0; node < map_.nodes.size(); ++node) {
-      if (!IsFree(slot, node)) continue;
+      if (map_.nodes[node].weight == 0 || !IsFree(slot, node)) continue;
       std::uint64_t cost = loads_[node] + 1;
       for (const std::uint16_t other : rows_[slot]) cost += PairOf(node, other);
       if (best != SlotMap::kNoNode) {
@@ -110,12 +109,15 @@ class Rows {
 
   // Gives one slot of the fullest node that has one to spare to the emptiest. False: all is even.
   bool MoveOne() {
-    std::uint16_t to = 0;
-    for (std::uint16_t node = 1; node < map_.nodes.size(); ++node)
-      if (IsLighter(node, 1, to, 1)) to = node;
+    std::uint16_t to = SlotMap::kNoNode;
+    for (std::uint16_t node = 0; node < map_.nodes.size(); ++node)
+      if (map_.nodes[node].weight > 0 && (to == SlotMap::kNoNode || IsLighter(node, 1, to, 1)))
+        to = node;
+    if (to == SlotMap::kNoNode) return false;
     std::vector<std::uint16_t> fullest;
     for (std::uint16_t node = 0; node < map_.nodes.size(); ++node)
-      if (IsLighter(to, 1, node, 0)) fullest.push_back(node);  // Others are even with it.
+      if (map_.nodes[node].weight > 0 && IsLighter(to, 1, node, 0))
+        fullest.push_back(node);  // Others are even with it.
     std::ranges::stable_sort(fullest, [&](std::uint16_t one, std::uint16_t other) {
       return IsLighter(other, 0, one, 0);
     });
@@ -123,35 +125,45 @@ class Rows {
   }
 
   bool MoveFrom(std::uint16_t from, std::uint16_t to) {
-    std::uint32_t best = kSlotCount;
-    std::uint64_t best_affinity = 0;
-    for (const std::uint32_t slot : slots_of_[from]) {
-      if (!IsFree(slot, to, from)) continue;
-      const std::uint64_t affinity = SlotAffinity(slot, map_.nodes[to].id);
-      if (best != kSlotCount && affinity <= best_affinity) continue;
-      best = slot;
-      best_affinity = affinity;
+    for (const std::uint32_t slot : SlotsByAffinity(to)) {
+      if (!Has(slot, from) || !IsFree(slot, to, from)) continue;
+      std::ranges::replace(rows_[slot], from, to);
+      --loads_[from];
+      ++loads_[to];
+      return true;
     }
-    if (best == kSlotCount) return false;
-    std::ranges::replace(rows_[best], from, to);
-    slots_of_[from].erase(best);
-    slots_of_[to].insert(best);
-    --loads_[from];
-    ++loads_[to];
-    return true;
+    return false;
+  }
+
+  bool Has(std::uint32_t slot, std::uint16_t node) const {
+    return std::ranges::find(rows_[slot], node) != rows_[slot].end();
+  }
+
+  // All slots, those with the largest affinity to the node first, then the lower ones. Only the few
+  // nodes that take slots over need it.
+  const std::vector<std::uint32_t>& SlotsByAffinity(std::uint16_t node) {
+    std::vector<std::uint32_t>& slots = by_affinity_[node];
+    if (!slots.empty()) return slots;
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> order;
+    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+      order.emplace_back(~SlotAffinity(slot, map_.nodes[node].id), slot);
+    std::ranges::sort(order);
+    for (const auto& [affinity, slot] : order) slots.push_back(slot);
+    return slots;
   }
 
   SlotMap& map_;
   std::vector<std::uint32_t> domains_;
   std::vector<std::uint64_t> loads_;  // How many slots each node has.
   std::vector<std::uint32_t> pairs_;  // How many slots two nodes share; while rows are filled.
-  std::vector<std::set<std::uint32_t>> slots_of_;
+  std::unordered_map<std::uint16_t, std::vector<std::uint32_t>> by_affinity_;
   std::vector<std::vector<std::uint16_t>> rows_;
 };
 
 Result<void> CheckDomains(const SlotMap& map, const PlaceOptions& options) {
   std::set<std::string_view> domains;
-  for (const PlacedNode& node : map.nodes) domains.insert(node.domain);
+  for (const PlacedNode& node : map.nodes)
+    if (node.weight > 0) domains.insert(node.domain);
   if (options.allow_short || domains.size() >= map.row_size) return {};
   return Error{ErrorCode::kInvalidArgument,
                "the nodes are in " + std::to_string(domains.size()) + " failure domains, and " +

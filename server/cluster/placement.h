@@ -13,9 +13,10 @@ namespace ffrecord::server::cluster {
 // with the replicas of any node spread over all others, and moving as little of `previous` as that
 // allows. A pure function of integers: the same arguments give the same rows everywhere, forever.
 //
-// `nodes` in any order, ids unique. The version is that of `previous` plus one. Fails with
-// kInvalidArgument if there are fewer domains than row_size, unless `allow_short`: then rows are
-// short; if a node breaks the rules of a slot map; or if it would be too large.
+// `nodes` in any order, ids unique; those of weight 0 get no slots. The version is that of
+// `previous` plus one. Fails with kInvalidArgument if there are fewer domains than row_size, unless
+// `allow_short`: then rows are short; if a node breaks the rules of a slot map; or if it would be
+// too large.
 struct PlaceOptions {
   std::uint32_t row_size = 3;
   bool allow_short = false;

@@ -142,15 +142,15 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   Step(now, view, out);
 }
 
-std::set<std::string> Publication::LiveDomains(const View& view) const {
+std::set<std::string> Publication::Domains(const View& view, bool live_only) {
   std::set<std::string> domains;
   for (const PlacedNode& node : view.slots.map.nodes)
-    if (view.IsLive(node.id)) domains.insert(node.domain);
+    if (node.weight > 0 && (!live_only || view.IsLive(node.id))) domains.insert(node.domain);
   return domains;
 }
 
 bool Publication::CheckDomains(const View& view) {
-  const std::size_t live = LiveDomains(view).size();
+  const std::size_t live = Domains(view, true).size();
   if (live >= request_.replicas) return true;
   Fail(
       ErrorCode::kUnavailable,
@@ -208,7 +208,8 @@ void Publication::RecordUpload(TimePoint now, const View& view, Outbox& out) {
 
 std::string Publication::DomainOf(const View& view, const std::string& node) const {
   const std::uint16_t ordinal = view.slots.map.Find(node);
-  return ordinal == SlotMap::kNoNode ? "" : view.slots.map.nodes[ordinal].domain;
+  if (ordinal == SlotMap::kNoNode || view.slots.map.nodes[ordinal].weight == 0) return "";
+  return view.slots.map.nodes[ordinal].domain;
 }
 
 void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
@@ -246,8 +247,9 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
 }
 
 void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
+  // A cluster of one node has no second place for a manifest; one that is down is waited for.
   const std::size_t replicas =
-      std::min<std::size_t>(BodyReplicas(request_.replicas), LiveDomains(view).size());
+      std::min<std::size_t>(BodyReplicas(request_.replicas), Domains(view, false).size());
   if (body_.domains.size() >= replicas) {
     phase_ = Phase::kCommit;
     next_ = now;

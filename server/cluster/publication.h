@@ -65,8 +65,10 @@ class Publication {
   bool AddRemoval(const View& view, MetaStore::Commit& commit);
   void Committed(TimePoint now, const Result<MetaStore::Outcome>& outcome);
   void Again(TimePoint at);
+  // Empty: what that node holds does not count, for it is to give everything away.
   std::string DomainOf(const View& view, const std::string& node) const;
-  std::set<std::string> LiveDomains(const View& view) const;
+  // In which there are nodes that take extents.
+  static std::set<std::string> Domains(const View& view, bool live_only);
 
   const Request request_;
   std::optional<Result<std::uint64_t>> result_;

@@ -134,7 +134,13 @@ bool Simulation::IsConverged(std::string* why) {
   };
   const auto slots = Slots();
   if (slots.map.row_size == 0) return is_not("there is no slot map");
-  if (slots.previous) return is_not("the previous slot map is still kept");
+  if (slots.previous) {
+    std::string unfilled;
+    for (const auto& node : nodes_)
+      if (!node->machine->replication().IsFilled(node->machine->view(), slots.map.version))
+        unfilled += " " + node->id + (node->machine->view().names.IsComplete() ? "" : " (names)");
+    return is_not("the previous slot map is still kept; not filled:" + unfilled);
+  }
   if (!state_.Get(std::string(kLeaderKey))) return is_not("nobody leads");
   const auto count = [&](std::string_view prefix) {
     return state_.List({std::string(prefix), "", 10, 0}).value().entries.size();

@@ -104,6 +104,8 @@ void SimClient::WriteExtents(Operation operation) {
   const auto slots = world_.Slots();
   for (const std::string& node : slots.CandidatesOf(extent.id)) {
     if (!operation.asked.insert(node).second) continue;
+    const std::uint16_t ordinal = slots.map.Find(node);
+    if (ordinal == SlotMap::kNoNode || slots.map.nodes[ordinal].weight == 0) continue;
     world_.Ask<void>(
         nullptr, node, seconds(1),
         [this, extent](Simulation::Node& other) { return world_.Write(other, extent, {}); },

@@ -355,6 +355,10 @@ void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> 
         At(Between(1, 400), [this, &node, end, extent, incarnation, bytes = body.value()] {
           if (!node.is_up || node.incarnation != incarnation) return;
           On(node, [this, &node, end, extent, bytes] {
+            // An id is free again once its old file is gone.
+            if (const auto old = node.disk.replicas.find(extent.id);
+                old != node.disk.replicas.end() && old->second.is_dropping)
+              return end(Error{ErrorCode::kConflict, "it is being dropped"});
             ++counts_.pulls;
             Trace(node.id + " has pulled " + Hex(extent.id));
             node.disk.replicas.insert_or_assign(extent.id, SimDisk::Replica{extent, bytes});

@@ -101,7 +101,7 @@ TEST(SlotMapTest, BrokenRulesAreRefusedThoughTheChecksumHolds) {
     map.rows[11] = 1;
   }));  // A gap.
   EXPECT_TRUE(refuses([](SlotMap& map) { std::swap(map.nodes[0], map.nodes[1]); }));
-  EXPECT_TRUE(refuses([](SlotMap& map) { map.nodes[1].weight = 0; }));
+  EXPECT_TRUE(refuses([](SlotMap& map) { map.nodes[1].weight = 1'000'001; }));
   EXPECT_TRUE(refuses([](SlotMap& map) { map.nodes[1].id = "a/b"; }));
   EXPECT_TRUE(refuses([](SlotMap& map) { map.nodes[1].domain = ""; }));
   EXPECT_TRUE(refuses([](SlotMap& map) { map.rows.pop_back(); }));

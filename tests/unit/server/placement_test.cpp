@@ -141,6 +141,26 @@ TEST(PlacementTest, WeightsAreFollowedAsFarAsDomainsAllow) {
   }
 }
 
+TEST(PlacementTest, ANodeWithoutWeightIsListedAndHasNoSlots) {
+  auto nodes = Nodes(5);
+  const SlotMap before = Placed({}, nodes, 3);
+  nodes[1].weight = 0;
+  const SlotMap after = Placed(before, nodes, 3);
+  EXPECT_NE(after.Find("n2"), SlotMap::kNoNode);
+  EXPECT_EQ(LoadsOf(after)["n2"], 0U);
+  nodes.erase(nodes.begin() + 1);
+  const SlotMap without = Placed(before, nodes, 3);
+  for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
+    ASSERT_EQ(RowOf(after, slot), RowOf(without, slot));
+  // It is a candidate, the last of all.
+  EXPECT_EQ(after.OrderOf(7).size(), 5U);
+
+  for (PlacedNode& node : nodes) node.weight = 0;
+  const auto none = Place({}, nodes, {.row_size = 3, .allow_short = true});
+  ASSERT_TRUE(none);
+  EXPECT_TRUE(none.value().NodesOf(0).empty());
+}
+
 TEST(PlacementTest, TooFewDomainsAreRefusedUnlessForced) {
   const auto refused = Place({}, Nodes(2), {.row_size = 3});
   ASSERT_FALSE(refused);
@@ -157,9 +177,9 @@ TEST(PlacementTest, TooFewDomainsAreRefusedUnlessForced) {
   auto twice = Nodes(3);
   twice[1] = twice[0];
   EXPECT_FALSE(Place({}, twice, {}));
-  auto weightless = Nodes(3);
-  weightless[2].weight = 0;
-  EXPECT_FALSE(Place({}, weightless, {}));
+  auto heavy = Nodes(3);
+  heavy[2].weight = PlacedNode::kWeightMax + 1;
+  EXPECT_FALSE(Place({}, heavy, {}));
   auto nameless = Nodes(3);
   nameless[0].id = "no spaces";
   EXPECT_FALSE(Place({}, nameless, {}));
