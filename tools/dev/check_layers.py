@@ -38,7 +38,6 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/config": BASE | {f"{NET}/transport"},
     "server/storage": FORMAT,
     "server/metadata": BASE | {f"{LIB}/io", f"{NET}/http"},
-    "server/metadata": BASE | {f"{LIB}/io"},
     "server/cluster": BASE | {f"{LIB}/format", "server/metadata"},
     SERVICE: set(),  # What all its rooms count.
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
