@@ -43,6 +43,8 @@ ROOMS = (
         ),
     ),
     Room(("libffrecord/net/", "tests/unit/net/"), ("net", "client"), ("test_daemon.py",)),
+    Room(("server/cluster/", "tests/cluster/"), ("server", "cluster")),
+    Room(("server/metadata/",), ("server", "cluster"), DAEMON),
     Room(("server/", "tests/unit/server/"), ("server",), DAEMON),
     Room(("client/checkpoint/",), ("client",), ("test_checkpoint*.py",)),
     Room(("client/collective/",), ("client",), COLLECTIVE),
