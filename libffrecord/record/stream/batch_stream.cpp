@@ -313,20 +313,20 @@ class BatchStream::Impl::Worker {
   // False if a record is not good, or does not become columns: then it has none of them.
   bool MakeColumns(Item& item) {
     const Batch& batch = item.batch.value();
-    const Options& options = shared_.options;
+    const Options& wanted = shared_.options;
     const auto is_bad = [](ErrorCode status) { return status != ErrorCode::kOk; };
     if (std::ranges::any_of(batch.statuses(), is_bad)) return false;
     {
       const Timed timed(spent_.collate);
-      if (!GatherColumns(batch, options.gathered_columns, item.columns)) return false;
+      if (!GatherColumns(batch, wanted.gathered_columns, item.columns)) return false;
     }
-    if (!options.decoded_columns.empty()) {
+    if (!wanted.decoded_columns.empty()) {
       const Timed timed(spent_.decode);
-      if (!DecodeColumns(batch, options.decoded_columns, shared_.order.seed(), item.epoch,
+      if (!DecodeColumns(batch, wanted.decoded_columns, shared_.order.seed(), item.epoch,
                          item.position, is_closed_, item.columns))
         return false;
     }
-    if (!options.keeps_records && AreApart(item.columns)) item.batch = NoRecords();
+    if (!wanted.keeps_records && AreApart(item.columns)) item.batch = NoRecords();
     return true;
   }
 
