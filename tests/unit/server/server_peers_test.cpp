@@ -16,6 +16,7 @@
 #include "libffrecord/base/buffer_pool.h"
 #include "seed.h"
 #include "server/service/core/connection.h"
+#include "server/service/read/read_buffers.h"
 #include "server_peers.h"
 
 namespace ffrecord::server {
@@ -163,7 +164,9 @@ TEST_F(ServerTest, BytesInFlightStayWithinTheirBound) {
   EXPECT_GT(most, 0U);
   EXPECT_LE(most, kHeldMax + kClients * kRunMax);
   greedy.clear();
-  EXPECT_TRUE(test::Eventually([] { return GetMemoryUse().used_bytes == 0; }));
+  // The event loop keeps some of its buffers for the next read.
+  EXPECT_TRUE(
+      test::Eventually([] { return GetMemoryUse().used_bytes <= ReadBuffers::kIdleBytesMax; }));
 }
 
 TEST_F(ServerTest, AClientThatAsksOnAndTakesNoAnswersIsCutOff) {
