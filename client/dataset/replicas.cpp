@@ -118,7 +118,7 @@ Result<std::vector<Replica>> Agree(std::vector<Replica> replicas) {
   std::erase_if(replicas, [](const Replica& replica) {
     return !replica.resolved && replica.resolved.error().code == ErrorCode::kNotFound;
   });
-  std::ranges::stable_partition(replicas, has_it);
+  std::stable_partition(replicas.begin(), replicas.end(), has_it);
   return replicas;
 }
 
@@ -147,8 +147,9 @@ std::vector<std::size_t> HintOrder(std::span<const Replica> replicas) {
     const std::size_t one = (first + i) % replicas.size();
     if (replicas[one].resolved) order.push_back(one);
   }
-  std::ranges::stable_partition(
-      order, [&](std::size_t one) { return replicas[one].session->link().transport == "shm"; });
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t one) {
+    return replicas[one].session->link().transport == "shm";
+  });
   return order;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -45,7 +46,8 @@ class Rows {
   void Finish() {
     map_.rows.assign(std::size_t{kSlotCount} * map_.row_size, SlotMap::kNoNode);
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
-      std::ranges::copy(rows_[slot], map_.rows.begin() + std::size_t{slot} * map_.row_size);
+      std::ranges::copy(rows_[slot],
+                        std::span(map_.rows).subspan(std::size_t{slot} * map_.row_size).begin());
   }
 
  private:

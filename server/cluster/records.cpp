@@ -161,8 +161,7 @@ std::vector<ExtentRun> RunsOf(std::vector<ExtentId> ids) {
   std::vector<ExtentRun> each;
   for (const ExtentId& id : ids) each.push_back(RunOf(id));
   std::ranges::sort(each);
-  const auto repeated = std::ranges::unique(each);
-  each.erase(repeated.begin(), repeated.end());
+  each.erase(std::unique(each.begin(), each.end()), each.end());
   for (const ExtentRun& one : each) {
     if (!runs.empty() && runs.back().upload == one.upload && runs.back().file == one.file &&
         runs.back().first + runs.back().count == one.first)

@@ -192,7 +192,7 @@ void Simulation::On(Node& node, Act act) {
 void Simulation::Step(Node& node, const Answer* answer) {
   auto actions = answer ? node.machine->Step(now_, *answer) : node.machine->Step(now_);
   // Drops come first: from now on those extents are not held.
-  std::ranges::stable_partition(actions, [](const Action& action) {
+  std::stable_partition(actions.begin(), actions.end(), [](const Action& action) {
     return std::holds_alternative<DropExtent>(action.call);
   });
   for (Action& action : actions) CarryOut(node, std::move(action));

@@ -37,7 +37,7 @@ void ReplicaHealth::Failed(NodeIndex node, Time now) noexcept {
   const bool was_open = bad.pause != Duration{};
   // What was asked for before it opened says nothing new.
   if (was_open && !std::exchange(bad.is_probed, false)) return;
-  std::ranges::rotate(errors, errors.end() - 1);
+  std::rotate(errors.begin(), errors.end() - 1, errors.end());
   errors.front() = now;
   const bool is_full = errors.back() != Time{} && now <= errors.back() + kErrorsWithin;
   if (was_open)
