@@ -338,7 +338,7 @@ void Simulation::Fetch(Node& node, FetchBody fetch, std::size_t next, Done<Body>
 
 void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> done) {
   const ManifestExtent extent = pull.extent;
-  const auto end = [this, &node, extent, done](Result<void> result) {
+  const auto end = [&node, extent, done](Result<void> result) {
     std::erase(node.disk.pulling, extent.id);
     done(std::move(result));
   };

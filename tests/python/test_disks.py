@@ -278,40 +278,6 @@ def test_a_full_disk_sends_what_is_new_to_the_other(tmp_path: Path, sources: lis
         assert status(daemon)["disks"][str(small)]["state"] == "full"
 
 
-def test_a_disk_that_fails_in_the_middle_of_an_upload_fails_no_upload(
-    tmp_path: Path, sources: list[Path]
-) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("no strace here")
-    a, b = tmp_path / "a", tmp_path / "b"
-    with daemon_of(a, b, "--metadata", str(tmp_path / "home")) as daemon:
-        pid = str(daemon.process.pid)
-        # In each thread, and the upload stays in one: first its record, then the extent.
-        inject = "inject=fdatasync:error=EIO:when=2"
-        tracer = subprocess.Popen(
-            ["strace", "-f", "-p", pid, "-o", tmp_path / "trace", "-e", inject],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert tracer.stderr is not None
-        try:
-            if "attached" not in tracer.stderr.readline():
-                pytest.skip("a process may not be traced here")
-            ffrecord.publish(sources[0], daemon.address("0"))
-        finally:
-            tracer.terminate()
-            tracer.wait(30)
-            tracer.stderr.close()
-        assert "EIO" in (tmp_path / "trace").read_text()
-        publish(daemon, sources[1:])
-        assert readable(daemon, sources) == [True] * 8
-        facts = status(daemon)
-        states = sorted(disk["state"] for disk in facts["disks"].values())
-        assert states == ["failed", "good"]
-        assert facts["writes"] == "good"
-    assert sorted([len(files_on(a)), len(files_on(b))]) == [0, 8]
-
-
 def test_a_read_only_disk_is_read_and_not_written(tmp_path: Path, sources: list[Path]) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     with daemon_of(a, b) as daemon:
