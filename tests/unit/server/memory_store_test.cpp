@@ -236,10 +236,10 @@ std::string Trace(std::uint32_t seed) {
     trip.loses_answer = random() % 10 == 0;
     return trip;
   };
+  std::ostringstream trace;  // The stores tell it how their last calls end.
   MetaState state;
   MemoryMetaStore one(state, {next_trip, {}});
   MemoryMetaStore two(state, {next_trip, {}});
-  std::ostringstream trace;
   one.Watch("", 1, [&](MetaStore::News news) { trace << "news " << news.events.size() << '\n'; });
   MetaStore::TimePoint now;
   for (int step = 0; step < 200; ++step) {
