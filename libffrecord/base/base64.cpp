@@ -52,7 +52,7 @@ std::optional<std::vector<std::byte>> DecodeBase64(std::string_view text) {
     }
     for (std::size_t i = 0; i + 1 < digit_count; ++i)
       bytes.push_back(static_cast<std::byte>(bits >> (16 - 8 * i) & 0xFF));
-    // What is left of the last digit must be 0, or two texts would mean the same.
+    // The unused bits of the last digit must be 0, or two texts would mean the same.
     if ((bits & ((1U << (8 * (4 - digit_count))) - 1)) != 0) return std::nullopt;
   }
   return bytes;

@@ -45,7 +45,7 @@ class DelegatedQueue {
     Counts& counts;
   };
 
-  // What has become of a range; an error has its message.
+  // The outcome of a range; an error has its message.
   using Ended = std::function<void(std::size_t range, const std::optional<Error>& error)>;
 
   // Has all of `ranges` read and tells `ended` on the calling thread about each. Fails with

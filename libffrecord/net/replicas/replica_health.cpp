@@ -35,7 +35,7 @@ void ReplicaHealth::Failed(NodeIndex node, Time now) noexcept {
   auto& errors = bad.errors;
   if (errors.front() != Time{} && now < errors.front() + kErrorGap) return;
   const bool was_open = bad.pause != Duration{};
-  // What was asked for before it opened says nothing new.
+  // Errors of requests from before the breaker opened say nothing new.
   if (was_open && !std::exchange(bad.is_probed, false)) return;
   std::rotate(errors.begin(), errors.end() - 1, errors.end());
   errors.front() = now;

@@ -32,7 +32,7 @@ class StageClock {
   StageClock(const StageClock&) = delete;
   StageClock& operator=(const StageClock&) = delete;
 
-  // What has passed since the last lap belongs to `stage`, except for what sources have counted as
+  // The time since the last lap belongs to `stage`, except for what sources have counted as
   // submitting and waiting.
   void Lap(StageSums::Sum& stage) noexcept {
     const auto now = Clock::now();
