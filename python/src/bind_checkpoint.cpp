@@ -131,12 +131,12 @@ class PyFetch {
  public:
   explicit PyFetch(PyObject* callable)
       : callable_(new py::object(py::reinterpret_borrow<py::object>(callable)), [](auto* held) {
-          const py::gil_scoped_acquire acquire;
+          const GilAcquired acquired;
           delete held;
         }) {}
 
   Result<void> operator()(std::uint64_t offset_bytes, std::span<std::byte> into) const {
-    const py::gil_scoped_acquire acquire;
+    const GilAcquired acquired;
     try {
       (*callable_)(offset_bytes, reinterpret_cast<std::uintptr_t>(into.data()), into.size());
     } catch (py::error_already_set& error) {

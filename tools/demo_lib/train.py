@@ -193,7 +193,7 @@ def main() -> None:
             for move in reduced.transfers
         ],
     )
-    dist.barrier()
+    dist.monitored_barrier()
     hook.close()
     dist.destroy_process_group()
 
