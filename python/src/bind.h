@@ -32,6 +32,7 @@ void BindRepair(py::module_& module);
 void BindSchema(py::module_& module);
 void BindVerify(py::module_& module);
 void BindCheckpoint(py::module_& module);
+void BindProcess(py::module_& module);
 
 // An array over memory that `owner` keeps alive: nothing is copied and nothing can dangle.
 template <class T>

@@ -23,4 +23,5 @@ PYBIND11_MODULE(_ffrecord, module, pybind11::mod_gil_not_used()) {
   BindIoProbe(module);
   BindCheckpoint(module);
   BindCollective(module);
+  BindProcess(module);
 }

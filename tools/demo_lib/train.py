@@ -193,7 +193,7 @@ def main() -> None:
             for move in reduced.transfers
         ],
     )
-    dist.monitored_barrier()
+    dist.barrier()
     hook.close()
     dist.destroy_process_group()
 

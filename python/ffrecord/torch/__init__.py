@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ffrecord import _leaving  # noqa: F401 - acts at exit
 from ffrecord._later import later
 from ffrecord._order import IndexBatch
 from ffrecord.torch._collate import collate
