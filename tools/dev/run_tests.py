@@ -411,6 +411,17 @@ def run_all(names: Sequence[str]) -> Results:
     return results
 
 
+def compiler_cache() -> str:
+    """Say how many compilations of this run, with its set-up, the compiler cache spared."""
+    log = os.environ.get("CCACHE_STATSLOG")
+    if not log or not os.path.exists(log):
+        return "not counted"
+    words = pathlib.Path(log).read_text().split("\n")
+    os.unlink(log)
+    found = sum(word in ("direct_cache_hit", "preprocessed_cache_hit") for word in words)
+    return f"{found} of {found + words.count('cache_miss')} compilations found"
+
+
 def main() -> int:
     """Run the suites asked for; print the counts; return the exit code."""
     parser = argparse.ArgumentParser(
@@ -443,6 +454,7 @@ def main() -> int:
     if total.failures:
         print("\n== what failed\n" + "\n".join(total.failures))
     print("\n== summary\n" + "\n".join(results.lines))
+    print(f"{'cache':12} {compiler_cache()}")
     print(f"{'all':12} {time.monotonic() - start:.0f} s")
     print(total)
     return 1 if total.failed or not total.passed else 0
