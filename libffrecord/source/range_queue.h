@@ -33,7 +33,7 @@ class RangeGroup {
 //
 // One thread at a time may call it, and any thread may destroy it. Bound to the process that made
 // it: in a forked child it can only be destroyed. The reader outlives it. Calls groups only from
-// Poll(); they may submit others there.
+// Poll(); they may submit and give up others there.
 class RangeQueue {
  public:
   // Gives up all groups without calling them, and waits until nothing is on its way.

@@ -92,6 +92,43 @@ TEST_P(RangeQueueConformance, AGroupOfNothingEnds) {
   EXPECT_EQ(group.arrived_count, 0U);
 }
 
+TEST_P(RangeQueueConformance, AGroupOfNothingMayBeGivenUpOrLeft) {
+  NotedGroup group({});
+  queue_->Submit(group);
+  queue_->GiveUp(group);
+  while (!group.ended) queue_->Poll(kLong);
+  NotedGroup left({});
+  queue_->Submit(left);
+  queue_.reset();
+  EXPECT_FALSE(left.ended);
+}
+
+// As one does that wants no more of what failed.
+TEST_P(RangeQueueConformance, AGroupThatIsToldMayGiveUpAnother) {
+  class Other final : public NotedGroup {
+   public:
+    Other(std::span<RangeRead> ranges, RangeQueue& queue, NotedGroup& other)
+        : NotedGroup(ranges), queue_(queue), other_(other) {}
+    void Arrived(RangeRead& range) override {
+      NotedGroup::Arrived(range);
+      if (!other_.ended) queue_.GiveUp(other_);
+    }
+
+   private:
+    RangeQueue& queue_;
+    NotedGroup& other_;
+  };
+  for (int i = 0; i < 20; ++i) {
+    Asked first(*reader_, contents_, random_, 3);
+    Asked second(*reader_, contents_, random_, 3);
+    Other giver(first.group->ranges(), *queue_, *second.group);
+    queue_->Submit(giver);
+    queue_->Submit(*second.group);
+    while (!giver.ended || !second.group->ended) queue_->Poll(kLong);
+    EXPECT_TRUE(*giver.ended);
+  }
+}
+
 TEST_P(RangeQueueConformance, WithoutGroupsPollReturnsAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   queue_->Poll(kLong);

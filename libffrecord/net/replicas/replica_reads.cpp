@@ -265,8 +265,10 @@ void ReplicaReads::Stepping::On(const LegEnded& ended) {
 }
 
 void ReplicaReads::Stepping::On(const GiveUp& given_up) {
-  Batch& batch = reads_.batches_.at(given_up.batch);
-  batch.is_over = batch.is_given_up = true;
+  const auto found = reads_.batches_.find(given_up.batch);
+  if (found == reads_.batches_.end()) return;
+  Batch& batch = found->second;
+  batch.is_over = true;
   for (Part& part : batch.parts) {
     if (const LegId won = TakeWon(batch, part); won != 0) ReleaseIfDone(won);
     part.is_done = true;
@@ -444,7 +446,7 @@ void ReplicaReads::Stepping::EndBatchIfDone(BatchId id) {
   Batch& batch = found->second;
   if (batch.open_count > 0 || batch.direct_count > 0) return;
   CancelUnwanted(batch);
-  actions_.emplace_back(EndBatch{id, batch.is_given_up});
+  actions_.emplace_back(EndBatch{id});
   reads_.batches_.erase(found);
 }
 

@@ -69,7 +69,7 @@ class ReplicaReads {
     NodeIndex node;
     Time at;
   };
-  struct GiveUp {  // Nobody wants the batch any more.
+  struct GiveUp {  // Nobody wants the batch any more. Nothing happens if it has ended.
     BatchId batch;
   };
   struct Away {  // The owner has not been there for so long.
@@ -104,7 +104,6 @@ class ReplicaReads {
   };
   struct EndBatch {  // Once for each batch, the last word on it: no node writes for it any more.
     BatchId batch;
-    bool is_given_up;
   };
   using Action = std::variant<Send, Cancel, Drop, EndPart, Release, EndBatch>;
   using Actions = std::vector<Action>;
@@ -152,7 +151,6 @@ class ReplicaReads {
     Time retry_at = Time::max();
     std::optional<Backoff> backoff;
     bool is_over = false;  // Nothing more is asked for.
-    bool is_given_up = false;
   };
   struct Entry {
     std::uint64_t bytes;

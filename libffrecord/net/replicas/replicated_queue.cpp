@@ -346,10 +346,12 @@ void ReplicatedQueue::Tell(const ReplicaReads::EndBatch& end) {
   const auto call = calls_.find(end.batch);
   TellEmpty(call->second);
   RangeGroup& group = call->second.group;
+  // Perhaps only after the last word on it, when it was not told of all that had come.
+  const bool is_given_up = call->second.is_given_up;
   calls_.erase(call);
   batches_.erase(&group);
   ++told_count_;
-  group.Ended(end.is_given_up ? Result<void>(GivenUp()) : Result<void>());
+  group.Ended(is_given_up ? Result<void>(GivenUp()) : Result<void>());
 }
 
 std::string ReplicatedQueue::WhyNot(ErrorCode status) const {

@@ -37,7 +37,7 @@ TEST_F(ReplicaReadsTest, ABatchGoesToOneNodeAndEndsOnceItsLegHasEnded) {
   EXPECT_EQ(Only<Reads::EndPart>().part, 0U);
   EXPECT_TRUE(All<Reads::EndBatch>().empty());  // The node has not said that it writes no more.
   EndLeg(send.leg);
-  EXPECT_FALSE(Only<Reads::EndBatch>().is_given_up);
+  EXPECT_EQ(Only<Reads::EndBatch>().batch, 1U);
   EXPECT_EQ(Only<Reads::Release>().leg, send.leg);
   EXPECT_EQ(reads_->NextTime(), Reads::Time::max());
 }
@@ -480,7 +480,7 @@ TEST_F(ReplicaReadsTest, AtTheDeadlineLegsAreCancelledAndTheBatchEndsWhenNothing
   EXPECT_GE(All<Reads::Cancel>().size(), 2U);
   EXPECT_TRUE(All<Reads::EndBatch>().empty());
   EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
-  EXPECT_FALSE(Only<Reads::EndBatch>().is_given_up);
+  EXPECT_EQ(Only<Reads::EndBatch>().batch, 1U);
   EndLeg(second.leg, ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(Only<Reads::Release>().leg, second.leg);
 }
@@ -495,7 +495,14 @@ TEST_F(ReplicaReadsTest, ABatchThatIsGivenUpTellsNoMoreAndEndsWhenNothingIsWritt
   EXPECT_TRUE(actions_.empty());
   EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
   EXPECT_TRUE(All<Reads::EndPart>().empty());
-  EXPECT_TRUE(Only<Reads::EndBatch>().is_given_up);
+  EXPECT_EQ(Only<Reads::EndBatch>().batch, 1U);
+}
+
+TEST_F(ReplicaReadsTest, ABatchThatIsGivenUpAfterItsEndHasEndedOnce) {
+  Begin(1, 0);
+  EXPECT_EQ(Only<Reads::EndBatch>().batch, 1U);
+  Step(Reads::GiveUp{1});  // By an owner that has not told it yet.
+  EXPECT_TRUE(actions_.empty());
 }
 
 TEST_F(ReplicaReadsTest, AWinnerOfABatchThatIsGivenUpIsReleased) {
@@ -508,7 +515,7 @@ TEST_F(ReplicaReadsTest, AWinnerOfABatchThatIsGivenUpIsReleased) {
   EndLeg(second.leg, ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(Only<Reads::Release>().leg, second.leg);
   EndLeg(first.leg, ErrorCode::kDeadlineExceeded);
-  EXPECT_TRUE(Only<Reads::EndBatch>().is_given_up);
+  EXPECT_EQ(Only<Reads::EndBatch>().batch, 1U);
 }
 
 // --- The breaker ---------------------------------------------------------------------------------
