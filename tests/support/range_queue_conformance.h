@@ -209,6 +209,18 @@ TEST_P(RangeQueueConformance, ItsDescriptorTellsWhenToPoll) {
   for (const auto& asked : all) asked->ExpectRight();
 }
 
+// Else an event loop that has nothing to read would be woken for ever.
+TEST_P(RangeQueueConformance, ItsDescriptorIsQuietWithoutGroups) {
+  const auto descriptor = queue_->EventDescriptor();
+  ASSERT_TRUE(descriptor) << descriptor.error().message;
+  for (int i = 0; i < 5; ++i) {
+    const auto asked = Ask(GetParam().range_count / 50);
+    PollUntilEnded(*asked);
+    pollfd ready{descriptor.value(), POLLIN, 0};
+    EXPECT_EQ(::poll(&ready, 1, 150), 0);
+  }
+}
+
 TEST_P(RangeQueueConformance, AChildLeavesItAlone) {
   if (!GetParam().may_be_forked) GTEST_SKIP() << "no child may use this form";
   const auto asked = Ask(GetParam().range_count / 50);

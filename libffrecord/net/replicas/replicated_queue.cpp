@@ -177,6 +177,8 @@ void ReplicatedQueue::Poll(milliseconds timeout) {
   polled_at_ = Clock::now();
   if (events_ == nullptr) return;
   called_at_ = calls_.empty() ? Deadline::max() : NextTime();
+  // What losers and probes answer is taken with the next group's.
+  if (calls_.empty()) return events_->Wait(nullptr, 0, -1, called_at_, false);
   const bool is_due = std::ranges::any_of(nodes_, &Node::is_due);
   events_->Wait(nullptr, 0, ready_.get(), called_at_, is_due);
 }

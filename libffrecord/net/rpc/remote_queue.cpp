@@ -123,6 +123,8 @@ void RemoteQueue::Poll(milliseconds timeout) {
   polled_at_ = Clock::now();
   if (events_ == nullptr) return;
   called_at_ = NextTime(advanced_at);
+  // An answer that nobody waits for any more is taken with the next group's.
+  if (calls_.empty()) return events_->Wait(nullptr, connection_count_, -1, called_at_, false);
   events_->Wait(connection() == nullptr ? nullptr : connection()->endpoint(), connection_count_,
                 is_connecting() ? connecting_->fd() : -1, called_at_, has_more_);
 }
