@@ -339,13 +339,15 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
   --leg.open_count;
   health_.Ended(leg.node, entry.bytes);
   if (!leg.is_cancelled) --reads_.nodes_[leg.node].entry_count;
+  const auto found = reads_.batches_.find(leg.batch);
   if (status == ErrorCode::kOk) {
     health_.Succeeded(leg.node);
-    if (entry.bytes <= kHedgedBytesMax) health_.NoteLatency(now_ - leg.sent_at);
+    // What nobody waits for is noticed late.
+    const bool is_awaited = found != reads_.batches_.end() && !leg.is_cancelled;
+    if (is_awaited && entry.bytes <= kHedgedBytesMax) health_.NoteLatency(now_ - leg.sent_at);
   } else if (status == ErrorCode::kUnavailable && !leg.has_ended) {
     health_.Busy(leg.node, now_ + kBusyRest);
   }
-  const auto found = reads_.batches_.find(leg.batch);
   if (found == reads_.batches_.end()) return;
   Batch& batch = found->second;
   Part& part = batch.parts[entry.part];

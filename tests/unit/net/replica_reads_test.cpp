@@ -447,6 +447,24 @@ TEST_F(HedgeTest, AHedgeThatFailsIsNoMatterWhileTheFirstGoesOn) {
   EXPECT_EQ(Only<Reads::Send>().parts, std::vector<std::uint32_t>{0});  // The third node.
 }
 
+// Its owner polls again when there is the next batch: that is no time of the node's.
+TEST_F(HedgeTest, WhatALoserAnswersLateSaysNothingAboutLatencies) {
+  const auto before = health_->HedgeAfter();
+  for (Reads::BatchId batch = 1; batch <= 4; ++batch) {
+    Begin(batch, 20);
+    const auto first = Only<Reads::Send>();
+    Pass(health_->HedgeAfter());
+    const auto hedge = Only<Reads::Send>();
+    for (std::uint32_t i = 0; i < 20; ++i) Arrive(first.leg, i);
+    EndLeg(first.leg);
+    EXPECT_EQ(All<Reads::EndBatch>().size(), 1U);
+    now_ += 5s;
+    Arrive(hedge.leg, 0);
+    EndLeg(hedge.leg);
+  }
+  EXPECT_LT(health_->HedgeAfter(), 4 * before);
+}
+
 TEST_F(HedgeTest, LargePartsAreNotHedged) {
   Begin(1, 100, 30s, Reads::kHedgedBytesMax + 1);
   Pass(50ms);
