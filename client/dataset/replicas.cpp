@@ -127,14 +127,13 @@ class KeptHint final : public PrefetchHint {
  public:
   KeptHint(std::shared_ptr<const net::ReplicatedFiles> files, net::NodeIndex node,
            std::unique_ptr<PrefetchHint> hint)
-      : files_(std::move(files)), hint_(std::move(hint)) {
-    files_->KeepTo(node);
-  }
-  ~KeptHint() override { files_->KeepTo(std::nullopt); }
+      : files_(std::move(files)), kept_(files_->KeepTo(node)), hint_(std::move(hint)) {}
+  ~KeptHint() override { files_->LetGo(kept_); }
   bool alive() override { return hint_->alive(); }
 
  private:
   const std::shared_ptr<const net::ReplicatedFiles> files_;
+  const std::uint64_t kept_;
   const std::unique_ptr<PrefetchHint> hint_;
 };
 

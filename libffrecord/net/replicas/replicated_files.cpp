@@ -36,10 +36,21 @@ ReplicatedFiles::Health& ReplicatedFiles::health() const {
   return health;
 }
 
-void ReplicatedFiles::KeepTo(std::optional<NodeIndex> node) const {
-  Health& kept = health();
-  const std::lock_guard lock(kept.mutex);
-  kept.state->KeepTo(node);
+std::uint64_t ReplicatedFiles::KeepTo(NodeIndex node) const {
+  Health& of_all = health();
+  const std::lock_guard lock(of_all.mutex);
+  of_all.kept.emplace(++of_all.last_kept, node);
+  of_all.state->KeepTo(node);
+  return of_all.last_kept;
+}
+
+// The next hint may have been sent before the last one is let go.
+void ReplicatedFiles::LetGo(std::uint64_t number) const {
+  Health& of_all = health();
+  const std::lock_guard lock(of_all.mutex);
+  of_all.kept.erase(number);
+  const auto last = of_all.kept.rbegin();
+  of_all.state->KeepTo(last == of_all.kept.rend() ? std::nullopt : std::optional(last->second));
 }
 
 // Where one daemon writes into our memory, its files are read without a copy; the others do not

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,8 +53,10 @@ class ReplicatedFiles final : public RangeReader {
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
 
-  // Reads from this daemon whenever it is well, because it reads ahead for us; or from any again.
-  void KeepTo(std::optional<NodeIndex> node) const;
+  // Reads from this daemon whenever it is well, because it reads ahead for us, until LetGo() of the
+  // number that is returned. Of several daemons, the last one counts.
+  std::uint64_t KeepTo(NodeIndex node) const;
+  void LetGo(std::uint64_t number) const;
 
   // --- For its queues ---
   std::span<const std::shared_ptr<const RemoteFiles>> replicas() const noexcept {
@@ -67,6 +70,8 @@ class ReplicatedFiles final : public RangeReader {
   struct Health {
     std::mutex mutex;
     std::optional<ReplicaHealth> state;
+    std::map<std::uint64_t, NodeIndex> kept;  // By number.
+    std::uint64_t last_kept = 0;
   };
   Health& health() const;
 
