@@ -274,9 +274,11 @@ void Worker::TakeCompleted() {
   idle_reads_.NotePolled();
 }
 
-// Those that the bound of the disk has stopped, once others have released.
+// Those that a bound has stopped, once others have given something back. While nothing is, as where
+// a disk hangs, they sleep: the loop may have room that is not for this disk.
 void Worker::WakeThrottled() {
-  if (throttled_.empty() || !disk_.has_room()) return;
+  if (throttled_.empty() || !disk_.has_room() || disk_.room_count() == woken_at_room_) return;
+  woken_at_room_ = disk_.room_count();
   ready_.insert(ready_.end(), throttled_.begin(), throttled_.end());
   throttled_.clear();
 }

@@ -111,6 +111,7 @@ class Worker {
   std::uint64_t next_id_ = 1;
   std::vector<std::uint64_t> ready_;  // To be polled.
   std::set<std::uint64_t> throttled_;
+  std::uint64_t woken_at_room_ = 0;  // DiskReader::room_count() when they were woken last.
   std::vector<DiskReader::Completed> completed_;
   std::chrono::steady_clock::time_point next_tick_;
   bool is_draining_ = false;

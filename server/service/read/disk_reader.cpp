@@ -108,6 +108,7 @@ int DiskReader::EventFd() {
 void DiskReader::Release(std::uint32_t size_bytes) {
   FFR_ASSERT(size_bytes <= held_bytes_);
   held_bytes_ -= size_bytes;
+  ++room_count_;
 }
 
 void DiskReader::Withdraw(std::uint64_t connection, std::optional<std::uint64_t> batch) {
@@ -118,6 +119,7 @@ void DiskReader::Withdraw(std::uint64_t connection, std::optional<std::uint64_t>
       if (ticket.connection != connection || (batch && ticket.batch != *batch)) return false;
       const auto size = static_cast<std::uint32_t>(read->second->buffer->size());
       queue.reading_bytes -= size;
+      ++room_count_;
       failed_.push_back({ticket, nullptr, size, net::EntryStatus::kCancelled});
       reads_.erase(read);
       return true;
@@ -175,6 +177,7 @@ void DiskReader::TakeBack(const IoRequest& request, std::vector<Completed>& comp
   --queue.reading_count;
   if (!transfer->Finish()) return queue.queued.push_back(&transfer->request());
   queue.reading_bytes -= read->second->buffer->size();
+  ++room_count_;
   completed.push_back(Finish(*read->second));
   reads_.erase(read);
 }

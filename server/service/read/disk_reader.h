@@ -75,6 +75,9 @@ class DiskReader {
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
   // Likewise for reads of that extent's disk, of which others are left a part.
   bool HasRoomFor(const Extent& extent) const noexcept;
+  // Rises whenever there may be more room than before, also where only one disk has it: who found
+  // none need not look again before.
+  std::uint64_t room_count() const noexcept { return room_count_; }
   // Poll() has something to do now: runs to submit, or to report without their being read. It has
   // also where EventFd() is readable.
   bool must_poll() const noexcept { return !failed_.empty() || must_submit_; }
@@ -134,6 +137,7 @@ class DiskReader {
   const std::uint64_t held_bytes_max_;
   const std::size_t disk_count_;
   std::uint64_t held_bytes_ = 0;
+  std::uint64_t room_count_ = 0;
   std::unordered_map<Transfer*, std::unique_ptr<Read>> reads_;
   std::vector<Queue> queues_;  // Of the disks that were read; they are few.
   bool must_submit_ = false;   // The engine may take some of what is queued.

@@ -1,10 +1,13 @@
 // Goal: an event loop that waits for its disk serves others at once, notices each read as soon as
 // it ends, and looks at neither on a timer.
 // Method: a daemon in this process whose engine holds reads back, or ends them late and from
-// another thread, and counts how often it is asked; engines with and without a descriptor to wait
-// for.
+// another thread, and counts how often it is asked, and how often epoll is; engines with and
+// without a descriptor to wait for.
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +23,20 @@
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/io/io_engine.h"
 #include "server_peers.h"
+#include "temp_folder.h"
+
+namespace {
+
+std::atomic<std::size_t> epoll_wait_count{0};
+
+}  // namespace
+
+// In place of the C library's, for the whole program.
+extern "C" int epoll_wait(int fd, epoll_event* events, int count, int timeout_ms) {
+  ++epoll_wait_count;
+  return static_cast<int>(
+      ::syscall(SYS_epoll_pwait, fd, events, count, timeout_ms, nullptr, sizeof(sigset_t)));
+}
 
 namespace ffrecord::server {
 namespace {
@@ -168,19 +185,64 @@ TEST_P(DiskWaitsTest, OthersAreServedWhileTheDiskDoesNotAnswerAndNobodyAsksItAga
   EXPECT_TRUE(header) << header.error().message;
 }
 
+std::chrono::nanoseconds ProcessorTime() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 // A loop that spins serves everybody, and costs a processor.
 TEST_P(DiskWaitsTest, AnIdleDaemonThatHasReadSleeps) {
   auto channel = ConnectTo(one_);
   ASSERT_TRUE(Put(*channel, id_, std::string(300'000, 'd')));
   ASSERT_TRUE(Read(*channel, {id_}, {{0, 7, 1000, 0}}));
-  const auto used = [] {
-    timespec time{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-  };
-  const auto before = used();
+  const auto before = ProcessorTime();
   std::this_thread::sleep_for(1s);
-  EXPECT_LT(used() - before, 250ms);
+  EXPECT_LT(ProcessorTime() - before, 250ms);
+}
+
+// The loop's memory has room, but this disk's part of it is taken.
+class FullPartTest : public DiskWaitsTest {
+ protected:
+  static constexpr std::uint64_t kHeldBytesMax = std::uint64_t{4} << 20;
+
+  test::TempFolder folder_;
+  Daemon two_{{.data = {folder_ / "a", folder_ / "b"},
+               .core_count = 1,
+               .held_bytes_max = kHeldBytesMax,
+               .mapped_count_max = 0,
+               .make_engine = [this](std::uint32_t depth) -> Result<std::unique_ptr<IoEngine>> {
+                 auto real = FFR_TRY(GetParam().make(depth));
+                 return std::unique_ptr<IoEngine>(std::make_unique<HoldingEngine>(
+                     std::move(real), disk_, GetParam().has_descriptor));
+               },
+               .admin = net::Address{"127.0.0.1", 0}}};
+};
+
+TEST_P(FullPartTest, AConnectionThatWaitsForADiskThatHangsSleeps) {
+  auto channel = ConnectTo(two_);
+  const std::string data(8 << 20, 'd');
+  ASSERT_TRUE(Put(*channel, id_, data));
+  ASSERT_TRUE(channel->Call(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode(), {}, Soon(),
+                            "a binding"));
+  disk_.holds = true;
+  net::BatchRead batch;
+  batch.entries = {{0, 0, static_cast<std::uint32_t>(data.size()), 0}};
+  const auto request = channel->Send(FrameType::kBatchRead, batch.Encode());
+  ASSERT_TRUE(request && channel->Flush(Soon()));
+  ASSERT_TRUE(test::Eventually([&] {
+    return test::MetricOf(*two_.server().admin_address(), "ffrecord_inflight_bytes") ==
+           kHeldBytesMax / 2;
+  }));
+
+  const std::size_t before = epoll_wait_count;
+  std::this_thread::sleep_for(500ms);
+  EXPECT_LT(epoll_wait_count - before, 1'000U);  // A loop that spins makes some 50,000.
+
+  disk_.holds = false;  // It goes on as soon as the disk gives something back.
+  const auto read = Receive(*channel, request.value(), 1);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read.value().entries[0], data);
 }
 
 // Of 400 runs the engine has taken the first 256 when the client gives the batch up: the others are
@@ -252,6 +314,10 @@ INSTANTIATE_TEST_SUITE_P(AllEngines, StoppedBatchTest,
                          testing::Values(Engine{"any", MakeIoEngine, true},
                                          Engine{"threads", MakeThreadsEngine, true},
                                          Engine{"at_once", MakeInlineEngine, true},
+                                         Engine{"without", MakeIoEngine, false}),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(AllEngines, FullPartTest,
+                         testing::Values(Engine{"any", MakeIoEngine, true},
                                          Engine{"without", MakeIoEngine, false}),
                          [](const auto& instance) { return instance.param.name; });
 
