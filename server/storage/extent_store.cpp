@@ -1,5 +1,7 @@
 #include "server/storage/extent_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <map>
@@ -266,8 +268,10 @@ Result<std::uint64_t> ExtentStore::FreeBytes() const {
 // --- Moving --------------------------------------------------------------------------------------
 
 Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {
-  Disk* const target = FFR_TRY(
-      Choose(extent.size_bytes + ExtentTrailer::kEncodedSizeBytes, std::span(&extent.disk, 1)));
+  // Not where a file of its name is that could neither be taken for it nor removed.
+  std::vector<Disk*> tried = CopiesOf(extent.id);
+  tried.push_back(extent.disk);
+  Disk* const target = FFR_TRY(Choose(extent.size_bytes + ExtentTrailer::kEncodedSizeBytes, tried));
   {
     const std::lock_guard lock(mutex_);
     if (index_.Find(extent.id).get() != &extent) return DeletedError(extent.id);
@@ -277,8 +281,11 @@ Result<ExtentWriter> ExtentStore::BeginMove(const Extent& extent) {
     AddCopy(extent.id, *target);
   }
   WritingClaim claim(*this, *target, extent.id, extent.size_bytes);
-  auto file = FFR_TRY(target->writes().Noted(BeginFile(*target, extent.id)));
-  return ExtentWriter(*this, std::move(claim), std::move(file));
+  auto file = target->writes().Noted(BeginFile(*target, extent.id));
+  if (file) return ExtentWriter(*this, std::move(claim), std::move(file).value());
+  const std::lock_guard lock(mutex_);
+  DropCopy(extent.id, *target);
+  return std::move(file).error();
 }
 
 Result<void> ExtentStore::EndMove(const ExtentPtr& old, ExtentWriter& writer) {
@@ -301,27 +308,34 @@ Result<void> ExtentStore::Relocate(const ExtentPtr& old, Disk& target) {
   return {};
 }
 
+std::vector<Disk*> ExtentStore::CopiesOf(const ExtentId& id) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Disk*> disks;
+  const auto [begin, end] = copies_.equal_range(id);
+  for (auto copy = begin; copy != end; ++copy) disks.push_back(copy->second);
+  return disks;
+}
+
 Result<bool> ExtentStore::MoveToCopy(const ExtentPtr& old) {
-  Disk* target = nullptr;
-  {
+  for (Disk* const target : CopiesOf(old->id)) {
+    // What a disk that has failed shows may not be on it.
+    if (target->is_draining() || !target->writes().CheckWritable()) continue;
+    const auto whole = CheckCopy(*old, *target);
+    if (whole) {
+      FFR_TRY(Relocate(old, *target));
+      return true;
+    }
+    if (whole.error().code != ErrorCode::kCorruption && whole.error().code != ErrorCode::kNotFound)
+      continue;
+    if (!target->writes().Noted(target->Unlink(old->id))) continue;
     const std::lock_guard lock(mutex_);
-    const auto [begin, end] = copies_.equal_range(old->id);
-    for (auto copy = begin; copy != end; ++copy)
-      if (!copy->second->is_draining()) target = copy->second;
+    DropCopy(old->id, *target);
   }
-  if (target == nullptr) return false;
-  const auto whole = CheckCopy(*old, *target);
-  if (whole) {
-    FFR_TRY(Relocate(old, *target));
-    return true;
-  }
-  if (whole.error().code != ErrorCode::kCorruption && whole.error().code != ErrorCode::kNotFound)
-    return Error(whole.error());
-  FFR_TRY(target->writes().Noted(target->Unlink(old->id)));
   return false;
 }
 
-Result<void> ExtentStore::CheckCopy(const Extent& extent, const Disk& disk) {
+// That the copy is whole, and durable: whoever made it may have been killed before.
+Result<void> ExtentStore::CheckCopy(const Extent& extent, Disk& disk) {
   const fs::path path = disk.PathOf(extent.id);
   const UniqueFd file = FFR_TRY(disk.OpenFile(extent.id));
   const auto trailer = FFR_TRY(ReadTrailer(file.get(), path));
@@ -332,10 +346,12 @@ Result<void> ExtentStore::CheckCopy(const Extent& extent, const Disk& disk) {
     FFR_TRY(ReadExactly(file.get(), path, at, piece));
     sum.Update(piece);
   }
-  if (trailer == ExtentTrailer{extent.id, extent.size_bytes, extent.xxh3} &&
-      sum.Finish64() == extent.xxh3)
-    return {};
-  return Error{ErrorCode::kCorruption, path.string() + ": the copy has other bytes"};
+  if (trailer != ExtentTrailer{extent.id, extent.size_bytes, extent.xxh3} ||
+      sum.Finish64() != extent.xxh3)
+    return Error{ErrorCode::kCorruption, path.string() + ": the copy has other bytes"};
+  if (::fdatasync(file.get()) != 0)
+    return disk.writes().Noted(Result<void>(ErrnoError("sync", path, errno)));
+  return disk.writes().Noted(disk.SyncNames(std::span(&extent.id, 1)));
 }
 
 Result<void> ExtentStore::RemoveMoved(const Extent& old) {

@@ -208,8 +208,9 @@ class ExtentStore {
   //
   // They fail with kConflict if the extent was deleted, or is being written, meanwhile; else as
   // NewExtent::Open() and Seal().
-  // MoveToCopy() needs no writer: true if a copy is there already, and its bytes are good; one with
-  // other bytes is removed.
+  // MoveToCopy() needs no writer: true if a copy is there already on a disk that takes writes, and
+  // its bytes are good; one with other bytes is removed. BeginMove() chooses none of the disks with
+  // a copy that could not be removed.
   Result<bool> MoveToCopy(const ExtentPtr& old);
   Result<ExtentWriter> BeginMove(const Extent& extent);
   Result<void> EndMove(const ExtentPtr& old, ExtentWriter& writer);
@@ -252,7 +253,8 @@ class ExtentStore {
   void AddAbsent(std::span<const ManifestExtent> known);
   bool HasOtherFor(const Disk& disk) const;
   Result<void> Relocate(const ExtentPtr& old, Disk& target);
-  static Result<void> CheckCopy(const Extent& extent, const Disk& disk);
+  std::vector<Disk*> CopiesOf(const ExtentId& id) const;
+  static Result<void> CheckCopy(const Extent& extent, Disk& disk);
   void AddCopy(const ExtentId& id, Disk& disk);
   void DropCopy(const ExtentId& id, const Disk& disk);
   static Result<AtomicFile> BeginFile(Disk& disk, const ExtentId& id);

@@ -8,12 +8,15 @@
 
 #include <atomic>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "bytes.h"
 #include "daemon.h"
 #include "libffrecord/io/file.h"
 #include "new_extents.h"
 #include "server/storage/open_files.h"
+#include "synced_files.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -42,7 +45,7 @@ class DiskDrainTest : public testing::Test {
     drain_ = nullptr;
     store_ = nullptr;
     ExtentStore::Disks disks;
-    for (const char* const name : {"old", "new"})
+    for (const std::string& name : disk_names_)
       disks.present.push_back(Disk::Open(folder_ / name).value());
     store_ = ExtentStore::Open(std::move(disks)).value();
   }
@@ -88,6 +91,7 @@ class DiskDrainTest : public testing::Test {
   }
 
   test::TempFolder folder_;
+  std::vector<std::string> disk_names_{"old", "new"};
   std::unique_ptr<ExtentStore> store_;
   std::atomic<int> not_moved_count_ = 0;
   std::atomic<int> drained_count_ = 0;
@@ -204,6 +208,58 @@ TEST_F(DiskDrainTest, AKillBetweenTheTwoFilesIsExplainedByTheNextStart) {
   ASSERT_TRUE(Eventually([&] { return drained_count_ == 1; }));
   EXPECT_EQ(FilesOn(Old()), 0U);
   ExpectAllThere();
+}
+
+// A kill may have come before the copy's name was durable; the power may go once the old is gone.
+TEST_F(DiskDrainTest, ACopyIsDurableBeforeTheOldFileGoes) {
+  const ExtentPtr extent = OneOnOld();
+  const ExtentId id = extent->id;
+  const fs::path copy = New().PathOf(id);
+  fs::create_directories(copy.parent_path());
+  fs::copy_file(Old().PathOf(id), copy);
+  Open();
+  ASSERT_EQ(store_->Find(id)->disk, &Old());
+  const test::SyncedFiles synced;
+
+  EXPECT_TRUE(store_->MoveToCopy(store_->Find(id)).value());
+
+  EXPECT_EQ(store_->Find(id)->disk, &New());
+  EXPECT_TRUE(synced.Contains(copy));
+  EXPECT_TRUE(synced.Contains(copy.parent_path()));
+}
+
+// Three disks, and the second is gone when the first is to be drained.
+class LostTargetTest : public DiskDrainTest {
+ protected:
+  LostTargetTest() { disk_names_ = {"old", "new", "third"}; }
+  Disk& Third() const { return *store_->disks()[2]; }
+};
+
+TEST_F(LostTargetTest, ADiskThatIsLostMeanwhileSendsExtentsToTheThird) {
+  const std::uint64_t lost_count = New().totals().extent_count;
+  fs::rename(folder_ / "new", folder_ / "elsewhere");
+  Drain();
+  ASSERT_TRUE(Eventually([&] { return drained_count_ == 1; })) << OldCount();
+  EXPECT_EQ(FilesOn(Old()), 0U);
+  EXPECT_EQ(Third().totals().extent_count, kCount - lost_count);
+}
+
+TEST_F(LostTargetTest, ACopyThatCannotBeReadSendsItsExtentToTheThird) {
+  const ExtentPtr extent = OneOnOld();
+  {
+    auto writer = store_->BeginMove(*extent).value();
+    ASSERT_TRUE(writer.Append(AsBytes(ReadAll(*extent))));
+    ASSERT_TRUE(writer.Seal(extent->xxh3));  // And then it was not to be found there yet.
+  }
+  Disk& target = fs::exists(New().PathOf(extent->id)) ? New() : Third();
+  target.writes().Note({ErrorCode::kIo, "the disk fails", EIO});
+  fs::remove(target.PathOf(extent->id));
+  fs::create_directory(target.PathOf(extent->id));  // No file that could be opened, or unlinked.
+  const ExtentId id = extent->id;
+  Drain();
+  ASSERT_TRUE(Eventually([&] { return OldCount() == 0; }));
+  EXPECT_NE(store_->Find(id)->disk, &target);
+  EXPECT_NE(store_->Find(id)->disk, &Old());
 }
 
 TEST_F(DiskDrainTest, AnEndInTheMiddleLeavesEachExtentOnce) {
