@@ -11,7 +11,7 @@
 
 #include "libffrecord/net/transport/endpoint.h"
 #include "server/config/notify.h"
-#include "server/config/quotas.h"
+#include "server/config/prefix_lists.h"
 #include "server/config/settings.h"
 #include "server/config/settings_file.h"
 #include "server/service/core/server.h"
@@ -90,6 +90,7 @@ Server::Options OptionsOf(const Settings& settings) {
   options.make_engine = EngineMaker(settings.io_engine);
   options.admin_token_file = settings.admin_token_file;
   options.quotas = ParseQuotas(settings.quotas).value();
+  options.tenant_weights = ParseTenantWeights(settings.tenant_weights).value();
   options.scrub.period = std::chrono::days(settings.scrub_days);
   options.upload_grace = std::chrono::seconds(settings.upload_grace_s);
   return options;

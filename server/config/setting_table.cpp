@@ -93,6 +93,9 @@ constexpr std::array kTable{
         "Serve only clients with a certificate from an authority in this file; empty: all clients"},
     Setting{"quotas", &Settings::quotas, "PREFIX=SIZE,...",
             "Maximum size of all names under a prefix: \"train/=500G, runs/=2T\""},
+    Setting{"tenant_weights", &Settings::tenant_weights, "PREFIX=N,...",
+            "Shares of a disk's time that tenants get, by the prefix of their tokens: "
+            "\"train/=4, runs/=1\"; 1 for all others"},
     Setting{"scrub_days",
             &Settings::scrub_days,
             "DAYS",

@@ -14,7 +14,7 @@
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
-#include "server/config/quotas.h"
+#include "server/config/prefix_lists.h"
 #include "server/config/setting_table.h"
 #include "server/config/settings_file.h"
 
@@ -100,6 +100,15 @@ Result<void> CheckTls(const Settings& settings) {
   return {};
 }
 
+Result<void> CheckTenantWeights(const Settings& settings) {
+  const auto weights = FFR_TRY(ParseTenantWeights(settings.tenant_weights));
+  if (!weights.empty() && settings.token_keys.empty())
+    return Error{ErrorCode::kInvalidArgument,
+                 "tenant_weights tell tenants apart by their tokens, and without token_keys all "
+                 "clients are one tenant: give token_keys too"};
+  return {};
+}
+
 std::string HostOf(const std::string& text) { return net::Address::Parse(text, 0).value().host; }
 
 }  // namespace
@@ -114,6 +123,7 @@ Result<void> CheckSettings(const Settings& settings) {
   if (!settings.admin.empty()) FFR_TRY(CheckAddress("admin", settings.admin));
   FFR_TRY(CheckTls(settings));
   FFR_TRY(ParseQuotas(settings.quotas));
+  FFR_TRY(CheckTenantWeights(settings));
   FFR_TRY(net::RdmaOptions::ParseDevices(settings.rdma_devices));
   if (settings.insecure) return {};
   if (!IsLoopback(HostOf(settings.listen)) && settings.token_keys.empty() &&

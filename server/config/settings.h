@@ -36,6 +36,7 @@ struct Settings {
   // TLS: the daemon's certificate and its key; whom clients' certificates must come from.
   std::filesystem::path tls_cert, tls_key, tls_ca;
   std::string quotas;                      // As ParseQuotas reads it.
+  std::string tenant_weights;              // As ParseTenantWeights reads it.
   std::uint32_t scrub_days = 7;            // In which all that is stored is checked; 0: never.
   std::filesystem::path admin_token_file;  // Empty: the admin port asks nobody.
   std::string log_level = "info";

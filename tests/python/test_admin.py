@@ -340,6 +340,27 @@ def test_with_a_token_only_health_is_told_to_everybody(tmp_path: Path) -> None:
     assert "a-token-of" not in "".join(daemon.log)
 
 
+def test_weights_of_tenants_are_shown_with_the_time_they_used(
+    tmp_path: Path, records: Path
+) -> None:
+    keys, token, admin = (tmp_path / name for name in ("keys", "token", "admin"))
+    keys.touch(0o600)
+    keys.write_text("00" * 32 + "\n")
+    rights = ("--rights", "read,write", "--prefix", "train/")
+    token.write_text(cli.ok("ffrecord", "token", keys, *rights))
+    admin.touch(0o600)
+    admin.write_text("a-token-of-some-length\n")
+    flags = ("--admin", "127.0.0.1:0", "--admin-token-file", str(admin), "--token-keys", str(keys))
+    weights = ("--tenant-weights", "train/=4,runs/=2")
+    with Daemon(tmp_path / "data", *flags, *weights) as daemon:
+        ffrecord.publish(records, daemon.address(f"train/a?token_file={token}"))
+        shown = cli.ok("ffrecord", "status", admin_of(daemon), "--token-file", admin, "--json")
+    facts = json.loads(shown)["tenant_weights"]
+    assert facts["runs/"] == "2, used 0.0 s"
+    assert facts["others"] == "1, used 0.0 s"
+    assert facts["train/"].startswith("4, used ")
+
+
 def test_what_went_bad_on_the_disk_and_a_full_one_are_told(tmp_path: Path, records: Path) -> None:
     flags = ("--admin", "127.0.0.1:0", "--quotas", "train=1M,=2M")
     with Daemon(tmp_path / "data", *flags) as daemon:

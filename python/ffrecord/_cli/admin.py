@@ -149,6 +149,12 @@ def status(metrics: Metrics) -> dict[str, Any]:
             for (name, has), limit in metrics.samples.items()
             if name == "ffrecord_quota_bytes"
         },
+        "tenant_weights": {
+            dict(has)["prefix"] or "others": f"{int(weight)}, used "
+            f"{metrics.samples['ffrecord_tenant_disk_seconds_total', has]:.1f} s"
+            for (name, has), weight in metrics.samples.items()
+            if name == "ffrecord_tenant_weight"
+        },
         "disk_free_bytes": int(metrics.get("ffrecord_disk_free_bytes")),
         "missing_disks": int(metrics.get("ffrecord_disks_missing")),
         "disks": _disks(metrics),

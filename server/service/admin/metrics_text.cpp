@@ -102,6 +102,17 @@ class Writer {
   std::string text_;
 };
 
+void WriteTenants(const MetricsView& view, Writer& out) {
+  if (view.tenants.empty()) return;
+  out.Family("ffrecord_tenant_weight", "gauge",
+             "Share of a disk's time that each tenant under a prefix gets.");
+  for (const TenantView& one : view.tenants) out.Value("prefix", one.prefix, one.weight);
+  out.Family("ffrecord_tenant_disk_seconds_total", "counter",
+             "Time of disks' threads that tenants under a prefix used.");
+  for (const TenantView& one : view.tenants)
+    out.Append("ffrecord_tenant_disk_seconds_total{{prefix=\"{}\"}} {}\n", one.prefix, one.disk_s);
+}
+
 void WriteDaemon(const MetricsView& view, Writer& out) {
   out.Family("ffrecord_build_info", "gauge", "The version of the daemon.");
   out.Append("ffrecord_build_info{{version=\"{}\",engine=\"{}\",auth=\"{}\"}} 1\n", view.version,
@@ -133,6 +144,7 @@ void WriteDaemon(const MetricsView& view, Writer& out) {
     out.Family("ffrecord_quota_used_bytes", "gauge", "Size of all names under a prefix.");
     for (const auto& one : view.quotas) out.Value("prefix", one.prefix, one.used_bytes);
   }
+  WriteTenants(view, out);
   out.Gauge("ffrecord_disk_free_bytes", "Free space on the disks of the data folders.",
             view.disk_free_bytes);
   out.Gauge("ffrecord_disk_size_bytes", "Size of the disks of the data folders.",

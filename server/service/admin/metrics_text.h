@@ -33,6 +33,13 @@ struct DiskView {
 inline constexpr std::array<std::string_view, 6> kDiskStates{"good",   "suspect",  "full",
                                                              "failed", "draining", "drained"};
 
+// What the metrics tell of the tenants under one prefix.
+struct TenantView {
+  std::string_view prefix;
+  std::uint32_t weight = 1;
+  double disk_s = 0;  // Of the disks' threads, used by all of them together.
+};
+
 // What the metrics tell of one daemon.
 struct MetricsView {
   std::string_view version;
@@ -55,6 +62,7 @@ struct MetricsView {
   std::uint64_t scrub_bytes_per_s = 0;
   std::chrono::seconds scrub_age{};
   std::vector<Catalog::Usage> quotas;
+  std::vector<TenantView> tenants;  // None: all have the same weight.
   std::vector<DiskView> disks;
   std::uint64_t missing_disk_count = 0;
   std::uint64_t disk_free_bytes = 0;  // Of all file systems of the data folders, likewise the size.

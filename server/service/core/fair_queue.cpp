@@ -6,17 +6,15 @@
 #include "libffrecord/base/assert.h"
 
 namespace ffrecord::server {
-namespace {
 
-// A job costs at least this: else one that takes no time that the clock shows would come first for
-// ever.
-constexpr FairQueue::Duration kCostMin = std::chrono::microseconds(1);
+static_assert(FairQueue::kCostMin / FairQueue::kWeightMax > FairQueue::Duration(0));
 
-}  // namespace
-
-void FairQueue::Push(std::string_view tenant, Job job) {
+void FairQueue::Push(std::string_view tenant, Job job, std::uint32_t weight) {
+  FFR_ASSERT(weight >= 1);
+  FFR_ASSERT(weight <= kWeightMax);
   auto found = tenants_.find(tenant);
-  if (found == tenants_.end()) found = tenants_.emplace(tenant, Tenant{.used = now_}).first;
+  if (found == tenants_.end())
+    found = tenants_.emplace(tenant, Tenant{.weight = weight, .used = now_}).first;
   found->second.jobs.push_back(std::move(job));
   ++job_count_;
 }
@@ -39,7 +37,7 @@ FairQueue::Job FairQueue::Pop() {
 }
 
 void FairQueue::Charge(Duration took) {
-  served_->second.used += std::max(took, kCostMin);
+  served_->second.used += std::max(took, kCostMin) / served_->second.weight;
   served_ = tenants_.end();
   // Nobody waits: the next ones begin as equals.
   if (empty()) tenants_.clear();

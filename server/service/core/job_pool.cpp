@@ -11,11 +11,12 @@ namespace ffrecord::server {
 class JobPool::Strand {
  public:
   FairQueue jobs;
+  bool is_of_disk = false;
   std::condition_variable posted;
   std::thread thread;
 };
 
-JobPool::JobPool() : upkeep_(MakeStrand()) {}
+JobPool::JobPool(TenantShares& shares) : shares_(shares), upkeep_(MakeStrand()) {}
 
 JobPool::~JobPool() {
   std::vector<Strand*> strands{upkeep_.get()};
@@ -73,7 +74,9 @@ JobPool::Strand& JobPool::StrandOf(const Disk& disk) {
   const std::lock_guard lock(mutex_);
   DiskStrands& of_disk = disks_[&disk];
   of_disk.strands.resize(kDiskStrandCount);
-  return StrandIn(of_disk.strands, of_disk.next++);
+  Strand& strand = StrandIn(of_disk.strands, of_disk.next++);
+  strand.is_of_disk = &strand != upkeep_.get();
+  return strand;
 }
 
 JobPool::Strand& JobPool::AddUpkeep() {
@@ -84,7 +87,7 @@ JobPool::Strand& JobPool::AddUpkeep() {
 
 void JobPool::Post(Strand& strand, std::string_view tenant, Job job) {
   const std::lock_guard lock(mutex_);
-  strand.jobs.Push(tenant, std::move(job));
+  strand.jobs.Push(tenant, std::move(job), shares_.Of(tenant).weight);
   strand.posted.notify_one();
   ++unfinished_count_;
 }
@@ -106,6 +109,10 @@ void JobPool::Run(Strand& strand) {
     job = nullptr;  // What it holds goes without the lock.
     const auto took = std::chrono::steady_clock::now() - begin;
     lock.lock();
+    if (strand.is_of_disk)
+      shares_.Of(strand.jobs.served())
+          .disk_us.Add(static_cast<std::uint64_t>(
+              std::chrono::duration_cast<std::chrono::microseconds>(took).count()));
     strand.jobs.Charge(took);
     if (--unfinished_count_ == 0) idle_.notify_all();
   }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/service/core/tenant_shares.h"
 #include "server/storage/disk.h"
 
 namespace ffrecord::server {
@@ -22,11 +23,11 @@ namespace ffrecord::server {
 //
 // Each thread is a strand: its jobs run one after another, those of one tenant in the order in
 // which they came, and what is thread-bound, such as a file that is being written, stays where it
-// was made. Extents are written in strands of their disk, which all tenants share in equal parts of
-// time: a disk that hangs holds up what is written to it, and a tenant with many uploads delays no
-// other. For the rest each tenant has strands of its own, for each kind of work: look-ups wait for
-// nobody who writes, and names are published and removed while extents are written. How much may
-// wait here is bounded by those who post: each connection has few jobs here at a time.
+// was made. Extents are written in strands of their disk, which all tenants share by time and
+// weight: a disk that hangs holds up what is written to it, and a tenant with many uploads delays
+// no other. For the rest each tenant has strands of its own, for each kind of work: look-ups wait
+// for nobody who writes, and names are published and removed while extents are written. How much
+// may wait here is bounded by those who post: each connection has few jobs here at a time.
 class JobPool {
  public:
   using Job = std::function<void()>;
@@ -44,7 +45,8 @@ class JobPool {
   // Tenants with strands of their own; those beyond share the strands of others.
   static constexpr std::size_t kTenantCountMax = 64;
 
-  JobPool();
+  // `shares` outlives the pool, and is told what tenants use of the disks' strands.
+  explicit JobPool(TenantShares& shares);
   JobPool(const JobPool&) = delete;
   JobPool& operator=(const JobPool&) = delete;
   ~JobPool();  // Runs what has been posted, and what that posts; then joins.
@@ -78,10 +80,12 @@ class JobPool {
     std::uint64_t next = 0;
   };
   StrandPtr MakeStrand();
+  // That of `number`, which is made if need be, or another one if the system has no more threads.
   Strand& StrandIn(Strands& strands, std::uint64_t number);
   Tenant& TenantOf(std::string_view name);
   void Run(Strand& strand);
 
+  TenantShares& shares_;
   std::mutex mutex_;
   std::condition_variable idle_;
   std::uint32_t unfinished_count_ = 0;

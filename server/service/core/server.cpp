@@ -121,7 +121,7 @@ void Server::Impl::KeepRoomAtHome() {
 }
 
 Result<void> Server::Impl::StartWorkers() {
-  jobs = std::make_unique<JobPool>();
+  jobs = std::make_unique<JobPool>(tenant_shares);
   read_ahead = std::make_unique<ReadAhead>(
       options.read_ahead_bytes_max, read_ahead_metrics,
       [&pool = *jobs](std::string_view tenant, JobPool::Job job) {

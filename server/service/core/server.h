@@ -64,6 +64,7 @@ class Server {
     std::filesystem::path admin_token_file = {};  // Holds what is to be sent there; empty: nothing.
     std::chrono::milliseconds upload_grace = Catalog::Options{}.upload_grace;
     std::map<std::string, std::uint64_t> quotas = {};
+    std::map<std::string, std::uint32_t> tenant_weights = {};  // By prefix, see TenantShares.
     // Of the disk, which only deletions may use: enough for the records of removing the largest
     // dataset, and less on a small disk.
     std::uint64_t reserve_bytes = std::uint64_t{32} << 20;

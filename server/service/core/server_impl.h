@@ -103,6 +103,7 @@ struct Server::Impl {
   std::atomic<std::uint32_t> failed_worker_count{0};
   Counter connections_refused;
   ConnectionCount connection_count;
+  TenantShares tenant_shares{options.tenant_weights};
   std::unique_ptr<JobPool> jobs;
   // What is done now and then, each in its own strand.
   struct Upkeep {

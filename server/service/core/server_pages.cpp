@@ -160,7 +160,13 @@ MetricsView Server::Impl::View() const {
     view.disks.back().scrub_age = scrubber.age();
   }
   // Prefixes are names, or nearly so.
-  if (!token_keys || !options.admin_token_file.empty()) view.quotas = catalog->Usages();
+  if (!token_keys || !options.admin_token_file.empty()) {
+    view.quotas = catalog->Usages();
+    if (!options.tenant_weights.empty())
+      for (const auto& [prefix, share] : tenant_shares.all())
+        view.tenants.push_back(
+            {prefix, share.weight, static_cast<double>(share.disk_us.value()) / 1e6});
+  }
   view.workers = metrics;
   view.read_ahead = &read_ahead_metrics;
   view.read_ahead_bytes_max = options.read_ahead_bytes_max;

@@ -1,13 +1,15 @@
-// Goal: tenants get equal parts of a thread's time, however many jobs they have and however long
-// those are; jobs of one tenant keep their order; and nobody is passed over.
-// Method: jobs that note who had them run, with costs that the test makes up.
+// Goal: tenants get parts of a thread's time by their weights, equal ones by default, however many
+// jobs they have and however long those are; jobs of one tenant keep their order; and nobody is
+// passed over. Method: jobs that note who had them run, with costs that the test makes up.
 
 #include "server/service/core/fair_queue.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace ffrecord::server {
 namespace {
@@ -17,11 +19,15 @@ using namespace std::chrono_literals;
 class FairQueueTest : public testing::Test {
  protected:
   void Push(const std::string& tenant, FairQueue::Duration cost = 1ms) {
-    queue_.Push(tenant, [this, tenant, cost] {
-      order_ += tenant;
-      used_[tenant] += cost;
-      last_cost_ = cost;
-    });
+    const auto weight = weights_.find(tenant);
+    queue_.Push(
+        tenant,
+        [this, tenant, cost] {
+          order_ += tenant;
+          used_[tenant] += cost;
+          last_cost_ = cost;
+        },
+        weight == weights_.end() ? 1 : weight->second);
   }
   void Push(const std::string& tenant, int count, FairQueue::Duration cost = 1ms) {
     for (int i = 0; i < count; ++i) Push(tenant, cost);
@@ -34,6 +40,7 @@ class FairQueueTest : public testing::Test {
     for (int i = 0; i < count; ++i) RunOne();
   }
 
+  std::map<std::string, std::uint32_t> weights_;
   FairQueue queue_;
   std::string order_;
   std::map<std::string, FairQueue::Duration> used_;
@@ -88,6 +95,60 @@ TEST_F(FairQueueTest, JobsThatCostNothingHoldUpNobody) {
   Push("b", 1, 0ms);
   Run(2);
   EXPECT_EQ(order_, "ab");
+}
+
+TEST_F(FairQueueTest, TimeIsSharedByWeightWhateverTheJobsCost) {
+  weights_ = {{"a", 6}, {"b", 3}};
+  Push("a", 4000, 1ms);
+  Push("b", 4000, 7ms);
+  Push("c", 4000, 2ms);
+  for (int i = 0; i < 3000; ++i) RunOne();
+  const auto whole = used_["a"] + used_["b"] + used_["c"];
+  EXPECT_LE(std::chrono::abs(used_["a"] - whole * 6 / 10), 7ms);
+  EXPECT_LE(std::chrono::abs(used_["b"] - whole * 3 / 10), 7ms);
+  EXPECT_LE(std::chrono::abs(used_["c"] - whole * 1 / 10), 7ms);
+}
+
+TEST_F(FairQueueTest, TheLeastWeightBesideTheGreatestIsServedInItsTurn) {
+  weights_ = {{"a", FairQueue::kWeightMax}};
+  Push("a", 5000);
+  Push("b", 3);
+  Run(3005);
+  std::vector<std::size_t> turns;
+  for (std::size_t i = 0; i < order_.size(); ++i)
+    if (order_[i] == 'b') turns.push_back(i);
+  ASSERT_EQ(turns.size(), 3U);
+  EXPECT_LE(turns[1] - turns[0], FairQueue::kWeightMax + 1);
+  EXPECT_LE(turns[2] - turns[1], FairQueue::kWeightMax + 1);
+}
+
+// Its next job would be served before its last one has been paid for.
+TEST_F(FairQueueTest, ALightTenantOwesForALongJobAlsoWhenItWasAway) {
+  weights_ = {{"a", 2}};
+  Push("a", 1000);
+  Push("b", 100ms);
+  Run(2);
+  Push("b", 100ms);
+  Run(300);
+  EXPECT_LE(std::chrono::abs(used_["a"] - 2 * used_["b"]), 200ms);
+  EXPECT_EQ(used_["b"], 200ms);
+}
+
+TEST_F(FairQueueTest, WeightSavesUpNoTimeThatWasNotAskedFor) {
+  weights_ = {{"b", 4}};
+  Push("a", 1000);
+  Run(500);
+  Push("b", 1000);
+  Run(100);
+  EXPECT_NEAR(static_cast<double>(used_["b"] / 1ms), 80, 1);
+}
+
+TEST_F(FairQueueTest, JobsThatCostNothingAreSharedByWeightToo) {
+  weights_ = {{"a", FairQueue::kWeightMax}};
+  Push("a", 5000, 0ms);
+  Push("b", 5000, 0ms);
+  Run(2002);
+  EXPECT_EQ(std::ranges::count(order_, 'b'), 2);
 }
 
 TEST_F(FairQueueTest, JobsOfOneTenantKeepTheirOrder) {

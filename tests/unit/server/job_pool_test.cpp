@@ -32,7 +32,8 @@ bool IsServed(JobPool& pool, std::string_view tenant, Kind kind, std::uint64_t n
 }
 
 TEST(JobPoolTest, ATenantThatWaitsForTheDiskDelaysNobodyElse) {
-  JobPool pool;
+  TenantShares shares;
+  JobPool pool(shares);
   std::promise<void> go;
   const std::shared_future<void> going = go.get_future().share();
   for (std::uint64_t connection = 0; connection < 16; ++connection)
@@ -53,7 +54,8 @@ TEST(JobPoolTest, ADiskThatHangsHoldsUpItsOwnJobsOnly) {
   const test::TempFolder folder;
   const auto hung = Disk::Open(folder / "hung").value();
   const auto good = Disk::Open(folder / "good").value();
-  JobPool pool;
+  TenantShares shares;
+  JobPool pool(shares);
   std::promise<void> go;
   const std::shared_future<void> going = go.get_future().share();
   for (std::uint64_t number = 0; number < 4 * JobPool::kDiskStrandCount; ++number)
@@ -70,7 +72,8 @@ TEST(JobPoolTest, ADiskThatHangsHoldsUpItsOwnJobsOnly) {
 TEST(JobPoolTest, ATenantWithAThousandUploadsDelaysAnotherByOne) {
   const test::TempFolder folder;
   const auto disk = Disk::Open(folder / "disk").value();
-  JobPool pool;
+  TenantShares shares;
+  JobPool pool(shares);
   JobPool::Strand& strand = pool.StrandOf(*disk);
   std::promise<void> go;
   pool.Post(strand, "greedy", [going = go.get_future().share()] { going.wait(); });
@@ -86,13 +89,50 @@ TEST(JobPoolTest, ATenantWithAThousandUploadsDelaysAnotherByOne) {
   EXPECT_EQ(before_other, 0);
 }
 
+// The strands of disks alone are counted; the weights are those of the longest prefix.
+TEST(JobPoolTest, AHeavierTenantGetsMoreOfADisk) {
+  const test::TempFolder folder;
+  const auto disk = Disk::Open(folder / "disk").value();
+  TenantShares shares({{"train/", 4}, {"train/slow/", 2}, {"t", 3}});
+  JobPool pool(shares);
+  JobPool::Strand& strand = pool.StrandOf(*disk);
+  std::promise<void> go;
+  pool.Post(strand, "first", [going = go.get_future().share()] { going.wait(); });
+  std::string order;  // Of one thread.
+  const auto post = [&](const std::string& tenant, char mark) {
+    for (int i = 0; i < 60; ++i)
+      pool.Post(strand, tenant, [&order, mark] {
+        order += mark;
+        std::this_thread::sleep_for(1ms);
+      });
+  };
+  post("train/images\nclient", 'H');
+  post("tra\ntrain/", 'M');
+  post("train/slow/\nclient", 'S');
+  post("other\ntrain/", 'L');
+
+  go.set_value();
+
+  ASSERT_TRUE(pool.WaitIdle(std::chrono::steady_clock::now() + 60s));
+  const std::string begin = order.substr(0, order.rfind('H') + 1);
+  EXPECT_EQ(std::ranges::count(begin, 'H'), 60);
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(begin, 'M')), 45, 15);
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(begin, 'S')), 30, 12);
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(begin, 'L')), 15, 9);
+  for (const auto& [prefix, share] : shares.all()) EXPECT_GE(share.disk_us.value(), 60'000U);
+  const std::uint64_t used_us = shares.Of("train/x").disk_us.value();
+  EXPECT_TRUE(IsServed(pool, "train/x", Kind::kMetadata, 0));
+  EXPECT_EQ(shares.Of("train/x").disk_us.value(), used_us);
+}
+
 // As an upload goes from the strand of its tenant to that of its disk, also when the daemon stops.
 TEST(JobPoolTest, WhatAJobPostsElsewhereIsRunBeforeThePoolGoes) {
   const test::TempFolder folder;
   const auto disk = Disk::Open(folder / "disk").value();
   bool was_run = false;
   {
-    JobPool pool;
+    TenantShares shares;
+    JobPool pool(shares);
     JobPool::Strand& there = pool.StrandOf(*disk);
     std::promise<void> ending;
     pool.Post(pool.StrandOf("tenant", Kind::kMetadata, 0), "tenant",
@@ -110,7 +150,8 @@ TEST(JobPoolTest, AStrandKeepsItsOrderAndItsThread) {
   std::vector<int> order;
   std::set<std::thread::id> threads;
   {
-    JobPool pool;
+    TenantShares shares;
+    JobPool pool(shares);
     for (int i = 0; i < 100; ++i)
       pool.Post(pool.StrandOf("tenant", Kind::kMetadata, 7), [&, i] {
         order.push_back(i);
@@ -123,7 +164,8 @@ TEST(JobPoolTest, AStrandKeepsItsOrderAndItsThread) {
 }
 
 TEST(JobPoolTest, WhoWaitsIsToldWhenTheLastJobIsOver) {
-  JobPool pool;
+  TenantShares shares;
+  JobPool pool(shares);
   std::promise<void> go;
   pool.Post(pool.upkeep(), [going = go.get_future().share()] { going.wait(); });
   const auto begin = std::chrono::steady_clock::now();
@@ -137,7 +179,8 @@ TEST(JobPoolTest, WhoWaitsIsToldWhenTheLastJobIsOver) {
 }
 
 TEST(JobPoolTest, ManyTenantsShareABoundedNumberOfStrands) {
-  JobPool pool;
+  TenantShares shares;
+  JobPool pool(shares);
   std::set<const JobPool::Strand*> strands;
   for (std::size_t i = 0; i < 4 * JobPool::kTenantCountMax; ++i)
     strands.insert(&pool.StrandOf("tenant " + std::to_string(i), Kind::kPlan, i));

@@ -123,7 +123,8 @@ class FollowedReadAhead {
     }
   }
 
-  std::unique_ptr<JobPool> jobs_ = std::make_unique<JobPool>();
+  TenantShares shares_;
+  std::unique_ptr<JobPool> jobs_ = std::make_unique<JobPool>(shares_);
   ReadAhead ahead_;
   std::atomic<bool> is_stopping_{false};
   std::thread worker_;

@@ -1,0 +1,79 @@
+#include "server/config/prefix_lists.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace ffrecord::server {
+namespace {
+
+constexpr std::string_view kUnits = "KMGT";
+
+std::string_view Trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+bool IsPrefix(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("._-/").find(c) != std::string_view::npos;
+  });
+}
+
+// 0 if it is no size.
+std::uint64_t SizeOf(std::string_view text) {
+  int shift = 0;
+  if (!text.empty() && kUnits.find(text.back()) != std::string_view::npos) {
+    shift = 10 * (static_cast<int>(kUnits.find(text.back())) + 1);
+    text.remove_suffix(1);
+  }
+  std::uint64_t size = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), size);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return is_number && size <= (UINT64_MAX >> 1 >> shift) ? size << shift : 0;
+}
+
+// 0 if it is no weight.
+std::uint32_t WeightOf(std::string_view text) {
+  std::uint32_t weight = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), weight);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return is_number && weight <= kTenantWeightMax ? weight : 0;
+}
+
+// `value_of` reads what stands behind a prefix; 0: it cannot.
+template <class Value>
+Result<std::map<std::string, Value>> ParsePrefixList(std::string_view text,
+                                                     Value (*value_of)(std::string_view),
+                                                     const std::string& wanted) {
+  std::map<std::string, Value> values;
+  while (!Trimmed(text).empty()) {
+    const std::size_t end = text.find(',');
+    const std::string_view one = Trimmed(text.substr(0, end));
+    text = end == std::string_view::npos ? "" : text.substr(end + 1);
+    const std::size_t mark = one.find('=');
+    const std::string_view prefix = Trimmed(one.substr(0, mark));
+    const Value value =
+        mark == std::string_view::npos ? Value{} : value_of(Trimmed(one.substr(mark + 1)));
+    if (value == 0 || !IsPrefix(prefix) || !values.emplace(prefix, value).second)
+      return Error{ErrorCode::kInvalidArgument,
+                   wanted + ", each prefix once, not '" + std::string(one) + "'"};
+  }
+  return values;
+}
+
+}  // namespace
+
+Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text) {
+  return ParsePrefixList(text, SizeOf, "quotas: must be a list like \"train/=500G, runs/=2T\"");
+}
+
+Result<std::map<std::string, std::uint32_t>> ParseTenantWeights(std::string_view text) {
+  return ParsePrefixList(text, WeightOf,
+                         "tenant_weights: must be a list like \"train/=4, runs/=1\", with whole "
+                         "numbers from 1 to " +
+                             std::to_string(kTenantWeightMax));
+}
+
+}  // namespace ffrecord::server

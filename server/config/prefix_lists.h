@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <ffrecord/result.h>
+
+namespace ffrecord::server {
+
+// Settings that are lists of values by prefix, "train/=500G, runs/=2T". An empty prefix means
+// everything. Both functions fail with kInvalidArgument, naming the setting and the entry.
+
+// How many bytes the names that begin with a prefix may have together. Sizes have K, M, G or T
+// behind them, powers of 1,024, or nothing.
+Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text);
+
+// How much of a disk's time a tenant gets beside others whose tokens begin with another prefix: 1
+// to kTenantWeightMax.
+inline constexpr std::uint32_t kTenantWeightMax = 100;
+Result<std::map<std::string, std::uint32_t>> ParseTenantWeights(std::string_view text);
+
+}  // namespace ffrecord::server
