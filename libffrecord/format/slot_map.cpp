@@ -31,14 +31,25 @@ bool IsToken(std::string_view text) noexcept {
   return !text.empty() && text.size() <= kTextSizeMax && std::ranges::all_of(text, allowed);
 }
 
-Result<void> CheckRow(std::span<const std::uint16_t> row, std::size_t node_count) {
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const bool is_end = row[i] == SlotMap::kNoNode;
-    if (!is_end && row[i] >= node_count) return Corrupt("a row names a node that is not there");
-    if (!is_end && i > 0 && row[i - 1] == SlotMap::kNoNode) return Corrupt("a row has a gap");
-    if (!is_end && std::ranges::count(row.first(i), row[i]) > 0)
-      return Corrupt("a row names a node twice");
+// Without branches on the content: a whole map is some ten thousand ordinals.
+Result<void> CheckRows(const SlotMap& map) {
+  bool is_out_of_range = false, has_gap = false, has_double = false;
+  const std::size_t node_count = map.nodes.size();
+  const std::size_t size = map.row_size;
+  for (const std::uint16_t* row = map.rows.data(); row != map.rows.data() + map.rows.size();
+       row += size) {
+    for (std::size_t i = 0; i < size; ++i) {
+      const bool is_node = row[i] != SlotMap::kNoNode;
+      is_out_of_range |= is_node & (row[i] >= node_count);
+      for (std::size_t j = 0; j < i; ++j) {
+        has_gap |= is_node & (row[j] == SlotMap::kNoNode);
+        has_double |= is_node & (row[j] == row[i]);
+      }
+    }
   }
+  if (is_out_of_range) return Corrupt("a row names a node that is not there");
+  if (has_gap) return Corrupt("a row has a gap");
+  if (has_double) return Corrupt("a row names a node twice");
   return {};
 }
 
@@ -122,7 +133,10 @@ std::vector<std::byte> EncodeSlotMap(const SlotMap& map) {
     writer.PutText(node.domain);
     writer.Put(node.weight);
   }
-  for (const std::uint16_t ordinal : map.rows) writer.Put(ordinal);
+  std::vector<std::byte> rows(map.rows.size() * sizeof(std::uint16_t));
+  for (std::size_t i = 0; i < map.rows.size(); ++i)
+    StoreLittleEndian(std::span<std::byte>(rows), i * sizeof(std::uint16_t), map.rows[i]);
+  writer.PutBytes(rows);
   writer.Put(Xxh3(writer.bytes()));
   return std::move(writer).Take();
 }
@@ -154,10 +168,10 @@ Result<SlotMap> DecodeSlotMap(std::span<const std::byte> bytes) {
   if (auto checked = CheckSlotMapNodes(map); !checked)
     return Error{ErrorCode::kCorruption, std::move(checked).error().message};
   map.rows.resize(std::size_t{kSlotCount} * map.row_size);
-  for (std::uint16_t& ordinal : map.rows) ordinal = reader.Take<std::uint16_t>();
-  for (std::uint32_t slot = 0; slot < kSlotCount && map.row_size > 0; ++slot)
-    FFR_TRY(CheckRow(std::span(map.rows).subspan(std::size_t{slot} * map.row_size, map.row_size),
-                     map.nodes.size()));
+  const auto rows = reader.TakeBytes(reader.remaining());
+  for (std::size_t i = 0; i < map.rows.size(); ++i)
+    map.rows[i] = LoadLittleEndian<std::uint16_t>(rows, i * sizeof(std::uint16_t));
+  FFR_TRY(CheckRows(map));
   return map;
 }
 
