@@ -18,19 +18,25 @@ class Rows {
       : map_(map),
         loads_(map.nodes.size(), 0),
         pairs_(map.nodes.size() * map.nodes.size(), 0),
-        rows_(kSlotCount) {
+        sizes_(kSlotCount, 0) {
+    map_.rows.assign(std::size_t{kSlotCount} * map_.row_size, SlotMap::kNoNode);
     NumberDomains();
+    std::vector<std::uint16_t> ordinals;  // Of the previous map's nodes, in this one.
+    for (const PlacedNode& node : previous.nodes) {
+      const std::uint16_t now = map_.Find(node.id);
+      const bool takes = now != SlotMap::kNoNode && map_.nodes[now].weight > 0;
+      ordinals.push_back(takes ? now : SlotMap::kNoNode);
+    }
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
       for (const std::uint16_t node : previous.NodesOf(slot))
-        if (const std::uint16_t now = map.Find(previous.nodes[node].id);
-            now != SlotMap::kNoNode && map.nodes[now].weight > 0 &&
-            rows_[slot].size() < map.row_size && IsFree(slot, now))
+        if (const std::uint16_t now = ordinals[node];
+            now != SlotMap::kNoNode && sizes_[slot] < map_.row_size && IsFree(slot, now))
           Append(slot, now);
   }
 
   void Fill() {
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot) {
-      while (rows_[slot].size() < map_.row_size) {
+      while (sizes_[slot] < map_.row_size) {
         const std::uint16_t best = BestFor(slot);
         if (best == SlotMap::kNoNode) break;  // No domain is left.
         Append(slot, best);
@@ -43,14 +49,16 @@ class Rows {
     }
   }
 
-  void Finish() {
-    map_.rows.assign(std::size_t{kSlotCount} * map_.row_size, SlotMap::kNoNode);
-    for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
-      std::ranges::copy(rows_[slot],
-                        std::span(map_.rows).subspan(std::size_t{slot} * map_.row_size).begin());
-  }
-
  private:
+  // A node that takes slots over.
+  struct Taker {
+    // All slots, those with the largest affinity to the node first, then the lower ones.
+    std::vector<std::uint32_t> order;
+    std::vector<std::uint32_t> places;  // Of each slot, in the order.
+    // By the node that gives: it has nothing to give before that place in the order.
+    std::vector<std::uint32_t> begins;
+  };
+
   void NumberDomains() {
     std::unordered_map<std::string_view, std::uint32_t> numbers;
     for (const PlacedNode& node : map_.nodes)
@@ -59,20 +67,29 @@ class Rows {
               .first->second);
   }
 
+  std::span<std::uint16_t> RowOf(std::uint32_t slot) {
+    return std::span(map_.rows).subspan(std::size_t{slot} * map_.row_size, sizes_[slot]);
+  }
+
   // No node of the row is in the domain of `node`; `leaving` does not count.
-  bool IsFree(std::uint32_t slot, std::uint16_t node,
-              std::uint16_t leaving = SlotMap::kNoNode) const {
-    return std::ranges::none_of(rows_[slot], [&](std::uint16_t other) {
-      return other != leaving && domains_[other] == domains_[node];
-    });
+  bool IsFree(std::uint32_t slot, std::uint16_t node, std::uint16_t leaving = SlotMap::kNoNode) {
+    for (const std::uint16_t other : RowOf(slot))
+      if (other != leaving && domains_[other] == domains_[node]) return false;
+    return true;
+  }
+
+  bool Has(std::uint32_t slot, std::uint16_t node) {
+    for (const std::uint16_t other : RowOf(slot))
+      if (other == node) return true;
+    return false;
   }
 
   void Append(std::uint32_t slot, std::uint16_t node) {
-    for (const std::uint16_t other : rows_[slot]) {
+    for (const std::uint16_t other : RowOf(slot)) {
       ++PairOf(node, other);
       ++PairOf(other, node);
     }
-    rows_[slot].push_back(node);
+    map_.rows[std::size_t{slot} * map_.row_size + sizes_[slot]++] = node;
     ++loads_[node];
   }
 
@@ -87,7 +104,7 @@ class Rows {
     for (std::uint16_t node = 0; node < map_.nodes.size(); ++node) {
       if (map_.nodes[node].weight == 0 || !IsFree(slot, node)) continue;
       std::uint64_t cost = loads_[node] + 1;
-      for (const std::uint16_t other : rows_[slot]) cost += PairOf(node, other);
+      for (const std::uint16_t other : RowOf(slot)) cost += PairOf(node, other);
       if (best != SlotMap::kNoNode) {
         const std::uint64_t left = cost * map_.nodes[best].weight;
         const std::uint64_t right = best_cost * map_.nodes[node].weight;
@@ -116,50 +133,67 @@ class Rows {
       if (map_.nodes[node].weight > 0 && (to == SlotMap::kNoNode || IsLighter(node, 1, to, 1)))
         to = node;
     if (to == SlotMap::kNoNode) return false;
-    std::vector<std::uint16_t> fullest;
+    fullest_.clear();
     for (std::uint16_t node = 0; node < map_.nodes.size(); ++node)
       if (map_.nodes[node].weight > 0 && IsLighter(to, 1, node, 0))
-        fullest.push_back(node);  // Others are even with it.
-    std::ranges::stable_sort(fullest, [&](std::uint16_t one, std::uint16_t other) {
-      return IsLighter(other, 0, one, 0);
+        fullest_.push_back(node);  // Others are even with it.
+    std::ranges::sort(fullest_, [&](std::uint16_t one, std::uint16_t other) {
+      if (IsLighter(other, 0, one, 0)) return true;
+      return !IsLighter(one, 0, other, 0) && one < other;
     });
-    return std::ranges::any_of(fullest, [&](std::uint16_t from) { return MoveFrom(from, to); });
+    return std::ranges::any_of(fullest_, [&](std::uint16_t from) { return MoveFrom(from, to); });
+  }
+
+  bool IsMovable(std::uint32_t slot, std::uint16_t from, std::uint16_t to) {
+    return Has(slot, from) && IsFree(slot, to, from);
   }
 
   bool MoveFrom(std::uint16_t from, std::uint16_t to) {
-    for (const std::uint32_t slot : SlotsByAffinity(to)) {
-      if (!Has(slot, from) || !IsFree(slot, to, from)) continue;
-      std::ranges::replace(rows_[slot], from, to);
-      --loads_[from];
-      ++loads_[to];
-      return true;
-    }
-    return false;
+    Taker& taker = TakerOf(to);
+    std::uint32_t& at = taker.begins[from];
+    while (at < kSlotCount && !IsMovable(taker.order[at], from, to)) ++at;
+    if (at == kSlotCount) return false;
+    const std::uint32_t slot = taker.order[at];
+    std::ranges::replace(RowOf(slot), from, to);
+    --loads_[from];
+    ++loads_[to];
+    NoteMoved(slot);
+    return true;
   }
 
-  bool Has(std::uint32_t slot, std::uint16_t node) const {
-    return std::ranges::find(rows_[slot], node) != rows_[slot].end();
+  // Only a slot whose row has changed can have become movable.
+  void NoteMoved(std::uint32_t slot) {
+    for (auto& [to, taker] : takers_)
+      for (const std::uint16_t from : RowOf(slot))
+        if (taker.places[slot] < taker.begins[from] && IsMovable(slot, from, to))
+          taker.begins[from] = taker.places[slot];
   }
 
-  // All slots, those with the largest affinity to the node first, then the lower ones. Only the few
-  // nodes that take slots over need it.
-  const std::vector<std::uint32_t>& SlotsByAffinity(std::uint16_t node) {
-    std::vector<std::uint32_t>& slots = by_affinity_[node];
-    if (!slots.empty()) return slots;
+  Taker& TakerOf(std::uint16_t node) {
+    Taker& taker = takers_[node];
+    if (!taker.order.empty()) return taker;
     std::vector<std::pair<std::uint64_t, std::uint32_t>> order;
+    order.reserve(kSlotCount);
     for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
       order.emplace_back(~SlotAffinity(slot, map_.nodes[node].id), slot);
     std::ranges::sort(order);
-    for (const auto& [affinity, slot] : order) slots.push_back(slot);
-    return slots;
+    taker.order.reserve(kSlotCount);
+    taker.places.resize(kSlotCount);
+    taker.begins.resize(map_.nodes.size());
+    for (const auto& [affinity, slot] : order) {
+      taker.places[slot] = static_cast<std::uint32_t>(taker.order.size());
+      taker.order.push_back(slot);
+    }
+    return taker;
   }
 
   SlotMap& map_;
   std::vector<std::uint32_t> domains_;
   std::vector<std::uint64_t> loads_;  // How many slots each node has.
   std::vector<std::uint32_t> pairs_;  // How many slots two nodes share; while rows are filled.
-  std::unordered_map<std::uint16_t, std::vector<std::uint32_t>> by_affinity_;
-  std::vector<std::vector<std::uint16_t>> rows_;
+  std::vector<std::uint8_t> sizes_;   // How many nodes each row has.
+  std::vector<std::uint16_t> fullest_;
+  std::unordered_map<std::uint16_t, Taker> takers_;
 };
 
 Result<void> CheckDomains(const SlotMap& map, const PlaceOptions& options) {
@@ -189,7 +223,6 @@ Result<SlotMap> Place(const SlotMap& previous, std::vector<PlacedNode> nodes,
     rows.Fill();
     rows.Even();
   }
-  rows.Finish();
   return map;
 }
 
