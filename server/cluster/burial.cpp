@@ -5,15 +5,22 @@
 
 namespace ffrecord::server::cluster {
 
-std::vector<ExtentId> Burial::Left(const View& view, const Tombstone& tombstone) {
+std::vector<ExtentId> Burial::Unnamed(const View& view) {
+  std::vector<ExtentId> unnamed;
+  for (const ManifestExtent& extent : view.extents.All())
+    if (!view.names.Find(extent.id)) unnamed.push_back(extent.id);
+  return unnamed;
+}
+
+std::vector<ExtentId> Burial::Left(const View& view, const Tombstone& tombstone,
+                                   const std::vector<ExtentId>& unnamed) {
   // What was published and removed again has a tombstone of its own, with a grace for its readers.
   const auto has_own = [&](const ExtentId& id) {
     return tombstone.record.upload != 0 && view.tombstones.WasRemoved(id);
   };
   std::vector<ExtentId> left;
-  for (const ManifestExtent& extent : view.extents.All())
-    if (tombstone.record.Names(extent.id) && !view.names.Find(extent.id) && !has_own(extent.id))
-      left.push_back(extent.id);
+  for (const ExtentId& id : unnamed)
+    if (tombstone.record.Names(id) && !has_own(id)) left.push_back(id);
   return left;
 }
 
@@ -25,29 +32,31 @@ bool Burial::IsInMotion(const View& view, const Tombstone& tombstone) {
 
 Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& question) {
   Flags flags;
+  const auto unnamed = Unnamed(view);
   for (const std::string& key : question.keys) {
     const Tombstone* const found = view.tombstones.Find(key);
-    flags.push_back(found != nullptr && view.MayConclude(now) && Left(view, *found).empty() &&
-                    !IsInMotion(view, *found));
+    flags.push_back(found != nullptr && view.MayConclude(now) &&
+                    Left(view, *found, unnamed).empty() && !IsInMotion(view, *found));
   }
   return flags;
 }
 
 std::vector<ExtentId> Burial::Unexplained(const View& view) {
   std::vector<ExtentId> unexplained;
-  for (const ManifestExtent& extent : view.extents.All())
-    if (!view.names.Find(extent.id) && !view.tombstones.Names(extent.id) &&
-        !view.mirror.Find(UploadKey(UploadOf(extent.id))))
-      unexplained.push_back(extent.id);
+  for (const ExtentId& id : Unnamed(view))
+    if (!view.tombstones.Names(id) && !view.mirror.Find(UploadKey(UploadOf(id))))
+      unexplained.push_back(id);
   return unexplained;
 }
 
 void Burial::Step(TimePoint now, const View& view, Outbox& out) {
   if (now < next_ || look_ != 0) return;
   next_ = now + options_.interval;
-  if (!view.MayConclude(now)) return;
+  if (view.tombstones.all().empty() || !view.MayConclude(now)) return;
+  const auto unnamed = Unnamed(view);
   for (const auto& [key, tombstone] : view.tombstones.all()) {
-    if (now - tombstone.seen < tombstone.record.grace || Left(view, tombstone).empty()) continue;
+    if (now - tombstone.seen < tombstone.record.grace || Left(view, tombstone, unnamed).empty())
+      continue;
     looked_at_ = key;
     look_ = out.Ask(GetKey{key}, now + options_.patience);
     return;
@@ -61,7 +70,7 @@ bool Burial::Take(TimePoint now, const View& view, const Answer& answer, Outbox&
   const Tombstone* const tombstone = view.tombstones.Find(looked_at_);
   if (!found || !found.value() || tombstone == nullptr) return true;
   if (found.value()->mod_revision == tombstone->revision && view.MayConclude(now)) {
-    for (const ExtentId& id : Left(view, *tombstone)) out.Ask(DropExtent{id});
+    for (const ExtentId& id : Left(view, *tombstone, Unnamed(view))) out.Ask(DropExtent{id});
     next_ = now;
   }
   return true;

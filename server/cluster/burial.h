@@ -34,8 +34,11 @@ class Burial {
 
  private:
   using Tombstone = TombstoneTable::Tombstone;
-  // Which of this node's extents it names and no name refers to.
-  static std::vector<ExtentId> Left(const View& view, const Tombstone& tombstone);
+  // This node's extents that no name refers to.
+  static std::vector<ExtentId> Unnamed(const View& view);
+  // Those of them that the tombstone names.
+  static std::vector<ExtentId> Left(const View& view, const Tombstone& tombstone,
+                                    const std::vector<ExtentId>& unnamed);
   static bool IsInMotion(const View& view, const Tombstone& tombstone);
 
   const Options options_;

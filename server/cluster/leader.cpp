@@ -43,6 +43,7 @@ void Leader::Step(TimePoint now, const View& view, Outbox& out) {
   if (now < next_) return;
   next_ = now + options_.interval;
   if (commit_ != 0 || !questions_.empty() || !view.mirror.was_listed()) return;
+  if (view.mirror.revision() < awaited_) return;
   if (!view.lease.IsLeased(now)) return;
   if (!is_leading()) return Campaign(now, view, out);
   NoteDown(now, view);
@@ -189,6 +190,9 @@ bool Leader::AskAboutTombstones(TimePoint now, const View& view, Outbox& out) {
 bool Leader::Take(TimePoint now, const View& view, const Answer& answer, Outbox& out) {
   if (commit_ != 0 && answer.id == commit_) {
     commit_ = 0;  // The mirror tells what has come of it.
+    const auto& outcome = std::get<Result<MetaStore::Outcome>>(answer.reply);
+    if (outcome && outcome.value().fate == MetaStore::Outcome::Fate::kCommitted)
+      awaited_ = outcome.value().revision;
     asked_ = Asked::kNothing;
     next_ = now;
     return true;

@@ -64,6 +64,7 @@ class Leader {
   std::map<std::string, TimePoint> uploads_seen_;  // Since when, by key.
   Asked asked_ = Asked::kNothing;
   CallId commit_ = 0;
+  std::uint64_t awaited_ = 0;  // The revision of our last commit: first the mirror has to show it.
   std::map<CallId, std::string> questions_;
   std::vector<std::string> subjects_;  // Keys that are asked about,
   Flags flags_;                        // and what all answers come to.

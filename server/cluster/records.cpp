@@ -231,6 +231,13 @@ std::vector<std::string> SlotsRecord::OwnersOf(const ExtentId& id, std::size_t r
   return owners;
 }
 
+bool SlotsRecord::IsOwner(std::string_view node, const ExtentId& id, std::size_t replicas) const {
+  const std::uint16_t ordinal = map.Find(node);
+  const auto row = map.NodesOf(SlotOf(id));
+  const auto owners = row.first(std::min(row.size(), replicas));
+  return ordinal != SlotMap::kNoNode && std::ranges::find(owners, ordinal) != owners.end();
+}
+
 std::vector<std::string> SlotsRecord::CandidatesOf(const ExtentId& id) const {
   const std::uint32_t slot = SlotOf(id);
   std::vector<std::string> candidates;

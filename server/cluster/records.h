@@ -112,6 +112,8 @@ struct SlotsRecord {
 
   // Of an extent's slot: the nodes that are to hold its replicas, in their order.
   std::vector<std::string> OwnersOf(const ExtentId& id, std::size_t replicas) const;
+  // Whether the node is one of them.
+  bool IsOwner(std::string_view node, const ExtentId& id, std::size_t replicas) const;
   // All nodes, the likeliest to hold it first: the slot's row, its former row, all others.
   std::vector<std::string> CandidatesOf(const ExtentId& id) const;
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <set>
 #include <string>
 
@@ -32,8 +31,7 @@ struct View {
   }
   // This node is one of those that are to hold the extent.
   bool IsOwner(const ExtentId& id, std::size_t replicas) const {
-    const auto owners = slots.OwnersOf(id, replicas);
-    return std::ranges::find(owners, node) != owners.end();
+    return slots.IsOwner(node, id, replicas);
   }
   bool IsLive(const std::string& other) const { return live.contains(other); }
 };
