@@ -14,80 +14,83 @@ using server::MetaStore;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-namespace {
-
-std::set<ExtentId> ExtentsOf(const DatasetRecord& record, const DatasetManifest& manifest) {
-  std::set<ExtentId> ids;
-  for (const ManifestExtent& extent : record.body) ids.insert(extent.id);
-  for (const ManifestFile& file : manifest.files)
-    for (const ManifestExtent& extent : file.extents) ids.insert(extent.id);
-  return ids;
-}
-
-}  // namespace
-
-std::map<std::string, Simulation::Truth> Simulation::Published() {
-  std::map<std::string, Truth> published;
-  const auto page = state_.List({std::string(kDatasetKeys), "", 100'000, 0}).value();
-  for (const auto& entry : page.entries) {
-    auto record = DatasetRecord::Decode(entry.value);
-    if (!record) {
-      Fail(entry.key + " cannot be read");
-      continue;
-    }
-    Truth truth{std::move(record).value(), {}, entry.mod_revision};
-    truth.manifest = DecodeDatasetManifest(manifests_.at(truth.record.attempt)).value();
-    published.emplace(*NameIn(kDatasetKeys, entry.key), std::move(truth));
-  }
-  return published;
-}
-
-SlotsRecord Simulation::Slots() {
-  const auto entry = state_.Get(std::string(kSlotsKey));
-  return entry ? SlotsRecord::Decode(entry->value).value() : SlotsRecord{};
-}
-
 std::size_t Simulation::GoodReplicas(const ExtentId& id) const {
   return static_cast<std::size_t>(
       std::ranges::count_if(nodes_, [&](const auto& node) { return node->disk.HasGood(id); }));
 }
 
-// The store has changed.
-void Simulation::NoteChanges() {
-  if (const auto events = state_.EventsSince("", last_revision_ + 1); options_.is_traced && events)
-    for (const auto& event : *events)
-      Trace("  " + std::to_string(event.revision) + (event.value ? " put " : " del ") + event.key);
-  last_revision_ = state_.revision();
-  const auto slots = Slots();
-  if (slots.map.version != last_map_version_) {
-    ++counts_.map_changes;
-    if (slots.map.version != last_map_version_ + 1) Fail("the slot map has skipped a version");
-    last_map_version_ = slots.map.version;
-    Trace("slot map " + std::to_string(last_map_version_) + " of " +
-          std::to_string(slots.map.nodes.size()) + " nodes");
-  }
-  const auto before = std::exchange(published_, Published());
-  std::set<ExtentId> referenced;
-  for (const auto& [name, truth] : published_)
-    referenced.merge(ExtentsOf(truth.record, truth.manifest));
-  for (const ExtentId& id : referenced_)
-    if (!referenced.contains(id)) unreferenced_[id] = now_;
-  for (const ExtentId& id : referenced)
-    if (unreferenced_.contains(id)) Fail("extent " + Hex(id) + " is published again");
-  referenced_ = std::move(referenced);
+// The most that a name asks for.
+std::size_t Simulation::WantedReplicas(const ExtentId& id) const {
+  std::size_t replicas = 0;
   for (const auto& [name, truth] : published_) {
-    const auto old = before.find(name);
-    if (old != before.end() && old->second.revision == truth.revision) continue;
-    Trace("published: " + name);
-    // It was promised that so many hold it: but for a loss just now, they do.
-    if (now_ - last_loss_ < seconds(15)) continue;
-    for (const ExtentId& id : ExtentsOf(truth.record, truth.manifest))
-      if (GoodReplicas(id) < truth.record.replicas)
-        Fail(name + " was published with " + std::to_string(GoodReplicas(id)) + " replicas of " +
-             Hex(id) + " instead of " + std::to_string(+truth.record.replicas));
+    if (!truth.extents.contains(id)) continue;
+    const bool is_body = truth.record.body.front().id == id;
+    replicas = std::max<std::size_t>(
+        replicas, is_body ? BodyReplicas(truth.record.replicas) : truth.record.replicas);
   }
-  CheckPublished();
+  return replicas;
+}
+
+// The store has changed: commit by commit.
+void Simulation::NoteChanges() {
+  const auto events = state_.EventsSince("", last_revision_ + 1).value();
+  last_revision_ = state_.revision();
+  for (auto at = events.begin(); at != events.end();) {
+    const auto end = std::find_if(
+        at, events.end(), [&](const auto& event) { return event.revision != at->revision; });
+    NoteCommit({at, end});
+    at = end;
+  }
   CheckLeases();
+}
+
+void Simulation::NoteCommit(std::span<const MetaStore::Event> events) {
+  for (const auto& event : events) {
+    Trace("  ", event.revision, event.value ? " put " : " del ", event.key);
+    if (event.key == kSlotsKey) NoteSlots(SlotsRecord::Decode(event.value.value()).value());
+    if (const auto name = NameIn(kDatasetKeys, event.key)) NoteName(*name, event);
+  }
+}
+
+void Simulation::NoteSlots(SlotsRecord slots) {
+  if (slots.map.version != slots_.map.version) {
+    ++counts_.map_changes;
+    if (slots.map.version != slots_.map.version + 1) Fail("the slot map has skipped a version");
+    Trace("slot map ", slots.map.version, " of ", slots.map.nodes.size(), " nodes");
+  }
+  slots_ = std::move(slots);
+}
+
+void Simulation::NoteName(const std::string& name, const MetaStore::Event& event) {
+  const auto old = published_.extract(name);
+  if (event.value) {
+    Truth truth{DatasetRecord::Decode(*event.value).value(), {}, {}, event.revision};
+    truth.manifest = DecodeDatasetManifest(manifests_.at(truth.record.attempt)).value();
+    for (const ManifestExtent& extent : truth.record.body) truth.extents.insert(extent.id);
+    for (const ManifestFile& file : truth.manifest.files)
+      for (const ManifestExtent& extent : file.extents) truth.extents.insert(extent.id);
+    for (const ExtentId& id : truth.extents) ++referenced_[id];
+    CheckNewName(name, published_.emplace(name, std::move(truth)).first->second);
+  }
+  if (old.empty()) return;
+  for (const ExtentId& id : old.mapped().extents)
+    if (--referenced_.at(id) == 0) {
+      referenced_.erase(id);
+      unreferenced_[id] = now_;
+    }
+}
+
+void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
+  Trace("published: ", name);
+  for (const ExtentId& id : truth.extents) {
+    if (unreferenced_.contains(id)) Fail("extent " + Hex(id) + " is published again");
+    const std::size_t count = GoodReplicas(id);
+    if (count == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
+    // It was promised that so many hold it: but for a loss just now, they do.
+    if (now_ - last_loss_ >= seconds(15) && count < truth.record.replicas)
+      Fail(name + " was published with " + std::to_string(count) + " replicas of " + Hex(id) +
+           " instead of " + std::to_string(+truth.record.replicas));
+  }
 }
 
 // All clients create the same names: one of them wins each, for good.
@@ -100,7 +103,7 @@ void Simulation::NoteSharedWinner(const std::string& name, std::uint64_t attempt
 }
 
 void Simulation::CheckPublished() {
-  for (const ExtentId& id : referenced_)
+  for (const auto& [id, count] : referenced_)
     if (GoodReplicas(id) == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
 }
 
@@ -134,7 +137,7 @@ bool Simulation::IsConverged(std::string* why) {
     *why = std::move(reason);
     return false;
   };
-  const auto slots = Slots();
+  const auto& slots = Slots();
   if (slots.map.row_size == 0) return is_not("there is no slot map");
   if (slots.previous) {
     std::string unfilled;
@@ -149,16 +152,8 @@ bool Simulation::IsConverged(std::string* why) {
   };
   if (count(kTombstoneKeys) > 0) return is_not("tombstones are left");
   if (count(kUploadKeys) > 0) return is_not("uploads are left open");
-  std::map<ExtentId, std::size_t> wanted;
-  for (const auto& [name, truth] : published_) {
-    for (const ManifestExtent& extent : truth.record.body)
-      wanted[extent.id] =
-          std::max<std::size_t>(wanted[extent.id], BodyReplicas(truth.record.replicas));
-    for (const ManifestFile& file : truth.manifest.files)
-      for (const ManifestExtent& extent : file.extents)
-        wanted[extent.id] = std::max<std::size_t>(wanted[extent.id], truth.record.replicas);
-  }
-  for (const auto& [id, replicas] : wanted) {
+  for (const auto& [id, name_count] : referenced_) {
+    const std::size_t replicas = WantedReplicas(id);
     const auto owners = slots.OwnersOf(id, replicas);
     for (const auto& node : nodes_) {
       const bool is_owner = std::ranges::find(owners, node->id) != owners.end();
@@ -170,7 +165,7 @@ bool Simulation::IsConverged(std::string* why) {
   }
   for (const auto& node : nodes_) {
     for (const auto& [id, replica] : node->disk.replicas)
-      if (!wanted.contains(id))
+      if (!referenced_.contains(id))
         return is_not(node->id + " has " + Hex(id) + ", which is garbage" +
                       (node->machine->view().names.Find(id) ? " and believed to be wanted" : ""));
     if (!node->machine->view().lease.IsLeased(now_)) return is_not(node->id + " has no lease");

@@ -101,7 +101,7 @@ void SimClient::WriteExtents(Operation operation) {
     return WriteExtents(std::move(operation));
   }
   const ManifestExtent extent = operation.extents[operation.extent_index];
-  const auto slots = world_.Slots();
+  const auto& slots = world_.Slots();
   for (const std::string& node : slots.CandidatesOf(extent.id)) {
     if (!operation.asked.insert(node).second) continue;
     const std::uint16_t ordinal = slots.map.Find(node);
@@ -162,7 +162,7 @@ void SimClient::Commit(Operation operation) {
           return Next();
         }
         const ErrorCode code = result.error().code;
-        world_.Trace(operation.name + ": " + result.error().message);
+        world_.Trace(operation.name, ": ", result.error().message);
         if (code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded)
           return world_.At(world_.Between(100, 1'000),
                            [this, operation = std::move(operation)] { Commit(operation); });
@@ -195,7 +195,7 @@ void SimClient::Remove(Operation operation) {
                             expected_[operation.name] = {{0}, {}};
                             return Next();
                           }
-                          world_.Trace(operation.name + ": " + result.error().message);
+                          world_.Trace(operation.name, ": ", result.error().message);
                           world_.At(
                               world_.Between(100, 1'000),
                               [this, operation = std::move(operation)] { Remove(operation); });

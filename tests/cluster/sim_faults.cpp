@@ -18,7 +18,7 @@ void Simulation::PlanFault() {
   Node& node = *nodes_[Random(nodes_.size())];
   Node& other = *nodes_[Random(nodes_.size())];
   const auto cut = [this](const std::string& from, const std::string& to) {
-    Trace("cut from " + from + " to " + to);
+    Trace("cut from ", from, " to ", to);
     cuts_.emplace(from, to);
     At(Between(300, 15'000), [this, from, to] { cuts_.erase({from, to}); });
   };
@@ -44,7 +44,9 @@ void Simulation::PlanFault() {
       break;
     case 6:
       cut(node.id, "meta");
-      if (node.store) node.store->BreakWatches();
+      if (!node.store) break;
+      node.store->BreakWatches();
+      node.store_wake = now_;
       break;
     case 7:
       state_.CompactTo(state_.revision());
@@ -73,23 +75,13 @@ void Simulation::PlanFault() {
 // One loss at a time, and never the last good replica that is where it belongs: the cluster
 // promises no more than that.
 bool Simulation::MayLose(const Node& node, const ExtentId& id) {
-  const auto slots = Slots();
-  for (const auto& [name, truth] : published_) {
-    const auto is_in = [&](const auto& extents) {
-      return std::ranges::any_of(extents, [&](const auto& extent) { return extent.id == id; });
-    };
-    bool is_wanted = is_in(truth.record.body);
-    for (const ManifestFile& file : truth.manifest.files) is_wanted |= is_in(file.extents);
-    if (!is_wanted) continue;
-    const auto owners = slots.OwnersOf(id, SlotMap::kRowSizeMax);
-    const bool has_other = std::ranges::any_of(nodes_, [&](const auto& other) {
-      return other.get() != &node && other->disk.HasGood(id) &&
-             std::ranges::find(owners, other->id) != owners.end();
-    });
-    if (!has_other) return false;
-  }
   // What is not published yet: its client may have counted on it already.
-  return referenced_.contains(id) || unreferenced_.contains(id);
+  if (!referenced_.contains(id)) return unreferenced_.contains(id);
+  const auto owners = Slots().OwnersOf(id, WantedReplicas(id));
+  return std::ranges::any_of(nodes_, [&](const auto& other) {
+    return other.get() != &node && other->disk.HasGood(id) &&
+           std::ranges::find(owners, other->id) != owners.end();
+  });
 }
 
 void Simulation::Rot(Node& node) {
@@ -97,7 +89,7 @@ void Simulation::Rot(Node& node) {
   auto at = node.disk.replicas.begin();
   std::advance(at, static_cast<std::ptrdiff_t>(Random(node.disk.replicas.size())));
   if (!MayLose(node, at->first)) return;
-  Trace(node.id + ": " + Hex(at->first) + " rots");
+  Trace(node.id, ": ", Hex(at->first), " rots");
   last_loss_ = now_;
   at->second.is_rotten = true;
   // The scrubber comes by at some time.
@@ -113,7 +105,7 @@ void Simulation::Wipe(Node& node) {
   for (const auto& [id, replica] : node.disk.replicas)
     if (!MayLose(node, id)) return;
   Crash(node);
-  Trace(node.id + " is wiped");
+  Trace(node.id, " is wiped");
   last_loss_ = now_;
   node.disk.replicas.clear();
   At(Between(200, 3'000), [this, &node] {
@@ -142,7 +134,7 @@ void Simulation::ChangeMembers() {
   const auto entry = state_.Get(Key(kMemberKeys, id));
   const auto record = MemberRecord::Decode(entry->value);
   const bool is_in = record.value().state == MemberRecord::State::kIn;
-  Trace(id + (is_in ? " is drained" : " is in again"));
+  Trace(id, (is_in ? " is drained" : " is in again"));
   PutMember(id, is_in ? MemberRecord::State::kDraining : MemberRecord::State::kIn);
 }
 

@@ -1,7 +1,6 @@
 #include "simulation.h"
 
 #include <algorithm>
-#include <iostream>
 #include <utility>
 
 #include "libffrecord/base/checksum.h"
@@ -20,6 +19,8 @@ using std::chrono::seconds;
 namespace {
 
 constexpr seconds kStart{1000};  // Virtual time begins here, for a time point of zero means never.
+// Whatever a node has asked of its store has been answered by then.
+constexpr seconds kLongestCall{15};
 
 }  // namespace
 
@@ -56,6 +57,7 @@ std::optional<std::string> Simulation::Run() {
     if (!RunUntil(now_ + seconds(2))) return violation_;
     if (IsConverged(&why)) break;
   }
+  CheckPublished();
   if (!IsConverged(&why)) return "not converged after the faults have ended: " + why;
   for (auto& client : clients_) client->Check(published_);
   return violation_;
@@ -69,45 +71,50 @@ Simulation::Duration Simulation::Between(std::int64_t from_ms, std::int64_t to_m
 }
 
 void Simulation::At(Duration after, Act act) {
-  events_.emplace(std::pair(now_ + after, next_event_++), std::move(act));
+  events_.push_back({now_ + after, next_event_++, std::move(act)});
+  std::ranges::push_heap(events_, IsLater);
 }
 
 void Simulation::Fail(const std::string& what) {
   if (!violation_) violation_ = what;
 }
 
-void Simulation::Trace(const std::string& what) const {
-  if (!options_.is_traced) return;
-  const auto ms = std::chrono::duration_cast<milliseconds>(now_.time_since_epoch() - kStart);
-  std::cout << ms.count() << " ms: " << what << "\n";
+std::int64_t Simulation::Milliseconds() const {
+  return std::chrono::duration_cast<milliseconds>(now_.time_since_epoch() - kStart).count();
+}
+
+void Simulation::RunStore(Node& node) {
+  if (!node.store) return;
+  node.store->Run(now_);
+  node.store_wake = node.store->next().value_or(TimePoint::max());
 }
 
 // All stores see what one of them has changed.
 void Simulation::RunStores() {
   for (const auto& node : nodes_)
-    if (node->store) node->store->Run(now_);
-  for (const auto& store : old_stores_) store->Run(now_);
-  if (state_.revision() != last_revision_) {
-    NoteChanges();
-    for (const auto& node : nodes_)
-      if (node->store) node->store->Run(now_);
-  }
+    if (node->store_wake <= now_) RunStore(*node);
+  std::erase_if(old_stores_, [this](const auto& old) { return old.silent_from < now_; });
+  for (const auto& old : old_stores_) old.store->Run(now_);
+  state_.ExpireLeases(now_);
+  if (state_.revision() == last_revision_) return;
+  NoteChanges();
+  for (const auto& node : nodes_) RunStore(*node);
 }
 
 bool Simulation::RunUntil(TimePoint end) {
   while (!violation_) {
-    TimePoint next = events_.empty() ? TimePoint::max() : events_.begin()->first.first;
-    for (const auto& node : nodes_)
-      if (node->store)
-        if (const auto at = node->store->next()) next = std::min(next, *at);
-    for (const auto& store : old_stores_)
-      if (const auto at = store->next()) next = std::min(next, *at);
+    TimePoint next = state_.next_expiry().value_or(TimePoint::max());
+    if (!events_.empty()) next = std::min(next, events_.front().at);
+    for (const auto& node : nodes_) next = std::min(next, node->store_wake);
+    for (const auto& old : old_stores_)
+      next = std::min(next, old.store->next().value_or(TimePoint::max()));
     if (next > end) break;
     now_ = std::max(now_, next);
     RunStores();
-    if (!events_.empty() && events_.begin()->first.first <= now_) {
-      const Act act = std::move(events_.begin()->second);
-      events_.erase(events_.begin());
+    if (!events_.empty() && events_.front().at <= now_) {
+      std::ranges::pop_heap(events_, IsLater);
+      const Act act = std::move(events_.back().act);
+      events_.pop_back();
       ++counts_.events;
       act();
     }
@@ -139,7 +146,7 @@ MemoryMetaStore::Trip Simulation::NextTrip(const Node& node) {
 }
 
 void Simulation::Start(Node& node) {
-  Trace(node.id + " starts");
+  Trace(node.id, " starts");
   ++node.incarnation;
   node.is_up = true;
   node.store = std::make_unique<MemoryMetaStore>(
@@ -157,7 +164,7 @@ void Simulation::Start(Node& node) {
 
 void Simulation::Crash(Node& node) {
   if (!node.is_up) return;
-  Trace(node.id + " crashes");
+  Trace(node.id, " crashes");
   ++node.incarnation;
   node.is_up = false;
   node.paused_until = {};
@@ -165,11 +172,12 @@ void Simulation::Crash(Node& node) {
   node.requests.clear();
   node.machine.reset();
   node.disk.Crash();
-  old_stores_.push_back(std::move(node.store));
+  node.store_wake = TimePoint::max();
+  old_stores_.push_back({std::move(node.store), now_ + kLongestCall});
 }
 
 void Simulation::Pause(Node& node, Duration time) {
-  Trace(node.id + " pauses");
+  Trace(node.id, " pauses");
   node.paused_until = now_ + time;
   At(time, [this, &node] {
     if (now_ < node.paused_until) return;
@@ -178,15 +186,13 @@ void Simulation::Pause(Node& node, Duration time) {
   });
 }
 
-void Simulation::On(Node& node, Act act) {
-  const std::uint64_t incarnation = node.incarnation;
-  Act guarded = [&node, incarnation, act = std::move(act)] {
-    if (node.is_up && node.incarnation == incarnation) act();
-  };
+template <class F>
+void Simulation::On(Node& node, F act) {
+  if (!node.is_up) return;
   if (now_ < node.paused_until)
-    node.held.push_back(std::move(guarded));
+    node.held.emplace_back(std::move(act));  // A crash forgets it.
   else
-    guarded();
+    act();
 }
 
 void Simulation::Step(Node& node, const Answer* answer) {
@@ -196,6 +202,7 @@ void Simulation::Step(Node& node, const Answer* answer) {
     return std::holds_alternative<DropExtent>(action.call);
   });
   for (Action& action : actions) CarryOut(node, std::move(action));
+  if (!actions.empty()) node.store_wake = now_;
   for (const auto& finished : node.machine->TakeFinished()) {
     const auto request = node.requests.extract(finished.request);
     if (!request.empty()) request.mapped()(finished.result);
@@ -213,18 +220,15 @@ void Simulation::Step(Node& node, const Answer* answer) {
   }
 }
 
-void Simulation::Reply(Node& node, CallId call, server::cluster::Reply reply) {
-  const Answer answer{call, std::move(reply)};
-  Step(node, &answer);
-}
-
 void Simulation::CarryOut(Node& node, Action action) {
   MetaStore& store = *node.store;
   const CallId id = action.id;
   // Answers reach the node that asked, and no later start of it.
   const auto reply = [this, &node, id, incarnation = node.incarnation](auto result) {
     if (node.incarnation != incarnation) return;
-    On(node, [this, &node, id, result = std::move(result)] { Reply(node, id, result); });
+    On(node, [this, &node, answer = std::make_shared<const Answer>(Answer{id, std::move(result)})] {
+      Step(node, answer.get());
+    });
   };
   const TimePoint deadline = action.deadline;
   const Duration patience = deadline - now_;
@@ -360,7 +364,7 @@ void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> 
                 old != node.disk.replicas.end() && old->second.is_dropping)
               return end(Error{ErrorCode::kConflict, "it is being dropped"});
             ++counts_.pulls;
-            Trace(node.id + " has pulled " + Hex(extent.id));
+            Trace(node.id, " has pulled ", Hex(extent.id));
             node.disk.replicas.insert_or_assign(extent.id, SimDisk::Replica{extent, bytes});
             end({});
           });
@@ -379,7 +383,7 @@ Result<void> Simulation::Write(Node& node, const ManifestExtent& extent, Body by
     if (found->second.is_dropping) return Error{ErrorCode::kUnavailable, "it is being dropped"};
     return {};
   }
-  Trace(node.id + " takes " + Hex(extent.id));
+  Trace(node.id, " takes ", Hex(extent.id));
   node.disk.replicas.insert_or_assign(extent.id, SimDisk::Replica{extent, std::move(bytes)});
   return {};
 }
@@ -387,7 +391,7 @@ Result<void> Simulation::Write(Node& node, const ManifestExtent& extent, Body by
 void Simulation::Drop(Node& node, const ExtentId& id) {
   const auto found = node.disk.replicas.find(id);
   if (found == node.disk.replicas.end() || found->second.is_dropping) return;
-  Trace(node.id + " drops " + Hex(id));
+  Trace(node.id, " drops ", Hex(id));
   ++counts_.drops;
   found->second.is_dropping = true;
   CheckDrop(node, id);

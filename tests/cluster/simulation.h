@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,9 +63,14 @@ class Simulation {
   // --- The world's clockwork
   void At(Duration after, Act act);
   bool RunUntil(TimePoint end);  // False: a violation.
+  void RunStore(Node& node);
   void RunStores();
   void Fail(const std::string& what);
-  void Trace(const std::string& what) const;
+  template <class... T>
+  void Trace(const T&... what) const {
+    if (options_.is_traced) ((std::cout << Milliseconds() << " ms: ") << ... << what) << "\n";
+  }
+  std::int64_t Milliseconds() const;
   std::uint64_t Random(std::uint64_t below) { return below == 0 ? 0 : random_() % below; }
   bool Chance(double probability) {
     return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
@@ -74,11 +81,11 @@ class Simulation {
   void Start(Node& node);
   void Crash(Node& node);
   void Pause(Node& node, Duration time);
-  // Runs `act` on the node unless it has crashed since; later, if it is paused.
-  void On(Node& node, Act act);
+  // Runs `act` on the node unless it is down; once it goes on, if it is paused.
+  template <class F>
+  void On(Node& node, F act);
   void Step(Node& node, const server::cluster::Answer* answer);
   void CarryOut(Node& node, server::cluster::Action action);
-  void Reply(Node& node, server::cluster::CallId call, server::cluster::Reply reply);
   Node* Find(const std::string& id);
   server::MemoryMetaStore::Trip NextTrip(const Node& node);
 
@@ -112,22 +119,35 @@ class Simulation {
   struct Truth {
     server::cluster::DatasetRecord record;
     DatasetManifest manifest;
+    std::set<ExtentId> extents;  // With those of the manifest itself.
     std::uint64_t revision = 0;
   };
-  std::map<std::string, Truth> Published();
-  server::cluster::SlotsRecord Slots();
+  const server::cluster::SlotsRecord& Slots() const { return slots_; }
   std::size_t GoodReplicas(const ExtentId& id) const;
+  std::size_t WantedReplicas(const ExtentId& id) const;
   void NoteSharedWinner(const std::string& name, std::uint64_t attempt);
   void CheckPublished();
   void CheckLeases();
   void CheckDrop(const Node& node, const ExtentId& id);
   void NoteChanges();
+  void NoteCommit(std::span<const server::MetaStore::Event> events);
+  void NoteSlots(server::cluster::SlotsRecord slots);
+  void NoteName(const std::string& name, const server::MetaStore::Event& event);
+  void CheckNewName(const std::string& name, const Truth& truth);
   bool IsConverged(std::string* why);
 
   const Options options_;
   std::mt19937_64 random_;
   TimePoint now_;
-  std::map<std::pair<TimePoint, std::uint64_t>, Act> events_;
+  struct Event {
+    TimePoint at;
+    std::uint64_t number = 0;  // Those of one time happen in the order in which they were planned.
+    Act act;
+  };
+  static bool IsLater(const Event& one, const Event& other) {
+    return one.at != other.at ? one.at > other.at : one.number > other.number;
+  }
+  std::vector<Event> events_;  // A heap, the next event first.
   std::uint64_t next_event_ = 0;
   std::optional<std::string> violation_;
   Counts counts_;
@@ -135,19 +155,23 @@ class Simulation {
   server::MetaState state_;
   std::vector<std::unique_ptr<Node>> nodes_;
   // Of nodes that have crashed: what they sent may still arrive.
-  std::vector<std::unique_ptr<server::MemoryMetaStore>> old_stores_;
+  struct OldStore {
+    std::unique_ptr<server::MemoryMetaStore> store;
+    TimePoint silent_from;
+  };
+  std::vector<OldStore> old_stores_;
   std::set<std::pair<std::string, std::string>>
       cuts_;  // From, to; "" is clients, "meta" the store.
   double loss_ = 0, lost_answers_ = 0;
   bool is_healing_ = false;
   TimePoint last_loss_{};
   std::uint64_t last_revision_ = 0;
-  std::uint32_t last_map_version_ = 0;
+  server::cluster::SlotsRecord slots_;  // As the store has them.
   // Manifests by attempt, as clients made them; extents that no name refers to any more, since
   // when.
   std::map<std::uint64_t, server::cluster::Body> manifests_;
   std::map<ExtentId, TimePoint> unreferenced_;
-  std::set<ExtentId> referenced_;
+  std::map<ExtentId, std::uint32_t> referenced_;  // By how many names.
   std::map<std::string, Truth> published_;
   std::map<std::string, std::uint64_t> shared_winners_;  // Attempt, by name.
   std::vector<std::unique_ptr<class SimClient>> clients_;
