@@ -66,13 +66,17 @@ bool LeaseKeeper::Take(TimePoint now, const Answer& answer, Outbox& out) {
   return true;
 }
 
+void LeaseKeeper::Renewed(std::chrono::milliseconds ttl) {
+  ttl_ = ttl;
+  valid_until_ = asked_at_ + ttl_ - ttl_ / 16;
+  renew_at_ = asked_at_ + ttl_ / 3;
+}
+
 void LeaseKeeper::Granted(TimePoint now, const Answer& answer) {
   const auto& granted = std::get<Result<MetaStore::Lease>>(answer.reply);
   if (!granted) return Forget(now + options_.retry);
   lease_ = granted.value().id;
-  ttl_ = granted.value().ttl;
-  valid_until_ = asked_at_ + ttl_;
-  renew_at_ = asked_at_ + ttl_ / 3;
+  Renewed(granted.value().ttl);
   next_ = now;
 }
 
@@ -83,9 +87,7 @@ void LeaseKeeper::Kept(TimePoint now, const Answer& answer) {
     return;
   }
   if (!kept.value()) return Forget(now);
-  ttl_ = *kept.value();
-  valid_until_ = asked_at_ + ttl_;
-  renew_at_ = asked_at_ + ttl_ / 3;
+  Renewed(*kept.value());
   next_ = std::min(next_, renew_at_);
 }
 

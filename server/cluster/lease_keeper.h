@@ -12,8 +12,9 @@ namespace ffrecord::server::cluster {
 // Keeps the lease of this node, and the key nodes/<id> under it: so others know that it is there.
 //
 // A lease is renewed at a third of its time. This node believes in it for less time than the store
-// does: it counts from before it asked. Where another process has the same id, this one has no
-// lease until the other's has ended.
+// does: it counts from before it asked, and leaves out a sixteenth, so that its clock may run
+// slower than the store's by as much. Where another process has the same id, this one has no lease
+// until the other's has ended.
 class LeaseKeeper {
  public:
   struct Options {
@@ -42,6 +43,7 @@ class LeaseKeeper {
 
   void Ask(Asked what, Call call, TimePoint now, Outbox& out);
   void Forget(TimePoint retry_at);
+  void Renewed(std::chrono::milliseconds ttl);
   void Granted(TimePoint now, const Answer& answer);
   void Kept(TimePoint now, const Answer& answer);
   void Named(TimePoint now, const Answer& answer);
