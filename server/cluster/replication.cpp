@@ -27,7 +27,8 @@ bool Replication::IsFilled(const View& view, std::uint32_t version) const {
   if (version != view.map_version() || !view.mirror.was_listed() || !view.names.IsComplete())
     return false;
   return std::ranges::all_of(view.names.wanted(), [&](const auto& entry) {
-    return view.extents.Find(entry.first) || !view.IsOwner(entry.first, entry.second.replicas);
+    return !view.IsOwner(entry.first, entry.second.replicas) ||
+           view.extents.Find(entry.first) == entry.second.extent;
   });
 }
 
@@ -45,7 +46,13 @@ void Replication::Look(TimePoint now, const View& view, Outbox& out) {
   if (!view.mirror.was_listed()) return;
   for (const auto& [id, wanted] : view.names.wanted()) {
     if (missing_.size() >= options_.batch_max) break;
-    if (view.IsOwner(id, wanted.replicas) && !view.extents.Find(id))
+    if (!view.IsOwner(id, wanted.replicas)) continue;
+    const auto held = view.extents.Find(id);
+    if (held == wanted.extent) continue;
+    // Other bytes, as of an upload that began anew: no name wants them, and they are in the way.
+    if (held && view.MayConclude(now))
+      out.Ask(DropExtent{id});
+    else if (!held)
       missing_.emplace(id, Missing{wanted.extent, 0, {}});
   }
   if (!missing_.empty()) return AskForMissing(now, view, out);
