@@ -127,6 +127,10 @@ void ClusterNode::StepOpenings(TimePoint now) {
     const MetaStore::KeyValue* const key = mirror_.Find(UploadKey(opening.upload));
     if (key != nullptr) {
       finished_.push_back({id, key->mod_revision});
+    } else if (mirror_.Find(UploadTombstoneKey(opening.upload)) != nullptr) {
+      finished_.push_back({id, Error{ErrorCode::kConflict,
+                                     "the upload was silent for long and was given up; begin "
+                                     "another"}});
     } else if (now >= opening.deadline) {
       finished_.push_back({id, Error{ErrorCode::kDeadlineExceeded,
                                      "the upload could not be recorded in time; try again"}});
@@ -134,6 +138,7 @@ void ClusterNode::StepOpenings(TimePoint now) {
       if (opening.call == 0 && now >= opening.next) {
         MetaStore::Commit commit;
         commit.compares.push_back({UploadKey(opening.upload), 0});
+        commit.compares.push_back({UploadTombstoneKey(opening.upload), 0});
         commit.puts.push_back({UploadKey(opening.upload), {}});
         opening.call = out_.Ask(std::move(commit), now + kPatience);
         opening.next = opening.deadline;

@@ -59,7 +59,7 @@ class ClusterNode {
   };
   RequestId Begin(Publication::Request request);
   // Opens the upload: makes its key. Has been done, or is known to be done by another, if it
-  // finishes without an error.
+  // finishes without an error. Fails with kConflict if it was given up: its extents are going.
   RequestId BeginUpload(std::uint64_t upload, TimePoint deadline);
   std::vector<Finished> TakeFinished();
 

@@ -145,7 +145,7 @@ void Leader::AskAll(TimePoint now, const View& view, const Question& question, O
 bool Leader::AskFilledNodes(TimePoint now, const View& view, Outbox& out) {
   if (!view.slots.previous) return false;
   asked_ = Asked::kFilled;
-  subjects_ = {std::string(kSlotsKey)};
+  subjects_ = {{std::string(kSlotsKey), view.mirror.Find(kSlotsKey)->mod_revision}};
   AskAll(now, view, AskFilled{"", view.map_version()}, out);
   return true;
 }
@@ -162,7 +162,7 @@ bool Leader::AskAboutUploads(TimePoint now, const View& view, Outbox& out) {
     if (!upload || now - seen < options_.upload_grace || question.uploads.size() == kSubjectsMax)
       continue;
     question.uploads.push_back(*upload);
-    subjects_.push_back(at->first);
+    subjects_.push_back({at->first, at->second.mod_revision});
   }
   if (subjects_.empty()) return false;
   asked_ = Asked::kHeard;
@@ -172,15 +172,17 @@ bool Leader::AskAboutUploads(TimePoint now, const View& view, Outbox& out) {
 
 bool Leader::AskAboutTombstones(TimePoint now, const View& view, Outbox& out) {
   AskBuried question;
+  subjects_.clear();
   const auto& entries = view.mirror.entries();
   for (auto at = entries.lower_bound(kTombstoneKeys);
        at != entries.end() && at->first.starts_with(kTombstoneKeys) &&
        question.keys.size() < kSubjectsMax;
-       ++at)
+       ++at) {
     question.keys.push_back(at->first);
+    subjects_.push_back({at->first, at->second.mod_revision});
+  }
   if (question.keys.empty()) return false;
   asked_ = Asked::kBuried;
-  subjects_ = question.keys;
   AskAll(now, view, question, out);
   return true;
 }
@@ -221,48 +223,45 @@ void Leader::Finish(TimePoint now, const View& view, Outbox& out) {
     case Asked::kFilled:
       return ForgetPreviousMap(now, view, out);
     case Asked::kHeard:
-      return GiveUpUploads(now, view, out);
+      return GiveUpUploads(now, out);
     case Asked::kBuried:
-      return RemoveTombstones(now, view, out);
+      return RemoveTombstones(now, out);
     default:
       return;
   }
 }
 
 void Leader::ForgetPreviousMap(TimePoint now, const View& view, Outbox& out) {
-  const MetaStore::KeyValue* const key = view.mirror.Find(kSlotsKey);
-  if (!flags_.front() || key == nullptr || !view.slots.previous) return;
+  const Subject& slots = subjects_.front();
+  const MetaStore::KeyValue* const key = view.mirror.Find(slots.key);
+  if (!flags_.front() || key == nullptr || key->mod_revision != slots.revision) return;
   MetaStore::Commit commit;
-  commit.compares.push_back({key->key, key->mod_revision});
-  commit.puts.push_back({key->key, SlotsRecord{view.slots.map, std::nullopt}.Encode()});
+  commit.compares.push_back({slots.key, slots.revision});
+  commit.puts.push_back({slots.key, SlotsRecord{view.slots.map, std::nullopt}.Encode()});
   Commit(now, std::move(commit), out);
 }
 
-void Leader::GiveUpUploads(TimePoint now, const View& view, Outbox& out) {
+void Leader::GiveUpUploads(TimePoint now, Outbox& out) {
   MetaStore::Commit commit;
   for (std::size_t i = 0; i < subjects_.size(); ++i) {
-    const MetaStore::KeyValue* const key = view.mirror.Find(subjects_[i]);
-    const auto upload = UploadOfKey(subjects_[i]);
-    if (flags_[i] || key == nullptr || !upload) continue;
+    const auto& [key, revision] = subjects_[i];
+    const auto upload = UploadOfKey(key);
+    if (flags_[i] || !upload) continue;
     TombstoneRecord tombstone;
     tombstone.upload = *upload;
-    commit.compares.push_back({key->key, key->mod_revision});
-    commit.deletes.push_back(key->key);
-    // The same upload may begin anew: its tombstones have keys of their own.
-    commit.puts.push_back(
-        {Key(kTombstoneKeys, "upload-" + Hex(*upload) + "-" + Hex(key->mod_revision)),
-         tombstone.Encode()});
+    commit.compares.push_back({key, revision});
+    commit.deletes.push_back(key);
+    commit.puts.push_back({UploadTombstoneKey(*upload), tombstone.Encode()});
   }
   if (!commit.deletes.empty()) Commit(now, std::move(commit), out);
 }
 
-void Leader::RemoveTombstones(TimePoint now, const View& view, Outbox& out) {
+void Leader::RemoveTombstones(TimePoint now, Outbox& out) {
   MetaStore::Commit commit;
   for (std::size_t i = 0; i < subjects_.size(); ++i) {
-    const MetaStore::KeyValue* const key = view.mirror.Find(subjects_[i]);
-    if (!flags_[i] || key == nullptr) continue;
-    commit.compares.push_back({key->key, key->mod_revision});
-    commit.deletes.push_back(key->key);
+    if (!flags_[i]) continue;
+    commit.compares.push_back({subjects_[i].key, subjects_[i].revision});
+    commit.deletes.push_back(subjects_[i].key);
   }
   if (!commit.deletes.empty()) Commit(now, std::move(commit), out);
 }

@@ -37,6 +37,11 @@ class Leader {
   TimePoint wake() const { return next_; }
 
  private:
+  // A key, with its revision when the question was asked: the answers are about that one.
+  struct Subject {
+    std::string key;
+    std::uint64_t revision = 0;
+  };
   enum class Asked { kNothing, kLead, kMap, kFilled, kHeard, kBuried, kCommit };
 
   void Campaign(TimePoint now, const View& view, Outbox& out);
@@ -49,8 +54,8 @@ class Leader {
   bool AskAboutTombstones(TimePoint now, const View& view, Outbox& out);
   void Finish(TimePoint now, const View& view, Outbox& out);
   void ForgetPreviousMap(TimePoint now, const View& view, Outbox& out);
-  void GiveUpUploads(TimePoint now, const View& view, Outbox& out);
-  void RemoveTombstones(TimePoint now, const View& view, Outbox& out);
+  void GiveUpUploads(TimePoint now, Outbox& out);
+  void RemoveTombstones(TimePoint now, Outbox& out);
   void Commit(TimePoint now, MetaStore::Commit commit, Outbox& out);
   // To all members that count; the nodes that have not said yes yet.
   template <class Question>
@@ -66,8 +71,8 @@ class Leader {
   CallId commit_ = 0;
   std::uint64_t awaited_ = 0;  // The revision of our last commit: first the mirror has to show it.
   std::map<CallId, std::string> questions_;
-  std::vector<std::string> subjects_;  // Keys that are asked about,
-  Flags flags_;                        // and what all answers come to.
+  std::vector<Subject> subjects_;  // What is asked about,
+  Flags flags_;                    // and what all answers come to.
   int turn_ = 0;
 };
 

@@ -29,9 +29,9 @@ const NameTable::Wanted* NameTable::Find(const ExtentId& id) const {
   return found == wanted_.end() ? nullptr : &found->second;
 }
 
-std::optional<std::string> NameTable::NameWith(const ExtentId& id) const {
+std::optional<std::string> NameTable::NameWith(const ExtentId& id, std::uint8_t replicas) const {
   for (const auto& [text, name] : names_) {
-    if (!name.manifest) continue;
+    if (!name.manifest || name.record.replicas < replicas) continue;
     for (const ManifestFile& file : name.manifest->files)
       for (const ManifestExtent& extent : file.extents)
         if (extent.id == id) return text;
@@ -55,6 +55,7 @@ void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirro
     Refer(name, true);
     names_.emplace(*text, std::move(name));
   }
+  CountReplicas();
   if (!missing_.empty()) next_ = {};
 }
 
@@ -76,18 +77,41 @@ void NameTable::Refer(const Name& name, bool is_new) {
     for (const ManifestExtent& extent : file.extents) ReferTo(extent, name.record.replicas, is_new);
 }
 
-// What one name asked for is not taken back while others refer to the extent: too many replicas are
-// no harm.
 void NameTable::ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new) {
   if (is_new) {
     Wanted& wanted = wanted_[extent.id];
     wanted.extent = extent;
     wanted.replicas = std::max(wanted.replicas, replicas);
     ++wanted.name_count;
-  } else if (const auto found = wanted_.find(extent.id);
-             found != wanted_.end() && --found->second.name_count == 0) {
-    wanted_.erase(found);
+  } else if (const auto found = wanted_.find(extent.id); found != wanted_.end()) {
+    if (--found->second.name_count == 0)
+      wanted_.erase(found);
+    else if (found->second.replicas == replicas)
+      uncounted_.insert(extent.id);
   }
+}
+
+// All nodes have to come to the same number, whatever they have seen before: one walk for all.
+void NameTable::CountReplicas() {
+  if (uncounted_.empty()) return;
+  for (const ExtentId& id : std::exchange(uncounted_, {}))
+    if (const auto found = wanted_.find(id); found != wanted_.end()) {
+      found->second.replicas = 0;
+      uncounted_.insert(id);
+    }
+  const auto count = [&](const ManifestExtent& extent, std::uint8_t replicas) {
+    if (!uncounted_.contains(extent.id)) return;
+    std::uint8_t& most = wanted_.at(extent.id).replicas;
+    most = std::max(most, replicas);
+  };
+  for (const auto& [text, name] : names_) {
+    for (const ManifestExtent& extent : name.record.body)
+      count(extent, BodyReplicas(name.record.replicas));
+    if (!name.manifest) continue;
+    for (const ManifestFile& file : name.manifest->files)
+      for (const ManifestExtent& extent : file.extents) count(extent, name.record.replicas);
+  }
+  uncounted_.clear();
 }
 
 void NameTable::Step(TimePoint now, const SlotsRecord& slots, Outbox& out) {

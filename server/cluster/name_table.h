@@ -48,8 +48,9 @@ class NameTable {
   const std::map<std::string, Name, std::less<>>& names() const { return names_; }
   const WantedExtents& wanted() const { return wanted_; }
   const Wanted* Find(const ExtentId& id) const;
-  // A name that refers to it, with its key's revision; null if there is none. Walks all manifests.
-  std::optional<std::string> NameWith(const ExtentId& id) const;
+  // A name that refers to it and asks for so many replicas at least; none if there is none. Walks
+  // all manifests.
+  std::optional<std::string> NameWith(const ExtentId& id, std::uint8_t replicas) const;
 
   // These keys have changed. What the table says of other names stays.
   void Update(const std::set<std::string>& keys, const KeyMirror& mirror);
@@ -61,10 +62,13 @@ class NameTable {
   void Remove(const std::string& name);
   void Refer(const Name& name, bool is_new);
   void ReferTo(const ManifestExtent& extent, std::uint8_t replicas, bool is_new);
+  void CountReplicas();
 
   const std::chrono::milliseconds retry_;
   std::map<std::string, Name, std::less<>> names_;
   WantedExtents wanted_;
+  // Names that asked for the most replicas of these are gone, others still refer to them.
+  std::set<ExtentId> uncounted_;
   std::set<std::string> missing_;  // Names whose manifest is not known.
   std::map<CallId, std::pair<std::string, std::uint64_t>> fetches_;  // Name and its revision.
   std::set<std::string> fetched_;  // Those that are being fetched.

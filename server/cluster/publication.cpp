@@ -122,6 +122,7 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
       (shown ? shown->revision : 0) != base_revision_)
     return Again(now + kRetry / 5);
   compares_.clear();
+  uploads_.clear();
   sought_.clear();
   is_silent_ = false;
   compares_[Key(kDatasetKeys, request_.name)] = base_revision_;
@@ -135,8 +136,11 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
     if (!manifest) return Fail(ErrorCode::kInvalidArgument, manifest.error().message);
     manifest_ = std::move(manifest).value();
   }
-  if (!CheckDomains(view) || !CheckExtents(view)) return;
   const ExtentId id = MakeExtentId(request_.attempt, kBodyFile, 0);
+  if (view.tombstones.WasRemoved(id))
+    return Fail(ErrorCode::kConflict, request_.name + " was published by this attempt, and was " +
+                                          "replaced or removed since");
+  if (!CheckDomains(view) || !CheckExtents(view)) return;
   body_ = {{id, request_.manifest.size(), Xxh3(request_.manifest)}, {}, {}};
   phase_ = Phase::kRecord;
   Step(now, view, out);
@@ -172,10 +176,17 @@ bool Publication::CheckExtents(const View& view) {
                    " is published with another size or checksum than the manifest says");
           return false;
         }
-        if (const auto base = view.names.NameWith(extent.id)) {
-          compares_[Key(kDatasetKeys, *base)] = view.names.Find(*base)->revision;
-          continue;
+        // While that name stands, so many replicas of it do. Others may be dropped at any time.
+        const auto base = view.names.NameWith(extent.id, request_.replicas);
+        if (!base) {
+          Fail(ErrorCode::kConflict, file.name + ": extent " + Hex(extent.id) +
+                                         " is published with " + std::to_string(+wanted->replicas) +
+                                         " replicas and " + std::to_string(+request_.replicas) +
+                                         " are asked for; upload it again");
+          return false;
         }
+        compares_[Key(kDatasetKeys, *base)] = view.names.Find(*base)->revision;
+        continue;
       }
       const std::string key = UploadKey(UploadOf(extent.id));
       const MetaStore::KeyValue* const upload = view.mirror.Find(key);
@@ -186,6 +197,7 @@ bool Publication::CheckExtents(const View& view) {
         return false;
       }
       compares_[key] = upload->mod_revision;
+      uploads_.insert(key);
     }
   }
   return true;
@@ -200,8 +212,13 @@ void Publication::RecordUpload(TimePoint now, const View& view, Outbox& out) {
     next_ = now;
     return Step(now, view, out);
   }
+  if (view.mirror.Find(UploadTombstoneKey(request_.attempt)) != nullptr)
+    return Fail(
+        ErrorCode::kConflict,
+        request_.name + ": the attempt was silent for long and was given up; begin another");
   MetaStore::Commit commit;
   commit.compares.push_back({key, 0});
+  commit.compares.push_back({UploadTombstoneKey(request_.attempt), 0});
   commit.puts.push_back({key, {}});
   call_ = out.Ask(std::move(commit), now + kPatience);
 }
@@ -319,7 +336,11 @@ void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
     record.body = {body_.extent};
     commit.puts.push_back({key, record.Encode()});
     // An attempt has its effect once: later ones find this key gone, or another.
-    commit.deletes.push_back(UploadKey(request_.attempt));
+    const std::string own = UploadKey(request_.attempt);
+    commit.deletes.push_back(own);
+    // Whatever else rests on the same uploads has to look again: it may share extents with this.
+    for (const std::string& upload : uploads_)
+      if (upload != own) commit.puts.push_back({upload, {}});
   }
   commit.puts.push_back({std::string(kGenerationKey), {}});
   for (const auto& [name, revision] : compares_) commit.compares.push_back({name, revision});

@@ -82,7 +82,8 @@ class Publication {
   std::map<ExtentId, Sought> sought_;
   bool is_silent_ = false;  // A node that was asked did not answer.
   Sought body_;
-  std::map<std::string, std::uint64_t> compares_;  // Keys on whose revision the commit rests.
+  std::map<std::string, std::uint64_t> compares_;  // Keys on whose revision the commit rests,
+  std::set<std::string> uploads_;                  // those of uploads among them.
   std::map<CallId, std::pair<std::string, std::vector<ExtentId>>> questions_;
   std::map<CallId, std::string> stores_;
   CallId call_ = 0;

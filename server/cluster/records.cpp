@@ -63,6 +63,10 @@ std::string Key(std::string_view kind, std::string_view name) {
 
 std::string UploadKey(std::uint64_t upload) { return Key(kUploadKeys, Hex(upload)); }
 
+std::string UploadTombstoneKey(std::uint64_t upload) {
+  return Key(kTombstoneKeys, "upload-" + Hex(upload));
+}
+
 std::optional<std::uint64_t> UploadOfKey(std::string_view key) {
   const auto digits = NameIn(kUploadKeys, key);
   std::array<std::byte, sizeof(std::uint64_t)> bytes{};

@@ -33,6 +33,9 @@ inline constexpr std::string_view kGenerationKey = "generation";  // Empty; put 
 
 std::string Key(std::string_view kind, std::string_view name);
 std::string UploadKey(std::uint64_t upload);
+// Of the tombstone of an upload that was given up. While it is there, the upload cannot begin anew:
+// what it names is dropped.
+std::string UploadTombstoneKey(std::uint64_t upload);
 // The upload of such a key; none if it is no such key.
 std::optional<std::uint64_t> UploadOfKey(std::string_view key);
 // `key` without `kind`; none if it does not begin with it.
