@@ -116,16 +116,19 @@ void MemoryMetaStore::Tell(WatchId id, WatchState& watch, News news, Trip trip) 
   });
 }
 
-void MemoryMetaStore::CollectNews() {
+bool MemoryMetaStore::CollectNews() {
+  bool is_told = false;
   for (auto& [id, watch] : watches_) {
     if (watch.has_ended || watch.next_revision > state_.revision()) continue;
     auto events = state_.EventsSince(watch.prefix, watch.next_revision);
     watch.next_revision = state_.revision() + 1;
+    is_told = true;
     if (!events)
       Tell(id, watch, {News::Kind::kCompacted, {}, std::nullopt}, NextTrip());
     else if (!events->empty())
       Tell(id, watch, {News::Kind::kEvents, *std::move(events), std::nullopt}, NextTrip());
   }
+  return is_told;
 }
 
 void MemoryMetaStore::BreakWatches() {
@@ -136,7 +139,6 @@ void MemoryMetaStore::BreakWatches() {
 void MemoryMetaStore::Run(TimePoint now) {
   FFR_ASSERT(now >= now_);
   for (;;) {
-    CollectNews();
     // Leases end in their turn: a request that arrives later finds them ended.
     const TimePoint due = steps_.empty() ? now : std::min(now, steps_.begin()->first.first);
     const auto expiry = state_.next_expiry();
@@ -146,6 +148,7 @@ void MemoryMetaStore::Run(TimePoint now) {
       continue;
     }
     now_ = due;
+    if (CollectNews()) continue;  // Some of it may be due before all else.
     if (steps_.empty() || steps_.begin()->first.first > now) return;
     const auto act = std::move(steps_.begin()->second);
     steps_.erase(steps_.begin());

@@ -76,7 +76,7 @@ class MemoryMetaStore final : public MetaStore {
   void Send(TimePoint deadline, Done<T> done, std::function<Result<T>()> execute);
   StepKey At(TimePoint time, std::function<void()> act);
   Trip NextTrip() { return options_.next_trip ? options_.next_trip() : Trip{}; }
-  void CollectNews();
+  bool CollectNews();  // False: there is none.
   void Tell(WatchId id, WatchState& watch, News news, Trip trip);
 
   MetaState& state_;
