@@ -264,9 +264,11 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
 }
 
 void Publication::StoreBodies(TimePoint now, const View& view, Outbox& out) {
-  // A cluster of one node has no second place for a manifest; one that is down is waited for.
-  const std::size_t replicas =
-      std::min<std::size_t>(BodyReplicas(request_.replicas), Domains(view, false).size());
+  // A cluster of one node has no second place for a manifest; one that is down is waited for. What
+  // was asked for is waited for in any case: nodes may have begun to drain since.
+  const std::size_t replicas = std::max<std::size_t>(
+      request_.replicas,
+      std::min<std::size_t>(BodyReplicas(request_.replicas), Domains(view, false).size()));
   if (body_.domains.size() >= replicas) {
     phase_ = Phase::kCommit;
     next_ = now;
