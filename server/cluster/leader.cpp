@@ -246,7 +246,12 @@ void Leader::GiveUpUploads(TimePoint now, Outbox& out) {
   for (std::size_t i = 0; i < subjects_.size(); ++i) {
     const auto& [key, revision] = subjects_[i];
     const auto upload = UploadOfKey(key);
-    if (flags_[i] || !upload) continue;
+    if (!upload) continue;
+    if (flags_[i]) {  // Asked about again after another grace, for who has heard of it may be
+                      // silent.
+      uploads_seen_[key] = now;
+      continue;
+    }
     TombstoneRecord tombstone;
     tombstone.upload = *upload;
     commit.compares.push_back({key, revision});
