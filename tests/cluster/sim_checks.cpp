@@ -14,9 +14,9 @@ using server::MetaStore;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-std::size_t Simulation::GoodReplicas(const ExtentId& id) const {
+std::size_t Simulation::GoodReplicas(const ManifestExtent& extent) const {
   return static_cast<std::size_t>(
-      std::ranges::count_if(nodes_, [&](const auto& node) { return node->disk.HasGood(id); }));
+      std::ranges::count_if(nodes_, [&](const auto& node) { return node->disk.HasGood(extent); }));
 }
 
 // The most that a name asks for.
@@ -33,6 +33,7 @@ std::size_t Simulation::WantedReplicas(const ExtentId& id) const {
 
 // The store has changed: commit by commit.
 void Simulation::NoteChanges() {
+  if (state_.revision() == last_revision_) return;
   const auto events = state_.EventsSince("", last_revision_ + 1).value();
   last_revision_ = state_.revision();
   for (auto at = events.begin(); at != events.end();) {
@@ -41,22 +42,65 @@ void Simulation::NoteChanges() {
     NoteCommit({at, end});
     at = end;
   }
-  CheckLeases();
 }
 
 void Simulation::NoteCommit(std::span<const MetaStore::Event> events) {
+  bool is_leaders = false, changes_names = false, has_generation = false;
+  const std::string leader = leader_;
   for (const auto& event : events) {
     Trace("  ", event.revision, event.value ? " put " : " del ", event.key);
-    if (event.key == kSlotsKey) NoteSlots(SlotsRecord::Decode(event.value.value()).value());
+    const bool is_tombstone = event.key.starts_with(kTombstoneKeys);
+    changes_names |= event.key.starts_with(kDatasetKeys);
+    has_generation |= event.key == kGenerationKey;
+    is_leaders |= event.key == kSlotsKey || (is_tombstone && !event.value) ||
+                  event.key.starts_with("deletes/upload-");
+    NoteKey(event);
+  }
+  if (is_leaders && author_ != leader)
+    Fail(author_ + " has changed " + events.front().key + " while '" + leader + "' leads");
+  if (changes_names && !has_generation)
+    Fail(events.front().key + " was changed without the generation");
+  for (const auto& event : events)
     if (const auto name = NameIn(kDatasetKeys, event.key)) NoteName(*name, event);
+  for (const auto& event : events)
+    if (event.value && event.key.starts_with(kTombstoneKeys))
+      CheckTombstone(event.key, tombstones_.at(event.key));
+}
+
+void Simulation::NoteKey(const MetaStore::Event& event) {
+  const std::string& key = event.key;
+  if (key == kSlotsKey) NoteSlots(SlotsRecord::Decode(event.value.value()).value());
+  if (key == kLeaderKey) {
+    leader_.clear();
+    if (event.value)
+      for (const std::byte byte : *event.value) leader_.push_back(static_cast<char>(byte));
+  }
+  if (const auto upload = UploadOfKey(key)) {
+    if (event.value)
+      open_uploads_.insert(*upload);
+    else
+      open_uploads_.erase(*upload);
+  }
+  if (const auto node = NameIn(kNodeKeys, key)) {
+    leases_.erase(*node);
+    if (event.value) leases_[*node] = {NodeRecord::Decode(*event.value).value().lease, now_};
+  }
+  if (!key.starts_with(kTombstoneKeys)) return;
+  if (event.value) {
+    tombstones_[key] = TombstoneRecord::Decode(*event.value).value();
+  } else {
+    const auto old = tombstones_.extract(key);
+    if (!old.empty()) CheckBuried(key, old.mapped());
   }
 }
 
 void Simulation::NoteSlots(SlotsRecord slots) {
   if (slots.map.version != slots_.map.version) {
     ++counts_.map_changes;
+    last_map_change_ = now_;
     if (slots.map.version != slots_.map.version + 1) Fail("the slot map has skipped a version");
     Trace("slot map ", slots.map.version, " of ", slots.map.nodes.size(), " nodes");
+    slot_history_[slots.map.version] = {slots.map, std::nullopt};
   }
   slots_ = std::move(slots);
 }
@@ -66,15 +110,23 @@ void Simulation::NoteName(const std::string& name, const MetaStore::Event& event
   if (event.value) {
     Truth truth{DatasetRecord::Decode(*event.value).value(), {}, {}, event.revision};
     truth.manifest = DecodeDatasetManifest(manifests_.at(truth.record.attempt)).value();
-    for (const ManifestExtent& extent : truth.record.body) truth.extents.insert(extent.id);
+    for (const ManifestExtent& extent : truth.record.body) truth.extents[extent.id] = extent;
     for (const ManifestFile& file : truth.manifest.files)
-      for (const ManifestExtent& extent : file.extents) truth.extents.insert(extent.id);
-    for (const ExtentId& id : truth.extents) ++referenced_[id];
-    CheckNewName(name, published_.emplace(name, std::move(truth)).first->second);
+      for (const ManifestExtent& extent : file.extents) truth.extents[extent.id] = extent;
+    for (const auto& [id, extent] : truth.extents) {
+      Reference& reference = referenced_[id];
+      if (reference.name_count > 0 && reference.extent != extent)
+        Fail("extent " + Hex(id) + " is published with two contents");
+      reference.extent = extent;
+      ++reference.name_count;
+    }
+    const Truth& now = published_.emplace(name, std::move(truth)).first->second;
+    CheckNewName(name, now);
+    CheckAttempt(name, now, old.empty() ? 0 : old.mapped().revision);
   }
   if (old.empty()) return;
-  for (const ExtentId& id : old.mapped().extents)
-    if (--referenced_.at(id) == 0) {
+  for (const auto& [id, extent] : old.mapped().extents)
+    if (--referenced_.at(id).name_count == 0) {
       referenced_.erase(id);
       unreferenced_[id] = now_;
     }
@@ -82,15 +134,51 @@ void Simulation::NoteName(const std::string& name, const MetaStore::Event& event
 
 void Simulation::CheckNewName(const std::string& name, const Truth& truth) {
   Trace("published: ", name);
-  for (const ExtentId& id : truth.extents) {
-    if (unreferenced_.contains(id)) Fail("extent " + Hex(id) + " is published again");
-    const std::size_t count = GoodReplicas(id);
+  for (const auto& [id, extent] : truth.extents) {
+    const bool is_removed = std::ranges::any_of(
+        tombstones_, [&](const auto& entry) { return Contains(entry.second.runs, id); });
+    if (is_removed) Fail(name + " was published with " + Hex(id) + ", which a tombstone names");
+    const std::size_t count = GoodReplicas(extent);
     if (count == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
     // It was promised that so many hold it: but for a loss just now, they do.
     if (now_ - last_loss_ >= seconds(15) && count < truth.record.replicas)
       Fail(name + " was published with " + std::to_string(count) + " replicas of " + Hex(id) +
            " instead of " + std::to_string(+truth.record.replicas));
   }
+}
+
+// An attempt has its effect once, and only on what its client meant.
+void Simulation::CheckAttempt(const std::string& name, const Truth& truth,
+                              std::uint64_t old_revision) {
+  const std::uint64_t attempt = truth.record.attempt;
+  const Intent& intent = intents_.at(attempt);
+  using Mode = Publication::Mode;
+  if (!effective_.insert(attempt).second) Fail(name + " was published twice by one attempt");
+  if (open_uploads_.contains(attempt)) Fail(name + " was published and its attempt is still open");
+  if (intent.mode == Mode::kCreate && old_revision != 0)
+    Fail(name + " was created though it was there");
+  if (intent.mode == Mode::kSwap && old_revision != intent.expected_revision)
+    Fail(name + " was replaced though it was another than expected");
+}
+
+bool Simulation::IsNamedByTombstone(const ExtentId& id) const {
+  return std::ranges::any_of(tombstones_,
+                             [&](const auto& entry) { return entry.second.Names(id); });
+}
+
+// What a name refers to is in no list of what may go.
+void Simulation::CheckTombstone(const std::string& key, const TombstoneRecord& record) {
+  for (const auto& [id, reference] : referenced_)
+    if (Contains(record.runs, id)) Fail(key + " names " + Hex(id) + ", which is published");
+}
+
+// It is gone, and so must be what it named: nothing else would ever drop that.
+void Simulation::CheckBuried(const std::string& key, const TombstoneRecord& record) {
+  for (const auto& node : nodes_)
+    for (const auto& [id, replica] : node->disk.replicas)
+      if (record.Names(id) && !referenced_.contains(id) && !IsNamedByTombstone(id) &&
+          !open_uploads_.contains(UploadOf(id)))
+        Fail(key + " was taken away and " + node->id + " still has " + Hex(id));
 }
 
 // All clients create the same names: one of them wins each, for good.
@@ -103,33 +191,9 @@ void Simulation::NoteSharedWinner(const std::string& name, std::uint64_t attempt
 }
 
 void Simulation::CheckPublished() {
-  for (const auto& [id, count] : referenced_)
-    if (GoodReplicas(id) == 0) Fail("LOST: extent " + Hex(id) + " is published and nowhere");
-}
-
-// Who believes in its lease has it.
-void Simulation::CheckLeases() {
-  for (const auto& node : nodes_) {
-    if (!node->is_up || now_ < node->paused_until) continue;
-    const auto& lease = node->machine->view().lease;
-    const auto entry = state_.Get(Key(kNodeKeys, node->id));
-    // The store has ended the lease by force, which no holder can know.
-    if (lease.IsLeased(now_) && !entry) continue;
-    if (lease.IsLeased(now_) && NodeRecord::Decode(entry->value).value().epoch != lease.epoch())
-      Fail(node->id + " believes in a lease that another start of it has");
-  }
-}
-
-void Simulation::CheckDrop(const Node& node, const ExtentId& id) {
-  if (referenced_.contains(id) && GoodReplicas(id) == 0)
-    Fail("LOST: " + node.id + " drops the last replica of " + Hex(id));
-  const auto gone = unreferenced_.find(id);
-  // One in excess may go at any time: the node does not know yet that the name is gone.
-  const bool is_excess = node.machine->view().names.Find(id) != nullptr;
-  if (gone != unreferenced_.end() && !is_excess && now_ - gone->second < SimClient::kGrace)
-    Fail(node.id + " drops " + Hex(id) + " before its grace is over");
-  if (!node.machine->view().lease.IsLeased(now_))
-    Fail(node.id + " drops " + Hex(id) + " without a lease");
+  for (const auto& [id, reference] : referenced_)
+    if (GoodReplicas(reference.extent) == 0)
+      Fail("LOST: extent " + Hex(id) + " is published and nowhere");
 }
 
 bool Simulation::IsConverged(std::string* why) {
@@ -152,12 +216,12 @@ bool Simulation::IsConverged(std::string* why) {
   };
   if (count(kTombstoneKeys) > 0) return is_not("tombstones are left");
   if (count(kUploadKeys) > 0) return is_not("uploads are left open");
-  for (const auto& [id, name_count] : referenced_) {
+  for (const auto& [id, reference] : referenced_) {
     const std::size_t replicas = WantedReplicas(id);
     const auto owners = slots.OwnersOf(id, replicas);
     for (const auto& node : nodes_) {
       const bool is_owner = std::ranges::find(owners, node->id) != owners.end();
-      if (is_owner && !node->disk.HasGood(id))
+      if (is_owner && !node->disk.HasGood(reference.extent))
         return is_not(node->id + " lacks " + Hex(id) + ", of which it is an owner");
       if (!is_owner && node->disk.replicas.contains(id) && owners.size() >= replicas)
         return is_not(node->id + " has " + Hex(id) + ", of which it is no owner");
@@ -168,7 +232,13 @@ bool Simulation::IsConverged(std::string* why) {
       if (!referenced_.contains(id))
         return is_not(node->id + " has " + Hex(id) + ", which is garbage" +
                       (node->machine->view().names.Find(id) ? " and believed to be wanted" : ""));
-    if (!node->machine->view().lease.IsLeased(now_)) return is_not(node->id + " has no lease");
+    if (!node->machine->view().lease.IsLeased(Local(*node)))
+      return is_not(node->id + " has no lease");
+    const auto& entries = node->machine->view().mirror.entries();
+    const auto all = state_.List({"", "", 100'000, 0}).value().entries;
+    const bool is_same = std::ranges::equal(
+        entries, all, [](const auto& one, const auto& other) { return one.second == other; });
+    if (!is_same) return is_not(node->id + " does not know the keys of the store");
   }
   return true;
 }

@@ -15,7 +15,7 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr int kNames = 3;
+constexpr std::uint64_t kNames = 4;
 constexpr int kTriesMax = 6;
 constexpr seconds kPatience{8};
 // By then an answer that was lost has had its effect, or will have none.
@@ -28,56 +28,131 @@ Simulation::Node* SimClient::AnyNode() {
 }
 
 void SimClient::Next() {
-  if (!world_.is_healing_) world_.At(world_.Between(50, 2'500), [this] { Begin(); });
+  if (!world_.is_healing_) world_.At(world_.Between(50, 2'000), [this] { Begin(); });
 }
+
+void SimClient::End(const Operation& operation) {
+  if (!operation.is_side) Next();
+}
+
+// --- What a name may be -------------------------------------------------------------------------
+
+// One of its names of which it knows what it is.
+std::optional<std::string> SimClient::SettledName() {
+  std::string name = "c" + std::to_string(number_) + "/" + std::to_string(world_.Random(kNames));
+  Expected& expected = expected_[name];
+  if (expected.open_count > 0 || world_.now_ < expected.settled_at) return std::nullopt;
+  const auto found = world_.published_.find(name);
+  const std::uint64_t attempt = found == world_.published_.end() ? 0 : found->second.record.attempt;
+  if (!expected.states.contains(attempt)) world_.Fail(name + " is what nobody made of it");
+  // What came of it cannot change any more.
+  expected = {{attempt}, {}, 0, false};
+  return name;
+}
+
+void SimClient::Expect(Operation& operation, std::uint64_t state) {
+  if (IsShared(operation)) return;
+  Expected& expected = expected_[operation.name];
+  if (!std::exchange(operation.is_announced, true)) ++expected.open_count;
+  expected.is_contested |= expected.open_count > 1;
+  expected.states.insert(state);
+  expected.settled_at = world_.now_ + kSettling;
+}
+
+void SimClient::Settle(const Operation& operation, std::uint64_t state, bool is_acknowledged) {
+  if (IsShared(operation)) return;
+  Expected& expected = expected_[operation.name];
+  --expected.open_count;
+  if (is_acknowledged && !expected.is_contested) expected = {{state}, {}, 0, false};
+}
+
+void SimClient::Check(const std::map<std::string, Simulation::Truth>& published) {
+  for (const auto& [name, expected] : expected_) {
+    const auto found = published.find(name);
+    const std::uint64_t attempt = found == published.end() ? 0 : found->second.record.attempt;
+    if (!expected.states.contains(attempt))
+      world_.Fail(name + " is not what was acknowledged: it is " + Hex(attempt) +
+                  ", and could be one of " + std::to_string(expected.states.size()) +
+                  " others, as " + Hex(*expected.states.begin()));
+  }
+}
+
+// --- Operations ---------------------------------------------------------------------------------
 
 void SimClient::Begin() {
   if (world_.is_healing_) return;
   Operation operation;
   operation.replicas = static_cast<std::uint8_t>(1 + world_.Random(3));
   operation.attempt = world_.random_();
+  operation.upload = world_.random_();
   if (world_.Chance(0.1)) {
     operation.name = "shared/" + std::to_string(world_.Random(3));
-    operation.mode = Mode::kCreate;
+    AddExtents(operation, 1 + world_.Random(2));
     return OpenUpload(std::move(operation));
   }
-  operation.name = "c" + std::to_string(number_) + "/" + std::to_string(world_.Random(kNames));
-  Expected& expected = expected_[operation.name];
-  if (world_.now_ < expected.settled_at) return Next();
-  if (expected.states.size() > 1) {
-    // What came of it cannot change any more.
-    const auto found = world_.published_.find(operation.name);
-    const std::uint64_t attempt =
-        found == world_.published_.end() ? 0 : found->second.record.attempt;
-    if (!expected.states.contains(attempt))
-      world_.Fail(operation.name + " is what nobody made of it");
-    expected.states = {attempt};
+  const auto name = SettledName();
+  if (!name) return Next();
+  operation.name = *name;
+  const auto found = world_.published_.find(*name);
+  if (found != world_.published_.end()) {
+    const std::uint64_t revision = found->second.revision;
+    if (world_.Chance(0.35)) {
+      operation.mode = Mode::kRemove;
+      if (world_.Chance(0.3)) operation.expected_revision = revision;
+      return Remove(std::move(operation));
+    }
+    operation.mode = world_.Chance(0.3) ? Mode::kSwap : Mode::kReplace;
+    if (operation.mode == Mode::kSwap) operation.expected_revision = revision;
   }
-  const bool is_there = !expected.states.contains(0);
-  if (is_there && world_.Chance(0.4)) {
-    operation.mode = Mode::kRemove;
-    return Remove(std::move(operation));
-  }
-  operation.mode = is_there ? Mode::kReplace : Mode::kCreate;
+  Choose(operation);
+  if (operation.extents.size() == operation.extent_index) return Publish(std::move(operation));
   OpenUpload(std::move(operation));
 }
 
-void SimClient::OpenUpload(Operation operation) {
-  if (operation.upload == 0) {
-    operation.upload = world_.random_();
-    const std::size_t count = 1 + world_.Random(3);
-    for (std::uint32_t i = 0; i < count; ++i)
-      operation.extents.push_back({MakeExtentId(operation.upload, 0, i),
-                                   i + 1 == count ? 1 + world_.Random(1000) : kExtentSizeMax,
-                                   world_.random_()});
-    world_.manifests_[operation.attempt] = ManifestOf(operation);
+// Its extents: new ones, some that the name has already, some of another name.
+void SimClient::Choose(Operation& operation) {
+  const auto& published = world_.published_;
+  const auto own = published.find(operation.name);
+  if (own != published.end() && world_.Chance(0.5)) {
+    KeepExtents(operation, own->second);
+  } else if (!published.empty() && world_.Chance(0.25)) {
+    auto any = published.begin();
+    std::advance(any, static_cast<std::ptrdiff_t>(world_.Random(published.size())));
+    KeepExtents(operation, any->second);
   }
-  if (++operation.tries > kTriesMax) return Next();
+  operation.extent_index = operation.extents.size();
+  AddExtents(operation, world_.Random(3) + (operation.extents.empty() ? 1 : 0));
+}
+
+void SimClient::KeepExtents(Operation& operation, const Simulation::Truth& from) {
+  for (const ManifestFile& file : from.manifest.files)
+    if (world_.Chance(0.7)) operation.extents.push_back(file.extents.front());
+  if (!operation.extents.empty())
+    operation.replicas = std::min(operation.replicas, from.record.replicas);
+}
+
+void SimClient::AddExtents(Operation& operation, std::size_t count) {
+  for (std::uint32_t i = 0; i < count; ++i)
+    operation.extents.push_back(
+        {MakeExtentId(operation.upload, 0, i), 1 + world_.Random(1000), world_.random_()});
+}
+
+// A file for each extent.
+Body SimClient::ManifestOf(const Operation& operation) const {
+  DatasetManifest manifest;
+  for (const ManifestExtent& extent : operation.extents)
+    manifest.files.push_back(
+        {"f" + std::to_string(manifest.files.size()), extent.size_bytes, {extent}});
+  return EncodeDatasetManifest(manifest).value();
+}
+
+void SimClient::OpenUpload(Operation operation) {
+  if (++operation.tries > kTriesMax) return End(operation);
   Simulation::Node* const node = AnyNode();
   world_.Ask<void>(
       nullptr, node->id, kPatience,
       [this, upload = operation.upload](Simulation::Node& other) {
-        other.machine->BeginUpload(upload, world_.now_ + seconds(5));
+        other.machine->BeginUpload(upload, world_.Local(other) + seconds(5));
         world_.Step(other, nullptr);
         return Result<void>();
       },
@@ -90,76 +165,106 @@ void SimClient::OpenUpload(Operation operation) {
 // Each extent to as many nodes as there are to be replicas, in the order that the slot map gives; a
 // node that does not take it is passed over.
 void SimClient::WriteExtents(Operation operation) {
-  if (operation.extent_index == operation.extents.size()) {
-    operation.tries = 0;
-    return Commit(std::move(operation));
-  }
+  if (operation.extent_index == operation.extents.size()) return Publish(std::move(operation));
   if (operation.domains.size() == operation.replicas) {
     ++operation.extent_index;
     operation.asked.clear();
     operation.domains.clear();
-    return WriteExtents(std::move(operation));
+    const bool is_slow = world_.Chance(0.08);
+    return world_.At(is_slow ? world_.Between(1'000, 7'000) : world_.Between(0, 1),
+                     [this, operation = std::move(operation)] { WriteExtents(operation); });
   }
-  const ManifestExtent extent = operation.extents[operation.extent_index];
   const auto& slots = world_.Slots();
-  for (const std::string& node : slots.CandidatesOf(extent.id)) {
+  for (const std::string& node : slots.CandidatesOf(operation.extents[operation.extent_index].id)) {
     if (!operation.asked.insert(node).second) continue;
     const std::uint16_t ordinal = slots.map.Find(node);
     if (ordinal == SlotMap::kNoNode || slots.map.nodes[ordinal].weight == 0) continue;
-    world_.Ask<void>(
-        nullptr, node, seconds(1),
-        [this, extent](Simulation::Node& other) { return world_.Write(other, extent, {}); },
-        [this, operation, node](Result<void> written) mutable {
-          if (written) operation.domains.insert(node);
-          WriteExtents(std::move(operation));
-        });
-    return;
+    return WriteTo(node, std::move(operation));
   }
   operation.asked.clear();
   operation.domains.clear();
   // Nobody takes it: perhaps the upload is not known to them yet, or was given up.
   if (operation.tries < kTriesMax) return OpenUpload(std::move(operation));
   ++world_.counts_.refused;
-  Next();
+  End(operation);
 }
 
-Body SimClient::ManifestOf(const Operation& operation) const {
-  DatasetManifest manifest;
-  ManifestFile file;
-  file.name = "file";
-  for (const ManifestExtent& extent : operation.extents) file.size_bytes += extent.size_bytes;
-  file.extents = operation.extents;
-  manifest.files.push_back(std::move(file));
-  return EncodeDatasetManifest(manifest).value();
+void SimClient::WriteTo(const std::string& node, Operation operation) {
+  const ManifestExtent extent = operation.extents[operation.extent_index];
+  if (world_.Chance(0.03)) {  // An earlier start of it wrote other bytes.
+    const ManifestExtent draft{extent.id, extent.size_bytes, world_.random_()};
+    world_.Ask<void>(
+        nullptr, node, seconds(1),
+        [this, draft](Simulation::Node& other) { return world_.Write(other, draft, {}); },
+        [](const Result<void>&) {});
+  }
+  world_.Ask<void>(
+      nullptr, node, seconds(1),
+      [this, extent](Simulation::Node& other) { return world_.Write(other, extent, {}); },
+      [this, operation, node](Result<void> written) mutable {
+        if (written) operation.domains.insert(node);
+        WriteExtents(std::move(operation));
+      });
+}
+
+// Perhaps beside another request: of a second name with the same extents, or for the same name.
+void SimClient::Publish(Operation operation) {
+  operation.tries = 0;
+  if (!IsShared(operation) && world_.Chance(0.2)) {
+    Operation twin = operation;
+    if (const auto name = SettledName(); name && *name != operation.name) {
+      twin.name = *name;
+      twin.mode = Mode::kReplace;
+      twin.attempt = world_.random_();
+      twin.replicas = static_cast<std::uint8_t>(1 + world_.Random(twin.replicas));
+      twin.is_side = true;
+      twin.is_removed = world_.Chance(0.6);
+      world_.At(world_.Between(0, 30), [this, twin] { Commit(twin); });
+    }
+  }
+  if (operation.mode != Mode::kCreate && world_.Chance(0.15))
+    RemoveBeside(operation.name, world_.Between(0, 40));
+  Commit(std::move(operation));
+}
+
+void SimClient::RemoveBeside(const std::string& name, Simulation::Duration after) {
+  Operation removal;
+  removal.mode = Mode::kRemove;
+  removal.name = name;
+  removal.attempt = world_.random_();
+  removal.is_side = true;
+  const auto found = world_.published_.find(name);
+  if (found != world_.published_.end() && world_.Chance(0.5))
+    removal.expected_revision = found->second.revision;
+  world_.At(after, [this, removal] { Remove(removal); });
 }
 
 void SimClient::Commit(Operation operation) {
-  const bool is_shared = operation.name.starts_with("shared/");
   if (++operation.tries > kTriesMax) {
     ++world_.counts_.unresolved;
-    return Next();
+    Settle(operation, operation.attempt, false);
+    return End(operation);
   }
-  if (!is_shared) {
-    Expected& expected = expected_[operation.name];
-    expected.states.insert(operation.attempt);
-    expected.settled_at = world_.now_ + kSettling;
-  }
+  Expect(operation, operation.attempt);
+  world_.manifests_[operation.attempt] = ManifestOf(operation);
+  world_.intents_[operation.attempt] = {operation.mode, operation.expected_revision};
   const Simulation::TimePoint asked_at = world_.now_;
   world_.AskPublication(
       AnyNode()->id,
-      {operation.mode, operation.name, operation.attempt, 0, operation.replicas, kGrace,
-       world_.manifests_.at(operation.attempt), world_.now_ + kPatience},
-      [this, operation, asked_at, is_shared](Result<std::uint64_t> result) mutable {
+      {operation.mode, operation.name, operation.attempt, operation.expected_revision,
+       operation.replicas, kGrace, world_.manifests_.at(operation.attempt),
+       world_.now_ + kPatience},
+      [this, operation, asked_at](Result<std::uint64_t> result) mutable {
         if (world_.now_ - asked_at > kPatience + seconds(3))
           world_.Fail(operation.name + ": a request did not end by its deadline");
         if (result) {
           ++world_.counts_.published;
-          if (is_shared) {
-            world_.NoteSharedWinner(operation.name, operation.attempt);
-          } else {
-            expected_[operation.name] = {{operation.attempt}, {}};
-          }
-          return Next();
+          if (!world_.effective_.contains(operation.attempt))
+            world_.Fail(operation.name + " was acknowledged and not published");
+          if (IsShared(operation)) world_.NoteSharedWinner(operation.name, operation.attempt);
+          Settle(operation, operation.attempt, true);
+          if (operation.is_removed) RemoveBeside(operation.name, world_.Between(0, 5));
+          return End(operation);
         }
         const ErrorCode code = result.error().code;
         world_.Trace(operation.name, ": ", result.error().message);
@@ -167,50 +272,40 @@ void SimClient::Commit(Operation operation) {
           return world_.At(world_.Between(100, 1'000),
                            [this, operation = std::move(operation)] { Commit(operation); });
         ++world_.counts_.refused;
-        Next();
+        Settle(operation, operation.attempt, false);
+        End(operation);
       });
 }
 
 void SimClient::Remove(Operation operation) {
   if (++operation.tries > kTriesMax) {
     ++world_.counts_.unresolved;
-    return Next();
+    Settle(operation, 0, false);
+    return End(operation);
   }
-  Expected& expected = expected_[operation.name];
-  expected.states.insert(0);
-  expected.settled_at = world_.now_ + kSettling;
-  world_.AskPublication(AnyNode()->id,
-                        {operation.mode,
-                         operation.name,
-                         operation.attempt,
-                         0,
-                         1,
-                         kGrace,
-                         {},
-                         world_.now_ + kPatience},
-                        [this, operation](Result<std::uint64_t> result) mutable {
-                          // Also if it was gone already: by an earlier try of ours.
-                          if (result || result.error().code == ErrorCode::kNotFound) {
-                            ++world_.counts_.removed;
-                            expected_[operation.name] = {{0}, {}};
-                            return Next();
-                          }
-                          world_.Trace(operation.name, ": ", result.error().message);
-                          world_.At(
-                              world_.Between(100, 1'000),
-                              [this, operation = std::move(operation)] { Remove(operation); });
-                        });
-}
-
-void SimClient::Check(const std::map<std::string, Simulation::Truth>& published) {
-  for (const auto& [name, expected] : expected_) {
-    const auto found = published.find(name);
-    const std::uint64_t attempt = found == published.end() ? 0 : found->second.record.attempt;
-    if (!expected.states.contains(attempt))
-      world_.Fail(name + " is not what was acknowledged: it is " + Hex(attempt) +
-                  ", and could be one of " + std::to_string(expected.states.size()) +
-                  " others, as " + Hex(*expected.states.begin()));
-  }
+  Expect(operation, 0);
+  world_.AskPublication(
+      AnyNode()->id,
+      {Mode::kRemove,
+       operation.name,
+       operation.attempt,
+       operation.expected_revision,
+       1,
+       kGrace,
+       {},
+       world_.now_ + kPatience},
+      [this, operation](Result<std::uint64_t> result) mutable {
+        // Also if it was gone already: by an earlier try of ours.
+        const bool is_gone = result || result.error().code == ErrorCode::kNotFound;
+        if (is_gone || result.error().code == ErrorCode::kConflict) {
+          ++(is_gone ? world_.counts_.removed : world_.counts_.refused);
+          Settle(operation, 0, is_gone);
+          return End(operation);
+        }
+        world_.Trace(operation.name, ": ", result.error().message);
+        world_.At(world_.Between(100, 1'000),
+                  [this, operation = std::move(operation)] { Remove(operation); });
+      });
 }
 
 }  // namespace ffrecord::test

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,8 +12,9 @@
 namespace ffrecord::test {
 
 // One client of the simulated cluster: publishes, replaces and removes names of its own, and now
-// and then a name that all clients want. It keeps what the cluster has acknowledged, and what it
-// may expect.
+// and then a name that all clients want. Its names share extents with each other and with those of
+// other clients. Some of its requests race each other, some of its uploads are slow. It keeps what
+// the cluster has acknowledged, and what it may expect.
 class SimClient {
  public:
   // How long what was replaced or removed stays readable.
@@ -31,23 +33,40 @@ class SimClient {
     std::string name;
     std::uint64_t upload = 0;
     std::uint64_t attempt = 0;
+    std::uint64_t expected_revision = 0;
     std::uint8_t replicas = 1;
     std::vector<ManifestExtent> extents;
     std::size_t extent_index = 0;   // Which is being written,
     std::set<std::string> asked;    // to whom,
     std::set<std::string> domains;  // and where it is already.
     int tries = 0;
+    bool is_side = false;       // Beside the client's next operation.
+    bool is_removed = false;    // As soon as it is published.
+    bool is_announced = false;  // Its name may be what it makes of it.
   };
   // Of one name: what it may be, as attempts; 0: absent.
   struct Expected {
     std::set<std::uint64_t> states{0};
     Simulation::TimePoint settled_at{};  // Until then an unanswered request may take effect.
+    int open_count = 0;                  // Operations that go on,
+    bool is_contested = false;           // and have met others.
   };
 
+  bool IsShared(const Operation& operation) const { return operation.name.starts_with("shared/"); }
+  std::optional<std::string> SettledName();
+  void Choose(Operation& operation);
+  void KeepExtents(Operation& operation, const Simulation::Truth& from);
+  void AddExtents(Operation& operation, std::size_t count);
   void OpenUpload(Operation operation);
   void WriteExtents(Operation operation);
+  void WriteTo(const std::string& node, Operation operation);
+  void Publish(Operation operation);
   void Commit(Operation operation);
   void Remove(Operation operation);
+  void RemoveBeside(const std::string& name, Simulation::Duration after);
+  void Expect(Operation& operation, std::uint64_t state);
+  void Settle(const Operation& operation, std::uint64_t state, bool is_acknowledged);
+  void End(const Operation& operation);
   void Next();
   Simulation::Node* AnyNode();
   server::cluster::Body ManifestOf(const Operation& operation) const;

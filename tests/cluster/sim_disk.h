@@ -15,6 +15,7 @@ class SimDisk final : public server::cluster::LocalExtents {
   struct Replica {
     ManifestExtent extent;
     server::cluster::Body bytes = {};  // Of manifests only.
+    server::cluster::TimePoint since;  // Of the world.
     bool is_rotten = false;            // Its bytes are not those of its checksum,
     bool is_known_bad = false;         // and the node has found that out.
     bool is_dropping = false;
@@ -45,9 +46,10 @@ class SimDisk final : public server::cluster::LocalExtents {
     return found->second;
   }
 
-  bool HasGood(const ExtentId& id) const {
-    const auto found = replicas.find(id);
-    return found != replicas.end() && !found->second.is_rotten && !found->second.is_dropping;
+  bool HasGood(const ManifestExtent& extent) const {
+    const auto found = replicas.find(extent.id);
+    return found != replicas.end() && found->second.extent == extent && !found->second.is_rotten &&
+           !found->second.is_dropping;
   }
   // The node crashes: drops that were begun are undone, copies that were begun are gone.
   void Crash() {

@@ -9,6 +9,7 @@
 namespace ffrecord::test {
 
 using namespace server::cluster;
+using server::MetaStore;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -18,11 +19,9 @@ void Simulation::PlanFault() {
   Node& node = *nodes_[Random(nodes_.size())];
   Node& other = *nodes_[Random(nodes_.size())];
   const auto cut = [this](const std::string& from, const std::string& to) {
-    Trace("cut from ", from, " to ", to);
-    cuts_.emplace(from, to);
-    At(Between(300, 15'000), [this, from, to] { cuts_.erase({from, to}); });
+    Cut(from, to, Between(300, 15'000));
   };
-  switch (Random(12)) {
+  switch (Random(14)) {
     case 0:
     case 1:
       if (!node.is_up) break;
@@ -51,14 +50,9 @@ void Simulation::PlanFault() {
     case 7:
       state_.CompactTo(state_.revision());
       break;
-    case 8: {  // The store believes a lease to be over before its time, as after a jump of its
-               // clock.
-      const auto entry = state_.Get(Key(kNodeKeys, node.id));
-      if (!entry || Random(4) != 0) break;
-      if (const auto record = NodeRecord::Decode(entry->value))
-        state_.RevokeLease(record.value().lease);
+    case 8:
+      if (Random(4) == 0) EndLease(node);
       break;
-    }
     case 9:
       Rot(node);
       break;
@@ -68,8 +62,73 @@ void Simulation::PlanFault() {
     case 11:
       ChangeMembers();
       break;
+    case 12:
+      if (Node* const leading = LeadingNode()) EndLease(*leading);
+      break;
+    case 13:
+      if (Node* const leading = LeadingNode()) Pause(*leading, Between(3'500, 9'000));
+      break;
   }
   At(Between(300, 6'000), [this] { PlanFault(); });
+}
+
+void Simulation::Cut(const std::string& from, const std::string& to, Duration time) {
+  Trace("cut from ", from, " to ", to);
+  cuts_.emplace(from, to);
+  At(time, [this, from, to] { cuts_.erase({from, to}); });
+}
+
+// The store believes a lease to be over before its time, as after a jump of its clock.
+void Simulation::EndLease(const Node& node) {
+  const auto found = leases_.find(node.id);
+  if (found == leases_.end()) return;
+  Trace(node.id, " loses its lease");
+  ended_by_force_[found->second.lease] = now_;
+  state_.RevokeLease(found->second.lease);
+}
+
+Simulation::Node* Simulation::LeadingNode() {
+  const auto found =
+      std::ranges::find_if(nodes_, [&](const auto& node) { return node->owner == leader_; });
+  return found == nodes_.end() ? nullptr : found->get();
+}
+
+void Simulation::Provoke(Node& node) {
+  if (is_healing_ || !Chance(provocations_)) return;
+  Node& other = *nodes_[Random(nodes_.size())];
+  const Duration time = Between(100, 7'000);
+  switch (Random(8)) {
+    case 0:
+      // Not now: it walks over nodes.
+      At(Between(0, 20), [this] { ChangeMembers(); });
+      break;
+    case 1:
+    case 2:
+      Cut(node.id, other.id, time);
+      break;
+    case 3:
+      Cut(other.id, node.id, time);
+      break;
+    case 4:
+      Cut(node.id, "meta", time);
+      break;
+    case 5:
+    case 6:
+      if (&other != &node) Pause(other, time);
+      break;
+    case 7:
+      At(Between(0, 20), [this, &node] { EndLease(node); });
+      break;
+  }
+}
+
+// The process stops before it carries out what it has decided.
+bool Simulation::Stalls(const std::vector<Action>& actions) {
+  const bool is_important = std::ranges::any_of(actions, [](const Action& action) {
+    return std::holds_alternative<MetaStore::Commit>(action.call) ||
+           std::holds_alternative<DropExtent>(action.call);
+  });
+  return is_important && !is_healing_ && Chance(stalls_);
 }
 
 // One loss at a time, and never the last good replica that is where it belongs: the cluster
@@ -79,7 +138,7 @@ bool Simulation::MayLose(const Node& node, const ExtentId& id) {
   if (!referenced_.contains(id)) return unreferenced_.contains(id);
   const auto owners = Slots().OwnersOf(id, WantedReplicas(id));
   return std::ranges::any_of(nodes_, [&](const auto& other) {
-    return other.get() != &node && other->disk.HasGood(id) &&
+    return other.get() != &node && other->disk.HasGood(referenced_.at(id).extent) &&
            std::ranges::find(owners, other->id) != owners.end();
   });
 }
@@ -122,13 +181,11 @@ void Simulation::PutMember(const std::string& id, MemberRecord::State state) {
 
 // An operator adds a node, drains one, or takes one back.
 void Simulation::ChangeMembers() {
+  if (is_healing_) return;
   if (nodes_.size() < static_cast<std::size_t>(options_.node_count) + 2 && Chance(0.4)) {
     auto node = std::make_unique<Node>();
     node->id = "n" + std::to_string(nodes_.size() + 1);
-    nodes_.push_back(std::move(node));
-    PutMember(nodes_.back()->id, MemberRecord::State::kIn);
-    Start(*nodes_.back());
-    return;
+    return AddNode(std::move(node));
   }
   const std::string& id = nodes_[Random(nodes_.size())]->id;
   const auto entry = state_.Get(Key(kMemberKeys, id));
@@ -145,7 +202,7 @@ void Simulation::Heal() {
   for (auto& node : nodes_) {
     if (!node->is_up) Start(*node);
     node->paused_until = now_;
-    for (const Act& act : std::exchange(node->held, {})) act();
+    Resume(*node);
     for (auto& [id, replica] : node->disk.replicas)
       replica.is_known_bad = replica.is_known_bad || replica.is_rotten;
   }

@@ -28,15 +28,25 @@ Simulation::Simulation(const Options& options)
     : options_(options), random_(options.seed), now_(kStart) {
   loss_ = Chance(0.5) ? 0.0 : 0.001 * static_cast<double>(Random(50));
   lost_answers_ = Chance(0.5) ? 0.0 : 0.001 * static_cast<double>(Random(100));
+  late_answers_ = Chance(0.5) ? 0.0 : 0.001 * static_cast<double>(Random(60));
+  stalls_ = Chance(0.4) ? 0.0 : 0.001 * static_cast<double>(Random(80));
+  provocations_ = Chance(0.4) ? 0.0 : 0.001 * static_cast<double>(Random(60));
   for (int i = 1; i <= options.node_count; ++i) {
     auto node = std::make_unique<Node>();
     node->id = "n" + std::to_string(i);
-    nodes_.push_back(std::move(node));
-    PutMember(nodes_.back()->id, MemberRecord::State::kIn);
-    Start(*nodes_.back());
+    AddNode(std::move(node));
   }
   for (int i = 0; i < options.client_count; ++i)
     clients_.push_back(std::make_unique<SimClient>(*this, i));
+}
+
+void Simulation::AddNode(std::unique_ptr<Node> node) {
+  // A lease allows for a sixteenth between two clocks.
+  node->drift_ppm = static_cast<std::int64_t>(Random(60'000)) - 30'000;
+  node->clock_offset = seconds(Random(100'000));
+  nodes_.push_back(std::move(node));
+  PutMember(nodes_.back()->id, MemberRecord::State::kIn);
+  Start(*nodes_.back());
 }
 
 // Stores answer all that is under way when they end: nobody must listen any more.
@@ -84,20 +94,34 @@ std::int64_t Simulation::Milliseconds() const {
 }
 
 void Simulation::RunStore(Node& node) {
-  if (!node.store) return;
+  // Its own callbacks come here as well.
+  if (!node.store || node.is_store_running) return;
+  node.is_store_running = true;
+  author_ = node.owner;
   node.store->Run(now_);
+  node.is_store_running = false;
   node.store_wake = node.store->next().value_or(TimePoint::max());
+  NoteChanges();
+  author_.clear();
 }
 
 // All stores see what one of them has changed.
 void Simulation::RunStores() {
+  NoteChanges();
+  const std::uint64_t before = store_revision_;
   for (const auto& node : nodes_)
     if (node->store_wake <= now_) RunStore(*node);
   std::erase_if(old_stores_, [this](const auto& old) { return old.silent_from < now_; });
-  for (const auto& old : old_stores_) old.store->Run(now_);
+  for (const auto& old : old_stores_) {
+    author_ = old.owner;
+    old.store->Run(now_);
+    NoteChanges();
+    author_.clear();
+  }
   state_.ExpireLeases(now_);
-  if (state_.revision() == last_revision_) return;
   NoteChanges();
+  store_revision_ = last_revision_;
+  if (before == store_revision_) return;
   for (const auto& node : nodes_) RunStore(*node);
 }
 
@@ -108,6 +132,7 @@ bool Simulation::RunUntil(TimePoint end) {
     for (const auto& node : nodes_) next = std::min(next, node->store_wake);
     for (const auto& old : old_stores_)
       next = std::min(next, old.store->next().value_or(TimePoint::max()));
+    if (state_.revision() != store_revision_) next = now_;
     if (next > end) break;
     now_ = std::max(now_, next);
     RunStores();
@@ -154,10 +179,11 @@ void Simulation::Start(Node& node) {
   ClusterNode::Options options;
   options.lease.node = node.id;
   options.lease.record.epoch = random_();
-  options.lease.ttl = seconds(4);
+  node.owner = node.id + " " + Hex(options.lease.record.epoch);
+  options.lease.ttl = kLeaseTime;
   options.leader.row_size = 3;
   options.leader.down_grace = seconds(8);
-  options.leader.upload_grace = seconds(9);
+  options.leader.upload_grace = kUploadGrace;
   node.machine = std::make_unique<ClusterNode>(options, node.disk);
   Step(node, nullptr);
 }
@@ -173,51 +199,83 @@ void Simulation::Crash(Node& node) {
   node.machine.reset();
   node.disk.Crash();
   node.store_wake = TimePoint::max();
-  old_stores_.push_back({std::move(node.store), now_ + kLongestCall});
+  old_stores_.push_back({std::move(node.store), now_ + kLongestCall, node.owner});
 }
 
 void Simulation::Pause(Node& node, Duration time) {
+  if (!node.is_up || now_ < node.paused_until) return;
   Trace(node.id, " pauses");
   node.paused_until = now_ + time;
-  At(time, [this, &node] {
-    if (now_ < node.paused_until) return;
-    const auto held = std::exchange(node.held, {});
-    for (const Act& act : held) act();
-  });
+  At(time, [this, &node] { Resume(node); });
 }
 
-template <class F>
-void Simulation::On(Node& node, F act) {
-  if (!node.is_up) return;
-  if (now_ < node.paused_until)
-    node.held.emplace_back(std::move(act));  // A crash forgets it.
-  else
+// Until it pauses again.
+void Simulation::Resume(Node& node) {
+  while (!node.held.empty() && now_ >= node.paused_until) {
+    const Act act = std::move(node.held.front());
+    node.held.pop_front();
     act();
+  }
+}
+
+TimePoint Simulation::Local(const Node& node) const {
+  const Duration world = now_ - TimePoint(kStart);
+  return TimePoint(kStart) + node.clock_offset + world + world * node.drift_ppm / 1'000'000;
+}
+
+Simulation::Duration Simulation::UntilLocal(const Node& node, TimePoint time) const {
+  const Duration local = time - Local(node);
+  return local - local * node.drift_ppm / (1'000'000 + node.drift_ppm) +
+         std::chrono::nanoseconds(1);
 }
 
 void Simulation::Step(Node& node, const Answer* answer) {
-  auto actions = answer ? node.machine->Step(now_, *answer) : node.machine->Step(now_);
+  RunStore(node);  // What it asks for now is asked for now.
+  NoteChanges();
+  const TimePoint local = Local(node);
+  auto actions = answer ? node.machine->Step(local, *answer) : node.machine->Step(local);
+  CheckLease(node);
   // Drops come first: from now on those extents are not held.
   std::stable_partition(actions.begin(), actions.end(), [](const Action& action) {
     return std::holds_alternative<DropExtent>(action.call);
   });
-  for (Action& action : actions) CarryOut(node, std::move(action));
+  for (const Action& action : actions) {
+    if (const auto* const drop = std::get_if<DropExtent>(&action.call))
+      CheckDecision(node, drop->id);
+    if (const auto* const commit = std::get_if<MetaStore::Commit>(&action.call))
+      CheckGivenUp(node, *commit);
+  }
+  if (Stalls(actions)) {  // Between what it has decided and what it does.
+    ++counts_.stalls;
+    Pause(node, Between(100, 8'000));
+    node.held.push_front([this, &node, actions] { CarryOutAll(node, actions); });
+  } else {
+    CarryOutAll(node, std::move(actions));
+  }
+  PlanWake(node);
+}
+
+void Simulation::CarryOutAll(Node& node, std::vector<Action> actions) {
+  RunStore(node);
   if (!actions.empty()) node.store_wake = now_;
+  for (Action& action : actions) CarryOut(node, std::move(action));
   for (const auto& finished : node.machine->TakeFinished()) {
     const auto request = node.requests.extract(finished.request);
     if (!request.empty()) request.mapped()(finished.result);
   }
-  const TimePoint wake = std::max(node.machine->wake(), now_ + milliseconds(1));
-  if (wake < node.wake_planned || node.wake_planned <= now_) {
-    node.wake_planned = wake;
-    if (wake == TimePoint::max()) return;
-    const std::uint64_t incarnation = node.incarnation;
-    At(wake - now_, [this, &node, wake, incarnation] {
-      if (node.wake_planned != wake || node.incarnation != incarnation) return;
-      node.wake_planned = {};
-      On(node, [this, &node] { Step(node, nullptr); });
-    });
-  }
+}
+
+void Simulation::PlanWake(Node& node) {
+  const TimePoint next = node.machine->wake();
+  if (next == TimePoint::max()) return;
+  const TimePoint wake = now_ + std::max<Duration>(UntilLocal(node, next), milliseconds(1));
+  if (wake >= node.wake_planned && node.wake_planned > now_) return;
+  node.wake_planned = wake;
+  At(wake - now_, [this, &node, wake, incarnation = node.incarnation] {
+    if (node.wake_planned != wake || node.incarnation != incarnation) return;
+    node.wake_planned = {};
+    On(node, [this, &node] { Step(node, nullptr); });
+  });
 }
 
 void Simulation::CarryOut(Node& node, Action action) {
@@ -230,17 +288,9 @@ void Simulation::CarryOut(Node& node, Action action) {
       Step(node, answer.get());
     });
   };
-  const TimePoint deadline = action.deadline;
-  const Duration patience = deadline - now_;
-  const auto flags = [&](auto question) {
-    const std::string to = question.node;
-    Ask<Flags>(
-        &node, to, patience,
-        [this, question](Node& other) {
-          return Result<Flags>(other.machine->OnAsk(now_, question));
-        },
-        reply);
-  };
+  const bool is_endless = action.deadline == TimePoint::max();
+  const Duration patience = is_endless ? Duration::max() : UntilLocal(node, action.deadline);
+  const TimePoint deadline = is_endless ? TimePoint::max() : now_ + patience;
   std::visit(
       [&](auto& call) {
         using T = std::decay_t<decltype(call)>;
@@ -249,6 +299,7 @@ void Simulation::CarryOut(Node& node, Action action) {
         } else if constexpr (std::is_same_v<T, MetaStore::ListRequest>) {
           store.List(call, deadline, reply);
         } else if constexpr (std::is_same_v<T, MetaStore::Commit>) {
+          Provoke(node);
           store.TryCommit(call, deadline, reply);
         } else if constexpr (std::is_same_v<T, GrantLease>) {
           store.GrantLease(call.ttl, deadline, reply);
@@ -259,12 +310,7 @@ void Simulation::CarryOut(Node& node, Action action) {
         } else if constexpr (std::is_same_v<T, WatchKeys>) {
           store.Watch(call.prefix, call.from_revision, reply);
         } else if constexpr (std::is_same_v<T, AskHoldings>) {
-          Ask<Holdings>(
-              &node, call.node, patience,
-              [this, call](Node& other) {
-                return Result<Holdings>(other.machine->OnAsk(now_, call));
-              },
-              reply);
+          AskHoldingsOf(node, call, patience, reply);
         } else if constexpr (std::is_same_v<T, FetchBody>) {
           Fetch(node, std::move(call), 0, reply);
         } else if constexpr (std::is_same_v<T, StoreBody>) {
@@ -277,159 +323,10 @@ void Simulation::CarryOut(Node& node, Action action) {
         } else if constexpr (std::is_same_v<T, DropExtent>) {
           Drop(node, call.id);
         } else {
-          flags(std::move(call));
+          AskFlags(node, call, patience, reply);
         }
       },
       action.call);
 }
-
-// --- The network --------------------------------------------------------------------------------
-
-bool Simulation::IsCut(const Node* from, const Node& to) const {
-  return cuts_.contains({from ? from->id : "", to.id});
-}
-
-template <class T>
-void Simulation::Ask(Node* from, const std::string& to, Duration patience,
-                     std::function<Result<T>(Node&)> ask, Done<T> done) {
-  auto state = std::make_shared<Done<T>>(std::move(done));
-  const auto finish = [state](Result<T> result) {
-    if (*state) std::exchange(*state, nullptr)(std::move(result));
-  };
-  At(std::max(patience, Duration(0)), [finish] {
-    finish(Error{ErrorCode::kDeadlineExceeded, "no answer"});
-  });
-  Node* const node = Find(to);
-  if (node == nullptr || IsCut(from, *node) || Chance(is_healing_ ? 0 : loss_)) return;
-  At(Delay(), [this, from, node, finish, ask = std::move(ask)] {
-    if (!node->is_up) return finish(Error{ErrorCode::kUnavailable, "the node is down"});
-    On(*node, [this, from, node, finish, ask] {
-      auto result = ask(*node);
-      const bool is_lost = from != nullptr && IsCut(node, *from);
-      if (is_lost || Chance(is_healing_ ? 0 : loss_)) return;
-      At(Delay(), [finish, result = std::move(result)] { finish(result); });
-    });
-  });
-}
-
-// --- Disks --------------------------------------------------------------------------------------
-
-Result<Body> Simulation::ReadBody(Node& node, const ManifestExtent& extent) {
-  const auto found = node.disk.replicas.find(extent.id);
-  if (!node.disk.Find(extent.id)) return Error{ErrorCode::kNotFound, "not here"};
-  if (found->second.is_rotten) {
-    found->second.is_known_bad = true;
-    return Error{ErrorCode::kCorruption, "rotten"};
-  }
-  return found->second.bytes;
-}
-
-void Simulation::Fetch(Node& node, FetchBody fetch, std::size_t next, Done<Body> done) {
-  if (next == 0)
-    if (auto own = ReadBody(node, fetch.extents.front())) return done(std::move(own));
-  if (next == fetch.nodes.size()) return done(Error{ErrorCode::kUnavailable, "nobody has it"});
-  const ManifestExtent extent = fetch.extents.front();
-  const std::string from = fetch.nodes[next];
-  const std::uint64_t incarnation = node.incarnation;
-  Ask<Body>(
-      &node, from, seconds(1), [this, extent](Node& other) { return ReadBody(other, extent); },
-      [this, &node, fetch = std::move(fetch), next, done, incarnation](Result<Body> body) {
-        if (!node.is_up || node.incarnation != incarnation) return;
-        if (body) return done(std::move(body));
-        Fetch(node, fetch, next + 1, done);
-      });
-}
-
-void Simulation::Pull(Node& node, PullExtent pull, std::size_t next, Done<void> done) {
-  const ManifestExtent extent = pull.extent;
-  const auto end = [&node, extent, done](Result<void> result) {
-    std::erase(node.disk.pulling, extent.id);
-    done(std::move(result));
-  };
-  if (next == pull.nodes.size()) return end(Error{ErrorCode::kUnavailable, "nobody has it"});
-  const std::string from = pull.nodes[next];
-  const std::uint64_t incarnation = node.incarnation;
-  Ask<Body>(
-      &node, from, seconds(3), [this, extent](Node& other) { return ReadBody(other, extent); },
-      [this, &node, pull = std::move(pull), next, done, end, extent,
-       incarnation](Result<Body> body) {
-        if (!node.is_up || node.incarnation != incarnation) return;
-        if (!body) return Pull(node, pull, next + 1, done);
-        // The bytes arrive, and are written.
-        At(Between(1, 400), [this, &node, end, extent, incarnation, bytes = body.value()] {
-          if (!node.is_up || node.incarnation != incarnation) return;
-          On(node, [this, &node, end, extent, bytes] {
-            // An id is free again once its old file is gone.
-            if (const auto old = node.disk.replicas.find(extent.id);
-                old != node.disk.replicas.end() && old->second.is_dropping)
-              return end(Error{ErrorCode::kConflict, "it is being dropped"});
-            ++counts_.pulls;
-            Trace(node.id, " has pulled ", Hex(extent.id));
-            node.disk.replicas.insert_or_assign(extent.id, SimDisk::Replica{extent, bytes});
-            end({});
-          });
-        });
-      });
-}
-
-// An extent of an upload: taken only while that is open. An answer means that it is durable.
-Result<void> Simulation::Write(Node& node, const ManifestExtent& extent, Body bytes) {
-  const std::uint64_t upload = UploadOf(extent.id);
-  if (!node.machine->TakesUpload(now_, upload))
-    return Error{ErrorCode::kUnavailable, "that upload is not open here"};
-  node.disk.heard[upload] = now_;
-  const auto found = node.disk.replicas.find(extent.id);
-  if (found != node.disk.replicas.end() && !found->second.is_known_bad) {
-    if (found->second.is_dropping) return Error{ErrorCode::kUnavailable, "it is being dropped"};
-    return {};
-  }
-  Trace(node.id, " takes ", Hex(extent.id));
-  node.disk.replicas.insert_or_assign(extent.id, SimDisk::Replica{extent, std::move(bytes)});
-  return {};
-}
-
-void Simulation::Drop(Node& node, const ExtentId& id) {
-  const auto found = node.disk.replicas.find(id);
-  if (found == node.disk.replicas.end() || found->second.is_dropping) return;
-  Trace(node.id, " drops ", Hex(id));
-  ++counts_.drops;
-  found->second.is_dropping = true;
-  CheckDrop(node, id);
-  // Unlinked once readers have gone.
-  const std::uint64_t incarnation = node.incarnation;
-  At(Between(0, 2000), [&node, id, incarnation] {
-    if (node.is_up && node.incarnation == incarnation) node.disk.replicas.erase(id);
-  });
-}
-
-// --- For clients --------------------------------------------------------------------------------
-
-// The answer comes when the request has finished, if the node has not crashed by then.
-void Simulation::AskPublication(const std::string& to, Publication::Request request,
-                                Done<std::uint64_t> done) {
-  auto state = std::make_shared<Done<std::uint64_t>>(std::move(done));
-  const auto finish = [state](Result<std::uint64_t> result) {
-    if (*state) std::exchange(*state, nullptr)(std::move(result));
-  };
-  At(request.deadline - now_ + seconds(2), [finish] {
-    finish(Error{ErrorCode::kDeadlineExceeded, "no answer"});
-  });
-  Node* const node = Find(to);
-  if (IsCut(nullptr, *node) || Chance(is_healing_ ? 0 : loss_)) return;
-  At(Delay(), [this, node, finish, request = std::move(request)] {
-    if (!node->is_up) return finish(Error{ErrorCode::kUnavailable, "the node is down"});
-    On(*node, [this, node, finish, request] {
-      const auto id = node->machine->Begin(request);
-      node->requests[id] = [this, finish](Result<std::uint64_t> result) {
-        if (Chance(is_healing_ ? 0 : loss_)) return;
-        At(Delay(), [finish, result = std::move(result)] { finish(result); });
-      };
-      Step(*node, nullptr);
-    });
-  });
-}
-
-template void Simulation::Ask<void>(Node*, const std::string&, Duration,
-                                    std::function<Result<void>(Node&)>, Done<void>);
 
 }  // namespace ffrecord::test

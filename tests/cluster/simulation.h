@@ -43,7 +43,7 @@ class Simulation {
   };
   struct Counts {
     std::uint64_t events = 0, published = 0, removed = 0, refused = 0, unresolved = 0;
-    std::uint64_t faults = 0, pulls = 0, drops = 0, map_changes = 0;
+    std::uint64_t faults = 0, pulls = 0, drops = 0, map_changes = 0, stalls = 0;
   };
 
   explicit Simulation(const Options& options);
@@ -70,6 +70,8 @@ class Simulation {
   void Trace(const T&... what) const {
     if (options_.is_traced) ((std::cout << Milliseconds() << " ms: ") << ... << what) << "\n";
   }
+  static constexpr std::chrono::seconds kLeaseTime{4};
+  static constexpr std::chrono::seconds kUploadGrace{6};
   std::int64_t Milliseconds() const;
   std::uint64_t Random(std::uint64_t below) { return below == 0 ? 0 : random_() % below; }
   bool Chance(double probability) {
@@ -78,13 +80,20 @@ class Simulation {
   Duration Between(std::int64_t from_ms, std::int64_t to_ms);
 
   // --- Nodes
+  void AddNode(std::unique_ptr<Node> node);
   void Start(Node& node);
   void Crash(Node& node);
   void Pause(Node& node, Duration time);
+  void Resume(Node& node);
+  // What a node's clock shows now; how long the world waits for a time of that clock.
+  TimePoint Local(const Node& node) const;
+  Duration UntilLocal(const Node& node, TimePoint time) const;
   // Runs `act` on the node unless it is down; once it goes on, if it is paused.
   template <class F>
   void On(Node& node, F act);
   void Step(Node& node, const server::cluster::Answer* answer);
+  void CarryOutAll(Node& node, std::vector<server::cluster::Action> actions);
+  void PlanWake(Node& node);
   void CarryOut(Node& node, server::cluster::Action action);
   Node* Find(const std::string& id);
   server::MemoryMetaStore::Trip NextTrip(const Node& node);
@@ -95,6 +104,11 @@ class Simulation {
            std::function<Result<T>(Node&)> ask, Done<T> done);
   void AskPublication(const std::string& to, server::cluster::Publication::Request request,
                       Done<std::uint64_t> done);
+  void AskHoldingsOf(Node& node, const server::cluster::AskHoldings& question, Duration patience,
+                     Done<server::cluster::Holdings> done);
+  template <class Question>
+  void AskFlags(Node& node, const Question& question, Duration patience,
+                Done<server::cluster::Flags> done);
   bool IsCut(const Node* from, const Node& to) const;
   Duration Delay() { return Between(0, 4) + std::chrono::microseconds(Random(900)); }
 
@@ -107,6 +121,12 @@ class Simulation {
   void Drop(Node& node, const ExtentId& id);
 
   // --- Faults
+  // Now that a node does something that others rest on: perhaps.
+  void Provoke(Node& node);
+  bool Stalls(const std::vector<server::cluster::Action>& actions);
+  void Cut(const std::string& from, const std::string& to, Duration time);
+  void EndLease(const Node& node);
+  Node* LeadingNode();
   void PlanFault();
   void Heal();
   void Rot(Node& node);
@@ -119,21 +139,37 @@ class Simulation {
   struct Truth {
     server::cluster::DatasetRecord record;
     DatasetManifest manifest;
-    std::set<ExtentId> extents;  // With those of the manifest itself.
+    std::map<ExtentId, ManifestExtent> extents;  // With those of the manifest itself.
     std::uint64_t revision = 0;
   };
   const server::cluster::SlotsRecord& Slots() const { return slots_; }
-  std::size_t GoodReplicas(const ExtentId& id) const;
+  std::size_t GoodReplicas(const ManifestExtent& extent) const;
   std::size_t WantedReplicas(const ExtentId& id) const;
   void NoteSharedWinner(const std::string& name, std::uint64_t attempt);
   void CheckPublished();
-  void CheckLeases();
+  void CheckLease(const Node& node);
+  void CheckWriter(const Node& node);
+  void CheckDecision(const Node& node, const ExtentId& id);
   void CheckDrop(const Node& node, const ExtentId& id);
+  void CheckAnswer(const Node& node, const server::cluster::AskHoldings& question,
+                   const server::cluster::Holdings& holdings);
+  void NotePromises(const Node& node, const server::cluster::AskHoldings& question,
+                    const server::cluster::Holdings& holdings);
+  void NoteHeard(const Node& node, const server::cluster::AskHeard& question,
+                 const server::cluster::Flags& flags);
+  void CheckGivenUp(const Node& node, const server::MetaStore::Commit& commit);
+  void CheckRefusal(const Node& node, const server::cluster::Publication::Request& request,
+                    TimePoint asked_at, const Error& error);
   void NoteChanges();
   void NoteCommit(std::span<const server::MetaStore::Event> events);
+  void NoteKey(const server::MetaStore::Event& event);
   void NoteSlots(server::cluster::SlotsRecord slots);
   void NoteName(const std::string& name, const server::MetaStore::Event& event);
   void CheckNewName(const std::string& name, const Truth& truth);
+  void CheckAttempt(const std::string& name, const Truth& truth, std::uint64_t old_revision);
+  void CheckTombstone(const std::string& key, const server::cluster::TombstoneRecord& record);
+  void CheckBuried(const std::string& key, const server::cluster::TombstoneRecord& record);
+  bool IsNamedByTombstone(const ExtentId& id) const;
   bool IsConverged(std::string* why);
 
   const Options options_;
@@ -158,21 +194,52 @@ class Simulation {
   struct OldStore {
     std::unique_ptr<server::MemoryMetaStore> store;
     TimePoint silent_from;
+    std::string owner;
   };
   std::vector<OldStore> old_stores_;
   std::set<std::pair<std::string, std::string>>
       cuts_;  // From, to; "" is clients, "meta" the store.
-  double loss_ = 0, lost_answers_ = 0;
+  double loss_ = 0, lost_answers_ = 0, late_answers_ = 0, stalls_ = 0, provocations_ = 0;
   bool is_healing_ = false;
-  TimePoint last_loss_{};
-  std::uint64_t last_revision_ = 0;
+  TimePoint last_loss_{}, last_map_change_{};
+  std::uint64_t last_revision_ = 0;     // Up to which commits have been looked at,
+  std::uint64_t store_revision_ = 0;    // and up to which all watches know of them.
   server::cluster::SlotsRecord slots_;  // As the store has them.
   // Manifests by attempt, as clients made them; extents that no name refers to any more, since
   // when.
   std::map<std::uint64_t, server::cluster::Body> manifests_;
   std::map<ExtentId, TimePoint> unreferenced_;
-  std::map<ExtentId, std::uint32_t> referenced_;  // By how many names.
+  struct Reference {
+    ManifestExtent extent;
+    std::uint32_t name_count = 0;
+  };
+  std::map<ExtentId, Reference> referenced_;
   std::map<std::string, Truth> published_;
+  // The store's keys, as of the commit that is looked at; who made it, and who led before it.
+  std::string author_, leader_;
+  std::set<std::uint64_t> open_uploads_;
+  std::map<std::string, server::cluster::TombstoneRecord> tombstones_;
+  std::map<std::uint32_t, server::cluster::SlotsRecord> slot_history_;  // By version.
+  struct LeaseKey {
+    server::MetaStore::LeaseId lease = 0;
+    TimePoint since;
+  };
+  std::map<std::string, LeaseKey> leases_;  // By node.
+  std::map<server::MetaStore::LeaseId, TimePoint> ended_by_force_;
+  // What clients have asked for, by attempt; the attempts that have had their effect.
+  struct Intent {
+    server::cluster::Publication::Mode mode{};
+    std::uint64_t expected_revision = 0;
+  };
+  std::map<std::uint64_t, Intent> intents_;
+  std::set<std::uint64_t> effective_;
+  // What nodes were told, by who asked: promises of owners, and that an upload goes on.
+  struct Promise {
+    std::uint32_t version = 0;
+    TimePoint at;
+  };
+  std::map<std::pair<std::string, ExtentId>, std::map<std::string, Promise>> promises_;
+  std::map<std::pair<std::string, std::uint64_t>, TimePoint> heard_;
   std::map<std::string, std::uint64_t> shared_winners_;  // Attempt, by name.
   std::vector<std::unique_ptr<class SimClient>> clients_;
 };

@@ -1,0 +1,160 @@
+// What each step of a node of a simulated cluster has to obey, whatever comes of it.
+
+#include <algorithm>
+
+#include "libffrecord/base/hex.h"
+#include "sim_client.h"
+#include "sim_node.h"
+#include "simulation.h"
+
+namespace ffrecord::test {
+
+using namespace server::cluster;
+using server::MetaStore;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+// Two clocks differ by so much at most.
+constexpr Simulation::Duration WithDrift(Simulation::Duration time) { return time + time / 16; }
+// What was promised is not believed for longer.
+constexpr seconds kPromiseAge{10};
+// How long a node has been there when nobody can think that it is not.
+constexpr seconds kKnown{10};
+
+}  // namespace
+
+// --- Leases -------------------------------------------------------------------------------------
+
+// Who believes in its lease has it. A lease that the store has ended early, as after a jump of its
+// clock, is believed in until it would have ended.
+void Simulation::CheckLease(const Node& node) {
+  const auto& lease = node.machine->view().lease;
+  if (!lease.IsLeased(Local(node))) return;
+  const auto found = leases_.find(node.id);
+  if (found != leases_.end() && found->second.lease == lease.lease()) return;
+  const auto ended = ended_by_force_.find(lease.lease());
+  if (ended == ended_by_force_.end() || now_ - ended->second > WithDrift(kLeaseTime))
+    Fail(node.id + " believes in lease " + std::to_string(lease.lease()) + ", which has ended");
+}
+
+// It takes an upload: half of its lease's time is left, as far as it can know.
+void Simulation::CheckWriter(const Node& node) {
+  const auto& lease = node.machine->view().lease;
+  const auto found = leases_.find(node.id);
+  if (found != leases_.end() && found->second.lease == lease.lease()) return;
+  const auto ended = ended_by_force_.find(lease.lease());
+  if (ended == ended_by_force_.end() || now_ - ended->second > WithDrift(kLeaseTime / 2))
+    Fail(node.id + " takes an upload and its lease has ended");
+}
+
+// --- Promises and drops -------------------------------------------------------------------------
+
+void Simulation::CheckAnswer(const Node& node, const AskHoldings& question,
+                             const Holdings& holdings) {
+  const View& view = node.machine->view();
+  for (std::size_t i = 0; i < holdings.size(); ++i) {
+    const ManifestExtent& extent = question.extents[i];
+    const std::string what = node.id + " answers that it holds " + Hex(extent.id);
+    if (holdings[i] == Holding::kAbsent) continue;
+    if (node.disk.Find(extent.id) != extent) Fail(what + ", and does not");
+    if (holdings[i] == Holding::kHeld) continue;
+    const auto* const wanted = view.names.Find(extent.id);
+    const auto slots = slot_history_.find(question.promise_version);
+    if (view.slots.map.version != question.promise_version || slots == slot_history_.end())
+      return Fail(what + " and promises it by another slot map");
+    if (!wanted || !slots->second.IsOwner(node.id, extent.id, wanted->replicas))
+      Fail(what + " and promises it, and is no owner");
+    if (!view.lease.IsLeased(Local(node))) Fail(what + " and promises it without a lease");
+  }
+}
+
+void Simulation::NotePromises(const Node& node, const AskHoldings& question,
+                              const Holdings& holdings) {
+  for (std::size_t i = 0; i < holdings.size(); ++i)
+    if (holdings[i] == Holding::kPromised)
+      promises_[{node.owner, question.extents[i].id}][question.node] = {question.promise_version,
+                                                                        now_};
+}
+
+// The node has decided to drop it.
+void Simulation::CheckDecision(const Node& node, const ExtentId& id) {
+  const View& view = node.machine->view();
+  const std::string what = node.id + " drops " + Hex(id);
+  const auto replica = node.disk.replicas.find(id);
+  if (replica == node.disk.replicas.end()) return;
+  if (!view.lease.IsLeased(Local(node))) Fail(what + " without a lease");
+  const auto* const wanted = view.names.Find(id);
+  if (wanted && wanted->extent != replica->second.extent) return;  // Other bytes than published.
+  if (!wanted) {
+    if (!IsNamedByTombstone(id)) Fail(what + " and no tombstone names it");
+    const auto gone = unreferenced_.find(id);
+    if (gone != unreferenced_.end() && now_ - gone->second < SimClient::kGrace - milliseconds(200))
+      Fail(what + " before its grace is over");
+    return;
+  }
+  const std::uint32_t version = view.slots.map.version;
+  const auto& promises = promises_[{node.owner, id}];
+  const auto owners = slot_history_.at(version).OwnersOf(id, wanted->replicas);
+  if (owners.size() < wanted->replicas) Fail(what + ", and its row is short");
+  for (const std::string& owner : owners) {
+    const auto promise = promises.find(owner);
+    if (promise == promises.end() || promise->second.version != version ||
+        now_ - promise->second.at > kPromiseAge)
+      Fail(what + " and has no promise of " + owner);
+  }
+}
+
+void Simulation::CheckDrop(const Node& node, const ExtentId& id) {
+  const auto found = referenced_.find(id);
+  if (found != referenced_.end() && GoodReplicas(found->second.extent) == 0)
+    Fail("LOST: " + node.id + " drops the last replica of " + Hex(id));
+}
+
+// --- Uploads ------------------------------------------------------------------------------------
+
+void Simulation::NoteHeard(const Node& node, const AskHeard& question, const Flags& flags) {
+  for (std::size_t i = 0; i < flags.size(); ++i)
+    if (flags[i]) heard_[{node.owner, question.uploads[i]}] = now_;
+}
+
+// A leader that was told of an upload's progress does not give it up soon.
+void Simulation::CheckGivenUp(const Node& node, const MetaStore::Commit& commit) {
+  for (const auto& put : commit.puts) {
+    if (!put.key.starts_with(kTombstoneKeys)) continue;
+    const auto record = TombstoneRecord::Decode(put.value);
+    if (!record || record.value().upload == 0) continue;
+    const auto heard = heard_.find({node.owner, record.value().upload});
+    if (heard != heard_.end() && WithDrift(now_ - heard->second) < kUploadGrace)
+      Fail(node.id + " gives up upload " + Hex(record.value().upload) + ", which goes on");
+  }
+}
+
+// A client is sent to upload again only if too few hold an extent. Nodes that have been there, and
+// have held it, all the time would have said so.
+void Simulation::CheckRefusal(const Node& node, const Publication::Request& request,
+                              TimePoint asked_at, const Error& error) {
+  if (error.code != ErrorCode::kConflict || error.message.find("is held in") == std::string::npos)
+    return;
+  const View& view = node.machine->view();
+  const auto holds = [&](const Node& other, const ManifestExtent& extent) {
+    const auto lease = leases_.find(other.id);
+    const auto replica = other.disk.replicas.find(extent.id);
+    const std::uint16_t ordinal = view.slots.map.Find(other.id);
+    return other.is_up && lease != leases_.end() && lease->second.since + kKnown < asked_at &&
+           view.IsLive(other.id) && ordinal != SlotMap::kNoNode &&
+           view.slots.map.nodes[ordinal].weight > 0 && other.disk.Find(extent.id) == extent &&
+           replica->second.since < asked_at;
+  };
+  if (now_ - last_map_change_ < kKnown) return;
+  const auto manifest = DecodeDatasetManifest(request.manifest).value();
+  for (const ManifestFile& file : manifest.files)
+    for (const ManifestExtent& extent : file.extents)
+      if (std::ranges::count_if(nodes_, [&](const auto& one) { return holds(*one, extent); }) <
+          request.replicas)
+        return;
+  Fail(request.name + " was refused though enough nodes hold it: " + error.message);
+}
+
+}  // namespace ffrecord::test
