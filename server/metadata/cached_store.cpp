@@ -2,7 +2,9 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "server/metadata/blocking_store.h"
 
@@ -49,9 +51,12 @@ class CachedStore final : public BlockingStore {
 
   Result<Outcome> TryCommit(const Commit& commit) override {
     const std::lock_guard committing(committing_);
+    FFR_TRY(ReadAgain());
     auto outcome = store_->TryCommit(commit);
     if (!outcome) {
-      ReadAgain(commit);
+      unsure_ = commit.deletes;
+      for (const Put& put : commit.puts) unsure_.push_back(put.key);
+      (void)ReadAgain();
     } else if (outcome.value().committed) {
       const std::lock_guard lock(mutex_);
       revision_ = outcome.value().revision;
@@ -75,25 +80,26 @@ class CachedStore final : public BlockingStore {
     entries_.insert_or_assign(std::move(key), std::make_shared<const KeyValue>(std::move(entry)));
   }
 
-  // The outcome is unknown: the store knows. What it cannot tell stays as it was.
-  void ReadAgain(const Commit& commit) {
-    std::vector<std::string> keys = commit.deletes;
-    for (const Put& put : commit.puts) keys.push_back(put.key);
-    for (const std::string& key : keys) {
-      auto entry = store_->Get(key);
-      if (!entry) return;
+  // Of a commit whose outcome is unknown: the store knows. What it cannot tell stays as it was, and
+  // is read before the next commit.
+  Result<void> ReadAgain() {
+    for (; !unsure_.empty(); unsure_.pop_back()) {
+      const std::string& key = unsure_.back();
+      auto entry = FFR_TRY(store_->Get(key));
       const std::lock_guard lock(mutex_);
-      if (!entry.value()) {
+      if (!entry) {
         entries_.erase(key);
         continue;
       }
-      revision_ = std::max(revision_, entry.value()->mod_revision);
-      Keep(*std::move(entry).value());
+      revision_ = std::max(revision_, entry->mod_revision);
+      Keep(*std::move(entry));
     }
+    return {};
   }
 
   const std::unique_ptr<BlockingStore> store_;
   std::mutex committing_;            // One commit at a time; taken before mutex_.
+  std::vector<std::string> unsure_;  // Keys that ReadAgain() has to look at; of committing_.
   mutable std::shared_mutex mutex_;  // Of all below; nobody waits for a disk while holding it.
   std::map<std::string, EntryPtr, std::less<>> entries_;
   std::uint64_t revision_ = 0;

@@ -181,8 +181,29 @@ Result<std::uint64_t> SqliteDatabase::RevisionOf(std::string_view key) {
 Result<void> SqliteDatabase::Change(const std::vector<MetaStore::Put>& puts,
                                     const std::vector<std::string>& deletes, std::uint64_t revision,
                                     bool& is_unknown) {
+  return InTransaction([&] { return ChangeInTransaction(puts, deletes, revision); }, is_unknown);
+}
+
+// A commit whose sync has failed is taken back in memory, and stays in the log, whole: the next
+// start would find it. The next commit goes to the same place there.
+Result<void> SqliteDatabase::Settle() {
+  const std::uint64_t revision = FFR_TRY(Revision());
+  const auto write_same = [&]() -> Result<void> {
+    // SQLite writes nothing where nothing has changed.
+    for (const std::uint64_t number : {revision + 1, revision}) {
+      Bind(count_.get(), 1, number);
+      FFR_TRY(Step(*count_, "count the revision"));
+    }
+    return {};
+  };
+  bool is_unknown = false;
+  return InTransaction(write_same, is_unknown);
+}
+
+Result<void> SqliteDatabase::InTransaction(const std::function<Result<void>()>& change,
+                                           bool& is_unknown) {
   FFR_TRY(Run("BEGIN IMMEDIATE"));
-  auto changed = ChangeInTransaction(puts, deletes, revision);
+  auto changed = change();
   if (changed) {
     changed = Run("COMMIT");
     if (changed) return {};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,10 +35,14 @@ class SqliteDatabase {
   Result<std::uint64_t> RevisionOf(std::string_view key);
 
   // Puts and deletes at `revision`, the next, all or nothing. Which of them is not known after an
-  // error in the last step, when the log is written: then `is_unknown` is set.
+  // error in the last step, when the log is written: then `is_unknown` is set, and Settle() must
+  // succeed before anything else is asked for.
   Result<void> Change(const std::vector<MetaStore::Put>& puts,
                       const std::vector<std::string>& deletes, std::uint64_t revision,
                       bool& is_unknown);
+  // Makes sure that a change whose outcome is unknown was not made, and never will be: what it has
+  // left in the log is overwritten by a commit that changes nothing.
+  Result<void> Settle();
 
  private:
   struct CloseDatabase {
@@ -62,6 +67,7 @@ class SqliteDatabase {
   Result<void> SyncWhatIsThere();
   Result<void> SyncFile(int which);
   Result<void> DeleteLeased();
+  Result<void> InTransaction(const std::function<Result<void>()>& change, bool& is_unknown);
   Result<void> ChangeInTransaction(const std::vector<MetaStore::Put>& puts,
                                    const std::vector<std::string>& deletes, std::uint64_t revision);
   Result<void> Step(sqlite3_stmt& statement, const char* tried);

@@ -48,7 +48,7 @@ class SqliteStore final : public MetaStore {
 
   void Get(std::string key, TimePoint deadline, Done<std::optional<KeyValue>> done) override {
     Begin<std::optional<KeyValue>>(deadline, std::move(done),
-                                   [this, key = std::move(key)] { return database_->Get(key); });
+                                   [this, key = std::move(key)] { return GetNow(key); });
   }
   void List(ListRequest request, TimePoint deadline, Done<Page> done) override {
     Begin<Page>(deadline, std::move(done),
@@ -150,7 +150,21 @@ class SqliteStore final : public MetaStore {
     return {};
   }
 
+  // Before anything is read or changed: what is found must hold after the next start as well.
+  Result<void> Settle() {
+    if (is_settled_) return {};
+    FFR_TRY(database_->Settle());
+    is_settled_ = true;
+    return {};
+  }
+
+  Result<std::optional<KeyValue>> GetNow(const std::string& key) {
+    FFR_TRY(Settle());
+    return database_->Get(key);
+  }
+
   Result<Page> ListNow(const ListRequest& request) {
+    FFR_TRY(Settle());
     if (request.revision > revision_) return FutureError(request.revision);
     if (request.revision == 0 || request.revision == revision_) return database_->List(request);
     // All that is there, less what has changed since.
@@ -166,6 +180,7 @@ class SqliteStore final : public MetaStore {
 
   Result<Outcome> CommitNow(const Commit& commit) {
     FFR_TRY(CheckKeys(commit));
+    FFR_TRY(Settle());
     for (const Compare& compare : commit.compares) {
       const std::uint64_t found = FFR_TRY(database_->RevisionOf(compare.key));
       if (found != compare.mod_revision) return Outcome{Fate::kLost, revision_, std::nullopt};
@@ -177,6 +192,7 @@ class SqliteStore final : public MetaStore {
   }
 
   Result<Outcome> Change(const std::vector<Put>& puts, const std::vector<std::string>& deletes) {
+    FFR_TRY(Settle());
     const std::uint64_t revision = revision_ + 1;
     std::vector<MetaHistory::Change> changes;
     for (const std::string& key : deletes) {
@@ -188,6 +204,7 @@ class SqliteStore final : public MetaStore {
     if (changes.empty()) return Outcome{Fate::kCommitted, revision_, std::nullopt};
     bool is_unknown = false;
     if (auto changed = database_->Change(puts, deletes, revision, is_unknown); !changed) {
+      is_settled_ = !is_unknown;
       if (is_unknown) return Outcome{Fate::kUnknown, 0, std::move(changed).error()};
       return std::move(changed).error();
     }
@@ -227,6 +244,7 @@ class SqliteStore final : public MetaStore {
 
   const std::unique_ptr<SqliteDatabase> database_;
   std::uint64_t revision_;
+  bool is_settled_ = true;  // No commit of unknown outcome was the last.
   MetaHistory history_;
   LeaseTable leases_;
   TimePoint no_expiry_before_{};

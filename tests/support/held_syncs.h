@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 
 namespace ffrecord::test {
 
@@ -24,8 +25,14 @@ class HeldSyncs {
 
   static int Sync(long call, int fd) {
     is_held_.wait(true);
+    if (are_failing) {
+      errno = EIO;
+      return -1;
+    }
     return static_cast<int>(::syscall(call, fd));
   }
+
+  static inline std::atomic<bool> are_failing = false;  // With EIO, and nothing is synced.
 
  private:
   static inline std::atomic<bool> is_held_ = false;

@@ -108,6 +108,36 @@ TEST_F(SqliteMetaStoreTest, OperationsKeepTheirDeadlinesWhileTheDiskHangs) {
   EXPECT_EQ(Keys(), (std::vector<std::string>{"held", "key"}));
 }
 
+// SQLite takes back a commit whose sync has failed, and leaves it in its log: one that is killed
+// then would bring it back at the next start.
+TEST_F(SqliteMetaStoreTest, WhatIsReadBackAfterAFailedSyncHoldsAfterAKillToo) {
+  Put("before");
+  test::HeldSyncs::are_failing = true;
+  const auto unknown = TryPut("unknown");
+  EXPECT_EQ(unknown.value().fate, Fate::kUnknown);
+  const auto unsettled = Await<std::optional<MetaStore::KeyValue>>(tested_, [&](auto done) {
+    tested_.store().Get("unknown", MetaStore::TimePoint::max(), std::move(done));
+  });
+  EXPECT_EQ(unsettled.error().code, ErrorCode::kIo);  // It cannot be told yet.
+  const auto refused = TryPut("refused");
+  EXPECT_EQ(refused.error().code, ErrorCode::kIo);  // For sure: it was not begun.
+  test::HeldSyncs::are_failing = false;
+
+  const auto keys = Keys();
+  const std::filesystem::path killed = folder_ / "killed";
+  std::filesystem::create_directory(killed);
+  for (const char* name : {"metadata.sqlite", "metadata.sqlite-wal"})
+    std::filesystem::copy(folder_ / name, killed / name);
+  test::TestedSqliteStore again(killed / "metadata.sqlite");
+  const auto found = Await<MetaStore::Page>(again, [&](auto done) {
+    again.store().List({}, MetaStore::TimePoint::max(), std::move(done));
+  });
+  std::vector<std::string> found_keys;
+  for (const auto& entry : found.value().entries) found_keys.push_back(entry.key);
+  EXPECT_EQ(found_keys, keys);
+  EXPECT_EQ(TryPut("after").value().fate, Fate::kCommitted);
+}
+
 TEST_F(SqliteMetaStoreTest, ACommitWhoseTurnComesTooLateIsNotMade) {
   Put("key");
   test::HeldSyncs held;
