@@ -185,6 +185,7 @@ class Image(Decoder):
     def _pixels(self, data: bytes) -> npt.NDArray[np.uint8] | str:
         try:
             from PIL import Image as Pillow
+            from PIL import UnidentifiedImageError
         except ImportError:
             raise ImportError(
                 "the picture is not a JPEG, and Pillow, which decodes other pictures, is not "
@@ -208,6 +209,8 @@ class Image(Decoder):
                 pixels = np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
         except MemoryError:
             raise
+        except UnidentifiedImageError:  # Its text names an object of ours.
+            return f"not a picture that Pillow can read: none of {', '.join(_FORMATS)}"
         except Exception as error:  # Pillow's decoders raise all sorts of things at damaged bytes.
             return f"not a picture that Pillow can read: {error}"[:200]
         # Pillow turns a TIFF upright as it decodes; up to 10.0 that changes `size` only then.
