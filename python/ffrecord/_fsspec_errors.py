@@ -63,21 +63,37 @@ def exception(kind: Kind, message: str) -> Exception:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error in one line, with its class and without secrets."""
-    text = without_secrets(" ".join(str(error).split()))[:_TEXT_MAX]
+    """The text of an error in one line, with its class and without secrets.
+
+    Raises nothing: whoever waits for the error must get one, whatever a client calls its text.
+    """
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    text = text.encode(errors="backslashreplace").decode()
+    text = without_secrets(" ".join(text.split()))[:_TEXT_MAX]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def without_secrets(text: str) -> str:
     """A text with addresses, without passwords and the queries of signed addresses."""
-    text = re.sub(r"://[^/\s@]*@", "://", text)
+    text = re.sub(r"://[^/\s]*@", "://", text)  # A password may have an @, too.
     return re.sub(r"(https?://[^\s?'\"]*)\?[^\s'\"]*", r"\1?...", text)
 
 
 def _http_status(error: BaseException) -> int | None:
-    for holder in (error, getattr(error, "response", None)):
+    for holder in (error, _attribute(error, "response")):
         for name in _STATUS_NAMES:
-            value = getattr(holder, name, None)
+            value = _attribute(holder, name)
             if isinstance(value, int) and 400 <= value < 600:
                 return value
     return None
+
+
+def _attribute(holder: object, name: str) -> object:
+    """The attribute; None if there is none, or if what computes it fails."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None

@@ -18,7 +18,8 @@ import pytest
 
 import ffrecord
 from ffrecord import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
-from file_systems import Shelf, filled, until
+from ffrecord._fsspec_errors import without_secrets
+from file_systems import AsyncShelf, Shelf, SyncShelf, filled, until
 from files_at_a_store import COUNT, addresses, assert_same, at_a_server, three_files
 from interrupting import interrupted_after
 from range_server import RangeServer
@@ -255,6 +256,53 @@ def test_a_file_system_that_gives_no_bytes_at_all_is_told(
     monkeypatch.undo()
     time.sleep(0.6)
     assert len(reader.read([5])) == 1
+
+
+class WithoutText(Exception):
+    """Its text fails, as if a client formatted what is not there."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class WithoutStatus(Exception):
+    """A property that fails."""
+
+    @property
+    def status(self) -> int:
+        """Nothing."""
+        raise RuntimeError("no status")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [WithoutText(), WithoutStatus("w"), OSError("no \udcff here")],
+    ids=["text", "status", "name"],
+)
+def test_an_error_that_cannot_be_told_is_an_error_all_the_same(
+    shelf: Shelf, where: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = ffrecord.open(where, timeout_s=1)
+    len(reader)
+    for system in (SyncShelf, AsyncShelf):
+        name = "cat_ranges" if system is SyncShelf else "_cat_ranges"
+
+        def fails(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(system, name, fails)
+    with pytest.raises(UnavailableError, match=f"{type(error).__name__}"):
+        reader.read([5, 150])
+
+
+@pytest.mark.parametrize("password", ["pass", "p@ss", "a@b@c"])
+def test_no_password_is_told(password: str) -> None:
+    for text in (
+        f"sftp://user:{password}@host/path",
+        f"error at sftp://user:{password}@host/p: no",
+    ):
+        assert password.rpartition("@")[2] not in without_secrets(text).replace("path", "")
+        assert "sftp://host/" in without_secrets(text)
 
 
 def test_a_client_that_would_end_the_process_ends_its_range(shelf: Shelf) -> None:
