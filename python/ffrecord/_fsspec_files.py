@@ -1,6 +1,7 @@
 """From addresses of fsspec's file systems to the files that they stand for."""
 
 import glob
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,8 @@ _VERSION_TIMES = (
     *("mtime", "last_modified", "LastModified", "Last-Modified", "modified", "last_write_time"),
     *("updated", "created", "time"),
 )
+# Options of a file system that let somebody in, and are not where it is.
+_CREDENTIALS = re.compile("key|secret|token|password|passphrase|cred|signature|sas|auth", re.I)
 _OPENERS_MAX = 16
 _FIRST_PAUSE_S, _PAUSE_MAX_S = 0.05, 3.0
 
@@ -43,6 +46,16 @@ class Mount:
     def key(self) -> str:
         """The same for mounts that make the same file system."""
         return f"{self.kind} {self.arguments} {self.options} {self.is_chained}"
+
+    @property
+    def place(self) -> str:
+        """Where the file system is, in every process: an address may leave that to options.
+
+        Without credentials, which change although the place does not.
+        """
+        return f"{self.kind.__module__}.{self.kind.__qualname__} " + repr(
+            [_plain(self.arguments), _plain(self.options)]
+        )
 
     def here(self) -> Any:  # noqa: ANN401 - fsspec has no types
         """The file system for this thread; fsspec keeps those that it has made."""
@@ -74,6 +87,11 @@ class StoredFile:
             if (value := _fact(self.info, key)) is not None:
                 return f"{key}={value}"
         return ""
+
+    @property
+    def identity(self) -> str:
+        """Text that no other file or version has; empty if the file system has no versions."""
+        return f"{self.version}\n{self.mount.place}" if self.version else ""
 
     def is_same(self, now: Info) -> bool:
         """Whether `now` is about the same version, as far as both can tell.
@@ -178,6 +196,18 @@ def _is_pattern(name: str, path: str) -> bool:
 
 def _is_file(info: Info) -> bool:
     return bool(info.get("type", "file") == "file")
+
+
+def _plain(value: object) -> object:
+    """What of an option is the same text in every process, without credentials."""
+    if isinstance(value, Mapping):
+        pairs = ((str(name), _plain(one)) for name, one in value.items())
+        return sorted(
+            pair for pair in pairs if pair[1] is not None and not _CREDENTIALS.search(pair[0])
+        )
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return repr(value) if isinstance(value, str | bytes | int | float) else None
 
 
 def _stored(mount: Mount, path: str, shown: str, info: Info) -> StoredFile:

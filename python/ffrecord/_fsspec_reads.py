@@ -58,7 +58,7 @@ class FileService:
         else:
             self._thread_count_max, group_count = _SYNC_THREADS, _SYNC_GROUP
         self.reads = _ffrecord.DelegatedReads(
-            [(file.name, file.size_bytes, file.version) for file in self.files],
+            [(file.name, file.size_bytes, file.identity) for file in self.files],
             timeout_s=timeout_s,
             group_count=group_count,
             group_bytes=group_count * _RANGE_BYTES,

@@ -286,6 +286,22 @@ def test_a_store_without_versions_cannot_be_cached(shelf: Shelf, tmp_path: Path)
         len(ffrecord.open("shelf://train/", cache=tmp_path))
 
 
+def test_a_cache_tells_stores_apart_that_options_tell_apart_alone(
+    shelf: Shelf, local: ffrecord.Reader, tmp_path: Path
+) -> None:
+    where, cache = "shelf://train/part-0.ffr", tmp_path / "cache"
+    ours = {"host": "one", "token": "first"}
+    ffrecord.open(where, cache=cache, storage_options=ours).read(range(100))
+    old = shelf.files["train/part-0.ffr"]
+    shelf.files["train/part-0.ffr"] = bytes(len(old))  # Of the other host: same name, size and tag.
+    with pytest.raises(ffrecord.CorruptionError):
+        ffrecord.open(where, cache=cache, storage_options={**ours, "host": "two"}).read([7])
+    shelf.reads.clear()
+    again = ffrecord.open(where, cache=cache, storage_options={**ours, "token": "second"})
+    assert bytes(again.read([7])[0]["data"]) == bytes(local[7]["data"])
+    assert not shelf.reads  # Credentials change, and the cache stays good.
+
+
 def test_bytes_of_another_version_are_not_kept(
     shelf: Shelf, local: ffrecord.Reader, tmp_path: Path
 ) -> None:

@@ -27,8 +27,8 @@ class FFR_EXPORT DelegatedReads {
   struct File {
     std::string name;  // For messages; no secrets.
     std::uint64_t size_bytes = 0;
-    // Text that another version of the file would not have. Empty: unknown, and no cache is
-    // possible.
+    // Text that another version of the file would not have, nor a file of that name at another
+    // place, such as another host. Empty: unknown, and no cache is possible.
     std::string version;
   };
 
