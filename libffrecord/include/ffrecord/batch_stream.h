@@ -31,7 +31,8 @@ class FFR_EXPORT BatchStream {
     // while the consumer sometimes waits although all were ready before, and where batches are
     // small.
     std::uint32_t batches_ahead = 4;
-    // Of the memory that these batches may take together; one always fits.
+    // Of the memory that these batches may take together, if all are as large as the last one; one
+    // always fits. The others are begun once the first one's size is known.
     std::uint64_t memory_limit_bytes = std::uint64_t{1} << 30;
     // Columns of the schema, of fixed width and by number, that are gathered: Item::columns.
     std::vector<std::uint32_t> gathered_columns = {};

@@ -119,6 +119,7 @@ struct BatchStream::Impl {
 
   bool Start();
   std::optional<std::uint64_t> TakeStep(bool wait);
+  void NotePlanned(std::uint64_t size_bytes);
   void Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes, Stats& spent);
   std::optional<Item> Next(milliseconds timeout);
 
@@ -146,7 +147,8 @@ struct BatchStream::Impl {
   };
 
   static void* Run(void* impl);
-  bool HasRoom() const { return begun - taken < depth.value(); }
+  // One always fits; how many others do shows with its size.
+  bool HasRoom() const { return begun - taken < (depth.is_known() ? depth.value() : 1); }
   bool IsWorthWaking() const;
   Slot& SlotOf(std::uint64_t number) { return slots_[number % slots_.size()]; }
 
@@ -175,16 +177,28 @@ std::optional<std::uint64_t> BatchStream::Impl::TakeStep(bool wait) {
   return number;
 }
 
+// The block of a batch that was begun has that size; 0 if that is not known.
+void BatchStream::Impl::NotePlanned(std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex);
+  if (size_bytes == 0 || depth.is_known()) return;
+  depth.Expect(size_bytes);
+  room_.notify_all();
+}
+
 // `most_bytes`: the most memory that the batch has taken.
 void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes,
                                 Stats& spent) {
   const std::uint64_t size_bytes = MemoryOf(item);
+  const bool is_typical = static_cast<bool>(item.batch);
   const std::lock_guard lock(mutex);
   Slot& slot = SlotOf(number);
   slot.item.emplace(std::move(item));
   slot.ready_at = Clock::now();
   ++ready_count_;
-  depth.Weigh(most_bytes);
+  if (is_typical) {
+    if (!depth.is_known()) room_.notify_all();
+    depth.Weigh(most_bytes);
+  }
   stats.held_bytes += size_bytes;
   Add(stats, std::exchange(spent, {}));
   if (is_awaited_ && number == taken) arrived_.notify_one();
@@ -264,7 +278,9 @@ class BatchStream::Impl::Worker {
       return shared_.Deliver(number, std::move(item), 0, spent_);
     }
     under_way_.push_back({number, std::move(item)});
+    const std::uint64_t held_before = held_bytes_;
     NoteHeld(0);
+    shared_.NotePlanned(held_bytes_ - std::min(held_before, held_bytes_));
   }
 
   Result<void> Submit(std::uint64_t number, Item& item) {

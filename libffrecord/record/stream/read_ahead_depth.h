@@ -21,14 +21,17 @@ class ReadAheadDepth {
 
   // Batches at present.
   std::uint32_t value() const noexcept {
-    if (batch_bytes_ == 0) return depth_;
+    if (batch_bytes_ == 0) return expected_bytes_ == 0 ? depth_ : Fitting(expected_bytes_, depth_);
     // A hand-over between threads costs as much as reading a small batch.
     const std::uint64_t small = std::min<std::uint64_t>(kSmallBytes / batch_bytes_, kSmallMax);
     const std::uint64_t wanted = std::max<std::uint64_t>(depth_, small);
-    return static_cast<std::uint32_t>(
-        std::clamp<std::uint64_t>(memory_limit_bytes_ / batch_bytes_, 1, wanted));
+    return Fitting(batch_bytes_, wanted);
   }
 
+  // Whether the size of any batch is known. Until then nobody can tell how many fit.
+  bool is_known() const noexcept { return batch_bytes_ != 0 || expected_bytes_ != 0; }
+  // The first batch will have that size, and more once it is decoded.
+  void Expect(std::uint64_t size_bytes) noexcept { expected_bytes_ = size_bytes; }
   // A batch of that size has been read.
   void Weigh(std::uint64_t size_bytes) noexcept {
     batch_bytes_ = std::max<std::uint64_t>(size_bytes, 1);
@@ -60,14 +63,20 @@ class ReadAheadDepth {
   static constexpr std::uint64_t kSmallBytes = std::uint64_t{4} << 20;
   static constexpr std::uint64_t kSmallMax = 32;
 
+  std::uint32_t Fitting(std::uint64_t batch_bytes, std::uint64_t wanted) const noexcept {
+    return static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(memory_limit_bytes_ / batch_bytes, 1, wanted));
+  }
+
   std::uint32_t least_;
   std::uint32_t step_;
   std::uint64_t memory_limit_bytes_;
   std::uint32_t depth_;
-  std::uint64_t batch_bytes_ = 0;  // Of a typical one.
-  std::uint32_t smooth_ = 0;       // Batches in a row that were ready when they were asked for.
-  std::uint32_t since_full_ = 0;   // Batches since all were ready.
-  bool was_full_ = false;          // All were, since it was last made deeper.
+  std::uint64_t batch_bytes_ = 0;     // Of a typical one.
+  std::uint64_t expected_bytes_ = 0;  // Likewise, before the first one has been read.
+  std::uint32_t smooth_ = 0;          // Batches in a row that were ready when they were asked for.
+  std::uint32_t since_full_ = 0;      // Batches since all were ready.
+  bool was_full_ = false;             // All were, since it was last made deeper.
 };
 
 }  // namespace ffrecord

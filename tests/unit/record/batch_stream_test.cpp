@@ -7,8 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <string>
@@ -225,6 +227,35 @@ TEST(BatchStreamTest, OneBatchFitsWhateverTheMemory) {
   for (int step = 0; step < 50; ++step) EXPECT_TRUE(Next(stream).batch);
   EXPECT_EQ(stream.depth(), 1u);
   EXPECT_LE(stream.pending(), 1u);
+}
+
+// Nothing has been read yet that would tell how large a batch is.
+TEST(BatchStreamTest, TheFirstBatchesTakeNoMoreMemoryThanThoseThatFollow) {
+  const Held held;
+  auto stream =
+      Open(*held.reader, PlanOf(20), {.threads = 4, .batches_ahead = 16, .memory_limit_bytes = 1});
+  held.WaitUntilBegun(1);
+  EXPECT_FALSE(stream.Next(milliseconds(100)).value());
+  EXPECT_EQ(stream.pending(), 1u);
+  held.files->is_open = true;
+  for (int step = 0; step < 10; ++step) EXPECT_TRUE(Next(stream).batch);
+}
+
+// An error says nothing about the size of a batch. All reads fail at first.
+TEST(BatchStreamTest, AfterAnErrorBatchesTakeNoMoreMemoryEither) {
+  const auto records = RandomRecords();
+  const TestFile file(records, {});
+  const auto reader = test::OpenOne(file.path()).value();
+  EpochPlan plan = PlanOf(20);
+  auto stream = Open(reader, plan, {.threads = 4, .batches_ahead = 16, .memory_limit_bytes = 1});
+  for (int step = 0; step < 3; ++step) EXPECT_TRUE(Next(stream).batch);
+  std::filesystem::resize_file(file.path(), 100);
+  std::uint32_t pending_max = 0;
+  for (int step = 0; step < 20; ++step) {
+    (void)Next(stream);
+    pending_max = std::max(pending_max, stream.pending());
+  }
+  EXPECT_LE(pending_max, 1u);
 }
 
 TEST(BatchStreamTest, GatheredColumnsCountAsMemory) {
